@@ -1,0 +1,107 @@
+//! The queue's side: deliveries in, confirmed publishes and acks out. The engine sees only this module;
+//! the AMQP client and the in-memory broker pass one conformance suite.
+
+pub mod amqp;
+pub mod memory;
+pub mod message;
+pub mod topology;
+
+use std::future::Future;
+use std::sync::Arc;
+
+pub use message::Message;
+
+/// Which of our queues a delivery came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Source {
+    /// `jobs`: fresh work. Our own headers on it were not set by us and count for nothing.
+    Fresh,
+    /// `jobs.due`: its turn has come.
+    Due,
+    /// `jobs.recheck`: it was sent round because its wait is longer than `max-delay`.
+    Recheck,
+}
+
+/// Names one delivery until it is acked. A tag of an earlier session is stale: acking it does nothing,
+/// and the broker delivers that message again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag {
+    /// Counts the connections of this broker, from 1.
+    pub session: u64,
+    /// The consumer it arrived on.
+    pub source: Source,
+    /// The broker's own delivery tag.
+    pub tag: u64,
+}
+
+/// A message that is ours until it is acked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Delivery {
+    /// Where it came from.
+    pub source: Source,
+    /// Its name for the ack.
+    pub tag: Tag,
+    /// The broker delivered it before.
+    pub redelivered: bool,
+    /// The message itself.
+    pub message: Message,
+}
+
+/// What the broker tells the engine.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// A session is up and consuming has begun.
+    Up {
+        /// The session's number.
+        session: u64,
+    },
+    /// What has arrived since the last event, at least one.
+    Deliveries(Vec<Delivery>),
+    /// The session is gone; every tag of it is stale. The broker reconnects by itself, with backoff.
+    Down {
+        /// For the log; without secrets.
+        reason: String,
+    },
+}
+
+/// A message to publish to a queue by its name (default exchange, mandatory, persistent).
+#[derive(Debug, Clone)]
+pub struct Outgoing {
+    /// The queue's name.
+    pub queue: Arc<str>,
+    /// What is published; it must have a message id.
+    pub message: Message,
+}
+
+/// Why a publish was not confirmed. The original stays unacked, and the publish is tried again.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PublishError {
+    /// The queue does not exist (the broker returned the mandatory message).
+    #[error("no queue takes it")]
+    Returned,
+    /// The broker refused it (the queue is full or unavailable).
+    #[error("the broker refused it")]
+    Nacked,
+    /// The connection failed, or the confirm did not come in time: it may or may not have been stored.
+    #[error("the connection failed: {0}")]
+    Down(String),
+}
+
+/// A connected broker. All methods may be called concurrently.
+pub trait Broker: Send + Sync + 'static {
+    /// Publishes `batch` and waits for all its confirms; results in the order of `batch`.
+    /// Ends after a bounded time whatever the server does.
+    fn publish(
+        &self,
+        batch: Vec<Outgoing>,
+    ) -> impl Future<Output = Vec<Result<(), PublishError>>> + Send;
+
+    /// Acks deliveries; stale tags are ignored. On an error the broker delivers them again.
+    fn ack(&self, tags: Vec<Tag>) -> impl Future<Output = ()> + Send;
+
+    /// Stops taking deliveries; acks and publishes still work.
+    fn stop_consuming(&self) -> impl Future<Output = ()> + Send;
+
+    /// Closes; everything unacked goes back to its queue.
+    fn close(&self) -> impl Future<Output = ()> + Send;
+}

@@ -1,0 +1,11 @@
+//! The pure core: every decision, no I/O, `now` is always an argument.
+pub mod headers;
+pub mod job;
+pub mod lanes;
+pub mod limit;
+pub mod line;
+pub mod model;
+pub mod pushback;
+pub mod retry;
+pub mod tenant;
+pub mod window;

@@ -1,0 +1,112 @@
+//! Who a job belongs to, and how a tenant's name becomes part of a Redis key.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The longest tenant id, in bytes of UTF-8 (the AMQP short string's limit too).
+pub const MAX_TENANT_BYTES: usize = 255;
+
+/// A tenant's id: 1 to 255 bytes of UTF-8 without control characters.
+///
+/// Cheap to clone; compares and hashes by its text.
+#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tenant(Arc<str>);
+
+/// Why a text is no tenant id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TenantError {
+    /// The text has no bytes.
+    #[error("the tenant is empty")]
+    Empty,
+    /// The text is longer than [`MAX_TENANT_BYTES`].
+    #[error("the tenant has {0} bytes; at most {MAX_TENANT_BYTES} are allowed")]
+    TooLong(usize),
+    /// The text holds a control character, which no header or log line may carry.
+    #[error("the tenant has a control character at byte {0}")]
+    Control(usize),
+}
+
+impl Tenant {
+    /// Checks `id` and keeps it.
+    ///
+    /// # Errors
+    /// [`TenantError`] says which rule the text breaks.
+    pub fn parse(id: &str) -> Result<Self, TenantError> {
+        if id.is_empty() {
+            return Err(TenantError::Empty);
+        }
+        if id.len() > MAX_TENANT_BYTES {
+            return Err(TenantError::TooLong(id.len()));
+        }
+        if let Some((at, _)) = id.char_indices().find(|(_, c)| c.is_control()) {
+            return Err(TenantError::Control(at));
+        }
+        Ok(Self(id.into()))
+    }
+
+    /// The id as the publisher wrote it.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The id as a part of a Redis key: plain ids (`A-Z a-z 0-9 - . _ ~ @ +`) stay as they are, every
+    /// other byte is percent-encoded. `:`, `{`, `}`, `*` and `%` never appear bare, so no id
+    /// can name another's key, empty a hash tag or act as a pattern.
+    pub fn key(&self) -> String {
+        let mut key = String::with_capacity(self.0.len());
+        for &byte in self.0.as_bytes() {
+            if byte.is_ascii_alphanumeric() || b"-._~@+".contains(&byte) {
+                key.push(char::from(byte));
+            } else {
+                key.push('%');
+                for nibble in [byte >> 4, byte & 15] {
+                    key.push(char::from(b"0123456789ABCDEF"[usize::from(nibble)]));
+                }
+            }
+        }
+        key
+    }
+}
+
+impl fmt::Debug for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", &*self.0)
+    }
+}
+
+impl fmt::Display for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plain_ids_stay_and_others_are_encoded() {
+        for (id, key) in [
+            ("acme", "acme"),
+            ("a-b.c_d~9@x+y", "a-b.c_d~9@x+y"),
+            ("a:28333335", "a%3A28333335"),
+            ("}{", "%7D%7B"),
+            ("*", "%2A"),
+            ("%41", "%2541"),
+            ("ä", "%C3%A4"),
+        ] {
+            assert_eq!(Tenant::parse(id).map(|t| t.key()), Ok(key.to_owned()));
+        }
+    }
+
+    #[test]
+    fn unusable_ids_say_why() {
+        assert_eq!(Tenant::parse(""), Err(TenantError::Empty));
+        assert_eq!(
+            Tenant::parse(&"x".repeat(256)),
+            Err(TenantError::TooLong(256))
+        );
+        assert_eq!(Tenant::parse("a\nb"), Err(TenantError::Control(1)));
+        assert!(Tenant::parse(&"x".repeat(255)).is_ok());
+    }
+}
