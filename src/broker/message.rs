@@ -1,10 +1,30 @@
 //! A message as it travels: lossless, whatever headers its publisher set.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use lapin::BasicProperties;
-use lapin::types::AMQPValue;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 
-use crate::rules::job::Field;
+use crate::rules::headers::HeaderValue;
+use crate::rules::job::{Envelope, Field};
+
+/// Headers that the broker sets and interprets: what comes back with them would be counted, dropped or
+/// copied by it. RabbitMQ before 4.0.1 silently drops a message that shows an `x-death` of a cycle.
+const BROKER_HEADERS: [&str; 10] = [
+    "x-death",
+    "x-first-death-queue",
+    "x-first-death-reason",
+    "x-first-death-exchange",
+    "x-last-death-queue",
+    "x-last-death-reason",
+    "x-last-death-exchange",
+    "x-delivery-count",
+    "CC",
+    "BCC",
+];
+/// AMQP's delivery mode of a message that survives a restart of the broker.
+const PERSISTENT: u8 = 2;
 
 /// An AMQP message's body and properties. `lapin`'s plain data types keep every header a publisher set.
 #[derive(Debug, Clone, PartialEq)]
@@ -54,5 +74,192 @@ impl Message {
             Some(AMQPValue::FieldTable(_)) => Field::Other("a table"),
             Some(AMQPValue::ByteArray(_)) => Field::Other("a byte array"),
         }
+    }
+
+    /// What `delivery` carries. The body is moved, not copied.
+    pub(crate) fn from_lapin(delivery: lapin::message::Delivery) -> Self {
+        Self {
+            routing_key: delivery.routing_key.into(),
+            properties: delivery.properties,
+            body: Bytes::from(delivery.data),
+        }
+    }
+
+    /// The body's type, as its publisher said.
+    pub fn content_type(&self) -> Option<&str> {
+        self.properties.content_type().as_ref().map(|t| t.as_str())
+    }
+
+    /// The message as it may be published again: persistent, without the headers that the broker set
+    /// and interprets, without `user_id` (the broker refuses a foreign one) and without `expiration`
+    /// (in a lane it would end the wait early). All else stays as its publisher set it.
+    #[must_use]
+    pub fn for_republish(mut self) -> Self {
+        let old = std::mem::take(&mut self.properties);
+        let mut new = BasicProperties::default().with_delivery_mode(PERSISTENT);
+        macro_rules! keep {
+            ($($get:ident => $with:ident),*) => {$(
+                if let Some(value) = old.$get() {
+                    new = new.$with(value.clone());
+                }
+            )*};
+        }
+        keep!(
+            content_type => with_content_type,
+            content_encoding => with_content_encoding,
+            headers => with_headers,
+            priority => with_priority,
+            correlation_id => with_correlation_id,
+            reply_to => with_reply_to,
+            message_id => with_message_id,
+            timestamp => with_timestamp,
+            kind => with_type,
+            app_id => with_app_id,
+            cluster_id => with_cluster_id
+        );
+        self.properties = new;
+        self.with_headers(&[], &BROKER_HEADERS)
+    }
+
+    /// The message with the headers `remove` taken away and `set` set, in this order.
+    ///
+    /// Names longer than AMQP's 255 bytes are left out: they are ours, and short.
+    #[must_use]
+    pub fn with_headers(mut self, set: &[(&str, HeaderValue)], remove: &[&str]) -> Self {
+        let old = self.properties.headers();
+        let present = |name: &&str| {
+            old.as_ref()
+                .is_some_and(|headers| headers.contains_key(name))
+        };
+        if set.is_empty() && !remove.iter().any(present) {
+            return self;
+        }
+        let mut headers: BTreeMap<ShortString, AMQPValue> = old
+            .as_ref()
+            .map(|headers| headers.inner().clone())
+            .unwrap_or_default();
+        for name in remove {
+            headers.remove(*name);
+        }
+        for (name, value) in set {
+            if let Ok(name) = ShortString::try_new(*name) {
+                headers.insert(name, value.into());
+            }
+        }
+        self.properties = self.properties.with_headers(FieldTable::from(headers));
+        self
+    }
+
+    /// The message with `id` as its message id, unless it has one; longer than AMQP's 255 bytes: as it is.
+    #[must_use]
+    pub fn with_id_if_missing(mut self, id: &str) -> Self {
+        if self.id().is_none()
+            && let Ok(id) = ShortString::try_new(id)
+        {
+            self.properties = self.properties.with_message_id(id);
+        }
+        self
+    }
+}
+
+impl Envelope for Message {
+    fn id(&self) -> Option<&str> {
+        self.id()
+    }
+    fn header(&self, name: &str) -> Field<'_> {
+        self.header(name)
+    }
+    fn routing_key(&self) -> &str {
+        &self.routing_key
+    }
+    fn body(&self) -> &[u8] {
+        &self.body
+    }
+}
+
+impl From<&HeaderValue> for AMQPValue {
+    fn from(value: &HeaderValue) -> Self {
+        match value {
+            HeaderValue::Text(text) => Self::LongString(text.as_str().into()),
+            HeaderValue::Int(n) => Self::LongLongInt(*n),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(headers: &[(&str, AMQPValue)]) -> Message {
+        let table: BTreeMap<ShortString, AMQPValue> = headers
+            .iter()
+            .map(|(name, value)| ((*name).into(), value.clone()))
+            .collect();
+        Message {
+            routing_key: "jobs".into(),
+            properties: BasicProperties::default().with_headers(table.into()),
+            body: Bytes::from_static(b"body"),
+        }
+    }
+
+    #[test]
+    fn republishing_strips_what_the_broker_interprets_and_keeps_the_rest() {
+        let mut before = message(&[
+            ("x-tenant", AMQPValue::LongString("acme".into())),
+            ("x-flag", AMQPValue::Boolean(true)),
+            ("x-nothing", AMQPValue::Void),
+        ]);
+        let kept = before.properties.headers().clone().expect("has headers");
+        let mut dirty = kept.inner().clone();
+        for name in BROKER_HEADERS {
+            dirty.insert(name.into(), AMQPValue::LongLongInt(1));
+        }
+        let clean = BasicProperties::default()
+            .with_content_type("text/plain".into())
+            .with_content_encoding("gzip".into())
+            .with_priority(3)
+            .with_correlation_id("c".into())
+            .with_reply_to("r".into())
+            .with_message_id("m".into())
+            .with_timestamp(7)
+            .with_type("t".into())
+            .with_app_id("a".into())
+            .with_cluster_id("k".into());
+        before.properties = clean
+            .clone()
+            .with_headers(dirty.into())
+            .with_expiration("100".into())
+            .with_user_id("guest".into())
+            .with_delivery_mode(1);
+        let after = before.for_republish();
+        assert_eq!(
+            after.properties,
+            clean.with_headers(kept).with_delivery_mode(2)
+        );
+    }
+
+    #[test]
+    fn headers_are_set_and_removed() {
+        let edited = message(&[
+            ("a", AMQPValue::LongLongInt(1)),
+            ("b", AMQPValue::LongLongInt(2)),
+        ])
+        .with_headers(
+            &[
+                ("b", HeaderValue::Int(3)),
+                ("c", HeaderValue::Text("x".into())),
+            ],
+            &["a", "nothing"],
+        );
+        assert_eq!(edited.header("a"), Field::Missing);
+        assert_eq!(edited.header("b"), Field::Int(3));
+        assert_eq!(edited.header("c"), Field::Text("x"));
+    }
+
+    #[test]
+    fn an_id_is_given_once() {
+        let first = message(&[]).with_id_if_missing("1");
+        assert_eq!(first.id(), Some("1"));
+        assert_eq!(first.with_id_if_missing("2").id(), Some("1"));
     }
 }

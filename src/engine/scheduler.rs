@@ -18,6 +18,7 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use tracing::{debug, info, warn};
+use ulid::Ulid;
 
 use crate::broker::{Delivery, Message, Outgoing, PublishError, Source, Tag};
 use crate::engine::moves::Moves;
@@ -27,7 +28,7 @@ use crate::handler::Outcome;
 use crate::metrics::Metrics;
 use crate::rules::headers::{self, Headers};
 use crate::rules::job::{self, Claims, Job, TenantField};
-use crate::rules::lanes::{Ladder, QueueNames};
+use crate::rules::lanes::{Kind, Ladder, QueueNames};
 use crate::rules::limit::Limit;
 use crate::rules::retry::{Reconnect, RetryPolicy};
 use crate::rules::tenant::Tenant;
@@ -243,7 +244,9 @@ impl Scheduler {
             let key = Key(self.next_key);
             let tag = delivery.tag;
             let mut message = delivery.message;
-            message.ensure_id();
+            if message.id().is_none() {
+                message = message.with_id_if_missing(&Ulid::new().to_string());
+            }
             let returned = delivery.source != Source::Fresh;
             let (field, max_cost) = (&self.settings.tenant_field, self.settings.limit.max());
             match job::read(&message, returned, field, max_cost) {
@@ -265,7 +268,7 @@ impl Scheduler {
                     warn!(job.id = id, reason = %why, "message is no usable job: dead letter");
                     self.metrics.dead("bad-message");
                     let dead = self.settings.names.dead.clone();
-                    self.move_to(key, tag, &message, dead, headers::dead(1, &why.to_string()));
+                    self.move_to(key, tag, message, dead, &headers::dead(1, &why.to_string()));
                 }
             }
         }
@@ -518,15 +521,18 @@ impl Scheduler {
     fn send_round(&mut self, key: Key, wait: Duration, headers: Headers) {
         let spread = self.random.random();
         let route = self.settings.ladder.choose(millis(wait), spread);
-        self.metrics
-            .sent_round(if route.recheck { "recheck" } else { "lane" });
-        self.leave(key, route.queue, headers);
+        self.metrics.sent_round(match route.kind {
+            Kind::Due => "lane",
+            Kind::Recheck => "recheck",
+        });
+        let lane = Arc::clone(self.settings.names.lane(route));
+        self.leave(key, lane, headers);
     }
 
     /// The job becomes a message on its way to `queue`.
     fn leave(&mut self, key: Key, queue: Arc<str>, headers: Headers) {
         if let Some(entry) = self.entries.remove(&key) {
-            self.move_to(key, entry.tag, &entry.message, queue, headers);
+            self.move_to(key, entry.tag, entry.message, queue, &headers);
         }
     }
 
@@ -534,11 +540,13 @@ impl Scheduler {
         &mut self,
         key: Key,
         tag: Tag,
-        message: &Message,
+        message: Message,
         queue: Arc<str>,
-        headers: Headers,
+        headers: &Headers,
     ) {
-        let message = message.for_republish(&headers, &headers::OURS);
+        let message = message
+            .for_republish()
+            .with_headers(headers, &headers::OURS);
         self.outbox
             .push(self.moves.begin(key, tag, Outgoing { queue, message }));
     }

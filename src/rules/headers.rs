@@ -22,7 +22,15 @@ const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
 pub const OURS: [&str; 9] = [
-    ATTEMPT, TICKET, NOT_BEFORE, REASON, POLICY, LIMIT, REMAINING, RESET, RETRY_AFTER,
+    ATTEMPT,
+    TICKET,
+    NOT_BEFORE,
+    REASON,
+    POLICY,
+    LIMIT,
+    REMAINING,
+    RESET,
+    RETRY_AFTER,
 ];
 
 /// A header's value.
@@ -51,7 +59,10 @@ pub fn waiting(
     let remaining = u64::from(limit.max()).saturating_sub(count);
     vec![
         (ATTEMPT, HeaderValue::Int(i64::from(attempt))),
-        (TICKET, HeaderValue::Text(format!("{}:{}", ticket.generation, ticket.place))),
+        (
+            TICKET,
+            HeaderValue::Text(format!("{}:{}", ticket.generation, ticket.place)),
+        ),
         (POLICY, HeaderValue::Text(policy)),
         (LIMIT, HeaderValue::Int(i64::from(limit.max()))),
         (REMAINING, int(remaining)),
@@ -113,7 +124,10 @@ mod tests {
             Duration::from_millis(50),
         )
         .expect("a limit");
-        let ticket = Ticket { generation: 7, place: 3 };
+        let ticket = Ticket {
+            generation: 7,
+            place: 3,
+        };
         let headers = waiting(&limit, 2, ticket, 5, 1_700_000_000_001, 1_500);
         let text = |t: &str| HeaderValue::Text(t.to_owned());
         assert_eq!(
@@ -132,8 +146,24 @@ mod tests {
 
     #[test]
     fn a_ticket_is_two_numbers() {
-        assert_eq!(read_ticket("7:3"), Some(Ticket { generation: 7, place: 3 }));
-        for text in ["", "7", "7:", ":3", "7:0", "7:-1", "7:3:1", "a:b", "99999999999999999999:1"] {
+        assert_eq!(
+            read_ticket("7:3"),
+            Some(Ticket {
+                generation: 7,
+                place: 3
+            })
+        );
+        for text in [
+            "",
+            "7",
+            "7:",
+            ":3",
+            "7:0",
+            "7:-1",
+            "7:3:1",
+            "a:b",
+            "99999999999999999999:1",
+        ] {
             assert_eq!(read_ticket(text), None, "{text:?}");
         }
     }
@@ -141,7 +171,9 @@ mod tests {
     #[test]
     fn a_reason_is_one_bounded_line() {
         let headers = dead(1, &format!("a\nb{}", "x".repeat(1000)));
-        let HeaderValue::Text(reason) = &headers[1].1 else { panic!("text") };
+        let HeaderValue::Text(reason) = &headers[1].1 else {
+            panic!("text")
+        };
         assert!(reason.starts_with("a bxxx") && reason.len() == 500);
     }
 }

@@ -206,7 +206,10 @@ mod tests {
     }
 
     fn check(headers: &[(&'static str, Field<'static>)], expected: Result<(&str, u32), &str>) {
-        let fake = Fake { headers: headers.to_vec(), body: b"" };
+        let fake = Fake {
+            headers: headers.to_vec(),
+            body: b"",
+        };
         let field = TenantField::Header("x-tenant".into());
         let read = read(&fake, false, &field, 20);
         match expected {
@@ -230,10 +233,19 @@ mod tests {
         check(&[], Err("header x-tenant is missing"));
         check(&[("x-tenant", Field::Int(5))], Err("a tenant is a string"));
         check(&[("x-tenant", Field::Other("a table"))], Err("is a table"));
-        check(&[("x-tenant", Field::Text("a\u{1}"))], Err("control character at byte 1"));
+        check(
+            &[("x-tenant", Field::Text("a\u{1}"))],
+            Err("control character at byte 1"),
+        );
         check(&[tenant, ("x-cost", Field::Int(0))], Err("is 0; a cost is"));
-        check(&[tenant, ("x-cost", Field::Int(-1))], Err("is -1; a cost is"));
-        check(&[tenant, ("x-cost", Field::Int(21))], Err("it can never start"));
+        check(
+            &[tenant, ("x-cost", Field::Int(-1))],
+            Err("is -1; a cost is"),
+        );
+        check(
+            &[tenant, ("x-cost", Field::Int(21))],
+            Err("it can never start"),
+        );
         check(&[tenant, ("x-cost", Field::Text("abc"))], Err("\"abc\""));
         check(&[tenant, ("x-cost", Field::Text("1.5"))], Err("\"1.5\""));
         check(&[tenant, ("x-cost", Field::Text(""))], Err("\"\""));
@@ -241,7 +253,10 @@ mod tests {
             &[tenant, ("x-cost", Field::Text("9223372036854775808"))],
             Err("it can never start"),
         );
-        check(&[tenant, ("x-cost", Field::Other("a fraction"))], Err("a fraction"));
+        check(
+            &[tenant, ("x-cost", Field::Other("a fraction"))],
+            Err("a fraction"),
+        );
     }
 
     #[test]
@@ -257,21 +272,44 @@ mod tests {
         };
         let field = TenantField::Header("x-tenant".into());
         let fresh = read(&fake, false, &field, 1).expect("usable");
-        assert_eq!((fresh.attempt, fresh.ticket, fresh.not_before_ms), (1, None, None));
+        assert_eq!(
+            (fresh.attempt, fresh.ticket, fresh.not_before_ms),
+            (1, None, None)
+        );
         let back = read(&fake, true, &field, 1).expect("usable");
-        let ticket = Ticket { generation: 17, place: 4 };
-        assert_eq!((back.attempt, back.ticket, back.not_before_ms), (3, Some(ticket), Some(99)));
+        let ticket = Ticket {
+            generation: 17,
+            place: 4,
+        };
+        assert_eq!(
+            (back.attempt, back.ticket, back.not_before_ms),
+            (3, Some(ticket), Some(99))
+        );
     }
 
     #[test]
     fn the_tenant_may_stand_elsewhere() {
-        let fake = Fake { headers: vec![], body: br#"{"user":{"id":"u1"},"n":1}"# };
+        let fake = Fake {
+            headers: vec![],
+            body: br#"{"user":{"id":"u1"},"n":1}"#,
+        };
         let tenant = |field: &TenantField| {
-            read(&fake, false, field, 1).map(|c| c.tenant.as_str().to_owned()).map_err(|e| e.to_string())
+            read(&fake, false, field, 1)
+                .map(|c| c.tenant.as_str().to_owned())
+                .map_err(|e| e.to_string())
         };
         assert_eq!(tenant(&TenantField::RoutingKey), Ok("jobs.acme".into()));
-        assert_eq!(tenant(&TenantField::Json("/user/id".into())), Ok("u1".into()));
-        assert_eq!(tenant(&TenantField::Json("/n".into())), Err("json:/n is not a string".into()));
-        assert_eq!(tenant(&TenantField::Json("/x".into())), Err("no tenant: the body has no json:/x".into()));
+        assert_eq!(
+            tenant(&TenantField::Json("/user/id".into())),
+            Ok("u1".into())
+        );
+        assert_eq!(
+            tenant(&TenantField::Json("/n".into())),
+            Err("json:/n is not a string".into())
+        );
+        assert_eq!(
+            tenant(&TenantField::Json("/x".into())),
+            Err("no tenant: the body has no json:/x".into())
+        );
     }
 }

@@ -1,1 +1,2 @@
-
+//! The one integration binary, a module for each subject.
+mod servers;

@@ -1,0 +1,102 @@
+# shellcheck shell=bash
+# Shared by private-redis and private-rabbitmq: ports, pid files and owners. Linux only (/proc).
+#
+# Ports are taken in blocks of 16 below the ephemeral range (32768), so that no outgoing connection of
+# somebody else sits on one when a server comes back to it.
+
+die() {
+  printf '%s: %s\n' "${0##*/}" "$*" >&2
+  exit 1
+}
+
+# Prints when process $1 was started (ticks since boot); fails when it is gone or a zombie.
+# With the pid this names a process for good, whereas a pid alone is used again.
+started_at() {
+  local stat fields
+  stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
+  read -ra fields <<<"${stat##*) }"
+  [[ ${fields[0]} != [ZX] ]] || return 1
+  printf '%s\n' "${fields[19]}"
+}
+
+# Remembers process $2 in the file $1.
+write_pid() {
+  printf '%s %s\n' "$2" "$(started_at "$2" || echo gone)" >"$1"
+}
+
+# Prints the pid in the file $1 when that very process still runs.
+live_pid() {
+  local pid started
+  [[ -s $1 ]] || return 1
+  read -r pid started <"$1" || return 1
+  [[ $(started_at "$pid") == "$started" ]] || return 1
+  printf '%s\n' "$pid"
+}
+
+# Sends signal $2 to the process group led by the process in the file $1.
+signal_group() {
+  local pid
+  pid=$(live_pid "$1") || return 0
+  kill -"$2" -- "-$pid" 2>/dev/null || true
+}
+
+# Waits until the process in the file $1 is gone, for at most $2 seconds.
+wait_gone() {
+  local until=$((SECONDS + $2))
+  while live_pid "$1" >/dev/null; do
+    ((SECONDS <= until)) || return 1
+    sleep 0.02
+  done
+}
+
+port_is_open() {
+  (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
+}
+
+# Prints the first port of a block in which the first $1 ports are free.
+free_block() {
+  local try port offset
+  for ((try = 0; try < 200; try++)); do
+    port=$((20000 + 16 * (RANDOM % 768)))
+    for ((offset = 0; offset < $1; offset++)); do
+      port_is_open $((port + offset)) && continue 2
+    done
+    printf '%s\n' "$port"
+    return
+  done
+  die "found no free ports between 20000 and 32287"
+}
+
+# Starts a watchdog that removes the server and its folder as soon as process $2 ends, however it ends.
+own() {
+  local dir=$1 owner=$2 started
+  live_pid "$dir/watchdog.pid" >/dev/null && return
+  started=$(started_at "$owner") || die "the owner, process $owner, does not run"
+  setsid "$0" watch "$dir" "$owner" "$started" </dev/null >/dev/null 2>&1 &
+  write_pid "$dir/watchdog.pid" $!
+}
+
+# The watchdog: ends when the folder is gone; removes it when the owner is.
+watch() {
+  local dir=$1 owner=$2 started=$3
+  while [[ -d $dir ]]; do
+    [[ $(started_at "$owner") == "$started" ]] || exec "$0" remove "$dir"
+    sleep 0.5
+  done
+}
+
+# Parses `start DIR [options]` into: dir, port, owner, extra (an array of settings).
+parse_start() {
+  dir= port= owner= extra=()
+  while (($#)); do
+    case $1 in
+      --port) port=${2:?--port needs a port}; shift ;;
+      --owner) owner=${2:?--owner needs a process id}; shift ;;
+      --set) extra+=("${2:?--set needs a setting}"); shift ;;
+      -*) die "unknown option $1" ;;
+      *) [[ -z $dir ]] || die "one folder only, not also $1"; dir=$1 ;;
+    esac
+    shift
+  done
+  [[ $dir == /* ]] || die "the folder must be an absolute path"
+}

@@ -1,0 +1,262 @@
+//! Real servers for the tests, private to this process: on free ports of 127.0.0.1, with data in a
+//! temporary folder, gone when the process ends, however it ends (a watchdog in the scripts sees to it).
+//!
+//! `shared_redis` and `shared_rabbit` serve all tests; each test takes names of its own by [`unique`].
+//! A test that kills, freezes or reconfigures a server starts its own one. The calls block: in an async
+//! test beside running tasks use `#[tokio::test(flavor = "multi_thread")]`.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The Redis that all tests share.
+pub fn shared_redis() -> &'static Redis {
+    static SHARED: OnceLock<Redis> = OnceLock::new();
+    SHARED.get_or_init(Redis::start)
+}
+
+/// The RabbitMQ that all tests share. The first call takes about 5 s.
+pub fn shared_rabbit() -> &'static Rabbit {
+    static SHARED: OnceLock<Rabbit> = OnceLock::new();
+    SHARED.get_or_init(Rabbit::start)
+}
+
+/// A name that nothing else has: for queues, key prefixes and folders.
+pub fn unique(name: &str) -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("the clock is after 1970");
+    format!(
+        "{name}-{}-{:x}-{count}",
+        std::process::id(),
+        now.as_micros()
+    )
+}
+
+/// A private Redis; dropped, it is killed and its data deleted.
+pub struct Redis(Server);
+
+impl Redis {
+    /// Starts one.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+    /// Starts one with settings of redis.conf, such as `maxmemory 10mb`.
+    pub fn start_with(settings: &[&str]) -> Self {
+        Self(Server::start("private-redis", settings))
+    }
+    /// `redis://127.0.0.1:PORT`
+    pub fn url(&self) -> &str {
+        &self.0.url
+    }
+    /// SIGKILL. What was answered is on disk and is there again after [`Self::restart`].
+    pub fn kill(&self) {
+        self.0.script("kill", &[]);
+    }
+    /// Starts it again, after a kill when it still runs: same port, same data.
+    pub fn restart(&self) {
+        self.0.restart();
+    }
+    /// Starts it again, after a kill when it still runs: same port, no data, as after a lost disk.
+    pub fn restart_empty(&self) {
+        self.kill();
+        self.0.script("wipe", &[]);
+        self.0.restart();
+    }
+    /// Freezes it: connections stay open, nothing is answered.
+    pub fn pause(&self) {
+        self.0.script("pause", &[]);
+    }
+    /// Ends [`Self::pause`].
+    pub fn resume(&self) {
+        self.0.script("resume", &[]);
+    }
+    /// `redis-cli`: its output.
+    pub fn ctl(&self, args: &[&str]) -> String {
+        self.0.script("ctl", args)
+    }
+}
+
+/// A private RabbitMQ; dropped, it is killed and its data deleted.
+pub struct Rabbit(Server);
+
+impl Rabbit {
+    /// Starts one; it takes about 5 s.
+    pub fn start() -> Self {
+        Self::start_with(&[])
+    }
+    /// Starts one with lines of rabbitmq.conf, such as `heartbeat = 5`.
+    pub fn start_with(settings: &[&str]) -> Self {
+        Self(Server::start("private-rabbitmq", settings))
+    }
+    /// `amqp://guest:guest@127.0.0.1:PORT/%2f`
+    pub fn url(&self) -> &str {
+        &self.0.url
+    }
+    /// SIGKILL.
+    pub fn kill(&self) {
+        self.0.script("kill", &[]);
+    }
+    /// Starts it again, after a kill when it still runs: same port, same data.
+    pub fn restart(&self) {
+        self.0.restart();
+    }
+    /// Freezes it: connections stay open, nothing is answered.
+    pub fn pause(&self) {
+        self.0.script("pause", &[]);
+    }
+    /// Ends [`Self::pause`].
+    pub fn resume(&self) {
+        self.0.script("resume", &[]);
+    }
+    /// `rabbitmqctl -q`: its output.
+    pub fn ctl(&self, args: &[&str]) -> String {
+        self.0.script("ctl", args)
+    }
+}
+
+/// What both are: a script and the folder that it keeps the server in.
+struct Server {
+    script: PathBuf,
+    folder: PathBuf,
+    settings: Vec<String>,
+    url: String,
+}
+
+impl Server {
+    fn start(script: &str, settings: &[&str]) -> Self {
+        let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/lib");
+        let mut server = Self {
+            script: scripts.join(script),
+            folder: std::env::temp_dir().join(unique(script)),
+            settings: settings.iter().map(ToString::to_string).collect(),
+            url: String::new(),
+        };
+        server.url = server.launch();
+        server
+    }
+
+    fn launch(&self) -> String {
+        let owner = std::process::id().to_string();
+        let mut args = vec!["--owner", &owner];
+        for setting in &self.settings {
+            args.extend(["--set", setting]);
+        }
+        self.script("start", &args)
+    }
+
+    fn restart(&self) {
+        self.script("kill", &[]);
+        let url = self.launch();
+        assert_eq!(url, self.url, "a restarted server has another address");
+    }
+
+    /// Runs `script command folder args...` and returns its output.
+    fn script(&self, command: &str, args: &[&str]) -> String {
+        let output = Command::new(&self.script)
+            .arg(command)
+            .arg(&self.folder)
+            .args(args)
+            .output()
+            .unwrap_or_else(|error| panic!("{} can't be run: {error}", self.script.display()));
+        assert!(
+            output.status.success(),
+            "{} {command} failed.\n{}\nThe tests need real servers: run scripts/test, which installs them.",
+            self.script.display(),
+            String::from_utf8_lossy(&output.stderr).trim_end(),
+        );
+        String::from_utf8_lossy(&output.stdout)
+            .trim_end()
+            .to_owned()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // No assertion: a panic here would hide the test's own. The watchdog is the second net.
+        let removed = Command::new(&self.script)
+            .arg("remove")
+            .arg(&self.folder)
+            .status();
+        if !removed.is_ok_and(|status| status.success()) {
+            eprintln!("{} was not removed", self.folder.display());
+        }
+    }
+}
+
+/// A frozen server accepts (its kernel does) and answers nothing; thawed it answers what was asked.
+fn frozen_then_answering(url: &str, hello: &[u8], pause: impl Fn(), resume: impl Fn()) {
+    let url = url::Url::parse(url).expect("the scripts print a URL");
+    let address = (url.host_str().expect("a host"), url.port().expect("a port"));
+    pause();
+    let mut stream = TcpStream::connect(address).expect("the kernel accepts");
+    stream.write_all(hello).expect("the kernel buffers");
+    let mut byte = [0];
+    stream
+        .set_read_timeout(Some(Duration::from_millis(300)))
+        .expect("not zero");
+    assert!(stream.read(&mut byte).is_err(), "a frozen server answered");
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .expect("not zero");
+    resume();
+    assert_eq!(stream.read(&mut byte).expect("a thawed server answers"), 1);
+}
+
+#[test]
+fn a_killed_redis_comes_back_with_its_data_and_leaves_nothing_behind() {
+    let redis = Redis::start();
+    redis.ctl(&["set", "k", "v"]);
+    frozen_then_answering(
+        redis.url(),
+        b"PING\r\n",
+        || redis.pause(),
+        || redis.resume(),
+    );
+    redis.kill();
+    redis.restart();
+    assert_eq!(redis.ctl(&["get", "k"]), "v");
+    redis.restart_empty();
+    assert_eq!(redis.ctl(&["get", "k"]), "");
+    let folder = redis.0.folder.clone();
+    assert!(folder.exists());
+    drop(redis);
+    assert!(!folder.exists());
+}
+
+#[test]
+fn a_killed_rabbitmq_comes_back_with_its_data_and_leaves_nothing_behind() {
+    let rabbit = Rabbit::start();
+    rabbit.ctl(&["add_vhost", "kept"]);
+    frozen_then_answering(
+        rabbit.url(),
+        b"AMQP\0\0\x09\x01",
+        || rabbit.pause(),
+        || rabbit.resume(),
+    );
+    rabbit.kill();
+    rabbit.restart();
+    assert!(rabbit.ctl(&["list_vhosts"]).contains("kept"));
+    let folder = rabbit.0.folder.clone();
+    assert!(folder.exists());
+    drop(rabbit);
+    assert!(!folder.exists());
+}
+
+#[test]
+fn the_shared_servers_answer() {
+    assert_eq!(shared_redis().ctl(&["ping"]), "PONG");
+    assert!(shared_rabbit().ctl(&["list_vhosts"]).contains('/'));
+    assert!(shared_redis().url().starts_with("redis://127.0.0.1:"));
+    assert!(
+        shared_rabbit()
+            .url()
+            .starts_with("amqp://guest:guest@127.0.0.1:")
+    );
+}
