@@ -1,6 +1,6 @@
 //! The headers that a job carries on its way, and what they say.
 
-use crate::gate::Ticket;
+use crate::rules::decision::Ticket;
 use crate::rules::limit::Limit;
 
 /// Units of the limit that a job uses; set by its publisher.

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use crate::gate::Ticket;
+use crate::rules::decision::Ticket;
 use crate::rules::headers;
 use crate::rules::tenant::Tenant;
 
