@@ -1,7 +1,8 @@
 //! Moves jobs between broker, gate and handler. It decides nothing: [`scheduler`] does, and this loop
 //! performs what it says.
 
-pub mod budget;
+pub mod action;
+mod budget;
 mod moves;
 mod outage;
 mod queues;
@@ -20,8 +21,9 @@ use tracing::{info, warn};
 
 use crate::admin::Health;
 use crate::broker::{Broker, Event, PublishError};
+use crate::engine::action::{Action, Key};
 use crate::engine::outage::Outage;
-use crate::engine::scheduler::{Action, Key, Scheduler};
+use crate::engine::scheduler::Scheduler;
 use crate::gate::{Gate, GateError, TenantReply};
 use crate::handler::{Handler, Outcome};
 use crate::metrics::Metrics;
@@ -163,7 +165,9 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                 self.metrics.set_up("redis", result.is_ok());
                 match &result {
                     Ok(_) => redis.over(now),
-                    Err(why) => redis.failed(now, why),
+                    Err(why) => {
+                        redis.failed(now, why);
+                    }
                 }
                 scheduler.answered(now, result);
             }

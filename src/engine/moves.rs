@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::broker::{Outgoing, Tag};
-use crate::engine::scheduler::Key;
+use crate::engine::action::Key;
 
 /// After a failed publish the first retry waits this long, and then twice as long each time.
 const FIRST: Duration = Duration::from_millis(100);
@@ -28,11 +28,6 @@ impl Moves {
     /// How many there are.
     pub fn len(&self) -> usize {
         self.0.len()
-    }
-
-    /// None at all.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Begins a move; returns what is to be published.

@@ -3,8 +3,8 @@
 
 use std::collections::{HashMap, VecDeque};
 
+use crate::engine::action::Key;
 use crate::engine::budget;
-use crate::engine::scheduler::Key;
 use crate::rules::tenant::Tenant;
 
 /// So much of the prefetch may be held in memory, and so much of it for one tenant.

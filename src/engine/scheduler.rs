@@ -10,6 +10,8 @@
 //!                '-- the gate failed, no permit was free, or the answer came too late
 //! ```
 
+mod settle;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
@@ -17,20 +19,19 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use tracing::{debug, info, warn};
+use tracing::{debug, warn};
 use ulid::Ulid;
 
-use crate::broker::{Delivery, Message, Outgoing, PublishError, Source, Tag};
+use crate::broker::{Delivery, Message, Outgoing, Source, Tag};
+use crate::engine::action::{Action, Key, Settings};
 use crate::engine::moves::Moves;
 use crate::engine::queues::{End, Queues};
 use crate::gate::{Answer, Ask, GateError, TenantAsk, TenantReply};
-use crate::handler::Outcome;
 use crate::metrics::Metrics;
 use crate::rules::headers::{self, Headers};
-use crate::rules::job::{self, Claims, Job, TenantField};
-use crate::rules::lanes::{Kind, Ladder, QueueNames};
-use crate::rules::limit::Limit;
-use crate::rules::retry::{Reconnect, RetryPolicy};
+use crate::rules::job::{self, Claims, Job};
+use crate::rules::lanes::Kind;
+use crate::rules::retry::Reconnect;
 use crate::rules::tenant::Tenant;
 
 /// A job comes back from its lane this much before its turn and is held for the rest, so that a lane's own
@@ -42,65 +43,6 @@ const PACE: Duration = Duration::from_millis(2);
 const FULL_ROUND: usize = 32;
 /// The most jobs in one round trip.
 const MAX_ROUND: usize = 1024;
-
-/// What the scheduler needs to know of the configuration.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// What each tenant may do.
-    pub limit: Limit,
-    /// Where a job's tenant stands.
-    pub tenant_field: TenantField,
-    /// Jobs that run at once.
-    pub concurrency: usize,
-    /// Unacked deliveries of each of the main consumers.
-    pub prefetch: usize,
-    /// Waits up to this are spent in memory.
-    pub hold: Duration,
-    /// The queues' names.
-    pub names: QueueNames,
-    /// The delay lanes.
-    pub ladder: Ladder,
-    /// When a failed job is tried again.
-    pub retry: RetryPolicy,
-    /// The longest time that a downstream's answer can close a tenant.
-    pub max_penalty: Duration,
-}
-
-/// Names a job in the worker's memory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Key(pub(super) u64);
-
-/// What is to be done.
-#[derive(Debug)]
-pub enum Action {
-    /// Ask the gate for all of these in one round trip, then call [`Scheduler::answered`].
-    Ask(Vec<TenantAsk>),
-    /// Run the job, then call [`Scheduler::finished`]; but if it can't be sent before `deadline` (time of the
-    /// scheduler), call [`Scheduler::late`] instead.
-    Dispatch {
-        /// The job's name here.
-        key: Key,
-        /// The job.
-        job: Job,
-        /// Its permit is good until then.
-        deadline: Duration,
-    },
-    /// Publish, then call [`Scheduler::moved`] with the result of each.
-    Publish(Vec<(Key, Outgoing)>),
-    /// Ack; nothing more is heard of these.
-    Ack(Vec<Tag>),
-    /// Close the tenant, then call [`Scheduler::blocked`].
-    Block {
-        /// The job whose answer it was.
-        key: Key,
-        /// Whom.
-        tenant: Tenant,
-        /// For how long.
-        duration: Duration,
-        /// Who said so.
-        by: String,
-    },
-}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -549,120 +491,6 @@ impl Scheduler {
             .with_headers(headers, &headers::OURS);
         self.outbox
             .push(self.moves.begin(key, tag, Outgoing { queue, message }));
-    }
-
-    /// The results of an [`Action::Publish`]: what is confirmed is acked, the rest is tried again.
-    pub fn moved(&mut self, now: Duration, results: Vec<(Key, Result<(), PublishError>)>) {
-        for (key, result) in results {
-            let Err(why) = result else {
-                self.acks.extend(self.moves.confirmed(key));
-                continue;
-            };
-            self.metrics.publish_failed(&why);
-            if let Some((again_at, failures)) = self.moves.failed(now, key) {
-                self.timers.push(Reverse((again_at, key)));
-                if failures == 1 {
-                    warn!(reason = %why, "publish not confirmed: the job stays where it was, the publish is tried again");
-                }
-            }
-        }
-    }
-
-    /// A job's permit ran out before it could be sent: it asks again.
-    pub fn late(&mut self, key: Key) {
-        self.metrics.late_admissions.inc();
-        if let Some(entry) = self.entries.get(&key) {
-            self.queues.end(&entry.claims.tenant);
-            if entry.tag.session == self.session {
-                self.put_back(&[key]);
-            } else {
-                self.entries.remove(&key);
-            }
-        }
-    }
-
-    /// The handler's verdict on a job that [`Action::Dispatch`] started.
-    pub fn finished(&mut self, now: Duration, key: Key, outcome: Outcome) {
-        self.metrics.dispatched(&outcome);
-        let Some(entry) = self.entries.get_mut(&key) else {
-            return;
-        };
-        self.queues.end(&entry.claims.tenant);
-        // The broker delivers the jobs of a session that is gone again, and that copy is settled.
-        let stale = entry.tag.session != self.session;
-        let tenant = &entry.claims.tenant;
-        let attempt = entry.claims.attempt;
-        match outcome {
-            Outcome::Throttled { after, reason } => {
-                let window = Duration::from_millis(self.settings.limit.window_ms());
-                let duration = after.unwrap_or(window).min(self.settings.max_penalty);
-                let duration_ms = millis(duration);
-                info!(%tenant, duration_ms, reason, "the downstream closed this tenant");
-                entry.phase = Phase::Blocking { duration };
-                self.blocking += 1;
-                let tenant = tenant.clone();
-                self.actions.push(Action::Block {
-                    key,
-                    tenant,
-                    duration,
-                    by: reason,
-                });
-            }
-            Outcome::Done => {
-                if !stale {
-                    self.acks.push(entry.tag);
-                }
-                self.entries.remove(&key);
-            }
-            _ if stale => {
-                self.entries.remove(&key);
-            }
-            Outcome::Retry { after, reason } => {
-                let jitter = self.random.random();
-                let Some(backoff) = self.settings.retry.wait(attempt, jitter) else {
-                    let reason = format!("gave up after {attempt} attempts: {reason}");
-                    return self.bury(key, "attempts", &reason);
-                };
-                let wait = after.unwrap_or(backoff);
-                let (id, wait_ms) = (entry.message.id(), millis(wait));
-                info!(job.id = id, %tenant, attempt, wait_ms, reason, "failed: tried again later");
-                entry.claims.attempt += 1;
-                self.postpone(now, key, wait);
-            }
-            Outcome::Snooze { after } => self.postpone(now, key, after),
-            Outcome::Reject { reason } => self.bury(key, "rejected", &reason),
-        }
-    }
-
-    fn bury(&mut self, key: Key, kind: &'static str, reason: &str) {
-        let Some(entry) = self.entries.get(&key) else {
-            return;
-        };
-        let (id, tenant) = (entry.message.id(), &entry.claims.tenant);
-        warn!(job.id = id, %tenant, reason, "dead letter");
-        self.metrics.dead(kind);
-        let headers = headers::dead(entry.claims.attempt, reason);
-        self.leave(key, self.settings.names.dead.clone(), headers);
-    }
-
-    /// The tenant of a throttled job was closed, or could not be: then at least this job waits.
-    pub fn blocked(&mut self, now: Duration, key: Key, result: Result<(), GateError>) {
-        self.blocking -= 1;
-        let Some(entry) = self.entries.get_mut(&key) else {
-            return;
-        };
-        let Phase::Blocking { duration } = entry.phase else {
-            return;
-        };
-        // Its place was claimed when it started: it takes a new one.
-        entry.claims.ticket = None;
-        if entry.tag.session != self.session {
-            self.entries.remove(&key);
-        } else if result.is_ok() {
-            self.join(key, End::Due);
-        } else {
-            self.postpone(now, key, duration);
-        }
     }
 }
 

@@ -158,10 +158,7 @@ fn read_cost(field: Field<'_>, max: u32) -> Result<u32, BadMessage> {
         Field::Int(n) => n,
         // Digits only: no sign, no space, no fraction.
         Field::Text(text) if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) => {
-            match text.parse::<i64>() {
-                Ok(n) => n,
-                Err(_) => i64::MAX,
-            }
+            text.parse().unwrap_or(i64::MAX)
         }
         Field::Text(text) => {
             let shown: String = text.chars().take(32).collect();
