@@ -118,7 +118,7 @@ impl Scheduler {
             asking: None,
             last_ask: None,
             gate_pause: None,
-            gate_backoff: Reconnect::new(),
+            gate_backoff: Reconnect::default(),
             clock: None,
             draining: false,
             actions: Vec::new(),
@@ -382,7 +382,7 @@ impl Scheduler {
         // Half of the guard: the other half is for the way to the downstream.
         let deadline = asked_at + Duration::from_millis(self.settings.limit.guard_ms()) / 2;
         if now > deadline {
-            self.metrics.late_admissions.inc();
+            self.metrics.late_admission();
             return self.put_back(&[key]);
         }
         let Some(entry) = self.entries.get_mut(&key) else {

@@ -34,7 +34,7 @@ impl Scheduler {
 
     /// A job's permit ran out before it could be sent: it asks again.
     pub fn late(&mut self, key: Key) {
-        self.metrics.late_admissions.inc();
+        self.metrics.late_admission();
         if let Some(entry) = self.entries.get(&key) {
             self.queues.end(&entry.claims.tenant);
             if entry.tag.session == self.session {
