@@ -16,6 +16,7 @@ pub use error::{ConfigErrors, Origin, Problem};
 pub use keys::{KEYS, Key, env_name};
 pub use secret::SecretUrl;
 
+pub use crate::rules::job::TenantField;
 use crate::rules::limit::Limit;
 
 /// The file that is read when none is named.
@@ -90,17 +91,6 @@ pub struct Redis {
 pub struct JobFields {
     /// `job.tenant`
     pub tenant: TenantField,
-}
-
-/// Where a job's tenant stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TenantField {
-    /// `header:NAME`
-    Header(String),
-    /// `routing-key`
-    RoutingKey,
-    /// `json:/pointer` (RFC 6901)
-    Json(String),
 }
 
 /// `rate-limiter`
