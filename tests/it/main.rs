@@ -1,2 +1,3 @@
 //! The one integration binary, a module for each subject.
+mod scheduler;
 mod servers;
