@@ -1,2 +1,4 @@
 //! The one integration binary, a module for each subject.
+mod broker;
+mod broker_bed;
 mod servers;
