@@ -1,1 +1,39 @@
-//! (being written)
+//! Logs, by tracing: lines for people or one JSON object a line, on standard error.
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::config::{Log, LogFormat};
+
+/// Client libraries say at `info` what we say ourselves.
+const QUIET: &str = "lapin=warn,hyper=warn,reqwest=warn,redis=warn";
+
+/// Why logging could not be set up.
+#[derive(Debug, thiserror::Error)]
+pub enum TelemetryError {
+    /// `log.level` is no filter.
+    #[error(
+        "log.level: {0:?} is no filter: {1}; use a level (error, warn, info, debug, trace), or target=level pairs"
+    )]
+    Filter(String, String),
+    /// Logging is set up already.
+    #[error("logging is set up already: {0}")]
+    Twice(String),
+}
+
+/// Sends this process's logs to standard error, as `log` says. A program with a subscriber of its own does
+/// without.
+///
+/// # Errors
+/// [`TelemetryError`] when `log.level` is no filter, or a subscriber is set already.
+pub fn init(log: &Log) -> Result<(), TelemetryError> {
+    let filter = EnvFilter::try_new(format!("{QUIET},{}", log.level))
+        .map_err(|why| TelemetryError::Filter(log.level.clone(), why.to_string()))?;
+    let lines = fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let set = match log.format {
+        LogFormat::Text => lines.finish().try_init(),
+        LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
+    };
+    set.map_err(|why| TelemetryError::Twice(why.to_string()))
+}

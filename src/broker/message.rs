@@ -7,7 +7,7 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 use crate::rules::headers::HeaderValue;
-use crate::rules::job::Field;
+use crate::rules::job::{Envelope, Field};
 
 /// Headers that the broker sets and interprets: what comes back with them would be counted, dropped or
 /// copied by it. RabbitMQ before 4.0.1 silently drops a message that shows an `x-death` of a cycle.
@@ -85,6 +85,11 @@ impl Message {
         }
     }
 
+    /// The body's type, as its publisher said.
+    pub fn content_type(&self) -> Option<&str> {
+        self.properties.content_type().as_ref().map(|t| t.as_str())
+    }
+
     /// The message as it may be published again: persistent, without the headers that the broker set
     /// and interprets, without `user_id` (the broker refuses a foreign one) and without `expiration`
     /// (in a lane it would end the wait early). All else stays as its publisher set it.
@@ -154,6 +159,21 @@ impl Message {
             self.properties = self.properties.with_message_id(id);
         }
         self
+    }
+}
+
+impl Envelope for Message {
+    fn id(&self) -> Option<&str> {
+        self.id()
+    }
+    fn header(&self, name: &str) -> Field<'_> {
+        self.header(name)
+    }
+    fn routing_key(&self) -> &str {
+        &self.routing_key
+    }
+    fn body(&self) -> &[u8] {
+        &self.body
     }
 }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub use crate::rules::job::TenantField;
 use crate::rules::limit::Limit;
 
 /// Everything a worker needs to know.
@@ -101,17 +102,6 @@ pub struct Redis {
 pub struct JobFields {
     /// `job.tenant`
     pub tenant: TenantField,
-}
-
-/// Where a job's tenant stands.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TenantField {
-    /// `header:NAME`
-    Header(String),
-    /// `routing-key`
-    RoutingKey,
-    /// `json:/pointer` (RFC 6901)
-    Json(String),
 }
 
 /// `rate-limiter`

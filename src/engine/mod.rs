@@ -1,1 +1,243 @@
-//! (being written)
+//! Moves jobs between broker, gate and handler. It decides nothing: [`scheduler`] does, and this loop
+//! performs what it says.
+
+pub mod action;
+mod budget;
+mod moves;
+mod outage;
+mod queues;
+pub mod scheduler;
+
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::admin::Health;
+use crate::broker::{Broker, Event, PublishError};
+use crate::engine::action::{Action, Key};
+use crate::engine::outage::Outage;
+use crate::engine::scheduler::Scheduler;
+use crate::gate::{Gate, GateError, TenantReply};
+use crate::handler::{Handler, Outcome};
+use crate::metrics::Metrics;
+use crate::rules::job::Job;
+
+/// So many events are taken together at most, so that one round trip serves them.
+const MOST_EVENTS: usize = 16;
+
+/// How a worker is told to end.
+#[derive(Debug, Clone, Default)]
+pub struct Stop {
+    /// Take no more jobs, finish what runs.
+    pub soft: CancellationToken,
+    /// End at once; what runs is run again by somebody else.
+    pub hard: CancellationToken,
+}
+
+/// The servers and the handler that jobs move between.
+pub struct Engine<B, G, H> {
+    /// Where jobs come from and wait.
+    pub broker: Arc<B>,
+    /// Who says when they may start.
+    pub gate: Arc<G>,
+    /// What does their work.
+    pub handler: Arc<H>,
+    /// For `/metrics`.
+    pub metrics: Arc<Metrics>,
+    /// For `/readyz`.
+    pub health: Arc<Health>,
+    /// How long running jobs may take after a soft stop.
+    pub shutdown_timeout: Duration,
+}
+
+/// What comes back from a task.
+enum Report {
+    Answered(Result<Vec<TenantReply>, GateError>),
+    Blocked(Key, Result<(), GateError>),
+    Moved(Vec<(Key, Result<(), PublishError>)>),
+    Late(Key),
+    Finished(Key, Outcome, Duration),
+}
+
+impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
+    /// Runs until `stop`, or until the broker's events end.
+    pub async fn run(
+        self,
+        mut scheduler: Scheduler,
+        mut events: mpsc::Receiver<Event>,
+        stop: Stop,
+    ) {
+        let started = Instant::now();
+        let mut tasks = JoinSet::new();
+        let mut redis = Outage::new("Redis");
+        let mut give_up_at: Option<Instant> = None;
+        loop {
+            let now = started.elapsed();
+            scheduler.tick(now);
+            self.perform(scheduler.take_actions(), started, &mut tasks)
+                .await;
+            if give_up_at.is_some() && scheduler.is_idle() {
+                break;
+            }
+            let timer = scheduler.next_tick(now).map(|at| started + at);
+            tokio::select! {
+                biased;
+                () = stop.hard.cancelled() => {
+                    warn!(running = scheduler.running(), "ending at once: what runs will run again");
+                    break;
+                }
+                () = sleep_for(give_up_at) => {
+                    warn!(running = scheduler.running(), "shutdown-timeout is over: what still runs will run again");
+                    break;
+                }
+                () = stop.soft.cancelled(), if give_up_at.is_none() => {
+                    info!(running = scheduler.running(), "stopping: no more jobs are taken");
+                    give_up_at = Some(Instant::now() + self.shutdown_timeout);
+                    self.health.set_consuming(false);
+                    scheduler.drain();
+                    self.broker.stop_consuming().await;
+                }
+                Some(report) = tasks.join_next() => {
+                    let mut next = Some(report);
+                    while let Some(report) = next {
+                        // A task ends by its report: it is never aborted while this loop runs, and a
+                        // handler's panic is caught.
+                        if let Ok(report) = report {
+                            self.take_report(&mut scheduler, started.elapsed(), report, &mut redis);
+                        }
+                        next = tasks.try_join_next();
+                    }
+                }
+                event = events.recv() => {
+                    let Some(mut event) = event else { break };
+                    for _ in 0..MOST_EVENTS {
+                        self.take_event(&mut scheduler, started.elapsed(), event);
+                        match events.try_recv() {
+                            Ok(another) => event = another,
+                            Err(_) => break,
+                        }
+                    }
+                }
+                () = sleep_for(timer) => {}
+            }
+        }
+        self.broker.close().await;
+    }
+
+    fn take_event(&self, scheduler: &mut Scheduler, now: Duration, event: Event) {
+        match event {
+            Event::Up { session } => {
+                info!(session, "RabbitMQ: consuming");
+                self.health.set_rabbitmq(true);
+                self.health.set_consuming(true);
+                self.metrics.set_up("rabbitmq", true);
+                scheduler.session_up(session);
+            }
+            Event::Down { reason } => {
+                // The broker says itself, once a minute, that it can't be reached.
+                info!(reason, "RabbitMQ: the session is gone");
+                self.health.set_rabbitmq(false);
+                self.health.set_consuming(false);
+                self.metrics.set_up("rabbitmq", false);
+                scheduler.session_down();
+            }
+            Event::Deliveries(deliveries) => scheduler.delivered(now, deliveries),
+        }
+    }
+
+    fn take_report(
+        &self,
+        scheduler: &mut Scheduler,
+        now: Duration,
+        report: Report,
+        redis: &mut Outage,
+    ) {
+        match report {
+            Report::Answered(result) => {
+                self.health.set_redis(result.is_ok());
+                self.metrics.set_up("redis", result.is_ok());
+                match &result {
+                    Ok(_) => redis.over(now),
+                    Err(why) => {
+                        redis.failed(now, why);
+                    }
+                }
+                scheduler.answered(now, result);
+            }
+            Report::Blocked(key, result) => scheduler.blocked(now, key, result),
+            Report::Moved(results) => scheduler.moved(now, results),
+            Report::Late(key) => scheduler.late(key),
+            Report::Finished(key, outcome, took) => {
+                scheduler.finished(now, key, took, outcome);
+            }
+        }
+    }
+
+    async fn perform(&self, actions: Vec<Action>, started: Instant, tasks: &mut JoinSet<Report>) {
+        let mut acks = Vec::new();
+        for action in actions {
+            match action {
+                Action::Ack(tags) => acks.extend(tags),
+                Action::Ask(batch) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(async move { Report::Answered(gate.ask(&batch).await) });
+                }
+                Action::Block {
+                    key,
+                    tenant,
+                    duration,
+                    by,
+                } => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(async move {
+                        Report::Blocked(key, gate.block(&tenant, duration, &by).await)
+                    });
+                }
+                Action::Publish(batch) => {
+                    let broker = Arc::clone(&self.broker);
+                    tasks.spawn(async move {
+                        let (keys, outgoing): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+                        let results = broker.publish(outgoing).await;
+                        Report::Moved(keys.into_iter().zip(results).collect())
+                    });
+                }
+                Action::Dispatch { key, job, deadline } => {
+                    let handler = Arc::clone(&self.handler);
+                    tasks.spawn(attempt(handler, key, job, started + deadline));
+                }
+            }
+        }
+        if !acks.is_empty() {
+            self.broker.ack(acks).await;
+        }
+    }
+}
+
+/// One call of the handler, if the permit is still good when this task gets to run.
+async fn attempt<H: Handler>(handler: Arc<H>, key: Key, job: Job, deadline: Instant) -> Report {
+    let begun = Instant::now();
+    if begun > deadline {
+        return Report::Late(key);
+    }
+    let outcome = AssertUnwindSafe(handler.handle(&job)).catch_unwind().await;
+    let outcome = outcome.unwrap_or_else(|_| Outcome::Retry {
+        after: None,
+        reason: "the handler panicked".to_owned(),
+    });
+    Report::Finished(key, outcome, begun.elapsed())
+}
+
+/// Sleeps until `at`; for ever without one.
+async fn sleep_for(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,10 +1,184 @@
-//! The headers that a job carries.
+//! The headers that a job carries on its way, and what they say.
 
-/// What we write into a header: a text or a whole number, nothing else.
+use crate::rules::decision::Ticket;
+use crate::rules::job::Claims;
+use crate::rules::limit::Limit;
+
+/// Units of the limit that a job uses; set by its publisher.
+pub const COST: &str = "x-cost";
+/// Which attempt comes next, from 1.
+pub const ATTEMPT: &str = "x-sluicegate-attempt";
+/// A waiting job's place: `generation:place`.
+pub const TICKET: &str = "x-sluicegate-ticket";
+/// Not to be asked for before this time of the store's clock, in milliseconds since the epoch.
+pub const NOT_BEFORE: &str = "x-sluicegate-not-before";
+/// Why a job is a dead letter.
+pub const REASON: &str = "x-sluicegate-reason";
+
+const POLICY: &str = "x-ratelimit-policy";
+const LIMIT: &str = "x-ratelimit-limit";
+const REMAINING: &str = "x-ratelimit-remaining";
+const RESET: &str = "x-ratelimit-reset";
+const RETRY_AFTER: &str = "retry-after";
+
+/// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
+pub const OURS: [&str; 9] = [
+    ATTEMPT,
+    TICKET,
+    NOT_BEFORE,
+    REASON,
+    POLICY,
+    LIMIT,
+    REMAINING,
+    RESET,
+    RETRY_AFTER,
+];
+
+/// A header's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeaderValue {
-    /// A text.
+    /// A long string.
     Text(String),
-    /// A whole number.
+    /// A 64-bit integer.
     Int(i64),
+}
+
+/// Headers to set, in no order.
+pub type Headers = Vec<(&'static str, HeaderValue)>;
+
+/// What a job that waits for its turn carries.
+pub fn waiting(
+    limit: &Limit,
+    attempt: u32,
+    ticket: Ticket,
+    count: u64,
+    now_ms: u64,
+    ttl_ms: u64,
+) -> Headers {
+    let window_s = limit.window_ms().div_ceil(1000);
+    let policy = format!("\"{}\";q={};w={window_s}", limit.name(), limit.max());
+    let remaining = u64::from(limit.max()).saturating_sub(count);
+    vec![
+        (ATTEMPT, HeaderValue::Int(i64::from(attempt))),
+        ticket_header(ticket),
+        (POLICY, HeaderValue::Text(policy)),
+        (LIMIT, HeaderValue::Int(i64::from(limit.max()))),
+        (REMAINING, int(remaining)),
+        (RESET, int(now_ms.saturating_add(ttl_ms).div_ceil(1000))),
+        (RETRY_AFTER, int(ttl_ms.div_ceil(1000))),
+    ]
+}
+
+/// What a job carries that is to be asked for anew, but not before a time; it keeps its place.
+pub fn postponed(claims: &Claims, not_before_ms: u64, wait_ms: u64) -> Headers {
+    let mut headers = vec![
+        (ATTEMPT, HeaderValue::Int(i64::from(claims.attempt))),
+        (NOT_BEFORE, int(not_before_ms)),
+        (RETRY_AFTER, int(wait_ms.div_ceil(1000))),
+    ];
+    headers.extend(claims.ticket.map(ticket_header));
+    headers
+}
+
+fn ticket_header(ticket: Ticket) -> (&'static str, HeaderValue) {
+    let Ticket { generation, place } = ticket;
+    (TICKET, HeaderValue::Text(format!("{generation}:{place}")))
+}
+
+/// What a dead letter carries.
+pub fn dead(attempt: u32, reason: &str) -> Headers {
+    // A reason may quote a downstream's answer: bound it, and keep the header one line of text.
+    let reason: String = reason
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(500)
+        .collect();
+    vec![
+        (ATTEMPT, HeaderValue::Int(i64::from(attempt))),
+        (REASON, HeaderValue::Text(reason)),
+    ]
+}
+
+/// Reads `generation:place`; anything else is no ticket.
+pub fn read_ticket(text: &str) -> Option<Ticket> {
+    let (generation, place) = text.split_once(':')?;
+    let ticket = Ticket {
+        generation: generation.parse().ok()?,
+        place: place.parse().ok()?,
+    };
+    (ticket.place > 0).then_some(ticket)
+}
+
+fn int(n: u64) -> HeaderValue {
+    HeaderValue::Int(i64::try_from(n).unwrap_or(i64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::limit::Algorithm;
+    use std::time::Duration;
+
+    #[test]
+    fn a_waiting_job_says_which_limit_and_until_when() {
+        let limit = Limit::new(
+            "default",
+            Algorithm::SlidingWindow,
+            5,
+            Duration::from_secs(60),
+            Duration::from_millis(50),
+        )
+        .expect("a limit");
+        let ticket = Ticket {
+            generation: 7,
+            place: 3,
+        };
+        let headers = waiting(&limit, 2, ticket, 5, 1_700_000_000_001, 1_500);
+        let text = |t: &str| HeaderValue::Text(t.to_owned());
+        assert_eq!(
+            headers,
+            vec![
+                (ATTEMPT, HeaderValue::Int(2)),
+                (TICKET, text("7:3")),
+                (POLICY, text("\"default\";q=5;w=60")),
+                (LIMIT, HeaderValue::Int(5)),
+                (REMAINING, HeaderValue::Int(0)),
+                (RESET, HeaderValue::Int(1_700_000_002)),
+                (RETRY_AFTER, HeaderValue::Int(2)),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_ticket_is_two_numbers() {
+        assert_eq!(
+            read_ticket("7:3"),
+            Some(Ticket {
+                generation: 7,
+                place: 3
+            })
+        );
+        for text in [
+            "",
+            "7",
+            "7:",
+            ":3",
+            "7:0",
+            "7:-1",
+            "7:3:1",
+            "a:b",
+            "99999999999999999999:1",
+        ] {
+            assert_eq!(read_ticket(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_reason_is_one_bounded_line() {
+        let headers = dead(1, &format!("a\nb{}", "x".repeat(1000)));
+        let HeaderValue::Text(reason) = &headers[1].1 else {
+            panic!("text")
+        };
+        assert!(reason.starts_with("a bxxx") && reason.len() == 500);
+    }
 }

@@ -2,6 +2,8 @@
 
 use bytes::Bytes;
 
+use crate::rules::decision::Ticket;
+use crate::rules::headers;
 use crate::rules::tenant::Tenant;
 
 /// A header or another field of a message, as the rules see it.
@@ -15,6 +17,29 @@ pub enum Field<'a> {
     Int(i64),
     /// Something else; the text names its kind, such as `a table`.
     Other(&'static str),
+}
+
+/// A message as the rules see it, whoever carried it.
+pub trait Envelope {
+    /// The message's id, when it has one.
+    fn id(&self) -> Option<&str>;
+    /// The header `name`.
+    fn header(&self, name: &str) -> Field<'_>;
+    /// The routing key it was delivered with.
+    fn routing_key(&self) -> &str;
+    /// The body.
+    fn body(&self) -> &[u8];
+}
+
+/// Where a job's tenant stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TenantField {
+    /// `header:NAME`
+    Header(String),
+    /// `routing-key`
+    RoutingKey,
+    /// `json:/pointer` (RFC 6901)
+    Json(String),
 }
 
 /// A job as a handler sees it.
@@ -32,4 +57,256 @@ pub struct Job {
     pub content_type: Option<String>,
     /// The body.
     pub body: Bytes,
+}
+
+/// What a usable message says about itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claims {
+    /// Whose quota it uses.
+    pub tenant: Tenant,
+    /// Units of the limit that it uses.
+    pub cost: u32,
+    /// Which attempt this is, from 1.
+    pub attempt: u32,
+    /// Its place in the line, from an earlier answer of the gate.
+    pub ticket: Option<Ticket>,
+    /// It may not be asked for before this time of the store's clock (milliseconds since the epoch).
+    pub not_before_ms: Option<u64>,
+}
+
+/// Why a message is no usable job; the text goes to `x-sluicegate-reason`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct BadMessage(String);
+
+/// Reads what `message` says about itself. `returned` says that it came from one of our own delay
+/// queues: only then do our own headers count, so a publisher can't jump the line.
+///
+/// # Errors
+/// [`BadMessage`] says what is wrong with it, and with which field.
+pub fn read(
+    message: &impl Envelope,
+    returned: bool,
+    tenant_field: &TenantField,
+    max_cost: u32,
+) -> Result<Claims, BadMessage> {
+    let tenant = read_tenant(message, tenant_field)?;
+    let cost = read_cost(message.header(headers::COST), max_cost)?;
+    let mut claims = Claims {
+        tenant,
+        cost,
+        attempt: 1,
+        ticket: None,
+        not_before_ms: None,
+    };
+    if returned {
+        claims.attempt = match message.header(headers::ATTEMPT) {
+            Field::Int(n) => u32::try_from(n).unwrap_or(1).max(1),
+            _ => 1,
+        };
+        claims.ticket = match message.header(headers::TICKET) {
+            Field::Text(text) => headers::read_ticket(text),
+            _ => None,
+        };
+        claims.not_before_ms = match message.header(headers::NOT_BEFORE) {
+            Field::Int(n) => u64::try_from(n).ok(),
+            _ => None,
+        };
+    }
+    Ok(claims)
+}
+
+fn read_tenant(message: &impl Envelope, field: &TenantField) -> Result<Tenant, BadMessage> {
+    let parse = |place: &str, id: &str| {
+        Tenant::parse(id).map_err(|why| BadMessage(format!("{why} ({place})")))
+    };
+    match field {
+        TenantField::Header(name) => match message.header(name) {
+            Field::Text(id) => parse(&format!("header {name}"), id),
+            Field::Missing => Err(BadMessage(format!("no tenant: header {name} is missing"))),
+            Field::Int(_) => Err(BadMessage(format!(
+                "header {name} is a number; a tenant is a string"
+            ))),
+            Field::Other(kind) => Err(BadMessage(format!(
+                "header {name} is {kind}; a tenant is a string"
+            ))),
+        },
+        TenantField::RoutingKey => parse("routing key", message.routing_key()),
+        TenantField::Json(pointer) => {
+            let body: serde_json::Value = serde_json::from_slice(message.body())
+                .map_err(|why| BadMessage(format!("no tenant: the body is not JSON: {why}")))?;
+            match body.pointer(pointer) {
+                Some(serde_json::Value::String(id)) => parse(&format!("json:{pointer}"), id),
+                Some(_) => Err(BadMessage(format!("json:{pointer} is not a string"))),
+                None => Err(BadMessage(format!(
+                    "no tenant: the body has no json:{pointer}"
+                ))),
+            }
+        }
+    }
+}
+
+fn read_cost(field: Field<'_>, max: u32) -> Result<u32, BadMessage> {
+    let name = headers::COST;
+    let bad = |what: String| {
+        Err(BadMessage(format!(
+            "header {name} is {what}; a cost is a whole number from 1 to {max}"
+        )))
+    };
+    let cost = match field {
+        Field::Missing => return Ok(1),
+        Field::Int(n) => n,
+        // Digits only: no sign, no space, no fraction.
+        Field::Text(text) if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) => {
+            text.parse().unwrap_or(i64::MAX)
+        }
+        Field::Text(text) => {
+            let shown: String = text.chars().take(32).collect();
+            return bad(format!("{shown:?}"));
+        }
+        Field::Other(kind) => return bad(kind.to_owned()),
+    };
+    match u32::try_from(cost) {
+        Ok(n) if (1..=max).contains(&n) => Ok(n),
+        _ if cost > i64::from(max) => Err(BadMessage(format!(
+            "header {name} is {cost}, above the limit of {max}: it can never start"
+        ))),
+        _ => bad(cost.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Fake {
+        headers: Vec<(&'static str, Field<'static>)>,
+        body: &'static [u8],
+    }
+
+    impl Envelope for Fake {
+        fn id(&self) -> Option<&str> {
+            None
+        }
+        fn header(&self, name: &str) -> Field<'_> {
+            self.headers
+                .iter()
+                .find(|(n, _)| *n == name)
+                .map_or(Field::Missing, |(_, f)| *f)
+        }
+        fn routing_key(&self) -> &str {
+            "jobs.acme"
+        }
+        fn body(&self) -> &[u8] {
+            self.body
+        }
+    }
+
+    fn check(headers: &[(&'static str, Field<'static>)], expected: Result<(&str, u32), &str>) {
+        let fake = Fake {
+            headers: headers.to_vec(),
+            body: b"",
+        };
+        let field = TenantField::Header("x-tenant".into());
+        let read = read(&fake, false, &field, 20);
+        match expected {
+            Ok((tenant, cost)) => {
+                let claims = read.expect("usable");
+                assert_eq!((claims.tenant.as_str(), claims.cost), (tenant, cost));
+            }
+            Err(part) => {
+                let why = read.expect_err("unusable").to_string();
+                assert!(why.contains(part), "{why:?} should say {part:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_message_is_usable_or_says_why_not() {
+        let tenant = ("x-tenant", Field::Text("acme"));
+        check(&[tenant], Ok(("acme", 1)));
+        check(&[tenant, ("x-cost", Field::Int(20))], Ok(("acme", 20)));
+        check(&[tenant, ("x-cost", Field::Text("7"))], Ok(("acme", 7)));
+        check(&[], Err("header x-tenant is missing"));
+        check(&[("x-tenant", Field::Int(5))], Err("a tenant is a string"));
+        check(&[("x-tenant", Field::Other("a table"))], Err("is a table"));
+        check(
+            &[("x-tenant", Field::Text("a\u{1}"))],
+            Err("control character at byte 1"),
+        );
+        check(&[tenant, ("x-cost", Field::Int(0))], Err("is 0; a cost is"));
+        check(
+            &[tenant, ("x-cost", Field::Int(-1))],
+            Err("is -1; a cost is"),
+        );
+        check(
+            &[tenant, ("x-cost", Field::Int(21))],
+            Err("it can never start"),
+        );
+        check(&[tenant, ("x-cost", Field::Text("abc"))], Err("\"abc\""));
+        check(&[tenant, ("x-cost", Field::Text("1.5"))], Err("\"1.5\""));
+        check(&[tenant, ("x-cost", Field::Text(""))], Err("\"\""));
+        check(
+            &[tenant, ("x-cost", Field::Text("9223372036854775808"))],
+            Err("it can never start"),
+        );
+        check(
+            &[tenant, ("x-cost", Field::Other("a fraction"))],
+            Err("a fraction"),
+        );
+    }
+
+    #[test]
+    fn our_own_headers_count_only_on_what_we_delayed_ourselves() {
+        let fake = Fake {
+            headers: vec![
+                ("x-tenant", Field::Text("acme")),
+                ("x-sluicegate-attempt", Field::Int(3)),
+                ("x-sluicegate-ticket", Field::Text("17:4")),
+                ("x-sluicegate-not-before", Field::Int(99)),
+            ],
+            body: b"",
+        };
+        let field = TenantField::Header("x-tenant".into());
+        let fresh = read(&fake, false, &field, 1).expect("usable");
+        assert_eq!(
+            (fresh.attempt, fresh.ticket, fresh.not_before_ms),
+            (1, None, None)
+        );
+        let back = read(&fake, true, &field, 1).expect("usable");
+        let ticket = Ticket {
+            generation: 17,
+            place: 4,
+        };
+        assert_eq!(
+            (back.attempt, back.ticket, back.not_before_ms),
+            (3, Some(ticket), Some(99))
+        );
+    }
+
+    #[test]
+    fn the_tenant_may_stand_elsewhere() {
+        let fake = Fake {
+            headers: vec![],
+            body: br#"{"user":{"id":"u1"},"n":1}"#,
+        };
+        let tenant = |field: &TenantField| {
+            read(&fake, false, field, 1)
+                .map(|c| c.tenant.as_str().to_owned())
+                .map_err(|e| e.to_string())
+        };
+        assert_eq!(tenant(&TenantField::RoutingKey), Ok("jobs.acme".into()));
+        assert_eq!(
+            tenant(&TenantField::Json("/user/id".into())),
+            Ok("u1".into())
+        );
+        assert_eq!(
+            tenant(&TenantField::Json("/n".into())),
+            Err("json:/n is not a string".into())
+        );
+        assert_eq!(
+            tenant(&TenantField::Json("/x".into())),
+            Err("no tenant: the body has no json:/x".into())
+        );
+    }
 }

@@ -1,4 +1,5 @@
 //! The pure core: every decision, no I/O, `now` is always an argument.
+pub mod decision;
 pub mod headers;
 pub mod job;
 pub mod lanes;

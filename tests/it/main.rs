@@ -1,4 +1,5 @@
 //! The one integration binary, a module for each subject.
 mod broker;
 mod broker_bed;
+mod scheduler;
 mod servers;

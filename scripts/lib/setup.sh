@@ -1,0 +1,158 @@
+# shellcheck shell=bash
+# Shared by scripts/test and scripts/demo: install what is missing, run steps, clean up on every way out.
+# Source it, then call `enter`.
+
+lib=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
+root=${lib%/scripts/lib}
+scratch=
+child=
+
+say() { printf '== %s\n' "$*"; }
+
+fail() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+# A folder of our own for everything, and its removal however the script ends.
+enter() {
+  cd "$root"
+  scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluicegate.XXXXXX")
+  export TMPDIR=$scratch
+  trap leave EXIT
+  trap 'exit 130' INT
+  trap 'exit 143' TERM
+  trap 'exit 129' HUP
+}
+
+leave() {
+  local status=$? dir
+  trap '' INT TERM HUP
+  trap - EXIT
+  stop_child
+  for dir in "$scratch"/private-rabbitmq*/; do [[ ! -d $dir ]] || "$lib/private-rabbitmq" remove "${dir%/}" || true; done
+  for dir in "$scratch"/private-redis*/; do [[ ! -d $dir ]] || "$lib/private-redis" remove "${dir%/}" || true; done
+  [[ ! -e $scratch/policy-rc.d ]] || restore_policy || true
+  rm -rf "$scratch"
+  exit "$status"
+}
+
+# Runs a command in a process group of its own, so that a signal to this script ends all of it at once.
+run() {
+  set -m
+  "$@" </dev/null &
+  child=$!
+  set +m
+  local status=0
+  wait "$child" || status=$?
+  child=
+  return "$status"
+}
+
+stop_child() {
+  [[ -n $child ]] || return 0
+  kill -TERM -- "-$child" 2>/dev/null || true
+  local until=$((SECONDS + 15))
+  while kill -0 "$child" 2>/dev/null && ((SECONDS < until)); do sleep 0.1; done
+  kill -KILL -- "-$child" 2>/dev/null || true
+  wait "$child" 2>/dev/null || true
+}
+
+# step NAME COMMAND...: says what runs and how long it took; a failure ends the script.
+step() {
+  local name=$1 began=$SECONDS
+  shift
+  say "$name"
+  run "$@" || fail "$name failed after $((SECONDS - began)) s"
+  say "$name: $((SECONDS - began)) s"
+}
+
+as_root() {
+  if ((EUID == 0)); then
+    "$@"
+  elif command -v sudo >/dev/null; then
+    sudo "$@"
+  else
+    fail "this needs root, and there is no sudo: $*"
+  fi
+}
+
+# Prints the packages whose programs are missing. Arguments: program=package
+missing() {
+  local pair
+  for pair in "$@"; do
+    command -v "${pair%%=*}" >/dev/null || printf '%s\n' "${pair#*=}"
+  done
+}
+
+missing_servers() {
+  missing redis-server=redis-server redis-cli=redis-tools
+  [[ -x ${SLUICEGATE_RABBITMQ_CHROOT:-}${SLUICEGATE_RABBITMQ_BIN:-/usr/lib/rabbitmq/bin}/rabbitmq-server ]] || echo rabbitmq-server
+}
+
+# Installs what is missing to build and to run servers. Services of the system are neither started nor, when
+# they came just now, enabled for the next boot.
+install_packages() {
+  local packages
+  mapfile -t packages < <(missing_servers; missing cc=gcc curl=curl "$@"; [[ -d /etc/ssl/certs ]] || echo ca-certificates)
+  ((${#packages[@]})) || return 0
+  command -v apt-get >/dev/null || fail "missing: ${packages[*]}. Install them (the names are Debian's), or use Docker: docker compose up"
+  # libc's headers are only recommended by gcc.
+  [[ " ${packages[*]} " != *" gcc "* ]] || packages+=(libc6-dev)
+  say "installing ${packages[*]}"
+  hold_services
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get -q update >"$scratch/apt.log" 2>&1 &&
+    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "${packages[@]}" \
+      >>"$scratch/apt.log" 2>&1 ||
+    { tail -n 20 "$scratch/apt.log" >&2; fail "apt-get could not install ${packages[*]}"; }
+  restore_policy
+  if [[ -d /run/systemd/system ]]; then
+    local package
+    for package in redis-server rabbitmq-server; do
+      [[ " ${packages[*]} " != *" $package "* ]] || as_root systemctl --quiet disable "$package" || true
+    done
+  fi
+}
+
+# Debian asks /usr/sbin/policy-rc.d before it starts a service; 101 means no.
+hold_services() {
+  if [[ -e /usr/sbin/policy-rc.d ]]; then
+    as_root cp -p /usr/sbin/policy-rc.d "$scratch/policy-rc.d"
+  else
+    : >"$scratch/policy-rc.d"
+  fi
+  printf '#!/bin/sh\nexit 101\n' >"$scratch/policy"
+  as_root install -m 755 "$scratch/policy" /usr/sbin/policy-rc.d
+}
+
+# An empty copy means that there was none.
+restore_policy() {
+  if [[ -s $scratch/policy-rc.d ]]; then
+    as_root cp -p "$scratch/policy-rc.d" /usr/sbin/policy-rc.d
+  else
+    as_root rm -f /usr/sbin/policy-rc.d
+  fi
+  as_root rm -f "$scratch/policy-rc.d"
+}
+
+# Installs Rust when cargo is missing or older than Cargo.toml asks for.
+install_rust() {
+  local need have
+  [[ ! -f ${CARGO_HOME:-$HOME/.cargo}/env ]] || . "${CARGO_HOME:-$HOME/.cargo}/env"
+  need=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+  have=$(cargo --version 2>/dev/null | cut -d' ' -f2 || true)
+  if [[ -n $have && $(printf '%s\n%s\n' "$need" "$have" | sort -V | head -n 1) == "$need" ]]; then
+    return 0
+  fi
+  if command -v rustup >/dev/null; then
+    say "installing Rust ${need} or newer (found: ${have:-none})"
+    run rustup toolchain install stable --profile minimal --component clippy,rustfmt
+    export RUSTUP_TOOLCHAIN=stable
+  else
+    say "installing Rust by rustup (found: ${have:-none})"
+    curl --proto '=https' --tlsv1.2 -sSf --retry 3 https://sh.rustup.rs -o "$scratch/rustup-init" ||
+      fail "rustup can't be fetched from https://sh.rustup.rs; install Rust $need or newer"
+    run sh "$scratch/rustup-init" -y --profile minimal --component clippy,rustfmt
+    . "${CARGO_HOME:-$HOME/.cargo}/env"
+  fi
+}

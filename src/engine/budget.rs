@@ -1,0 +1,52 @@
+//! Shares the free permits of the concurrency among the tenants that want to run.
+
+/// Gives each tenant at most what it demands and all together at most `free`, one permit at a time in turn,
+/// so that a small demand is met before a large one takes the rest.
+pub fn share(free: usize, demands: &[usize]) -> Vec<u32> {
+    let mut shares = vec![0_usize; demands.len()];
+    let mut free = free.min(demands.iter().sum());
+    while free > 0 {
+        let hungry = shares.iter().zip(demands).filter(|(s, d)| s < d).count();
+        // `free` is at most what is still demanded, so somebody is hungry while it is above 0.
+        let each = (free / hungry).max(1);
+        for (share, &demand) in shares.iter_mut().zip(demands) {
+            let given = each.min(demand - *share).min(free);
+            *share += given;
+            free -= given;
+        }
+    }
+    shares
+        .into_iter()
+        .map(|s| u32::try_from(s).unwrap_or(u32::MAX))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::share;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_small_demand_is_met_before_a_large_one_takes_the_rest() {
+        assert_eq!(share(10, &[100, 2, 3]), [5, 2, 3]);
+        assert_eq!(share(2, &[9, 9, 9]), [1, 1, 0]);
+        assert_eq!(share(0, &[1]), [0]);
+        assert_eq!(share(5, &[]), Vec::<u32>::new());
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_is_wasted_or_overdrawn(free in 0_usize..200, demands in prop::collection::vec(0_usize..50, 0..20)) {
+            let shares = share(free, &demands);
+            let total: u32 = shares.iter().sum();
+            prop_assert_eq!(total as usize, free.min(demands.iter().sum()));
+            let mut least_unmet = u32::MAX;
+            for (s, d) in shares.iter().zip(&demands) {
+                prop_assert!(*s as usize <= *d);
+                if (*s as usize) < *d { least_unmet = least_unmet.min(*s); }
+            }
+            // Nobody has two more than somebody who wanted more.
+            for s in &shares { prop_assert!(*s <= least_unmet.saturating_add(1)); }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Says that a server is away: at once, then once a minute, and when it is back.
+
+use std::fmt;
+use std::time::Duration;
+
+use tracing::{error, info};
+
+const EVERY: Duration = Duration::from_secs(60);
+
+/// One server's outages.
+pub struct Outage {
+    server: &'static str,
+    /// When it began and when it was last said.
+    state: Option<(Duration, Duration)>,
+}
+
+impl Outage {
+    /// No outage so far.
+    pub fn new(server: &'static str) -> Self {
+        Self {
+            server,
+            state: None,
+        }
+    }
+
+    /// An attempt failed at `now`. Returns whether it was said.
+    pub fn failed(&mut self, now: Duration, why: &dyn fmt::Display) -> bool {
+        let since = match self.state {
+            Some((_, last)) if now.saturating_sub(last) < EVERY => return false,
+            Some((since, _)) => since,
+            None => now,
+        };
+        self.state = Some((since, now));
+        let down_s = now.saturating_sub(since).as_secs();
+        error!(server = self.server, down_s, reason = %why, "nothing is dispatched; trying again");
+        true
+    }
+
+    /// An attempt succeeded at `now`.
+    pub fn over(&mut self, now: Duration) {
+        if let Some((since, _)) = self.state.take() {
+            let down_s = now.saturating_sub(since).as_secs();
+            info!(server = self.server, down_s, "answers again");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_outage_is_said_at_once_and_then_once_a_minute() {
+        let mut outage = Outage::new("Redis");
+        let said = |outage: &mut Outage, s: u64| outage.failed(Duration::from_secs(s), &"refused");
+        let times = [5, 6, 64, 65, 66, 125];
+        let said_at: Vec<bool> = times.iter().map(|s| said(&mut outage, *s)).collect();
+        assert_eq!(said_at, [true, false, false, true, false, true]);
+        outage.over(Duration::from_secs(130));
+        assert!(said(&mut outage, 131), "a new outage is said at once");
+    }
+}

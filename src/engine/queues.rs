@@ -1,0 +1,413 @@
+//! The jobs in the worker's memory by tenant: whose turn it is to ask, how many are held and how many run.
+//! It knows jobs by their keys only.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use crate::engine::action::Key;
+use crate::engine::budget;
+use crate::rules::tenant::Tenant;
+
+/// So much of the prefetch may be held in memory, and so much of it for one tenant.
+const HELD_SHARE: usize = 2;
+const HELD_SHARE_OF_TENANT: usize = 8;
+
+#[derive(Debug, Default)]
+struct State {
+    /// Jobs that came back, or that wait for a permit: they ask before the fresh ones.
+    due: VecDeque<Key>,
+    fresh: VecDeque<Key>,
+    held: usize,
+    running: usize,
+    /// By its last answer only a permit of the concurrency is missing.
+    starved: bool,
+    /// When the next of its jobs that are sent round for want of a permit may have one.
+    next_permit: Duration,
+    /// It stands in the rotation.
+    queued: bool,
+}
+
+impl State {
+    fn ready(&self) -> usize {
+        self.due.len() + self.fresh.len()
+    }
+
+    fn pop(&mut self) -> Option<Key> {
+        self.due.pop_front().or_else(|| self.fresh.pop_front())
+    }
+}
+
+/// Where a job joins the jobs of its tenant that are ready to ask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Before everything else: it asked already.
+    Front,
+    /// Behind the jobs that came back, before the fresh ones.
+    Due,
+    /// Behind everything else.
+    Fresh,
+}
+
+/// One tenant's part of a round trip.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Turn {
+    /// Whose.
+    pub tenant: Tenant,
+    /// How many of them may start.
+    pub budget: u32,
+    /// The jobs that ask.
+    pub keys: Vec<Key>,
+}
+
+/// All tenants with a job in memory.
+#[derive(Debug)]
+pub struct Queues {
+    concurrency: usize,
+    prefetch: usize,
+    tenants: HashMap<Tenant, State>,
+    /// Tenants with ready jobs, each once.
+    rotation: VecDeque<Tenant>,
+    ready: usize,
+    held: usize,
+    running: usize,
+}
+
+impl Queues {
+    /// Nobody yet.
+    pub fn new(concurrency: usize, prefetch: usize) -> Self {
+        Self {
+            concurrency,
+            prefetch,
+            tenants: HashMap::new(),
+            rotation: VecDeque::new(),
+            ready: 0,
+            held: 0,
+            running: 0,
+        }
+    }
+
+    /// Jobs that are ready to ask.
+    pub fn ready(&self) -> usize {
+        self.ready
+    }
+    /// Jobs that are held until their time.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+    /// Jobs that run.
+    pub fn running(&self) -> usize {
+        self.running
+    }
+
+    /// A job is ready to ask.
+    pub fn join(&mut self, tenant: &Tenant, key: Key, end: End) {
+        let state = self.tenants.entry(tenant.clone()).or_default();
+        match end {
+            End::Front => state.due.push_front(key),
+            End::Due => state.due.push_back(key),
+            End::Fresh => state.fresh.push_back(key),
+        }
+        self.ready += 1;
+        if !state.queued {
+            state.queued = true;
+            self.rotation.push_back(tenant.clone());
+        }
+    }
+
+    /// Somebody has something to ask. A tenant whose jobs lack only a permit asks again when it may have one.
+    pub fn may_ask(&self) -> bool {
+        let free = self.running < self.concurrency;
+        let most = self.most_permits();
+        let eligible = |state: &State| !state.starved || (free && state.running < most);
+        self.rotation
+            .iter()
+            .any(|tenant| self.tenants.get(tenant).is_some_and(eligible))
+    }
+
+    /// While others wait to run, one tenant has at most half of the concurrency.
+    fn most_permits(&self) -> usize {
+        if self.rotation.len() > 1 {
+            self.concurrency.div_ceil(2)
+        } else {
+            self.concurrency
+        }
+    }
+
+    /// Takes up to `most` jobs for one round trip and shares the free permits among their tenants.
+    pub fn take_round(&mut self, most: usize) -> Vec<Turn> {
+        let free = self.concurrency.saturating_sub(self.running);
+        let permits = self.most_permits();
+        let tenants: Vec<Tenant> = self.rotation.drain(..).collect();
+        let demand = |tenant| {
+            let state: &State = self.tenants.get(tenant)?;
+            Some(state.ready().min(permits.saturating_sub(state.running)))
+        };
+        let demands: Vec<usize> = tenants.iter().map(|t| demand(t).unwrap_or(0)).collect();
+        let mut room = most;
+        let mut turns = Vec::new();
+        for (tenant, budget) in tenants.into_iter().zip(budget::share(free, &demands)) {
+            let Some(state) = self.tenants.get_mut(&tenant) else {
+                continue;
+            };
+            let mut keys = Vec::new();
+            if !state.starved || budget > 0 {
+                while keys.len() < room
+                    && let Some(key) = state.pop()
+                {
+                    keys.push(key);
+                }
+            }
+            room -= keys.len();
+            self.ready -= keys.len();
+            state.queued = state.ready() > 0;
+            if state.queued {
+                self.rotation.push_back(tenant.clone());
+            }
+            if !keys.is_empty() {
+                turns.push(Turn {
+                    tenant,
+                    budget,
+                    keys,
+                });
+            }
+        }
+        turns
+    }
+
+    /// What the last answer said: whether only a permit is missing.
+    pub fn set_starved(&mut self, tenant: &Tenant, starved: bool) {
+        if let Some(state) = self.tenants.get_mut(tenant) {
+            state.starved = starved;
+        }
+        self.forget_idle(tenant);
+    }
+
+    /// Whether [`Queues::take_surplus`] may find anything.
+    pub fn has_surplus(&self) -> bool {
+        let keep = self.most_of_tenant();
+        self.tenants
+            .values()
+            .any(|state| state.starved && state.ready() > keep)
+    }
+
+    fn most_of_tenant(&self) -> usize {
+        (self.prefetch / HELD_SHARE_OF_TENANT).max(1)
+    }
+
+    /// Jobs that wait for a permit, are more than one tenant may keep in memory, and are `stale` (they have waited
+    /// for long): taken out, so that they do not fill the prefetch. Each comes with the time when it may have a
+    /// permit if each needs one for `took` and the tenant has the share that it has while others wait.
+    pub fn take_surplus(
+        &mut self,
+        now: Duration,
+        took: Duration,
+        stale: impl Fn(Key) -> bool,
+    ) -> Vec<(Key, Duration)> {
+        let keep = self.most_of_tenant();
+        let share = u32::try_from(self.concurrency.div_ceil(2)).unwrap_or(u32::MAX);
+        let mut surplus = Vec::new();
+        for state in self.tenants.values_mut().filter(|state| state.starved) {
+            let mut keys = Vec::new();
+            // The last to come are the first to go: who stays, stays in order.
+            while state.ready() > keep
+                && let Some(&key) = state.fresh.back().or(state.due.back())
+                && stale(key)
+            {
+                if state.fresh.pop_back().is_none() {
+                    state.due.pop_back();
+                }
+                keys.push(key);
+            }
+            self.ready -= keys.len();
+            state.next_permit = state.next_permit.max(now);
+            for key in keys.into_iter().rev() {
+                state.next_permit += took / share;
+                surplus.push((key, state.next_permit));
+            }
+        }
+        surplus
+    }
+
+    /// Room to hold one more job of `tenant`? Held jobs are at most half of the prefetch, and an eighth for
+    /// one tenant. `true`: it is counted as held.
+    pub fn try_hold(&mut self, tenant: &Tenant) -> bool {
+        let most = self.most_of_tenant();
+        let state = self.tenants.entry(tenant.clone()).or_default();
+        let room = self.held < (self.prefetch / HELD_SHARE).max(1) && state.held < most;
+        if room {
+            state.held += 1;
+            self.held += 1;
+        }
+        self.forget_idle(tenant);
+        room
+    }
+
+    /// A held job's time has come.
+    pub fn release(&mut self, tenant: &Tenant) {
+        self.held -= 1;
+        if let Some(state) = self.tenants.get_mut(tenant) {
+            state.held -= 1;
+        }
+        self.forget_idle(tenant);
+    }
+
+    /// A job starts.
+    pub fn start(&mut self, tenant: &Tenant) {
+        self.running += 1;
+        self.tenants.entry(tenant.clone()).or_default().running += 1;
+    }
+
+    /// A job has ended.
+    pub fn end(&mut self, tenant: &Tenant) {
+        self.running -= 1;
+        if let Some(state) = self.tenants.get_mut(tenant) {
+            state.running -= 1;
+        }
+        self.forget_idle(tenant);
+    }
+
+    /// Forgets all jobs but those that run.
+    pub fn forget_waiting(&mut self) {
+        self.rotation.clear();
+        self.ready = 0;
+        self.held = 0;
+        self.tenants.retain(|_, state| state.running > 0);
+        for state in self.tenants.values_mut() {
+            *state = State {
+                running: state.running,
+                ..State::default()
+            };
+        }
+    }
+
+    fn forget_idle(&mut self, tenant: &Tenant) {
+        let idle = |s: &State| s.ready() == 0 && s.held == 0 && s.running == 0 && !s.queued;
+        if self.tenants.get(tenant).is_some_and(idle) {
+            self.tenants.remove(tenant);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(name: &str) -> Tenant {
+        Tenant::parse(name).expect("a tenant")
+    }
+
+    fn fill(queues: &mut Queues, name: &str, keys: std::ops::Range<u64>) {
+        for key in keys {
+            queues.join(&tenant(name), Key(key), End::Fresh);
+        }
+    }
+
+    #[test]
+    fn jobs_that_came_back_ask_before_fresh_ones() {
+        let mut queues = Queues::new(4, 80);
+        fill(&mut queues, "a", 0..2);
+        queues.join(&tenant("a"), Key(2), End::Due);
+        queues.join(&tenant("a"), Key(3), End::Front);
+        let turns = queues.take_round(3);
+        assert_eq!(
+            turns,
+            [Turn {
+                tenant: tenant("a"),
+                budget: 4,
+                keys: vec![Key(3), Key(2), Key(0)]
+            }]
+        );
+        assert_eq!(queues.ready(), 1);
+        assert_eq!(queues.take_round(3)[0].keys, [Key(1)]);
+        assert!(!queues.may_ask());
+    }
+
+    #[test]
+    fn one_tenant_has_at_most_half_of_the_permits_while_others_wait() {
+        let mut queues = Queues::new(10, 80);
+        fill(&mut queues, "noisy", 0..100);
+        fill(&mut queues, "calm", 100..101);
+        let budgets = |turns: &[Turn]| turns.iter().map(|t| t.budget).collect::<Vec<_>>();
+        assert_eq!(budgets(&queues.take_round(1000)), [5, 1]);
+        fill(&mut queues, "noisy", 0..100);
+        assert_eq!(budgets(&queues.take_round(1000)), [10]);
+    }
+
+    #[test]
+    fn a_tenant_that_lacks_only_permits_asks_again_when_one_is_free() {
+        let mut queues = Queues::new(2, 80);
+        let a = tenant("a");
+        fill(&mut queues, "a", 0..3);
+        let turns = queues.take_round(10);
+        assert_eq!(turns[0].budget, 2);
+        queues.start(&a);
+        queues.start(&a);
+        queues.join(&a, turns[0].keys[2], End::Front);
+        queues.set_starved(&a, true);
+        assert!(!queues.may_ask());
+        assert_eq!(queues.take_round(10), []);
+        queues.end(&a);
+        assert!(queues.may_ask());
+        assert_eq!(queues.take_round(10)[0].budget, 1);
+    }
+
+    #[test]
+    fn held_jobs_are_bounded_for_one_tenant_and_for_all() {
+        let mut queues = Queues::new(1, 16);
+        let held = |queues: &mut Queues, name: &str| {
+            (0..99)
+                .take_while(|_| queues.try_hold(&tenant(name)))
+                .count()
+        };
+        let each: Vec<usize> = ["a", "b", "c", "d", "e"]
+            .map(|t| held(&mut queues, t))
+            .into();
+        assert_eq!(each, [2, 2, 2, 2, 0]);
+        queues.release(&tenant("a"));
+        assert_eq!(held(&mut queues, "e"), 1);
+    }
+
+    #[test]
+    fn what_waits_too_long_for_a_permit_makes_room_in_order() {
+        let mut queues = Queues::new(4, 16);
+        let a = tenant("a");
+        fill(&mut queues, "a", 0..6);
+        let second = Duration::from_secs(1);
+        assert_eq!(
+            queues.take_surplus(second, second, |_| true),
+            [],
+            "it lacks no permit"
+        );
+        queues.set_starved(&a, true);
+        assert_eq!(
+            queues.take_surplus(second, second, |_| false),
+            [],
+            "nobody waited for long"
+        );
+        let surplus = queues.take_surplus(second, second, |_| true);
+        let at = |halves: u32| second + second / 2 * halves;
+        assert_eq!(
+            surplus,
+            [
+                (Key(2), at(1)),
+                (Key(3), at(2)),
+                (Key(4), at(3)),
+                (Key(5), at(4))
+            ]
+        );
+        assert_eq!(queues.ready(), 2);
+    }
+
+    #[test]
+    fn only_what_runs_outlives_a_session() {
+        let mut queues = Queues::new(4, 80);
+        fill(&mut queues, "a", 0..2);
+        queues.start(&tenant("b"));
+        assert!(queues.try_hold(&tenant("a")));
+        queues.forget_waiting();
+        assert_eq!((queues.ready(), queues.held(), queues.running()), (0, 0, 1));
+        assert!(!queues.may_ask());
+        queues.end(&tenant("b"));
+        assert!(queues.tenants.is_empty());
+    }
+}

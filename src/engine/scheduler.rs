@@ -1,0 +1,532 @@
+//! Decides what happens next to every job in the worker's memory. Pure: deliveries, answers, outcomes and
+//! the time go in, actions come out; `engine` performs them.
+//!
+//! A job is in one phase at a time:
+//!
+//! ```text
+//! delivered -> Ready -> Asking -> Running -> (done: ack) | Moving -> ack
+//!                ^         |-> Held ----> Ready
+//!                |         '-> Moving -> ack          (a lane, a dead letter)
+//!                '-- the gate failed, no permit was free, or the answer came too late
+//! ```
+
+mod settle;
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use tracing::{debug, warn};
+use ulid::Ulid;
+
+use crate::broker::{Delivery, Message, Outgoing, Source, Tag};
+use crate::engine::action::{Action, Key, Settings};
+use crate::engine::moves::Moves;
+use crate::engine::queues::{End, Queues};
+use crate::gate::{Answer, Ask, GateError, TenantAsk, TenantReply};
+use crate::metrics::Metrics;
+use crate::rules::headers::{self, Headers};
+use crate::rules::job::{self, Claims, Job};
+use crate::rules::lanes::Kind;
+use crate::rules::retry::Reconnect;
+use crate::rules::tenant::Tenant;
+
+/// A job comes back from its lane this much before its turn and is held for the rest, so that a lane's own
+/// lateness (measured: 3 to 30 ms) costs no quota.
+const LEAD: Duration = Duration::from_millis(100);
+/// Asks wait this long for company, unless [`FULL_ROUND`] jobs are ready: it bounds the round trips.
+const PACE: Duration = Duration::from_millis(2);
+/// So many ready jobs are asked for at once.
+const FULL_ROUND: usize = 32;
+/// The most jobs in one round trip.
+const MAX_ROUND: usize = 1024;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// In the queues, or waiting for the store's clock.
+    Ready,
+    Asking,
+    Held {
+        until: Duration,
+    },
+    Running,
+    /// Its tenant is being closed for so long.
+    Blocking {
+        duration: Duration,
+    },
+}
+
+#[derive(Debug)]
+struct Entry {
+    tag: Tag,
+    /// When it arrived.
+    since: Duration,
+    claims: Claims,
+    message: Message,
+    phase: Phase,
+}
+
+/// One round trip that is under way.
+#[derive(Debug)]
+struct Round {
+    asked_at: Duration,
+    tenants: Vec<(Tenant, Vec<Key>)>,
+}
+
+/// The worker's memory, and what to do with it.
+pub struct Scheduler {
+    settings: Settings,
+    metrics: Arc<Metrics>,
+    random: SmallRng,
+    session: u64,
+    next_key: u64,
+    entries: HashMap<Key, Entry>,
+    queues: Queues,
+    moves: Moves,
+    timers: BinaryHeap<Reverse<(Duration, Key)>>,
+    /// Jobs that know when they may be asked for, while the store's clock is not known yet.
+    unclocked: Vec<Key>,
+    blocking: usize,
+    asking: Option<Round>,
+    last_ask: Option<Duration>,
+    gate_pause: Option<Duration>,
+    gate_backoff: Reconnect,
+    /// What a call of the handler takes, on average lately.
+    usual_run: Duration,
+    next_surplus: Duration,
+    /// The store's clock and when it was read.
+    clock: Option<(u64, Duration)>,
+    draining: bool,
+    actions: Vec<Action>,
+    outbox: Vec<(Key, Outgoing)>,
+    acks: Vec<Tag>,
+}
+
+impl Scheduler {
+    /// An empty memory. `seed` makes its jitter repeatable.
+    pub fn new(settings: Settings, metrics: Arc<Metrics>, seed: u64) -> Self {
+        Self {
+            queues: Queues::new(settings.concurrency, settings.prefetch),
+            settings,
+            metrics,
+            random: SmallRng::seed_from_u64(seed),
+            session: 0,
+            next_key: 0,
+            entries: HashMap::new(),
+            moves: Moves::default(),
+            timers: BinaryHeap::new(),
+            unclocked: Vec::new(),
+            blocking: 0,
+            asking: None,
+            last_ask: None,
+            gate_pause: None,
+            gate_backoff: Reconnect::default(),
+            usual_run: Duration::ZERO,
+            next_surplus: Duration::ZERO,
+            clock: None,
+            draining: false,
+            actions: Vec::new(),
+            outbox: Vec::new(),
+            acks: Vec::new(),
+        }
+    }
+
+    /// What is to be done now.
+    pub fn take_actions(&mut self) -> Vec<Action> {
+        let mut actions = std::mem::take(&mut self.actions);
+        if !self.outbox.is_empty() {
+            actions.push(Action::Publish(std::mem::take(&mut self.outbox)));
+        }
+        if !self.acks.is_empty() {
+            actions.push(Action::Ack(std::mem::take(&mut self.acks)));
+        }
+        actions
+    }
+
+    /// A new session: what it delivers is ours until it ends.
+    pub fn session_up(&mut self, session: u64) {
+        self.session_down();
+        self.session = session;
+    }
+
+    /// The session is gone: the broker delivers everything unacked again, so all of it is forgotten here,
+    /// but for what runs, which can't be recalled.
+    pub fn session_down(&mut self) {
+        self.session = 0;
+        self.entries
+            .retain(|_, entry| matches!(entry.phase, Phase::Running | Phase::Blocking { .. }));
+        self.queues.forget_waiting();
+        self.moves.clear();
+        self.timers.clear();
+        self.unclocked.clear();
+        self.outbox.clear();
+        self.acks.clear();
+    }
+
+    /// Takes no more jobs: what is not running is left unacked and goes back when the broker is closed.
+    pub fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// Nothing runs and nothing moves: after [`Scheduler::drain`], the worker may end.
+    pub fn is_idle(&self) -> bool {
+        let busy = self.queues.running() + self.blocking + self.moves.len();
+        busy == 0 && self.asking.is_none()
+    }
+
+    /// How many jobs run.
+    pub fn running(&self) -> usize {
+        self.queues.running()
+    }
+
+    /// New deliveries.
+    pub fn delivered(&mut self, now: Duration, deliveries: Vec<Delivery>) {
+        for delivery in deliveries {
+            if delivery.tag.session != self.session || self.draining {
+                continue;
+            }
+            self.metrics.delivered(delivery.source);
+            self.next_key += 1;
+            let key = Key(self.next_key);
+            let tag = delivery.tag;
+            let mut message = delivery.message;
+            if message.id().is_none() {
+                message = message.with_id_if_missing(&Ulid::new().to_string());
+            }
+            let returned = delivery.source != Source::Fresh;
+            let (field, max_cost) = (&self.settings.tenant_field, self.settings.limit.max());
+            match job::read(&message, returned, field, max_cost) {
+                Ok(claims) => {
+                    let phase = Phase::Ready;
+                    self.entries.insert(
+                        key,
+                        Entry {
+                            tag,
+                            since: now,
+                            claims,
+                            message,
+                            phase,
+                        },
+                    );
+                    self.arrange(now, key, if returned { End::Due } else { End::Fresh });
+                }
+                Err(why) => {
+                    let id = message.id().unwrap_or_default();
+                    warn!(job.id = id, reason = %why, "message is no usable job: dead letter");
+                    self.metrics.dead("bad-message");
+                    let dead = self.settings.names.dead.clone();
+                    self.move_to(key, tag, message, dead, &headers::dead(1, &why.to_string()));
+                }
+            }
+        }
+    }
+
+    /// Makes a job ready to ask, or lets it wait when its time has not come.
+    fn arrange(&mut self, now: Duration, key: Key, end: End) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        entry.phase = Phase::Ready;
+        let Some(not_before) = entry.claims.not_before_ms else {
+            return self.queues.join(&entry.claims.tenant, key, end);
+        };
+        let Some(store_now) = self.store_now(now) else {
+            return self.unclocked.push(key);
+        };
+        let wait = Duration::from_millis(not_before.saturating_sub(store_now));
+        if wait.is_zero() {
+            self.join(key, end);
+        } else if !self.hold(now, key, wait) {
+            self.postpone(now, key, wait);
+        }
+    }
+
+    fn join(&mut self, key: Key, end: End) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.phase = Phase::Ready;
+            self.queues.join(&entry.claims.tenant, key, end);
+        }
+    }
+
+    /// The store's clock, never ahead of the truth; `None` until the gate has answered once.
+    fn store_now(&self, now: Duration) -> Option<u64> {
+        let (at, read) = self.clock?;
+        Some(at.saturating_add(millis(now.saturating_sub(read))))
+    }
+
+    /// Everything whose time has come, and the next round trip if one is due.
+    pub fn tick(&mut self, now: Duration) {
+        while let Some(&Reverse((at, key))) = self.timers.peek() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            self.outbox.extend(self.moves.again(at, key));
+            if let Some(entry) = self.entries.get(&key)
+                && entry.phase == (Phase::Held { until: at })
+            {
+                self.queues.release(&entry.claims.tenant);
+                self.arrange(now, key, End::Due);
+            }
+        }
+        self.send_surplus_round(now);
+        self.ask(now);
+        let in_memory = self.entries.len() + self.moves.len();
+        self.metrics
+            .show(self.queues.running(), self.queues.held(), in_memory);
+    }
+
+    /// When [`Scheduler::tick`] is needed next, if nothing else happens.
+    pub fn next_tick(&self, now: Duration) -> Option<Duration> {
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let ask = self.wants_to_ask().then(|| self.ask_allowed_at());
+        let surplus = self.queues.has_surplus().then_some(self.next_surplus);
+        timer
+            .into_iter()
+            .chain(ask)
+            .chain(surplus)
+            .min()
+            .map(|at| at.max(now))
+    }
+
+    /// A tenant whose jobs have room in their limit, but wait for a permit of the concurrency for longer than
+    /// `hold`, may not fill the prefetch with them: all but an eighth of it come back later.
+    fn send_surplus_round(&mut self, now: Duration) {
+        if now < self.next_surplus || self.draining {
+            return;
+        }
+        self.next_surplus = now + self.settings.hold.max(LEAD);
+        let (entries, hold) = (&self.entries, self.settings.hold);
+        let stale = |key| {
+            entries
+                .get(&key)
+                .is_some_and(|e: &Entry| e.since + hold < now)
+        };
+        for (key, at) in self.queues.take_surplus(now, self.usual_run, stale) {
+            self.postpone(now, key, at.saturating_sub(now).max(hold));
+        }
+    }
+
+    fn wants_to_ask(&self) -> bool {
+        let somebody = !self.unclocked.is_empty() || self.queues.may_ask();
+        somebody && !self.draining && self.asking.is_none()
+    }
+
+    fn ask_allowed_at(&self) -> Duration {
+        let paced = match self.last_ask {
+            Some(last) if self.queues.ready() < FULL_ROUND => last + PACE,
+            _ => Duration::ZERO,
+        };
+        paced.max(self.gate_pause.unwrap_or_default())
+    }
+
+    fn ask(&mut self, now: Duration) {
+        if !self.wants_to_ask() || self.ask_allowed_at() > now {
+            return;
+        }
+        let mut round = Round {
+            asked_at: now,
+            tenants: Vec::new(),
+        };
+        let mut batch = Vec::new();
+        for turn in self.queues.take_round(MAX_ROUND) {
+            let mut asks = Vec::with_capacity(turn.keys.len());
+            for key in &turn.keys {
+                // What is in the queues is in `entries`: a lost session empties both.
+                if let Some(entry) = self.entries.get_mut(key) {
+                    entry.phase = Phase::Asking;
+                    let (ticket, cost) = (entry.claims.ticket, entry.claims.cost);
+                    asks.push(Ask { ticket, cost });
+                }
+            }
+            batch.push(TenantAsk {
+                tenant: turn.tenant.clone(),
+                budget: turn.budget,
+                asks,
+            });
+            round.tenants.push((turn.tenant, turn.keys));
+        }
+        // A question without jobs only reads the store's clock.
+        if batch.is_empty()
+            && let Some(entry) = self.unclocked.first().and_then(|key| self.entries.get(key))
+        {
+            let tenant = entry.claims.tenant.clone();
+            batch.push(TenantAsk {
+                tenant: tenant.clone(),
+                budget: 0,
+                asks: Vec::new(),
+            });
+            round.tenants.push((tenant, Vec::new()));
+        }
+        if !batch.is_empty() {
+            self.last_ask = Some(now);
+            self.asking = Some(round);
+            self.actions.push(Action::Ask(batch));
+        }
+    }
+
+    /// The gate's answers to the last [`Action::Ask`].
+    pub fn answered(&mut self, now: Duration, result: Result<Vec<TenantReply>, GateError>) {
+        let Some(round) = self.asking.take() else {
+            return;
+        };
+        let took = now.saturating_sub(round.asked_at);
+        self.metrics.gate_answered(took, result.is_ok());
+        let Ok(replies) = result else {
+            for (_, keys) in &round.tenants {
+                self.put_back(keys);
+            }
+            let jitter = self.random.random();
+            self.gate_pause = Some(now + self.gate_backoff.next(jitter));
+            return;
+        };
+        self.gate_pause = None;
+        self.gate_backoff.reset();
+        for ((tenant, keys), reply) in round.tenants.into_iter().zip(replies) {
+            self.clock = Some((reply.now_ms, now));
+            let mut starved = Vec::new();
+            for (key, answer) in keys.into_iter().zip(&reply.answers) {
+                self.metrics.decided(answer);
+                match answer {
+                    Answer::Start { .. } => self.start(now, round.asked_at, key),
+                    Answer::Capacity { .. } => starved.push(key),
+                    Answer::Wait { .. } => self.wait(now, key, reply.now_ms, answer),
+                }
+            }
+            self.put_back(&starved);
+            self.queues.set_starved(&tenant, !starved.is_empty());
+        }
+        for key in std::mem::take(&mut self.unclocked) {
+            self.arrange(now, key, End::Due);
+        }
+    }
+
+    /// Back to the front, in the old order.
+    fn put_back(&mut self, keys: &[Key]) {
+        for &key in keys.iter().rev() {
+            self.join(key, End::Front);
+        }
+    }
+
+    fn start(&mut self, now: Duration, asked_at: Duration, key: Key) {
+        // Half of the guard: the other half is for the way to the downstream.
+        let deadline = asked_at + Duration::from_millis(self.settings.limit.guard_ms()) / 2;
+        if now > deadline {
+            self.metrics.late_admission();
+            return self.put_back(&[key]);
+        }
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        entry.phase = Phase::Running;
+        self.queues.start(&entry.claims.tenant);
+        let job = Job {
+            id: entry.message.id().unwrap_or_default().to_owned(),
+            tenant: entry.claims.tenant.clone(),
+            cost: entry.claims.cost,
+            attempt: entry.claims.attempt,
+            content_type: entry.message.content_type().map(str::to_owned),
+            body: entry.message.body.clone(),
+        };
+        self.actions.push(Action::Dispatch { key, job, deadline });
+    }
+
+    fn wait(&mut self, now: Duration, key: Key, store_ms: u64, answer: &Answer) {
+        let &Answer::Wait {
+            count,
+            ttl_ms,
+            ticket,
+        } = answer
+        else {
+            return;
+        };
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        entry.claims.ticket = Some(ticket);
+        let limit = &self.settings.limit;
+        debug!(
+            job.id = entry.message.id(),
+            tenant = %entry.claims.tenant,
+            limit = limit.name(),
+            count,
+            ttl_ms,
+            place = ticket.place,
+            "refused: it waits for its turn",
+        );
+        let attempt = entry.claims.attempt;
+        let headers = headers::waiting(limit, attempt, ticket, count, store_ms, ttl_ms);
+        let wait = Duration::from_millis(ttl_ms);
+        self.metrics.waited(wait);
+        if !self.hold(now, key, wait) {
+            self.send_round(key, wait.saturating_sub(LEAD), headers);
+        }
+    }
+
+    /// Keeps the job in memory for `wait`, unless that is too long or memory is taken.
+    fn hold(&mut self, now: Duration, key: Key, wait: Duration) -> bool {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return true;
+        };
+        let held = wait <= self.settings.hold && self.queues.try_hold(&entry.claims.tenant);
+        if held {
+            let until = now + wait;
+            entry.phase = Phase::Held { until };
+            self.timers.push(Reverse((until, key)));
+            self.metrics.sent_round("hold");
+        }
+        held
+    }
+
+    /// Sends the job through a lane, to be asked for anew after `wait`.
+    fn postpone(&mut self, now: Duration, key: Key, wait: Duration) {
+        let Some(entry) = self.entries.get(&key) else {
+            return;
+        };
+        // Known here: a job that ran was admitted by an answer, and others wait in `unclocked`.
+        let store_now = self.store_now(now).unwrap_or_default();
+        let not_before = store_now.saturating_add(millis(wait));
+        let headers = headers::postponed(&entry.claims, not_before, millis(wait));
+        self.send_round(key, wait, headers);
+    }
+
+    fn send_round(&mut self, key: Key, wait: Duration, headers: Headers) {
+        let spread = self.random.random();
+        let route = self.settings.ladder.choose(millis(wait), spread);
+        self.metrics.sent_round(match route.kind {
+            Kind::Due => "lane",
+            Kind::Recheck => "recheck",
+        });
+        let lane = Arc::clone(self.settings.names.lane(route));
+        self.leave(key, lane, headers);
+    }
+
+    /// The job becomes a message on its way to `queue`.
+    fn leave(&mut self, key: Key, queue: Arc<str>, headers: Headers) {
+        if let Some(entry) = self.entries.remove(&key) {
+            self.move_to(key, entry.tag, entry.message, queue, &headers);
+        }
+    }
+
+    fn move_to(
+        &mut self,
+        key: Key,
+        tag: Tag,
+        message: Message,
+        queue: Arc<str>,
+        headers: &Headers,
+    ) {
+        let message = message
+            .for_republish()
+            .with_headers(headers, &headers::OURS);
+        self.outbox
+            .push(self.moves.begin(key, tag, Outgoing { queue, message }));
+    }
+}
+
+fn millis(d: Duration) -> u64 {
+    u64::try_from(d.as_millis()).unwrap_or(u64::MAX)
+}

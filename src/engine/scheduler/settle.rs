@@ -1,0 +1,137 @@
+//! What becomes of a job that ran, and of a message whose publish has ended.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use rand::Rng;
+use tracing::{info, warn};
+
+use super::{Phase, Scheduler, millis};
+use crate::broker::PublishError;
+use crate::engine::action::{Action, Key};
+use crate::engine::queues::End;
+use crate::gate::GateError;
+use crate::handler::Outcome;
+use crate::rules::headers;
+
+impl Scheduler {
+    /// The results of an [`Action::Publish`]: what is confirmed is acked, the rest is tried again.
+    pub fn moved(&mut self, now: Duration, results: Vec<(Key, Result<(), PublishError>)>) {
+        for (key, result) in results {
+            let Err(why) = result else {
+                self.acks.extend(self.moves.confirmed(key));
+                continue;
+            };
+            self.metrics.publish_failed(&why);
+            if let Some((again_at, failures)) = self.moves.failed(now, key) {
+                self.timers.push(Reverse((again_at, key)));
+                if failures == 1 {
+                    warn!(reason = %why, "publish not confirmed: the job stays where it was, the publish is tried again");
+                }
+            }
+        }
+    }
+
+    /// A job's permit ran out before it could be sent: it asks again.
+    pub fn late(&mut self, key: Key) {
+        self.metrics.late_admission();
+        if let Some(entry) = self.entries.get(&key) {
+            self.queues.end(&entry.claims.tenant);
+            if entry.tag.session == self.session {
+                self.put_back(&[key]);
+            } else {
+                self.entries.remove(&key);
+            }
+        }
+    }
+
+    /// The handler's verdict on a job that [`Action::Dispatch`] started, and how long it took.
+    pub fn finished(&mut self, now: Duration, key: Key, took: Duration, outcome: Outcome) {
+        self.metrics.dispatched(&outcome);
+        self.metrics.ran(took);
+        self.usual_run = (self.usual_run * 15 + took) / 16;
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        self.queues.end(&entry.claims.tenant);
+        // The broker delivers the jobs of a session that is gone again, and that copy is settled.
+        let stale = entry.tag.session != self.session;
+        let tenant = &entry.claims.tenant;
+        let attempt = entry.claims.attempt;
+        match outcome {
+            Outcome::Throttled { after, reason } => {
+                let window = Duration::from_millis(self.settings.limit.window_ms());
+                let duration = after.unwrap_or(window).min(self.settings.max_penalty);
+                let duration_ms = millis(duration);
+                info!(%tenant, duration_ms, reason, "the downstream closed this tenant");
+                entry.phase = Phase::Blocking { duration };
+                self.blocking += 1;
+                let tenant = tenant.clone();
+                self.actions.push(Action::Block {
+                    key,
+                    tenant,
+                    duration,
+                    by: reason,
+                });
+            }
+            Outcome::Done => {
+                if !stale {
+                    self.acks.push(entry.tag);
+                }
+                self.entries.remove(&key);
+            }
+            _ if stale => {
+                self.entries.remove(&key);
+            }
+            Outcome::Retry { after, reason } => {
+                let jitter = self.random.random();
+                let Some(backoff) = self.settings.retry.wait(attempt, jitter) else {
+                    let reason = format!("gave up after {attempt} attempts: {reason}");
+                    return self.bury(key, "attempts", &reason);
+                };
+                let wait = after.unwrap_or(backoff);
+                let (id, wait_ms) = (entry.message.id(), millis(wait));
+                info!(job.id = id, %tenant, attempt, wait_ms, reason, "failed: tried again later");
+                entry.claims.attempt += 1;
+                entry.claims.ticket = None;
+                self.postpone(now, key, wait);
+            }
+            Outcome::Snooze { after } => {
+                entry.claims.ticket = None;
+                self.postpone(now, key, after);
+            }
+            Outcome::Reject { reason } => self.bury(key, "rejected", &reason),
+        }
+    }
+
+    fn bury(&mut self, key: Key, kind: &'static str, reason: &str) {
+        let Some(entry) = self.entries.get(&key) else {
+            return;
+        };
+        let (id, tenant) = (entry.message.id(), &entry.claims.tenant);
+        warn!(job.id = id, %tenant, reason, "dead letter");
+        self.metrics.dead(kind);
+        let headers = headers::dead(entry.claims.attempt, reason);
+        self.leave(key, self.settings.names.dead.clone(), headers);
+    }
+
+    /// The tenant of a throttled job was closed, or could not be: then at least this job waits.
+    pub fn blocked(&mut self, now: Duration, key: Key, result: Result<(), GateError>) {
+        self.blocking -= 1;
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        let Phase::Blocking { duration } = entry.phase else {
+            return;
+        };
+        // Its place was claimed when it started: it takes a new one.
+        entry.claims.ticket = None;
+        if entry.tag.session != self.session {
+            self.entries.remove(&key);
+        } else if result.is_ok() {
+            self.join(key, End::Due);
+        } else {
+            self.postpone(now, key, duration);
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! The scheduler alone: deliveries, answers and outcomes in, actions out, at times of our choosing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use sluicegate::broker::{Delivery, Message, Outgoing, PublishError, Source, Tag};
+use sluicegate::engine::action::{Action, Key, Settings};
+use sluicegate::engine::scheduler::Scheduler;
+use sluicegate::gate::{Answer, GateError, TenantAsk, TenantReply, Ticket};
+use sluicegate::handler::Outcome;
+use sluicegate::metrics::Metrics;
+use sluicegate::rules::headers::HeaderValue;
+use sluicegate::rules::job::{Field, Job, TenantField};
+use sluicegate::rules::lanes::{Ladder, QueueNames};
+use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::retry::RetryPolicy;
+
+const STORE_MS: u64 = 1_700_000_000_000;
+
+struct Desk {
+    scheduler: Scheduler,
+    now: Duration,
+    next_tag: u64,
+}
+
+/// Everything that the scheduler asked for at one moment.
+#[derive(Default)]
+struct Done {
+    asked: Vec<TenantAsk>,
+    dispatched: Vec<(Key, Job, Duration)>,
+    published: Vec<(Key, Outgoing)>,
+    acked: Vec<u64>,
+    blocked: Vec<(Key, Duration, String)>,
+}
+
+impl Desk {
+    fn new(concurrency: usize) -> Self {
+        let ladder = Ladder::new(Duration::from_secs(300));
+        let second = Duration::from_secs(1);
+        let guard = Duration::from_millis(50);
+        let limit = Limit::new("default", Algorithm::SlidingWindow, 20, second, guard);
+        let settings = Settings {
+            limit: limit.expect("a limit"),
+            tenant_field: TenantField::Header("x-tenant".into()),
+            concurrency,
+            prefetch: 80,
+            hold: Duration::from_millis(500),
+            names: QueueNames::new("jobs", &ladder),
+            ladder,
+            retry: RetryPolicy {
+                max_attempts: 3,
+                initial_interval: Duration::from_secs(10),
+                max_interval: Duration::from_secs(300),
+            },
+            max_penalty: Duration::from_secs(3600),
+        };
+        let mut scheduler = Scheduler::new(settings, Arc::new(Metrics::new()), 7);
+        scheduler.session_up(1);
+        Self {
+            scheduler,
+            now: Duration::from_secs(1),
+            next_tag: 0,
+        }
+    }
+
+    fn step(&mut self, forward: Duration) -> Done {
+        self.now += forward;
+        self.scheduler.tick(self.now);
+        self.actions()
+    }
+
+    fn actions(&mut self) -> Done {
+        let mut done = Done::default();
+        for action in self.scheduler.take_actions() {
+            match action {
+                Action::Ask(batch) => done.asked = batch,
+                Action::Dispatch { key, job, deadline } => {
+                    done.dispatched.push((key, job, deadline))
+                }
+                Action::Publish(batch) => done.published.extend(batch),
+                Action::Ack(tags) => done.acked.extend(tags.iter().map(|t| t.tag)),
+                Action::Block {
+                    key, duration, by, ..
+                } => done.blocked.push((key, duration, by)),
+            }
+        }
+        done
+    }
+
+    fn deliver(&mut self, source: Source, tenants: &[&str]) -> Done {
+        let headers = |tenant: &str| vec![("x-tenant", HeaderValue::Text(tenant.to_owned()))];
+        let messages = tenants.iter().map(|t| message(&headers(t))).collect();
+        self.deliver_messages(source, messages)
+    }
+
+    fn deliver_messages(&mut self, source: Source, messages: Vec<Message>) -> Done {
+        let deliver = |message| {
+            self.next_tag += 1;
+            let tag = Tag {
+                session: 1,
+                source,
+                tag: self.next_tag,
+            };
+            Delivery {
+                source,
+                tag,
+                redelivered: false,
+                message,
+            }
+        };
+        let deliveries = messages.into_iter().map(deliver).collect();
+        self.scheduler.delivered(self.now, deliveries);
+        self.step(Duration::from_millis(5))
+    }
+
+    fn answer(&mut self, after: Duration, answers: Vec<Vec<Answer>>) -> Done {
+        self.now += after;
+        let reply = |answers| TenantReply {
+            now_ms: STORE_MS,
+            blocked_until_ms: 0,
+            answers,
+        };
+        let replies = answers.into_iter().map(reply).collect();
+        self.scheduler.answered(self.now, Ok(replies));
+        self.actions()
+    }
+
+    fn start_one(&mut self) -> Key {
+        self.deliver(Source::Fresh, &["a"]);
+        let done = self.answer(MS, vec![vec![START]]);
+        done.dispatched[0].0
+    }
+}
+
+const MS: Duration = Duration::from_millis(1);
+const START: Answer = Answer::Start { count: 1 };
+const CAPACITY: Answer = Answer::Capacity { count: 1 };
+
+fn wait(ttl_ms: u64, place: u64) -> Answer {
+    let ticket = Ticket {
+        generation: 9,
+        place,
+    };
+    Answer::Wait {
+        count: 20,
+        ttl_ms,
+        ticket,
+    }
+}
+
+fn message(headers: &[(&str, HeaderValue)]) -> Message {
+    let plain = Message {
+        routing_key: "jobs".into(),
+        properties: Default::default(),
+        body: Bytes::from_static(b"body"),
+    };
+    plain.with_headers(headers, &[])
+}
+
+#[test]
+fn a_job_with_room_is_asked_for_run_and_acked() {
+    let mut desk = Desk::new(4);
+    let asked = desk.deliver(Source::Fresh, &["a"]).asked;
+    assert_eq!(
+        (asked.len(), asked[0].budget, asked[0].asks[0].ticket),
+        (1, 1, None)
+    );
+    let done = desk.answer(MS, vec![vec![START]]);
+    let (key, job, deadline) = &done.dispatched[0];
+    assert_eq!(
+        (job.tenant.as_str(), job.attempt, &job.body[..]),
+        ("a", 1, &b"body"[..])
+    );
+    assert!(!job.id.is_empty(), "a job without id gets one");
+    assert_eq!(
+        *deadline,
+        desk.now - MS + Duration::from_millis(25),
+        "half a guard from the question"
+    );
+    desk.scheduler.finished(desk.now, *key, MS, Outcome::Done);
+    assert_eq!(desk.actions().acked, [1]);
+    assert!(desk.scheduler.is_idle());
+}
+
+#[test]
+fn a_short_wait_is_held_and_shows_its_ticket_when_its_time_comes() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a"]);
+    let done = desk.answer(MS, vec![vec![wait(300, 4)]]);
+    assert!(done.published.is_empty());
+    assert_eq!(
+        desk.scheduler.next_tick(desk.now),
+        Some(desk.now + MS * 300)
+    );
+    assert!(desk.step(MS * 299).asked.is_empty());
+    let asked = desk.step(MS).asked;
+    assert_eq!(
+        asked[0].asks[0].ticket,
+        Some(Ticket {
+            generation: 9,
+            place: 4
+        })
+    );
+}
+
+#[test]
+fn a_long_wait_takes_a_lane_and_is_acked_only_when_that_is_confirmed() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a"]);
+    let done = desk.answer(MS, vec![vec![wait(10_100, 4)]]);
+    let (key, outgoing) = &done.published[0];
+    assert!(
+        outgoing.queue.starts_with("jobs.delay."),
+        "{}",
+        outgoing.queue
+    );
+    let header = |name| outgoing.message.header(name);
+    assert_eq!(header("x-sluicegate-ticket"), Field::Text("9:4"));
+    assert_eq!(header("x-ratelimit-limit"), Field::Int(20));
+    assert_eq!(header("retry-after"), Field::Int(11));
+    assert_eq!(header("x-ratelimit-reset"), Field::Int(1_700_000_011));
+    assert!(done.acked.is_empty());
+    desk.scheduler.moved(desk.now, vec![(*key, Ok(()))]);
+    assert_eq!(desk.actions().acked, [1]);
+}
+
+#[test]
+fn a_publish_that_fails_leaves_the_job_and_is_tried_again() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a"]);
+    let (key, first) = desk
+        .answer(MS, vec![vec![wait(10_000, 4)]])
+        .published
+        .remove(0);
+    for error in [
+        PublishError::Returned,
+        PublishError::Nacked,
+        PublishError::Down("x".into()),
+    ] {
+        desk.scheduler.moved(desk.now, vec![(key, Err(error))]);
+        assert!(desk.actions().acked.is_empty());
+        let (_, again) = desk.step(Duration::from_secs(1)).published.remove(0);
+        assert_eq!(again.message, first.message);
+    }
+    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+    assert_eq!(desk.actions().acked, [1]);
+}
+
+#[test]
+fn headers_do_not_grow_however_often_a_job_waits() {
+    let mut desk = Desk::new(4);
+    let mut travelling = message(&[("x-tenant", HeaderValue::Text("a".into()))]);
+    let mut sizes = Vec::new();
+    for _ in 0..100 {
+        let source = if sizes.is_empty() {
+            Source::Fresh
+        } else {
+            Source::Due
+        };
+        desk.deliver_messages(source, vec![travelling]);
+        let (key, outgoing) = desk
+            .answer(MS, vec![vec![wait(10_000, 4)]])
+            .published
+            .remove(0);
+        desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+        desk.actions();
+        assert_eq!(
+            outgoing.message.header("x-sluicegate-attempt"),
+            Field::Int(1)
+        );
+        sizes.push(format!("{:?}", outgoing.message.properties.headers()).len());
+        travelling = outgoing.message;
+        desk.step(Duration::from_secs(1));
+    }
+    assert!(sizes.iter().all(|size| *size == sizes[0]), "{sizes:?}");
+}
+
+#[test]
+fn an_answer_that_comes_too_late_starts_nothing() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a"]);
+    let done = desk.answer(MS * 26, vec![vec![START]]);
+    assert!(done.dispatched.is_empty());
+    assert_eq!(desk.step(MS * 5).asked.len(), 1, "it asks again");
+}
+
+#[test]
+fn a_job_without_a_permit_waits_in_memory_until_one_is_free() {
+    let mut desk = Desk::new(1);
+    desk.deliver(Source::Fresh, &["a", "a"]);
+    let done = desk.answer(MS, vec![vec![START, CAPACITY]]);
+    let key = done.dispatched[0].0;
+    assert!(desk.step(Duration::from_secs(9)).asked.is_empty());
+    assert_eq!(
+        desk.scheduler.next_tick(desk.now),
+        None,
+        "no busy loop while it waits"
+    );
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    assert_eq!(desk.step(MS).asked[0].budget, 1);
+}
+
+#[test]
+fn nothing_starts_and_nothing_is_lost_while_the_gate_is_away() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a", "a"]);
+    for _ in 0..5 {
+        desk.scheduler
+            .answered(desk.now, Err(GateError::Unreachable("refused".into())));
+        let done = desk.actions();
+        assert!(done.dispatched.is_empty() && done.acked.is_empty());
+        let next = desk.scheduler.next_tick(desk.now).expect("it tries again");
+        assert!(next > desk.now, "not at once");
+        let asked = desk.step(next - desk.now).asked;
+        assert_eq!(asked[0].asks.len(), 2);
+    }
+}
+
+#[test]
+fn a_failed_job_takes_a_lane_with_its_attempt_and_in_the_end_becomes_a_dead_letter() {
+    let mut desk = Desk::new(4);
+    let retry = || Outcome::Retry {
+        after: None,
+        reason: "500".into(),
+    };
+    let mut key = desk.start_one();
+    for attempt in 2..=3 {
+        desk.scheduler.finished(desk.now, key, MS, retry());
+        let (moving, outgoing) = desk.actions().published.remove(0);
+        assert!(outgoing.queue.starts_with("jobs.delay."));
+        assert_eq!(
+            outgoing.message.header("x-sluicegate-attempt"),
+            Field::Int(attempt)
+        );
+        let Field::Int(at) = outgoing.message.header("x-sluicegate-not-before") else {
+            panic!("a time")
+        };
+        let wait_ms = u64::try_from(at).expect("a time") - STORE_MS;
+        assert!((5_000..=30_000).contains(&wait_ms), "{wait_ms}");
+        desk.scheduler.moved(desk.now, vec![(moving, Ok(()))]);
+        desk.actions();
+        // It comes back early: the lane rounds down. It waits for the rest.
+        let back = desk.deliver_messages(Source::Due, vec![outgoing.message]);
+        assert!(back.asked.is_empty() && !back.published.is_empty());
+        let (moving, outgoing) = back.published.into_iter().next().expect("another lane");
+        desk.scheduler.moved(desk.now, vec![(moving, Ok(()))]);
+        desk.step(Duration::from_secs(40));
+        let back = desk.deliver_messages(Source::Due, vec![outgoing.message]);
+        assert_eq!(back.asked.len(), 1);
+        let started = desk.answer(MS, vec![vec![START]]).dispatched.remove(0);
+        assert_eq!(i64::from(started.1.attempt), attempt);
+        key = started.0;
+    }
+    desk.scheduler.finished(desk.now, key, MS, retry());
+    let (_, dead) = desk.actions().published.remove(0);
+    assert_eq!(&*dead.queue, "jobs.dead");
+    let reason = dead.message.header("x-sluicegate-reason");
+    assert_eq!(reason, Field::Text("gave up after 3 attempts: 500"));
+}
+
+#[test]
+fn a_snooze_uses_no_attempt() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    let after = Duration::from_secs(30);
+    desk.scheduler
+        .finished(desk.now, key, MS, Outcome::Snooze { after });
+    let (_, outgoing) = desk.actions().published.remove(0);
+    assert_eq!(
+        outgoing.message.header("x-sluicegate-attempt"),
+        Field::Int(1)
+    );
+}
+
+#[test]
+fn a_throttled_job_closes_its_tenant_and_asks_again_with_the_same_attempt() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    let after = Some(Duration::from_secs(99_999));
+    desk.scheduler.finished(
+        desk.now,
+        key,
+        MS,
+        Outcome::Throttled {
+            after,
+            reason: "429".into(),
+        },
+    );
+    let blocked = desk.actions().blocked.remove(0);
+    assert_eq!(
+        blocked,
+        (key, Duration::from_secs(3600), "429".to_owned()),
+        "capped"
+    );
+    desk.scheduler.blocked(desk.now, key, Ok(()));
+    let asked = desk.step(MS * 5).asked;
+    assert_eq!(asked[0].asks[0].ticket, None);
+    let (_, outgoing) = desk
+        .answer(MS, vec![vec![wait(60_000, 1)]])
+        .published
+        .remove(0);
+    assert_eq!(
+        outgoing.message.header("x-sluicegate-attempt"),
+        Field::Int(1)
+    );
+}
+
+#[test]
+fn an_unusable_message_becomes_a_dead_letter_with_its_reason() {
+    let mut desk = Desk::new(4);
+    let done = desk.deliver_messages(Source::Fresh, vec![message(&[])]);
+    assert!(done.asked.is_empty());
+    let (key, outgoing) = &done.published[0];
+    assert_eq!(&*outgoing.queue, "jobs.dead");
+    let reason = outgoing.message.header("x-sluicegate-reason");
+    assert_eq!(reason, Field::Text("no tenant: header x-tenant is missing"));
+    desk.scheduler.moved(desk.now, vec![(*key, Ok(()))]);
+    assert_eq!(desk.actions().acked, [1]);
+}
+
+#[test]
+fn a_lost_session_is_forgotten_and_never_acked() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a", "a", "a", "a"]);
+    let answers = vec![wait(10_000, 1), wait(100, 2), START, START];
+    let done = desk.answer(MS, vec![answers]);
+    let (moving, running) = (done.published[0].0, done.dispatched);
+    desk.scheduler.session_down();
+    desk.scheduler.moved(desk.now, vec![(moving, Ok(()))]);
+    desk.scheduler
+        .finished(desk.now, running[0].0, MS, Outcome::Done);
+    desk.scheduler.session_up(2);
+    let reject = Outcome::Reject {
+        reason: "no".into(),
+    };
+    desk.scheduler.finished(desk.now, running[1].0, MS, reject);
+    let done = desk.step(Duration::from_secs(60));
+    assert!(done.acked.is_empty() && done.published.is_empty() && done.asked.is_empty());
+    assert!(desk.scheduler.is_idle());
+}
+
+#[test]
+fn held_jobs_are_bounded_and_what_is_more_takes_a_lane() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a"; 30]);
+    let done = desk.answer(MS, vec![(1..=30).map(|place| wait(400, place)).collect()]);
+    assert_eq!(
+        done.published.len(),
+        20,
+        "an eighth of the prefetch of 80 is held"
+    );
+}
+
+#[test]
+fn jobs_that_wait_long_for_a_permit_do_not_fill_the_prefetch() {
+    let mut desk = Desk::new(2);
+    desk.deliver(Source::Fresh, &["a"; 80]);
+    let answers = [vec![START, START], vec![CAPACITY; 78]].concat();
+    let running = desk.answer(MS, vec![answers]).dispatched;
+    assert!(
+        desk.step(MS * 490).published.is_empty(),
+        "a short wait is no reason"
+    );
+    let surplus = desk.step(Duration::from_secs(1)).published;
+    assert_eq!(surplus.len(), 68, "an eighth of the prefetch of 80 stays");
+    assert!(
+        surplus
+            .iter()
+            .all(|(_, out)| out.queue.starts_with("jobs.delay."))
+    );
+    let (key, took) = (running[0].0, Duration::from_secs(2));
+    desk.scheduler.finished(desk.now, key, took, Outcome::Done);
+    let asked = desk.step(MS * 5).asked;
+    assert_eq!((asked[0].budget, asked[0].asks.len()), (1, 10));
+}
+
+#[test]
+fn a_draining_worker_takes_nothing_new() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    desk.scheduler.drain();
+    assert!(desk.deliver(Source::Fresh, &["a"]).asked.is_empty());
+    assert!(!desk.scheduler.is_idle());
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    assert_eq!(desk.actions().acked, [1]);
+    assert!(desk.scheduler.is_idle());
+}

@@ -1,0 +1,254 @@
+//! What the demo is asked to do: its arguments, checked.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use sluicegate::rules::limit::{Algorithm, Limit, ceil_ms};
+
+/// `sluicegate demo`
+#[derive(Debug, Clone, Args)]
+#[command(after_help = "Examples:
+  sluicegate demo
+  sluicegate demo --algo fixed-window-algo --seconds 60
+  sluicegate demo --tenants 1 --jobs 2000 --limit 20 --json")]
+pub struct DemoArgs {
+    /// Tenants that publish, all at once
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub tenants: u32,
+    /// Jobs of each tenant
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "seconds")]
+    pub jobs: u32,
+    /// As many jobs as the limit lets through in this many seconds, instead of --jobs
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=86_400))]
+    pub seconds: Option<u32>,
+    /// Calls that the downstream takes from one tenant in one window
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+    /// The window: 1s, 500ms, 1m; a bare number is in seconds
+    #[arg(long, default_value = "1s", value_parser = duration)]
+    pub window: Duration,
+    /// The guard, as in the configuration
+    #[arg(long, default_value = "50ms", value_parser = duration)]
+    pub guard: Duration,
+    /// How the limit counts
+    #[arg(long, value_enum, default_value_t = Algo::Sliding)]
+    pub algo: Algo,
+    /// Worker processes that share the queue
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=32))]
+    pub workers: u32,
+    /// Print the figures as JSON; progress goes to standard error
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// The values of `rate-limiter.use-algo`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Algo {
+    /// At most the limit in any window
+    #[value(name = "sliding-window-algo")]
+    Sliding,
+    /// At most the limit in each window aligned to the clock
+    #[value(name = "fixed-window-algo")]
+    Fixed,
+}
+
+/// A length of time: a whole number with `ms`, `s`, `m` or `h`, or of seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit_ms = match &text[digits.len()..] {
+        "ms" => 1,
+        "s" | "" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        unit => return Err(format!("unknown unit {unit:?}; use ms, s, m or h")),
+    };
+    let number: u64 = digits
+        .parse()
+        .map_err(|_| "not a whole number with a unit, such as 500ms".to_owned())?;
+    number
+        .checked_mul(unit_ms)
+        .map(Duration::from_millis)
+        .ok_or_else(|| "too long".to_owned())
+}
+
+/// The workload. Jobs are named by tenant and number, both from 0.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Plan {
+    /// Tenants.
+    pub tenants: usize,
+    /// Jobs of each tenant.
+    pub jobs: usize,
+    /// What each tenant may do.
+    pub limit: Limit,
+    /// Worker processes.
+    pub workers: usize,
+}
+
+impl Plan {
+    /// The workload that `args` ask for.
+    ///
+    /// # Errors
+    /// A sentence that says which argument does not fit.
+    pub fn new(args: &DemoArgs) -> Result<Self, String> {
+        let algorithm = match args.algo {
+            Algo::Sliding => Algorithm::SlidingWindow,
+            Algo::Fixed => Algorithm::FixedWindow,
+        };
+        let limit = Limit::new(
+            "default",
+            algorithm,
+            u64::from(args.limit),
+            args.window,
+            args.guard,
+        )
+        .map_err(|error| error.to_string())?;
+        let mut plan = Self {
+            tenants: args.tenants as usize,
+            jobs: args.jobs as usize,
+            limit,
+            workers: args.workers as usize,
+        };
+        if let Some(seconds) = args.seconds {
+            let periods = ceil_ms(Duration::from_secs(seconds.into())).div_ceil(plan.period_ms());
+            let jobs = periods.saturating_mul(plan.limit.max().into());
+            plan.jobs = usize::try_from(jobs).unwrap_or(usize::MAX);
+        }
+        if plan.total() > 5_000_000 {
+            return Err(format!(
+                "{} jobs are too many for a demo; at most 5000000",
+                plan.total()
+            ));
+        }
+        Ok(plan)
+    }
+
+    /// All jobs of all tenants.
+    pub fn total(&self) -> usize {
+        self.tenants.saturating_mul(self.jobs)
+    }
+
+    /// How long a call uses its place: a sliding window with its guard, or an aligned window.
+    pub fn period_ms(&self) -> u64 {
+        match self.limit.algorithm() {
+            Algorithm::SlidingWindow => self.limit.window_ms() + self.limit.guard_ms(),
+            Algorithm::FixedWindow => self.limit.window_ms(),
+        }
+    }
+
+    /// The least time that one tenant's jobs take.
+    pub fn ideal(&self) -> Duration {
+        let periods = self.jobs.saturating_sub(1) / self.limit.max() as usize;
+        Duration::from_millis(self.period_ms().saturating_mul(periods as u64))
+    }
+
+    /// When the demo stops waiting and counts what is there.
+    pub fn deadline(&self) -> Duration {
+        self.ideal() * 2 + Duration::from_secs(60)
+    }
+
+    /// A tenant's id.
+    pub fn tenant(tenant: usize) -> String {
+        format!("tenant-{}", tenant + 1)
+    }
+
+    /// A job's id.
+    pub fn id(&self, job: Job) -> usize {
+        job.tenant * self.jobs + job.number
+    }
+
+    /// The job that has this id; `None` for an id that the demo did not make.
+    pub fn job(&self, id: &str) -> Option<Job> {
+        let id: usize = id.parse().ok().filter(|id| *id < self.total())?;
+        Some(Job {
+            tenant: id / self.jobs,
+            number: id % self.jobs,
+        })
+    }
+
+    /// Whether the downstream answers this job with 422, so that it ends as a dead letter: each tenant's
+    /// last job, the one that waits longest.
+    pub fn rejected(&self, job: Job) -> bool {
+        job.number + 1 == self.jobs
+    }
+}
+
+/// One job of the workload.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Job {
+    /// Whose it is.
+    pub tenant: usize,
+    /// Its number among its tenant's.
+    pub number: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        demo: DemoArgs,
+    }
+
+    fn plan(args: &[&str]) -> Result<Plan, String> {
+        let cli =
+            Cli::try_parse_from([&["demo"], args].concat()).map_err(|error| error.to_string())?;
+        Plan::new(&cli.demo)
+    }
+
+    #[test]
+    fn the_default_is_five_tenants_with_ten_windows_of_work() {
+        let plan = plan(&[]).expect("the defaults fit");
+        assert_eq!((plan.tenants, plan.jobs, plan.workers), (5, 200, 2));
+        assert_eq!(plan.ideal(), Duration::from_millis(9 * 1050));
+        assert_eq!(plan.limit.algorithm(), Algorithm::SlidingWindow);
+    }
+
+    #[test]
+    fn seconds_become_jobs() {
+        let args = [
+            "--seconds",
+            "60",
+            "--algo",
+            "fixed-window-algo",
+            "--limit",
+            "7",
+            "--window",
+            "500ms",
+        ];
+        assert_eq!(plan(&args).map(|plan| plan.jobs), Ok(120 * 7));
+    }
+
+    #[test]
+    fn jobs_and_ids_name_each_other() {
+        let plan = plan(&["--tenants", "3", "--jobs", "7"]).expect("it fits");
+        for tenant in 0..3 {
+            for number in 0..7 {
+                let job = Job { tenant, number };
+                assert_eq!(plan.job(&plan.id(job).to_string()), Some(job));
+            }
+        }
+        assert_eq!(plan.job("21"), None);
+        assert_eq!(plan.job("x"), None);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_refused() {
+        for (args, message) in [
+            (&["--window", "5x"][..], "unknown unit"),
+            (&["--window", "fast"], "unknown unit"),
+            (&["--window", "1.5s"], "not a whole number"),
+            (&["--window", "10ms"], "window-size"),
+            (&["--guard", "900ms"], "guard"),
+            (&["--limit", "0"], "0 is not in"),
+            (&["--jobs", "9", "--seconds", "9"], "cannot be used with"),
+            (&["--tenants", "1000", "--jobs", "1000000"], "too many"),
+        ] {
+            let error = plan(args).expect_err("it does not fit");
+            assert!(error.contains(message), "{args:?}: {error}");
+        }
+    }
+}

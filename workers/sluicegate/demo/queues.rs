@@ -1,0 +1,259 @@
+//! The demo's own queues: publishing with confirms, reading the dead letters, deleting everything at the
+//! end. Plain AMQP as any publisher would write it, with nothing of the worker's code in it.
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lapin::options::{
+    BasicAckOptions, BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions,
+    QueueDeclareOptions, QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
+use sluicegate::config::SecretUrl;
+use sluicegate::rules::lanes::{Ladder, QueueNames};
+use tokio::time::timeout;
+
+use super::DemoError;
+use super::plan::{Job, Plan};
+
+/// `delay.max-delay` of the demo's workers; it decides which lanes there are.
+pub const MAX_DELAY: Duration = Duration::from_secs(300);
+/// One request to RabbitMQ takes at most this; a batch of confirms too.
+const REQUEST: Duration = Duration::from_secs(30);
+/// Jobs that are published before their confirms are awaited.
+const BATCH: usize = 100;
+
+/// A dead letter, as far as the figures need it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    /// Its `message_id`.
+    pub id: String,
+    /// `x-sluicegate-reason`.
+    pub reason: String,
+    /// The names of its headers.
+    pub headers: Vec<String>,
+    /// Bytes of its headers' names and values.
+    pub header_bytes: usize,
+}
+
+/// The demo's queues, on a connection of their own.
+pub struct Queues {
+    connection: Connection,
+    names: QueueNames,
+}
+
+impl Queues {
+    /// Connects; the queues are named after `work` and declared by the workers.
+    ///
+    /// # Errors
+    /// RabbitMQ cannot be reached or refuses.
+    pub async fn connect(url: &SecretUrl, work: &str) -> Result<Self, DemoError> {
+        let connecting = Connection::connect(url.expose(), ConnectionProperties::default());
+        let connection = within(&format!("connecting to {url}"), connecting).await?;
+        let names = QueueNames::new(work, &Ladder::new(MAX_DELAY));
+        Ok(Self { connection, names })
+    }
+
+    async fn channel(&self) -> Result<Channel, DemoError> {
+        within("opening a channel", self.connection.create_channel()).await
+    }
+
+    /// Publishes one tenant's jobs, counts those confirmed, and returns which they are. A batch that is not
+    /// confirmed as a whole is published again, twice at most: at least once is what the jobs get anyway.
+    ///
+    /// # Errors
+    /// The connection failed, or RabbitMQ kept refusing.
+    pub async fn publish(
+        &self,
+        plan: &Plan,
+        tenant: usize,
+        confirmed: &AtomicUsize,
+    ) -> Result<Vec<Job>, DemoError> {
+        let channel = self.channel().await?;
+        within(
+            "confirm.select",
+            channel.confirm_select(ConfirmSelectOptions::default()),
+        )
+        .await?;
+        let jobs: Vec<Job> = (0..plan.jobs)
+            .map(|number| Job { tenant, number })
+            .collect();
+        for batch in jobs.chunks(BATCH) {
+            let mut attempt = 1;
+            while let Err(error) = self.publish_batch(&channel, plan, batch).await {
+                if attempt == 3 {
+                    return Err(error);
+                }
+                attempt += 1;
+            }
+            confirmed.fetch_add(batch.len(), Ordering::Relaxed);
+        }
+        Ok(jobs)
+    }
+
+    /// Succeeds when RabbitMQ has confirmed every job of the batch and returned none. All confirms are
+    /// awaited first, since a return can be attributed to another job of the batch.
+    async fn publish_batch(
+        &self,
+        channel: &Channel,
+        plan: &Plan,
+        batch: &[Job],
+    ) -> Result<(), DemoError> {
+        let options = BasicPublishOptions {
+            mandatory: true,
+            ..BasicPublishOptions::default()
+        };
+        let mut confirms = Vec::with_capacity(batch.len());
+        for job in batch {
+            let tenant = Plan::tenant(job.tenant);
+            let body = format!(r#"{{"tenant":"{tenant}","number":{}}}"#, job.number);
+            let mut headers = FieldTable::default();
+            headers.insert("x-tenant".into(), AMQPValue::LongString(tenant.into()));
+            let properties = BasicProperties::default()
+                .with_message_id(plan.id(*job).to_string().into())
+                .with_content_type("application/json".into())
+                .with_delivery_mode(2)
+                .with_headers(headers);
+            let queue = (&*self.names.fresh).into();
+            let sent =
+                channel.basic_publish("".into(), queue, options, body.as_bytes(), properties);
+            confirms.push(within("publishing", sent).await?);
+        }
+        let mut refused = 0;
+        for confirm in confirms {
+            if within("a confirm", confirm).await? != Confirmation::Ack(None) {
+                refused += 1;
+            }
+        }
+        match refused {
+            0 => Ok(()),
+            _ => Err(DemoError(format!(
+                "RabbitMQ refused {refused} of {} jobs",
+                batch.len()
+            ))),
+        }
+    }
+
+    /// How many dead letters there are.
+    ///
+    /// # Errors
+    /// The connection failed, or the queue does not exist.
+    pub async fn dead_count(&self) -> Result<usize, DemoError> {
+        let channel = self.channel().await?;
+        let passive = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        let name = (&*self.names.dead).into();
+        let declared = channel.queue_declare(name, passive, FieldTable::default());
+        let count = within("counting dead letters", declared)
+            .await?
+            .message_count();
+        within("closing a channel", channel.close(200, "done".into())).await?;
+        Ok(count as usize)
+    }
+
+    /// Takes the dead letters, `at_most` of them.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub async fn take_dead(&self, at_most: usize) -> Result<Vec<DeadLetter>, DemoError> {
+        let channel = self.channel().await?;
+        let mut dead = Vec::new();
+        while dead.len() < at_most {
+            let name = (&*self.names.dead).into();
+            let got = channel.basic_get(name, BasicGetOptions::default());
+            let Some(message) = within("reading dead letters", got).await? else {
+                break;
+            };
+            dead.push(dead_letter(&message.delivery.properties));
+            let acked = message.delivery.ack(BasicAckOptions::default());
+            within("acking a dead letter", acked).await?;
+        }
+        Ok(dead)
+    }
+
+    /// Deletes all queues and returns how many messages were still in them.
+    ///
+    /// # Errors
+    /// The connection failed. What was left stays in RabbitMQ.
+    pub async fn delete(&self) -> Result<usize, DemoError> {
+        let channel = self.channel().await?;
+        let QueueNames {
+            fresh,
+            due,
+            recheck,
+            dead,
+            ..
+        } = &self.names;
+        let lanes = self
+            .names
+            .due_lanes()
+            .iter()
+            .chain(self.names.recheck_lanes());
+        let unique: HashSet<_> = [fresh, due, recheck, dead]
+            .into_iter()
+            .chain(lanes)
+            .collect();
+        let mut left = 0;
+        for name in unique {
+            let deleted = channel.queue_delete((&**name).into(), QueueDeleteOptions::default());
+            left += within(&format!("deleting the queue {name}"), deleted).await? as usize;
+        }
+        Ok(left)
+    }
+}
+
+/// Awaits an answer of RabbitMQ, for at most [`REQUEST`].
+async fn within<T>(
+    what: &str,
+    answer: impl Future<Output = lapin::Result<T>>,
+) -> Result<T, DemoError> {
+    match timeout(REQUEST, answer).await {
+        Ok(Ok(value)) => Ok(value),
+        Ok(Err(error)) => Err(DemoError(format!("RabbitMQ, {what}: {error}"))),
+        Err(_) => Err(DemoError(format!(
+            "RabbitMQ, {what}: no answer in {REQUEST:?}"
+        ))),
+    }
+}
+
+fn dead_letter(properties: &BasicProperties) -> DeadLetter {
+    let none = FieldTable::default();
+    let headers = properties.headers().as_ref().unwrap_or(&none);
+    let reason = match headers.inner().get("x-sluicegate-reason") {
+        Some(AMQPValue::LongString(text)) => text.to_string(),
+        _ => String::new(),
+    };
+    DeadLetter {
+        id: properties
+            .message_id()
+            .as_ref()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        reason,
+        headers: headers.inner().keys().map(ToString::to_string).collect(),
+        header_bytes: table_bytes(headers),
+    }
+}
+
+fn table_bytes(table: &FieldTable) -> usize {
+    table
+        .inner()
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value_bytes(value))
+        .sum()
+}
+
+fn value_bytes(value: &AMQPValue) -> usize {
+    match value {
+        AMQPValue::LongString(text) => text.as_bytes().len(),
+        AMQPValue::ShortString(text) => text.as_str().len(),
+        AMQPValue::ByteArray(bytes) => bytes.as_slice().len(),
+        AMQPValue::FieldTable(table) => table_bytes(table),
+        AMQPValue::FieldArray(values) => values.as_slice().iter().map(value_bytes).sum(),
+        _ => 8,
+    }
+}

@@ -1,0 +1,121 @@
+//! The live view: a bar for each tenant on a terminal, a line each second elsewhere.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+use super::downstream::Progress;
+use super::plan::Plan;
+
+/// How often [`View::show`] is worth calling.
+pub const INTERVAL: Duration = Duration::from_millis(200);
+/// Between two plain lines.
+const LINE: Duration = Duration::from_secs(1);
+/// Bars that fit a terminal.
+const BARS: usize = 20;
+
+/// The view; dropped, it leaves the last state on the screen.
+pub enum View {
+    /// Bars.
+    Bars {
+        /// One for each tenant, the first [`BARS`] of them.
+        bars: Vec<ProgressBar>,
+        /// For the rates.
+        start: Instant,
+    },
+    /// Lines.
+    Lines {
+        /// To standard error.
+        to_stderr: bool,
+        /// When it began.
+        start: Instant,
+        /// When the latest line was printed, and how many jobs were settled then.
+        latest: Option<(Instant, usize)>,
+        /// Jobs of all tenants.
+        total: usize,
+    },
+}
+
+impl View {
+    /// Bars on a terminal, else lines; with `json` standard output is left to the figures.
+    pub fn new(plan: &Plan, json: bool) -> Self {
+        let start = Instant::now();
+        let terminal = std::io::stderr().is_terminal() && (json || std::io::stdout().is_terminal());
+        if !terminal {
+            return Self::Lines {
+                to_stderr: json,
+                start,
+                latest: None,
+                total: plan.total(),
+            };
+        }
+        let all = MultiProgress::new();
+        // The template is a constant that is known to parse; the fallback only looks different.
+        let style =
+            ProgressStyle::with_template("{prefix:12} {wide_bar:.green} {pos:>6}/{len} {msg}")
+                .unwrap_or_else(|_| ProgressStyle::default_bar());
+        let bar = |tenant| {
+            let bar = ProgressBar::new(plan.jobs as u64).with_style(style.clone());
+            all.add(bar.with_prefix(Plan::tenant(tenant)))
+        };
+        Self::Bars {
+            bars: (0..plan.tenants.min(BARS)).map(bar).collect(),
+            start,
+        }
+    }
+
+    /// Shows how far the tenants are; `confirmed` are the jobs published so far.
+    pub fn show(&mut self, progress: &[Progress], confirmed: &[usize]) {
+        match self {
+            Self::Bars { bars, start } => {
+                let seconds = start.elapsed().as_secs_f64().max(0.001);
+                for ((bar, tenant), confirmed) in bars.iter().zip(progress).zip(confirmed) {
+                    bar.set_position(tenant.settled as u64);
+                    let rate = tenant.settled as f64 / seconds;
+                    let waiting = confirmed.saturating_sub(tenant.settled);
+                    bar.set_message(format!(
+                        "{rate:5.1}/s  waiting {waiting:6}  429: {}",
+                        tenant.throttled
+                    ));
+                }
+            }
+            Self::Lines {
+                to_stderr,
+                start,
+                latest,
+                total,
+            } => {
+                let settled: usize = progress.iter().map(|tenant| tenant.settled).sum();
+                let (since, before) = latest.unwrap_or((*start, 0));
+                let ended = settled == *total;
+                if since.elapsed() < LINE && !ended {
+                    return;
+                }
+                let rate = (settled - before) as f64 / since.elapsed().as_secs_f64().max(0.001);
+                let waiting = confirmed.iter().sum::<usize>().saturating_sub(settled);
+                let throttled: usize = progress.iter().map(|tenant| tenant.throttled).sum();
+                let line = format!(
+                    "{:6.1} s  {settled:7} of {total} done  {rate:7.1}/s  waiting {waiting:7}  answered 429: {throttled}",
+                    start.elapsed().as_secs_f64(),
+                );
+                if *to_stderr {
+                    eprintln!("{line}")
+                } else {
+                    println!("{line}")
+                }
+                *latest = Some((Instant::now(), settled));
+            }
+        }
+    }
+}
+
+impl Drop for View {
+    fn drop(&mut self) {
+        if let Self::Bars { bars, .. } = self {
+            for bar in bars {
+                bar.abandon();
+            }
+        }
+    }
+}
