@@ -1,3 +1,4 @@
 //! The one integration binary, a module for each subject.
 mod scheduler;
 mod servers;
+mod tidy;
