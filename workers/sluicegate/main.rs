@@ -1,2 +1,1 @@
-mod demo;
 fn main() {}
