@@ -2,6 +2,7 @@
 //! the AMQP client and the in-memory broker pass one conformance suite.
 
 pub mod amqp;
+pub mod error;
 pub mod memory;
 pub mod message;
 pub mod topology;
@@ -9,6 +10,7 @@ pub mod topology;
 use std::future::Future;
 use std::sync::Arc;
 
+pub use error::{BrokerError, QueueDiffers};
 pub use message::Message;
 
 /// Which of our queues a delivery came from.

@@ -1,1 +1,249 @@
-//! (being written)
+//! All queues with their arguments, as data, and their declaration.
+//!
+//! Everything goes through the default exchange, dead letters too: a queue's name is its address, so
+//! nothing can be bound wrongly, and a dead-letter exchange cannot be missing (the broker would
+//! drop what it can't route there).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lapin::Channel;
+use lapin::options::QueueDeclareOptions;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+
+use crate::broker::BrokerError;
+use crate::config::QueueType;
+use crate::rules::headers::HeaderValue;
+use crate::rules::lanes::{Ladder, MAX_WORK_QUEUE_BYTES, QueueNames};
+
+/// RabbitMQ 4 drops a message after 20 deliveries unless the queue says otherwise, and a channel's close
+/// counts as one. -1 means "unlimited" there, and on 3.10 "drop at the first requeue".
+const DELIVERY_LIMIT: i64 = 1_000_000;
+/// For the declaration of all queues: the first time takes about a second on an idle server.
+const DECLARE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// One queue: durable, not exclusive, not deleted by itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Queue {
+    /// Its name.
+    pub name: Arc<str>,
+    /// Its arguments, all of them.
+    pub arguments: Vec<(&'static str, HeaderValue)>,
+}
+
+/// All queues of one work queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Topology {
+    /// Their names.
+    pub names: QueueNames,
+    /// In the order of their declaration: what is routed to exists before what routes to it.
+    pub queues: Vec<Queue>,
+}
+
+impl Topology {
+    /// The queues for the work queue `work` and the lanes of `ladder`. Lanes are quorum queues whatever
+    /// `queue_type` is: every other kind loses confirmed messages when the broker is killed.
+    ///
+    /// # Errors
+    /// [`BrokerError::QueueName`]: `work` is empty or too long.
+    pub fn new(work: &str, queue_type: QueueType, ladder: &Ladder) -> Result<Self, BrokerError> {
+        if work.is_empty() || work.len() > MAX_WORK_QUEUE_BYTES {
+            return Err(BrokerError::QueueName(work.len()));
+        }
+        let names = QueueNames::new(work, ladder);
+        let mut queues = vec![kept(&names.dead, queue_type)];
+        for name in [&names.fresh, &names.due, &names.recheck] {
+            let mut queue = kept(name, queue_type);
+            queue
+                .arguments
+                .extend(dead_letters_to(&names.dead, queue_type));
+            queues.push(queue);
+        }
+        let lanes = (names.due_lanes().iter().zip(ladder.due_ms()))
+            .map(|lane| (lane, &names.due))
+            .chain(
+                (names.recheck_lanes().iter().zip(ladder.recheck_ms()))
+                    .map(|lane| (lane, &names.recheck)),
+            );
+        for ((name, ttl_ms), target) in lanes {
+            let mut arguments = vec![
+                ("x-queue-type", text("quorum")),
+                // The ladder ends at u32::MAX milliseconds, so the cast keeps the value.
+                ("x-message-ttl", HeaderValue::Int(*ttl_ms as i64)),
+            ];
+            arguments.extend(dead_letters_to(target, QueueType::Quorum));
+            queues.push(Queue {
+                name: name.clone(),
+                arguments,
+            });
+        }
+        Ok(Self { names, queues })
+    }
+
+    /// Declares all queues on `channel`, pipelined. On an error the channel is closed.
+    ///
+    /// # Errors
+    /// [`BrokerError`]: a queue exists with other arguments, the user may not declare, or the connection
+    /// failed; `at` (the redacted URL) is named in it.
+    pub(crate) async fn declare(&self, channel: &Channel, at: &str) -> Result<(), BrokerError> {
+        // join_all polls the futures in their order, and the first poll sends the frame.
+        let declared = join_all(self.queues.iter().map(|queue| queue.declare(channel)));
+        let results = tokio::time::timeout(DECLARE_TIMEOUT, declared)
+            .await
+            .map_err(|_| BrokerError::Failed {
+                at: at.to_owned(),
+                reason: format!("the queues were not declared within {DECLARE_TIMEOUT:?}"),
+            })?;
+        match results.into_iter().find_map(Result::err) {
+            None => Ok(()),
+            Some(error) => Err(BrokerError::from_lapin(at, &error)),
+        }
+    }
+}
+
+impl Queue {
+    async fn declare(&self, channel: &Channel) -> lapin::Result<()> {
+        let arguments: BTreeMap<ShortString, AMQPValue> = self
+            .arguments
+            .iter()
+            .map(|(name, value)| ((*name).into(), value.into()))
+            .collect();
+        let options = QueueDeclareOptions {
+            durable: true,
+            ..QueueDeclareOptions::default()
+        };
+        // Names fit: Topology::new has checked the longest.
+        let name = ShortString::from(&*self.name);
+        channel
+            .queue_declare(name, options, FieldTable::from(arguments))
+            .await?;
+        Ok(())
+    }
+}
+
+/// A queue that keeps its messages however often they are delivered.
+fn kept(name: &Arc<str>, queue_type: QueueType) -> Queue {
+    let arguments = match queue_type {
+        QueueType::Quorum => vec![
+            ("x-queue-type", text("quorum")),
+            ("x-delivery-limit", HeaderValue::Int(DELIVERY_LIMIT)),
+        ],
+        // Classic queues know no delivery limit.
+        QueueType::Classic => vec![("x-queue-type", text("classic"))],
+    };
+    Queue {
+        name: name.clone(),
+        arguments,
+    }
+}
+
+/// Dead letters of a quorum queue are kept until the target has confirmed them; this needs
+/// `reject-publish`, else the broker silently falls back to losing them at a crash.
+fn dead_letters_to(target: &str, from: QueueType) -> Vec<(&'static str, HeaderValue)> {
+    let mut arguments = vec![
+        ("x-dead-letter-exchange", text("")),
+        ("x-dead-letter-routing-key", text(target)),
+    ];
+    if from == QueueType::Quorum {
+        arguments.push(("x-dead-letter-strategy", text("at-least-once")));
+        arguments.push(("x-overflow", text("reject-publish")));
+    }
+    arguments
+}
+
+fn text(value: &str) -> HeaderValue {
+    HeaderValue::Text(value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn topology(queue_type: QueueType) -> Topology {
+        Topology::new("jobs", queue_type, &Ladder::new(Duration::from_secs(300)))
+            .expect("the name is fine")
+    }
+
+    fn arguments(topology: &Topology, name: &str) -> Vec<String> {
+        let queue = topology.queues.iter().find(|queue| &*queue.name == name);
+        let mut lines: Vec<String> = queue
+            .unwrap_or_else(|| panic!("{name} is not declared"))
+            .arguments
+            .iter()
+            .map(|(name, value)| match value {
+                HeaderValue::Text(text) => format!("{name}={text}"),
+                HeaderValue::Int(n) => format!("{name}={n}"),
+            })
+            .collect();
+        lines.sort();
+        lines
+    }
+
+    #[test]
+    fn quorum_queues_lose_nothing() {
+        let topology = topology(QueueType::Quorum);
+        assert_eq!(topology.queues.len(), 4 + 102 + 8);
+        for name in ["jobs", "jobs.due", "jobs.recheck"] {
+            assert_eq!(
+                arguments(&topology, name),
+                [
+                    "x-dead-letter-exchange=",
+                    "x-dead-letter-routing-key=jobs.dead",
+                    "x-dead-letter-strategy=at-least-once",
+                    "x-delivery-limit=1000000",
+                    "x-overflow=reject-publish",
+                    "x-queue-type=quorum"
+                ]
+            );
+        }
+        assert_eq!(
+            arguments(&topology, "jobs.dead"),
+            ["x-delivery-limit=1000000", "x-queue-type=quorum"]
+        );
+    }
+
+    #[test]
+    fn lanes_are_quorum_queues_beside_classic_work_queues() {
+        let topology = topology(QueueType::Classic);
+        assert_eq!(
+            arguments(&topology, "jobs.due"),
+            [
+                "x-dead-letter-exchange=",
+                "x-dead-letter-routing-key=jobs.dead",
+                "x-queue-type=classic"
+            ]
+        );
+        for (lane, target, ttl) in [
+            ("jobs.delay.50-300000x8.50", "jobs.due", 50),
+            ("jobs.delay.50-300000x8.300000", "jobs.due", 300_000),
+            (
+                "jobs.delay.50-300000x8.recheck-150000",
+                "jobs.recheck",
+                150_000,
+            ),
+        ] {
+            assert_eq!(
+                arguments(&topology, lane),
+                [
+                    "x-dead-letter-exchange=".to_owned(),
+                    format!("x-dead-letter-routing-key={target}"),
+                    "x-dead-letter-strategy=at-least-once".to_owned(),
+                    format!("x-message-ttl={ttl}"),
+                    "x-overflow=reject-publish".to_owned(),
+                    "x-queue-type=quorum".to_owned(),
+                ]
+            );
+        }
+    }
+
+    #[test]
+    fn a_name_that_does_not_fit_is_refused() {
+        let ladder = Ladder::new(Duration::from_secs(300));
+        for name in ["", &"q".repeat(MAX_WORK_QUEUE_BYTES + 1)] {
+            let made = Topology::new(name, QueueType::Quorum, &ladder);
+            assert_eq!(made, Err(BrokerError::QueueName(name.len())));
+        }
+    }
+}

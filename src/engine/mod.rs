@@ -175,8 +175,7 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
             Report::Moved(results) => scheduler.moved(now, results),
             Report::Late(key) => scheduler.late(key),
             Report::Finished(key, outcome, took) => {
-                self.metrics.ran(took);
-                scheduler.finished(now, key, outcome);
+                scheduler.finished(now, key, took, outcome);
             }
         }
     }

@@ -2,6 +2,7 @@
 //! It knows jobs by their keys only.
 
 use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
 
 use crate::engine::action::Key;
 use crate::engine::budget;
@@ -20,6 +21,8 @@ struct State {
     running: usize,
     /// By its last answer only a permit of the concurrency is missing.
     starved: bool,
+    /// When the next of its jobs that are sent round for want of a permit may have one.
+    next_permit: Duration,
     /// It stands in the rotation.
     queued: bool,
 }
@@ -179,12 +182,58 @@ impl Queues {
         self.forget_idle(tenant);
     }
 
+    /// Whether [`Queues::take_surplus`] may find anything.
+    pub fn has_surplus(&self) -> bool {
+        let keep = self.most_of_tenant();
+        self.tenants
+            .values()
+            .any(|state| state.starved && state.ready() > keep)
+    }
+
+    fn most_of_tenant(&self) -> usize {
+        (self.prefetch / HELD_SHARE_OF_TENANT).max(1)
+    }
+
+    /// Jobs that wait for a permit, are more than one tenant may keep in memory, and are `stale` (they have waited
+    /// for long): taken out, so that they do not fill the prefetch. Each comes with the time when it may have a
+    /// permit if each needs one for `took` and the tenant has the share that it has while others wait.
+    pub fn take_surplus(
+        &mut self,
+        now: Duration,
+        took: Duration,
+        stale: impl Fn(Key) -> bool,
+    ) -> Vec<(Key, Duration)> {
+        let keep = self.most_of_tenant();
+        let share = u32::try_from(self.concurrency.div_ceil(2)).unwrap_or(u32::MAX);
+        let mut surplus = Vec::new();
+        for state in self.tenants.values_mut().filter(|state| state.starved) {
+            let mut keys = Vec::new();
+            // The last to come are the first to go: who stays, stays in order.
+            while state.ready() > keep
+                && let Some(&key) = state.fresh.back().or(state.due.back())
+                && stale(key)
+            {
+                if state.fresh.pop_back().is_none() {
+                    state.due.pop_back();
+                }
+                keys.push(key);
+            }
+            self.ready -= keys.len();
+            state.next_permit = state.next_permit.max(now);
+            for key in keys.into_iter().rev() {
+                state.next_permit += took / share;
+                surplus.push((key, state.next_permit));
+            }
+        }
+        surplus
+    }
+
     /// Room to hold one more job of `tenant`? Held jobs are at most half of the prefetch, and an eighth for
     /// one tenant. `true`: it is counted as held.
     pub fn try_hold(&mut self, tenant: &Tenant) -> bool {
+        let most = self.most_of_tenant();
         let state = self.tenants.entry(tenant.clone()).or_default();
-        let room = self.held < (self.prefetch / HELD_SHARE).max(1)
-            && state.held < (self.prefetch / HELD_SHARE_OF_TENANT).max(1);
+        let room = self.held < (self.prefetch / HELD_SHARE).max(1) && state.held < most;
         if room {
             state.held += 1;
             self.held += 1;
@@ -316,6 +365,37 @@ mod tests {
         assert_eq!(each, [2, 2, 2, 2, 0]);
         queues.release(&tenant("a"));
         assert_eq!(held(&mut queues, "e"), 1);
+    }
+
+    #[test]
+    fn what_waits_too_long_for_a_permit_makes_room_in_order() {
+        let mut queues = Queues::new(4, 16);
+        let a = tenant("a");
+        fill(&mut queues, "a", 0..6);
+        let second = Duration::from_secs(1);
+        assert_eq!(
+            queues.take_surplus(second, second, |_| true),
+            [],
+            "it lacks no permit"
+        );
+        queues.set_starved(&a, true);
+        assert_eq!(
+            queues.take_surplus(second, second, |_| false),
+            [],
+            "nobody waited for long"
+        );
+        let surplus = queues.take_surplus(second, second, |_| true);
+        let at = |halves: u32| second + second / 2 * halves;
+        assert_eq!(
+            surplus,
+            [
+                (Key(2), at(1)),
+                (Key(3), at(2)),
+                (Key(4), at(3)),
+                (Key(5), at(4))
+            ]
+        );
+        assert_eq!(queues.ready(), 2);
     }
 
     #[test]

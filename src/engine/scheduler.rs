@@ -62,6 +62,8 @@ enum Phase {
 #[derive(Debug)]
 struct Entry {
     tag: Tag,
+    /// When it arrived.
+    since: Duration,
     claims: Claims,
     message: Message,
     phase: Phase,
@@ -92,6 +94,9 @@ pub struct Scheduler {
     last_ask: Option<Duration>,
     gate_pause: Option<Duration>,
     gate_backoff: Reconnect,
+    /// What a call of the handler takes, on average lately.
+    usual_run: Duration,
+    next_surplus: Duration,
     /// The store's clock and when it was read.
     clock: Option<(u64, Duration)>,
     draining: bool,
@@ -119,6 +124,8 @@ impl Scheduler {
             last_ask: None,
             gate_pause: None,
             gate_backoff: Reconnect::default(),
+            usual_run: Duration::ZERO,
+            next_surplus: Duration::ZERO,
             clock: None,
             draining: false,
             actions: Vec::new(),
@@ -198,6 +205,7 @@ impl Scheduler {
                         key,
                         Entry {
                             tag,
+                            since: now,
                             claims,
                             message,
                             phase,
@@ -264,6 +272,7 @@ impl Scheduler {
                 self.arrange(now, key, End::Due);
             }
         }
+        self.send_surplus_round(now);
         self.ask(now);
         let in_memory = self.entries.len() + self.moves.len();
         self.metrics
@@ -274,7 +283,31 @@ impl Scheduler {
     pub fn next_tick(&self, now: Duration) -> Option<Duration> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let ask = self.wants_to_ask().then(|| self.ask_allowed_at());
-        timer.into_iter().chain(ask).min().map(|at| at.max(now))
+        let surplus = self.queues.has_surplus().then_some(self.next_surplus);
+        timer
+            .into_iter()
+            .chain(ask)
+            .chain(surplus)
+            .min()
+            .map(|at| at.max(now))
+    }
+
+    /// A tenant whose jobs have room in their limit, but wait for a permit of the concurrency for longer than
+    /// `hold`, may not fill the prefetch with them: all but an eighth of it come back later.
+    fn send_surplus_round(&mut self, now: Duration) {
+        if now < self.next_surplus || self.draining {
+            return;
+        }
+        self.next_surplus = now + self.settings.hold.max(LEAD);
+        let (entries, hold) = (&self.entries, self.settings.hold);
+        let stale = |key| {
+            entries
+                .get(&key)
+                .is_some_and(|e: &Entry| e.since + hold < now)
+        };
+        for (key, at) in self.queues.take_surplus(now, self.usual_run, stale) {
+            self.postpone(now, key, at.saturating_sub(now).max(hold));
+        }
     }
 
     fn wants_to_ask(&self) -> bool {
@@ -448,7 +481,7 @@ impl Scheduler {
         held
     }
 
-    /// Sends the job through a lane, to be asked for anew after `wait`, without a place in the line.
+    /// Sends the job through a lane, to be asked for anew after `wait`.
     fn postpone(&mut self, now: Duration, key: Key, wait: Duration) {
         let Some(entry) = self.entries.get(&key) else {
             return;
@@ -456,7 +489,7 @@ impl Scheduler {
         // Known here: a job that ran was admitted by an answer, and others wait in `unclocked`.
         let store_now = self.store_now(now).unwrap_or_default();
         let not_before = store_now.saturating_add(millis(wait));
-        let headers = headers::postponed(entry.claims.attempt, not_before, millis(wait));
+        let headers = headers::postponed(&entry.claims, not_before, millis(wait));
         self.send_round(key, wait, headers);
     }
 

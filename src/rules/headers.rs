@@ -1,6 +1,7 @@
 //! The headers that a job carries on its way, and what they say.
 
 use crate::rules::decision::Ticket;
+use crate::rules::job::Claims;
 use crate::rules::limit::Limit;
 
 /// Units of the limit that a job uses; set by its publisher.
@@ -59,10 +60,7 @@ pub fn waiting(
     let remaining = u64::from(limit.max()).saturating_sub(count);
     vec![
         (ATTEMPT, HeaderValue::Int(i64::from(attempt))),
-        (
-            TICKET,
-            HeaderValue::Text(format!("{}:{}", ticket.generation, ticket.place)),
-        ),
+        ticket_header(ticket),
         (POLICY, HeaderValue::Text(policy)),
         (LIMIT, HeaderValue::Int(i64::from(limit.max()))),
         (REMAINING, int(remaining)),
@@ -71,13 +69,20 @@ pub fn waiting(
     ]
 }
 
-/// What a job carries that is to be asked for anew, but not before a time.
-pub fn postponed(attempt: u32, not_before_ms: u64, wait_ms: u64) -> Headers {
-    vec![
-        (ATTEMPT, HeaderValue::Int(i64::from(attempt))),
+/// What a job carries that is to be asked for anew, but not before a time; it keeps its place.
+pub fn postponed(claims: &Claims, not_before_ms: u64, wait_ms: u64) -> Headers {
+    let mut headers = vec![
+        (ATTEMPT, HeaderValue::Int(i64::from(claims.attempt))),
         (NOT_BEFORE, int(not_before_ms)),
         (RETRY_AFTER, int(wait_ms.div_ceil(1000))),
-    ]
+    ];
+    headers.extend(claims.ticket.map(ticket_header));
+    headers
+}
+
+fn ticket_header(ticket: Ticket) -> (&'static str, HeaderValue) {
+    let Ticket { generation, place } = ticket;
+    (TICKET, HeaderValue::Text(format!("{generation}:{place}")))
 }
 
 /// What a dead letter carries.

@@ -178,7 +178,7 @@ fn a_job_with_room_is_asked_for_run_and_acked() {
         desk.now - MS + Duration::from_millis(25),
         "half a guard from the question"
     );
-    desk.scheduler.finished(desk.now, *key, Outcome::Done);
+    desk.scheduler.finished(desk.now, *key, MS, Outcome::Done);
     assert_eq!(desk.actions().acked, [1]);
     assert!(desk.scheduler.is_idle());
 }
@@ -297,7 +297,7 @@ fn a_job_without_a_permit_waits_in_memory_until_one_is_free() {
         None,
         "no busy loop while it waits"
     );
-    desk.scheduler.finished(desk.now, key, Outcome::Done);
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     assert_eq!(desk.step(MS).asked[0].budget, 1);
 }
 
@@ -326,7 +326,7 @@ fn a_failed_job_takes_a_lane_with_its_attempt_and_in_the_end_becomes_a_dead_lett
     };
     let mut key = desk.start_one();
     for attempt in 2..=3 {
-        desk.scheduler.finished(desk.now, key, retry());
+        desk.scheduler.finished(desk.now, key, MS, retry());
         let (moving, outgoing) = desk.actions().published.remove(0);
         assert!(outgoing.queue.starts_with("jobs.delay."));
         assert_eq!(
@@ -352,7 +352,7 @@ fn a_failed_job_takes_a_lane_with_its_attempt_and_in_the_end_becomes_a_dead_lett
         assert_eq!(i64::from(started.1.attempt), attempt);
         key = started.0;
     }
-    desk.scheduler.finished(desk.now, key, retry());
+    desk.scheduler.finished(desk.now, key, MS, retry());
     let (_, dead) = desk.actions().published.remove(0);
     assert_eq!(&*dead.queue, "jobs.dead");
     let reason = dead.message.header("x-sluicegate-reason");
@@ -365,7 +365,7 @@ fn a_snooze_uses_no_attempt() {
     let key = desk.start_one();
     let after = Duration::from_secs(30);
     desk.scheduler
-        .finished(desk.now, key, Outcome::Snooze { after });
+        .finished(desk.now, key, MS, Outcome::Snooze { after });
     let (_, outgoing) = desk.actions().published.remove(0);
     assert_eq!(
         outgoing.message.header("x-sluicegate-attempt"),
@@ -381,6 +381,7 @@ fn a_throttled_job_closes_its_tenant_and_asks_again_with_the_same_attempt() {
     desk.scheduler.finished(
         desk.now,
         key,
+        MS,
         Outcome::Throttled {
             after,
             reason: "429".into(),
@@ -428,12 +429,12 @@ fn a_lost_session_is_forgotten_and_never_acked() {
     desk.scheduler.session_down();
     desk.scheduler.moved(desk.now, vec![(moving, Ok(()))]);
     desk.scheduler
-        .finished(desk.now, running[0].0, Outcome::Done);
+        .finished(desk.now, running[0].0, MS, Outcome::Done);
     desk.scheduler.session_up(2);
     let reject = Outcome::Reject {
         reason: "no".into(),
     };
-    desk.scheduler.finished(desk.now, running[1].0, reject);
+    desk.scheduler.finished(desk.now, running[1].0, MS, reject);
     let done = desk.step(Duration::from_secs(60));
     assert!(done.acked.is_empty() && done.published.is_empty() && done.asked.is_empty());
     assert!(desk.scheduler.is_idle());
@@ -452,13 +453,36 @@ fn held_jobs_are_bounded_and_what_is_more_takes_a_lane() {
 }
 
 #[test]
+fn jobs_that_wait_long_for_a_permit_do_not_fill_the_prefetch() {
+    let mut desk = Desk::new(2);
+    desk.deliver(Source::Fresh, &["a"; 80]);
+    let answers = [vec![START, START], vec![CAPACITY; 78]].concat();
+    let running = desk.answer(MS, vec![answers]).dispatched;
+    assert!(
+        desk.step(MS * 490).published.is_empty(),
+        "a short wait is no reason"
+    );
+    let surplus = desk.step(Duration::from_secs(1)).published;
+    assert_eq!(surplus.len(), 68, "an eighth of the prefetch of 80 stays");
+    assert!(
+        surplus
+            .iter()
+            .all(|(_, out)| out.queue.starts_with("jobs.delay."))
+    );
+    let (key, took) = (running[0].0, Duration::from_secs(2));
+    desk.scheduler.finished(desk.now, key, took, Outcome::Done);
+    let asked = desk.step(MS * 5).asked;
+    assert_eq!((asked[0].budget, asked[0].asks.len()), (1, 10));
+}
+
+#[test]
 fn a_draining_worker_takes_nothing_new() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();
     desk.scheduler.drain();
     assert!(desk.deliver(Source::Fresh, &["a"]).asked.is_empty());
     assert!(!desk.scheduler.is_idle());
-    desk.scheduler.finished(desk.now, key, Outcome::Done);
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     assert_eq!(desk.actions().acked, [1]);
     assert!(desk.scheduler.is_idle());
 }

@@ -45,9 +45,11 @@ impl Scheduler {
         }
     }
 
-    /// The handler's verdict on a job that [`Action::Dispatch`] started.
-    pub fn finished(&mut self, now: Duration, key: Key, outcome: Outcome) {
+    /// The handler's verdict on a job that [`Action::Dispatch`] started, and how long it took.
+    pub fn finished(&mut self, now: Duration, key: Key, took: Duration, outcome: Outcome) {
         self.metrics.dispatched(&outcome);
+        self.metrics.ran(took);
+        self.usual_run = (self.usual_run * 15 + took) / 16;
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
@@ -91,9 +93,13 @@ impl Scheduler {
                 let (id, wait_ms) = (entry.message.id(), millis(wait));
                 info!(job.id = id, %tenant, attempt, wait_ms, reason, "failed: tried again later");
                 entry.claims.attempt += 1;
+                entry.claims.ticket = None;
                 self.postpone(now, key, wait);
             }
-            Outcome::Snooze { after } => self.postpone(now, key, after),
+            Outcome::Snooze { after } => {
+                entry.claims.ticket = None;
+                self.postpone(now, key, after);
+            }
             Outcome::Reject { reason } => self.bury(key, "rejected", &reason),
         }
     }

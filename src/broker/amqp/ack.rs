@@ -1,0 +1,198 @@
+//! Acks: coalesced, pipelined, never for another session.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use futures_util::FutureExt;
+use lapin::Channel;
+use lapin::options::BasicAckOptions;
+
+use crate::broker::{Source, Tag};
+
+/// One `basic.ack`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Frame {
+    tag: u64,
+    /// All outstanding tags up to and with `tag`.
+    multiple: bool,
+}
+
+/// The tags of one channel that were delivered and not acked.
+#[derive(Debug, Default)]
+struct Outstanding(BTreeSet<u64>);
+
+impl Outstanding {
+    fn delivered(&mut self, tag: u64) {
+        self.0.insert(tag);
+    }
+
+    /// Settles `tags` (unknown and repeated ones are ignored) and returns the acks to send, in this order:
+    /// one for all that lie below every outstanding tag, and one for each of the others.
+    ///
+    /// A tag is acked once, and a multiple ack names a tag that was not acked before: the broker closes
+    /// the channel on an unknown one.
+    fn settle(&mut self, tags: impl IntoIterator<Item = u64>) -> Vec<Frame> {
+        let mut settled: Vec<u64> = (tags.into_iter())
+            .filter(|tag| self.0.remove(tag))
+            .collect();
+        settled.sort_unstable();
+        let below = match self.0.first() {
+            Some(first) => settled.partition_point(|tag| tag < first),
+            None => settled.len(),
+        };
+        let (front, others) = settled.split_at(below);
+        let mut frames = Vec::with_capacity(others.len() + 1);
+        frames.extend(front.last().map(|&tag| Frame {
+            tag,
+            multiple: front.len() > 1,
+        }));
+        frames.extend(others.iter().map(|&tag| Frame {
+            tag,
+            multiple: false,
+        }));
+        frames
+    }
+}
+
+/// A consumer's channel and what is outstanding on it.
+#[derive(Debug)]
+struct Line {
+    source: Source,
+    channel: Channel,
+    outstanding: Outstanding,
+}
+
+#[derive(Debug)]
+struct Session {
+    number: u64,
+    lines: Vec<Line>,
+}
+
+/// The acks of the session that is up.
+#[derive(Debug, Default)]
+pub(super) struct Acks(Mutex<Option<Session>>);
+
+impl Acks {
+    fn lock(&self) -> MutexGuard<'_, Option<Session>> {
+        // A panic cannot leave a session half changed: each change is one call of a collection.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn begin(&self, number: u64, channels: impl IntoIterator<Item = (Source, Channel)>) {
+        let lines = channels
+            .into_iter()
+            .map(|(source, channel)| Line {
+                source,
+                channel,
+                outstanding: Outstanding::default(),
+            })
+            .collect();
+        *self.lock() = Some(Session { number, lines });
+    }
+
+    pub fn end(&self) {
+        *self.lock() = None;
+    }
+
+    pub fn is_up(&self) -> bool {
+        self.lock().is_some()
+    }
+
+    /// Notes deliveries, before anybody else knows of them.
+    pub fn delivered(&self, tags: impl IntoIterator<Item = Tag>) {
+        if let Some(session) = self.lock().as_mut() {
+            for tag in tags {
+                if let Some(line) = session.line(tag) {
+                    line.outstanding.delivered(tag.tag);
+                }
+            }
+        }
+    }
+
+    /// Hands the acks to the connection and does not wait: an ack has no answer, and one that is not
+    /// sent means that the session is lost and the broker delivers again. The lock is held meanwhile:
+    /// an ack that overtook another could name a tag that is acked already.
+    pub fn ack(&self, tags: &[Tag]) {
+        let mut held = self.lock();
+        let Some(session) = held.as_mut() else { return };
+        let number = session.number;
+        for line in &mut session.lines {
+            let ours = |tag: &&Tag| tag.session == number && tag.source == line.source;
+            let frames = line
+                .outstanding
+                .settle(tags.iter().filter(ours).map(|tag| tag.tag));
+            for Frame { tag, multiple } in frames {
+                let options = BasicAckOptions { multiple };
+                // The first poll queues the frame; what follows is only the news that it was written.
+                if let Some(Err(error)) = line.channel.basic_ack(tag, options).now_or_never() {
+                    tracing::debug!(%error, "an ack was not sent; the message comes again");
+                }
+            }
+        }
+    }
+}
+
+impl Session {
+    fn line(&mut self, tag: Tag) -> Option<&mut Line> {
+        let number = self.number;
+        (self.lines.iter_mut()).find(|line| tag.session == number && line.source == tag.source)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What a broker does with acks; it closes the channel on an unknown tag.
+    #[derive(Default)]
+    struct Channel(BTreeSet<u64>);
+
+    impl Channel {
+        fn receive(&mut self, frame: Frame) {
+            assert!(self.0.contains(&frame.tag), "{frame:?} is unknown");
+            if frame.multiple {
+                self.0 = self.0.split_off(&(frame.tag + 1));
+            } else {
+                self.0.remove(&frame.tag);
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_settled_in_order_takes_one_ack() {
+        let mut outstanding = Outstanding::default();
+        (1..=5).for_each(|tag| outstanding.delivered(tag));
+        let one = |tag, multiple| Frame { tag, multiple };
+        assert_eq!(outstanding.settle([2]), [one(2, false)]);
+        assert_eq!(outstanding.settle([3, 1, 5]), [one(3, true), one(5, false)]);
+        assert_eq!(outstanding.settle([4, 4, 9]), [one(4, false)]);
+        assert_eq!(outstanding.settle([4]), []);
+    }
+
+    proptest! {
+        /// `steps`: deliver so many, then settle those tags (by their position, known or not).
+        #[test]
+        fn the_broker_has_what_is_not_settled(
+            steps in prop::collection::vec((0_u64..20, prop::collection::vec(0_u64..120, 0..40)), 1..20),
+        ) {
+            let (mut outstanding, mut channel) = (Outstanding::default(), Channel::default());
+            let (mut next, mut expected) = (1, BTreeSet::new());
+            for (deliver, settle) in steps {
+                for tag in next..next + deliver {
+                    outstanding.delivered(tag);
+                    channel.0.insert(tag);
+                    expected.insert(tag);
+                }
+                next += deliver;
+                let settled = settle.iter().filter(|tag| expected.remove(tag)).count();
+                let frames = outstanding.settle(settle);
+                prop_assert!(frames.len() <= settled);
+                frames.into_iter().for_each(|frame| channel.receive(frame));
+                prop_assert_eq!(&channel.0, &expected);
+                prop_assert_eq!(&outstanding.0, &expected);
+            }
+        }
+    }
+}

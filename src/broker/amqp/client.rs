@@ -1,0 +1,132 @@
+//! A connection for one command: it fails fast, with a typed error, and never reconnects.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapin::Channel;
+use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions};
+use lapin::types::{FieldTable, ShortString};
+use tokio::sync::Mutex;
+
+use super::connection::{Link, Target};
+use super::publish::ConfirmChannel;
+use crate::broker::topology::Topology;
+use crate::broker::{BrokerError, Message, Outgoing, PublishError};
+use crate::config;
+use crate::rules::lanes::{Ladder, QueueNames};
+
+/// For all confirms of one [`Client::publish`].
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(30);
+/// The connection's name in the broker's tools.
+const NAME: &str = "sluicegate command";
+
+/// What `publish` and `dead` use. All queues exist once it is connected.
+pub struct Client {
+    topology: Topology,
+    publisher: Mutex<ConfirmChannel>,
+    reader: Channel,
+    link: Link,
+}
+
+/// A message that was fetched. Unless it is acked by its tag, it goes back when the client closes.
+#[derive(Debug)]
+pub struct Fetched {
+    /// For [`Client::ack`].
+    pub tag: u64,
+    /// The message.
+    pub message: Message,
+    /// How many are left behind it.
+    pub left: u32,
+}
+
+impl Client {
+    /// Connects once and declares the queues.
+    ///
+    /// # Errors
+    /// [`BrokerError`] says what is wrong, where, and what to do.
+    pub async fn connect(amqp: &config::Amqp, ladder: &Ladder) -> Result<Self, BrokerError> {
+        let target = Target::parse(&amqp.url)?;
+        let topology = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
+        let link = Link::open(&target, NAME).await?;
+        let reader = link.channel().await?;
+        topology.declare(&reader, &target.at).await?;
+        Ok(Self {
+            publisher: Mutex::new(ConfirmChannel::open(&link).await?),
+            topology,
+            reader,
+            link,
+        })
+    }
+
+    /// The queues' names.
+    pub fn names(&self) -> &QueueNames {
+        &self.topology.names
+    }
+
+    /// Publishes `batch` (mandatory, persistent) and waits for all confirms; results in its order.
+    ///
+    /// # Errors
+    /// [`BrokerError`]: the connection failed, or the confirms did not come in time; nothing is known
+    /// of any message of the batch then.
+    pub async fn publish(
+        &self,
+        batch: &[Outgoing],
+    ) -> Result<Vec<Result<(), PublishError>>, BrokerError> {
+        let mut channel = self.publisher.lock().await;
+        match tokio::time::timeout(CONFIRM_TIMEOUT, channel.publish(batch)).await {
+            Ok(result) => result.map_err(|error| self.link.target.error(&error)),
+            Err(_) if self.link.blocked() => Err((self.link.target).failed(
+                "it blocks publishing (a memory or disk alarm); see rabbitmq-diagnostics alarms",
+            )),
+            Err(_) => {
+                Err((self.link.target).failed(format!("no confirms within {CONFIRM_TIMEOUT:?}")))
+            }
+        }
+    }
+
+    /// The next message of `queue`, unacked; `None`: there is none.
+    ///
+    /// # Errors
+    /// [`BrokerError`]: there is no such queue, or the connection failed.
+    pub async fn get(&self, queue: &Arc<str>) -> Result<Option<Fetched>, BrokerError> {
+        let getting = (self.reader).basic_get(self.name(queue)?, BasicGetOptions::default());
+        let got = self.link.target.rpc("basic.get", getting).await?;
+        Ok(got.map(|got| Fetched {
+            tag: got.delivery.delivery_tag,
+            left: got.message_count,
+            message: Message::from_lapin(got.delivery),
+        }))
+    }
+
+    /// Acks one fetched message: it is gone.
+    ///
+    /// # Errors
+    /// [`BrokerError`]: the connection failed; the message goes back to its queue.
+    pub async fn ack(&self, tag: u64) -> Result<(), BrokerError> {
+        let acking = self.reader.basic_ack(tag, BasicAckOptions::default());
+        self.link.target.rpc("basic.ack", acking).await
+    }
+
+    /// How many messages are ready in `queue`.
+    ///
+    /// # Errors
+    /// [`BrokerError`]: there is no such queue, or the connection failed.
+    pub async fn depth(&self, queue: &Arc<str>) -> Result<u32, BrokerError> {
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        let asking = (self.reader).queue_declare(self.name(queue)?, options, FieldTable::default());
+        let found = self.link.target.rpc("queue.declare", asking).await?;
+        Ok(found.message_count())
+    }
+
+    /// Closes; what was fetched and not acked goes back to its queue.
+    pub async fn close(self) {
+        self.link.close().await;
+    }
+
+    fn name(&self, queue: &str) -> Result<ShortString, BrokerError> {
+        ShortString::try_new(queue).map_err(|_| BrokerError::QueueName(queue.len()))
+    }
+}

@@ -1,0 +1,227 @@
+//! One connection: opened, used and closed within bounded time.
+
+use std::fmt;
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::{Stream, StreamExt};
+use lapin::tcp::OwnedTLSConfig;
+use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::{AsyncTcpStream, Channel, Connection, ConnectionProperties};
+
+use crate::broker::BrokerError;
+use crate::config::SecretUrl;
+
+/// For name lookup, TCP, TLS and the AMQP handshake together.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// For one request and its answer.
+pub(super) const RPC_TIMEOUT: Duration = Duration::from_secs(10);
+/// For a clean close, before the socket is shut.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(3);
+/// Seconds; a peer that is silent for two of them is given up. The server may ask for less.
+const HEARTBEAT: u16 = 10;
+
+/// Where to connect to.
+#[derive(Clone)]
+pub(super) struct Target {
+    uri: AMQPUri,
+    /// The URL without its password, for errors.
+    pub at: String,
+}
+
+impl fmt::Debug for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.at)
+    }
+}
+
+impl Target {
+    /// # Errors
+    /// [`BrokerError::Url`], which never holds the URL itself.
+    pub fn parse(url: &SecretUrl) -> Result<Self, BrokerError> {
+        let parsed = url::Url::parse(url.expose()).map_err(|e| BrokerError::Url(e.to_string()))?;
+        if !["amqp", "amqps"].contains(&parsed.scheme()) {
+            let scheme = parsed.scheme();
+            return Err(BrokerError::Url(format!("the scheme is {scheme}")));
+        }
+        let mut uri: AMQPUri = url
+            .expose()
+            .parse()
+            .map_err(|_| BrokerError::Url("it is not readable".to_owned()))?;
+        // The parser takes an IPv6 address for a missing host, and that for localhost.
+        if let Some(url::Host::Ipv6(host)) = parsed.host() {
+            uri.authority.host = host.to_string();
+        }
+        uri.query.heartbeat.get_or_insert(HEARTBEAT);
+        let at = url.to_string();
+        Ok(Self { uri, at })
+    }
+
+    pub fn failed(&self, reason: impl Into<String>) -> BrokerError {
+        BrokerError::Failed {
+            at: self.at.clone(),
+            reason: reason.into(),
+        }
+    }
+
+    pub fn error(&self, error: &lapin::Error) -> BrokerError {
+        BrokerError::from_lapin(&self.at, error)
+    }
+
+    /// The answer of `request`, in time.
+    pub async fn rpc<T>(
+        &self,
+        what: &str,
+        request: impl Future<Output = lapin::Result<T>>,
+    ) -> Result<T, BrokerError> {
+        match tokio::time::timeout(RPC_TIMEOUT, request).await {
+            Ok(result) => result.map_err(|error| self.error(&error)),
+            Err(_) => Err(self.failed(format!("no answer to {what} within {RPC_TIMEOUT:?}"))),
+        }
+    }
+}
+
+/// A second handle of the connection's socket. `lapin` cannot give up a handshake that hangs or a
+/// connection that is blocked: its thread would stay for as long as the peer is silent. Shutting the
+/// socket ends it.
+#[derive(Clone, Default)]
+struct Socket(Arc<Mutex<Option<TcpStream>>>);
+
+impl Socket {
+    fn hold(&self, socket: &impl AsFd) -> io::Result<()> {
+        let socket = TcpStream::from(socket.as_fd().try_clone_to_owned()?);
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(socket);
+        Ok(())
+    }
+}
+
+/// Shuts the socket when it is dropped.
+struct ShutOnDrop(Socket);
+
+impl Drop for ShutOnDrop {
+    fn drop(&mut self) {
+        let held = (self.0.0.lock().unwrap_or_else(PoisonError::into_inner)).take();
+        if let Some(socket) = held {
+            // An error means that it is shut already.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// An open connection. Dropped without [`Link::close`], its socket is shut at once.
+pub(super) struct Link {
+    connection: Connection,
+    pub target: Target,
+    _socket: ShutOnDrop,
+}
+
+impl Link {
+    /// Connects; `name` is shown by the broker's tools.
+    pub async fn open(target: &Target, name: &str) -> Result<Self, BrokerError> {
+        let socket = ShutOnDrop(Socket::default());
+        let properties = ConnectionProperties::default().with_connection_name(name.into());
+        let connecting = connect(target.uri.clone(), properties, socket.0.clone());
+        match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
+            Ok(Ok(connection)) => Ok(Self {
+                connection,
+                target: target.clone(),
+                _socket: socket,
+            }),
+            Ok(Err(error)) => Err(target.error(&error)),
+            Err(_) => Err(BrokerError::Unreachable {
+                at: target.at.clone(),
+                reason: format!("no answer within {CONNECT_TIMEOUT:?}"),
+            }),
+        }
+    }
+
+    pub async fn channel(&self) -> Result<Channel, BrokerError> {
+        let opening = self.connection.create_channel();
+        self.target.rpc("channel.open", opening).await
+    }
+
+    /// The broker takes no publishes at the moment (a memory or disk alarm).
+    pub fn blocked(&self) -> bool {
+        self.connection.status().blocked()
+    }
+
+    pub fn connected(&self) -> bool {
+        self.connection.status().connected()
+    }
+
+    /// Waits for the connection's error; meanwhile logs when the broker blocks and unblocks it. May be
+    /// called once for a connection: the events go to one listener.
+    pub async fn failure(&self, name: &str) -> BrokerError {
+        let mut events = std::pin::pin!(self.connection.events_listener());
+        while let Some(event) = next(&mut events).await {
+            match event {
+                lapin::Event::Error(error) => return self.target.error(&error),
+                lapin::Event::ConnectionBlocked(reason) => {
+                    tracing::warn!(connection = name, %reason, "RabbitMQ blocks publishing");
+                }
+                lapin::Event::ConnectionUnblocked => {
+                    tracing::info!(connection = name, "RabbitMQ takes publishes again");
+                }
+                _ => {}
+            }
+        }
+        self.target.failed("the connection ended")
+    }
+
+    /// Says goodbye, as far as the peer listens.
+    pub async fn close(self) {
+        // A blocked connection writes nothing, not even its close.
+        if self.connected() && !self.blocked() {
+            let closing = self.connection.close(200, "closed".into());
+            match tokio::time::timeout(CLOSE_TIMEOUT, closing).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::debug!(%error, "closing the connection failed"),
+                Err(_) => tracing::debug!("the connection was not closed within {CLOSE_TIMEOUT:?}"),
+            }
+        }
+    }
+}
+
+async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
+    stream.next().await
+}
+
+async fn connect(
+    uri: AMQPUri,
+    properties: ConnectionProperties,
+    socket: Socket,
+) -> lapin::Result<Connection> {
+    let runtime = lapin::runtime::default_runtime()?;
+    Connection::connector(
+        uri,
+        runtime,
+        async move |uri: AMQPUri, runtime| {
+            let host = (uri.authority.host.as_str(), uri.authority.port);
+            // This runs on the connection's own thread, which must not outlive the timeout either.
+            let connecting = async {
+                let addresses: Vec<SocketAddr> = tokio::net::lookup_host(host).await?.collect();
+                let stream = AsyncTcpStream::connect(&runtime, addresses).await?;
+                if let AsyncTcpStream::Plain(stream) = &stream {
+                    socket.hold(stream.get_ref())?;
+                }
+                match uri.scheme {
+                    AMQPScheme::AMQP => Ok(stream),
+                    AMQPScheme::AMQPS => {
+                        let tls = OwnedTLSConfig::default();
+                        stream.into_tls(&uri.authority.host, tls.as_ref()).await
+                    }
+                }
+            };
+            let timeout = || io::Error::from(io::ErrorKind::TimedOut);
+            tokio::time::timeout(CONNECT_TIMEOUT, connecting)
+                .await
+                .unwrap_or_else(|_| Err(timeout()))
+                .map_err(lapin::Error::from)
+        },
+        properties,
+    )
+    .await
+}

@@ -1,0 +1,231 @@
+//! The consuming connection: declares, consumes, gathers what has arrived, and is renewed for ever.
+
+use std::collections::VecDeque;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use futures_util::{StreamExt, future};
+use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
+use lapin::types::FieldTable;
+use lapin::{Channel, Consumer};
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+
+use super::Shared;
+use super::connection::Link;
+use super::supervise::Attempts;
+use crate::broker::{BrokerError, Delivery, Event, Message, Source, Tag};
+
+/// Deliveries of one source in one event.
+const GATHER: usize = 128;
+/// The recheck queue's share of the prefetch: 1 / this.
+const RECHECK_SHARE: u16 = 8;
+/// The queues are declared again at most once in this time.
+const HEAL_PAUSE: Duration = Duration::from_secs(1);
+/// The connection's name in logs and in the broker's tools.
+const NAME: &str = "sluicegate consume";
+
+/// Keeps a session up until the broker is closed or stopped.
+pub(super) async fn supervise(shared: Arc<Shared>, events: mpsc::Sender<Event>) {
+    // However this task ends, nobody waits for its deliveries any more.
+    let _stopped = shared.stopped.clone().drop_guard();
+    let mut attempts = Attempts::new(NAME);
+    let mut session = 1;
+    loop {
+        let began = Instant::now();
+        let ended = run(&shared, session, &events).await;
+        let was_up = shared.acks.is_up();
+        shared.acks.end();
+        let Err(error) = ended else { return };
+        session += u64::from(was_up);
+        if attempts.failed(&error, began) || was_up {
+            let reason = error.to_string();
+            tokio::select! {
+                () = shared.closed.cancelled() => return,
+                sent = events.send(Event::Down { reason }) => if sent.is_err() { return },
+            }
+        }
+        if !attempts.pause(&shared.stop).await {
+            return;
+        }
+    }
+}
+
+/// One session. `Ok`: it was closed as asked.
+async fn run(
+    shared: &Shared,
+    session: u64,
+    events: &mpsc::Sender<Event>,
+) -> Result<(), BrokerError> {
+    let opening = async {
+        let link = Link::open(&shared.target, NAME).await?;
+        let taps = open_taps(shared, &link).await?;
+        Ok::<_, BrokerError>((link, taps))
+    };
+    let (link, taps) = tokio::select! {
+        () = shared.stop.cancelled() => return Ok(()),
+        opened = opening => opened?,
+    };
+    let result = consume(shared, &link, taps, session, events).await;
+    link.close().await;
+    result
+}
+
+/// A consumer and where its deliveries come from.
+struct Tap {
+    source: Source,
+    channel: Channel,
+    consumer: Consumer,
+}
+
+/// Declares the queues and begins to consume.
+async fn open_taps(shared: &Shared, link: &Link) -> Result<Vec<Tap>, BrokerError> {
+    declare(shared, link).await?;
+    let names = &shared.topology.names;
+    let (main, rechecks) = (shared.prefetch, (shared.prefetch / RECHECK_SHARE).max(1));
+    // In the order in which they are gathered: what is due comes first.
+    Ok(vec![
+        open_tap(link, Source::Due, &names.due, main).await?,
+        open_tap(link, Source::Fresh, &names.fresh, main).await?,
+        open_tap(link, Source::Recheck, &names.recheck, rechecks).await?,
+    ])
+}
+
+/// Moves deliveries to the engine until the session ends.
+async fn consume(
+    shared: &Shared,
+    link: &Link,
+    mut taps: Vec<Tap>,
+    session: u64,
+    events: &mpsc::Sender<Event>,
+) -> Result<(), BrokerError> {
+    let channels = taps.iter().map(|tap| (tap.source, tap.channel.clone()));
+    shared.acks.begin(session, channels);
+    tracing::info!(session, queue = %shared.topology.names.fresh, "consuming");
+
+    let mut waiting = VecDeque::from([Event::Up { session }]);
+    let mut failure = pin!(link.failure(NAME));
+    let mut healing = pin!(heal(shared, link));
+    let mut stopped = false;
+    loop {
+        tokio::select! {
+            biased;
+            () = shared.closed.cancelled() => return Ok(()),
+            () = shared.stop.cancelled(), if !stopped => {
+                stop(link, &taps).await?;
+                stopped = true;
+                waiting.clear();
+                shared.stopped.cancel();
+            }
+            error = &mut failure => return Err(error),
+            error = &mut healing => return Err(error),
+            permit = events.reserve(), if !waiting.is_empty() => match (permit, waiting.pop_front()) {
+                (Ok(permit), Some(event)) => permit.send(event),
+                // The engine is gone.
+                (Err(_), _) => return Ok(()),
+                (Ok(_), None) => {}
+            },
+            gathered = gather(&mut taps, session), if waiting.is_empty() && !stopped => {
+                let batch = gathered.map_err(|reason| match reason {
+                    Some(error) => link.target.error(&error),
+                    None => link.target.failed("the broker cancelled a consumer: a queue was deleted or moved"),
+                })?;
+                shared.acks.delivered(batch.iter().map(|delivery| delivery.tag));
+                waiting.push_back(Event::Deliveries(batch));
+            }
+        }
+    }
+}
+
+async fn open_tap(
+    link: &Link,
+    source: Source,
+    queue: &str,
+    prefetch: u16,
+) -> Result<Tap, BrokerError> {
+    let target = &link.target;
+    let channel = link.channel().await?;
+    let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
+    target.rpc("basic.qos", qos).await?;
+    let options = BasicConsumeOptions::default();
+    let consume = channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
+    let consumer = target.rpc("basic.consume", consume).await?;
+    Ok(Tap {
+        source,
+        channel,
+        consumer,
+    })
+}
+
+/// What has arrived, at least one delivery. `Err(None)`: the broker cancelled a consumer.
+///
+/// `lapin` reports a channel's error or a cancel once and then stays silent for ever, so both end the
+/// session; what was gathered beside them is delivered again.
+async fn gather(taps: &mut [Tap], session: u64) -> Result<Vec<Delivery>, Option<lapin::Error>> {
+    future::poll_fn(|cx| {
+        let mut batch = Vec::new();
+        for tap in &mut *taps {
+            for _ in 0..GATHER {
+                match tap.consumer.poll_next_unpin(cx) {
+                    Poll::Pending => break,
+                    Poll::Ready(None) => return Poll::Ready(Err(None)),
+                    Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(Some(error))),
+                    Poll::Ready(Some(Ok(delivery))) => {
+                        batch.push(taken(tap.source, session, delivery));
+                    }
+                }
+            }
+        }
+        if batch.is_empty() {
+            Poll::Pending
+        } else {
+            Poll::Ready(Ok(batch))
+        }
+    })
+    .await
+}
+
+fn taken(source: Source, session: u64, delivery: lapin::message::Delivery) -> Delivery {
+    Delivery {
+        source,
+        tag: Tag {
+            session,
+            source,
+            tag: delivery.delivery_tag,
+        },
+        redelivered: delivery.redelivered,
+        message: Message::from_lapin(delivery),
+    }
+}
+
+/// Cancels the consumers; what `lapin` still holds of them goes back when the session ends.
+async fn stop(link: &Link, taps: &[Tap]) -> Result<(), BrokerError> {
+    let cancels = taps.iter().map(|tap| {
+        let options = BasicCancelOptions::default();
+        (tap.channel).basic_cancel(tap.consumer.tag(), options)
+    });
+    let cancelled = future::try_join_all(cancels);
+    link.target.rpc("basic.cancel", cancelled).await?;
+    Ok(())
+}
+
+async fn declare(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
+    let channel = link.channel().await?;
+    shared.topology.declare(&channel, &shared.target.at).await?;
+    let closing = channel.close(200, "declared".into());
+    link.target.rpc("channel.close", closing).await
+}
+
+/// Declares the queues again whenever a publish was returned; ends with the first error.
+async fn heal(shared: &Shared, link: &Link) -> BrokerError {
+    loop {
+        shared.heal.notified().await;
+        tracing::warn!("a publish found no queue; declaring all queues again");
+        if let Err(error) = declare(shared, link).await {
+            return error;
+        }
+        tokio::time::sleep(HEAL_PAUSE).await;
+    }
+}

@@ -1,0 +1,153 @@
+//! RabbitMQ through `lapin`.
+//!
+//! Two connections, each with a supervisor that reconnects for ever: one consumes and acks, one
+//! publishes. When the broker blocks publishers (a memory or disk alarm), consuming and acking go on.
+//! `lapin`'s own recovery is not used: it neither reports what is stale nor fails fast, and it replays
+//! consumers and publishes behind our back.
+
+mod ack;
+mod client;
+mod connection;
+mod consume;
+mod publish;
+mod supervise;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+pub use client::{Client, Fetched};
+
+use crate::broker::topology::Topology;
+use crate::broker::{Broker, BrokerError, Event, Outgoing, PublishError, Tag};
+use crate::config;
+use crate::rules::lanes::{Ladder, QueueNames};
+use ack::Acks;
+use connection::Target;
+use publish::Publisher;
+
+/// Events that wait for the engine. A batch of deliveries counts as one; the prefetch bounds them all.
+const EVENTS: usize = 16;
+/// For `close` as a whole, beyond the limits of its steps.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection to RabbitMQ that renews itself.
+///
+/// [`AmqpBroker::start`] never waits: what happens is told by events. A command that should fail fast
+/// uses [`Client`].
+#[derive(Debug)]
+pub struct AmqpBroker {
+    publisher: Publisher,
+    shared: Arc<Shared>,
+    supervisors: std::sync::Mutex<Vec<JoinHandle<()>>>,
+}
+
+/// What the supervisors and the handle share.
+#[derive(Debug)]
+struct Shared {
+    target: Target,
+    topology: Topology,
+    prefetch: u16,
+    acks: Acks,
+    /// A publish was returned: a queue is missing.
+    heal: tokio::sync::Notify,
+    /// Take no more deliveries.
+    stop: CancellationToken,
+    /// No delivery comes any more.
+    stopped: CancellationToken,
+    /// End everything.
+    closed: CancellationToken,
+}
+
+impl AmqpBroker {
+    /// Connects in the background, for ever, and declares the queues of `amqp.queue` and `ladder` anew
+    /// in each session. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// Only what needs no server to be seen: the URL or the queue's name cannot be used.
+    pub fn start(
+        amqp: &config::Amqp,
+        ladder: &Ladder,
+    ) -> Result<(Self, mpsc::Receiver<Event>), BrokerError> {
+        let shared = Arc::new(Shared {
+            target: Target::parse(&amqp.url)?,
+            topology: Topology::new(&amqp.queue, amqp.queue_type, ladder)?,
+            prefetch: amqp.prefetch.max(1),
+            acks: Acks::default(),
+            heal: tokio::sync::Notify::new(),
+            stop: CancellationToken::new(),
+            stopped: CancellationToken::new(),
+            closed: CancellationToken::new(),
+        });
+        let (events, receiver) = mpsc::channel(EVENTS);
+        let (publisher, requests) = Publisher::new();
+        let supervisors = std::sync::Mutex::new(vec![
+            tokio::spawn(consume::supervise(shared.clone(), events)),
+            tokio::spawn(publish::supervise(shared.clone(), requests)),
+        ]);
+        let broker = Self {
+            publisher,
+            shared,
+            supervisors,
+        };
+        Ok((broker, receiver))
+    }
+
+    /// Connects once, declares the queues, and closes: for `check`.
+    ///
+    /// # Errors
+    /// [`BrokerError`] says what is wrong, where, and what to do.
+    pub async fn probe(amqp: &config::Amqp, ladder: &Ladder) -> Result<(), BrokerError> {
+        Client::connect(amqp, ladder).await?.close().await;
+        Ok(())
+    }
+
+    /// The queues' names.
+    pub fn names(&self) -> &QueueNames {
+        &self.shared.topology.names
+    }
+}
+
+impl Broker for AmqpBroker {
+    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
+        self.publisher.publish(batch).await
+    }
+
+    async fn ack(&self, tags: Vec<Tag>) {
+        self.shared.acks.ack(&tags);
+    }
+
+    async fn stop_consuming(&self) {
+        self.shared.stop.cancel();
+        let stopped = self.shared.stopped.cancelled();
+        if tokio::time::timeout(CLOSE_TIMEOUT, stopped).await.is_err() {
+            tracing::warn!("consuming was not stopped within {CLOSE_TIMEOUT:?}");
+        }
+    }
+
+    async fn close(&self) {
+        self.shared.stop.cancel();
+        self.shared.closed.cancel();
+        let supervisors: Vec<_> = {
+            let mut held = self.supervisors.lock().unwrap_or_else(|e| e.into_inner());
+            held.drain(..).collect()
+        };
+        for mut supervisor in supervisors {
+            match tokio::time::timeout(CLOSE_TIMEOUT, &mut supervisor).await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::error!(%error, "a connection's task failed"),
+                Err(_) => supervisor.abort(),
+            }
+        }
+    }
+}
+
+/// Without [`Broker::close`] the tasks end, too, and the connections with them.
+impl Drop for AmqpBroker {
+    fn drop(&mut self) {
+        self.shared.closed.cancel();
+    }
+}

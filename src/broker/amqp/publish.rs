@@ -1,0 +1,343 @@
+//! The publishing connection: batches with a barrier, confirms, and what came back.
+//!
+//! `lapin` 4.12.3 attributes returned messages to the wrong publish when confirms come in bulk, and swaps
+//! confirms when several tasks publish on one channel. So each channel has one task, a batch waits for
+//! all of its confirms, and a returned message is recognised by its queue and its id, not by the
+//! confirm that it came with.
+
+use std::collections::HashSet;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::ShortString;
+use lapin::{Channel, Confirmation, PublisherConfirm};
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout, timeout_at};
+
+use super::Shared;
+use super::connection::Link;
+use super::supervise::Attempts;
+use crate::broker::{BrokerError, Outgoing, PublishError};
+
+/// Channels that publish, each with its own task.
+const CHANNELS: usize = 2;
+/// Messages in one batch.
+const BATCH: usize = 256;
+/// Bytes of bodies in one batch, give or take one message.
+const BATCH_BYTES: usize = 4 << 20;
+/// Messages that wait for a batch; more wait with their callers.
+const WAITING: usize = 1024;
+/// For all confirms of a batch.
+const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
+/// For a caller: its message waits for a batch and for the confirms.
+const PUBLISH_TIMEOUT: Duration = Duration::from_secs(15);
+/// Between a channel's error and the next one.
+const CHANNEL_PAUSE: Duration = Duration::from_millis(200);
+/// The connection's name in logs and in the broker's tools.
+const NAME: &str = "sluicegate publish";
+
+type Answer = Result<(), PublishError>;
+
+/// A message that waits for its batch. A dropped `reply` reads as a lost connection.
+#[derive(Debug)]
+struct Request {
+    outgoing: Outgoing,
+    reply: oneshot::Sender<Answer>,
+}
+
+/// The requests' end, kept over all sessions.
+pub(super) struct Requests(Mutex<mpsc::Receiver<Request>>);
+
+/// Hands messages to the publishing tasks.
+#[derive(Debug)]
+pub(super) struct Publisher(mpsc::Sender<Request>);
+
+impl Publisher {
+    pub fn new() -> (Self, Arc<Requests>) {
+        let (sender, receiver) = mpsc::channel(WAITING);
+        (Self(sender), Arc::new(Requests(Mutex::new(receiver))))
+    }
+
+    pub async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Answer> {
+        let deadline = Instant::now() + PUBLISH_TIMEOUT;
+        let mut replies = Vec::with_capacity(batch.len());
+        for outgoing in batch {
+            let (reply, answer) = oneshot::channel();
+            // In both failures the request is dropped, and with it the reply: that is the answer.
+            let sending = self.0.send(Request { outgoing, reply });
+            let _ = timeout_at(deadline, sending).await;
+            replies.push(answer);
+        }
+        let mut answers = Vec::with_capacity(replies.len());
+        for reply in replies {
+            answers.push(match timeout_at(deadline, reply).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(_)) => Err(down("it was lost or closed before the confirm")),
+                Err(_) => Err(down("no confirm in time")),
+            });
+        }
+        answers
+    }
+}
+
+fn down(reason: &str) -> PublishError {
+    PublishError::Down(reason.to_owned())
+}
+
+/// Keeps a session up until the broker is closed.
+pub(super) async fn supervise(shared: Arc<Shared>, requests: Arc<Requests>) {
+    let mut attempts = Attempts::new(NAME);
+    loop {
+        let began = Instant::now();
+        let ended = run(&shared, &requests).await;
+        requests.fail_waiting().await;
+        let Err(error) = ended else { break };
+        attempts.failed(&error, began);
+        if !attempts.pause(&shared.closed).await {
+            break;
+        }
+    }
+    requests.close().await;
+}
+
+/// One session. `Ok`: it was closed as asked.
+async fn run(shared: &Arc<Shared>, requests: &Arc<Requests>) -> Result<(), BrokerError> {
+    let open = async {
+        let link = Arc::new(Link::open(&shared.target, NAME).await?);
+        let mut tasks = JoinSet::new();
+        for _ in 0..CHANNELS {
+            let channel = ConfirmChannel::open(&link).await?;
+            tasks.spawn(publish(
+                channel,
+                link.clone(),
+                shared.clone(),
+                requests.clone(),
+            ));
+        }
+        Ok::<_, BrokerError>((link, tasks))
+    };
+    let (link, mut tasks) = tokio::select! {
+        () = shared.closed.cancelled() => return Ok(()),
+        opened = open => opened?,
+    };
+    let result = tokio::select! {
+        () = shared.closed.cancelled() => Ok(()),
+        error = link.failure(NAME) => Err(error),
+        ended = tasks.join_next() => match ended {
+            Some(Ok(error)) => Err(error),
+            Some(Err(error)) => Err(link.target.failed(format!("a publishing task failed: {error}"))),
+            None => Ok(()),
+        },
+    };
+    tasks.shutdown().await;
+    if let Some(link) = Arc::into_inner(link) {
+        link.close().await;
+    }
+    result
+}
+
+/// Publishes batch after batch on one channel; ends with the connection.
+async fn publish(
+    mut channel: ConfirmChannel,
+    link: Arc<Link>,
+    shared: Arc<Shared>,
+    requests: Arc<Requests>,
+) -> BrokerError {
+    while let Some(batch) = requests.next_batch().await {
+        let (batch, replies): (Vec<_>, Vec<_>) =
+            batch.into_iter().map(|r| (r.outgoing, r.reply)).unzip();
+        let mut replies = Some(replies);
+        let mut answer = |answers: Vec<Answer>| {
+            for (reply, answer) in replies.take().into_iter().flatten().zip(answers) {
+                // The caller may have given up.
+                let _ = reply.send(answer);
+            }
+        };
+        let result = {
+            let mut confirming = pin!(channel.publish(&batch));
+            loop {
+                match timeout(CONFIRM_TIMEOUT, &mut confirming).await {
+                    Ok(result) => break result,
+                    // Blocked: the callers are told, and the batch stays in flight until the alarm
+                    // ends. The next one has to wait for it anyway, and a new connection would be
+                    // blocked, too.
+                    Err(_) if link.blocked() => {
+                        answer(vec![Err(down("RabbitMQ blocks publishing")); batch.len()]);
+                    }
+                    Err(_) => {
+                        let late = format!("no confirms within {CONFIRM_TIMEOUT:?}");
+                        answer(vec![Err(down(&late)); batch.len()]);
+                        return link.target.failed(late);
+                    }
+                }
+            }
+        };
+        match result {
+            Ok(answers) => {
+                if answers.contains(&Err(PublishError::Returned)) {
+                    shared.heal.notify_one();
+                }
+                answer(answers);
+            }
+            Err(error) => {
+                let error = link.target.error(&error);
+                answer(vec![Err(down(&error.to_string())); batch.len()]);
+                tokio::time::sleep(CHANNEL_PAUSE).await;
+                // A message that the broker refuses by closing the channel costs its batch, not the
+                // connection.
+                if !link.connected() {
+                    return error;
+                }
+                tracing::warn!(%error, "a publishing channel was closed; opening another");
+                channel = match ConfirmChannel::open(&link).await {
+                    Ok(channel) => channel,
+                    Err(error) => return error,
+                };
+            }
+        }
+    }
+    link.target.failed("closed")
+}
+
+impl Requests {
+    /// What waits, at most a batch, at least one; `None`: closed. The tasks take turns.
+    async fn next_batch(&self) -> Option<Vec<Request>> {
+        let mut receiver = self.0.lock().await;
+        loop {
+            let mut next = Some(receiver.recv().await?);
+            let (mut batch, mut bytes) = (Vec::new(), 0);
+            while let Some(request) = next {
+                // A caller that gave up will publish again; its copy would only be a duplicate.
+                if !request.reply.is_closed() {
+                    bytes += request.outgoing.message.body.len();
+                    batch.push(request);
+                }
+                let more = batch.len() < BATCH && bytes < BATCH_BYTES;
+                next = more.then(|| receiver.try_recv().ok()).flatten();
+            }
+            if !batch.is_empty() {
+                return Some(batch);
+            }
+        }
+    }
+
+    /// What waited when the session ended is answered by being dropped.
+    async fn fail_waiting(&self) {
+        let mut receiver = self.0.lock().await;
+        // At most what was there: callers may add more meanwhile, for the next session.
+        for _ in 0..receiver.len() {
+            drop(receiver.try_recv());
+        }
+    }
+
+    async fn close(&self) {
+        let mut receiver = self.0.lock().await;
+        receiver.close();
+        while receiver.try_recv().is_ok() {}
+    }
+}
+
+/// A channel in confirm mode. `&mut` keeps it to one batch at a time.
+pub(super) struct ConfirmChannel(Channel);
+
+impl ConfirmChannel {
+    pub async fn open(link: &Link) -> Result<Self, BrokerError> {
+        let channel = link.channel().await?;
+        let selecting = channel.confirm_select(ConfirmSelectOptions::default());
+        link.target.rpc("confirm.select", selecting).await?;
+        Ok(Self(channel))
+    }
+
+    /// Publishes `batch` and waits for all of its confirms; the caller bounds the time. On an error the
+    /// channel is gone, and nothing is known of any message of the batch.
+    pub async fn publish(&mut self, batch: &[Outgoing]) -> lapin::Result<Vec<Answer>> {
+        let sends: Vec<_> = batch.iter().map(|outgoing| self.send(outgoing)).collect();
+        let mut answers = Vec::with_capacity(batch.len());
+        let mut confirms = Vec::with_capacity(batch.len());
+        for send in sends {
+            match send {
+                Some(send) => confirms.push(Some(send.written().await?)),
+                None => confirms.push(None),
+            }
+        }
+        let mut returned = HashSet::new();
+        for confirm in confirms {
+            let Some(confirm) = confirm else {
+                answers.push(Err(PublishError::Returned));
+                continue;
+            };
+            let confirm = confirm.await?;
+            answers.push(match &confirm {
+                Confirmation::Ack(_) => Ok(()),
+                Confirmation::Nack(_) => Err(PublishError::Nacked),
+                // The channel is in confirm mode, so this is no confirm.
+                Confirmation::NotRequested => Err(down("the channel does not confirm")),
+            });
+            if let Some(message) = confirm.take_message() {
+                let id = message.properties.message_id().clone();
+                returned.insert((message.delivery.routing_key, id));
+            }
+        }
+        if !returned.is_empty() {
+            for (outgoing, answer) in batch.iter().zip(&mut answers) {
+                let id = outgoing.message.properties.message_id().clone();
+                if short(&outgoing.queue).is_some_and(|queue| returned.contains(&(queue, id))) {
+                    *answer = Err(PublishError::Returned);
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Hands a message to the connection at once, so that messages go out in the order of the calls.
+    /// `None`: no queue can have this name.
+    fn send<'a>(&'a self, outgoing: &'a Outgoing) -> Option<Send<'a>> {
+        let queue = short(&outgoing.queue)?;
+        let options = BasicPublishOptions {
+            mandatory: true,
+            immediate: false,
+        };
+        let message = &outgoing.message;
+        let properties = message.properties.clone().with_delivery_mode(2);
+        let mut sending =
+            Box::pin(
+                self.0
+                    .basic_publish("".into(), queue, options, &message.body, properties),
+            );
+        // The first poll queues the frames; who waits for them to be written polls again.
+        Some(
+            match sending
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+            {
+                Poll::Ready(result) => Send::Written(result),
+                Poll::Pending => Send::Queued(sending),
+            },
+        )
+    }
+}
+
+/// A message on its way to the socket.
+enum Send<'a> {
+    Queued(
+        Pin<Box<dyn Future<Output = lapin::Result<PublisherConfirm>> + core::marker::Send + 'a>>,
+    ),
+    Written(lapin::Result<PublisherConfirm>),
+}
+
+impl Send<'_> {
+    async fn written(self) -> lapin::Result<PublisherConfirm> {
+        match self {
+            Self::Queued(sending) => sending.await,
+            Self::Written(result) => result,
+        }
+    }
+}
+
+fn short(queue: &str) -> Option<ShortString> {
+    ShortString::try_new(queue).ok()
+}

@@ -1,0 +1,112 @@
+//! When to try again, and when to say so.
+
+use std::time::Duration;
+
+use backoff::ExponentialBackoff;
+use backoff::backoff::Backoff;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::broker::BrokerError;
+
+/// The first pause, on average.
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+/// The longest pause, on average.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+/// A session that lived this long was a good one: the pauses begin anew.
+const GOOD_SESSION: Duration = Duration::from_secs(10);
+/// How often an unchanged failure is logged again.
+const REMIND: Duration = Duration::from_secs(60);
+
+/// Paces the attempts of one connection and logs its failures: each new one at once, an old one once a
+/// minute.
+pub(super) struct Attempts {
+    connection: &'static str,
+    pauses: ExponentialBackoff,
+    logged: Option<(BrokerError, Instant)>,
+}
+
+impl Attempts {
+    pub fn new(connection: &'static str) -> Self {
+        let pauses = ExponentialBackoff {
+            current_interval: FIRST_PAUSE,
+            initial_interval: FIRST_PAUSE,
+            multiplier: 2.0,
+            max_interval: LONGEST_PAUSE,
+            max_elapsed_time: None,
+            ..ExponentialBackoff::default()
+        };
+        Self {
+            connection,
+            pauses,
+            logged: None,
+        }
+    }
+
+    /// Notes a failure of an attempt or session that began at `began`. Is it news?
+    pub fn failed(&mut self, error: &BrokerError, began: Instant) -> bool {
+        if began.elapsed() >= GOOD_SESSION {
+            self.pauses.reset();
+            self.logged = None;
+        }
+        let same = self.logged.as_ref().filter(|(last, _)| last == error);
+        if same.is_some_and(|(_, at)| at.elapsed() < REMIND) {
+            return false;
+        }
+        let news = same.is_none();
+        tracing::warn!(connection = self.connection, %error, "no session; trying again");
+        self.logged = Some((error.clone(), Instant::now()));
+        news
+    }
+
+    /// Waits before the next attempt; false: `end` came first.
+    pub async fn pause(&mut self, end: &CancellationToken) -> bool {
+        let pause = self.pauses.next_backoff().unwrap_or(LONGEST_PAUSE);
+        tokio::select! {
+            () = end.cancelled() => false,
+            () = tokio::time::sleep(pause) => true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(reason: &str) -> BrokerError {
+        BrokerError::Failed {
+            at: "amqp://h".to_owned(),
+            reason: reason.to_owned(),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_grow_to_their_bound_and_begin_anew_after_a_good_session() {
+        let mut attempts = Attempts::new("test");
+        let end = CancellationToken::new();
+        let mut total = Duration::ZERO;
+        for _ in 0..20 {
+            let began = Instant::now();
+            assert!(attempts.pause(&end).await);
+            assert!(began.elapsed() <= LONGEST_PAUSE * 2);
+            total += began.elapsed();
+        }
+        assert!(total > LONGEST_PAUSE * 5, "{total:?}");
+        let began = Instant::now();
+        tokio::time::advance(GOOD_SESSION).await;
+        attempts.failed(&refused("x"), began);
+        let began = Instant::now();
+        attempts.pause(&end).await;
+        assert!(began.elapsed() <= FIRST_PAUSE * 2);
+        end.cancel();
+        assert!(!attempts.pause(&end).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_failure_is_news_once() {
+        let mut attempts = Attempts::new("test");
+        assert!(attempts.failed(&refused("a"), Instant::now()));
+        assert!(!attempts.failed(&refused("a"), Instant::now()));
+        assert!(attempts.failed(&refused("b"), Instant::now()));
+    }
+}

@@ -1,0 +1,181 @@
+//! Why there is no session with the broker: typed, in one line, without secrets.
+
+use lapin::ErrorKind;
+
+/// Why connecting or declaring failed. Each text says what is wrong, where, and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum BrokerError {
+    /// `amqp.url` is no AMQP URL. The URL itself is not shown: it may hold a password.
+    #[error("amqp.url: {0}; write amqp://USER:PASSWORD@HOST:PORT/VHOST, amqps:// for TLS")]
+    Url(String),
+    /// `amqp.queue` makes names that AMQP does not allow.
+    #[error("amqp.queue: the name has {0} bytes; at most {max} are allowed", max = crate::rules::lanes::MAX_WORK_QUEUE_BYTES)]
+    QueueName(usize),
+    /// Nobody answers there, or not in time.
+    #[error(
+        "RabbitMQ at {at} can't be reached: {reason}; see that it runs and that amqp.url is right"
+    )]
+    Unreachable {
+        /// The URL, redacted.
+        at: String,
+        /// What happened.
+        reason: String,
+    },
+    /// 403 at the login.
+    #[error("RabbitMQ at {at} refused the login: check the user and the password in amqp.url")]
+    Credentials {
+        /// The URL, redacted.
+        at: String,
+    },
+    /// 530: the virtual host does not exist, or the user may not enter it.
+    #[error(
+        "RabbitMQ at {at} refused the virtual host: {reason}; create it, permit it to the user, or correct amqp.url"
+    )]
+    Vhost {
+        /// The URL, redacted.
+        at: String,
+        /// The broker's text.
+        reason: String,
+    },
+    /// 403 at a queue.
+    #[error(
+        "RabbitMQ at {at} forbids it: {reason}; give the user configure, write and read permission for the queue and those named after it"
+    )]
+    Forbidden {
+        /// The URL, redacted.
+        at: String,
+        /// The broker's text.
+        reason: String,
+    },
+    /// 406: a queue exists with other arguments.
+    #[error(transparent)]
+    QueueDiffers(#[from] QueueDiffers),
+    /// Any other refusal, and a session that ended.
+    #[error("RabbitMQ at {at}: {reason}")]
+    Failed {
+        /// The URL, redacted.
+        at: String,
+        /// What happened.
+        reason: String,
+    },
+}
+
+/// A queue that exists with other arguments than ours.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the queue '{queue}' exists with {argument} = {found}, but {argument} = {wanted} is wanted: {}", self.advice())]
+pub struct QueueDiffers {
+    /// The queue's name.
+    pub queue: String,
+    /// The argument, such as `x-message-ttl` or `durable`.
+    pub argument: String,
+    /// What the existing queue has.
+    pub found: String,
+    /// What we declare.
+    pub wanted: String,
+}
+
+impl QueueDiffers {
+    /// Reads the broker's 406 text: `PRECONDITION_FAILED - inequivalent arg 'A' for queue 'Q' in vhost
+    /// 'V': received X but current is Y`. It may be cut off at 255 bytes; what is missing reads `?`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (_, rest) = text.split_once("inequivalent arg '")?;
+        let (argument, rest) = rest.split_once("' for queue '")?;
+        let (queue, rest) = rest.split_once("' in vhost '").unwrap_or((rest, ""));
+        let (_, values) = rest.split_once("': received ").unwrap_or(("", ""));
+        let (wanted, found) = values
+            .split_once(" but current is ")
+            .unwrap_or((values, ""));
+        Some(Self {
+            queue: queue.to_owned(),
+            argument: argument.to_owned(),
+            found: plain(found),
+            wanted: plain(wanted),
+        })
+    }
+
+    fn advice(&self) -> String {
+        let delete = "delete the queue once it is empty, or use another amqp.queue";
+        if self.argument == "x-queue-type" && ["classic", "quorum"].contains(&self.found.as_str()) {
+            format!("set amqp.queue-type: {}, {delete}", self.found)
+        } else {
+            delete.to_owned()
+        }
+    }
+}
+
+/// `the value '5' of type 'signedint'` and `'5'` read `5`; `none` stays.
+fn plain(value: &str) -> String {
+    let value = value.strip_prefix("the value ").unwrap_or(value);
+    let value = value.split("' of type '").next().unwrap_or(value);
+    let value = value.trim_matches('\'');
+    if value.is_empty() { "?" } else { value }.to_owned()
+}
+
+impl BrokerError {
+    /// What `error` means for the server at `at` (a redacted URL).
+    pub(crate) fn from_lapin(at: &str, error: &lapin::Error) -> Self {
+        let at = at.to_owned();
+        let ErrorKind::ProtocolError(refusal) = error.kind() else {
+            let reason = error.to_string();
+            return if error.is_io_error() {
+                Self::Unreachable { at, reason }
+            } else {
+                Self::Failed { at, reason }
+            };
+        };
+        let reason = refusal.get_message().to_string();
+        match refusal.get_id() {
+            403 if reason.contains("Login was refused") => Self::Credentials { at },
+            403 => Self::Forbidden { at, reason },
+            530 if reason.contains("vhost") => Self::Vhost { at, reason },
+            406 => match QueueDiffers::parse(&reason) {
+                Some(differs) => differs.into(),
+                None => Self::Failed { at, reason },
+            },
+            _ => Self::Failed { at, reason },
+        }
+    }
+
+    /// Waiting alone does not help: somebody has to change the configuration or the server.
+    pub fn is_misconfiguration(&self) -> bool {
+        !matches!(self, Self::Unreachable { .. } | Self::Failed { .. })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_brokers_406_is_read() {
+        for (text, line) in [
+            (
+                "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'jobs.delay.50' in vhost '/': received the value '5' of type 'signedint' but current is the value '6' of type 'signedint'",
+                "the queue 'jobs.delay.50' exists with x-message-ttl = 6, but x-message-ttl = 5 is wanted: delete the queue once it is empty, or use another amqp.queue",
+            ),
+            (
+                "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'jobs' in vhost 'v': received the value 'quorum' of type 'longstr' but current is the value 'classic' of type 'longstr'",
+                "the queue 'jobs' exists with x-queue-type = classic, but x-queue-type = quorum is wanted: set amqp.queue-type: classic, delete the queue once it is empty, or use another amqp.queue",
+            ),
+            (
+                "PRECONDITION_FAILED - inequivalent arg 'durable' for queue 'jobs' in vhost '/': received 'true' but current is 'false'",
+                "the queue 'jobs' exists with durable = false, but durable = true is wanted: delete the queue once it is empty, or use another amqp.queue",
+            ),
+            (
+                "PRECONDITION_FAILED - inequivalent arg 'x-delivery-limit' for queue 'jobs' in vhost '/': received the value '1' of type 'signedint' but current is none",
+                "the queue 'jobs' exists with x-delivery-limit = none, but x-delivery-limit = 1 is wanted: delete the queue once it is empty, or use another amqp.queue",
+            ),
+            (
+                "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'cut off...",
+                "the queue 'cut off...' exists with x-message-ttl = ?, but x-message-ttl = ? is wanted: delete the queue once it is empty, or use another amqp.queue",
+            ),
+        ] {
+            let read = QueueDiffers::parse(text).map(|differs| differs.to_string());
+            assert_eq!(read.as_deref(), Some(line));
+        }
+        assert_eq!(
+            QueueDiffers::parse("PRECONDITION_FAILED - unknown delivery tag 1"),
+            None
+        );
+    }
+}
