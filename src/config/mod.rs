@@ -12,14 +12,11 @@ mod value;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-<<<<<<< HEAD
-pub use crate::rules::job::TenantField;
-=======
 pub use error::{ConfigErrors, Origin, Problem};
 pub use keys::{KEYS, Key, env_name};
 pub use secret::SecretUrl;
 
->>>>>>> config
+pub use crate::rules::job::TenantField;
 use crate::rules::limit::Limit;
 
 /// The file that is read when none is named.
