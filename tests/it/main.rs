@@ -4,3 +4,4 @@ mod broker_bed;
 mod config;
 mod scheduler;
 mod servers;
+mod tidy;
