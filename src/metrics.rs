@@ -216,6 +216,7 @@ impl Metrics {
             Outcome::Retry { .. } => "retry",
             Outcome::Snooze { .. } => "snooze",
             Outcome::Throttled { .. } => "throttled",
+            Outcome::Late => "late",
             Outcome::Reject { .. } => "reject",
         };
         self.dispatches.get_or_create(&Ended { outcome }).inc();

@@ -42,14 +42,13 @@ pub struct Key(pub(super) u64);
 pub enum Action {
     /// Ask the gate for all of these in one round trip, then call [`super::scheduler::Scheduler::answered`].
     Ask(Vec<TenantAsk>),
-    /// Run the job, then call [`super::scheduler::Scheduler::finished`]; but if it can't be sent before `deadline` (time of the
-    /// scheduler), call [`super::scheduler::Scheduler::late`] instead.
+    /// Run the job, then call [`super::scheduler::Scheduler::finished`].
     Dispatch {
         /// The job's name here.
         key: Key,
         /// The job.
         job: Job,
-        /// Its permit is good until then.
+        /// Its permit is good until then (time of the scheduler).
         deadline: Duration,
     },
     /// Publish, then call [`super::scheduler::Scheduler::moved`] with the result of each.

@@ -25,7 +25,7 @@ use crate::engine::action::{Action, Key};
 use crate::engine::outage::Outage;
 use crate::engine::scheduler::Scheduler;
 use crate::gate::{Gate, GateError, TenantReply};
-use crate::handler::{Handler, Outcome};
+use crate::handler::{Handler, Outcome, Permit};
 use crate::metrics::Metrics;
 use crate::rules::job::Job;
 
@@ -62,7 +62,6 @@ enum Report {
     Answered(Result<Vec<TenantReply>, GateError>),
     Blocked(Key, Result<(), GateError>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
-    Late(Key),
     Finished(Key, Outcome, Duration),
 }
 
@@ -116,13 +115,12 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                     }
                 }
                 event = events.recv() => {
-                    let Some(mut event) = event else { break };
-                    for _ in 0..MOST_EVENTS {
+                    let Some(event) = event else { break };
+                    self.take_event(&mut scheduler, started.elapsed(), event);
+                    // Taken only when it is taken care of: a received event that is dropped is a lost job.
+                    for _ in 1..MOST_EVENTS {
+                        let Ok(event) = events.try_recv() else { break };
                         self.take_event(&mut scheduler, started.elapsed(), event);
-                        match events.try_recv() {
-                            Ok(another) => event = another,
-                            Err(_) => break,
-                        }
                     }
                 }
                 () = sleep_for(timer) => {}
@@ -173,7 +171,6 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
             }
             Report::Blocked(key, result) => scheduler.blocked(now, key, result),
             Report::Moved(results) => scheduler.moved(now, results),
-            Report::Late(key) => scheduler.late(key),
             Report::Finished(key, outcome, took) => {
                 scheduler.finished(now, key, took, outcome);
             }
@@ -210,7 +207,12 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                 }
                 Action::Dispatch { key, job, deadline } => {
                     let handler = Arc::clone(&self.handler);
-                    tasks.spawn(attempt(handler, key, job, started + deadline));
+                    tasks.spawn(attempt(
+                        handler,
+                        key,
+                        job,
+                        Permit::until(started + deadline),
+                    ));
                 }
             }
         }
@@ -221,12 +223,14 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
 }
 
 /// One call of the handler, if the permit is still good when this task gets to run.
-async fn attempt<H: Handler>(handler: Arc<H>, key: Key, job: Job, deadline: Instant) -> Report {
+async fn attempt<H: Handler>(handler: Arc<H>, key: Key, job: Job, permit: Permit) -> Report {
     let begun = Instant::now();
-    if begun > deadline {
-        return Report::Late(key);
+    if !permit.is_good() {
+        return Report::Finished(key, Outcome::Late, Duration::ZERO);
     }
-    let outcome = AssertUnwindSafe(handler.handle(&job)).catch_unwind().await;
+    let outcome = AssertUnwindSafe(handler.handle(&job, permit))
+        .catch_unwind()
+        .await;
     let outcome = outcome.unwrap_or_else(|_| Outcome::Retry {
         after: None,
         reason: "the handler panicked".to_owned(),

@@ -5,6 +5,8 @@ pub mod http;
 use std::future::Future;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::rules::job::Job;
 
 /// A handler's verdict on one attempt.
@@ -32,6 +34,8 @@ pub enum Outcome {
         /// For the log and `inspect`.
         reason: String,
     },
+    /// The permit ran out before anything was sent: the job asks for a new one. No attempt is used.
+    Late,
     /// Never: the job becomes a dead letter.
     Reject {
         /// Why, for `x-sluicegate-reason`.
@@ -39,8 +43,28 @@ pub enum Outcome {
     },
 }
 
-/// Does the work of one job. Each call has passed the gate once; a panic counts as [`Outcome::Retry`].
+/// The right to call the downstream once, now. The gate counted the call when it was asked; a call that is
+/// sent much later would fall into a window in which it was not counted.
+#[derive(Debug, Clone, Copy)]
+pub struct Permit {
+    send_by: Instant,
+}
+
+impl Permit {
+    /// A permit for a call that is sent until `send_by`.
+    pub fn until(send_by: Instant) -> Self {
+        Self { send_by }
+    }
+
+    /// Whether the call may still be sent. A handler that must prepare first (open a connection, say) looks
+    /// right before it sends, and answers [`Outcome::Late`] if not.
+    pub fn is_good(&self) -> bool {
+        Instant::now() <= self.send_by
+    }
+}
+
+/// Does the work of one job. A panic counts as [`Outcome::Retry`].
 pub trait Handler: Send + Sync + 'static {
-    /// Works on `job`. One call of the downstream at most: each call has cost one permit.
-    fn handle(&self, job: &Job) -> impl Future<Output = Outcome> + Send;
+    /// Works on `job`: one call of the downstream at most, which `permit` allows.
+    fn handle(&self, job: &Job, permit: Permit) -> impl Future<Output = Outcome> + Send;
 }

@@ -32,24 +32,13 @@ impl Scheduler {
         }
     }
 
-    /// A job's permit ran out before it could be sent: it asks again.
-    pub fn late(&mut self, key: Key) {
-        self.metrics.late_admission();
-        if let Some(entry) = self.entries.get(&key) {
-            self.queues.end(&entry.claims.tenant);
-            if entry.tag.session == self.session {
-                self.put_back(&[key]);
-            } else {
-                self.entries.remove(&key);
-            }
-        }
-    }
-
     /// The handler's verdict on a job that [`Action::Dispatch`] started, and how long it took.
     pub fn finished(&mut self, now: Duration, key: Key, took: Duration, outcome: Outcome) {
-        self.metrics.dispatched(&outcome);
-        self.metrics.ran(took);
-        self.usual_run = (self.usual_run * 15 + took) / 16;
+        if outcome != Outcome::Late {
+            self.metrics.dispatched(&outcome);
+            self.metrics.ran(took);
+            self.usual_run = (self.usual_run * 15 + took) / 16;
+        }
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
@@ -82,6 +71,10 @@ impl Scheduler {
             }
             _ if stale => {
                 self.entries.remove(&key);
+            }
+            Outcome::Late => {
+                self.metrics.late_admission();
+                self.put_back(&[key]);
             }
             Outcome::Retry { after, reason } => {
                 let jitter = self.random.random();
