@@ -15,8 +15,8 @@ pub enum Then {
     Close,
     /// Nothing, for ever.
     Hang,
-    /// The answer's last chunk, again and again until the client closes the connection.
-    Repeat(&'static [u8]),
+    /// Chunks of 64 KiB, until the client closes the connection.
+    Repeat,
 }
 
 /// A request as it came.
@@ -97,7 +97,7 @@ impl Downstream {
         self.requests.lock().expect("no thread panicked").clone()
     }
 
-    /// The bytes that [`Then::Repeat`] got rid of, once the client has closed the connection.
+    /// The bytes that [`Then::Repeat`] wrote, once the client has closed the connection.
     pub async fn repeated(&self) -> usize {
         loop {
             if let Some(bytes) = *self.repeated.lock().expect("no thread panicked") {
@@ -126,9 +126,10 @@ async fn serve(
             Then::Keep => {}
             Then::Close => break,
             Then::Hang => std::future::pending().await,
-            Then::Repeat(chunk) => {
+            Then::Repeat => {
+                let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
                 let mut written = 0;
-                while stream.write_all(chunk).await.is_ok() {
+                while stream.write_all(chunk.as_bytes()).await.is_ok() {
                     written += chunk.len();
                 }
                 *repeated.lock().expect("no thread panicked") = Some(written);
