@@ -87,7 +87,7 @@ watch() {
 
 # Parses `start DIR [options]` into: dir, port, owner, extra (an array of settings).
 parse_start() {
-  dir= port= owner= extra=()
+  dir='' port='' owner='' extra=()
   while (($#)); do
     case $1 in
       --port) port=${2:?--port needs a port}; shift ;;

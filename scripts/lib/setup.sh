@@ -6,6 +6,7 @@ lib=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
 root=${lib%/scripts/lib}
 scratch=
 child=
+newer='' # servers of another distribution are in use
 
 say() { printf '== %s\n' "$*"; }
 
@@ -16,7 +17,7 @@ fail() {
 
 # A folder of our own for everything, and its removal however the script ends.
 enter() {
-  cd "$root"
+  cd "$root" || exit 1
   scratch=$(mktemp -d "${TMPDIR:-/tmp}/sluicegate.XXXXXX")
   export TMPDIR=$scratch
   trap leave EXIT
@@ -33,6 +34,9 @@ leave() {
   for dir in "$scratch"/private-rabbitmq*/; do [[ ! -d $dir ]] || "$lib/private-rabbitmq" remove "${dir%/}" || true; done
   for dir in "$scratch"/private-redis*/; do [[ ! -d $dir ]] || "$lib/private-redis" remove "${dir%/}" || true; done
   [[ ! -e $scratch/policy-rc.d ]] || restore_policy || true
+  if [[ -n ${newer:-} ]] && mountpoint -q "${TEST_RABBITMQ_CHROOT:-/nowhere}/proc"; then
+    umount "$TEST_RABBITMQ_CHROOT/proc" || true
+  fi
   rm -rf "$scratch"
   exit "$status"
 }
@@ -87,7 +91,7 @@ missing() {
 
 missing_servers() {
   missing redis-server=redis-server redis-cli=redis-tools
-  [[ -x ${SLUICEGATE_RABBITMQ_CHROOT:-}${SLUICEGATE_RABBITMQ_BIN:-/usr/lib/rabbitmq/bin}/rabbitmq-server ]] || echo rabbitmq-server
+  [[ -x ${TEST_RABBITMQ_CHROOT:-}${TEST_RABBITMQ_BIN:-/usr/lib/rabbitmq/bin}/rabbitmq-server ]] || echo rabbitmq-server
 }
 
 # Installs what is missing to build and to run servers. Services of the system are neither started nor, when
@@ -101,10 +105,12 @@ install_packages() {
   [[ " ${packages[*]} " != *" gcc "* ]] || packages+=(libc6-dev)
   say "installing ${packages[*]}"
   hold_services
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get -q update >"$scratch/apt.log" 2>&1 &&
-    as_root env DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends "${packages[@]}" \
-      >>"$scratch/apt.log" 2>&1 ||
-    { tail -n 20 "$scratch/apt.log" >&2; fail "apt-get could not install ${packages[*]}"; }
+  local apt=(env DEBIAN_FRONTEND=noninteractive apt-get -q)
+  if ! { as_root "${apt[@]}" update && as_root "${apt[@]}" install -y --no-install-recommends "${packages[@]}"; } \
+    >"$scratch/apt.log" 2>&1; then
+    tail -n 20 "$scratch/apt.log" >&2
+    fail "apt-get could not install ${packages[*]}"
+  fi
   restore_policy
   if [[ -d /run/systemd/system ]]; then
     local package
@@ -138,7 +144,7 @@ restore_policy() {
 # Installs Rust when cargo is missing or older than Cargo.toml asks for.
 install_rust() {
   local need have
-  [[ ! -f ${CARGO_HOME:-$HOME/.cargo}/env ]] || . "${CARGO_HOME:-$HOME/.cargo}/env"
+  export PATH=$PATH:${CARGO_HOME:-$HOME/.cargo}/bin
   need=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
   have=$(cargo --version 2>/dev/null | cut -d' ' -f2 || true)
   if [[ -n $have && $(printf '%s\n%s\n' "$need" "$have" | sort -V | head -n 1) == "$need" ]]; then
@@ -153,6 +159,5 @@ install_rust() {
     curl --proto '=https' --tlsv1.2 -sSf --retry 3 https://sh.rustup.rs -o "$scratch/rustup-init" ||
       fail "rustup can't be fetched from https://sh.rustup.rs; install Rust $need or newer"
     run sh "$scratch/rustup-init" -y --profile minimal --component clippy,rustfmt
-    . "${CARGO_HOME:-$HOME/.cargo}/env"
   fi
 }

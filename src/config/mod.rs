@@ -1,11 +1,26 @@
 //! The configuration, checked: a value of these types is usable as it is.
 
-use std::fmt;
+mod env;
+mod error;
+mod file;
+mod keys;
+mod load;
+mod secret;
+mod show;
+mod value;
+
 use std::net::SocketAddr;
 use std::time::Duration;
 
+pub use error::{ConfigErrors, Origin, Problem};
+pub use keys::{KEYS, Key, env_name};
+pub use secret::SecretUrl;
+
 pub use crate::rules::job::TenantField;
 use crate::rules::limit::Limit;
+
+/// The file that is read when none is named.
+pub const DEFAULT_FILE: &str = "sluicegate.yaml";
 
 /// Everything a worker needs to know.
 #[derive(Debug, Clone, PartialEq)]
@@ -30,42 +45,6 @@ pub struct Config {
     pub log: Log,
 }
 
-/// A text that may hold a password. `Debug` and `Display` show it redacted.
-#[derive(Clone, PartialEq, Eq)]
-pub struct SecretUrl(String);
-
-impl SecretUrl {
-    /// Keeps `url`, which may hold a user and a password.
-    pub fn new(url: impl Into<String>) -> Self {
-        Self(url.into())
-    }
-    /// The url with its password: for connecting, never for printing.
-    pub fn expose(&self) -> &str {
-        &self.0
-    }
-}
-
-impl fmt::Display for SecretUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match url::Url::parse(&self.0) {
-            Ok(mut url) => {
-                if url.password().is_some() && url.set_password(Some("***")).is_err() {
-                    return f.write_str("<url>");
-                }
-                url.set_query(None);
-                f.write_str(url.as_str())
-            }
-            Err(_) => f.write_str("<unreadable url>"),
-        }
-    }
-}
-
-impl fmt::Debug for SecretUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 /// `amqp`
 #[derive(Debug, Clone, PartialEq)]
 pub struct Amqp {
@@ -86,6 +65,16 @@ pub enum QueueType {
     Quorum,
     /// `classic`
     Classic,
+}
+
+impl QueueType {
+    /// The value in the configuration, and in RabbitMQ's `x-queue-type`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Quorum => "quorum",
+            Self::Classic => "classic",
+        }
+    }
 }
 
 /// `redis`
@@ -176,4 +165,14 @@ pub enum LogFormat {
     Text,
     /// One JSON object a line.
     Json,
+}
+
+impl LogFormat {
+    /// The value in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
 }

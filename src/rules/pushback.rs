@@ -86,7 +86,7 @@ impl Said {
         for (name, value) in headers {
             let name = name.to_ascii_lowercase();
             match name.as_str() {
-                "date" => said.date_ms = date_ms(value),
+                "date" => said.date_ms = said.date_ms.or_else(|| date_ms(value)),
                 "retry-after" => said.retry_after.extend(when(value)),
                 "ratelimit" => {
                     if !said.rate_limit.is_empty() {

@@ -7,6 +7,7 @@ mod downstream;
 mod plan;
 mod queues;
 mod report;
+mod table;
 mod view;
 
 use std::process::ExitCode;

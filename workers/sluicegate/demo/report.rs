@@ -1,7 +1,6 @@
 //! From what was observed to the figures of the promises, and their words. Pure.
 
 use std::collections::HashSet;
-use std::fmt::{self, Write};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -364,101 +363,6 @@ fn tenant_figures(
         used_share: used.share(),
         makespan_seconds: Duration::from_nanos(makespan).as_secs_f64(),
         ideal_seconds: Duration::from_nanos(ideal).as_secs_f64(),
-    }
-}
-
-/// Tenants that the table lists; the figures below it count all.
-const ROWS: usize = 20;
-
-impl fmt::Display for Figures {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (p1, p2, p3) = (&self.never_lost, &self.never_exceeded, &self.never_idle);
-        let (p4, p6) = (&self.cheap_waiting, &self.throttling_is_not_failure);
-        writeln!(
-            f,
-            "tenant        confirmed   done  dead  exceeded  fullest   429   used  makespan    ideal"
-        )?;
-        for t in self.tenants.iter().take(ROWS) {
-            writeln!(
-                f,
-                "{:12} {:10} {:6} {:5} {:9} {:8} {:5} {:5.1}% {:7.2} s {:6.2} s",
-                t.tenant,
-                t.confirmed,
-                t.done,
-                t.dead,
-                t.violations,
-                t.fullest_window,
-                t.answered_429,
-                t.used_share * 100.0,
-                t.makespan_seconds,
-                t.ideal_seconds,
-            )?;
-        }
-        if self.tenants.len() > ROWS {
-            writeln!(f, "... and {} more tenants", self.tenants.len() - ROWS)?;
-        }
-        writeln!(f)?;
-        let mut line = |name: &str, holds: bool, text: String| {
-            writeln!(
-                f,
-                "{name:32} {}  {text}",
-                if holds { "PASS" } else { "FAIL" }
-            )
-        };
-        line(
-            "P1 never lost",
-            p1.holds,
-            format!(
-                "{} confirmed = {} done + {} dead ({} of them not asked for by the API); {} lost, {} called twice, {} left in queues",
-                p1.confirmed,
-                p1.done,
-                p1.dead,
-                p1.dead_unasked,
-                p1.lost,
-                p1.duplicates,
-                p1.left_in_queues,
-            ),
-        )?;
-        let mut exceeded = format!(
-            "{} violations, tolerance zero; the fullest window held {} of {}; {} calls answered 429",
-            p2.violations, p2.fullest_window, p2.limit, p2.answered_429,
-        );
-        if p2.strangers > 0 {
-            write!(
-                exceeded,
-                "; {} calls named no job of the demo",
-                p2.strangers
-            )?;
-        }
-        line("P2 never exceeded", p2.holds, exceeded)?;
-        line(
-            "P3 never idle",
-            p3.holds,
-            format!(
-                "{:.1} % used (promised: {:.0} %); makespan {:.2} s, ideal {:.2} s with the guard, ratio {:.3}",
-                p3.used_share * 100.0,
-                p3.promised_share * 100.0,
-                p3.makespan_seconds,
-                p3.ideal_seconds,
-                p3.makespan_to_ideal,
-            ),
-        )?;
-        line(
-            "P4 cheap waiting",
-            p4.holds,
-            format!(
-                "{:.2} deliveries per job (promised: {:.1})",
-                p4.deliveries_per_job, p4.promised_per_job,
-            ),
-        )?;
-        line(
-            "P6 throttling is not failure",
-            p6.holds,
-            format!(
-                "{} calls with a used attempt; {} dead letters with headers that grow, the largest headers have {} bytes",
-                p6.attempts_used, p6.with_broker_headers, p6.header_bytes,
-            ),
-        )
     }
 }
 

@@ -1,0 +1,99 @@
+//! The environment: `SLUICEGATE_RATE_LIMITER__USE_ALGO` sets `rate-limiter.use-algo`.
+
+use super::error::{Origin, Problem};
+use super::file::{Entry, Raw};
+use super::keys::{self, KEYS, PREFIX, env_name};
+
+/// Variables that begin like ours and are read elsewhere: the `--config` option.
+const OTHERS: &[&str] = &["SLUICEGATE_CONFIG"];
+
+/// The keys that `env` sets, and what is wrong with the other variables that begin with `SLUICEGATE_`.
+pub(super) fn parse(env: impl Iterator<Item = (String, String)>) -> (Vec<Entry>, Vec<Problem>) {
+    let mut vars: Vec<_> = env.filter(|(name, _)| name.starts_with(PREFIX)).collect();
+    // The environment has no order; the errors have one.
+    vars.sort();
+    let mut entries = Vec::new();
+    let mut problems = Vec::new();
+    for (name, value) in vars {
+        if OTHERS.contains(&name.as_str()) || set_by_kubernetes(&name, &value) {
+            continue;
+        }
+        let at = Origin::Env(name.clone());
+        if let Some(key) = KEYS.iter().find(|key| env_name(key.path) == name) {
+            if value.is_empty() {
+                problems.push(Problem::of(
+                    &at,
+                    key.path,
+                    "is empty; set a value or unset the variable",
+                ));
+                continue;
+            }
+            entries.push(Entry {
+                path: key.path,
+                raw: Raw::Text(value),
+                at,
+            });
+            continue;
+        }
+        let not_built = keys::NOT_BUILT.iter().find(|(path, _)| {
+            let known = env_name(path);
+            name == known || name.starts_with(&format!("{known}__"))
+        });
+        problems.push(match not_built {
+            Some((path, why)) => Problem::of(&at, path, why),
+            None => unknown(at, &name),
+        });
+    }
+    (entries, problems)
+}
+
+fn unknown(at: Origin, name: &str) -> Problem {
+    let names: Vec<String> = KEYS.iter().map(|key| env_name(key.path)).collect();
+    // One `_` where two are needed is the likeliest mistake, so that counts first.
+    let flat = |name: &str| name.replace("__", "_");
+    let meant = names
+        .iter()
+        .find(|known| flat(known) == flat(name))
+        .map(String::as_str)
+        .or_else(|| keys::closest(name, names.iter().map(String::as_str)));
+    let hint = match meant {
+        Some(meant) => format!("did you mean {meant}?"),
+        None => "docs/CONFIGURATION.md lists all keys".to_owned(),
+    };
+    Problem::new(at, format!("sets no key; {hint}"))
+}
+
+/// Kubernetes sets `X_PORT`, `X_SERVICE_HOST`, `X_PORT_80_TCP_ADDR` and such for each service X of the
+/// namespace. A service called `sluicegate` must not keep the worker from starting.
+fn set_by_kubernetes(name: &str, value: &str) -> bool {
+    let protocols = ["_TCP", "_UDP", "_SCTP"];
+    let service = name.ends_with("_SERVICE_HOST")
+        || name.ends_with("_SERVICE_PORT")
+        || name.contains("_SERVICE_PORT_");
+    let port = (name.ends_with("_PORT") && value.contains("://"))
+        || (name.contains("_PORT_") && protocols.iter().any(|protocol| name.contains(protocol)));
+    service || port
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kubernetes_own_variables_are_none_of_ours() {
+        for (name, value) in [
+            ("SLUICEGATE_SERVICE_HOST", "10.0.0.1"),
+            ("SLUICEGATE_SERVICE_PORT_METRICS", "9464"),
+            ("SLUICEGATE_PORT", "tcp://10.0.0.1:9464"),
+            ("SLUICEGATE_PORT_9464_TCP", "tcp://10.0.0.1:9464"),
+            ("SLUICEGATE_ADMIN_PORT_9464_TCP_ADDR", "10.0.0.1"),
+        ] {
+            assert!(set_by_kubernetes(name, value), "{name}");
+        }
+        assert!(!set_by_kubernetes("SLUICEGATE_ADMIN_PORT", "9464"));
+        for key in KEYS {
+            let name = env_name(key.path);
+            assert!(!set_by_kubernetes(&name, "tcp://h:1"), "{name}");
+        }
+    }
+}

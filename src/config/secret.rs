@@ -1,0 +1,84 @@
+//! Urls that may hold a password: kept for connecting, shown without it.
+
+use std::fmt;
+
+use url::Url;
+
+/// A url that may hold a user and a password. `Debug` and `Display` show it redacted.
+#[derive(Clone, PartialEq, Eq)]
+pub struct SecretUrl(String);
+
+impl SecretUrl {
+    /// Keeps `url`, which may hold a user and a password.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self(url.into())
+    }
+    /// The url with its password: for connecting, never for printing.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for SecretUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Ok(mut url) = Url::parse(&self.0) else {
+            return f.write_str("<unreadable url>");
+        };
+        // A password with a bare `/` or `#` in it is read as a path: the `@` behind it gives that away.
+        if !url.has_host() || misplaced_at(&url) {
+            return f.write_str("<url>");
+        }
+        if url.password().is_some() && url.set_password(Some("***")).is_err() {
+            return f.write_str("<url>");
+        }
+        // A user alone in an HTTP url is an API token as often as a name.
+        let web = matches!(url.scheme(), "http" | "https");
+        if web && !url.username().is_empty() && url.set_username("***").is_err() {
+            return f.write_str("<url>");
+        }
+        // Queries carry keys and tokens.
+        if url.query().is_some() {
+            url.set_query(Some("***"));
+        }
+        url.set_fragment(None);
+        f.write_str(url.as_str())
+    }
+}
+
+impl fmt::Debug for SecretUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// An `@` behind the host: what a user meant as the end of the password.
+pub(super) fn misplaced_at(url: &Url) -> bool {
+    url.path().contains('@') || url.fragment().is_some_and(|text| text.contains('@'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_form_of_a_url_shows_its_secret() {
+        for (url, shown) in [
+            ("amqp://u:hunter2@h:5672/%2f", "amqp://u:***@h:5672/%2f"),
+            ("redis://:hunter2@h", "redis://:***@h"),
+            ("rediss://h/1?password=hunter2", "rediss://h/1?***"),
+            ("https://hunter2@h/a#hunter2", "https://***@h/a"),
+            ("https://u:hunter2@h/a", "https://***:***@h/a"),
+            ("amqp://u:12/hunter2@h/", "<url>"),
+            ("amqp://u:12#hunter2@h/", "<url>"),
+            ("amqp:hunter2", "<url>"),
+            ("u:hunter2 @h", "<url>"),
+            ("hunter2", "<unreadable url>"),
+            ("http://h:8080/x", "http://h:8080/x"),
+        ] {
+            let secret = SecretUrl::new(url);
+            assert_eq!(secret.to_string(), shown, "{url}");
+            assert_eq!(format!("{secret:?}"), shown, "{url}");
+            assert_eq!(secret.expose(), url);
+        }
+    }
+}

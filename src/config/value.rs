@@ -1,0 +1,323 @@
+//! Single values: from what the user wrote to a type that cannot be wrong, or one sentence on what is.
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use url::Url;
+
+use super::error::shown;
+use super::file::Raw;
+use super::keys::closest;
+use super::secret::{SecretUrl, misplaced_at};
+use super::{LogFormat, QueueType, TenantField};
+use crate::rules::limit::Algorithm;
+
+/// A sentence that goes on after the key: `is 0; it must be …`.
+pub(super) type Wrong = String;
+
+/// What `raw` is, for an error.
+pub(super) fn what(raw: &Raw) -> String {
+    match raw {
+        Raw::Null => "empty".to_owned(),
+        Raw::Bool(value) => value.to_string(),
+        Raw::Int(value) => value.to_string(),
+        Raw::Float => "a number with a fraction".to_owned(),
+        Raw::Text(text) => shown(text),
+        Raw::List => "a list".to_owned(),
+    }
+}
+
+fn wrong(raw: &Raw, must: impl Display) -> Wrong {
+    format!("is {}; it must be {must}", what(raw))
+}
+
+/// A text. YAML reads some bare words and digits as something else, so those need quotes.
+pub(super) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, Wrong> {
+    match raw {
+        Raw::Text(text) if !text.is_empty() => Ok(text),
+        Raw::Text(_) => Err(format!("is empty; it must be {must}")),
+        Raw::Bool(_) | Raw::Int(_) | Raw::Float => Err(format!(
+            "is read by YAML as {}; put it in quotes",
+            what(raw)
+        )),
+        Raw::Null | Raw::List => Err(wrong(raw, must)),
+    }
+}
+
+/// A whole number from `min` to `max`.
+pub(super) fn integer(raw: &Raw, min: u64, max: u64) -> Result<u64, Wrong> {
+    let value = match raw {
+        Raw::Int(value) => Some(*value),
+        Raw::Text(text) => text.parse().ok(),
+        _ => None,
+    };
+    value
+        .and_then(|value| u64::try_from(value).ok())
+        .filter(|value| (min..=max).contains(value))
+        .ok_or_else(|| wrong(raw, format_args!("a whole number from {min} to {max}")))
+}
+
+/// A duration from `min` to `max`: a number of seconds, or with a unit.
+pub(super) fn duration(raw: &Raw, min: Duration, max: Duration) -> Result<Duration, Wrong> {
+    let value = match raw {
+        Raw::Int(seconds) => u64::try_from(*seconds).ok().map(Duration::from_secs),
+        Raw::Text(text) => parse_duration(text),
+        _ => None,
+    };
+    match value {
+        Some(value) if (min..=max).contains(&value) => Ok(value),
+        Some(_) => Err(wrong(
+            raw,
+            format_args!("from {} to {}", show(min), show(max)),
+        )),
+        None => Err(wrong(
+            raw,
+            "a number of seconds, or a whole number with a unit, such as 500ms, 10s, 5m, 1h or 7d",
+        )),
+    }
+}
+
+fn parse_duration(text: &str) -> Option<Duration> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().ok()?;
+    match unit.trim() {
+        "ms" => Some(Duration::from_millis(number)),
+        "" | "s" => Some(Duration::from_secs(number)),
+        "m" => number.checked_mul(60).map(Duration::from_secs),
+        "h" => number.checked_mul(3_600).map(Duration::from_secs),
+        "d" => number.checked_mul(86_400).map(Duration::from_secs),
+        _ => None,
+    }
+}
+
+/// `duration` in the largest unit that needs no fraction, as it is written in the file.
+pub(super) fn show(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    for (unit, size) in [
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1_000),
+    ] {
+        if millis > 0 && millis.is_multiple_of(size) {
+            return format!("{}{unit}", millis / size);
+        }
+    }
+    format!("{millis}ms")
+}
+
+/// One of `names`.
+fn choice<T: Copy>(raw: &Raw, names: &[(&str, T)]) -> Result<T, Wrong> {
+    let known = names.iter().map(|(name, _)| *name);
+    let list = known.clone().collect::<Vec<_>>().join(" or ");
+    let text = text(raw, &list)?;
+    if let Some((_, value)) = names.iter().find(|(name, _)| *name == text) {
+        return Ok(*value);
+    }
+    let hint = closest(text, known)
+        .map(|meant| format!("; did you mean {meant}?"))
+        .unwrap_or_default();
+    Err(format!("{}{hint}", wrong(raw, list)))
+}
+
+/// `rate-limiter.use-algo`
+pub(super) fn algorithm(raw: &Raw) -> Result<Algorithm, Wrong> {
+    choice(
+        raw,
+        &[Algorithm::SlidingWindow, Algorithm::FixedWindow].map(|algo| (algo.name(), algo)),
+    )
+}
+
+/// `amqp.queue-type`
+pub(super) fn queue_type(raw: &Raw) -> Result<QueueType, Wrong> {
+    choice(
+        raw,
+        &[QueueType::Quorum, QueueType::Classic].map(|kind| (kind.name(), kind)),
+    )
+}
+
+/// `log.format`
+pub(super) fn log_format(raw: &Raw) -> Result<LogFormat, Wrong> {
+    choice(
+        raw,
+        &[LogFormat::Text, LogFormat::Json].map(|format| (format.name(), format)),
+    )
+}
+
+/// `amqp.queue`: our other queues add up to 55 bytes to it, and AMQP names end at 255.
+pub(super) fn queue(raw: &Raw) -> Result<String, Wrong> {
+    const MUST: &str = "a name of 1 to 200 bytes";
+    let name = text(raw, MUST)?;
+    if name.len() > 200 {
+        return Err(format!("has {} bytes; it must be {MUST}", name.len()));
+    }
+    if name.starts_with("amq.") {
+        return Err(format!(
+            "is {}; RabbitMQ keeps names that begin with `amq.` for itself",
+            shown(name)
+        ));
+    }
+    if name.contains(char::is_control) {
+        return Err("has a control character; no queue name of ours may have one".to_owned());
+    }
+    Ok(name.to_owned())
+}
+
+/// `redis.prefix`: braces would move keys to another slot of a cluster.
+pub(super) fn prefix(raw: &Raw) -> Result<String, Wrong> {
+    const MUST: &str = "1 to 128 bytes without spaces, braces and control characters";
+    let prefix = text(raw, MUST)?;
+    if prefix.len() > 128 {
+        return Err(format!("has {} bytes; it must be {MUST}", prefix.len()));
+    }
+    if prefix.contains(|c: char| c.is_control() || c.is_whitespace() || "{}".contains(c)) {
+        return Err(wrong(raw, MUST));
+    }
+    Ok(prefix.to_owned())
+}
+
+/// `job.tenant`
+pub(super) fn tenant_field(raw: &Raw) -> Result<TenantField, Wrong> {
+    const MUST: &str = "header:NAME, routing-key, or json:/pointer";
+    let text = text(raw, MUST)?;
+    if text == "routing-key" {
+        return Ok(TenantField::RoutingKey);
+    }
+    if let Some(name) = text.strip_prefix("header:") {
+        let plain = !name.is_empty() && name.len() <= 255 && !name.contains(char::is_control);
+        if plain {
+            return Ok(TenantField::Header(name.to_owned()));
+        }
+        return Err("must name a header of 1 to 255 bytes after `header:`".to_owned());
+    }
+    if let Some(pointer) = text.strip_prefix("json:") {
+        let escapes = pointer.split('~').skip(1);
+        if pointer.starts_with('/') && escapes.into_iter().all(|rest| rest.starts_with(['0', '1']))
+        {
+            return Ok(TenantField::Json(pointer.to_owned()));
+        }
+        return Err(format!(
+            "is {}; a JSON pointer (RFC 6901) begins with `/`, and `~` is written `~0`",
+            shown(text)
+        ));
+    }
+    Err(wrong(raw, MUST))
+}
+
+/// `admin.listen`
+pub(super) fn listen(raw: &Raw) -> Result<SocketAddr, Wrong> {
+    const MUST: &str = "an address and a port, such as 127.0.0.1:9464, 0.0.0.0:9464 or [::1]:0";
+    text(raw, MUST)?.parse().map_err(|_| wrong(raw, MUST))
+}
+
+/// `log.level`: filters of `tracing-subscriber`. It takes any bare word for a target whose everything is
+/// logged, so a misspelt level would switch all logs off: such words are refused.
+pub(super) fn log_level(raw: &Raw) -> Result<String, Wrong> {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let must = format!(
+        "{}, or a list such as info,sluicegate=debug",
+        LEVELS.join(", ")
+    );
+    let text = text(raw, &must)?;
+    for part in text.split(',').map(str::trim) {
+        let level = part.rsplit('=').next().unwrap_or(part).to_lowercase();
+        if !LEVELS.contains(&level.as_str()) {
+            let hint = closest(&level, LEVELS)
+                .map(|meant| format!("; did you mean {meant}?"))
+                .unwrap_or_default();
+            return Err(format!("{}{hint}", wrong(raw, must)));
+        }
+    }
+    match tracing_subscriber::EnvFilter::builder().parse(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err(wrong(raw, must)),
+    }
+}
+
+/// A url with one of `schemes` and a host. No error shows any of it.
+pub(super) fn secret_url(
+    text: &str,
+    schemes: [&str; 2],
+    example: &str,
+) -> Result<SecretUrl, Wrong> {
+    let must = format!("a url such as {example}");
+    if text.contains(|c: char| c.is_control() || c.is_whitespace()) {
+        return Err(format!(
+            "has a space or a control character; it must be {must}"
+        ));
+    }
+    let url = Url::parse(text).map_err(|err| match err {
+        url::ParseError::RelativeUrlWithoutBase => {
+            format!("is no url: it has no scheme; it must be {must}")
+        }
+        url::ParseError::InvalidPort => format!(
+            "has a port that is no number; it must be {must} (in a password, write : / @ and # percent-encoded)"
+        ),
+        other => format!("is no url: {other}; it must be {must}"),
+    })?;
+    if !schemes.contains(&url.scheme()) {
+        return Err(format!(
+            "has the wrong scheme; it must begin with {}:// or {}://",
+            schemes[0], schemes[1]
+        ));
+    }
+    // `https:host` is a url too, but nobody means it.
+    if !text.contains("://") {
+        return Err(format!("has no :// after its scheme; it must be {must}"));
+    }
+    if url.host_str().is_none_or(str::is_empty) {
+        return Err(format!("names no host; it must be {must}"));
+    }
+    if misplaced_at(&url) {
+        return Err("has an @ after the host; in a user or a password, write : / @ and # percent-encoded (%3A %2F %40 %23)".to_owned());
+    }
+    let path = url.path().trim_start_matches('/');
+    match schemes[0] {
+        "amqp" if path.contains('/') => Err(
+            "has a virtual host with a bare /; write it percent-encoded, such as /%2f for the default one".to_owned(),
+        ),
+        "redis" if !path.is_empty() && path.parse::<u16>().is_err() => {
+            Err("has a path that is no database number, such as /0".to_owned())
+        }
+        _ => Ok(SecretUrl::new(text)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_seconds_or_have_a_unit_and_show_as_written() {
+        for (text, millis, shown) in [
+            ("60", 60_000, "1m"),
+            ("0", 0, "0ms"),
+            ("500ms", 500, "500ms"),
+            ("1500ms", 1_500, "1500ms"),
+            ("90s", 90_000, "90s"),
+            ("5 m", 300_000, "5m"),
+            ("1h", 3_600_000, "1h"),
+            ("31d", 2_678_400_000, "31d"),
+        ] {
+            let parsed = parse_duration(text);
+            assert_eq!(parsed, Some(Duration::from_millis(millis)), "{text}");
+            assert_eq!(parsed.map(show).as_deref(), Some(shown), "{text}");
+        }
+        for text in [
+            "",
+            "s",
+            "-1",
+            "1.5s",
+            "1 week",
+            "1m30s",
+            "99999999999999999999s",
+            "999999999999999999d",
+        ] {
+            assert_eq!(parse_duration(text), None, "{text}");
+        }
+    }
+}
