@@ -2,6 +2,9 @@
 mod broker;
 mod broker_bed;
 mod config;
+mod gate_model;
+mod gate_scenarios;
+mod gate_simulator;
 mod scheduler;
 mod servers;
 mod tidy;
