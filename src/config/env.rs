@@ -4,8 +4,19 @@ use super::error::{Origin, Problem};
 use super::file::{Entry, Raw};
 use super::keys::{self, KEYS, PREFIX, env_name};
 
-/// Variables that begin like ours and are read elsewhere: the `--config` option.
-const OTHERS: &[&str] = &["SLUICEGATE_CONFIG"];
+/// Variables that begin like ours and are read elsewhere: by the `--config` option, by compose.yaml, and
+/// by the scripts that start private servers.
+const OTHERS: &[&str] = &[
+    "SLUICEGATE_CONFIG",
+    "SLUICEGATE_COMPOSE_ADMIN_PORT",
+    "SLUICEGATE_COMPOSE_AMQP_PORT",
+    "SLUICEGATE_COMPOSE_REDIS_PORT",
+    "SLUICEGATE_COMPOSE_URL",
+    "SLUICEGATE_RABBITMQ_BIN",
+    "SLUICEGATE_RABBITMQ_CHROOT",
+    "SLUICEGATE_REDIS_CLI",
+    "SLUICEGATE_REDIS_SERVER",
+];
 
 /// The keys that `env` sets, and what is wrong with the other variables that begin with `SLUICEGATE_`.
 pub(super) fn parse(env: impl Iterator<Item = (String, String)>) -> (Vec<Entry>, Vec<Problem>) {

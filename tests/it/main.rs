@@ -1,6 +1,7 @@
 //! The one integration binary, a module for each subject.
 mod broker;
 mod broker_bed;
+mod cli;
 mod config;
 mod gate_model;
 mod gate_scenarios;
