@@ -76,11 +76,6 @@ pub fn sluicegate(yaml: &str, args: &[&str]) -> Done {
     sluicegate_with(Some(yaml), args, b"")
 }
 
-/// `value` in a file of YAML.
-pub fn quoted(value: &str) -> String {
-    format!("'{}'", value.replace('\'', "''"))
-}
-
 #[test]
 fn every_command_has_help_with_an_example() {
     for args in [

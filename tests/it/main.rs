@@ -2,6 +2,7 @@
 mod broker;
 mod broker_bed;
 mod cli;
+mod cli_servers;
 mod config;
 mod gate_model;
 mod gate_scenarios;

@@ -14,7 +14,7 @@ use sluicegate::rules::lanes::Ladder;
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::tenant::Tenant;
 
-use super::{Failure, plain, print_json};
+use super::{Failure, count, plain, print_json};
 
 /// For all questions to one server together.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -188,7 +188,10 @@ async fn rabbitmq(config: &Config, findings: &mut Findings) {
                 findings.add(
                     Level::Ok,
                     WHAT,
-                    format!("queue {name}: {messages} messages ready"),
+                    format!(
+                        "queue {name}: {} ready",
+                        count(u64::from(*messages), "message")
+                    ),
                 );
             }
             QueueState::Missing => findings.add(
@@ -213,7 +216,7 @@ async fn rabbitmq(config: &Config, findings: &mut Findings) {
         findings.add(
             Level::Ok,
             WHAT,
-            format!("{there} delay lanes: {waiting} messages wait"),
+            format!("{there} delay lanes: {} waiting", count(waiting, "message")),
         );
     } else {
         findings.add(

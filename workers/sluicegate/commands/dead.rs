@@ -1,20 +1,18 @@
 //! `sluicegate dead`: what became of jobs that could not be done, and how to start them again.
 
-use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::{Args, Subcommand};
-use lapin::types::AMQPValue;
 use serde_json::{Value, json};
 use sluicegate::broker::amqp::{Client, Fetched};
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::{Config, TenantField};
-use sluicegate::rules::headers::{OURS, REASON};
 use sluicegate::rules::job::{self, Field};
 use sluicegate::rules::lanes::Ladder;
 
+use super::letters::{afresh, headers, hex, reason};
 use super::{Failure, count, plain, print_json};
 
 /// Jobs that are published again at once, before their confirms are awaited.
@@ -27,7 +25,7 @@ const BATCH_BYTES: usize = 4 << 20;
 /// Dead letters are jobs that can't be used, that the API refused for good, or that failed on all attempts.
 /// They are in the queue `jobs.dead` (named after amqp.queue). What is not replayed or dropped stays there:
 /// looking takes a message from the queue and gives it back, which RabbitMQ 4 counts as a delivery
-/// (x-delivery-count); our queue allows a million of them.
+/// (x-delivery-count; our queue allows a million of them) and puts at the queue's end.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate dead list --reason 'HTTP 422'
@@ -369,94 +367,5 @@ impl Dead<'_> {
         }
         let claims = job::read(message, false, place, u32::MAX).ok()?;
         Some(claims.tenant.as_str().to_owned())
-    }
-}
-
-/// The message as a fresh job: without what the worker and the broker wrote on it.
-fn afresh(message: Message) -> Message {
-    let id = ulid::Ulid::new().to_string();
-    message
-        .for_republish()
-        .with_headers(&[], &OURS)
-        .with_id_if_missing(&id)
-}
-
-/// Why it is dead. One that RabbitMQ itself put here says so in its own header.
-fn reason(message: &Message) -> String {
-    if let Field::Text(reason) = message.header(REASON) {
-        return reason.to_owned();
-    }
-    match message.header("x-first-death-reason") {
-        Field::Text(reason) => format!("RabbitMQ: {reason}"),
-        _ => "unknown".to_owned(),
-    }
-}
-
-fn headers(message: &Message) -> BTreeMap<String, Value> {
-    let Some(headers) = message.properties.headers() else {
-        return BTreeMap::new();
-    };
-    let headers = headers.inner().iter();
-    headers
-        .map(|(name, value)| {
-            let name = name.as_str();
-            let shown = match message.header(name) {
-                Field::Text(text) => json!(text),
-                Field::Int(number) => json!(number),
-                Field::Missing => Value::Null,
-                Field::Other(kind) => match value {
-                    AMQPValue::Boolean(value) => json!(value),
-                    // Tables are the broker's own (x-death); their kind is enough.
-                    _ => json!(format!("({kind})")),
-                },
-            };
-            (name.to_owned(), shown)
-        })
-        .collect()
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use lapin::BasicProperties;
-    use sluicegate::rules::headers::{ATTEMPT, HeaderValue};
-
-    use super::*;
-
-    #[test]
-    fn a_replayed_job_starts_afresh_and_keeps_what_its_publisher_set() {
-        let text = |text: &str| HeaderValue::Text(text.to_owned());
-        let message = Message {
-            routing_key: "jobs.dead".to_owned(),
-            properties: BasicProperties::default()
-                .with_message_id("7".into())
-                .with_content_type("application/json".into())
-                .with_expiration("5".into()),
-            body: "{}".into(),
-        }
-        .with_headers(
-            &[
-                (ATTEMPT, HeaderValue::Int(5)),
-                (REASON, text("HTTP 500")),
-                ("x-tenant", text("acme")),
-                ("x-death", text("…")),
-            ],
-            &[],
-        );
-        let fresh = afresh(message);
-        assert_eq!(fresh.id(), Some("7"));
-        assert_eq!(
-            headers(&fresh),
-            BTreeMap::from([("x-tenant".to_owned(), json!("acme"))])
-        );
-        let properties = &fresh.properties;
-        assert_eq!(properties.expiration(), &None);
-        assert_eq!(
-            properties.content_type().as_ref().map(|kind| kind.as_str()),
-            Some("application/json")
-        );
     }
 }

@@ -64,7 +64,7 @@ impl<'a> JobMaker<'a> {
     ///
     /// # Errors
     /// What is wrong with it, for the user.
-    pub fn from_line(&self, bytes: &[u8]) -> Result<Outgoing, String> {
+    pub fn parse_line(&self, bytes: &[u8]) -> Result<Outgoing, String> {
         let mut line: JobLine = serde_json::from_slice(bytes).map_err(|error| {
             format!("is no job such as {{\"tenant\":\"a\",\"body\":1}}: {error}")
         })?;
@@ -137,7 +137,7 @@ mod tests {
 
     fn make(yaml: &str, line: &str) -> Result<Outgoing, String> {
         let config = Config::parse("c.yaml", yaml, std::iter::empty()).expect("valid");
-        JobMaker::new(&config, &"jobs".into())?.from_line(line.as_bytes())
+        JobMaker::new(&config, &"jobs".into())?.parse_line(line.as_bytes())
     }
 
     #[test]

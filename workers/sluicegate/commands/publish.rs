@@ -231,7 +231,7 @@ fn read(maker: &JobMaker<'_>, line: Line) -> Result<Option<Outgoing>, String> {
     if bytes.iter().all(u8::is_ascii_whitespace) {
         return Ok(None);
     }
-    maker.from_line(&bytes).map(Some)
+    maker.parse_line(&bytes).map(Some)
 }
 
 /// Publishes `batch`; which of it RabbitMQ refused, and why.
