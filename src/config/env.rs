@@ -4,19 +4,8 @@ use super::error::{Origin, Problem};
 use super::file::{Entry, Raw};
 use super::keys::{self, KEYS, PREFIX, env_name};
 
-/// Variables that begin like ours and are read elsewhere: by the `--config` option, by compose.yaml, and
-/// by the scripts that start private servers.
-const OTHERS: &[&str] = &[
-    "SLUICEGATE_CONFIG",
-    "SLUICEGATE_COMPOSE_ADMIN_PORT",
-    "SLUICEGATE_COMPOSE_AMQP_PORT",
-    "SLUICEGATE_COMPOSE_REDIS_PORT",
-    "SLUICEGATE_COMPOSE_URL",
-    "SLUICEGATE_RABBITMQ_BIN",
-    "SLUICEGATE_RABBITMQ_CHROOT",
-    "SLUICEGATE_REDIS_CLI",
-    "SLUICEGATE_REDIS_SERVER",
-];
+/// Begins like ours and is read elsewhere: by the `--config` option.
+const CONFIG: &str = "SLUICEGATE_CONFIG";
 
 /// The keys that `env` sets, and what is wrong with the other variables that begin with `SLUICEGATE_`.
 pub(super) fn parse(env: impl Iterator<Item = (String, String)>) -> (Vec<Entry>, Vec<Problem>) {
@@ -26,7 +15,7 @@ pub(super) fn parse(env: impl Iterator<Item = (String, String)>) -> (Vec<Entry>,
     let mut entries = Vec::new();
     let mut problems = Vec::new();
     for (name, value) in vars {
-        if OTHERS.contains(&name.as_str()) || set_by_kubernetes(&name, &value) {
+        if name == CONFIG || set_by_kubernetes(&name, &value) {
             continue;
         }
         let at = Origin::Env(name.clone());
