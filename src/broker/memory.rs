@@ -1,1 +1,209 @@
-//! (being written)
+//! A broker in memory, for simulations: queues, lanes, confirms, returns, redelivery, and faults on demand.
+//!
+//! It runs on tokio's clock, so under paused time hours of waiting take no time. Several
+//! workers share one server by [`MemoryBroker::join`].
+
+mod server;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use crate::broker::{Broker, Event, Message, Outgoing, PublishError, Tag};
+use crate::rules::lanes::{Ladder, QueueNames};
+use server::State;
+
+/// As with the real one, the engine is a few events behind at most.
+const EVENTS: usize = 16;
+
+/// What may go wrong with one publish.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// It is stored, and the confirm is lost: [`PublishError::Down`].
+    LoseConfirm,
+    /// It is lost before it was stored: [`PublishError::Down`].
+    LosePublish,
+    /// [`PublishError::Nacked`].
+    Nack,
+    /// [`PublishError::Returned`], though the queue exists.
+    Return,
+    /// It is stored, and then the session ends before the confirm.
+    Disconnect,
+}
+
+/// Decides about the n-th publish of the server, from 1.
+type Plan = Box<dyn FnMut(u64, &Outgoing) -> Option<Fault> + Send>;
+
+struct Server {
+    state: Mutex<State>,
+    /// Anything may be deliverable, or due at another time.
+    changed: watch::Sender<()>,
+}
+
+impl Server {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Only a test's own fault plan can panic here, and that test has failed then.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state and wakes whom it may concern.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        let result = change(&mut self.lock());
+        self.changed.send_replace(());
+        result
+    }
+}
+
+/// One client of a server in memory.
+#[derive(Clone)]
+pub struct MemoryBroker {
+    server: Arc<Server>,
+    client: usize,
+}
+
+impl MemoryBroker {
+    /// A new server with the queues of `work` and `ladder`, and its first client, which takes at most
+    /// `prefetch` unacked messages from each of `jobs` and `jobs.due` and an eighth from `jobs.recheck`.
+    /// Must be called within a tokio runtime.
+    pub fn start(work: &str, ladder: &Ladder, prefetch: u16) -> (Self, mpsc::Receiver<Event>) {
+        let server = Arc::new(Server {
+            state: Mutex::new(State::new(work, ladder)),
+            changed: watch::Sender::new(()),
+        });
+        Self { server, client: 0 }.join(prefetch)
+    }
+
+    /// Another client of the same server.
+    pub fn join(&self, prefetch: u16) -> (Self, mpsc::Receiver<Event>) {
+        let (events, receiver) = mpsc::channel(EVENTS);
+        let client = self.server.change(|state| state.connect(prefetch.max(1)));
+        let broker = Self {
+            server: self.server.clone(),
+            client,
+        };
+        tokio::spawn(serve(self.server.clone(), client, events));
+        (broker, receiver)
+    }
+
+    /// The queues' names.
+    pub fn names(&self) -> QueueNames {
+        self.server.lock().names.clone()
+    }
+
+    /// What is ready in a queue, or waits in a lane, in order.
+    pub fn messages(&self, queue: &str) -> Vec<Message> {
+        self.server.lock().messages(queue)
+    }
+
+    /// Messages of all clients that were delivered and not acked.
+    pub fn unacked(&self) -> usize {
+        self.server.lock().unacked()
+    }
+
+    /// Messages in all lanes.
+    pub fn waiting(&self) -> usize {
+        self.server.lock().waiting()
+    }
+
+    /// How often each message id was delivered, to all clients.
+    pub fn deliveries(&self) -> HashMap<String, u64> {
+        self.server.lock().deliveries.clone()
+    }
+
+    /// How many publishes there were, of all clients.
+    pub fn publishes(&self) -> u64 {
+        self.server.lock().publishes
+    }
+
+    /// Lets `plan` decide about each publish from now on.
+    pub fn plan(&self, plan: impl FnMut(u64, &Outgoing) -> Option<Fault> + Send + 'static) {
+        self.server.change(|state| state.plan = Box::new(plan));
+    }
+
+    /// Deletes a queue with all that is in it. The first publish that is returned for it brings it back,
+    /// as the real client's new declaration does.
+    pub fn delete_queue(&self, queue: &str) {
+        self.server.change(|state| state.delete(queue));
+    }
+
+    /// Ends this client's session; the next one begins at once.
+    pub fn kill_session(&self) {
+        self.kill_session_for(Duration::ZERO);
+    }
+
+    /// Ends this client's session; the next one begins after `outage`.
+    pub fn kill_session_for(&self, outage: Duration) {
+        let client = self.client;
+        self.server.change(|state| state.disconnect(client, outage));
+    }
+}
+
+impl Broker for MemoryBroker {
+    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
+        // A confirm never comes within the same poll.
+        tokio::task::yield_now().await;
+        self.server.change(|state| {
+            let publish = |outgoing| state.publish(self.client, outgoing);
+            batch.into_iter().map(publish).collect()
+        })
+    }
+
+    async fn ack(&self, tags: Vec<Tag>) {
+        self.server.change(|state| state.ack(self.client, &tags));
+    }
+
+    async fn stop_consuming(&self) {
+        self.server.change(|state| state.stop(self.client));
+    }
+
+    async fn close(&self) {
+        self.server.change(|state| state.close(self.client));
+    }
+}
+
+/// Moves a client's deliveries into its events until it is closed.
+async fn serve(server: Arc<Server>, client: usize, events: mpsc::Sender<Event>) {
+    let mut changed = server.changed.subscribe();
+    loop {
+        changed.mark_unchanged();
+        let step = server.change_quietly(|state| state.step(client, Instant::now()));
+        if step.moved {
+            server.changed.send_replace(());
+            continue;
+        }
+        if step.closed {
+            return;
+        }
+        let alarm = async {
+            match step.wake {
+                Some(at) => tokio::time::sleep_until(at).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            permit = events.reserve(), if step.ready => {
+                let Ok(permit) = permit else {
+                    // The engine is gone, and so is the session.
+                    server.change(|state| state.close(client));
+                    return;
+                };
+                if let Some(event) = server.change_quietly(|state| state.next_event(client)) {
+                    permit.send(event);
+                }
+            }
+            _ = changed.changed() => {}
+            () = alarm => {}
+        }
+    }
+}
+
+impl Server {
+    /// Changes what concerns nobody else.
+    fn change_quietly<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
+        change(&mut self.lock())
+    }
+}

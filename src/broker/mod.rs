@@ -13,6 +13,8 @@ use std::sync::Arc;
 pub use error::{BrokerError, QueueDiffers};
 pub use message::Message;
 
+use crate::rules::lanes::QueueNames;
+
 /// Which of our queues a delivery came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Source {
@@ -22,6 +24,17 @@ pub enum Source {
     Due,
     /// `jobs.recheck`: it was sent round because its wait is longer than `max-delay`.
     Recheck,
+}
+
+impl QueueNames {
+    /// The queue that a delivery of `source` came from.
+    pub fn of(&self, source: Source) -> &Arc<str> {
+        match source {
+            Source::Fresh => &self.fresh,
+            Source::Due => &self.due,
+            Source::Recheck => &self.recheck,
+        }
+    }
 }
 
 /// Names one delivery until it is acked. A tag of an earlier session is stale: acking it does nothing,

@@ -104,7 +104,8 @@ impl Topology {
 }
 
 impl Queue {
-    async fn declare(&self, channel: &Channel) -> lapin::Result<()> {
+    /// Declares it: creates it, or compares it with the one there is.
+    pub(crate) async fn declare(&self, channel: &Channel) -> lapin::Result<()> {
         let arguments: BTreeMap<ShortString, AMQPValue> = self
             .arguments
             .iter()

@@ -1,4 +1,6 @@
 //! The one integration binary, a module for each subject.
+mod broker;
+mod broker_bed;
 mod config;
 mod scheduler;
 mod servers;

@@ -1,1 +1,93 @@
-fn main() {}
+//! `sluicegate`: the worker and the commands of the people who run it.
+#![forbid(unsafe_code)]
+
+mod commands;
+mod demo;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+use sluicegate::config::{Config, DEFAULT_FILE};
+
+use commands::{Failure, check, dead, inspect, publish, run};
+
+/// Rate-limits RabbitMQ workers per tenant with an atomic gate in Redis
+#[derive(Parser)]
+#[command(name = "sluicegate", version, propagate_version = true)]
+#[command(after_help = "Examples:
+  sluicegate check
+  sluicegate publish --tenant acme '{\"order\": 7}'
+  sluicegate run
+
+Exit status: 0 done, 1 failed, 2 wrong usage or configuration.")]
+struct Cli {
+    /// The configuration; without it sluicegate.yaml, if there is one
+    #[arg(long, global = true, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Run(run::RunArgs),
+    Publish(publish::PublishArgs),
+    Check(check::CheckArgs),
+    Inspect(inspect::InspectArgs),
+    Dead(dead::DeadArgs),
+    /// Run the main job on a live workload, and count whether the promises hold
+    Demo(demo::DemoArgs),
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // One TLS provider for RabbitMQ, Redis and HTTP. An error means that there is one already.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = match tokio::runtime::Runtime::new() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            eprintln!("error: no threads to run on: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let result = runtime.block_on(perform(cli));
+    // A read of standard input can't be given up: its thread is left behind.
+    runtime.shutdown_background();
+    result.unwrap_or_else(|failure| failure.report())
+}
+
+async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
+    let config = Config::load(cli.config.as_deref(), variables()?)?;
+    let file = cli.config.unwrap_or_else(|| DEFAULT_FILE.into());
+    match cli.command {
+        Command::Run(_) => run::run(config, &file).await,
+        Command::Publish(args) => publish::run(args, &config).await,
+        Command::Check(args) => check::run(args, &config).await,
+        Command::Inspect(args) => inspect::run(args, &config).await,
+        Command::Dead(args) => dead::run(args, &config).await,
+        Command::Demo(args) => demo::run(args, config)
+            .await
+            .map_err(|error| Failure::Failed(error.to_string())),
+    }
+}
+
+/// The environment. Variables of others may hold any bytes; ours must be text.
+fn variables() -> Result<impl Iterator<Item = (String, String)>, Failure> {
+    let mut variables = Vec::new();
+    for (name, value) in std::env::vars_os() {
+        let Ok(name) = name.into_string() else {
+            continue;
+        };
+        match value.into_string() {
+            Ok(value) => variables.push((name, value)),
+            Err(_) if name.starts_with("SLUICEGATE_") => {
+                return Err(Failure::Usage(format!(
+                    "environment variable {name}: its value is not UTF-8 text"
+                )));
+            }
+            Err(_) => {}
+        }
+    }
+    Ok(variables.into_iter())
+}

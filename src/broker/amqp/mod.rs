@@ -9,6 +9,8 @@ mod ack;
 mod client;
 mod connection;
 mod consume;
+mod inventory;
+
 mod publish;
 mod supervise;
 
@@ -20,6 +22,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use client::{Client, Fetched};
+pub use inventory::{Inventory, QueueState, inventory};
 
 use crate::broker::topology::Topology;
 use crate::broker::{Broker, BrokerError, Event, Outgoing, PublishError, Tag};

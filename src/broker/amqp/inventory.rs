@@ -1,0 +1,156 @@
+//! What a server has and what it lacks, for `check`. Creates nothing.
+
+use std::time::Duration;
+
+use lapin::options::QueueDeclareOptions;
+use lapin::types::{FieldTable, ShortString};
+use lapin::{Channel, ErrorKind};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use super::connection::{Link, Target};
+use crate::broker::topology::{Queue, Topology};
+use crate::broker::{BrokerError, QueueDiffers};
+use crate::config;
+use crate::rules::lanes::{Ladder, QueueNames};
+
+/// The connection's name in the broker's tools.
+const NAME: &str = "sluicegate check";
+/// For the server's greeting.
+const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// What [`inventory`] found on a server that let us in.
+#[derive(Debug)]
+pub struct Inventory {
+    /// The server's version, such as `3.10.8`. `None`: it did not say, or it is behind TLS.
+    pub version: Option<String>,
+    /// The queues' names.
+    pub names: QueueNames,
+    /// Every queue that the configuration wants, in the order of their declaration.
+    pub queues: Vec<(String, QueueState)>,
+}
+
+/// How a queue is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum QueueState {
+    /// It exists as it should.
+    Ready {
+        /// Messages that wait in it.
+        messages: u32,
+    },
+    /// There is none yet; `run` and `publish` create it.
+    Missing,
+    /// It exists with other arguments; `run` can't use it.
+    Differs(QueueDiffers),
+}
+
+/// Connects once and looks at every queue of `amqp.queue` and `ladder`.
+///
+/// # Errors
+/// [`BrokerError`] says what is wrong, where, and what to do.
+pub async fn inventory(amqp: &config::Amqp, ladder: &Ladder) -> Result<Inventory, BrokerError> {
+    let target = Target::parse(&amqp.url)?;
+    let topology = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
+    let link = Link::open(&target, NAME).await?;
+    let mut channel = link.channel().await?;
+    let mut queues = Vec::with_capacity(topology.queues.len());
+    for queue in &topology.queues {
+        let state = look(&target, &channel, queue).await?;
+        // A refusal closes the channel.
+        if !matches!(state, QueueState::Ready { .. }) {
+            channel = link.channel().await?;
+        }
+        queues.push((queue.name.to_string(), state));
+    }
+    link.close().await;
+    let greeting = tokio::time::timeout(GREETING_TIMEOUT, greeting(amqp)).await;
+    Ok(Inventory {
+        version: greeting.ok().flatten(),
+        names: topology.names,
+        queues,
+    })
+}
+
+async fn look(
+    target: &Target,
+    channel: &Channel,
+    queue: &Queue,
+) -> Result<QueueState, BrokerError> {
+    let passive = QueueDeclareOptions {
+        passive: true,
+        ..QueueDeclareOptions::default()
+    };
+    // Names fit: Topology::new has checked the longest.
+    let name = ShortString::from(&*queue.name);
+    let asking = channel.queue_declare(name, passive, FieldTable::default());
+    let messages = match target.rpc("queue.declare", not_found(asking)).await? {
+        Some(found) => found.message_count(),
+        None => return Ok(QueueState::Missing),
+    };
+    // It exists, so declaring it compares the arguments and creates nothing.
+    match target.rpc("queue.declare", queue.declare(channel)).await {
+        Ok(()) => Ok(QueueState::Ready { messages }),
+        Err(BrokerError::QueueDiffers(differs)) => Ok(QueueState::Differs(differs)),
+        Err(error) => Err(error),
+    }
+}
+
+/// The answer; `None` for a 404.
+async fn not_found<T>(asking: impl Future<Output = lapin::Result<T>>) -> lapin::Result<Option<T>> {
+    match asking.await {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) => match error.kind() {
+            ErrorKind::ProtocolError(refusal) if refusal.get_id() == 404 => Ok(None),
+            _ => Err(error),
+        },
+    }
+}
+
+/// The version in the server's greeting, which `lapin` keeps to itself: the first frame of a connection
+/// is `connection.start` with a table of server properties. `None`: anything else.
+async fn greeting(amqp: &config::Amqp) -> Option<String> {
+    const LONGEST: u32 = 16 << 10;
+    let url = url::Url::parse(amqp.url.expose()).ok()?;
+    if url.scheme() != "amqp" {
+        return None;
+    }
+    let host = url.host_str()?.trim_matches(['[', ']']).to_owned();
+    let mut socket = TcpStream::connect((host, url.port().unwrap_or(5672)))
+        .await
+        .ok()?;
+    socket.write_all(b"AMQP\x00\x00\x09\x01").await.ok()?;
+    // A frame's head: its type, its channel (2 bytes), its length (4 bytes).
+    let mut head = [0; 7];
+    socket.read_exact(&mut head).await.ok()?;
+    let length = u32::from_be_bytes([head[3], head[4], head[5], head[6]]).min(LONGEST);
+    let mut frame = vec![0; usize::try_from(length).ok()?];
+    socket.read_exact(&mut frame).await.ok()?;
+    version(&frame)
+}
+
+/// The long string (`S`) at the key `version` of the table in `frame`.
+fn version(frame: &[u8]) -> Option<String> {
+    // A key is a length byte and its name.
+    const KEY: &[u8] = b"\x07versionS";
+    let at = frame.windows(KEY.len()).position(|bytes| bytes == KEY)?;
+    let value = frame.get(at + KEY.len()..)?;
+    let (length, value) = value.split_first_chunk::<4>()?;
+    let length = usize::try_from(u32::from_be_bytes(*length)).ok()?;
+    let text = std::str::from_utf8(value.get(..length)?).ok()?;
+    (text.len() <= 64 && !text.contains(char::is_control)).then(|| text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_version_is_read_from_the_greeting() {
+        let table = b"\x07productS\x00\x00\x00\x08RabbitMQ\x07versionS\x00\x00\x00\x063.10.8";
+        assert_eq!(version(table).as_deref(), Some("3.10.8"));
+        for cut in 0..table.len() {
+            assert_eq!(version(&table[..cut]), None, "{cut}");
+        }
+        assert_eq!(version(b"\x07versionS\xff\xff\xff\xff3"), None);
+    }
+}

@@ -1,0 +1,309 @@
+//! One conformance suite for every broker.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, ShortString};
+use sluicegate::broker::{Broker, Outgoing, PublishError, Source};
+use tokio::time::Instant;
+
+use crate::broker_bed::{Bed, PREFETCH, classic, ids, ladder, memory, message, quorum, tags, to};
+
+macro_rules! conformance {
+    ($($test:ident),* $(,)?) => {
+        mod in_memory {
+            $(#[tokio::test(start_paused = true)]
+            async fn $test() {
+                super::$test(super::memory().await).await;
+            })*
+        }
+        mod on_quorum_queues {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                super::$test(super::quorum().await).await;
+            })*
+        }
+        mod on_classic_queues {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                super::$test(super::classic().await).await;
+            })*
+        }
+    };
+}
+
+conformance!(
+    acked_messages_are_gone,
+    unacked_messages_come_again_and_stale_tags_do_nothing,
+    acks_out_of_order_and_repeated_leave_the_rest,
+    no_more_than_the_prefetch_is_unacked,
+    a_missing_queue_returns_the_message,
+    answers_stand_in_the_order_of_the_batch,
+    a_lane_holds_its_message_for_its_time,
+    headers_survive_a_lane_and_are_stripped,
+    big_and_empty_bodies_arrive,
+    stopped_it_takes_nothing_more_and_still_acks_and_publishes,
+    closed_it_answers,
+);
+
+async fn acked_messages_are_gone<B: Broker>(mut bed: Bed<B>) {
+    let names: Vec<String> = (0..50).map(|n| n.to_string()).collect();
+    let all: Vec<&str> = names.iter().map(String::as_str).collect();
+    bed.publish_fresh(&all).await;
+    let taken = bed.take(50).await;
+    let mut found = ids(&taken);
+    // Two channels publish, so a batch may overtake another.
+    found.sort_by_key(|id| id.parse::<u32>().expect("a number"));
+    assert_eq!(found, names);
+    for delivery in &taken {
+        assert_eq!(delivery.source, Source::Fresh);
+        assert!(!delivery.redelivered);
+        let id = delivery.message.id().expect("an id");
+        assert_eq!(delivery.message.body, format!("body of {id}"));
+        assert_eq!(delivery.message.routing_key, *bed.names.fresh);
+        assert_eq!(*delivery.message.properties.delivery_mode(), Some(2));
+    }
+    bed.broker.ack(tags(&taken)).await;
+    bed.reopen().await;
+    bed.nothing_but_a_marker().await;
+    bed.broker.close().await;
+}
+
+async fn unacked_messages_come_again_and_stale_tags_do_nothing<B: Broker>(mut bed: Bed<B>) {
+    bed.publish_fresh(&["a", "b", "c"]).await;
+    let first = bed.take(3).await;
+    bed.cut().await;
+    bed.broker.ack(tags(&first)).await;
+    let again = bed.take(3).await;
+    let mut found = ids(&again);
+    found.sort();
+    assert_eq!(found, ["a", "b", "c"]);
+    assert!(again.iter().all(|delivery| delivery.redelivered));
+    assert!(again.iter().all(|d| d.tag.session == bed.session));
+    // Tags of the session before have the same numbers on the broker; they must ack nothing.
+    bed.broker.ack(tags(&first)).await;
+    bed.cut().await;
+    let third = bed.take(3).await;
+    bed.broker.ack(tags(&third)).await;
+    bed.reopen().await;
+    bed.nothing_but_a_marker().await;
+    bed.broker.close().await;
+}
+
+async fn acks_out_of_order_and_repeated_leave_the_rest<B: Broker>(mut bed: Bed<B>) {
+    bed.publish_fresh(&["0", "1", "2", "3", "4", "5"]).await;
+    let taken = bed.take(6).await;
+    let tags = tags(&taken);
+    bed.broker.ack(vec![tags[4], tags[1], tags[4]]).await;
+    bed.broker.ack(vec![tags[0], tags[1]]).await;
+    bed.broker.ack(vec![tags[3], tags[4]]).await;
+    // The session still works: the broker would have closed it over a tag that was acked twice.
+    bed.nothing_but_a_marker().await;
+    bed.reopen().await;
+    let mut left = ids(&bed.take(2).await);
+    let mut expected = [ids(&taken[2..3]), ids(&taken[5..])].concat();
+    left.sort();
+    expected.sort();
+    assert_eq!(left, expected);
+    bed.broker.close().await;
+}
+
+async fn no_more_than_the_prefetch_is_unacked<B: Broker>(mut bed: Bed<B>) {
+    let count = usize::from(PREFETCH) * 3;
+    let batch = |queue| (0..count).map(|n| to(queue, &n.to_string())).collect();
+    for queue in [&bed.names.fresh, &bed.names.due, &bed.names.recheck] {
+        let answers = bed.broker.publish(batch(queue)).await;
+        assert!(answers.iter().all(Result::is_ok));
+    }
+    let window = usize::from(PREFETCH) * 2 + usize::from(PREFETCH) / 8;
+    let first = bed.take(window).await;
+    let of = |source| first.iter().filter(|d| d.source == source).count();
+    assert_eq!(of(Source::Fresh), usize::from(PREFETCH));
+    assert_eq!(of(Source::Due), usize::from(PREFETCH));
+    assert_eq!(of(Source::Recheck), usize::from(PREFETCH) / 8);
+    let more = tokio::time::timeout(Duration::from_millis(300), bed.events.recv()).await;
+    assert!(more.is_err(), "{more:?}");
+    bed.broker.ack(tags(&first[..10])).await;
+    bed.take(10).await;
+    bed.broker.close().await;
+}
+
+async fn a_missing_queue_returns_the_message<B: Broker>(mut bed: Bed<B>) {
+    let missing = "no such queue".into();
+    let batch = vec![to(&missing, "x")];
+    assert_eq!(
+        bed.broker.publish(batch).await,
+        [Err(PublishError::Returned)]
+    );
+    // The connection survives it.
+    bed.nothing_but_a_marker().await;
+    let long = "q".repeat(300).into();
+    assert_eq!(
+        bed.broker.publish(vec![to(&long, "x")]).await,
+        [Err(PublishError::Returned)]
+    );
+    assert_eq!(bed.broker.publish(Vec::new()).await, []);
+    bed.broker.close().await;
+}
+
+async fn answers_stand_in_the_order_of_the_batch<B: Broker>(bed: Bed<B>) {
+    let missing = "no such queue".into();
+    let is_missing = |n: usize| n.is_multiple_of(7) || n > 900;
+    // Ids repeat: the same id goes to a queue and to none, and twice to one queue.
+    let batch: Vec<Outgoing> = (0..1000)
+        .map(|n| {
+            let queue = if is_missing(n) {
+                &missing
+            } else {
+                &bed.names.dead
+            };
+            to(queue, &(n / 2).to_string())
+        })
+        .collect();
+    let answers = bed.broker.publish(batch).await;
+    assert_eq!(answers.len(), 1000);
+    for (n, answer) in answers.into_iter().enumerate() {
+        let expected = if is_missing(n) {
+            Err(PublishError::Returned)
+        } else {
+            Ok(())
+        };
+        assert_eq!(answer, expected, "{n}");
+    }
+    bed.broker.close().await;
+}
+
+async fn a_lane_holds_its_message_for_its_time<B: Broker>(mut bed: Bed<B>) {
+    let ladder = ladder();
+    for (wait, source) in [
+        (10, Source::Due),
+        (123, Source::Due),
+        (200, Source::Due),
+        (10_000, Source::Recheck),
+    ] {
+        let route = ladder.choose(wait, 0.5);
+        let began = Instant::now();
+        let published = vec![to(bed.names.lane(route), "x")];
+        assert_eq!(bed.broker.publish(published).await, [Ok(())]);
+        let taken = bed.take(1).await;
+        // Brokers count whole milliseconds.
+        assert!(began.elapsed() + Duration::from_millis(2) >= Duration::from_millis(route.ttl_ms));
+        assert_eq!((taken[0].source, ids(&taken)[0].as_str()), (source, "x"));
+        bed.broker.ack(tags(&taken)).await;
+    }
+    bed.broker.close().await;
+}
+
+/// Every type that RabbitMQ keeps.
+fn all_headers() -> FieldTable {
+    let list = vec![AMQPValue::Boolean(true), AMQPValue::LongLongInt(1)];
+    let inner: BTreeMap<ShortString, AMQPValue> =
+        [("k".into(), AMQPValue::LongString("v".into()))].into();
+    let headers: BTreeMap<ShortString, AMQPValue> = [
+        ("x-tenant", AMQPValue::LongString("ä".into())),
+        ("bytes", AMQPValue::LongString(vec![0xff, 0].into())),
+        ("bool", AMQPValue::Boolean(false)),
+        ("i8", AMQPValue::ShortShortInt(-8)),
+        ("u8", AMQPValue::ShortShortUInt(200)),
+        ("i16", AMQPValue::ShortInt(-16)),
+        ("u16", AMQPValue::ShortUInt(60_000)),
+        ("i32", AMQPValue::LongInt(-32)),
+        ("u32", AMQPValue::LongUInt(4_000_000_000)),
+        ("i64", AMQPValue::LongLongInt(i64::MIN)),
+        ("f32", AMQPValue::Float(1.5)),
+        ("f64", AMQPValue::Double(-2.5)),
+        (
+            "decimal",
+            AMQPValue::DecimalValue(DecimalValue { scale: 2, value: 7 }),
+        ),
+        ("time", AMQPValue::Timestamp(1_700_000_000)),
+        ("list", AMQPValue::FieldArray(FieldArray::from(list))),
+        ("table", AMQPValue::FieldTable(inner.into())),
+        (
+            "raw",
+            AMQPValue::ByteArray(vec![1_u8, 2, 3].as_slice().into()),
+        ),
+        ("void", AMQPValue::Void),
+    ]
+    .map(|(name, value)| (name.into(), value))
+    .into();
+    headers.into()
+}
+
+async fn headers_survive_a_lane_and_are_stripped<B: Broker>(mut bed: Bed<B>) {
+    let lane = bed.names.lane(ladder().choose(50, 0.0)).clone();
+    let mut sent = message("x");
+    sent.properties = BasicProperties::default()
+        .with_message_id("x".into())
+        .with_content_type("application/json".into())
+        .with_content_encoding("identity".into())
+        .with_correlation_id("c".into())
+        .with_reply_to("r".into())
+        .with_priority(1)
+        .with_timestamp(1_700_000_000)
+        .with_type("t".into())
+        .with_app_id("a".into())
+        .with_headers(all_headers())
+        .with_delivery_mode(2);
+    let properties = sent.properties.clone();
+    // Three rounds: RabbitMQ before 4.0.1 drops a message that shows an x-death of an earlier one.
+    for _ in 0..3 {
+        let batch = vec![Outgoing {
+            queue: lane.clone(),
+            message: sent,
+        }];
+        assert_eq!(bed.broker.publish(batch).await, [Ok(())]);
+        let mut taken = bed.take(1).await;
+        bed.broker.ack(tags(&taken)).await;
+        let back = taken.remove(0).message;
+        let headers = back.properties.headers().clone().expect("headers");
+        assert!(headers.contains_key("x-death"));
+        sent = back.for_republish();
+        assert_eq!(sent.properties, properties);
+    }
+    bed.broker.close().await;
+}
+
+async fn big_and_empty_bodies_arrive<B: Broker>(mut bed: Bed<B>) {
+    let lane = bed.names.lane(ladder().choose(50, 0.0)).clone();
+    for size in [0, 1, 131_063, 131_064, 131_065, 10 << 20] {
+        let body: Bytes = (0..size).map(|n| (n % 251) as u8).collect();
+        let mut message = message("x");
+        message.body = body.clone();
+        let queue = lane.clone();
+        let batch = vec![Outgoing { queue, message }];
+        assert_eq!(bed.broker.publish(batch).await, [Ok(())]);
+        let taken = bed.take(1).await;
+        assert!(taken[0].message.body == body, "{size} bytes");
+        bed.broker.ack(tags(&taken)).await;
+    }
+    bed.broker.close().await;
+}
+
+async fn stopped_it_takes_nothing_more_and_still_acks_and_publishes<B: Broker>(mut bed: Bed<B>) {
+    bed.publish_fresh(&["a", "b"]).await;
+    let taken = bed.take(2).await;
+    bed.broker.stop_consuming().await;
+    bed.broker.stop_consuming().await;
+    bed.publish_fresh(&["c"]).await;
+    bed.broker.ack(tags(&taken[..1])).await;
+    let more = tokio::time::timeout(Duration::from_millis(300), bed.events.recv()).await;
+    assert!(more.is_err(), "{more:?}");
+    bed.broker.close().await;
+    let end = tokio::time::timeout(crate::broker_bed::PATIENCE, bed.events.recv()).await;
+    assert_eq!(end, Ok(None));
+}
+
+async fn closed_it_answers<B: Broker>(bed: Bed<B>) {
+    bed.broker.close().await;
+    let answers = bed.broker.publish(vec![to(&bed.names.fresh, "x")]).await;
+    assert!(
+        matches!(answers[..], [Err(PublishError::Down(_))]),
+        "{answers:?}"
+    );
+    bed.broker.ack(Vec::new()).await;
+    bed.broker.stop_consuming().await;
+    bed.broker.close().await;
+}

@@ -1,0 +1,248 @@
+//! What the broker's tests stand on: a session that can be cut, and what arrives in it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use sluicegate::broker::amqp::AmqpBroker;
+use sluicegate::broker::memory::MemoryBroker;
+use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, Tag};
+use sluicegate::config::{Amqp, QueueType, SecretUrl};
+use sluicegate::rules::lanes::{Ladder, QueueNames};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
+
+use crate::servers::{Rabbit, shared_rabbit, unique};
+
+/// Nothing takes this long; it only ends a test that hangs.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Short lanes, so that tests end soon: 50 to 200 ms.
+pub fn ladder() -> Ladder {
+    Ladder::new(Duration::from_millis(200))
+}
+
+/// Small enough that batches, prefetch and queues all matter.
+pub const PREFETCH: u16 = 100;
+
+pub fn amqp(url: &str, queue: &str, queue_type: QueueType) -> Amqp {
+    Amqp {
+        url: SecretUrl::new(url),
+        queue: queue.to_owned(),
+        queue_type,
+        prefetch: PREFETCH,
+    }
+}
+
+/// A broker whose session can be cut.
+pub struct Bed<B> {
+    pub broker: B,
+    pub names: QueueNames,
+    pub events: mpsc::Receiver<Event>,
+    pub session: u64,
+    cut: Box<dyn Fn() + Send + Sync>,
+    another: Another<B>,
+}
+
+/// Makes another broker on the same queues.
+type Another<B> = Box<dyn Fn() -> (B, mpsc::Receiver<Event>) + Send + Sync>;
+
+/// In memory.
+pub async fn memory() -> Bed<MemoryBroker> {
+    let (broker, events) = MemoryBroker::start("jobs", &ladder(), PREFETCH);
+    let (killer, server) = (broker.clone(), broker.clone());
+    let names = broker.names();
+    let cut = Box::new(move || killer.kill_session());
+    let another = Box::new(move || server.join(PREFETCH));
+    Bed::up(broker, names, events, cut, another).await
+}
+
+/// The shared RabbitMQ, through a proxy that can be cut.
+pub async fn rabbit(queue_type: QueueType) -> Bed<AmqpBroker> {
+    on(shared_rabbit(), &unique("jobs"), queue_type).await
+}
+
+/// Quorum queues on the shared RabbitMQ.
+pub async fn quorum() -> Bed<AmqpBroker> {
+    rabbit(QueueType::Quorum).await
+}
+
+/// Classic work queues on the shared RabbitMQ.
+pub async fn classic() -> Bed<AmqpBroker> {
+    rabbit(QueueType::Classic).await
+}
+
+/// `queue` on a RabbitMQ, through a proxy that can be cut.
+pub async fn on(rabbit: &Rabbit, queue: &str, queue_type: QueueType) -> Bed<AmqpBroker> {
+    let proxy = Proxy::start(rabbit.url()).await;
+    let amqp = amqp(&proxy.url, queue, queue_type);
+    let another =
+        Box::new(move || AmqpBroker::start(&amqp, &ladder()).expect("the config is fine"));
+    let (broker, events) = another();
+    let names = broker.names().clone();
+    let cut = Box::new(move || proxy.cut());
+    Bed::up(broker, names, events, cut, another).await
+}
+
+impl<B: Broker> Bed<B> {
+    async fn up(
+        broker: B,
+        names: QueueNames,
+        events: mpsc::Receiver<Event>,
+        cut: Box<dyn Fn() + Send + Sync>,
+        another: Another<B>,
+    ) -> Self {
+        let mut bed = Self {
+            broker,
+            names,
+            events,
+            session: 0,
+            cut,
+            another,
+        };
+        bed.wait_up().await;
+        bed
+    }
+
+    pub async fn event(&mut self) -> Event {
+        let event = timeout(PATIENCE, self.events.recv()).await;
+        event.expect("an event in time").expect("events go on")
+    }
+
+    /// Waits for the next session; what arrived before is dropped.
+    pub async fn wait_up(&mut self) {
+        loop {
+            if let Event::Up { session } = self.event().await {
+                assert!(session > self.session, "{session}");
+                self.session = session;
+                return;
+            }
+        }
+    }
+
+    /// Cuts the session and waits for the next one.
+    pub async fn cut(&mut self) {
+        (self.cut)();
+        self.wait_up().await;
+    }
+
+    /// Closes cleanly, which sends all acks before it, and goes on with another broker on the same
+    /// queues. A cut may lose acks that are on their way.
+    pub async fn reopen(&mut self) {
+        self.broker.close().await;
+        (self.broker, self.events) = (self.another)();
+        self.session = 0;
+        self.wait_up().await;
+    }
+
+    /// The next `count` deliveries.
+    pub async fn take(&mut self, count: usize) -> Vec<Delivery> {
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            match self.event().await {
+                Event::Deliveries(batch) => {
+                    assert!(!batch.is_empty());
+                    taken.extend(batch);
+                }
+                other => panic!("{other:?} instead of deliveries"),
+            }
+        }
+        assert_eq!(taken.len(), count, "more came than expected");
+        taken
+    }
+
+    /// Nothing else is there: a message published now is the next one.
+    pub async fn nothing_but_a_marker(&mut self) {
+        let marker = unique("marker");
+        self.publish_fresh(&[&marker]).await;
+        let taken = self.take(1).await;
+        assert_eq!(ids(&taken), [marker]);
+        self.broker.ack(tags(&taken)).await;
+    }
+
+    pub async fn publish_fresh(&self, ids: &[&str]) {
+        let batch = ids.iter().map(|id| to(&self.names.fresh, id)).collect();
+        let answers = self.broker.publish(batch).await;
+        assert_eq!(answers, vec![Ok(()); ids.len()]);
+    }
+}
+
+pub fn message(id: &str) -> Message {
+    Message {
+        routing_key: String::new(),
+        properties: BasicProperties::default().with_message_id(id.into()),
+        body: Bytes::from(format!("body of {id}")),
+    }
+}
+
+pub fn to(queue: &Arc<str>, id: &str) -> Outgoing {
+    Outgoing {
+        queue: queue.clone(),
+        message: message(id),
+    }
+}
+
+pub fn ids(deliveries: &[Delivery]) -> Vec<String> {
+    let id = |delivery: &Delivery| delivery.message.id().expect("an id").to_owned();
+    deliveries.iter().map(id).collect()
+}
+
+pub fn tags(deliveries: &[Delivery]) -> Vec<Tag> {
+    deliveries.iter().map(|delivery| delivery.tag).collect()
+}
+
+/// Forwards TCP, and can cut what goes through it. Ends when it is dropped.
+struct Proxy {
+    url: String,
+    cuts: watch::Sender<u64>,
+}
+
+impl Proxy {
+    async fn start(url: &str) -> Self {
+        let mut url = url::Url::parse(url).expect("a URL");
+        let (host, port) = (url.host_str().expect("a host"), url.port());
+        let target = (host.to_owned(), port.expect("a port"));
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let port = listener.local_addr().expect("it is bound").port();
+        url.set_port(Some(port)).expect("it has a host");
+        let (cuts, mut seen) = watch::channel(0);
+        tokio::spawn(async move {
+            loop {
+                let client = tokio::select! {
+                    accepted = listener.accept() => accepted.expect("it listens").0,
+                    changed = seen.changed() => match changed {
+                        Ok(()) => continue,
+                        Err(_) => return,
+                    }
+                };
+                tokio::spawn(forward(client, target.clone(), seen.clone()));
+            }
+        });
+        Self {
+            url: url.into(),
+            cuts,
+        }
+    }
+
+    fn cut(&self) {
+        self.cuts.send_modify(|cuts| *cuts += 1);
+    }
+}
+
+async fn forward(mut client: TcpStream, target: (String, u16), mut cuts: watch::Receiver<u64>) {
+    cuts.mark_unchanged();
+    // A server that is down shows as a closed connection.
+    let Ok(mut server) = TcpStream::connect(target).await else {
+        return;
+    };
+    for stream in [&client, &server] {
+        stream.set_nodelay(true).expect("a socket");
+    }
+    tokio::select! {
+        _ = copy_bidirectional(&mut client, &mut server) => {}
+        _ = cuts.changed() => {}
+    }
+}

@@ -1,0 +1,197 @@
+//! From what a user writes to a message that the worker can use.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use serde::Deserialize;
+use serde_json::Value;
+use sluicegate::broker::{Message, Outgoing};
+use sluicegate::config::{Config, TenantField};
+use sluicegate::rules::headers::{COST, HeaderValue};
+use sluicegate::rules::job;
+
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+
+/// A job as a line of JSON: `{"tenant":"a","id":"1","body":…,"cost":1}`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct JobLine {
+    /// Whose quota it uses.
+    pub tenant: Option<String>,
+    /// Its message id; one without gets one.
+    pub id: Option<String>,
+    /// A string is sent as it is, anything else as JSON.
+    #[serde(default)]
+    pub body: Value,
+    /// Units of the limit.
+    pub cost: Option<u64>,
+}
+
+/// The body that `BODY` of the command line stands for: text, which may be JSON.
+pub fn body_of(text: &str) -> (Bytes, &'static str) {
+    let structured = text.starts_with(['{', '[']) && serde_json::from_str::<Value>(text).is_ok();
+    let kind = if structured { JSON } else { TEXT };
+    (Bytes::copy_from_slice(text.as_bytes()), kind)
+}
+
+/// Makes messages for the work queue.
+pub struct JobMaker<'a> {
+    config: &'a Config,
+    queue: Arc<str>,
+}
+
+impl<'a> JobMaker<'a> {
+    /// For the work queue `queue` of `config`.
+    ///
+    /// # Errors
+    /// Jobs of this configuration can't be published straight to the queue.
+    pub fn new(config: &'a Config, queue: &Arc<str>) -> Result<Self, String> {
+        if config.job.tenant == TenantField::RoutingKey {
+            return Err(
+                "job.tenant is routing-key: publish to the exchange that your queue is bound to; this command publishes to the queue itself"
+                    .to_owned(),
+            );
+        }
+        Ok(Self {
+            config,
+            queue: Arc::clone(queue),
+        })
+    }
+
+    /// The job on a line of JSON.
+    ///
+    /// # Errors
+    /// What is wrong with it, for the user.
+    pub fn from_line(&self, bytes: &[u8]) -> Result<Outgoing, String> {
+        let mut line: JobLine = serde_json::from_slice(bytes)
+            .map_err(|error| format!("is no job such as {{\"tenant\":\"a\",\"body\":1}}: {error}"))?;
+        let (body, kind) = match line.body.take() {
+            // Nothing at all and `null` are an empty body.
+            Value::Null => (Bytes::new(), TEXT),
+            Value::String(text) => (Bytes::from(text), TEXT),
+            value => (Bytes::from(value.to_string()), JSON),
+        };
+        self.make(line, body, kind)
+    }
+
+    /// The job of `line` with another body. The worker's own rules check it, so what is published here
+    /// is not dead on arrival.
+    ///
+    /// # Errors
+    /// What is wrong with it, for the user.
+    pub fn make(&self, line: JobLine, body: Bytes, kind: &str) -> Result<Outgoing, String> {
+        let id = line.id.unwrap_or_else(|| ulid::Ulid::new().to_string());
+        if id.is_empty() || id.len() > 255 {
+            return Err(format!(
+                "the id has {} bytes; it must have 1 to 255",
+                id.len()
+            ));
+        }
+        let mut headers: Vec<(&str, HeaderValue)> = Vec::new();
+        match (&self.config.job.tenant, line.tenant) {
+            (TenantField::Header(name), Some(tenant)) => {
+                headers.push((name, HeaderValue::Text(tenant)));
+            }
+            (TenantField::Header(_), None) => {
+                return Err("names no tenant".to_owned());
+            }
+            (place, Some(_)) => {
+                return Err(format!(
+                    "names a tenant, but job.tenant is {place}: put it there"
+                ));
+            }
+            (_, None) => {}
+        }
+        if let Some(cost) = line.cost {
+            // What is too large for the header is too large for every limit.
+            let cost = i64::try_from(cost).unwrap_or(i64::MAX);
+            headers.push((COST, HeaderValue::Int(cost)));
+        }
+        let message = Message {
+            routing_key: self.queue.to_string(),
+            properties: BasicProperties::default()
+                .with_message_id(id.as_str().into())
+                .with_content_type(kind.into())
+                .with_delivery_mode(2),
+            body,
+        }
+        .with_headers(&headers, &[]);
+        let limit = &self.config.rate_limiter.limit;
+        job::read(&message, false, &self.config.job.tenant, limit.max())
+            .map_err(|error| error.to_string())?;
+        Ok(Outgoing {
+            queue: Arc::clone(&self.queue),
+            message,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate::rules::job::Field;
+
+    use super::*;
+
+    fn make(yaml: &str, line: &str) -> Result<Outgoing, String> {
+        let config = Config::parse("c.yaml", yaml, std::iter::empty()).expect("valid");
+        JobMaker::new(&config, &"jobs".into())?.from_line(line.as_bytes())
+    }
+
+    #[test]
+    fn a_string_is_the_body_and_anything_else_is_json() {
+        for (line, body, kind) in [
+            (r#"{"tenant":"a"}"#, "", TEXT),
+            (r#"{"tenant":"a","body":null}"#, "", TEXT),
+            (r#"{"tenant":"a","body":"x \"y\""}"#, "x \"y\"", TEXT),
+            (r#"{"tenant":"a","body":{"b":[1]}}"#, r#"{"b":[1]}"#, JSON),
+            (r#"{"tenant":"a","body":12345678901234567890}"#, "12345678901234567890", JSON),
+        ] {
+            let made = make("", line).expect(line);
+            assert_eq!(made.message.body, body, "{line}");
+            let properties = &made.message.properties;
+            assert_eq!(properties.content_type().as_ref().map(|t| t.as_str()), Some(kind));
+            assert_eq!(*properties.delivery_mode(), Some(2), "persistent");
+            assert_eq!(made.message.header("x-tenant"), Field::Text("a"));
+            assert!(made.message.id().is_some(), "one without gets an id");
+        }
+        assert_eq!(body_of("{\"a\":1}").1, JSON);
+        assert_eq!(body_of("{a").1, TEXT);
+    }
+
+    #[test]
+    fn what_the_worker_would_refuse_is_not_published() {
+        let long = format!(r#"{{"tenant":"a","id":"{}"}}"#, "i".repeat(256));
+        for (line, why) in [
+            ("", "is no job such as"),
+            ("[]", "is no job such as"),
+            (r#"{"tenant":"a","bdy":1}"#, "unknown field `bdy`"),
+            (r#"{"tenant":7}"#, "is no job such as"),
+            (r#"{"body":1}"#, "names no tenant"),
+            (r#"{"tenant":""}"#, "the tenant is empty"),
+            (r#"{"tenant":"a\nb"}"#, "control character"),
+            (r#"{"tenant":"a","cost":0}"#, "cost"),
+            (r#"{"tenant":"a","cost":6}"#, "cost"),
+            (r#"{"tenant":"a","cost":18446744073709551615}"#, "cost"),
+            (r#"{"tenant":"a","cost":-1}"#, "is no job such as"),
+            (long.as_str(), "the id has 256 bytes"),
+            (r#"{"tenant":"a","id":""}"#, "the id has 0 bytes"),
+        ] {
+            let error = make("", line).expect_err(line);
+            assert!(error.contains(why), "{line}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_tenant_goes_where_the_worker_looks_for_it() {
+        let made = make("job: {tenant: 'header:who'}", r#"{"tenant":"a"}"#).expect("valid");
+        assert_eq!(made.message.header("who"), Field::Text("a"));
+        let json = "job: {tenant: 'json:/t'}";
+        assert!(make(json, r#"{"body":{"t":"a"}}"#).is_ok());
+        let error = make(json, r#"{"tenant":"a","body":{}}"#).expect_err("in the wrong place");
+        assert_eq!(error, "names a tenant, but job.tenant is json:/t: put it there");
+        assert!(make(json, r#"{"body":{}}"#).is_err());
+        assert!(make("job: {tenant: routing-key}", "{}").is_err());
+    }
+}

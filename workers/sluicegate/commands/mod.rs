@@ -1,0 +1,105 @@
+//! The commands, and how they end: with one line on standard error and an exit status.
+
+pub mod check;
+pub mod dead;
+pub mod inspect;
+pub mod jobs;
+pub mod lines;
+pub mod publish;
+pub mod run;
+
+use std::io::{self, ErrorKind, Write};
+use std::process::ExitCode;
+
+use serde::Serialize;
+use sluicegate::broker::BrokerError;
+use sluicegate::config::ConfigErrors;
+use sluicegate::gate::GateError;
+
+/// Why a command did not do its work.
+#[derive(Debug)]
+pub enum Failure {
+    /// The configuration is wrong: exit status 2.
+    Config(ConfigErrors),
+    /// The arguments make no sense: exit status 2.
+    Usage(String),
+    /// It was tried and did not work: exit status 1.
+    Failed(String),
+    /// It was tried and did not work, and that has been said: exit status 1.
+    Said,
+}
+
+impl Failure {
+    /// Tells the user, and says how to exit.
+    pub fn report(self) -> ExitCode {
+        let (lines, code) = match self {
+            Self::Config(errors) => (errors.to_string(), 2),
+            Self::Usage(line) => (line, 2),
+            Self::Failed(line) => (line, 1),
+            Self::Said => (String::new(), 1),
+        };
+        for line in lines.lines() {
+            eprintln!("error: {line}");
+        }
+        ExitCode::from(code)
+    }
+}
+
+impl From<ConfigErrors> for Failure {
+    fn from(errors: ConfigErrors) -> Self {
+        Self::Config(errors)
+    }
+}
+
+impl From<BrokerError> for Failure {
+    fn from(error: BrokerError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<GateError> for Failure {
+    fn from(error: GateError) -> Self {
+        Self::Failed(error.to_string())
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            // Whoever read our output has seen enough: `sluicegate dead list | head`.
+            ErrorKind::BrokenPipe => Self::Said,
+            _ => Self::Failed(format!("the output can't be written: {error}")),
+        }
+    }
+}
+
+/// Prints `value` as one line of JSON.
+pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
+    writeln!(out)?;
+    Ok(())
+}
+
+/// `text` for a terminal: no control characters, at most `longest` characters.
+pub fn plain(text: &str, longest: usize) -> String {
+    let mut shown = String::new();
+    for (at, c) in text.chars().enumerate() {
+        if at == longest {
+            shown.push('…');
+            break;
+        }
+        if c.is_control() {
+            shown.extend(c.escape_debug());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+/// `1 job`, `2 jobs`.
+pub fn count(number: u64, what: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {what}{plural}")
+}

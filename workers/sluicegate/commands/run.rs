@@ -1,0 +1,32 @@
+//! `sluicegate run`: the worker.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Args;
+use sluicegate::config::Config;
+
+use super::Failure;
+
+/// Take jobs from the queue, and send each on when its tenant's limit allows it
+///
+/// SIGTERM or Ctrl-C: takes no more jobs, and finishes what runs within dispatch.shutdown-timeout.
+/// A second signal ends at once; what ran then runs again elsewhere.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  sluicegate run --config /etc/sluicegate.yaml")]
+pub struct RunArgs {}
+
+/// Runs until a signal.
+pub async fn run(config: Config, file: &Path) -> Result<ExitCode, Failure> {
+    if config.dispatch.http.is_none() {
+        return Err(Failure::Usage(format!(
+            "{}: dispatch.http.url: is not set; run needs to know where jobs are sent",
+            file.display()
+        )));
+    }
+    sluicegate::app::run(config)
+        .await
+        .map_err(|error| Failure::Failed(error.to_string()))?;
+    Ok(ExitCode::SUCCESS)
+}
