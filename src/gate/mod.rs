@@ -1,7 +1,11 @@
 //! The gate: one atomic decision for each job, one round trip for a whole batch.
 
+pub mod keys;
 pub mod memory;
 pub mod redis;
+mod refusal;
+mod reply;
+pub mod scripts;
 
 use std::future::Future;
 use std::time::Duration;

@@ -1,0 +1,105 @@
+-- The line of waiting jobs: a HASH, the same for every algorithm. The specification is src/rules/line.rs.
+--
+-- gen      which line this is; 0: there was none yet
+-- front    all places up to this one were claimed or given up
+-- issued   the last place that was given out
+-- past     a '1' or '0' for each place beyond front, up to the newest claimed one: claimed or not
+-- seen     since when (ms) room has been seen unclaimed; 0: it has not
+-- room     from when on (ms) the log has room for the first of the line
+-- widest   the largest cost in the line
+-- blocked  until when (ms) nobody may start, and by what: written by block.lua
+-- by
+-- window   the start (ms) of the newest fixed window that was seen
+
+-- These four are the constants of the same names in src/rules/line.rs and its reach().
+local AHEAD_MS = 500
+local GRACE_MS = 2000
+local KEEP_MS = 3600000
+local MAX_REACH = 1024
+
+local function line_load(key, now)
+  local f = redis.call('HMGET', key, 'gen', 'front', 'issued', 'past', 'seen', 'room', 'widest', 'blocked', 'window')
+  local past = f[4] or ''
+  local seen = tonumber(f[5] or 0)
+  return {
+    key = key,
+    gen = tonumber(f[1] or 0),
+    front = tonumber(f[2] or 0),
+    issued = tonumber(f[3] or 0),
+    past = past,
+    claimed = #string.gsub(past, '0', ''),
+    seen = math.min(seen, now),
+    room = tonumber(f[6] or 0),
+    widest = tonumber(f[7] or 0),
+    blocked = tonumber(f[8] or 0),
+    window = tonumber(f[9] or 0),
+    changed = seen > now,
+  }
+end
+
+-- Units that wait.
+local function line_waiting(line)
+  return line.issued - line.front - line.claimed
+end
+
+-- Gives out the next `cost` places; the last of them is the job's.
+local function line_issue(line, now, cost)
+  if line.gen == 0 then
+    line.gen = math.max(now, 1)
+  end
+  if line_waiting(line) == 0 then
+    line.widest = cost
+  else
+    line.widest = math.max(line.widest, cost)
+  end
+  line.issued = line.issued + cost
+  line.changed = true
+  return line.issued
+end
+
+-- A job of `cost` units at `place` started: a place counts once, and places more than `reach` behind are given up.
+local function line_claim(line, place, cost, reach)
+  if place <= line.front then
+    return
+  end
+  local front = math.max(line.front, place - reach)
+  local past = string.sub(line.past, front - line.front + 1)
+  local first = math.max(place - cost, front) - front
+  local last = place - front
+  if #past < first then
+    past = past .. string.rep('0', first - #past)
+  end
+  past = string.sub(past, 1, first) .. string.rep('1', last - first) .. string.sub(past, last + 1)
+  local done = #string.match(past, '^1*')
+  line.front = front + done
+  line.past = string.sub(past, done + 1)
+  line.claimed = #string.gsub(line.past, '0', '')
+  line.changed = true
+end
+
+-- Whoever was waiting is gone: a new line, with nobody in it. `seen` and `room` are set by the start that follows.
+local function line_reset(line, now)
+  line.gen = math.max(line.gen + 1, now)
+  line.front, line.issued, line.past, line.claimed = 0, 0, '', 0
+  line.seen, line.room, line.widest = 0, 0, 0
+  line.changed = true
+end
+
+-- Notes since when room has been unclaimed, and from when on there is room.
+local function line_note(line, seen, room)
+  if line.seen ~= seen or line.room ~= room then
+    line.seen, line.room = seen, room
+    line.changed = true
+  end
+end
+
+-- Writes the line, if anything changed, to live until `ends` and a while longer.
+local function line_save(line, ends)
+  if not line.changed then
+    return
+  end
+  redis.call('HSET', line.key, 'gen', int(line.gen), 'front', int(line.front), 'issued', int(line.issued),
+    'past', line.past, 'seen', int(line.seen), 'room', int(line.room), 'widest', int(line.widest),
+    'window', int(line.window))
+  redis.call('PEXPIREAT', line.key, int(math.max(ends, line.blocked) + KEEP_MS))
+end

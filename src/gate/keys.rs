@@ -1,0 +1,122 @@
+//! The names of a tenant's keys. Every key that a script touches is passed to it.
+
+use crate::rules::limit::{Algorithm, Limit};
+use crate::rules::tenant::Tenant;
+
+/// How keys are named: `PREFIX:TENANT…`, with the tenant encoded so that no id can name another's key.
+#[derive(Debug, Clone)]
+pub struct Keys {
+    prefix: String,
+    cluster: bool,
+}
+
+/// The keys of one call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CallKeys {
+    /// All of them, the line first.
+    pub names: Vec<String>,
+    /// Which fixed window the second one belongs to; 0 for the sliding window.
+    pub index: u64,
+}
+
+impl Keys {
+    /// Keys that begin with `prefix`.
+    pub fn new(prefix: &str) -> Self {
+        Self {
+            prefix: prefix.to_owned(),
+            cluster: false,
+        }
+    }
+
+    /// The tenant in braces, so that all keys of one tenant share a slot of a Redis Cluster.
+    pub fn in_cluster(self) -> Self {
+        Self {
+            cluster: true,
+            ..self
+        }
+    }
+
+    /// The line of waiting jobs, a HASH.
+    pub fn line(&self, tenant: &Tenant) -> String {
+        format!("{}:line", self.log(tenant))
+    }
+
+    /// The line and the log. `now_ms` is the best guess of Redis's clock: a guess that is late by up to a
+    /// window names the right key.
+    pub fn call(&self, tenant: &Tenant, limit: &Limit, now_ms: u64) -> CallKeys {
+        let log = self.log(tenant);
+        let line = self.line(tenant);
+        match limit.algorithm() {
+            Algorithm::SlidingWindow => CallKeys {
+                names: vec![line, log],
+                index: 0,
+            },
+            Algorithm::FixedWindow => {
+                let index = now_ms / limit.window_ms();
+                let window = |index: u64| format!("{log}:{index}");
+                CallKeys {
+                    names: vec![line, window(index), window(index + 1)],
+                    index,
+                }
+            }
+        }
+    }
+
+    /// The log of the sliding window, and what all other keys of the tenant begin with.
+    fn log(&self, tenant: &Tenant) -> String {
+        let (prefix, tenant) = (&self.prefix, tenant.key());
+        if self.cluster {
+            format!("{prefix}:{{{tenant}}}")
+        } else {
+            format!("{prefix}:{tenant}")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn names(cluster: bool, tenant: &str, algorithm: Algorithm) -> Vec<String> {
+        let limit = Limit::new(
+            "default",
+            algorithm,
+            5,
+            Duration::from_secs(60),
+            Duration::ZERO,
+        );
+        let tenant = Tenant::parse(tenant);
+        match (limit, tenant) {
+            (Ok(limit), Ok(tenant)) => {
+                let keys = Keys::new("rlaas:rate_limit");
+                let keys = if cluster { keys.in_cluster() } else { keys };
+                keys.call(&tenant, &limit, 120_000).names
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn keys_have_the_form_of_the_reference() {
+        assert_eq!(
+            names(false, "alice", Algorithm::SlidingWindow),
+            ["rlaas:rate_limit:alice:line", "rlaas:rate_limit:alice"]
+        );
+        assert_eq!(
+            names(false, "alice", Algorithm::FixedWindow),
+            [
+                "rlaas:rate_limit:alice:line",
+                "rlaas:rate_limit:alice:2",
+                "rlaas:rate_limit:alice:3"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_cluster_keeps_a_tenant_in_one_slot() {
+        for key in names(true, "}{", Algorithm::FixedWindow) {
+            assert!(key.starts_with("rlaas:rate_limit:{%7D%7B}:"), "{key}");
+        }
+    }
+}

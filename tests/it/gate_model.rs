@@ -1,0 +1,373 @@
+//! The scripts give the model's answers, for random histories on a real Redis; and the model never exceeds a limit.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::keys::Keys;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Ask, Gate, TenantAsk, Ticket};
+use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::decision::Answer;
+use sluicegate::rules::model::State;
+use sluicegate::rules::tenant::Tenant;
+use sluicegate::rules::window::Clock;
+
+use crate::gate_simulator::violations;
+use crate::servers::{shared_redis, unique};
+
+/// A day ahead of the real clock, so that no key expires in Redis while a history runs.
+fn begin() -> u64 {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("after 1970");
+    now.as_micros() as u64 + 86_400_000_000
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Ask {
+        budget: u32,
+        jobs: Vec<Job>,
+    },
+    Block {
+        millis: u64,
+    },
+    Forward {
+        micros: u64,
+    },
+    Back {
+        micros: u64,
+    },
+    Limit {
+        which: usize,
+    },
+    /// Another writer's entry in the sliding log, this much before now or (negative) after.
+    Foreign {
+        millis_ago: i64,
+    },
+    /// The line is gone.
+    Forget,
+}
+
+#[derive(Debug, Clone)]
+enum Job {
+    Fresh {
+        cost: u32,
+    },
+    /// Shows one of the tickets that were given out; shown twice it is a duplicate.
+    Return {
+        which: prop::sample::Index,
+    },
+    Forged {
+        generation: i64,
+        place: u64,
+        cost: u32,
+    },
+}
+
+fn job() -> impl Strategy<Value = Job> {
+    let cost = || prop_oneof![6 => Just(1u32), 3 => 0..6u32, 1 => 0..40u32];
+    prop_oneof![
+        4 => cost().prop_map(|cost| Job::Fresh { cost }),
+        5 => any::<prop::sample::Index>().prop_map(|which| Job::Return { which }),
+        1 => (-1..2i64, 0..40u64, cost())
+            .prop_map(|(generation, place, cost)| Job::Forged { generation, place, cost }),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        12 => (0..9u32, prop::collection::vec(job(), 1..9))
+            .prop_map(|(budget, jobs)| Step::Ask { budget, jobs }),
+        1 => (0..4000u64).prop_map(|millis| Step::Block { millis }),
+        4 => (0..400_000u64).prop_map(|micros| Step::Forward { micros }),
+        3 => (0..4_000_000u64).prop_map(|micros| Step::Forward { micros }),
+        1 => (0..3_000_000_000u64).prop_map(|micros| Step::Forward { micros }),
+        1 => (0..3_000_000u64).prop_map(|micros| Step::Back { micros }),
+        1 => (0..4usize).prop_map(|which| Step::Limit { which }),
+        1 => (-2000..2000i64).prop_map(|millis_ago| Step::Foreign { millis_ago }),
+        1 => Just(Step::Forget),
+    ]
+}
+
+fn history() -> impl Strategy<Value = Vec<Step>> {
+    prop::collection::vec(step(), 1..50)
+}
+
+fn limits(algorithm: Algorithm) -> Vec<Limit> {
+    [(3, 1000, 50), (20, 1000, 0), (2, 3000, 100), (150, 700, 7)]
+        .into_iter()
+        .map(|(max, window, guard)| {
+            let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));
+            Limit::new("default", algorithm, max, window, guard).expect("in range")
+        })
+        .collect()
+}
+
+/// The job as it is asked, once the tickets are known that were given out.
+fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask {
+    match job {
+        Job::Return { which } if !tickets.is_empty() => {
+            let (ticket, cost) = *which.get(tickets);
+            Ask {
+                ticket: Some(ticket),
+                cost,
+            }
+        }
+        Job::Return { .. } => Ask {
+            ticket: None,
+            cost: 1,
+        },
+        Job::Fresh { cost } => Ask {
+            ticket: None,
+            cost: *cost,
+        },
+        Job::Forged {
+            generation: off,
+            place,
+            cost,
+        } => {
+            let generation = generation.saturating_add_signed(*off);
+            Ask {
+                ticket: Some(Ticket {
+                    generation,
+                    place: *place,
+                }),
+                cost: *cost,
+            }
+        }
+    }
+}
+
+struct Bench {
+    runtime: tokio::runtime::Runtime,
+    gates: Vec<RedisGate>,
+    keys: Keys,
+    redis: redis::Client,
+    clock: Arc<AtomicU64>,
+}
+
+impl Bench {
+    fn new(algorithm: Algorithm) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let clock = Arc::new(AtomicU64::new(begin()));
+        let prefix = unique("model");
+        let url = shared_redis().url();
+        let gates = limits(algorithm)
+            .into_iter()
+            .map(|limit| {
+                let clock = Arc::clone(&clock);
+                RedisGate::connect(&SecretUrl::new(url), &prefix, limit)
+                    .expect("a good url")
+                    .with_test_clock(Arc::new(move || clock.load(Ordering::SeqCst)))
+            })
+            .collect();
+        Self {
+            runtime,
+            gates,
+            keys: Keys::new(&prefix),
+            redis: redis::Client::open(url).expect("a good url"),
+            clock,
+        }
+    }
+
+    fn play(&self, algorithm: Algorithm, steps: &[Step]) -> Result<(), TestCaseError> {
+        let tenant = Tenant::parse(&unique("t")).expect("a plain id");
+        let limits = limits(algorithm);
+        let mut state = State::new(algorithm);
+        let mut tickets: Vec<(Ticket, u32)> = Vec::new();
+        let mut raw = self.redis.get_connection().expect("Redis answers");
+        let (mut which, mut foreign) = (0, 0);
+        let mut windows: Vec<(u64, String)> = Vec::new();
+        for step in steps {
+            let micros = self.clock.load(Ordering::SeqCst);
+            let clock = Clock::from_micros(micros);
+            let (limit, gate) = (&limits[which], &self.gates[which]);
+            let keys = self.keys.call(&tenant, limit, clock.now_ms).names;
+            match step {
+                Step::Ask { budget, jobs } => {
+                    let asks: Vec<Ask> = jobs
+                        .iter()
+                        .map(|j| ask(j, &tickets, state.line.generation))
+                        .collect();
+                    let (answers, blocked) = state.ask(limit, clock, *budget, &asks);
+                    // Redis's clock is a day behind the test's: windows that ended are deleted here.
+                    for (_, ended) in windows.extract_if(.., |(end, _)| *end <= clock.now_ms) {
+                        let _: () = redis::cmd("DEL")
+                            .arg(ended)
+                            .query(&mut raw)
+                            .expect("Redis answers");
+                    }
+                    if algorithm == Algorithm::FixedWindow {
+                        let end = (clock.now_ms / limit.window_ms() + 1) * limit.window_ms();
+                        windows.push((end, keys[1].clone()));
+                    }
+                    let batch = [TenantAsk {
+                        tenant: tenant.clone(),
+                        budget: *budget,
+                        asks: asks.clone(),
+                    }];
+                    let reply = self
+                        .runtime
+                        .block_on(gate.ask(&batch))
+                        .expect("Redis answers")
+                        .remove(0);
+                    prop_assert_eq!(&reply.answers, &answers);
+                    prop_assert_eq!(
+                        (reply.now_ms, reply.blocked_until_ms),
+                        (clock.now_ms, blocked)
+                    );
+                    for (ask, answer) in asks.iter().zip(&answers) {
+                        if let Answer::Wait { ticket, .. } = answer
+                            && !tickets.contains(&(*ticket, ask.cost))
+                        {
+                            tickets.push((*ticket, ask.cost));
+                        }
+                    }
+                }
+                Step::Block { millis } => {
+                    let by = format!("{millis}");
+                    state.block(clock.now_ms, *millis, &by);
+                    self.runtime
+                        .block_on(gate.block(&tenant, Duration::from_millis(*millis), &by))
+                        .expect("Redis answers");
+                }
+                Step::Forward { micros: by } => self.clock.store(micros + by, Ordering::SeqCst),
+                Step::Back { micros: by } => self.clock.store(micros - by, Ordering::SeqCst),
+                Step::Limit { which: other } => which = *other,
+                Step::Foreign { millis_ago } => {
+                    if let sluicegate::rules::window::Log::Sliding(log) = &mut state.log {
+                        let score = clock.now_ms.saturating_add_signed(-millis_ago);
+                        foreign += 1;
+                        log.add_foreign(score);
+                        let _: () = redis::pipe()
+                            .zadd(&keys[1], format!("{score}-0.{foreign}"), score)
+                            .cmd("PEXPIRE")
+                            .arg(&keys[1])
+                            .arg(86_400_000)
+                            .query(&mut raw)
+                            .expect("Redis answers");
+                    }
+                }
+                Step::Forget => {
+                    state.forget_line();
+                    let _: () = redis::cmd("DEL")
+                        .arg(&keys[0])
+                        .query(&mut raw)
+                        .expect("Redis answers");
+                }
+            }
+            let clock = Clock::from_micros(self.clock.load(Ordering::SeqCst));
+            let shown = self
+                .runtime
+                .block_on(self.gates[which].inspect(&tenant))
+                .expect("Redis answers");
+            prop_assert_eq!(shown, state.inspect(&limits[which], clock));
+        }
+        for key in redis::cmd("KEYS")
+            .arg(format!(
+                "{}*",
+                self.keys.line(&tenant).trim_end_matches(":line")
+            ))
+            .query::<Vec<String>>(&mut raw)
+            .expect("Redis answers")
+        {
+            let left: i64 = redis::cmd("PTTL")
+                .arg(&key)
+                .query(&mut raw)
+                .expect("Redis answers");
+            prop_assert!(left > 0, "{} has no expiry", key);
+            let _: () = redis::cmd("DEL")
+                .arg(&key)
+                .query(&mut raw)
+                .expect("Redis answers");
+        }
+        Ok(())
+    }
+}
+
+fn scripts_equal_the_model(algorithm: Algorithm) {
+    let bench = Bench::new(algorithm);
+    let config = Config {
+        cases: 400,
+        max_shrink_iters: 2000,
+        ..Config::with_source_file(file!())
+    };
+    TestRunner::new(config)
+        .run(&history(), |steps| bench.play(algorithm, &steps))
+        .unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn the_sliding_script_equals_the_model() {
+    scripts_equal_the_model(Algorithm::SlidingWindow);
+}
+
+#[test]
+fn the_fixed_script_equals_the_model() {
+    scripts_equal_the_model(Algorithm::FixedWindow);
+}
+
+/// Plays a history on the model alone, with one limit, and gives what started: for the sliding window by the time
+/// that really passed (the clock may be stepped back meanwhile), for the fixed one by the clock.
+fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<(u64, u32, Limit)> {
+    let limit = limits(algorithm).remove(which);
+    let mut state = State::new(algorithm);
+    let (mut clock, mut real) = (begin(), begin());
+    let mut tickets: Vec<(Ticket, u32)> = Vec::new();
+    let mut started = Vec::new();
+    for step in steps {
+        match step {
+            Step::Ask { budget, jobs } => {
+                let asks: Vec<Ask> = jobs
+                    .iter()
+                    .map(|j| ask(j, &tickets, state.line.generation))
+                    .collect();
+                let (answers, _) = state.ask(&limit, Clock::from_micros(clock), *budget, &asks);
+                for (ask, answer) in asks.iter().zip(answers) {
+                    match answer {
+                        Answer::Start { .. } => {
+                            let at = if algorithm == Algorithm::FixedWindow {
+                                clock
+                            } else {
+                                real
+                            };
+                            started.push((at, ask.cost.clamp(1, limit.max()), limit.clone()));
+                        }
+                        Answer::Wait { ticket, .. } => tickets.push((ticket, ask.cost)),
+                        Answer::Capacity { .. } => {}
+                    }
+                }
+            }
+            Step::Block { millis } => state.block(clock / 1000, *millis, "test"),
+            Step::Forward { micros } => (clock, real) = (clock + micros, real + micros),
+            Step::Back { micros } => clock -= micros,
+            Step::Forget if algorithm == Algorithm::SlidingWindow => state.forget_line(),
+            Step::Forget | Step::Limit { .. } | Step::Foreign { .. } => {}
+        }
+    }
+    started
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 600, ..Config::with_source_file(file!()) })]
+
+    #[test]
+    fn no_history_exceeds_a_sliding_window(which in 0..4usize, steps in history()) {
+        prop_assert_eq!(violations(&starts(Algorithm::SlidingWindow, which, &steps)), 0);
+    }
+
+    #[test]
+    fn no_history_exceeds_a_fixed_window(which in 0..4usize, steps in history()) {
+        let mut started = starts(Algorithm::FixedWindow, which, &steps);
+        started.sort_by_key(|(at, ..)| *at);
+        prop_assert_eq!(violations(&started), 0);
+    }
+}

@@ -1,0 +1,225 @@
+//! What the line of places promises under load and under failure, each with its bounds.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use sluicegate::rules::limit::{Algorithm, Limit};
+
+use crate::gate_simulator::{Outcome, Scenario, limit, run};
+
+const S: u64 = 1_000_000;
+
+fn sliding(max: u64, seconds: u64) -> Limit {
+    limit(Algorithm::SlidingWindow, max, seconds)
+}
+
+/// `n` jobs at once, 0.2 ms apart.
+fn backlog(n: u64) -> Vec<u64> {
+    (0..n).map(|job| job * 200).collect()
+}
+
+/// Jobs at random times, `rate` a second on average.
+fn poisson(n: usize, rate: f64) -> Vec<u64> {
+    let mut random = StdRng::seed_from_u64(3);
+    let mut at = 0.0;
+    std::iter::repeat_with(|| {
+        at -= (1.0 - random.random::<f64>()).ln() / rate;
+        (at * 1e6) as u64
+    })
+    .take(n)
+    .collect()
+}
+
+/// Bounds of one scenario: jobs that start, the end in seconds, deliveries a job, order in seconds.
+fn check(
+    name: &str,
+    scenario: Scenario,
+    started: usize,
+    end: f64,
+    deliveries: f64,
+    order: f64,
+) -> Outcome {
+    let outcome = run(scenario);
+    println!("{name}: {outcome:?}");
+    assert_eq!(outcome.violations, 0, "{name}");
+    assert!(outcome.started >= started, "{name}: {outcome:?}");
+    assert!(outcome.end <= end, "{name}: {outcome:?}");
+    assert!(outcome.deliveries <= deliveries, "{name}: {outcome:?}");
+    assert!(outcome.out_of_order <= order, "{name}: {outcome:?}");
+    outcome
+}
+
+#[test]
+fn a_backlog_ends_in_time_and_in_order() {
+    let outcome = check(
+        "2,000 at 20/s",
+        Scenario::new(sliding(20, 1), backlog(2000)),
+        2000,
+        99.6,
+        3.1,
+        0.05,
+    );
+    assert!(outcome.worst <= 5 && outcome.held <= 20, "{outcome:?}");
+    check(
+        "20,000 at 50/s",
+        Scenario::new(sliding(50, 1), backlog(20_000)),
+        20_000,
+        402.0,
+        3.6,
+        0.05,
+    );
+    check(
+        "200 at 5/60s",
+        Scenario::new(sliding(5, 60), backlog(200)),
+        200,
+        2341.0,
+        8.0,
+        0.05,
+    );
+}
+
+#[test]
+fn the_guard_costs_its_part_and_no_more() {
+    let limit = Limit::new(
+        "default",
+        Algorithm::SlidingWindow,
+        20,
+        Duration::from_secs(1),
+        Duration::from_millis(50),
+    )
+    .expect("in range");
+    check(
+        "guard 50 ms",
+        Scenario::new(limit, backlog(2000)),
+        2000,
+        104.6,
+        3.1,
+        0.05,
+    );
+}
+
+#[test]
+fn fixed_windows_are_filled() {
+    let limit = Limit::new(
+        "default",
+        Algorithm::FixedWindow,
+        20,
+        Duration::from_secs(1),
+        Duration::from_millis(50),
+    )
+    .expect("in range");
+    check(
+        "fixed, 2,000 at 20/s",
+        Scenario::new(limit, backlog(2000)),
+        2000,
+        99.6,
+        3.1,
+        1.0,
+    );
+}
+
+#[test]
+fn an_outage_adds_at_most_two_deliveries() {
+    let scenario = Scenario {
+        outage: Some((30 * S, 90 * S)),
+        ..Scenario::new(sliding(20, 1), backlog(6000))
+    };
+    check("outage of 60 s", scenario, 6000, 361.0, 4.0, 2.0);
+}
+
+#[test]
+fn fresh_jobs_after_an_outage_do_not_overtake_the_line() {
+    // 300 of them came during the outage and are asked in any order after it: 15 s of the limit.
+    let mut arrivals = backlog(3000);
+    arrivals.extend((1..600).map(|job| job * S / 5));
+    arrivals.sort_unstable();
+    let scenario = Scenario {
+        outage: Some((30 * S, 90 * S)),
+        ..Scenario::new(sliding(20, 1), arrivals)
+    };
+    check("outage, with fresh jobs", scenario, 3599, 242.0, 4.0, 16.0);
+}
+
+#[test]
+fn late_returns_cost_little() {
+    let scenario = Scenario {
+        late: 0.1,
+        ..Scenario::new(sliding(20, 1), backlog(10_000))
+    };
+    check(
+        "10 % come 0.5 to 1.2 s late",
+        scenario,
+        10_000,
+        515.0,
+        4.0,
+        3.0,
+    );
+}
+
+#[test]
+fn a_changed_limit_reaches_those_who_wait() {
+    let scenario = Scenario {
+        change: Some((10 * S, sliding(200, 1))),
+        ..Scenario::new(sliding(20, 1), backlog(6000))
+    };
+    check("raised 20 to 200", scenario, 6000, 300.0, 2.5, 25.0);
+    let scenario = Scenario {
+        change: Some((10 * S, sliding(20, 1))),
+        ..Scenario::new(sliding(100, 1), backlog(6000))
+    };
+    check("lowered 100 to 20", scenario, 6000, 262.0, 4.0, 1.0);
+}
+
+#[test]
+fn jobs_that_vanish_hold_nobody_up() {
+    let scenario = Scenario {
+        lost: 0.3,
+        ..Scenario::new(sliding(20, 1), backlog(2000))
+    };
+    check("30 % vanish", scenario, 1300, 100.0, 3.1, 4.0);
+    // Slow limits have few places within `ahead`, so a gap is seen by a job that is far from its turn.
+    let scenario = Scenario {
+        lost: 0.3,
+        ..Scenario::new(sliding(5, 60), backlog(200))
+    };
+    check("30 % vanish, 5/60s", scenario, 130, 2341.0, 9.0, 2400.0);
+    let scenario = Scenario {
+        lost: 0.3,
+        ..Scenario::new(sliding(1, 60), backlog(100))
+    };
+    check("30 % vanish, 1/60s", scenario, 65, 5941.0, 20.0, 6000.0);
+}
+
+#[test]
+fn duplicates_move_nothing() {
+    let scenario = Scenario {
+        duplicated: 0.05,
+        ..Scenario::new(sliding(20, 1), backlog(2000))
+    };
+    check("5 % come twice", scenario, 2000, 106.0, 3.8, 3.0);
+}
+
+#[test]
+fn loads_around_the_limit_stay_stable() {
+    for (load, end, deliveries) in [(0.95, 322.0, 1.5), (1.0, 306.0, 2.5), (1.2, 303.0, 3.1)] {
+        let scenario = Scenario::new(sliding(20, 1), poisson(6000, 20.0 * load));
+        check(
+            &format!("load {load}"),
+            scenario,
+            6000,
+            end,
+            deliveries,
+            2.0,
+        );
+    }
+}
+
+#[test]
+fn large_jobs_are_not_starved_by_small_ones() {
+    let scenario = Scenario {
+        cost: |job| if job % 10 == 0 { 10 } else { 1 },
+        ..Scenario::new(sliding(20, 1), backlog(1000))
+    };
+    check("costs 1 and 10", scenario, 1000, 120.0, 6.0, 5.0);
+}
