@@ -1,1 +1,206 @@
-//! (being written)
+//! The only wiring: reads like the list of what a worker is made of.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{info, warn};
+
+use crate::admin::{self, Health};
+use crate::broker::BrokerError;
+use crate::broker::amqp::AmqpBroker;
+use crate::config::Config;
+use crate::engine::action::Settings;
+use crate::engine::scheduler::Scheduler;
+use crate::engine::{Engine, Stop};
+use crate::gate::GateError;
+use crate::gate::redis::RedisGate;
+use crate::handler::Handler;
+use crate::handler::http::HttpHandler;
+use crate::metrics::Metrics;
+use crate::rules::lanes::{Ladder, QueueNames};
+use crate::rules::retry::RetryPolicy;
+
+/// How often an idle worker looks whether Redis answers, for `/readyz`.
+const PING_EVERY: Duration = Duration::from_secs(2);
+
+/// Why a worker could not start. Once it runs, it survives its servers.
+#[derive(Debug, thiserror::Error)]
+pub enum AppError {
+    /// `run` without a handler.
+    #[error(
+        "dispatch.http.url is not set: name the API that jobs are sent to, such as http://127.0.0.1:8080/"
+    )]
+    NoHandler,
+    /// The HTTP client can't be built.
+    #[error("dispatch.http: {0}")]
+    Http(String),
+    /// The admin port can't be opened.
+    #[error(transparent)]
+    Admin(#[from] admin::AdminError),
+    /// The Redis client can't be built.
+    #[error("redis.url: {0}")]
+    Redis(GateError),
+    /// The AMQP client can't be built.
+    #[error(transparent)]
+    Amqp(#[from] BrokerError),
+    /// The signal handlers can't be installed.
+    #[error("can't listen for signals: {0}")]
+    Signals(std::io::Error),
+}
+
+/// Runs a worker that sends each job to `dispatch.http.url`, until SIGTERM or SIGINT.
+///
+/// # Errors
+/// [`AppError`] when it can't start.
+pub async fn run(config: Config) -> Result<(), AppError> {
+    let http = config.dispatch.http.as_ref().ok_or(AppError::NoHandler)?;
+    let handler = HttpHandler::new(http, config.dispatch.concurrency)
+        .map_err(|why| AppError::Http(why.to_string()))?;
+    run_with(config, handler).await
+}
+
+/// Runs a worker that gives each job to `handler`, until SIGTERM or SIGINT: the first stops softly (no more
+/// jobs, what runs may finish within `dispatch.shutdown-timeout`), the second at once.
+///
+/// # Errors
+/// [`AppError`] when it can't start.
+pub async fn run_with<H: Handler>(config: Config, handler: H) -> Result<(), AppError> {
+    let stop = Stop::default();
+    listen_for_signals(&stop).map_err(AppError::Signals)?;
+    run_until(config, handler, stop).await
+}
+
+/// [`run_with`], but ended by `stop` instead of signals.
+///
+/// # Errors
+/// [`AppError`] when it can't start.
+pub async fn run_until<H: Handler>(config: Config, handler: H, stop: Stop) -> Result<(), AppError> {
+    Worker::new(config, handler)?.run(stop).await
+}
+
+/// A worker that is put together, but not started.
+pub struct Worker<H> {
+    config: Config,
+    handler: Arc<H>,
+    metrics: Arc<Metrics>,
+    gate: Arc<RedisGate>,
+}
+
+impl<H: Handler> Worker<H> {
+    /// Puts a worker together; no server is contacted yet.
+    ///
+    /// # Errors
+    /// [`AppError`] when the configuration can't be used.
+    pub fn new(config: Config, handler: H) -> Result<Self, AppError> {
+        install_tls_provider();
+        let limit = config.rate_limiter.limit.clone();
+        let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix, limit)
+            .map_err(AppError::Redis)?;
+        Ok(Self {
+            config,
+            handler: Arc::new(handler),
+            metrics: Arc::new(Metrics::new()),
+            gate: Arc::new(gate),
+        })
+    }
+
+    /// What the worker counts.
+    pub fn metrics(&self) -> Arc<Metrics> {
+        Arc::clone(&self.metrics)
+    }
+
+    /// Runs until `stop`. Servers that are away are waited for.
+    ///
+    /// # Errors
+    /// [`AppError`] when it can't start.
+    pub async fn run(self, stop: Stop) -> Result<(), AppError> {
+        let Self {
+            config,
+            handler,
+            metrics,
+            gate,
+        } = self;
+        let limit = &config.rate_limiter.limit;
+        info!(
+            limit = limit.name(),
+            algorithm = limit.algorithm().name(),
+            max_requests = limit.max(),
+            window_ms = limit.window_ms(),
+            guard_ms = limit.guard_ms(),
+            queue = config.amqp.queue,
+            rabbitmq = %config.amqp.url,
+            redis = %config.redis.url,
+            "starting",
+        );
+        let health = Arc::new(Health::default());
+        let admin = admin::serve(&config.admin, Arc::clone(&metrics), Arc::clone(&health)).await?;
+        let settings = settings(&config);
+        let (broker, events) = AmqpBroker::start(&config.amqp, &settings.ladder)?;
+        let scheduler = Scheduler::new(settings, Arc::clone(&metrics), rand::random());
+        let pings = tokio::spawn(watch_redis(Arc::clone(&gate), Arc::clone(&health)));
+        let engine = Engine {
+            broker: Arc::new(broker),
+            gate,
+            handler,
+            metrics,
+            health,
+            shutdown_timeout: config.dispatch.shutdown_timeout,
+        };
+        engine.run(scheduler, events, stop).await;
+        pings.abort();
+        admin.stop().await;
+        info!("stopped");
+        Ok(())
+    }
+}
+
+fn settings(config: &Config) -> Settings {
+    let ladder = Ladder::new(config.delay.max_delay);
+    Settings {
+        limit: config.rate_limiter.limit.clone(),
+        tenant_field: config.job.tenant.clone(),
+        concurrency: config.dispatch.concurrency,
+        prefetch: usize::from(config.amqp.prefetch),
+        hold: config.delay.hold,
+        names: QueueNames::new(&config.amqp.queue, &ladder),
+        ladder,
+        retry: RetryPolicy {
+            max_attempts: config.retry.max_attempts,
+            initial_interval: config.retry.initial_interval,
+            max_interval: config.retry.max_interval,
+        },
+        max_penalty: config.rate_limiter.max_penalty,
+    }
+}
+
+/// One TLS implementation for AMQP, Redis and HTTP.
+pub fn install_tls_provider() {
+    // An error says that one is installed already, which is as good.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+}
+
+/// Keeps `/readyz` true to Redis while no job asks the gate.
+async fn watch_redis(gate: Arc<RedisGate>, health: Arc<Health>) {
+    loop {
+        health.set_redis(gate.ping().await.is_ok());
+        tokio::time::sleep(PING_EVERY).await;
+    }
+}
+
+fn listen_for_signals(stop: &Stop) -> std::io::Result<()> {
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    let stop = stop.clone();
+    tokio::spawn(async move {
+        for token in [&stop.soft, &stop.hard] {
+            let name = tokio::select! {
+                _ = term.recv() => "SIGTERM",
+                _ = int.recv() => "SIGINT",
+            };
+            warn!(signal = name, "asked to stop");
+            token.cancel();
+        }
+    });
+    Ok(())
+}

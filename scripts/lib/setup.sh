@@ -6,6 +6,7 @@ lib=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
 root=${lib%/scripts/lib}
 scratch=
 child=
+newer='' # servers of another distribution are in use
 
 say() { printf '== %s\n' "$*"; }
 
@@ -33,6 +34,9 @@ leave() {
   for dir in "$scratch"/private-rabbitmq*/; do [[ ! -d $dir ]] || "$lib/private-rabbitmq" remove "${dir%/}" || true; done
   for dir in "$scratch"/private-redis*/; do [[ ! -d $dir ]] || "$lib/private-redis" remove "${dir%/}" || true; done
   [[ ! -e $scratch/policy-rc.d ]] || restore_policy || true
+  if [[ -n ${newer:-} ]] && mountpoint -q "${TEST_RABBITMQ_CHROOT:-/nowhere}/proc"; then
+    umount "$TEST_RABBITMQ_CHROOT/proc" || true
+  fi
   rm -rf "$scratch"
   exit "$status"
 }
@@ -87,7 +91,7 @@ missing() {
 
 missing_servers() {
   missing redis-server=redis-server redis-cli=redis-tools
-  [[ -x ${SLUICEGATE_RABBITMQ_CHROOT:-}${SLUICEGATE_RABBITMQ_BIN:-/usr/lib/rabbitmq/bin}/rabbitmq-server ]] || echo rabbitmq-server
+  [[ -x ${TEST_RABBITMQ_CHROOT:-}${TEST_RABBITMQ_BIN:-/usr/lib/rabbitmq/bin}/rabbitmq-server ]] || echo rabbitmq-server
 }
 
 # Installs what is missing to build and to run servers. Services of the system are neither started nor, when
@@ -152,8 +156,10 @@ install_rust() {
     export RUSTUP_TOOLCHAIN=stable
   else
     say "installing Rust by rustup (found: ${have:-none})"
-    curl --proto '=https' --tlsv1.2 -sSf --retry 3 https://sh.rustup.rs -o "$scratch/rustup-init" ||
-      fail "rustup can't be fetched from https://sh.rustup.rs; install Rust $need or newer"
+    # What https://sh.rustup.rs sends on to, at the host that the toolchain comes from anyway.
+    local url=https://static.rust-lang.org/rustup/rustup-init.sh
+    curl --proto '=https' --tlsv1.2 -sSf --retry 3 "$url" -o "$scratch/rustup-init" ||
+      fail "rustup can't be fetched from $url; install Rust $need or newer"
     run sh "$scratch/rustup-init" -y --profile minimal --component clippy,rustfmt
   fi
 }

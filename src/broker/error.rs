@@ -103,12 +103,15 @@ impl QueueDiffers {
     }
 }
 
-/// `the value '5' of type 'signedint'` and `'5'` read `5`; `none` stays.
+/// `the value '5' of type 'signedint'` and `'5'` read `5`; `none` stays, an empty text reads `''`.
 fn plain(value: &str) -> String {
+    if value.is_empty() {
+        return "?".to_owned();
+    }
     let value = value.strip_prefix("the value ").unwrap_or(value);
     let value = value.split("' of type '").next().unwrap_or(value);
     let value = value.trim_matches('\'');
-    if value.is_empty() { "?" } else { value }.to_owned()
+    if value.is_empty() { "''" } else { value }.to_owned()
 }
 
 impl BrokerError {
@@ -164,6 +167,10 @@ mod tests {
             (
                 "PRECONDITION_FAILED - inequivalent arg 'x-delivery-limit' for queue 'jobs' in vhost '/': received the value '1' of type 'signedint' but current is none",
                 "the queue 'jobs' exists with x-delivery-limit = none, but x-delivery-limit = 1 is wanted: delete the queue once it is empty, or use another amqp.queue",
+            ),
+            (
+                "PRECONDITION_FAILED - inequivalent arg 'x-dead-letter-exchange' for queue 'jobs' in vhost '/': received the value '' of type 'longstr' but current is none",
+                "the queue 'jobs' exists with x-dead-letter-exchange = none, but x-dead-letter-exchange = '' is wanted: delete the queue once it is empty, or use another amqp.queue",
             ),
             (
                 "PRECONDITION_FAILED - inequivalent arg 'x-message-ttl' for queue 'cut off...",

@@ -3,7 +3,7 @@
 //! `lua/acquire.lua`, `lua/inspect.lua` and `lua/block.lua` are [`State::ask`], [`State::inspect`] and
 //! [`State::block`]; property tests demand equal answers.
 
-pub use crate::rules::decision::{Answer, Ask, Inspection, Ticket};
+use crate::rules::decision::{Answer, Ask, Inspection, Ticket};
 use crate::rules::limit::{Algorithm, Limit};
 use crate::rules::line::{AHEAD_MS, GRACE_MS, KEEP_MS, Line, reach};
 use crate::rules::window::{Clock, Log};

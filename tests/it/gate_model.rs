@@ -10,8 +10,9 @@ use sluicegate::config::SecretUrl;
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Ask, Gate, TenantAsk, Ticket};
+use sluicegate::rules::decision::Answer;
 use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::model::{Answer, State};
+use sluicegate::rules::model::State;
 use sluicegate::rules::tenant::Tenant;
 use sluicegate::rules::window::Clock;
 

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use sluicegate::rules::decision::{Answer, Ask, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::model::{Answer, Ask, State, Ticket};
+use sluicegate::rules::model::State;
 use sluicegate::rules::window::{Clock, span};
 
 /// A job is sent round so that it is back this much before its turn.

@@ -1,6 +1,8 @@
 //! The one integration binary, a module for each subject.
 mod broker;
+mod broker_amqp;
 mod broker_bed;
+mod broker_faults;
 mod cli;
 mod cli_servers;
 mod config;

@@ -158,6 +158,8 @@ impl Link {
         let mut events = std::pin::pin!(self.connection.events_listener());
         while let Some(event) = next(&mut events).await {
             match event {
+                // A channel's error is for those who use the channel.
+                lapin::Event::Error(error) if error.is_amqp_soft_error() => {}
                 lapin::Event::Error(error) => return self.target.error(&error),
                 lapin::Event::ConnectionBlocked(reason) => {
                     tracing::warn!(connection = name, %reason, "RabbitMQ blocks publishing");

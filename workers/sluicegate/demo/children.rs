@@ -127,7 +127,14 @@ impl Worker {
         let log = folder.0.join(format!("{name}.log"));
         write_private(&config, &settings.yaml(admin)).map_err(failed)?;
         let out = File::create(&log).map_err(failed)?;
-        let child = Command::new(std::env::current_exe().map_err(failed)?)
+        let mut command = Command::new(std::env::current_exe().map_err(failed)?);
+        // The environment overrides the file: what is set for this process is in `settings` already.
+        for (variable, _) in std::env::vars_os() {
+            if variable.as_encoded_bytes().starts_with(b"SLUICEGATE_") {
+                command.env_remove(variable);
+            }
+        }
+        let child = command
             .arg("run")
             .arg("--config")
             .arg(&config)

@@ -1,0 +1,175 @@
+//! A RabbitMQ of its own: killed, frozen, out of memory. Nothing confirmed is lost.
+
+use std::collections::HashSet;
+
+use sluicegate::broker::amqp::Client;
+use sluicegate::broker::{Broker, BrokerError, Event, Outgoing, PublishError, Source};
+use sluicegate::config::QueueType;
+use tokio::time::{Instant, timeout};
+
+use crate::broker_bed::{Bed, PATIENCE, amqp, ids, ladder, on, tags, to};
+use crate::servers::Rabbit;
+
+/// One such server at a time: five that start at once are slow on a small machine.
+static ONE_SERVER: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+
+/// Publishes until everything is confirmed.
+async fn publish_all<B: Broker>(bed: &Bed<B>, mut batch: Vec<Outgoing>) {
+    while !batch.is_empty() {
+        let answers = bed.broker.publish(batch.clone()).await;
+        let mut failed = answers.iter().map(Result::is_err);
+        batch.retain(|_| failed.next().expect("an answer for each"));
+    }
+}
+
+async fn moved_through_a_kill(queue_type: QueueType) {
+    const JOBS: usize = 5000;
+    let _alone = ONE_SERVER.lock().await;
+    let rabbit = Rabbit::start();
+    let mut bed = on(&rabbit, "jobs", queue_type).await;
+    let names = bed.names.clone();
+    let jobs = (0..JOBS)
+        .map(|n| to(&names.fresh, &n.to_string()))
+        .collect();
+    publish_all(&bed, jobs).await;
+    let ladder = ladder();
+    let (mut done, mut downs, mut killed) = (HashSet::new(), 0, false);
+    let deadline = Instant::now() + 2 * PATIENCE;
+    while done.len() < JOBS {
+        let event = tokio::time::timeout_at(deadline, bed.events.recv()).await;
+        let event = event.unwrap_or_else(|_| panic!("lost: {} of {JOBS} came", done.len()));
+        match event.expect("events go on") {
+            Event::Up { .. } => {}
+            Event::Down { .. } => downs += 1,
+            Event::Deliveries(batch) => {
+                let (fresh, due): (Vec<_>, Vec<_>) =
+                    batch.into_iter().partition(|d| d.source == Source::Fresh);
+                // Come back from its lane: done, as far as it is confirmed so.
+                done.extend(ids(&due));
+                bed.broker.ack(tags(&due)).await;
+                // consume -> lane -> confirm -> ack
+                let moves = (fresh.iter().enumerate())
+                    .map(|(n, delivery)| Outgoing {
+                        queue: names.lane(ladder.choose(50 + n as u64, 0.0)).clone(),
+                        message: delivery.message.clone().for_republish(),
+                    })
+                    .collect();
+                let answers = bed.broker.publish(moves).await;
+                let moved = fresh
+                    .iter()
+                    .zip(&answers)
+                    .filter(|(_, answer)| answer.is_ok());
+                bed.broker
+                    .ack(moved.map(|(delivery, _)| delivery.tag).collect())
+                    .await;
+            }
+        }
+        if !killed && done.len() > JOBS / 5 {
+            killed = true;
+            tokio::task::block_in_place(|| {
+                rabbit.kill();
+                rabbit.restart();
+            });
+        }
+    }
+    assert!(downs > 0, "the kill was not noticed");
+    bed.broker.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_broker_loses_no_job_of_quorum_queues() {
+    moved_through_a_kill(QueueType::Quorum).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_broker_loses_no_job_of_classic_queues() {
+    moved_through_a_kill(QueueType::Classic).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_memory_alarm_stops_publishes_only_and_ends_without_a_new_session() {
+    let _alone = ONE_SERVER.lock().await;
+    let rabbit = Rabbit::start();
+    let mut bed = on(&rabbit, "jobs", QueueType::Quorum).await;
+    bed.publish_fresh(&["a", "b"]).await;
+    tokio::task::block_in_place(|| rabbit.ctl(&["set_vm_memory_high_watermark", "0.0001"]));
+    let began = Instant::now();
+    let blocked = bed.broker.publish(vec![to(&bed.names.fresh, "c")]).await;
+    assert!(
+        matches!(blocked[..], [Err(PublishError::Down(_))]),
+        "{blocked:?}"
+    );
+    assert!(began.elapsed() < PATIENCE);
+    // Deliveries and acks go on; the publish of c went nowhere yet.
+    let taken = bed.take(2).await;
+    bed.broker.ack(tags(&taken)).await;
+    tokio::task::block_in_place(|| {
+        let until = std::time::Instant::now() + PATIENCE;
+        while !rabbit
+            .ctl(&["list_queues", "--no-table-headers", "name", "messages"])
+            .lines()
+            .any(|line| line == "jobs\t0")
+        {
+            assert!(std::time::Instant::now() < until, "the acks did not arrive");
+        }
+        rabbit.ctl(&["set_vm_memory_high_watermark", "0.6"]);
+    });
+    // It was queued when the alarm began, so it comes, in the same session.
+    let late = bed.take(1).await;
+    assert_eq!(ids(&late), ["c"]);
+    assert_eq!(late[0].tag.session, bed.session);
+    bed.publish_fresh(&["d"]).await;
+    assert_eq!(ids(&bed.take(1).await), ["d"]);
+    bed.broker.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_frozen_broker_is_given_up_in_bounded_time_and_found_again() {
+    let _alone = ONE_SERVER.lock().await;
+    let rabbit = Rabbit::start_with(&["heartbeat = 1"]);
+    let mut bed = on(&rabbit, "jobs", QueueType::Quorum).await;
+    let config = amqp(rabbit.url(), "jobs", QueueType::Quorum);
+    tokio::task::block_in_place(|| rabbit.pause());
+    let ladder = ladder();
+    let (answers, connected) = tokio::join!(
+        bed.broker.publish(vec![to(&bed.names.fresh, "x")]),
+        timeout(PATIENCE, Client::connect(&config, &ladder)),
+    );
+    assert!(
+        matches!(answers[..], [Err(PublishError::Down(_))]),
+        "{answers:?}"
+    );
+    let refused = connected.expect("it gives up").err();
+    assert!(
+        matches!(refused, Some(BrokerError::Unreachable { .. })),
+        "{refused:?}"
+    );
+    // Missing heartbeats end the session.
+    assert!(matches!(bed.event().await, Event::Down { .. }));
+    tokio::task::block_in_place(|| rabbit.resume());
+    bed.wait_up().await;
+    bed.publish_fresh(&["y"]).await;
+    loop {
+        let taken = bed.take(1).await;
+        bed.broker.ack(tags(&taken)).await;
+        // The one that was not confirmed may have arrived, too.
+        if ids(&taken) == ["y"] {
+            break;
+        }
+    }
+    bed.broker.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn closing_a_broker_that_does_not_answer_takes_bounded_time() {
+    let _alone = ONE_SERVER.lock().await;
+    let rabbit = Rabbit::start();
+    let bed = on(&rabbit, "jobs", QueueType::Quorum).await;
+    tokio::task::block_in_place(|| rabbit.pause());
+    let closing = async {
+        bed.broker.stop_consuming().await;
+        bed.broker.close().await;
+    };
+    timeout(PATIENCE, closing).await.expect("it ends");
+    tokio::task::block_in_place(|| rabbit.resume());
+}
