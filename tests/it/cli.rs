@@ -1,6 +1,6 @@
 //! The commands as a user meets them: help, exit codes, one clear line for each error. No server needed.
 
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
@@ -278,4 +278,55 @@ redis: {url: 'redis://:hunter2@127.0.0.1:1/0'}
     assert!(!done.out.contains("hunter2"), "{}", done.out);
     let json = sluicegate(yaml, &["check", "--json"]).exited(1).json();
     assert_eq!(json["ok"], false);
+}
+
+/// `run` with servers that are not there.
+fn run_nowhere(listen: &str) -> String {
+    format!(
+        "
+amqp: {{url: 'amqp://u:hunter2@127.0.0.1:1/%2f'}}
+redis: {{url: 'redis://:hunter2@127.0.0.1:1/0'}}
+dispatch: {{http: {{url: 'http://u:hunter2@127.0.0.1:1/'}}}}
+admin: {{listen: '{listen}'}}
+"
+    )
+}
+
+#[test]
+fn run_waits_for_its_servers_and_ends_at_sigterm() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let yaml = run_nowhere("127.0.0.1:0");
+    std::fs::write(folder.path().join("sluicegate.yaml"), yaml).expect("written");
+    let mut child = command(folder.path(), &["run"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut log = String::new();
+    let mut lines = BufReader::new(child.stderr.take().expect("piped"));
+    while !log.contains("can't be reached") {
+        let read = lines.read_line(&mut log).expect("a line");
+        assert!(read > 0, "it ended: {log}");
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it still runs");
+    lines.read_to_string(&mut log).expect("the rest");
+    let status = child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(!log.contains("hunter2"), "{log}");
+}
+
+#[test]
+fn run_says_that_its_port_is_taken() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = taken.local_addr().expect("an address").to_string();
+    let done = sluicegate(&run_nowhere(&at), &["run"]).exited(1);
+    let errors: Vec<&str> = (done.err.lines())
+        .filter(|line| line.starts_with("error: "))
+        .collect();
+    assert_eq!(errors.len(), 1, "{}", done.err);
+    assert!(
+        errors[0].contains(&at) && errors[0].contains("in use"),
+        "{}",
+        done.err
+    );
 }

@@ -25,9 +25,8 @@ pub async fn run(config: Config, file: &Path) -> Result<ExitCode, Failure> {
             file.display()
         )));
     }
-    // Until the wiring is there: `sluicegate::app::run(config).await`.
-    Err(Failure::Failed(format!(
-        "this build has no worker yet for {}",
-        config.amqp.queue
-    )))
+    let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
+    sluicegate::telemetry::init(&config.log).map_err(|error| failed(&error))?;
+    (sluicegate::app::run(config).await).map_err(|error| failed(&error))?;
+    Ok(ExitCode::SUCCESS)
 }
