@@ -28,7 +28,9 @@ const PING_EVERY: Duration = Duration::from_secs(2);
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// `run` without a handler.
-    #[error("dispatch.http.url is not set: name the API that jobs are sent to, such as http://127.0.0.1:8080/")]
+    #[error(
+        "dispatch.http.url is not set: name the API that jobs are sent to, such as http://127.0.0.1:8080/"
+    )]
     NoHandler,
     /// The HTTP client can't be built.
     #[error("dispatch.http: {0}")]
@@ -113,7 +115,12 @@ impl<H: Handler> Worker<H> {
     /// # Errors
     /// [`AppError`] when it can't start.
     pub async fn run(self, stop: Stop) -> Result<(), AppError> {
-        let Self { config, handler, metrics, gate } = self;
+        let Self {
+            config,
+            handler,
+            metrics,
+            gate,
+        } = self;
         let limit = &config.rate_limiter.limit;
         info!(
             limit = limit.name(),

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::decision::{Answer, Ask, Ticket};
+use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::model::State;
 use sluicegate::rules::window::{Clock, span};
 

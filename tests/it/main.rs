@@ -4,6 +4,8 @@ mod broker;
 mod broker_amqp;
 mod broker_bed;
 mod broker_faults;
+mod cli;
+mod cli_servers;
 mod config;
 mod gate_model;
 mod gate_scenarios;
