@@ -2,12 +2,14 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use sluicegate::admin::{AdminError, Health, serve};
 use sluicegate::config::Admin;
 use sluicegate::metrics::Metrics;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
 
 const ANY_PORT: Admin = Admin {
     listen: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0),
@@ -110,8 +112,58 @@ async fn a_taken_port_is_named() {
     };
     assert!(matches!(why, AdminError::Taken(_)));
     let expected = format!(
-        "admin.listen: {} is in use; name another address",
+        "admin.listen: {} is in use; name another address, or 127.0.0.1:0 for any free port",
         admin.listen
     );
-    assert!(why.to_string().starts_with(&expected), "{why}");
+    assert_eq!(why.to_string(), expected);
+}
+
+/// More clients than are served at once say nothing: they are dropped, and the next one gets its answer.
+/// (The test's time jumps whenever everything waits.)
+#[tokio::test(start_paused = true)]
+async fn slow_clients_are_dropped() {
+    let server = serve(&ANY_PORT, Arc::new(Metrics::new()), Arc::default())
+        .await
+        .expect("a free port");
+    let mut slow = Vec::new();
+    for _ in 0..100 {
+        let mut stream = TcpStream::connect(server.listen).await.expect("a backlog");
+        stream.write_all(b"GET /livez HT").await.expect("a buffer");
+        slow.push(stream);
+    }
+    let answer = get(server.listen, "/livez").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    for mut stream in slow {
+        let mut answer = Vec::new();
+        let read = timeout(Duration::from_secs(3600), stream.read_to_end(&mut answer)).await;
+        read.expect("the connection is closed")
+            .expect("without an error");
+        assert_eq!(answer, b"");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_long_head_is_refused() {
+    let server = serve(&ANY_PORT, Arc::new(Metrics::new()), Arc::default())
+        .await
+        .expect("a free port");
+    let mut stream = TcpStream::connect(server.listen).await.expect("it listens");
+    let head = format!(
+        "GET /livez HTTP/1.1\r\nhost: {}\r\n\r\n",
+        "x".repeat(17 * 1024)
+    );
+    stream
+        .write_all(head.as_bytes())
+        .await
+        .expect("the buffers hold it");
+    let mut answer = Vec::new();
+    // The connection is closed with bytes unread: the answer may be lost on its way.
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(
+        answer.is_empty() || answer.starts_with(b"HTTP/1.1 431 "),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    server.stop().await;
 }
