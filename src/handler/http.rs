@@ -2,7 +2,8 @@
 //!
 //! What is sent: POST with the job's body and content type (`application/octet-stream` where the job has none
 //! that fits into a header), `x-tenant`, `x-job-id` and `x-attempt`. Tenant and id are sent as they are, in
-//! UTF-8; only what no header can carry, control characters and spaces at either end, is percent-encoded.
+//! UTF-8; only what no header can carry, control characters and spaces at either end, is percent-encoded, and
+//! `%` itself: percent-decoding gives the very text, and two tenants or ids never look the same.
 //! A user and password in the url are sent as Basic authorization.
 //!
 //! What the answer means is decided by its status and headers. Its body is read as far as a connection that
@@ -83,6 +84,8 @@ impl HttpHandler {
             .no_proxy()
             .referer(false)
             .tcp_nodelay(true)
+            // A connection that another call's end made unnecessary is set up in the background.
+            .connect_timeout(http.timeout)
             .pool_max_idle_per_host(concurrency)
             .pool_idle_timeout(IDLE);
         if url.scheme() == "http" {
@@ -215,7 +218,7 @@ fn header_value(text: &str) -> HeaderValue {
     for (at, byte) in text.bytes().enumerate() {
         // A receiver drops spaces at the ends: another tenant could be meant then.
         let dropped = byte == b' ' && (at == 0 || at == last);
-        if byte.is_ascii_control() || dropped {
+        if byte.is_ascii_control() || byte == b'%' || dropped {
             value.extend_from_slice(format!("%{byte:02X}").as_bytes());
         } else {
             value.push(byte);

@@ -199,7 +199,7 @@ async fn every_job_fits_into_a_request() {
     let request = &downstream.requests()[0];
     assert_eq!(
         request.header("x-job-id"),
-        Some("%20a%0D%0Ax-tenant: other%7Fü%%20".as_bytes())
+        Some("%20a%0D%0Ax-tenant: other%7Fü%25%20".as_bytes())
     );
     assert_eq!(request.header("x-tenant"), Some("käse 7%20".as_bytes()));
     assert_eq!(
@@ -234,6 +234,22 @@ async fn an_answer_that_never_comes_is_a_failure() {
             reason
         }
     );
+}
+
+#[tokio::test]
+async fn interim_answers_without_an_end_are_a_failure() {
+    let downstream = Downstream::answering("", Then::Interim).await;
+    let handler = handler(
+        format!("http://{}/", downstream.addr),
+        Duration::from_millis(300),
+    );
+    let outcome = handler.handle(&job("1")).await;
+    assert!(
+        matches!(outcome, Outcome::Retry { after: None, .. }),
+        "{outcome:?}"
+    );
+    // On a machine that is very busy it is none.
+    assert!(downstream.requests().len() <= 1);
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -17,6 +18,8 @@ pub enum Then {
     Hang,
     /// Chunks of 64 KiB, until the client closes the connection.
     Repeat,
+    /// An interim answer each millisecond, until the client closes the connection.
+    Interim,
 }
 
 /// A request as it came.
@@ -126,6 +129,10 @@ async fn serve(
             Then::Keep => {}
             Then::Close => break,
             Then::Hang => std::future::pending().await,
+            Then::Interim => loop {
+                stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            },
             Then::Repeat => {
                 let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
                 let mut written = 0;
