@@ -1,41 +1,36 @@
-//! When a downstream says no: for how long the tenant is closed, as its answer's headers tell.
+//! When the downstream says no: for how long the tenant is closed, by the headers of the answer.
 //!
-//! Understood, and the first that says something counts:
-//! 1. `Retry-After`: seconds or a date (RFC 9110);
-//! 2. `RateLimit`, where nothing remains: a list of policies with `r` and `t`
-//!    (draft-ietf-httpapi-ratelimit-headers-08 to -11), or the dictionary of -07;
-//! 3. `RateLimit-Reset` (-06 and before), `X-RateLimit-Reset`, `X-Rate-Limit-Reset` and the like: seconds,
-//!    seconds of the epoch, milliseconds of the epoch, or a date; told apart by their size.
+//! The forms, in the order in which they count:
+//! 1. `Retry-After`: seconds or a date (RFC 9110, 10.2.3);
+//! 2. `RateLimit` where nothing remains: a list (draft-ietf-httpapi-ratelimit-headers-08 to -11) or the
+//!    dictionary of -07;
+//! 3. `RateLimit-Reset` (to -06), `X-RateLimit-Reset`, `X-Rate-Limit-Reset`: no standard says of what, so
+//!    the size tells: milliseconds or seconds of the epoch, or seconds from now.
 //!
-//! What is malformed counts as absent. Where a form names several waits, the longest counts.
+//! What is malformed counts as absent.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use sfv::{BareItem, Dictionary, List, ListEntry, Parameters, Parser};
+use sfv::{BareItem, Dictionary, List, ListEntry, Parser};
 
-/// No answer closes a tenant for longer (68 years, the largest delta that RFC 9111 demands).
-const LONGEST: Duration = Duration::from_secs(1 << 31);
-/// A shorter wait, or a date that has passed, counts as this: the forms count whole seconds, and an answer
-/// that says "no" does not mean "at once".
+/// A shorter wait, or a time that has passed, counts as this: an answer that says no never means "at once".
 const SHORTEST: Duration = Duration::from_secs(1);
-/// A bare number above this is a time in milliseconds since the epoch (the year 2001), not a delay.
-const EPOCH_MS: u64 = 1_000_000_000_000;
-/// A bare number above this is a time in seconds since the epoch, not a delay of 31 years.
-const EPOCH_S: u64 = 1_000_000_000;
+/// A longer wait counts as this; it is what RFC 9111 has a recipient do with a number that is too large.
+const LONGEST: Duration = Duration::from_secs(1 << 31);
+const RESETS: [&str; 3] = ["ratelimit-reset", "x-ratelimit-reset", "x-rate-limit-reset"];
 
 /// The downstream asks for a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pushback {
-    /// For how long, at least 1 s; `None`: it did not say in a form that is understood.
+    /// For how long, from 1 s to 68 years; `None`: it did not say, or in no form that is understood.
     pub after: Option<Duration>,
 }
 
-/// What `status` and `headers` (names in any case, values as they were sent) ask for. `None`: no pause, the
-/// answer is to be taken by its status.
+/// Reads an answer's `status` and `headers` (names in any case, values as they came). `None`: it asks for no
+/// pause. A 429 always asks for one; a 503 does by a `Retry-After` that can be read.
 ///
-/// A 429 always asks for one, a 503 only with a `Retry-After` that can be read. Dates count from the
-/// response's own `Date`, so that a wrong clock on either side does no harm; `now` stands in for it where
-/// it is missing.
+/// Times count from the answer's own `Date`, so that no clock but the downstream's matters; `now` stands in
+/// where there is none.
 pub fn pushback<'a>(
     status: u16,
     headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
@@ -44,190 +39,121 @@ pub fn pushback<'a>(
     if status != 429 && status != 503 {
         return None;
     }
-    let said = Said::read(headers);
-    let now_ms = said.date_ms.unwrap_or_else(|| epoch_ms(now));
-    let retry_after = longest(&said.retry_after, now_ms);
-    let after = match status {
-        503 => Some(retry_after?),
-        _ => retry_after
-            .or_else(|| said.rate_limit())
-            .or_else(|| longest(&said.resets(), now_ms)),
+    let mut date = None;
+    let mut retry_after = None;
+    let mut rate_limit = Vec::new();
+    let mut resets = [None; RESETS.len()];
+    for (name, value) in headers {
+        let is = |known: &str| name.eq_ignore_ascii_case(known);
+        if is("date") {
+            date = date.or_else(|| read_date(value));
+        } else if is("retry-after") {
+            retry_after = retry_after.or_else(|| read_retry_after(value));
+        } else if is("ratelimit") {
+            // Lines of one name are one list (RFC 9110, 5.3).
+            if !rate_limit.is_empty() {
+                rate_limit.push(b',');
+            }
+            rate_limit.extend_from_slice(value);
+        } else if let Some(at) = RESETS.iter().position(|known| is(known)) {
+            resets[at] = resets[at].or_else(|| read_reset(value));
+        }
+    }
+    let date = date.unwrap_or_else(|| now.duration_since(UNIX_EPOCH).unwrap_or_default());
+    let from_date = |when: When| match when {
+        When::In(wait) => wait,
+        When::At(time) => time.saturating_sub(date),
     };
-    Some(Pushback {
-        after: after.map(|wait| wait.clamp(SHORTEST, LONGEST)),
+    let bounded = |wait: Duration| wait.clamp(SHORTEST, LONGEST);
+    let retry_after = retry_after.map(from_date).map(bounded);
+    if status == 503 {
+        return retry_after.map(|after| Pushback { after: Some(after) });
+    }
+    let reset = || resets.into_iter().flatten().next().map(from_date);
+    let after = retry_after.or_else(|| read_rate_limit(&rate_limit).or_else(reset).map(bounded));
+    Some(Pushback { after })
+}
+
+/// When the downstream may be called again.
+#[derive(Debug, Clone, Copy)]
+enum When {
+    /// So long after the answer.
+    In(Duration),
+    /// At this time since the epoch.
+    At(Duration),
+}
+
+fn read_retry_after(value: &[u8]) -> Option<When> {
+    let seconds = || read_number(value).map(When::In);
+    seconds().or_else(|| read_date(value).map(When::At))
+}
+
+fn read_reset(value: &[u8]) -> Option<When> {
+    let Some(number) = read_number(value) else {
+        return read_date(value).map(When::At);
+    };
+    Some(match number.as_secs() {
+        ms if ms > 1_000_000_000_000 => When::At(Duration::from_millis(ms)),
+        s if s > 1_000_000_000 => When::At(number),
+        _ => When::In(number),
     })
 }
 
-/// A wait as a header names it, in milliseconds.
-#[derive(Debug, Clone, Copy)]
-enum When {
-    /// So long from now.
-    In(u64),
-    /// At this time since the epoch.
-    At(u64),
-}
-
-/// The headers that matter.
-#[derive(Debug, Default)]
-struct Said {
-    date_ms: Option<u64>,
-    retry_after: Vec<When>,
-    /// All `RateLimit` lines, joined as RFC 9110 has it.
-    rate_limit: Vec<u8>,
-    /// Resets by the suffix of their name: `""`, or a window such as `-minute`.
-    resets: Vec<(String, When)>,
-    /// The suffixes of which nothing remains.
-    used_up: Vec<String>,
-}
-
-impl Said {
-    fn read<'a>(headers: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Self {
-        let mut said = Self::default();
-        for (name, value) in headers {
-            let name = name.to_ascii_lowercase();
-            match name.as_str() {
-                "date" => said.date_ms = date_ms(value),
-                "retry-after" => said.retry_after.extend(when(value)),
-                "ratelimit" => {
-                    if !said.rate_limit.is_empty() {
-                        said.rate_limit.extend_from_slice(b", ");
-                    }
-                    said.rate_limit.extend_from_slice(value);
-                }
-                _ => said.read_counter(&name, value),
+/// `"burst";r=0;t=5, "daily";r=0;t=600`: the longest `t` of the policies with nothing left.
+/// `limit=100, remaining=0, reset=5`: `reset` when nothing is left.
+fn read_rate_limit(value: &[u8]) -> Option<Duration> {
+    if let Ok(policies) = Parser::new(value).parse::<List>() {
+        let wait = |policy: &ListEntry| match policy {
+            ListEntry::Item(item) => {
+                seconds_if_used_up(item.params.get("r")?, item.params.get("t")?)
             }
-        }
-        said
-    }
-
-    /// `RateLimit-Reset`, `X-RateLimit-Reset`, `X-Rate-Limit-Reset-Minute`, …, and their `Remaining`.
-    fn read_counter(&mut self, name: &str, value: &[u8]) {
-        let name = name.strip_prefix("x-").unwrap_or(name);
-        let Some(field) = name
-            .strip_prefix("ratelimit-")
-            .or_else(|| name.strip_prefix("rate-limit-"))
-        else {
-            return;
+            ListEntry::InnerList(_) => None,
         };
-        if let Some(suffix) = field.strip_prefix("reset") {
-            if let Some(when) = when(value) {
-                self.resets.push((suffix.to_owned(), when));
-            }
-        } else if let Some(suffix) = field.strip_prefix("remaining")
-            && number_ms(value) == Some(0)
-        {
-            self.used_up.push(suffix.to_owned());
+        return policies.iter().filter_map(wait).max();
+    }
+    let fields = Parser::new(value).parse::<Dictionary>().ok()?;
+    match (fields.get("remaining")?, fields.get("reset")?) {
+        (ListEntry::Item(remaining), ListEntry::Item(reset)) => {
+            seconds_if_used_up(&remaining.bare_item, &reset.bare_item)
         }
-    }
-
-    /// The resets that count. The plain one does whatever remains (some send it with quota left, for a
-    /// limit of another kind); the one of a window does only where nothing of that window remains.
-    fn resets(&self) -> Vec<When> {
-        let counts = |suffix: &String| suffix.is_empty() || self.used_up.contains(suffix);
-        self.resets
-            .iter()
-            .filter(|(suffix, _)| counts(suffix))
-            .map(|(_, when)| *when)
-            .collect()
-    }
-
-    /// The longest time until a policy that is used up has quota again.
-    fn rate_limit(&self) -> Option<Duration> {
-        let parser = || Parser::new(&self.rate_limit);
-        if let Ok(list) = parser().parse::<List>() {
-            return list.iter().filter_map(policy_wait).max();
-        }
-        let dictionary = parser().parse::<Dictionary>().ok()?;
-        (dictionary_int(&dictionary, "remaining")? == 0)
-            .then(|| dictionary_int(&dictionary, "reset"))?
-            .map(Duration::from_secs)
-    }
-}
-
-/// `"default";r=0;t=30`: 30 s. `None`: something remains, or `t` is missing.
-fn policy_wait(policy: &ListEntry) -> Option<Duration> {
-    let ListEntry::Item(item) = policy else {
-        return None;
-    };
-    (parameter_int(&item.params, "r")? == 0)
-        .then(|| parameter_int(&item.params, "t"))?
-        .map(Duration::from_secs)
-}
-
-fn parameter_int(params: &Parameters, key: &str) -> Option<u64> {
-    non_negative(params.get(key)?)
-}
-
-fn dictionary_int(dictionary: &Dictionary, key: &str) -> Option<u64> {
-    match dictionary.get(key)? {
-        ListEntry::Item(item) => non_negative(&item.bare_item),
-        ListEntry::InnerList(_) => None,
-    }
-}
-
-fn non_negative(item: &BareItem) -> Option<u64> {
-    match item {
-        BareItem::Integer(n) => u64::try_from(i64::from(*n)).ok(),
         _ => None,
     }
 }
 
-fn longest(waits: &[When], now_ms: u64) -> Option<Duration> {
-    let wait_ms = |when: &When| match *when {
-        When::In(ms) => ms,
-        When::At(ms) => ms.saturating_sub(now_ms),
+fn seconds_if_used_up(remaining: &BareItem, seconds: &BareItem) -> Option<Duration> {
+    let whole = |item: &BareItem| match item {
+        BareItem::Integer(n) => u64::try_from(i64::from(*n)).ok(),
+        _ => None,
     };
-    waits.iter().map(wait_ms).max().map(Duration::from_millis)
+    (whole(remaining)? == 0).then_some(Duration::from_secs(whole(seconds)?))
 }
 
-/// A number or a date.
-fn when(value: &[u8]) -> Option<When> {
-    let Some(ms) = number_ms(value) else {
-        return date_ms(value).map(When::At);
-    };
-    Some(match ms / 1_000 {
-        n if n > EPOCH_MS => When::At(n),
-        n if n > EPOCH_S => When::At(ms),
-        _ => When::In(ms),
-    })
-}
-
-/// A decimal number times 1000, rounded up and saturating. A fraction stands in no standard, but is seen.
-fn number_ms(value: &[u8]) -> Option<u64> {
+/// Digits, as seconds; too many of them are the largest number. A fraction is no standard's, but Shopify
+/// sends `2.0` and Discord `1470173023.123`: it is read to the millisecond, rounded up.
+fn read_number(value: &[u8]) -> Option<Duration> {
     let value = value.trim_ascii();
     let (whole, fraction) = match value.iter().position(|byte| *byte == b'.') {
         Some(at) => (&value[..at], &value[at + 1..]),
         None => (value, &b"0"[..]),
     };
-    if whole.is_empty()
-        || fraction.is_empty()
-        || !whole.iter().chain(fraction).all(u8::is_ascii_digit)
-    {
+    let digits = |text: &[u8]| !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    if !digits(whole) || !digits(fraction) {
         return None;
     }
     let digit = |byte: &u8| u64::from(byte - b'0');
-    let seconds = whole.iter().fold(0u64, |n, byte| {
-        n.saturating_mul(10).saturating_add(digit(byte))
-    });
-    let thousandths = (0..3).fold(0, |n, at| n * 10 + fraction.get(at).map_or(0, digit));
-    let rest = fraction.iter().skip(3).any(|byte| *byte != b'0');
-    Some(
-        seconds
-            .saturating_mul(1_000)
-            .saturating_add(thousandths + u64::from(rest)),
-    )
+    let push = |n: u64, byte: &u8| n.saturating_mul(10).saturating_add(digit(byte));
+    let seconds = whole.iter().fold(0, push);
+    let thousandths = (0..3).fold(0, |n, at| push(n, fraction.get(at).unwrap_or(&b'0')));
+    let more = fraction.iter().skip(3).any(|byte| *byte != b'0');
+    let millis = Duration::from_millis(thousandths + u64::from(more));
+    Some(Duration::from_secs(seconds).saturating_add(millis))
 }
 
-/// An HTTP date in milliseconds since the epoch.
-fn date_ms(value: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(value).ok()?;
-    httpdate::parse_http_date(text.trim()).ok().map(epoch_ms)
-}
-
-/// `time` in milliseconds since the epoch; 0 for what lies before it.
-fn epoch_ms(time: SystemTime) -> u64 {
-    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
-    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+/// An HTTP date of any of the three forms, as time since the epoch; none before it counts.
+fn read_date(value: &[u8]) -> Option<Duration> {
+    let text = std::str::from_utf8(value.trim_ascii()).ok()?;
+    let date = httpdate::parse_http_date(text).ok()?;
+    date.duration_since(UNIX_EPOCH).ok()
 }
 
 #[cfg(test)]

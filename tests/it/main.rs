@@ -1,4 +1,5 @@
 //! The one integration binary, a module for each subject.
+mod admin;
 mod broker;
 mod broker_amqp;
 mod broker_bed;
@@ -9,6 +10,7 @@ mod config;
 mod gate_model;
 mod gate_scenarios;
 mod gate_simulator;
+mod http;
 mod scheduler;
 mod servers;
 mod tidy;
