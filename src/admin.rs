@@ -11,16 +11,28 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::IntoResponse;
 use axum::routing::get;
-use tokio::net::TcpListener;
-use tokio::task::JoinHandle;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
-use tracing::info;
+use tracing::{info, warn};
 
 use crate::config::Admin;
 use crate::metrics::Metrics;
 
 /// Stopping waits so long for answers that are being written.
 const STOP_WITHIN: Duration = Duration::from_secs(1);
+/// A connection carries one request and is closed after this: slow clients don't hold it for ever.
+const CONNECTION_WITHIN: Duration = Duration::from_secs(10);
+/// So many connections are open at once; the next ones wait in the system's backlog.
+const MAX_CONNECTIONS: usize = 64;
+/// A request's head has at most this many bytes.
+const MAX_HEAD: usize = 16 * 1024;
+/// A failed accept (no file descriptor is free) is tried again after this.
+const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 
 /// What a worker needs to be ready; set by the engine.
 #[derive(Debug, Default)]
@@ -60,7 +72,10 @@ impl Health {
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// Somebody else listens there.
-    #[error("admin.listen: {0} is in use; name another address, or port 0 for any free one")]
+    #[error(
+        "admin.listen: {0} is in use; name another address, or {any} for any free port",
+        any = with_any_port(.0)
+    )]
     Taken(SocketAddr),
     /// Anything else.
     #[error("admin.listen: can't listen on {0}: {1}")]
@@ -79,8 +94,8 @@ impl AdminServer {
     /// Ends it.
     pub async fn stop(self) {
         self.stop.cancel();
-        // A client that reads slowly does not keep the worker from ending.
-        let _ = tokio::time::timeout(STOP_WITHIN, self.task).await;
+        // A client that reads slowly does not keep the worker from ending, nor does a failed accept.
+        let _ = timeout(STOP_WITHIN + ACCEPT_AGAIN, self.task).await;
     }
 }
 
@@ -112,14 +127,42 @@ pub async fn serve(
         .route("/readyz", get(ready))
         .with_state(Shown { metrics, health });
     let stop = CancellationToken::new();
-    let stopped = stop.clone().cancelled_owned();
-    let task = tokio::spawn(async move {
-        // `serve` retries failed accepts by itself and ends only when told.
-        let _ = axum::serve(listener, routes)
-            .with_graceful_shutdown(stopped)
-            .await;
-    });
+    let task = tokio::spawn(accept(listener, routes, stop.clone()));
     Ok(AdminServer { listen, stop, task })
+}
+
+/// Serves connections until it is stopped.
+async fn accept(listener: TcpListener, routes: Router, stop: CancellationToken) {
+    let mut connections = JoinSet::new();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
+                Ok((stream, _)) => {
+                    connections.spawn(answer(stream, routes.clone()));
+                }
+                Err(why) => {
+                    warn!(reason = %why, "the admin port can't accept a connection");
+                    sleep(ACCEPT_AGAIN).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    let all = async { while connections.join_next().await.is_some() {} };
+    // What is not done by then ends with the set.
+    let _ = timeout(STOP_WITHIN, all).await;
+}
+
+/// Answers the one request of a connection.
+async fn answer(stream: TcpStream, routes: Router) {
+    let connection = http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+    // Whatever goes wrong is the client's affair.
+    let _ = timeout(CONNECTION_WITHIN, connection).await;
 }
 
 async fn show_metrics(State(shown): State<Shown>) -> impl IntoResponse {
@@ -141,4 +184,9 @@ async fn ready(State(shown): State<Shown>) -> (StatusCode, String) {
         let _ = writeln!(text, "{what}");
     }
     (StatusCode::SERVICE_UNAVAILABLE, text)
+}
+
+/// `listen` with port 0.
+fn with_any_port(listen: &SocketAddr) -> SocketAddr {
+    SocketAddr::new(listen.ip(), 0)
 }

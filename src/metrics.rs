@@ -154,15 +154,34 @@ impl Metrics {
             in_memory: register(r, "in_memory", "Unacked jobs in memory", Gauge::default()),
             registry,
         };
-        // Series that exist from the start: a rate over a series that appears later misses its first count.
+        metrics.show_all_series();
+        metrics
+    }
+
+    /// A rate over a series that appears later misses its first count: all exist from the start.
+    fn show_all_series(&self) {
         for queue in ["fresh", "due", "recheck"] {
-            drop(metrics.deliveries.get_or_create(&Queue { queue }));
+            drop(self.deliveries.get_or_create(&Queue { queue }));
+        }
+        for answer in ["start", "wait", "capacity"] {
+            drop(self.decisions.get_or_create(&Decision { answer }));
+        }
+        for outcome in ["done", "retry", "snooze", "throttled", "reject"] {
+            drop(self.dispatches.get_or_create(&Ended { outcome }));
+        }
+        for how in ["hold", "lane", "recheck"] {
+            drop(self.waits.get_or_create(&How { how }));
+        }
+        for reason in ["bad-message", "rejected", "attempts"] {
+            drop(self.dead.get_or_create(&Reason { reason }));
+        }
+        for kind in ["returned", "nacked", "down"] {
+            drop(self.publish_failures.get_or_create(&Kind { kind }));
         }
         for server in ["rabbitmq", "redis"] {
-            drop(metrics.up.get_or_create(&Server { server }));
-            drop(metrics.disconnects.get_or_create(&Server { server }));
+            drop(self.up.get_or_create(&Server { server }));
+            drop(self.disconnects.get_or_create(&Server { server }));
         }
-        metrics
     }
 
     /// A delivery arrived.
@@ -319,5 +338,32 @@ mod tests {
                 "{line} is missing in\n{text}"
             );
         }
+    }
+
+    #[test]
+    fn every_series_exists_from_the_start() {
+        let text = Metrics::new().encode();
+        for line in [
+            "sluicegate_deliveries_total{queue=\"recheck\"} 0",
+            "sluicegate_decisions_total{answer=\"capacity\"} 0",
+            "sluicegate_dispatches_total{outcome=\"throttled\"} 0",
+            "sluicegate_waits_total{how=\"hold\"} 0",
+            "sluicegate_dead_total{reason=\"bad-message\"} 0",
+            "sluicegate_publish_failures_total{kind=\"nacked\"} 0",
+            "sluicegate_disconnects_total{server=\"rabbitmq\"} 0",
+            "sluicegate_up{server=\"redis\"} 0",
+            "sluicegate_late_admissions_total 0",
+            concat!(
+                "sluicegate_build_info{version=\"",
+                env!("CARGO_PKG_VERSION"),
+                "\"} 1"
+            ),
+        ] {
+            assert!(
+                text.lines().any(|l| l == line),
+                "{line} is missing in\n{text}"
+            );
+        }
+        assert!(text.ends_with("# EOF\n"));
     }
 }

@@ -37,3 +37,38 @@ pub fn init(log: &Log) -> Result<(), TelemetryError> {
     };
     set.map_err(|why| TelemetryError::Twice(why.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_filter_that_is_none_is_named() {
+        let log = Log {
+            format: LogFormat::Text,
+            level: "sluicegate=loud".to_owned(),
+        };
+        let why = init(&log).expect_err("there is no such level").to_string();
+        assert!(
+            why.starts_with("log.level: \"sluicegate=loud\" is no filter: "),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn libraries_are_quiet_unless_they_are_asked_for() {
+        let filter = |level: &str| {
+            EnvFilter::try_new(format!("{QUIET},{level}"))
+                .expect("a filter")
+                .to_string()
+        };
+        let has = |filter: &str, directive| filter.split(',').any(|d| d == directive);
+        let debug = filter("debug");
+        assert!(has(&debug, "debug") && has(&debug, "lapin=warn"), "{debug}");
+        let asked = filter("info,lapin=debug");
+        assert!(
+            has(&asked, "lapin=debug") && !has(&asked, "lapin=warn"),
+            "{asked}"
+        );
+    }
+}

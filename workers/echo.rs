@@ -1,1 +1,44 @@
-fn main() {}
+//! The smallest worker with a handler of its own; copy it to start yours. It is configured like
+//! `sluicegate run`, and needs no `dispatch.http`.
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use sluicegate::config::Config;
+use sluicegate::handler::{Handler, Outcome};
+use sluicegate::rules::job::Job;
+
+struct Echo;
+
+impl Handler for Echo {
+    async fn handle(&self, job: &Job) -> Outcome {
+        println!(
+            "{} {} {}",
+            job.tenant,
+            job.id,
+            String::from_utf8_lossy(&job.body)
+        );
+        Outcome::Done
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    // Only text can be meant for us.
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    let config = Config::load(None, std::env::vars_os().filter_map(text))?;
+    sluicegate::telemetry::init(&config.log)?;
+    Ok(sluicegate::app::run_with(config, Echo).await?)
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

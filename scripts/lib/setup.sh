@@ -156,8 +156,10 @@ install_rust() {
     export RUSTUP_TOOLCHAIN=stable
   else
     say "installing Rust by rustup (found: ${have:-none})"
-    curl --proto '=https' --tlsv1.2 -sSf --retry 3 https://sh.rustup.rs -o "$scratch/rustup-init" ||
-      fail "rustup can't be fetched from https://sh.rustup.rs; install Rust $need or newer"
+    # What https://sh.rustup.rs sends on to, at the host that the toolchain comes from anyway.
+    local url=https://static.rust-lang.org/rustup/rustup-init.sh
+    curl --proto '=https' --tlsv1.2 -sSf --retry 3 "$url" -o "$scratch/rustup-init" ||
+      fail "rustup can't be fetched from $url; install Rust $need or newer"
     run sh "$scratch/rustup-init" -y --profile minimal --component clippy,rustfmt
   fi
 }

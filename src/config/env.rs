@@ -4,8 +4,8 @@ use super::error::{Origin, Problem};
 use super::file::{Entry, Raw};
 use super::keys::{self, KEYS, PREFIX, env_name};
 
-/// Variables that begin like ours and are read elsewhere: the `--config` option.
-const OTHERS: &[&str] = &["SLUICEGATE_CONFIG"];
+/// Begins like ours and is read elsewhere: by the `--config` option.
+const CONFIG: &str = "SLUICEGATE_CONFIG";
 
 /// The keys that `env` sets, and what is wrong with the other variables that begin with `SLUICEGATE_`.
 pub(super) fn parse(env: impl Iterator<Item = (String, String)>) -> (Vec<Entry>, Vec<Problem>) {
@@ -15,7 +15,7 @@ pub(super) fn parse(env: impl Iterator<Item = (String, String)>) -> (Vec<Entry>,
     let mut entries = Vec::new();
     let mut problems = Vec::new();
     for (name, value) in vars {
-        if OTHERS.contains(&name.as_str()) || set_by_kubernetes(&name, &value) {
+        if name == CONFIG || set_by_kubernetes(&name, &value) {
             continue;
         }
         let at = Origin::Env(name.clone());

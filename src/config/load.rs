@@ -296,9 +296,10 @@ impl Values {
                 parse(&Raw::Text(default.to_owned()))
             }
         };
-        parsed
-            .or_else(|words| Err(self.wrong::<T>(key, words)))
-            .ok()
+        match parsed {
+            Ok(value) => Some(value),
+            Err(words) => self.wrong(key, words),
+        }
     }
 
     /// The url at `key`, or in the file that `file_key` names; `Some(None)`: neither is set and there is

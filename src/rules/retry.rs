@@ -19,8 +19,8 @@ pub struct RetryPolicy {
 
 impl RetryPolicy {
     /// The wait after attempt number `attempt` (from 1) has failed: the schedule's interval, times 0.5 to 1.5
-    /// as `jitter` goes from 0 to 1, so that jobs that failed together do not return together.
-    /// `None`: no attempt is left.
+    /// (or up to `max_interval`, where that is less) as `jitter` goes from 0 to 1, so that jobs that failed
+    /// together do not return together. `None`: no attempt is left.
     pub fn wait(&self, attempt: u32, jitter: f64) -> Option<Duration> {
         if attempt >= self.max_attempts {
             return None;
@@ -30,8 +30,8 @@ impl RetryPolicy {
         for _ in 1..attempt.min(64) {
             schedule.next_backoff();
         }
-        let interval = schedule.next_backoff().unwrap_or(self.max_interval);
-        Some(spread(interval, jitter).min(self.max_interval))
+        // Not what `next_backoff` returns: it adds a random part of a nanosecond.
+        Some(spread(schedule.current_interval, self.max_interval, jitter))
     }
 }
 
@@ -51,8 +51,9 @@ impl Default for Reconnect {
 impl Reconnect {
     /// The wait after one more failure; `jitter` as in [`RetryPolicy::wait`].
     pub fn next(&mut self, jitter: f64) -> Duration {
-        let most = self.0.max_interval;
-        spread(self.0.next_backoff().unwrap_or(most), jitter).min(most)
+        let interval = self.0.current_interval;
+        self.0.next_backoff();
+        spread(interval, self.0.max_interval, jitter)
     }
 
     /// The server answered.
@@ -75,8 +76,19 @@ fn exponential(initial: Duration, most: Duration) -> ExponentialBackoff {
     }
 }
 
-fn spread(interval: Duration, jitter: f64) -> Duration {
-    interval.mul_f64(0.5 + jitter.clamp(0.0, 1.0))
+/// Between half of `interval` and one and a half times it, but at most `most`: waits are spread below the
+/// longest one and do not pile up on it. Total: a `jitter` that is no number counts as 0, and what is
+/// longer than 584 years as that.
+fn spread(interval: Duration, most: Duration, jitter: f64) -> Duration {
+    let nanos = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    let least = nanos(interval / 2);
+    let span = nanos(interval)
+        .saturating_add(least)
+        .min(nanos(most))
+        .saturating_sub(least);
+    // Saturates, and no number is 0.
+    let above = (span as f64 * jitter.clamp(0.0, 1.0)) as u64;
+    Duration::from_nanos(least.saturating_add(above)).min(most)
 }
 
 #[cfg(test)]
@@ -95,7 +107,11 @@ mod tests {
         };
         let waits: Vec<_> = (1..=6).map(|n| policy.wait(n, 0.5)).collect();
         let s = |n: u32| Some(n * SECOND);
-        assert_eq!(waits, [s(1), s(2), s(4), s(5), s(5), None]);
+        // From the third on the longest wait cuts the upper half off: the middle is between 2 and 5, 2.5 and 5.
+        let ms = |n: u64| Some(Duration::from_millis(n));
+        assert_eq!(waits, [s(1), s(2), ms(3_500), ms(3_750), ms(3_750), None]);
+        assert_eq!(policy.wait(4, 0.0), Some(SECOND * 5 / 2));
+        assert_eq!(policy.wait(4, 1.0), s(5));
         assert_eq!(policy.wait(1, 0.0), Some(SECOND / 2));
         assert_eq!(policy.wait(1, 1.0), Some(SECOND * 3 / 2));
         assert_eq!(policy.wait(u32::MAX, 0.5), None);
@@ -107,15 +123,29 @@ mod tests {
         let first = reconnect.next(0.5);
         assert_eq!(first, Duration::from_millis(100));
         let last = (0..1000).map(|_| reconnect.next(0.5)).last();
-        assert_eq!(last, Some(10 * SECOND));
+        assert_eq!(last, Some(Duration::from_millis(7_500)));
+        assert_eq!(reconnect.next(0.0), 5 * SECOND);
+        assert_eq!(reconnect.next(1.0), 10 * SECOND);
         reconnect.reset();
         assert_eq!(reconnect.next(0.5), first);
+    }
+
+    fn any_duration() -> impl Strategy<Value = Duration> {
+        prop_oneof![
+            (0_u64..=600_000).prop_map(Duration::from_millis),
+            any::<u64>().prop_map(Duration::from_nanos),
+            Just(Duration::ZERO),
+            Just(Duration::MAX),
+        ]
     }
 
     proptest! {
         #[test]
         fn a_wait_is_within_its_bounds(
-            attempt in 1_u32..200, jitter in -1.0..2.0_f64, initial in 1_u64..100_000, most in 1_u64..1_000_000,
+            attempt in 1_u32..200,
+            jitter in -1.0..2.0_f64,
+            initial in 1_u64..100_000,
+            most in 1_u64..1_000_000,
         ) {
             let max_interval = Duration::from_millis(most);
             let policy = RetryPolicy {
@@ -124,7 +154,24 @@ mod tests {
                 max_interval,
             };
             let wait = policy.wait(attempt, jitter);
-            prop_assert!(wait.is_some_and(|w| w <= max_interval && w >= max_interval.min(policy.initial_interval) / 2));
+            let least = max_interval.min(policy.initial_interval) / 2;
+            prop_assert!(wait.is_some_and(|w| w <= max_interval && w >= least));
+            prop_assert!(wait <= policy.wait(attempt + 1, jitter));
+        }
+
+        #[test]
+        fn no_numbers_make_it_panic_or_wait_too_long(
+            max_attempts: u32,
+            initial_interval in any_duration(),
+            max_interval in any_duration(),
+            attempt: u32,
+            jitter in prop_oneof![any::<f64>(), Just(f64::NAN), Just(f64::INFINITY)],
+        ) {
+            let policy = RetryPolicy { max_attempts, initial_interval, max_interval };
+            let wait = policy.wait(attempt, jitter);
+            prop_assert_eq!(wait.is_none(), attempt >= max_attempts);
+            prop_assert!(wait.is_none_or(|wait| wait <= max_interval));
+            prop_assert_eq!(wait, policy.wait(attempt, jitter));
         }
     }
 }

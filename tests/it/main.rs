@@ -1,12 +1,16 @@
 //! The one integration binary, a module for each subject.
+mod admin;
 mod broker;
 mod broker_amqp;
 mod broker_bed;
 mod broker_faults;
+mod cli;
+mod cli_servers;
 mod config;
 mod gate_model;
 mod gate_scenarios;
 mod gate_simulator;
+mod http;
 mod scheduler;
 mod servers;
 mod tidy;

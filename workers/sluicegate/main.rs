@@ -42,8 +42,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // One TLS provider for RabbitMQ, Redis and HTTP. An error means that there is one already.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    sluicegate::app::install_tls_provider();
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => {

@@ -64,9 +64,10 @@ impl<'a> JobMaker<'a> {
     ///
     /// # Errors
     /// What is wrong with it, for the user.
-    pub fn from_line(&self, bytes: &[u8]) -> Result<Outgoing, String> {
-        let mut line: JobLine = serde_json::from_slice(bytes)
-            .map_err(|error| format!("is no job such as {{\"tenant\":\"a\",\"body\":1}}: {error}"))?;
+    pub fn parse_line(&self, bytes: &[u8]) -> Result<Outgoing, String> {
+        let mut line: JobLine = serde_json::from_slice(bytes).map_err(|error| {
+            format!("is no job such as {{\"tenant\":\"a\",\"body\":1}}: {error}")
+        })?;
         let (body, kind) = match line.body.take() {
             // Nothing at all and `null` are an empty body.
             Value::Null => (Bytes::new(), TEXT),
@@ -136,7 +137,7 @@ mod tests {
 
     fn make(yaml: &str, line: &str) -> Result<Outgoing, String> {
         let config = Config::parse("c.yaml", yaml, std::iter::empty()).expect("valid");
-        JobMaker::new(&config, &"jobs".into())?.from_line(line.as_bytes())
+        JobMaker::new(&config, &"jobs".into())?.parse_line(line.as_bytes())
     }
 
     #[test]
@@ -146,12 +147,19 @@ mod tests {
             (r#"{"tenant":"a","body":null}"#, "", TEXT),
             (r#"{"tenant":"a","body":"x \"y\""}"#, "x \"y\"", TEXT),
             (r#"{"tenant":"a","body":{"b":[1]}}"#, r#"{"b":[1]}"#, JSON),
-            (r#"{"tenant":"a","body":12345678901234567890}"#, "12345678901234567890", JSON),
+            (
+                r#"{"tenant":"a","body":12345678901234567890}"#,
+                "12345678901234567890",
+                JSON,
+            ),
         ] {
             let made = make("", line).expect(line);
             assert_eq!(made.message.body, body, "{line}");
             let properties = &made.message.properties;
-            assert_eq!(properties.content_type().as_ref().map(|t| t.as_str()), Some(kind));
+            assert_eq!(
+                properties.content_type().as_ref().map(|t| t.as_str()),
+                Some(kind)
+            );
             assert_eq!(*properties.delivery_mode(), Some(2), "persistent");
             assert_eq!(made.message.header("x-tenant"), Field::Text("a"));
             assert!(made.message.id().is_some(), "one without gets an id");
@@ -190,7 +198,10 @@ mod tests {
         let json = "job: {tenant: 'json:/t'}";
         assert!(make(json, r#"{"body":{"t":"a"}}"#).is_ok());
         let error = make(json, r#"{"tenant":"a","body":{}}"#).expect_err("in the wrong place");
-        assert_eq!(error, "names a tenant, but job.tenant is json:/t: put it there");
+        assert_eq!(
+            error,
+            "names a tenant, but job.tenant is json:/t: put it there"
+        );
         assert!(make(json, r#"{"body":{}}"#).is_err());
         assert!(make("job: {tenant: routing-key}", "{}").is_err());
     }

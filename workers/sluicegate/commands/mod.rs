@@ -4,6 +4,7 @@ pub mod check;
 pub mod dead;
 pub mod inspect;
 pub mod jobs;
+pub mod letters;
 pub mod lines;
 pub mod publish;
 pub mod run;

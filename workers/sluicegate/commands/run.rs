@@ -25,8 +25,8 @@ pub async fn run(config: Config, file: &Path) -> Result<ExitCode, Failure> {
             file.display()
         )));
     }
-    sluicegate::app::run(config)
-        .await
-        .map_err(|error| Failure::Failed(error.to_string()))?;
+    let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
+    sluicegate::telemetry::init(&config.log).map_err(|error| failed(&error))?;
+    (sluicegate::app::run(config).await).map_err(|error| failed(&error))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -67,13 +67,22 @@ pub fn ideal_aligned(jobs: usize, limit: usize, window: u64, guard: u64, start: 
 /// What was used of what was allowed while there was a backlog.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Used {
-    /// Arrivals in the whole periods of the backlog.
+    /// Arrivals in the whole periods of the backlog; more than was allowed is no better use.
     pub arrived: usize,
     /// What the limit allowed in them.
     pub allowed: usize,
 }
 
 impl Used {
+    fn new(arrived: usize, periods: u64, limit: usize) -> Self {
+        let periods = usize::try_from(periods).unwrap_or(usize::MAX);
+        let allowed = periods.saturating_mul(limit);
+        Self {
+            arrived: arrived.min(allowed),
+            allowed,
+        }
+    }
+
     /// From 0 to 1; 1 when the backlog did not last one whole period.
     pub fn share(self) -> f64 {
         if self.allowed == 0 {
@@ -90,12 +99,7 @@ pub fn used_sliding(times: &[u64], limit: usize, period: u64) -> Used {
     };
     let periods = (last - first) / period;
     let end = first + periods * period;
-    Used {
-        arrived: times.partition_point(|time| *time < end),
-        allowed: usize::try_from(periods)
-            .unwrap_or(usize::MAX)
-            .saturating_mul(limit),
-    }
+    Used::new(times.partition_point(|time| *time < end), periods, limit)
 }
 
 /// Counts the whole aligned windows between the first arrival's and the last one's.
@@ -105,13 +109,9 @@ pub fn used_aligned(times: &[u64], limit: usize, window: u64) -> Used {
     };
     let begin = first / window + 1;
     let end = (last / window).max(begin);
-    Used {
-        arrived: times.partition_point(|time| time / window < end)
-            - times.partition_point(|time| time / window < begin),
-        allowed: usize::try_from(end - begin)
-            .unwrap_or(usize::MAX)
-            .saturating_mul(limit),
-    }
+    let arrived = times.partition_point(|time| time / window < end)
+        - times.partition_point(|time| time / window < begin);
+    Used::new(arrived, end - begin, limit)
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ impl fmt::Display for Figures {
             "P1 never lost",
             p1.holds,
             format!(
-                "{} confirmed = {} done + {} dead ({} of them not asked for by the API); {} lost, {} called twice, {} left in queues",
+                "{} confirmed = {} done + {} dead ({} of them not rejected by the API); {} lost, {} called twice, {} left in queues",
                 p1.confirmed,
                 p1.done,
                 p1.dead,

@@ -1,0 +1,257 @@
+use proptest::prelude::*;
+
+use super::*;
+
+/// When the answers of these tests are sent.
+const DATE: &str = "Mon, 01 Jun 2026 12:00:00 GMT";
+const DATE_S: u64 = 1_780_315_200;
+
+fn read(status: u16, headers: &[(&str, &str)]) -> Option<Pushback> {
+    let headers = headers
+        .iter()
+        .map(|(name, value)| (*name, value.as_bytes()));
+    // A clock of ours that is an hour off.
+    pushback(
+        status,
+        headers,
+        UNIX_EPOCH + Duration::from_secs(DATE_S + 3_600),
+    )
+}
+
+/// A 429 of [`DATE`] with these headers closes the tenant for `expected` milliseconds.
+#[track_caller]
+fn check(headers: &[(&str, &str)], expected: Option<u64>) {
+    let mut headers = headers.to_vec();
+    headers.push(("Date", DATE));
+    let after = expected.map(Duration::from_millis);
+    assert_eq!(read(429, &headers), Some(Pushback { after }), "{headers:?}");
+}
+
+#[test]
+fn the_status_says_whether_the_headers_count() {
+    let headers = [("retry-after", "7")];
+    let seven = Some(Pushback {
+        after: Some(Duration::from_secs(7)),
+    });
+    assert_eq!(read(429, &headers), seven);
+    assert_eq!(read(503, &headers), seven);
+    assert_eq!(read(429, &[]), Some(Pushback { after: None }));
+    for unusable in [
+        ("retry-after", "soon"),
+        ("x-ratelimit-reset", "7"),
+        ("ratelimit", "\"a\";r=0;t=7"),
+    ] {
+        assert_eq!(read(503, &[unusable]), None);
+    }
+    for status in [200, 302, 400, 403, 408, 500, 502] {
+        assert_eq!(read(status, &headers), None);
+    }
+}
+
+#[test]
+fn retry_after() {
+    for (value, expected) in [
+        ("120", Some(120_000)),
+        (" 3 ", Some(3_000)),
+        ("2.0", Some(2_000)),
+        ("1.2341", Some(1_235)),
+        ("0", Some(1_000)),
+        ("0.2", Some(1_000)),
+        ("Mon, 01 Jun 2026 12:00:30 GMT", Some(30_000)),
+        ("Monday, 01-Jun-26 12:00:30 GMT", Some(30_000)),
+        ("Mon Jun  1 12:00:30 2026", Some(30_000)),
+        ("Mon, 01 Jun 2026 11:00:00 GMT", Some(1_000)),
+        // Not by the standard, but a delay of 56 years is not meant.
+        ("1780315210", Some(10_000)),
+        ("99999999999999999999999999", Some(2_147_483_648_000)),
+        ("18446744073709551615.9999", Some(2_147_483_648_000)),
+        ("Fri, 31 Dec 9999 23:59:59 GMT", Some(2_147_483_648_000)),
+        ("Thu, 01 Jan 1600 00:00:00 GMT", None),
+        ("Mon, 41 Jun 2026 12:00:30 GMT", None),
+        ("", None),
+        ("-1", None),
+        ("+1", None),
+        ("1s", None),
+        ("1e3", None),
+        ("1.", None),
+        (".5", None),
+        ("1, 2", None),
+        ("1.2.3", None),
+        ("\u{661}", None),
+    ] {
+        check(&[("Retry-After", value)], expected);
+    }
+    check(&[("retry-after", "?"), ("RETRY-AFTER", "4")], Some(4_000));
+    check(&[("retry-after", "9"), ("retry-after", "4")], Some(9_000));
+}
+
+#[test]
+fn rate_limit() {
+    for (value, expected) in [
+        (r#""default";r=0;t=30"#, Some(30_000)),
+        (r#""default";t=30;r=0;x=?0"#, Some(30_000)),
+        (r#""a,b;c";r=0;t=30;pk=:dHJpYWw=:"#, Some(30_000)),
+        (r#""default";r=50;t=30"#, None),
+        (r#""default";r=0"#, None),
+        (r#""default";t=30"#, None),
+        (r#""default";r=0;t=-30"#, None),
+        (r#""default";r=0;t=3.5"#, None),
+        (r#""default";r=0;t="30""#, None),
+        (r#""default";r=0;t=0"#, Some(1_000)),
+        (
+            r#""default";r=0;t=999999999999999"#,
+            Some(2_147_483_648_000),
+        ),
+        (
+            r#""burst";r=0;t=5, "daily";r=0;t=600, "hour";r=9;t=3000"#,
+            Some(600_000),
+        ),
+        // One broken member makes a structured field void (RFC 9651, 4.2).
+        (r#""burst";r=0;t=5, "daily"#, None),
+        ("default;r=0;t=30", Some(30_000)),
+        ("(\"default\");r=0;t=30", None),
+        ("limit=100, remaining=0, reset=5", Some(5_000)),
+        ("limit=100, remaining=50, reset=5", None),
+        ("limit=100, remaining=0", None),
+        ("limit=100, remaining=(0), reset=5", None),
+        ("", None),
+        ("\u{0}", None),
+    ] {
+        check(&[("RateLimit", value)], expected);
+    }
+    let lines = [
+        ("ratelimit", "\"a\";r=0;t=5"),
+        ("ratelimit", "\"b\";r=0;t=9"),
+    ];
+    check(&lines, Some(9_000));
+}
+
+#[test]
+fn resets() {
+    for name in ["RateLimit-Reset", "X-RateLimit-Reset", "X-Rate-Limit-Reset"] {
+        for (value, expected) in [
+            ("30", Some(30_000)),
+            ("1780315230", Some(30_000)),
+            ("1780315230.123", Some(30_123)),
+            ("1780315230123", Some(30_123)),
+            ("1780315190", Some(1_000)),
+            ("Mon, 01 Jun 2026 12:00:30 GMT", Some(30_000)),
+            ("1000000000", Some(1_000_000_000_000)),
+            ("-5", None),
+            ("soon", None),
+        ] {
+            check(&[(name, value)], expected);
+        }
+    }
+}
+
+#[test]
+fn the_resets_of_windows_count_where_nothing_of_theirs_remains() {
+    let kong = [
+        ("X-RateLimit-Remaining-Minute", "0"),
+        ("X-RateLimit-Reset-Minute", "42"),
+        ("X-RateLimit-Remaining-Hour", "17"),
+        ("X-RateLimit-Reset-Hour", "3000"),
+    ];
+    check(&kong, Some(42_000));
+    check(&kong[2..], None);
+    check(&[("X-RateLimit-Reset-Hour", "3000")], None);
+    check(
+        &[("X-RateLimit-Reset", "5"), kong[0], kong[1]],
+        Some(42_000),
+    );
+}
+
+#[test]
+fn the_first_form_that_says_something_counts() {
+    let (retry_after, rate_limit) = (("Retry-After", "1"), ("RateLimit", "\"a\";r=0;t=2"));
+    let reset = ("X-RateLimit-Reset", "3");
+    check(&[reset, rate_limit, retry_after], Some(1_000));
+    check(&[reset, rate_limit, ("Retry-After", "x")], Some(2_000));
+    check(&[reset, ("RateLimit", "\"a\";r=1;t=2")], Some(3_000));
+    check(&[reset, ("RateLimit-Reset", "4")], Some(4_000));
+}
+
+#[test]
+fn answers_as_services_send_them() {
+    // GitHub's secondary limit: only the reset, in epoch seconds, with quota left.
+    check(
+        &[
+            ("x-ratelimit-limit", "5000"),
+            ("x-ratelimit-remaining", "4891"),
+            ("x-ratelimit-reset", "1780315260"),
+        ],
+        Some(60_000),
+    );
+    // Zalando: a delta in the same header.
+    check(
+        &[
+            ("X-RateLimit-Limit", "100"),
+            ("X-RateLimit-Remaining", "0"),
+            ("X-RateLimit-Reset", "12"),
+        ],
+        Some(12_000),
+    );
+    // Discord.
+    check(
+        &[
+            ("retry-after", "65"),
+            ("x-ratelimit-reset", "1780315264.57"),
+            ("x-ratelimit-reset-after", "64.57"),
+        ],
+        Some(65_000),
+    );
+    // Shopify.
+    check(
+        &[
+            ("Retry-After", "2.0"),
+            ("X-Shopify-Shop-Api-Call-Limit", "40/40"),
+        ],
+        Some(2_000),
+    );
+}
+
+#[test]
+fn without_a_date_our_clock_counts() {
+    let headers = [("x-ratelimit-reset", "1780318830"), ("date", "today")];
+    let after = Some(Duration::from_secs(30));
+    assert_eq!(read(429, &headers), Some(Pushback { after }));
+    // A clock before the epoch is no reason to panic.
+    let headers = [("retry-after", &b"5"[..])];
+    let past = UNIX_EPOCH - Duration::from_secs(9);
+    let after = Some(Duration::from_secs(5));
+    assert_eq!(pushback(429, headers, past), Some(Pushback { after }));
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic_or_leave_the_bounds(
+        headers in prop::collection::vec((
+            prop::sample::select(vec!["Date", "Retry-After", "RateLimit", "RateLimit-Reset", "X-RateLimit-Reset", "?"]),
+            prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..48),
+                "[0-9]{0,30}(\\.[0-9]{0,30})?".prop_map(String::into_bytes),
+                "[\"a-z=;:,() ]{0,12}\"a\";r=0;t=[0-9]{1,16}".prop_map(String::into_bytes),
+                "Mon, 01 Jun [0-9]{4} [0-9]{2}:00:00 GMT".prop_map(String::into_bytes),
+            ],
+        ), 0..6),
+        now in any::<u32>(),
+    ) {
+        let now = UNIX_EPOCH + Duration::from_secs(now.into());
+        let headers = headers.iter().map(|(name, value)| (*name, value.as_slice()));
+        let after = pushback(429, headers, now).and_then(|p| p.after);
+        prop_assert!(after.is_none_or(|after| (SHORTEST..=LONGEST).contains(&after)));
+    }
+
+    #[test]
+    fn a_delay_is_kept(seconds in 1..1_000_000_000_u64) {
+        for (name, value) in [
+            ("Retry-After", seconds.to_string()),
+            ("RateLimit", format!("\"a\";r=0;t={seconds}")),
+            ("X-RateLimit-Reset", seconds.to_string()),
+            ("X-RateLimit-Reset", (DATE_S + seconds).to_string()),
+        ] {
+            check(&[(name, &value)], Some(seconds * 1_000));
+        }
+    }
+}

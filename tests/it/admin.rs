@@ -1,0 +1,169 @@
+//! The admin port, as an operator's systems see it.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate::admin::{AdminError, Health, serve};
+use sluicegate::config::Admin;
+use sluicegate::metrics::Metrics;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::timeout;
+
+const ANY_PORT: Admin = Admin {
+    listen: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0),
+};
+
+/// The whole answer to `GET path`.
+async fn get(listen: SocketAddr, path: &str) -> String {
+    let mut stream = TcpStream::connect(listen).await.expect("it listens");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    stream
+        .write_all(request.as_bytes())
+        .await
+        .expect("it reads");
+    let mut answer = String::new();
+    stream
+        .read_to_string(&mut answer)
+        .await
+        .expect("it answers");
+    answer
+}
+
+#[tokio::test]
+async fn a_worker_is_ready_when_nothing_is_missing() {
+    let health = Arc::new(Health::default());
+    let server = serve(&ANY_PORT, Arc::new(Metrics::new()), Arc::clone(&health))
+        .await
+        .expect("a free port");
+    assert_ne!(server.listen.port(), 0);
+    let ready = || get(server.listen, "/readyz");
+
+    let answer = ready().await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    let all = "RabbitMQ does not answer\nRedis does not answer\nno jobs are being taken\n";
+    assert!(answer.ends_with(all), "{answer}");
+
+    health.set_rabbitmq(true);
+    health.set_consuming(true);
+    let answer = ready().await;
+    assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+    assert!(
+        answer.ends_with("not ready\nRedis does not answer\n"),
+        "{answer}"
+    );
+
+    health.set_redis(true);
+    assert!(ready().await.starts_with("HTTP/1.1 200 "));
+    health.set_consuming(false);
+    assert!(ready().await.starts_with("HTTP/1.1 503 "));
+    // What is not ready lives.
+    assert!(
+        get(server.listen, "/livez")
+            .await
+            .starts_with("HTTP/1.1 200 ")
+    );
+    assert!(
+        get(server.listen, "/other")
+            .await
+            .starts_with("HTTP/1.1 404 ")
+    );
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn metrics_are_in_the_format_of_prometheus() {
+    let server = serve(&ANY_PORT, Arc::new(Metrics::new()), Arc::default())
+        .await
+        .expect("a free port");
+    let answer = get(server.listen, "/metrics").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert!(
+        answer.contains("content-type: application/openmetrics-text; version=1.0.0"),
+        "{answer}"
+    );
+    assert!(answer.contains("# TYPE sluicegate_"), "{answer}");
+    assert!(answer.ends_with("# EOF\n"), "{answer}");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_stopped_server_is_gone() {
+    let server = serve(&ANY_PORT, Arc::new(Metrics::new()), Arc::default())
+        .await
+        .expect("a free port");
+    let listen = server.listen;
+    server.stop().await;
+    // The port is free again.
+    TcpListener::bind(listen).await.expect("nobody listens");
+}
+
+#[tokio::test]
+async fn a_taken_port_is_named() {
+    let other = TcpListener::bind(ANY_PORT.listen)
+        .await
+        .expect("a free port");
+    let admin = Admin {
+        listen: other.local_addr().expect("it is bound"),
+    };
+    let Err(why) = serve(&admin, Arc::new(Metrics::new()), Arc::default()).await else {
+        panic!("two listen on {}", admin.listen);
+    };
+    assert!(matches!(why, AdminError::Taken(_)));
+    let expected = format!(
+        "admin.listen: {} is in use; name another address, or 127.0.0.1:0 for any free port",
+        admin.listen
+    );
+    assert_eq!(why.to_string(), expected);
+}
+
+/// More clients than are served at once say nothing: they are dropped, and the next one gets its answer.
+/// (The test's time jumps whenever everything waits.)
+#[tokio::test(start_paused = true)]
+async fn slow_clients_are_dropped() {
+    let server = serve(&ANY_PORT, Arc::new(Metrics::new()), Arc::default())
+        .await
+        .expect("a free port");
+    let mut slow = Vec::new();
+    for _ in 0..100 {
+        let mut stream = TcpStream::connect(server.listen).await.expect("a backlog");
+        stream.write_all(b"GET /livez HT").await.expect("a buffer");
+        slow.push(stream);
+    }
+    let answer = get(server.listen, "/livez").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    for mut stream in slow {
+        let mut answer = Vec::new();
+        let read = timeout(Duration::from_secs(3600), stream.read_to_end(&mut answer)).await;
+        read.expect("the connection is closed")
+            .expect("without an error");
+        assert_eq!(answer, b"");
+    }
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_long_head_is_refused() {
+    let server = serve(&ANY_PORT, Arc::new(Metrics::new()), Arc::default())
+        .await
+        .expect("a free port");
+    let mut stream = TcpStream::connect(server.listen).await.expect("it listens");
+    let head = format!(
+        "GET /livez HTTP/1.1\r\nhost: {}\r\n\r\n",
+        "x".repeat(17 * 1024)
+    );
+    stream
+        .write_all(head.as_bytes())
+        .await
+        .expect("the buffers hold it");
+    let mut answer = Vec::new();
+    // The connection is closed with bytes unread: the answer may be lost on its way.
+    let _ = stream.read_to_end(&mut answer).await;
+    assert!(
+        answer.is_empty() || answer.starts_with(b"HTTP/1.1 431 "),
+        "{}",
+        String::from_utf8_lossy(&answer)
+    );
+    server.stop().await;
+}

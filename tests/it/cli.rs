@@ -1,0 +1,332 @@
+//! The commands as a user meets them: help, exit codes, one clear line for each error. No server needed.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// What a command did.
+#[derive(Debug)]
+pub struct Done {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl From<Output> for Done {
+    fn from(output: Output) -> Self {
+        Self {
+            code: output.status.code(),
+            out: String::from_utf8(output.stdout).expect("output is UTF-8"),
+            err: String::from_utf8(output.stderr).expect("errors are UTF-8"),
+        }
+    }
+}
+
+impl Done {
+    /// It ended with `code`; shows all of it if not.
+    #[track_caller]
+    pub fn exited(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:?}");
+        self
+    }
+
+    /// Its output as JSON.
+    #[track_caller]
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+}
+
+/// `sluicegate` with nothing of this process's environment that could change it.
+fn command(folder: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("SLUICEGATE_") {
+            command.env_remove(name);
+        }
+    }
+    command.current_dir(folder).args(args);
+    command
+}
+
+/// Runs `sluicegate args` with `yaml` as sluicegate.yaml and `input` as standard input.
+pub fn sluicegate_with(yaml: Option<&str>, args: &[&str], input: &[u8]) -> Done {
+    let folder = tempfile::tempdir().expect("a folder");
+    if let Some(yaml) = yaml {
+        std::fs::write(folder.path().join("sluicegate.yaml"), yaml).expect("written");
+    }
+    let mut child = command(folder.path(), args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut stdin = child.stdin.take().expect("piped");
+    let input = input.to_vec();
+    // A thread of its own: the child may write before it has read everything.
+    let writer = std::thread::spawn(move || stdin.write_all(&input));
+    let done = child.wait_with_output().expect("it ends").into();
+    // The child may end without reading all of its input.
+    let _ = writer.join().expect("no panic");
+    done
+}
+
+/// Runs `sluicegate args` with `yaml` as sluicegate.yaml.
+pub fn sluicegate(yaml: &str, args: &[&str]) -> Done {
+    sluicegate_with(Some(yaml), args, b"")
+}
+
+#[test]
+fn every_command_has_help_with_an_example() {
+    for args in [
+        &[][..],
+        &["run"],
+        &["publish"],
+        &["check"],
+        &["inspect"],
+        &["dead"],
+        &["dead", "list"],
+        &["dead", "show"],
+        &["dead", "replay"],
+        &["dead", "drop"],
+        &["demo"],
+    ] {
+        let all = [args, &["--help"]].concat();
+        let done = sluicegate("", &all).exited(0);
+        let example = format!("  sluicegate {}", args.join(" "));
+        assert!(done.out.contains("Example"), "{args:?}: {}", done.out);
+        assert!(
+            done.out.contains(example.trim_end()),
+            "{args:?}: {}",
+            done.out
+        );
+        assert!(
+            done.out.contains("--config <FILE>"),
+            "{args:?}: {}",
+            done.out
+        );
+    }
+    let version = sluicegate("", &["--version"]).exited(0).out;
+    assert_eq!(
+        version,
+        format!("sluicegate {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2() {
+    for args in [
+        &[][..],
+        &["rnu"],
+        &["publish", "--cost", "x"],
+        &["publish", "--tenant", "a", "--file", "f"],
+        &["publish", "--tenant", ""],
+        &["publish", "--tenant", "a", "--cost", "6"],
+        &["publish", "BODY"],
+        &["publish", "--file", "none.jsonl"],
+        &["inspect"],
+        &["inspect", ""],
+        &["dead", "replay"],
+        &["dead", "drop"],
+        &["dead", "drop", "--all", "--id", "7"],
+        &["dead", "list", "--limit", "0"],
+        &["run"],
+    ] {
+        let done = sluicegate("", args).exited(2);
+        assert!(!done.err.is_empty(), "{args:?}");
+        assert_eq!(done.out, "", "{args:?}");
+    }
+    let done = sluicegate("", &["dead", "drop"]).exited(2);
+    assert_eq!(
+        done.err,
+        "error: which dead letters? name --reason, --tenant or --id, or all with --all\n"
+    );
+    let done = sluicegate("", &["run"]).exited(2);
+    assert_eq!(
+        done.err,
+        "error: sluicegate.yaml: dispatch.http.url: is not set; run needs to know where jobs are sent\n"
+    );
+}
+
+#[test]
+fn a_wrong_config_is_exit_code_2_with_a_line_for_each_mistake() {
+    let yaml = "rate-limiter:\n  window-size: 0\ncolour: blue\n";
+    for args in [
+        &["run"][..],
+        &["check", "--offline"],
+        &["publish", "--tenant", "a"],
+        &["inspect", "a"],
+        &["dead", "list"],
+        &["demo"],
+    ] {
+        let done = sluicegate(yaml, args).exited(2);
+        assert_eq!(
+            done.err,
+            "error: sluicegate.yaml:2:3: rate-limiter.window-size: is 0; it must be from 100ms to 31d\n\
+             error: sluicegate.yaml:3:1: unknown key \"colour\"; docs/CONFIGURATION.md lists all keys\n",
+            "{args:?}"
+        );
+    }
+}
+
+#[test]
+fn the_config_is_the_named_file_or_the_default_one_or_none() {
+    let check = ["check", "--offline"];
+    let done = sluicegate_with(None, &check, b"").exited(0);
+    assert!(done.out.contains("  queue: \"jobs\"\n"), "{}", done.out);
+    let done = sluicegate("amqp: {queue: mine}", &check).exited(0);
+    assert!(done.out.contains("  queue: \"mine\"\n"), "{}", done.out);
+
+    let named = [&check[..], &["--config", "none.yaml"]].concat();
+    let done = sluicegate("", &named).exited(2);
+    assert_eq!(
+        done.err,
+        "error: none.yaml: can't be read: No such file or directory (os error 2)\n"
+    );
+
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("other.yaml"), "amqp: {queue: other}").expect("written");
+    let run = |env: &[(&str, &str)]| -> Done {
+        let output = command(folder.path(), &check)
+            .envs(env.iter().copied())
+            .output();
+        output.expect("it runs").into()
+    };
+    let done = run(&[("SLUICEGATE_CONFIG", "other.yaml")]).exited(0);
+    assert!(done.out.contains("  queue: \"other\"\n"), "{}", done.out);
+    let done = run(&[("SLUICEGATE_AMQP__QUEUE", "mine")]).exited(0);
+    assert!(done.out.contains("  queue: \"mine\"\n"), "{}", done.out);
+    let done = run(&[("SLUICEGATE_AMQP__QUEU", "mine")]).exited(2);
+    assert_eq!(
+        done.err,
+        "error: environment variable SLUICEGATE_AMQP__QUEU: sets no key; did you mean SLUICEGATE_AMQP__QUEUE?\n"
+    );
+}
+
+#[test]
+fn check_says_what_is_in_force_without_passwords() {
+    let yaml = "
+amqp: {url: 'amqp://u:hunter2@127.0.0.1:1/%2f'}
+redis: {url: 'redis://:hunter2@127.0.0.1:1/0'}
+rate-limiter: {max-requests: 7, window-size: 10}
+";
+    let done = sluicegate(yaml, &["check", "--offline"]).exited(0);
+    assert!(
+        done.out.contains("amqp://u:***@127.0.0.1:1/%2f"),
+        "{}",
+        done.out
+    );
+    assert!(
+        done.out.contains("redis://:***@127.0.0.1:1/0"),
+        "{}",
+        done.out
+    );
+    assert!(
+        done.out.contains("ok    config    is valid\n"),
+        "{}",
+        done.out
+    );
+
+    let done = sluicegate(yaml, &["check", "--offline", "--tenant", "acme"]).exited(0);
+    let limit = "limit of acme: at most 7 in any 10000 ms (sliding-window-algo, guard 50 ms)\n";
+    assert!(done.out.ends_with(limit), "{}", done.out);
+
+    let json = sluicegate(yaml, &["check", "--offline", "--tenant", "acme", "--json"])
+        .exited(0)
+        .json();
+    assert_eq!(json["ok"], true);
+    assert_eq!(json["limit"]["tenant"], "acme");
+    assert_eq!(json["limit"]["max_requests"], 7);
+}
+
+#[test]
+fn a_server_that_is_not_there_is_exit_code_1_and_one_line() {
+    // Nobody listens on port 1 of this machine.
+    let yaml = "
+amqp: {url: 'amqp://u:hunter2@127.0.0.1:1/%2f'}
+redis: {url: 'redis://:hunter2@127.0.0.1:1/0'}
+";
+    for args in [
+        &["publish", "--tenant", "a", "x"][..],
+        &["publish"],
+        &["dead", "list"],
+        &["dead", "show", "7"],
+        &["dead", "replay", "--all"],
+        &["dead", "drop", "--all"],
+        &["inspect", "a"],
+    ] {
+        let done = sluicegate(yaml, args).exited(1);
+        assert_eq!(done.err.lines().count(), 1, "{args:?}: {}", done.err);
+        assert!(done.err.starts_with("error: "), "{args:?}: {}", done.err);
+        assert!(
+            done.err.contains("can't be reached"),
+            "{args:?}: {}",
+            done.err
+        );
+        assert_eq!(done.out, "", "{args:?}");
+        assert!(!done.err.contains("hunter2"), "{args:?}: {}", done.err);
+    }
+    let done = sluicegate(yaml, &["check"]).exited(1);
+    for server in ["error rabbitmq  ", "error redis     "] {
+        let line = done.out.lines().find(|line| line.starts_with(server));
+        assert!(
+            line.is_some_and(|line| line.contains("can't be reached")),
+            "{}",
+            done.out
+        );
+    }
+    assert!(!done.out.contains("hunter2"), "{}", done.out);
+    let json = sluicegate(yaml, &["check", "--json"]).exited(1).json();
+    assert_eq!(json["ok"], false);
+}
+
+/// `run` with servers that are not there.
+fn run_nowhere(listen: &str) -> String {
+    format!(
+        "
+amqp: {{url: 'amqp://u:hunter2@127.0.0.1:1/%2f'}}
+redis: {{url: 'redis://:hunter2@127.0.0.1:1/0'}}
+dispatch: {{http: {{url: 'http://u:hunter2@127.0.0.1:1/'}}}}
+admin: {{listen: '{listen}'}}
+"
+    )
+}
+
+#[test]
+fn run_waits_for_its_servers_and_ends_at_sigterm() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let yaml = run_nowhere("127.0.0.1:0");
+    std::fs::write(folder.path().join("sluicegate.yaml"), yaml).expect("written");
+    let mut child = command(folder.path(), &["run"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let mut log = String::new();
+    let mut lines = BufReader::new(child.stderr.take().expect("piped"));
+    while !log.contains("can't be reached") {
+        let read = lines.read_line(&mut log).expect("a line");
+        assert!(read > 0, "it ended: {log}");
+    }
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("it still runs");
+    lines.read_to_string(&mut log).expect("the rest");
+    let status = child.wait().expect("it ends");
+    assert_eq!(status.code(), Some(0), "{log}");
+    assert!(!log.contains("hunter2"), "{log}");
+}
+
+#[test]
+fn run_says_that_its_port_is_taken() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = taken.local_addr().expect("an address").to_string();
+    let done = sluicegate(&run_nowhere(&at), &["run"]).exited(1);
+    let errors: Vec<&str> = (done.err.lines())
+        .filter(|line| line.starts_with("error: "))
+        .collect();
+    assert_eq!(errors.len(), 1, "{}", done.err);
+    assert!(
+        errors[0].contains(&at) && errors[0].contains("in use"),
+        "{}",
+        done.err
+    );
+}

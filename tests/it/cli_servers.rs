@@ -1,0 +1,504 @@
+//! The commands against real servers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapin::BasicProperties;
+use serde_json::{Value, json};
+use sluicegate::broker::amqp::Client;
+use sluicegate::broker::{Message, Outgoing};
+use sluicegate::config::Config;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Ask, Gate, TenantAsk};
+use sluicegate::rules::headers::{self, HeaderValue};
+use sluicegate::rules::job::Field;
+use sluicegate::rules::lanes::Ladder;
+use sluicegate::rules::tenant::Tenant;
+
+use crate::cli::{sluicegate, sluicegate_with};
+use crate::servers::{Rabbit, shared_rabbit, shared_redis, unique};
+
+/// A queue and a prefix of its own on the shared servers, with few lanes.
+fn yaml() -> String {
+    let name = unique("cli");
+    format!(
+        "
+amqp: {{url: '{}', queue: '{name}'}}
+redis: {{url: '{}', prefix: '{name}'}}
+rate-limiter: {{max-requests: 5, window-size: 1h}}
+delay: {{max-delay: 1s}}
+",
+        shared_rabbit().url(),
+        shared_redis().url()
+    )
+}
+
+fn config(yaml: &str) -> Config {
+    Config::parse("test.yaml", yaml, std::iter::empty()).expect("valid")
+}
+
+async fn client(yaml: &str) -> Client {
+    let config = config(yaml);
+    let ladder = Ladder::new(config.delay.max_delay);
+    (Client::connect(&config.amqp, &ladder).await).expect("the server is there")
+}
+
+/// Takes everything from a queue.
+async fn drain(client: &Client, queue: &Arc<str>) -> Vec<Message> {
+    let mut messages = Vec::new();
+    while let Some(fetched) = client.get(queue).await.expect("a message") {
+        client.ack(fetched.tag).await.expect("acked");
+        messages.push(fetched.message);
+    }
+    messages
+}
+
+/// Waits until `number` messages are ready in the dead queue: what a closed connection held goes back a moment
+/// later.
+async fn buried(client: &Client, number: u32) {
+    let queue = &client.names().dead;
+    let all_there = async {
+        while client.depth(queue).await.expect("a depth") != number {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    (tokio::time::timeout(Duration::from_secs(30), all_there).await)
+        .unwrap_or_else(|_| panic!("{number} messages are not back in {queue}"));
+}
+
+/// The lines of `out`, sorted: a queue with a delivery limit puts back at its end what was not acked.
+fn sorted(out: &str) -> Vec<&str> {
+    let mut lines: Vec<&str> = out.lines().collect();
+    lines.sort_unstable();
+    lines
+}
+
+fn letter(id: &str, tenant: &str, reason: &str) -> Message {
+    let text = |text: &str| HeaderValue::Text(text.to_owned());
+    let message = Message {
+        routing_key: String::new(),
+        properties: BasicProperties::default()
+            .with_message_id(id.into())
+            .with_content_type("application/json".into()),
+        body: json!({"for": tenant}).to_string().into(),
+    };
+    let mut set = headers::dead(5, reason);
+    set.push(("x-tenant", text(tenant)));
+    set.push(("x-of-the-publisher", text("kept")));
+    message.with_headers(&set, &[])
+}
+
+/// Dead letters in the dead queue.
+async fn bury(client: &Client, letters: &[(&str, &str, &str)]) {
+    let queue = Arc::clone(&client.names().dead);
+    let batch: Vec<Outgoing> = letters
+        .iter()
+        .map(|(id, tenant, reason)| Outgoing {
+            queue: Arc::clone(&queue),
+            message: letter(id, tenant, reason),
+        })
+        .collect();
+    for answer in client.publish(&batch).await.expect("confirms") {
+        answer.expect("confirmed");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn publish_puts_confirmed_jobs_into_the_queue() {
+    let yaml = yaml();
+    let body = r#"{"order": 7}"#;
+    let args = [
+        "publish", "--tenant", "acme", "--id", "o-7", "--cost", "2", body,
+    ];
+    let done = sluicegate(&yaml, &args).exited(0);
+    let queue = config(&yaml).amqp.queue;
+    assert_eq!(done.out, format!("confirmed 1 job in {queue}: o-7\n"));
+    assert_eq!(done.err, "");
+
+    let done = sluicegate(&yaml, &["publish", "--tenant", "b", "--json"]).exited(0);
+    let made_up = done.json()["id"].as_str().map(str::to_owned);
+
+    let client = client(&yaml).await;
+    let messages = drain(&client, &client.names().fresh).await;
+    let [first, second] = messages.as_slice() else {
+        panic!("two jobs: {messages:?}");
+    };
+    assert_eq!(first.id(), Some("o-7"));
+    assert_eq!(first.header("x-tenant"), Field::Text("acme"));
+    assert_eq!(first.header("x-cost"), Field::Int(2));
+    assert_eq!(first.body, body);
+    let properties = &first.properties;
+    assert_eq!(*properties.delivery_mode(), Some(2));
+    assert_eq!(
+        properties.content_type().as_ref().map(|t| t.as_str()),
+        Some("application/json")
+    );
+    assert_eq!(second.id(), made_up.as_deref());
+    assert_eq!(second.body, "");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn publish_reads_lines_and_says_which_are_bad() {
+    let yaml = yaml();
+    let mut input = String::new();
+    // More than one batch.
+    for number in 1..=1200 {
+        input.push_str(&format!(
+            "{{\"tenant\":\"t\",\"id\":\"{number}\",\"body\":{number}}}\n"
+        ));
+    }
+    input.push_str("\n{\"tenant\":\"\"}\nnonsense\n{\"tenant\":\"t\",\"id\":\"last\"}");
+    let done = sluicegate_with(Some(&yaml), &["publish", "--json"], input.as_bytes()).exited(1);
+    let queue = config(&yaml).amqp.queue;
+    assert_eq!(
+        done.json(),
+        json!({"queue": queue, "confirmed": 1201, "bad": 2, "refused": 0})
+    );
+    let errors: Vec<&str> = done.err.lines().collect();
+    assert_eq!(errors.len(), 3, "{}", done.err);
+    assert!(
+        errors[0].starts_with("error: line 1202: the tenant is empty"),
+        "{}",
+        done.err
+    );
+    assert!(
+        errors[1].starts_with("error: line 1203: is no job"),
+        "{}",
+        done.err
+    );
+    assert_eq!(
+        errors[2],
+        "error: not published: 2 bad lines, and 0 jobs that RabbitMQ refused"
+    );
+
+    let client = client(&yaml).await;
+    let messages = drain(&client, &client.names().fresh).await;
+    let ids: Vec<_> = messages.iter().filter_map(Message::id).collect();
+    let mut expected: Vec<String> = (1..=1200).map(|n| n.to_string()).collect();
+    expected.push("last".to_owned());
+    assert_eq!(ids, expected, "each once, in the order of the lines");
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("jobs.jsonl");
+    std::fs::write(&file, "{\"tenant\":\"t\"}\n").expect("written");
+    let file = file.to_str().expect("UTF-8");
+    let done = sluicegate(&yaml, &["publish", "--file", file]).exited(0);
+    assert_eq!(done.out, format!("confirmed 1 job in {queue}\n"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_looks_and_changes_nothing() {
+    let yaml = yaml();
+    let queue = config(&yaml).amqp.queue;
+    let done = sluicegate(&yaml, &["check"]).exited(0);
+    let has = |out: &str, line: &str| out.lines().any(|known| known.starts_with(line));
+    for line in [
+        "ok    config    is valid",
+        "ok    rabbitmq  amqp://guest:***@127.0.0.1:",
+        &format!("warn  rabbitmq  queue {queue} does not exist yet"),
+        "ok    redis     redis://127.0.0.1:",
+        "ok    redis     maxmemory-policy is noeviction",
+    ] {
+        assert!(has(&done.out, line), "{line}: {}", done.out);
+    }
+    assert!(
+        done.out.contains("answers: RabbitMQ 3.") || done.out.contains("answers: RabbitMQ 4."),
+        "{}",
+        done.out
+    );
+    let again = sluicegate(&yaml, &["check"]).exited(0);
+    assert!(
+        again.out.contains("does not exist yet"),
+        "the first check created it: {}",
+        again.out
+    );
+
+    let client = client(&yaml).await;
+    bury(&client, &[("1", "a", "HTTP 422")]).await;
+    let done = sluicegate(&yaml, &["check"]).exited(0);
+    assert!(
+        has(
+            &done.out,
+            &format!("ok    rabbitmq  queue {queue}.dead: 1 message ready")
+        ),
+        "{}",
+        done.out
+    );
+    assert!(!done.out.contains("warn  rabbitmq"), "{}", done.out);
+
+    // Another type than what exists.
+    let classic = yaml.replace("amqp: {", "amqp: {queue-type: classic, ");
+    let done = sluicegate(&classic, &["check"]).exited(1);
+    assert!(
+        has(
+            &done.out,
+            &format!("error rabbitmq  the queue '{queue}' exists with")
+        ),
+        "{}",
+        done.out
+    );
+    let done = sluicegate(&classic, &["publish", "--tenant", "a"]).exited(1);
+    assert!(
+        done.err.contains("set amqp.queue-type: quorum"),
+        "{}",
+        done.err
+    );
+    assert_eq!(done.err.lines().count(), 1, "{}", done.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wrong_password_is_one_line_without_it() {
+    let yaml = yaml();
+    let amqp = yaml.replace("guest:guest@", "guest:hunter2@");
+    assert_ne!(amqp, yaml);
+    for args in [
+        &["publish", "--tenant", "a"][..],
+        &["dead", "list"],
+        &["check"],
+    ] {
+        let done = sluicegate(&amqp, args).exited(1);
+        let text = format!("{}{}", done.out, done.err);
+        assert!(text.contains("refused the login"), "{args:?}: {text}");
+        assert!(!text.contains("hunter2"), "{args:?}: {text}");
+        assert_eq!(done.err.lines().count(), 1, "{args:?}: {text}");
+    }
+    let redis = yaml.replace("redis://", "redis://:hunter2@");
+    for args in [&["inspect", "a"][..], &["check"]] {
+        let done = sluicegate(&redis, args).exited(1);
+        let text = format!("{}{}", done.out, done.err);
+        assert!(!text.contains("hunter2"), "{args:?}: {text}");
+        assert!(
+            text.to_lowercase().contains("password") || text.contains("AUTH"),
+            "{args:?}: {text}"
+        );
+        assert_eq!(done.err.lines().count(), 1, "{args:?}: {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inspect_tells_what_is_used_and_who_waits() {
+    let yaml = yaml();
+    let config = config(&yaml);
+    let limit = config.rate_limiter.limit.clone();
+    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix, limit).expect("a gate");
+    let tenant = Tenant::parse("acme").expect("a tenant");
+    let ask = TenantAsk {
+        tenant: tenant.clone(),
+        budget: 100,
+        asks: vec![
+            Ask {
+                ticket: None,
+                cost: 1
+            };
+            7
+        ],
+    };
+    gate.ask(&[ask]).await.expect("answers");
+    gate.block(
+        &tenant,
+        Duration::from_secs(1800),
+        "429 from the downstream",
+    )
+    .await
+    .expect("blocked");
+
+    let json = sluicegate(&yaml, &["inspect", "acme", "--json"])
+        .exited(0)
+        .json();
+    for (key, value) in [
+        ("used", 5),
+        ("free", 0),
+        ("waiting", 2),
+        ("max_requests", 5),
+    ] {
+        assert_eq!(json[key], value, "{key}: {json}");
+    }
+    let number = |key: &str| {
+        json[key]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{key}: {json}"))
+    };
+    assert!(number("next_in_ms") > 3_000_000, "{json}");
+    assert!(number("line_end_in_ms") > 3_000_000, "{json}");
+    assert!(number("blocked_until_ms") > number("now_ms"), "{json}");
+    assert_eq!(json["blocked_by"], "429 from the downstream");
+
+    let text = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
+    for line in [
+        "used     5 of 5, 0 free",
+        "line     2 waiting, the last may start in ",
+        "blocked  ends in 29m ",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+    let text = sluicegate(&yaml, &["inspect", "nobody"]).exited(0).out;
+    for line in [
+        "used     0 of 5, 5 free",
+        "next     now",
+        "line     nobody waits",
+        "blocked  no",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn looking_at_dead_letters_leaves_them_there() {
+    let yaml = yaml();
+    let queue = config(&yaml).amqp.queue;
+    let none = sluicegate(&yaml, &["dead", "list"]).exited(0);
+    assert_eq!(none.out, format!("no dead letter in {queue}.dead\n"));
+
+    let client = client(&yaml).await;
+    bury(
+        &client,
+        &[
+            ("1", "a", "HTTP 422: no such order"),
+            ("2", "b", "HTTP 503"),
+            ("3", "a\u{1b}[2J", "HTTP 422: again"),
+        ],
+    )
+    .await;
+    for _ in 0..3 {
+        buried(&client, 3).await;
+        let done = sluicegate(&yaml, &["dead", "list"]).exited(0);
+        let lines = [
+            "1  a  HTTP 422: no such order",
+            "2  b  HTTP 503",
+            "3  a\\u{1b}[2J  HTTP 422: again",
+        ];
+        assert_eq!(sorted(&done.out), lines);
+    }
+    buried(&client, 3).await;
+    let done = sluicegate(&yaml, &["dead", "list", "--limit", "2"]).exited(0);
+    assert_eq!(done.out.lines().count(), 2);
+    assert!(done.err.contains("1 more"), "{}", done.err);
+    for (args, lines) in [
+        (&["--reason", "422", "--json"][..], 2),
+        (&["--tenant", "b", "--json"], 1),
+        (&["--tenant", "a", "--reason", "503", "--json"], 0),
+        (&["--id", "3", "--json"], 1),
+    ] {
+        buried(&client, 3).await;
+        let done = sluicegate(&yaml, &[&["dead", "list"], args].concat()).exited(0);
+        assert_eq!(done.out.lines().count(), lines, "{args:?}: {}", done.out);
+        for line in done.out.lines() {
+            let json: Value = serde_json::from_str(line).expect("JSON");
+            let found = json[args[0].trim_start_matches('-')].as_str();
+            assert!(
+                found.is_some_and(|found| found.contains(args[1])),
+                "{args:?}: {line}"
+            );
+        }
+    }
+    buried(&client, 3).await;
+    let json = sluicegate(&yaml, &["dead", "show", "2", "--json"])
+        .exited(0)
+        .json();
+    assert_eq!(json["reason"], "HTTP 503");
+    assert_eq!(json["tenant"], "b");
+    assert_eq!(json["body"], r#"{"for":"b"}"#);
+    assert_eq!(json["headers"]["x-of-the-publisher"], "kept");
+    buried(&client, 3).await;
+    let text = sluicegate(&yaml, &["dead", "show", "2"]).exited(0).out;
+    assert!(
+        text.starts_with("id: 2\ncontent-type: application/json\n"),
+        "{text}"
+    );
+    assert!(text.ends_with("\n\n{\"for\":\"b\"}\n"), "{text}");
+    buried(&client, 3).await;
+    let done = sluicegate(&yaml, &["dead", "show", "9"]).exited(1);
+    assert_eq!(
+        done.err,
+        format!("error: {queue}.dead holds no dead letter with the id \"9\"\n")
+    );
+    buried(&client, 3).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replay_starts_jobs_afresh_and_drop_deletes_them() {
+    let yaml = yaml();
+    let client = client(&yaml).await;
+    bury(
+        &client,
+        &[
+            ("1", "a", "HTTP 422"),
+            ("2", "b", "HTTP 503"),
+            ("3", "a", "HTTP 503"),
+            ("4", "b", "HTTP 503"),
+            ("5", "c", "HTTP 500"),
+        ],
+    )
+    .await;
+    let done = sluicegate(
+        &yaml,
+        &["dead", "replay", "--reason", "503", "--limit", "2"],
+    )
+    .exited(0);
+    assert_eq!(done.out, "replayed 2 dead letters\n");
+    let fresh = drain(&client, &client.names().fresh).await;
+    let ids: Vec<_> = fresh.iter().filter_map(Message::id).collect();
+    assert_eq!(ids, ["2", "3"]);
+    for message in &fresh {
+        for name in headers::OURS {
+            assert_eq!(message.header(name), Field::Missing, "{name}");
+        }
+        assert_eq!(message.header("x-of-the-publisher"), Field::Text("kept"));
+    }
+    assert_eq!(fresh[0].header("x-tenant"), Field::Text("b"));
+
+    buried(&client, 3).await;
+    let done = sluicegate(&yaml, &["dead", "drop", "--tenant", "b", "--json"]).exited(0);
+    assert_eq!(done.json(), json!({"dropped": 1, "refused": 0}));
+    buried(&client, 2).await;
+    let done = sluicegate(&yaml, &["dead", "drop", "--id", "9"]).exited(0);
+    assert_eq!(done.out, "dropped 0 dead letters\n");
+    buried(&client, 2).await;
+    let done = sluicegate(&yaml, &["dead", "replay", "--all", "--json"]).exited(0);
+    assert_eq!(done.json(), json!({"replayed": 2, "refused": 0}));
+    assert_eq!(drain(&client, &client.names().fresh).await.len(), 2);
+    assert_eq!(drain(&client, &client.names().dead).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn replay_acks_nothing_that_rabbitmq_has_not_taken() {
+    // A server of its own: a policy keeps the work queue from taking more than one message.
+    let rabbit = Rabbit::start();
+    let yaml = format!(
+        "amqp: {{url: '{}', queue: full, queue-type: classic}}\ndelay: {{max-delay: 1s}}\n",
+        rabbit.url()
+    );
+    rabbit.ctl(&[
+        "set_policy",
+        "--apply-to",
+        "queues",
+        "full",
+        "^full$",
+        r#"{"max-length":1,"overflow":"reject-publish"}"#,
+    ]);
+    let client = client(&yaml).await;
+    let names: Vec<String> = (1..=20).map(|number| number.to_string()).collect();
+    let letters: Vec<_> = names
+        .iter()
+        .map(|id| (id.as_str(), "a", "HTTP 500"))
+        .collect();
+    bury(&client, &letters).await;
+    let done = sluicegate(&yaml, &["dead", "replay", "--all", "--json"]).exited(1);
+    let json = done.json();
+    let number = |key: &str| {
+        json[key]
+            .as_u64()
+            .unwrap_or_else(|| panic!("{key}: {json}"))
+    };
+    assert_eq!(number("replayed") + number("refused"), 20, "{json}");
+    assert!(number("refused") > 0, "{json}");
+    buried(
+        &client,
+        u32::try_from(number("refused")).expect("20 at most"),
+    )
+    .await;
+    let fresh = drain(&client, &client.names().fresh).await;
+    let dead = drain(&client, &client.names().dead).await;
+    assert_eq!(fresh.len() as u64, number("replayed"));
+    assert_eq!(dead.len() as u64, number("refused"));
+}

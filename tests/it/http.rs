@@ -1,0 +1,445 @@
+//! The HTTP handler against downstreams that answer as they like.
+
+mod downstream;
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use sluicegate::config::{Http, SecretUrl};
+use sluicegate::handler::http::HttpHandler;
+use sluicegate::handler::{Handler, Outcome};
+use sluicegate::rules::job::Job;
+use sluicegate::rules::tenant::Tenant;
+use tokio::net::TcpSocket;
+
+use downstream::{Downstream, Then};
+
+fn job(id: &str) -> Job {
+    Job {
+        id: id.to_owned(),
+        tenant: Tenant::parse("acme").expect("a tenant"),
+        cost: 1,
+        attempt: 1,
+        content_type: None,
+        body: "{}".into(),
+    }
+}
+
+fn handler(url: impl Into<String>, timeout: Duration) -> HttpHandler {
+    HttpHandler::new(
+        &Http {
+            url: SecretUrl::new(url),
+            timeout,
+        },
+        4,
+    )
+    .expect("a usable url")
+}
+
+/// No test waits for this; it is there for a machine that is very busy.
+const LONG: Duration = Duration::from_secs(60);
+
+async fn outcome(downstream: &Downstream) -> Outcome {
+    handler(format!("http://{}/", downstream.addr), LONG)
+        .handle(&job("1"))
+        .await
+}
+
+fn answer(status: &str, headers: &str, body: &str) -> String {
+    format!(
+        "HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// The outcome, without its reason, of one answer.
+async fn check(status: &str, headers: &str, expected: &str) {
+    let downstream = Downstream::answering(answer(status, headers, "why"), Then::Keep).await;
+    let outcome = outcome(&downstream).await;
+    let (kind, reason) = match outcome {
+        Outcome::Done => ("done".to_owned(), None),
+        Outcome::Retry { after, reason } => (format!("retry {after:?}"), Some(reason)),
+        Outcome::Throttled { after, reason } => (format!("throttled {after:?}"), Some(reason)),
+        Outcome::Reject { reason } => ("reject".to_owned(), Some(reason)),
+        Outcome::Snooze { .. } => panic!("no answer snoozes"),
+    };
+    assert_eq!(kind, expected, "{status}");
+    if let Some(reason) = reason {
+        assert!(reason.contains(status), "{reason:?} should name {status}");
+    }
+    assert_eq!(downstream.requests().len(), 1, "{status}");
+}
+
+#[tokio::test]
+async fn the_status_decides() {
+    for done in [
+        "200 OK",
+        "201 Created",
+        "202 Accepted",
+        "204 No Content",
+        "299",
+    ] {
+        check(done, "", "done").await;
+    }
+    for retry in [
+        "408 Request Timeout",
+        "500 Internal Server Error",
+        "502 Bad Gateway",
+        "503 Service Unavailable",
+        "504 Gateway Timeout",
+        "599",
+        "600",
+    ] {
+        check(retry, "", "retry None").await;
+    }
+    for reject in [
+        "400 Bad Request",
+        "401 Unauthorized",
+        "404 Not Found",
+        "410 Gone",
+        "422 Unprocessable Entity",
+        "499",
+    ] {
+        check(reject, "retry-after: 5\r\n", "reject").await;
+    }
+    check("101 Switching Protocols", "upgrade: x\r\n", "retry None").await;
+}
+
+#[tokio::test]
+async fn a_downstream_may_ask_for_a_pause() {
+    let date = "date: Mon, 01 Jun 2026 12:00:00 GMT\r\n";
+    let (no, away) = ("429 Too Many Requests", "503 Service Unavailable");
+    check(no, "", "throttled None").await;
+    check(no, "retry-after: 7\r\n", "throttled Some(7s)").await;
+    check(no, "ratelimit: \"a\";r=0;t=8\r\n", "throttled Some(8s)").await;
+    check(
+        no,
+        &format!("{date}x-ratelimit-reset: 1780315209\r\n"),
+        "throttled Some(9s)",
+    )
+    .await;
+    check(away, "retry-after: 7\r\n", "throttled Some(7s)").await;
+    check(
+        away,
+        &format!("{date}retry-after: Mon, 01 Jun 2026 12:01:00 GMT\r\n"),
+        "throttled Some(60s)",
+    )
+    .await;
+    check(away, "retry-after: soon\r\n", "retry None").await;
+    check(
+        "500 Internal Server Error",
+        "retry-after: 7\r\n",
+        "retry None",
+    )
+    .await;
+}
+
+#[tokio::test]
+async fn a_redirect_is_not_followed() {
+    let target = Downstream::answering(answer("200 OK", "", ""), Then::Keep).await;
+    for status in [
+        "300 Multiple Choices",
+        "301 Moved Permanently",
+        "302 Found",
+        "303 See Other",
+        "304 Not Modified",
+        "307 Temporary Redirect",
+        "308 Permanent Redirect",
+    ] {
+        check(
+            status,
+            &format!("location: http://{}/\r\n", target.addr),
+            "reject",
+        )
+        .await;
+    }
+    assert!(target.requests().is_empty());
+}
+
+#[tokio::test]
+async fn the_downstream_gets_the_job() {
+    let downstream = Downstream::answering(answer("200 OK", "", ""), Then::Keep).await;
+    let handler = handler(format!("http://{}/hook?x=1", downstream.addr), LONG);
+    let mut job = job("order-7");
+    job.attempt = 3;
+    job.content_type = Some("application/json".to_owned());
+    job.body = "{\"n\": 7}".into();
+    assert_eq!(handler.handle(&job).await, Outcome::Done);
+    let request = &downstream.requests()[0];
+    assert_eq!(request.lines()[0], b"POST /hook?x=1 HTTP/1.1");
+    assert_eq!(request.body, b"{\"n\": 7}");
+    for (name, value) in [
+        ("x-tenant", "acme"),
+        ("x-job-id", "order-7"),
+        ("x-attempt", "3"),
+        ("content-type", "application/json"),
+    ] {
+        assert_eq!(request.header(name), Some(value.as_bytes()), "{name}");
+    }
+    // Nothing that would make the answer unreadable, or another request necessary.
+    for name in [
+        "accept-encoding",
+        "expect",
+        "authorization",
+        "transfer-encoding",
+    ] {
+        assert_eq!(request.header(name), None, "{name}");
+    }
+}
+
+#[tokio::test]
+async fn every_job_fits_into_a_request() {
+    let downstream = Downstream::answering(answer("200 OK", "", ""), Then::Keep).await;
+    let handler = handler(format!("http://{}", downstream.addr), LONG);
+    let mut job = job(" a\r\nx-tenant: other\u{7f}ü% ");
+    job.tenant = Tenant::parse("käse 7 ").expect("a tenant");
+    job.content_type = Some("text/plain\r\nx-evil: 1".to_owned());
+    job.body = "".into();
+    assert_eq!(handler.handle(&job).await, Outcome::Done);
+    let request = &downstream.requests()[0];
+    assert_eq!(
+        request.header("x-job-id"),
+        Some("%20a%0D%0Ax-tenant: other%7Fü%25%20".as_bytes())
+    );
+    assert_eq!(request.header("x-tenant"), Some("käse 7%20".as_bytes()));
+    assert_eq!(
+        request.header("content-type"),
+        Some(&b"application/octet-stream"[..])
+    );
+    assert_eq!(request.header("x-evil"), None);
+    assert_eq!(request.body, b"");
+}
+
+#[tokio::test]
+async fn interim_answers_are_passed_over() {
+    let interim = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n";
+    let last = answer("404 Not Found", "", "");
+    let downstream = Downstream::answering(format!("{interim}{last}"), Then::Keep).await;
+    let reason = "the downstream answered 404 Not Found".to_owned();
+    assert_eq!(outcome(&downstream).await, Outcome::Reject { reason });
+}
+
+#[tokio::test]
+async fn an_answer_that_never_comes_is_a_failure() {
+    let downstream = Downstream::answering("", Then::Hang).await;
+    let handler = handler(
+        format!("http://{}/", downstream.addr),
+        Duration::from_millis(300),
+    );
+    let reason = "no answer within 300ms (dispatch.http.timeout)".to_owned();
+    assert_eq!(
+        handler.handle(&job("1")).await,
+        Outcome::Retry {
+            after: None,
+            reason
+        }
+    );
+}
+
+#[tokio::test]
+async fn interim_answers_without_an_end_are_a_failure() {
+    let downstream = Downstream::answering("", Then::Interim).await;
+    let handler = handler(
+        format!("http://{}/", downstream.addr),
+        Duration::from_millis(300),
+    );
+    let outcome = handler.handle(&job("1")).await;
+    assert!(
+        matches!(outcome, Outcome::Retry { after: None, .. }),
+        "{outcome:?}"
+    );
+    // On a machine that is very busy it is none.
+    assert!(downstream.requests().len() <= 1);
+}
+
+#[tokio::test]
+async fn an_answer_that_is_none_is_a_failure() {
+    for (bytes, then) in [
+        ("", Then::Close),
+        ("HTTP/1.1 20", Then::Close),
+        ("HTTP/1.1 200 OK\r\ncontent-le", Then::Close),
+        ("HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n", Then::Keep),
+        ("HTTP/7.3 200 OK\r\n\r\n", Then::Keep),
+        ("SSH-2.0-OpenSSH_9.9\r\n", Then::Keep),
+        ("\u{0}\u{1}\u{2}", Then::Close),
+    ] {
+        let downstream = Downstream::answering(bytes, then).await;
+        let outcome = outcome(&downstream).await;
+        assert!(
+            matches!(outcome, Outcome::Retry { after: None, .. }),
+            "{bytes:?}: {outcome:?}"
+        );
+        assert_eq!(downstream.requests().len(), 1, "{bytes:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_breaks_off_changes_nothing() {
+    for (head, expected) in [
+        ("200 OK", Outcome::Done),
+        (
+            "404 Not Found",
+            Outcome::Reject {
+                reason: "the downstream answered 404 Not Found: par".to_owned(),
+            },
+        ),
+    ] {
+        let bytes = format!("HTTP/1.1 {head}\r\ncontent-length: 9\r\n\r\npar");
+        let downstream = Downstream::answering(bytes, Then::Close).await;
+        assert_eq!(outcome(&downstream).await, expected);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endless_body_is_left() {
+    for status in ["200 OK", "400 Bad Request"] {
+        let head = format!("HTTP/1.1 {status}\r\ntransfer-encoding: chunked\r\n\r\n");
+        let downstream = Downstream::answering(head, Then::Repeat).await;
+        match outcome(&downstream).await {
+            Outcome::Done => assert_eq!(status, "200 OK"),
+            Outcome::Reject { reason } => assert!(reason.len() < 320, "{reason}"),
+            other => panic!("{status}: {other:?}"),
+        }
+        // What the buffers of two sockets hold, and no more, was sent beyond the bound.
+        assert!(downstream.repeated().await < 64 * 1024 * 1024);
+    }
+}
+
+#[tokio::test]
+async fn a_reason_is_one_short_line() {
+    let body = format!("no\tsuch\r\n\u{1b}[31muser\u{202e} {}", "ä".repeat(300));
+    let downstream = Downstream::answering(answer("404 Not Found", "", &body), Then::Keep).await;
+    let Outcome::Reject { reason } = outcome(&downstream).await else {
+        panic!("a 404 rejects");
+    };
+    let said = "the downstream answered 404 Not Found: no such  \u{fffd}[31muser\u{fffd} ä";
+    assert!(reason.starts_with(said), "{reason}");
+    assert!(reason.len() <= "the downstream answered 404 Not Found: ".len() + 256);
+}
+
+/// A request over a reused connection that the server closes without an answer has been seen: it is not sent again.
+#[tokio::test]
+async fn a_request_that_may_have_been_seen_is_not_sent_again() {
+    let downstream = Downstream::start(|request| match request.of_connection {
+        0 => (answer("200 OK", "", "").into(), Then::Keep),
+        _ => (Vec::new(), Then::Close),
+    })
+    .await;
+    let handler = handler(format!("http://{}/", downstream.addr), LONG);
+    // The first connections may not be back in the pool when the next call starts.
+    for calls in 1..=1_000 {
+        let outcome = handler.handle(&job("1")).await;
+        assert_eq!(downstream.requests().len(), calls);
+        let reused = downstream
+            .requests()
+            .iter()
+            .any(|request| request.of_connection == 1);
+        if reused {
+            assert!(matches!(outcome, Outcome::Retry { .. }), "{outcome:?}");
+            return;
+        }
+        assert_eq!(outcome, Outcome::Done);
+    }
+    panic!("no connection was ever reused");
+}
+
+/// The server closes each idle connection while the next call starts: whichever of them is first, one call is
+/// one request at most, and what the server has answered counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_call_is_one_request_whatever_becomes_of_the_connection() {
+    const CALLS: usize = 300;
+    let downstream = Downstream::answering(answer("200 OK", "", ""), Then::Close).await;
+    let handler = handler(format!("http://{}/", downstream.addr), LONG);
+    let mut done = 0;
+    for n in 0..CALLS {
+        match handler.handle(&job(&n.to_string())).await {
+            Outcome::Done => done += 1,
+            Outcome::Retry { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    let requests = downstream.requests();
+    let ids: HashSet<_> = requests
+        .iter()
+        .map(|request| request.header("x-job-id").map(<[u8]>::to_vec))
+        .collect();
+    assert_eq!(ids.len(), requests.len(), "a job was sent twice");
+    assert_eq!(requests.len(), done);
+    assert!(done > 0);
+}
+
+#[tokio::test]
+async fn a_refused_connection_is_a_failure_without_secrets() {
+    // Bound, so that nobody else gets the port, but not listening.
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket
+        .bind("127.0.0.1:0".parse().expect("an address"))
+        .expect("a free port");
+    let addr = socket.local_addr().expect("it is bound");
+    let handler = handler(format!("http://joe:s3cr%40t@{addr}/?key=k3y"), LONG);
+    let Outcome::Retry {
+        after: None,
+        reason,
+    } = handler.handle(&job("1")).await
+    else {
+        panic!("nobody listens");
+    };
+    assert!(reason.contains("Connection refused"), "{reason}");
+    for secret in ["joe", "s3cr", "k3y"] {
+        assert!(!reason.contains(secret), "{reason}");
+    }
+}
+
+#[tokio::test]
+async fn the_password_is_sent_and_never_shown() {
+    // An echo: the answer's body is the request.
+    let downstream = Downstream::start(|request| {
+        let echo = String::from_utf8_lossy(&request.head).replace("POST", "s3cr@t s3cr%40t");
+        let echo = echo
+            .lines()
+            .filter(|line| line.contains("s3cr") || line.contains("auth"));
+        (
+            answer("400 Bad Request", "", &echo.collect::<String>()).into(),
+            Then::Keep,
+        )
+    })
+    .await;
+    let handler = handler(
+        format!("http://joe:s3cr%40t@{}/?key=k3y", downstream.addr),
+        LONG,
+    );
+    let Outcome::Reject { reason } = handler.handle(&job("1")).await else {
+        panic!("a 400 rejects");
+    };
+    let request = &downstream.requests()[0];
+    assert_eq!(
+        request.header("authorization"),
+        Some(&b"Basic am9lOnMzY3JAdA=="[..])
+    );
+    assert_eq!(
+        request.header("host"),
+        Some(downstream.addr.to_string().as_bytes())
+    );
+    let expected = "400 Bad Request: *** *** /?*** HTTP/1.1authorization: Basic ***";
+    assert!(reason.ends_with(expected), "{reason}");
+}
+
+#[test]
+fn an_unusable_url_says_what_is_wrong_and_nothing_else() {
+    for (url, part) in [
+        ("joe:s3cr@t", "http"),
+        ("ftp://joe:s3cr@x/", "http://"),
+        ("http://joe:s3cr@x:99999/", "port"),
+    ] {
+        let http = Http {
+            url: SecretUrl::new(url),
+            timeout: LONG,
+        };
+        let Err(why) = HttpHandler::new(&http, 1) else {
+            panic!("{url} is no url of an API");
+        };
+        let why = why.to_string();
+        assert!(why.starts_with("url: ") && why.contains(part), "{why}");
+        assert!(!why.contains("joe") && !why.contains("s3cr"), "{why}");
+    }
+}

@@ -1,0 +1,273 @@
+//! `sluicegate check`: the configuration, RabbitMQ and Redis, one line each.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use serde_json::json;
+use sluicegate::broker::amqp::{QueueState, inventory};
+use sluicegate::config::Config;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::rules::lanes::Ladder;
+use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::tenant::Tenant;
+
+use super::{Failure, count, plain, print_json};
+
+/// For all questions to one server together.
+const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Check the configuration, RabbitMQ and Redis; change nothing
+///
+/// Prints the configuration in force without passwords, then a line for each thing that was checked: ok, warn
+/// or error. The exit status is 1 if there is an error.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sluicegate check
+  sluicegate check --offline --config new.yaml
+  sluicegate check --tenant acme --json")]
+pub struct CheckArgs {
+    /// Look at the configuration only, at no server
+    #[arg(long)]
+    offline: bool,
+    /// Print the limit in force for this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum Level {
+    Ok,
+    Warn,
+    Error,
+}
+
+/// One thing that was checked.
+#[derive(Debug, Serialize)]
+struct Finding {
+    level: Level,
+    what: &'static str,
+    text: String,
+}
+
+#[derive(Default)]
+struct Findings(Vec<Finding>);
+
+impl Findings {
+    fn add(&mut self, level: Level, what: &'static str, text: impl Into<String>) {
+        // Servers may say anything; it stays on its line.
+        let text = plain(&text.into(), 1_000);
+        self.0.push(Finding { level, what, text });
+    }
+}
+
+/// Checks.
+pub async fn run(args: CheckArgs, config: &Config) -> Result<ExitCode, Failure> {
+    let tenant = match &args.tenant {
+        Some(id) => Some(Tenant::parse(id).map_err(|error| Failure::Usage(error.to_string()))?),
+        None => None,
+    };
+    let limit = &config.rate_limiter.limit;
+    let mut findings = Findings::default();
+    findings.add(Level::Ok, "config", "is valid");
+    if config.dispatch.http.is_none() {
+        findings.add(
+            Level::Warn,
+            "config",
+            "dispatch.http.url is not set; run needs it",
+        );
+    }
+    if !args.offline {
+        // One silent server must not keep the other from being checked.
+        match tokio::time::timeout(SERVER_TIMEOUT, rabbitmq(config, &mut findings)).await {
+            Ok(()) => {}
+            Err(_) => findings.add(
+                Level::Error,
+                "rabbitmq",
+                format!(
+                    "{} is too slow: no end within {SERVER_TIMEOUT:?}",
+                    config.amqp.url
+                ),
+            ),
+        }
+        match tokio::time::timeout(SERVER_TIMEOUT, redis(config, &mut findings)).await {
+            Ok(()) => {}
+            Err(_) => findings.add(
+                Level::Error,
+                "redis",
+                format!(
+                    "{} is too slow: no end within {SERVER_TIMEOUT:?}",
+                    config.redis.url
+                ),
+            ),
+        }
+    }
+    let failed = findings
+        .0
+        .iter()
+        .any(|finding| finding.level == Level::Error);
+    if args.json {
+        let limit = json!({
+            "tenant": tenant.as_ref().map(Tenant::as_str),
+            "name": limit.name(),
+            "algorithm": limit.algorithm().name(),
+            "max_requests": limit.max(),
+            "window_ms": limit.window_ms(),
+            "guard_ms": limit.guard_ms(),
+        });
+        print_json(&json!({"ok": !failed, "limit": limit, "checks": findings.0}))?;
+    } else {
+        let mut out = std::io::stdout().lock();
+        if tenant.is_none() {
+            writeln!(out, "{config}")?;
+        }
+        for Finding { level, what, text } in &findings.0 {
+            let level = match level {
+                Level::Ok => "ok",
+                Level::Warn => "warn",
+                Level::Error => "error",
+            };
+            writeln!(out, "{level:<6}{what:<9} {text}")?;
+        }
+        if let Some(tenant) = &tenant {
+            writeln!(out, "limit of {tenant}: {}", in_words(limit))?;
+        }
+    }
+    if failed {
+        return Err(Failure::Failed(
+            "not everything is in order, see above".to_owned(),
+        ));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `at most 5 in any 60000 ms (sliding-window-algo, guard 50 ms)`
+fn in_words(limit: &Limit) -> String {
+    let which = match limit.algorithm() {
+        Algorithm::FixedWindow => "in each aligned window of",
+        Algorithm::SlidingWindow => "in any",
+    };
+    format!(
+        "at most {} {which} {} ms ({}, guard {} ms)",
+        limit.max(),
+        limit.window_ms(),
+        limit.algorithm().name(),
+        limit.guard_ms()
+    )
+}
+
+async fn rabbitmq(config: &Config, findings: &mut Findings) {
+    const WHAT: &str = "rabbitmq";
+    let ladder = Ladder::new(config.delay.max_delay);
+    let found = match inventory(&config.amqp, &ladder).await {
+        Ok(found) => found,
+        Err(error) => return findings.add(Level::Error, WHAT, error.to_string()),
+    };
+    let url = &config.amqp.url;
+    let version = found
+        .version
+        .unwrap_or_else(|| "of an unknown version".to_owned());
+    findings.add(
+        Level::Ok,
+        WHAT,
+        format!("{url} answers: RabbitMQ {version}"),
+    );
+    let names = &found.names;
+    let work = [&names.fresh, &names.due, &names.recheck, &names.dead];
+    let (work, lanes): (Vec<_>, Vec<_>) =
+        (found.queues.iter()).partition(|(name, _)| work.iter().any(|known| ***known == **name));
+    for (name, state) in work {
+        match state {
+            QueueState::Ready { messages } => {
+                findings.add(
+                    Level::Ok,
+                    WHAT,
+                    format!(
+                        "queue {name}: {} ready",
+                        count(u64::from(*messages), "message")
+                    ),
+                );
+            }
+            QueueState::Missing => findings.add(
+                Level::Warn,
+                WHAT,
+                format!("queue {name} does not exist yet; run and publish create it"),
+            ),
+            QueueState::Differs(differs) => findings.add(Level::Error, WHAT, differs.to_string()),
+        }
+    }
+    let mut waiting = 0_u64;
+    let mut missing = 0;
+    for (_, state) in &lanes {
+        match state {
+            QueueState::Ready { messages } => waiting += u64::from(*messages),
+            QueueState::Missing => missing += 1,
+            QueueState::Differs(differs) => findings.add(Level::Error, WHAT, differs.to_string()),
+        }
+    }
+    let there = lanes.len() - missing;
+    if missing == 0 {
+        findings.add(
+            Level::Ok,
+            WHAT,
+            format!("{there} delay lanes: {} waiting", count(waiting, "message")),
+        );
+    } else {
+        findings.add(
+            Level::Warn,
+            WHAT,
+            format!(
+                "{missing} of {} delay lanes do not exist yet; run and publish create them",
+                lanes.len()
+            ),
+        );
+    }
+}
+
+async fn redis(config: &Config, findings: &mut Findings) {
+    const WHAT: &str = "redis";
+    let limit = config.rate_limiter.limit.clone();
+    let checked = match RedisGate::connect(&config.redis.url, &config.redis.prefix, limit) {
+        Ok(gate) => gate.check().await,
+        Err(error) => Err(error),
+    };
+    let health = match checked {
+        Ok(health) => health,
+        Err(error) => return findings.add(Level::Error, WHAT, error.to_string()),
+    };
+    let url = &config.redis.url;
+    findings.add(
+        Level::Ok,
+        WHAT,
+        format!(
+            "{url} answers and runs the scripts: {} {}",
+            health.server, health.version
+        ),
+    );
+    match health.maxmemory_policy.as_deref() {
+        Some("noeviction") => findings.add(Level::Ok, WHAT, "maxmemory-policy is noeviction"),
+        Some(policy) => findings.add(Level::Error, WHAT, format!("maxmemory-policy is {policy}: under memory pressure Redis would forget what has started; set it to noeviction")),
+        None => findings.add(Level::Warn, WHAT, "does not tell its maxmemory-policy; it must be noeviction"),
+    }
+    match health.role.as_deref() {
+        Some("master") | None => {}
+        Some(role) => findings.add(
+            Level::Error,
+            WHAT,
+            format!("is a {role}; redis.url must name the master"),
+        ),
+    }
+    if health.cluster {
+        findings.add(
+            Level::Error,
+            WHAT,
+            "is a node of a Redis Cluster, which is not available yet",
+        );
+    }
+}

@@ -1,0 +1,371 @@
+//! `sluicegate dead`: what became of jobs that could not be done, and how to start them again.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use sluicegate::broker::amqp::{Client, Fetched};
+use sluicegate::broker::{Message, Outgoing};
+use sluicegate::config::{Config, TenantField};
+use sluicegate::rules::job::{self, Field};
+use sluicegate::rules::lanes::Ladder;
+
+use super::letters::{afresh, headers, hex, reason};
+use super::{Failure, count, plain, print_json};
+
+/// Jobs that are published again at once, before their confirms are awaited.
+const BATCH: usize = 100;
+/// Bytes of their bodies, and one job more.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// Look at dead letters, start them again, or drop them
+///
+/// Dead letters are jobs that can't be used, that the API refused for good, or that failed on all attempts.
+/// They are in the queue `jobs.dead` (named after amqp.queue). What is not replayed or dropped stays there:
+/// looking takes a message from the queue and gives it back, which RabbitMQ 4 counts as a delivery
+/// (x-delivery-count; our queue allows a million of them) and puts at the queue's end.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sluicegate dead list --reason 'HTTP 422'
+  sluicegate dead show 01JCW1X5
+  sluicegate dead replay --tenant acme
+  sluicegate dead drop --all")]
+pub struct DeadArgs {
+    #[command(subcommand)]
+    command: DeadCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum DeadCommand {
+    /// List dead letters: id, tenant, reason
+    #[command(after_help = "Example:\n  sluicegate dead list --tenant acme --limit 20 --json")]
+    List {
+        #[command(flatten)]
+        filter: Filter,
+        /// How many to show
+        #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+        limit: u32,
+        /// Print a line of JSON for each
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show one dead letter: headers and body
+    #[command(after_help = "Example:\n  sluicegate dead show 01JCW1X5 --json")]
+    Show {
+        /// The job's id
+        #[arg(value_name = "ID")]
+        id: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Put dead letters back into the work queue, as fresh jobs with all attempts
+    ///
+    /// Each is published and confirmed before its dead letter goes away: after a crash in between it is in
+    /// both queues.
+    #[command(after_help = "Example:\n  sluicegate dead replay --reason 'HTTP 503' --limit 10")]
+    Replay {
+        #[command(flatten)]
+        change: Change,
+    },
+    /// Delete dead letters
+    #[command(after_help = "Example:\n  sluicegate dead drop --id 01JCW1X5")]
+    Drop {
+        #[command(flatten)]
+        change: Change,
+    },
+}
+
+/// Which dead letters.
+#[derive(Debug, Clone, Args)]
+struct Filter {
+    /// Only those whose reason contains this
+    #[arg(long, value_name = "TEXT")]
+    reason: Option<String>,
+    /// Only those of this tenant
+    #[arg(long)]
+    tenant: Option<String>,
+    /// Only the one with this id
+    #[arg(long)]
+    id: Option<String>,
+}
+
+/// Which dead letters to change: a filter, or all.
+#[derive(Debug, Args)]
+struct Change {
+    #[command(flatten)]
+    filter: Filter,
+    /// All of them
+    #[arg(long, conflicts_with_all = ["reason", "tenant", "id"])]
+    all: bool,
+    /// So many at most
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    limit: Option<u32>,
+    /// Print what was done as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Does it.
+pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
+    if let DeadCommand::Replay { change } | DeadCommand::Drop { change } = &args.command {
+        let Filter { reason, tenant, id } = &change.filter;
+        if !change.all && reason.is_none() && tenant.is_none() && id.is_none() {
+            return Err(Failure::Usage(
+                "which dead letters? name --reason, --tenant or --id, or all with --all".to_owned(),
+            ));
+        }
+        if config.job.tenant == TenantField::RoutingKey
+            && matches!(args.command, DeadCommand::Replay { .. })
+        {
+            return Err(Failure::Usage(
+                "job.tenant is routing-key, which a dead letter has lost: publish it to your exchange again"
+                    .to_owned(),
+            ));
+        }
+    }
+    let ladder = Ladder::new(config.delay.max_delay);
+    let client = Client::connect(&config.amqp, &ladder).await?;
+    let dead = Dead {
+        queue: Arc::clone(&client.names().dead),
+        client: &client,
+        config,
+    };
+    let result = match args.command {
+        DeadCommand::List {
+            filter,
+            limit,
+            json,
+        } => dead.list(&filter, limit, json).await,
+        DeadCommand::Show { id, json } => dead.show(id, json).await,
+        DeadCommand::Replay { change } => dead.change(&change, true).await,
+        DeadCommand::Drop { change } => dead.change(&change, false).await,
+    };
+    // Everything that was fetched and not acked goes back to its queue.
+    client.close().await;
+    result
+}
+
+struct Dead<'a> {
+    queue: Arc<str>,
+    client: &'a Client,
+    config: &'a Config,
+}
+
+impl Dead<'_> {
+    async fn list(&self, filter: &Filter, limit: u32, as_json: bool) -> Result<ExitCode, Failure> {
+        let mut left = self.client.depth(&self.queue).await?;
+        let mut shown = 0;
+        while shown < limit
+            && let Some(fetched) = self.next(filter, &mut left).await?
+        {
+            shown += 1;
+            let message = fetched.message;
+            let id = message.id().unwrap_or("-");
+            let tenant = self.tenant(&message);
+            let reason = reason(&message);
+            if as_json {
+                print_json(&json!({
+                    "id": message.id(),
+                    "tenant": tenant,
+                    "reason": reason,
+                    "bytes": message.body.len(),
+                }))?;
+            } else {
+                let tenant = tenant.unwrap_or_else(|| "-".to_owned());
+                let (id, tenant, reason) = (plain(id, 64), plain(&tenant, 40), plain(&reason, 200));
+                writeln!(std::io::stdout(), "{id}  {tenant}  {reason}")?;
+            }
+        }
+        if !as_json {
+            if shown == 0 {
+                writeln!(std::io::stdout(), "no dead letter in {}", self.queue)?;
+            } else if left > 0 {
+                eprintln!("{left} more in {}; --limit shows more", self.queue);
+            }
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn show(&self, id: String, as_json: bool) -> Result<ExitCode, Failure> {
+        let filter = Filter {
+            id: Some(id.clone()),
+            reason: None,
+            tenant: None,
+        };
+        let mut left = self.client.depth(&self.queue).await?;
+        let Some(fetched) = self.next(&filter, &mut left).await? else {
+            return Err(Failure::Failed(format!(
+                "{} holds no dead letter with the id {id:?}",
+                self.queue
+            )));
+        };
+        let message = fetched.message;
+        let body = match std::str::from_utf8(&message.body) {
+            Ok(text) => text.to_owned(),
+            Err(_) => hex(&message.body),
+        };
+        let headers = headers(&message);
+        let kind = message.properties.content_type();
+        if as_json {
+            print_json(&json!({
+                "id": id,
+                "tenant": self.tenant(&message),
+                "reason": reason(&message),
+                "content_type": kind.as_ref().map(|kind| kind.as_str()),
+                "headers": headers,
+                // Bytes that are no text are shown as hexadecimal digits.
+                "encoding": if std::str::from_utf8(&message.body).is_ok() { "utf-8" } else { "hex" },
+                "body": body,
+            }))?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "id: {}", plain(&id, 255))?;
+        if let Some(kind) = kind {
+            writeln!(out, "content-type: {}", plain(kind.as_str(), 255))?;
+        }
+        for (name, value) in &headers {
+            let value = match value {
+                Value::String(text) => text.clone(),
+                value => value.to_string(),
+            };
+            writeln!(out, "{}: {}", plain(name, 255), plain(&value, 1_000))?;
+        }
+        // A body may hold anything: lines stay lines, but nothing else may steer the terminal.
+        let text: String = body
+            .lines()
+            .map(|line| plain(line, usize::MAX) + "\n")
+            .collect();
+        write!(out, "\n{text}")?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// Replays or drops what `change` names.
+    async fn change(&self, change: &Change, replay: bool) -> Result<ExitCode, Failure> {
+        // What dies again meanwhile is behind these.
+        let mut left = self.client.depth(&self.queue).await?;
+        let limit = u64::from(change.limit.unwrap_or(u32::MAX));
+        let (mut done, mut refused) = (0, 0);
+        let mut failure = None;
+        let mut more = true;
+        while more {
+            let mut batch = Vec::new();
+            let mut bytes = 0;
+            while batch.len() < BATCH && bytes < BATCH_BYTES {
+                let taken = done + refused + batch.len() as u64;
+                match if taken < limit {
+                    self.next(&change.filter, &mut left).await
+                } else {
+                    Ok(None)
+                } {
+                    Ok(Some(fetched)) => {
+                        bytes += fetched.message.body.len();
+                        batch.push(fetched);
+                    }
+                    Ok(None) => {
+                        more = false;
+                        break;
+                    }
+                    Err(error) => {
+                        failure = Some(error);
+                        more = false;
+                        break;
+                    }
+                }
+            }
+            match self.settle(batch, replay).await {
+                Ok((settled, not)) => {
+                    done += settled;
+                    refused += not;
+                }
+                Err(error) => {
+                    failure = Some(error);
+                    more = false;
+                }
+            }
+        }
+        let what = if replay { "replayed" } else { "dropped" };
+        if change.json {
+            print_json(&json!({what: done, "refused": refused}))?;
+        } else {
+            writeln!(std::io::stdout(), "{what} {}", count(done, "dead letter"))?;
+        }
+        match failure {
+            Some(error) => Err(error),
+            None if refused > 0 => Err(Failure::Failed(format!(
+                "RabbitMQ refused {}; they are still in {}",
+                count(refused, "job"),
+                self.queue
+            ))),
+            None => Ok(ExitCode::SUCCESS),
+        }
+    }
+
+    /// Publishes `batch` anew when it is to be replayed, then acks what is safe. How many were, and how many
+    /// RabbitMQ refused.
+    async fn settle(&self, batch: Vec<Fetched>, replay: bool) -> Result<(u64, u64), Failure> {
+        let tags: Vec<u64> = batch.iter().map(|fetched| fetched.tag).collect();
+        let mut safe = vec![true; tags.len()];
+        if replay && !batch.is_empty() {
+            let work = &self.client.names().fresh;
+            let jobs: Vec<Outgoing> = (batch.into_iter())
+                .map(|fetched| Outgoing {
+                    queue: Arc::clone(work),
+                    message: afresh(fetched.message),
+                })
+                .collect();
+            let answers = self.client.publish(&jobs).await?;
+            safe = answers.iter().map(Result::is_ok).collect();
+        }
+        let (mut done, mut refused) = (0, 0);
+        for (tag, safe) in tags.into_iter().zip(safe) {
+            if safe {
+                self.client.ack(tag).await?;
+                done += 1;
+            } else {
+                refused += 1;
+            }
+        }
+        Ok((done, refused))
+    }
+
+    /// The next dead letter that `filter` names, of the `left` first ones. The others stay fetched until the
+    /// connection closes, so none is met twice.
+    async fn next(&self, filter: &Filter, left: &mut u32) -> Result<Option<Fetched>, Failure> {
+        while *left > 0 {
+            *left -= 1;
+            let Some(fetched) = self.client.get(&self.queue).await? else {
+                *left = 0;
+                return Ok(None);
+            };
+            if self.matches(filter, &fetched.message) {
+                return Ok(Some(fetched));
+            }
+        }
+        Ok(None)
+    }
+
+    fn matches(&self, filter: &Filter, message: &Message) -> bool {
+        let id = filter.id.as_deref();
+        let tenant = filter.tenant.as_deref();
+        id.is_none_or(|id| message.id() == Some(id))
+            && (filter.reason.as_deref()).is_none_or(|part| reason(message).contains(part))
+            && tenant.is_none_or(|tenant| self.tenant(message).as_deref() == Some(tenant))
+    }
+
+    /// The tenant as the message names it, usable or not.
+    fn tenant(&self, message: &Message) -> Option<String> {
+        let place = &self.config.job.tenant;
+        if let TenantField::Header(name) = place {
+            return match message.header(name) {
+                Field::Text(tenant) => Some(tenant.to_owned()),
+                _ => None,
+            };
+        }
+        let claims = job::read(message, false, place, u32::MAX).ok()?;
+        Some(claims.tenant.as_str().to_owned())
+    }
+}

@@ -1,0 +1,100 @@
+//! A dead letter: what it says, and how it starts again.
+
+use std::collections::BTreeMap;
+
+use lapin::types::AMQPValue;
+use serde_json::{Value, json};
+use sluicegate::broker::Message;
+use sluicegate::rules::headers::{OURS, REASON};
+use sluicegate::rules::job::Field;
+
+/// The message as a fresh job: without what the worker and the broker wrote on it.
+pub fn afresh(message: Message) -> Message {
+    let id = ulid::Ulid::new().to_string();
+    message
+        .for_republish()
+        .with_headers(&[], &OURS)
+        .with_id_if_missing(&id)
+}
+
+/// Why it is dead. One that RabbitMQ itself put here says so in its own header.
+pub fn reason(message: &Message) -> String {
+    if let Field::Text(reason) = message.header(REASON) {
+        return reason.to_owned();
+    }
+    match message.header("x-first-death-reason") {
+        Field::Text(reason) => format!("RabbitMQ: {reason}"),
+        _ => "unknown".to_owned(),
+    }
+}
+
+/// Its headers, for people; a table is only named.
+pub fn headers(message: &Message) -> BTreeMap<String, Value> {
+    let Some(headers) = message.properties.headers() else {
+        return BTreeMap::new();
+    };
+    let headers = headers.inner().iter();
+    headers
+        .map(|(name, value)| {
+            let name = name.as_str();
+            let shown = match message.header(name) {
+                Field::Text(text) => json!(text),
+                Field::Int(number) => json!(number),
+                Field::Missing => Value::Null,
+                Field::Other(kind) => match value {
+                    AMQPValue::Boolean(value) => json!(value),
+                    // Tables are the broker's own (x-death); their kind is enough.
+                    _ => json!(format!("({kind})")),
+                },
+            };
+            (name.to_owned(), shown)
+        })
+        .collect()
+}
+
+/// Bytes that are no text, as hexadecimal digits.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use lapin::BasicProperties;
+    use sluicegate::rules::headers::{ATTEMPT, HeaderValue};
+
+    use super::*;
+
+    #[test]
+    fn a_replayed_job_starts_afresh_and_keeps_what_its_publisher_set() {
+        let text = |text: &str| HeaderValue::Text(text.to_owned());
+        let message = Message {
+            routing_key: "jobs.dead".to_owned(),
+            properties: BasicProperties::default()
+                .with_message_id("7".into())
+                .with_content_type("application/json".into())
+                .with_expiration("5".into()),
+            body: "{}".into(),
+        }
+        .with_headers(
+            &[
+                (ATTEMPT, HeaderValue::Int(5)),
+                (REASON, text("HTTP 500")),
+                ("x-tenant", text("acme")),
+                ("x-death", text("…")),
+            ],
+            &[],
+        );
+        let fresh = afresh(message);
+        assert_eq!(fresh.id(), Some("7"));
+        assert_eq!(
+            headers(&fresh),
+            BTreeMap::from([("x-tenant".to_owned(), json!("acme"))])
+        );
+        let properties = &fresh.properties;
+        assert_eq!(properties.expiration(), &None);
+        assert_eq!(
+            properties.content_type().as_ref().map(|kind| kind.as_str()),
+            Some("application/json")
+        );
+    }
+}

@@ -1,0 +1,258 @@
+//! `sluicegate publish`: jobs into the work queue, each confirmed.
+
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::json;
+use sluicegate::broker::Outgoing;
+use sluicegate::broker::amqp::Client;
+use sluicegate::config::Config;
+use sluicegate::rules::lanes::Ladder;
+use tokio::io::{AsyncBufRead, BufReader};
+
+use super::jobs::{JobLine, JobMaker, body_of};
+use super::lines::{Line, Lines};
+use super::{Failure, count, print_json};
+
+/// Jobs that are on their way at once; the next ones wait for all of their confirms.
+const BATCH: usize = 500;
+/// Bytes of bodies that are on their way at once, and one job more.
+const BATCH_BYTES: usize = 4 << 20;
+/// A batch that is not full goes out after this pause of its input.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Put jobs into the work queue and wait until RabbitMQ has confirmed each
+///
+/// One job from the arguments, or one from each line of a file or of standard input:
+/// {"tenant":"a","id":"1","body":…,"cost":1}, where only the tenant is needed. A body that is a string is
+/// sent as it is, anything else as JSON. Lines that make no job are reported with their number; the others
+/// are published, and the exit status is 1. The queues are created as `run` does, if there are none.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sluicegate publish --tenant acme '{\"order\": 7}'
+  sluicegate publish --tenant acme --id order-7 --cost 2 hello
+  sluicegate publish --file jobs.jsonl
+  generate-jobs | sluicegate publish --json")]
+pub struct PublishArgs {
+    /// Whose limit the job uses
+    #[arg(long, value_name = "TENANT")]
+    tenant: Option<String>,
+    /// The job's id; without it one is made up
+    #[arg(long)]
+    id: Option<String>,
+    /// Units of the limit that the job uses [default: 1]
+    #[arg(long, value_name = "UNITS")]
+    cost: Option<u64>,
+    /// The job's body [default: empty]
+    #[arg(value_name = "BODY")]
+    body: Option<String>,
+    /// A file with a job in JSON on each line
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tenant", "id", "cost", "body"])]
+    file: Option<PathBuf>,
+    /// Print what was confirmed as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// What became of the jobs.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Stored by RabbitMQ.
+    confirmed: u64,
+    /// No jobs at all.
+    bad: u64,
+    /// Refused by RabbitMQ.
+    refused: u64,
+}
+
+/// Publishes.
+pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure> {
+    let ladder = Ladder::new(config.delay.max_delay);
+    let queue = config.amqp.queue.as_str().into();
+    let maker = JobMaker::new(config, &queue).map_err(Failure::Usage)?;
+    let single = args.tenant.is_some() || args.id.is_some() || args.body.is_some();
+    if single || args.cost.is_some() {
+        let (body, kind) = body_of(args.body.as_deref().unwrap_or_default());
+        let line = JobLine {
+            tenant: args.tenant,
+            id: args.id,
+            cost: args.cost,
+            ..JobLine::default()
+        };
+        let job = (maker.make(line, body, kind))
+            .map_err(|why| Failure::Usage(format!("the job: {why}")))?;
+        let client = Client::connect(&config.amqp, &ladder).await?;
+        let id = job.message.id().unwrap_or_default().to_owned();
+        let result = publish(&client, &[job]).await;
+        client.close().await;
+        let refused = result?;
+        if let Some((_, why)) = refused.into_iter().next() {
+            return Err(Failure::Failed(format!("the job was not published: {why}")));
+        }
+        if args.json {
+            print_json(
+                &json!({"queue": config.amqp.queue, "confirmed": 1, "bad": 0, "refused": 0, "id": id}),
+            )?;
+        } else {
+            writeln!(
+                std::io::stdout(),
+                "confirmed 1 job in {}: {id}",
+                config.amqp.queue
+            )?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+
+    let reader: Box<dyn AsyncBufRead + Unpin> = match &args.file {
+        Some(path) => match tokio::fs::File::open(path).await {
+            Ok(file) => Box::new(BufReader::new(file)),
+            Err(error) => {
+                let path = path.display();
+                return Err(Failure::Usage(format!("{path}: can't be read: {error}")));
+            }
+        },
+        None => {
+            if std::io::stdin().is_terminal() {
+                eprintln!("reading a job in JSON from each line; Ctrl-D ends. --help has examples");
+            }
+            Box::new(BufReader::new(tokio::io::stdin()))
+        }
+    };
+    let client = Client::connect(&config.amqp, &ladder).await?;
+    let mut tally = Tally::default();
+    let progress = progress();
+    let result = stream(Lines::new(reader), &maker, &client, &mut tally, &progress).await;
+    progress.finish_and_clear();
+    client.close().await;
+    // What was confirmed is said in any case: it is in the queue.
+    if args.json {
+        print_json(&json!({
+            "queue": config.amqp.queue,
+            "confirmed": tally.confirmed,
+            "bad": tally.bad,
+            "refused": tally.refused,
+        }))?;
+    } else {
+        let jobs = count(tally.confirmed, "job");
+        writeln!(
+            std::io::stdout(),
+            "confirmed {jobs} in {}",
+            config.amqp.queue
+        )?;
+    }
+    result?;
+    let Tally { bad, refused, .. } = tally;
+    if bad + refused > 0 {
+        let (bad, refused) = (count(bad, "bad line"), count(refused, "job"));
+        return Err(Failure::Failed(format!(
+            "not published: {bad}, and {refused} that RabbitMQ refused"
+        )));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Publishes job after job, a batch at a time, so that an endless input takes no more memory than a batch.
+async fn stream<R: AsyncBufRead + Unpin>(
+    mut lines: Lines<R>,
+    maker: &JobMaker<'_>,
+    client: &Client,
+    tally: &mut Tally,
+    progress: &ProgressBar,
+) -> Result<(), Failure> {
+    let mut batch: Vec<Outgoing> = Vec::with_capacity(BATCH);
+    let mut numbers: Vec<u64> = Vec::with_capacity(BATCH);
+    let mut bytes = 0;
+    let mut more = true;
+    while more {
+        let full = batch.len() >= BATCH || bytes >= BATCH_BYTES;
+        let next = if batch.is_empty() {
+            Some(lines.next().await)
+        } else if full {
+            None
+        } else {
+            tokio::time::timeout(PAUSE, lines.next()).await.ok()
+        };
+        match next {
+            Some(Ok(Some(line))) => {
+                let number = line.number;
+                match read(maker, line) {
+                    Ok(None) => {}
+                    Ok(Some(job)) => {
+                        bytes += job.message.body.len();
+                        batch.push(job);
+                        numbers.push(number);
+                    }
+                    Err(why) => {
+                        tally.bad += 1;
+                        progress.suspend(|| eprintln!("error: line {number}: {why}"));
+                    }
+                }
+                continue;
+            }
+            Some(Ok(None)) => more = false,
+            Some(Err(error)) => {
+                return Err(Failure::Failed(format!("the input can't be read: {error}")));
+            }
+            None => {}
+        }
+        let refused = match publish(client, &batch).await {
+            Ok(refused) => refused,
+            Err(failure) => {
+                if let (Some(first), Some(last)) = (numbers.first(), numbers.last()) {
+                    eprintln!("error: lines {first} to {last} may be in the queue or not");
+                }
+                return Err(failure);
+            }
+        };
+        tally.confirmed += (batch.len() - refused.len()) as u64;
+        tally.refused += refused.len() as u64;
+        for (at, why) in refused {
+            // Each refusal is one of the batch, so it has a line.
+            let number = numbers.get(at).copied().unwrap_or_default();
+            progress.suspend(|| eprintln!("error: line {number}: not published: {why}"));
+        }
+        progress.set_position(tally.confirmed);
+        batch.clear();
+        numbers.clear();
+        bytes = 0;
+    }
+    Ok(())
+}
+
+/// The job on `line`; `None`: the line is empty.
+fn read(maker: &JobMaker<'_>, line: Line) -> Result<Option<Outgoing>, String> {
+    let Some(bytes) = line.bytes else {
+        return Err("is longer than 16 MiB".to_owned());
+    };
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Ok(None);
+    }
+    maker.parse_line(&bytes).map(Some)
+}
+
+/// Publishes `batch`; which of it RabbitMQ refused, and why.
+async fn publish(client: &Client, batch: &[Outgoing]) -> Result<Vec<(usize, String)>, Failure> {
+    if batch.is_empty() {
+        return Ok(Vec::new());
+    }
+    let answers = client.publish(batch).await?;
+    let refused = answers.into_iter().enumerate();
+    Ok(refused
+        .filter_map(|(at, answer)| Some((at, answer.err()?.to_string())))
+        .collect())
+}
+
+/// Shown on a terminal only.
+fn progress() -> ProgressBar {
+    let bar = ProgressBar::new_spinner();
+    // The template is a constant; if it were wrong, the default would do.
+    if let Ok(style) = ProgressStyle::with_template("{spinner} {human_pos} confirmed, {per_sec}") {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
