@@ -116,13 +116,12 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                     }
                 }
                 event = events.recv() => {
-                    let Some(mut event) = event else { break };
-                    for _ in 0..MOST_EVENTS {
+                    let Some(event) = event else { break };
+                    self.take_event(&mut scheduler, started.elapsed(), event);
+                    // What is received is taken: a dropped event's jobs would stay unacked in this session.
+                    for _ in 1..MOST_EVENTS {
+                        let Ok(event) = events.try_recv() else { break };
                         self.take_event(&mut scheduler, started.elapsed(), event);
-                        match events.try_recv() {
-                            Ok(another) => event = another,
-                            Err(_) => break,
-                        }
                     }
                 }
                 () = sleep_for(timer) => {}

@@ -8,5 +8,6 @@ mod gate_model;
 mod gate_scenarios;
 mod gate_simulator;
 mod scheduler;
+mod engine_events;
 mod servers;
 mod tidy;
