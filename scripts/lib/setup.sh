@@ -141,6 +141,9 @@ restore_policy() {
   as_root rm -f "$scratch/policy-rc.d"
 }
 
+# The Rust that is installed where there is none: the one whose lints and formatting the checks pass with.
+rust=1.95.0
+
 # Installs Rust when cargo is missing or older than Cargo.toml asks for.
 install_rust() {
   local need have
@@ -148,18 +151,21 @@ install_rust() {
   need=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
   have=$(cargo --version 2>/dev/null | cut -d' ' -f2 || true)
   if [[ -n $have && $(printf '%s\n%s\n' "$need" "$have" | sort -V | head -n 1) == "$need" ]]; then
+    if ! { cargo clippy --version && cargo fmt --version; } >/dev/null 2>&1; then
+      run rustup component add clippy rustfmt || fail "clippy or rustfmt is missing; install them"
+    fi
     return 0
   fi
   if command -v rustup >/dev/null; then
-    say "installing Rust ${need} or newer (found: ${have:-none})"
-    run rustup toolchain install stable --profile minimal --component clippy,rustfmt
-    export RUSTUP_TOOLCHAIN=stable
+    say "installing Rust $rust (found: ${have:-none}, needed: $need)"
+    run rustup toolchain install $rust --profile minimal --component clippy,rustfmt
+    export RUSTUP_TOOLCHAIN=$rust
   else
-    say "installing Rust by rustup (found: ${have:-none})"
+    say "installing Rust $rust by rustup (found: ${have:-none}, needed: $need)"
     # What https://sh.rustup.rs sends on to, at the host that the toolchain comes from anyway.
     local url=https://static.rust-lang.org/rustup/rustup-init.sh
     curl --proto '=https' --tlsv1.2 -sSf --retry 3 "$url" -o "$scratch/rustup-init" ||
       fail "rustup can't be fetched from $url; install Rust $need or newer"
-    run sh "$scratch/rustup-init" -y --profile minimal --component clippy,rustfmt
+    run sh "$scratch/rustup-init" -y --default-toolchain $rust --profile minimal --component clippy,rustfmt
   fi
 }

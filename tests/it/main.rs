@@ -7,6 +7,7 @@ mod broker_faults;
 mod cli;
 mod cli_servers;
 mod config;
+mod engine_events;
 mod gate_model;
 mod gate_scenarios;
 mod gate_simulator;

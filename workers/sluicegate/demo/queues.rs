@@ -32,7 +32,7 @@ pub struct DeadLetter {
     pub id: String,
     /// `x-sluicegate-reason`.
     pub reason: String,
-    /// The names of its headers.
+    /// The names of its headers, without the count of the dead-letter queue itself.
     pub headers: Vec<String>,
     /// Bytes of its headers' names and values.
     pub header_bytes: usize,
@@ -234,9 +234,19 @@ fn dead_letter(properties: &BasicProperties) -> DeadLetter {
             .map(ToString::to_string)
             .unwrap_or_default(),
         reason,
-        headers: headers.inner().keys().map(ToString::to_string).collect(),
+        headers: headers
+            .inner()
+            .iter()
+            .filter(|(name, value)| !is_first_delivery(name.as_str(), value))
+            .map(|(name, _)| name.to_string())
+            .collect(),
         header_bytes: table_bytes(headers),
     }
+}
+
+/// A quorum queue counts its own deliveries, from 0; a count above that would have travelled with the job.
+fn is_first_delivery(name: &str, value: &AMQPValue) -> bool {
+    name == "x-delivery-count" && matches!(value, AMQPValue::LongLongInt(0) | AMQPValue::LongInt(0))
 }
 
 fn table_bytes(table: &FieldTable) -> usize {
@@ -255,5 +265,22 @@ fn value_bytes(value: &AMQPValue) -> usize {
         AMQPValue::FieldTable(table) => table_bytes(table),
         AMQPValue::FieldArray(values) => values.as_slice().iter().map(value_bytes).sum(),
         _ => 8,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_delivery_count_shows_only_when_it_has_travelled() {
+        let names = |count| {
+            let mut headers = FieldTable::default();
+            headers.insert("x-delivery-count".into(), AMQPValue::LongLongInt(count));
+            headers.insert("x-tenant".into(), AMQPValue::LongString("a".into()));
+            dead_letter(&BasicProperties::default().with_headers(headers)).headers
+        };
+        assert_eq!(names(0), ["x-tenant"]);
+        assert_eq!(names(1), ["x-delivery-count", "x-tenant"]);
     }
 }

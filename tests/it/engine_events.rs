@@ -1,0 +1,159 @@
+//! The engine's loop takes every event that it receives, however many have come at once.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable};
+use sluicegate::admin::Health;
+use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Source, Tag};
+use sluicegate::engine::action::Settings;
+use sluicegate::engine::scheduler::Scheduler;
+use sluicegate::engine::{Engine, Stop};
+use sluicegate::gate::{Answer, Gate, GateError, Inspection, TenantAsk, TenantReply};
+use sluicegate::handler::{Handler, Outcome};
+use sluicegate::metrics::Metrics;
+use sluicegate::rules::job::{Job, TenantField};
+use sluicegate::rules::lanes::{Ladder, QueueNames};
+use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::retry::RetryPolicy;
+use sluicegate::rules::tenant::Tenant;
+use tokio::sync::mpsc;
+
+/// Remembers what was acked, and ends the engine when that is all.
+struct Acked {
+    tags: Mutex<Vec<u64>>,
+    expected: usize,
+    stop: Stop,
+}
+
+impl Broker for Acked {
+    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
+        batch.iter().map(|_| Ok(())).collect()
+    }
+    async fn ack(&self, tags: Vec<Tag>) {
+        let mut acked = self.tags.lock().unwrap();
+        acked.extend(tags.iter().map(|tag| tag.tag));
+        if acked.len() == self.expected {
+            self.stop.soft.cancel();
+        }
+    }
+    async fn stop_consuming(&self) {}
+    async fn close(&self) {}
+}
+
+/// Lets everything start.
+struct Open;
+
+impl Gate for Open {
+    async fn ask(&self, batch: &[TenantAsk]) -> Result<Vec<TenantReply>, GateError> {
+        let start = |ask: &TenantAsk| TenantReply {
+            now_ms: 1,
+            blocked_until_ms: 0,
+            answers: ask
+                .asks
+                .iter()
+                .map(|_| Answer::Start { count: 1 })
+                .collect(),
+        };
+        Ok(batch.iter().map(start).collect())
+    }
+    async fn block(&self, _: &Tenant, _: Duration, _: &str) -> Result<(), GateError> {
+        Ok(())
+    }
+    async fn inspect(&self, _: &Tenant) -> Result<Inspection, GateError> {
+        Err(GateError::Refused("nobody asks".into()))
+    }
+}
+
+struct Nothing;
+
+impl Handler for Nothing {
+    async fn handle(&self, _: &Job) -> Outcome {
+        Outcome::Done
+    }
+}
+
+fn delivery(tag: u64) -> Event {
+    let mut headers = FieldTable::default();
+    headers.insert("x-tenant".into(), AMQPValue::LongString("a".into()));
+    let properties = BasicProperties::default().with_headers(headers);
+    let message = Message {
+        routing_key: "jobs".into(),
+        properties: properties.with_message_id(tag.to_string().into()),
+        body: Bytes::new(),
+    };
+    let (session, source, redelivered) = (1, Source::Fresh, false);
+    let tag = Tag {
+        session,
+        source,
+        tag,
+    };
+    Event::Deliveries(vec![Delivery {
+        source,
+        tag,
+        redelivered,
+        message,
+    }])
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_delivery_is_dropped_when_many_events_have_come_at_once() {
+    const JOBS: usize = 100;
+    let second = Duration::from_secs(1);
+    let limit = Limit::new(
+        "default",
+        Algorithm::SlidingWindow,
+        1000,
+        second,
+        second / 20,
+    );
+    let ladder = Ladder::new(300 * second);
+    let settings = Settings {
+        limit: limit.expect("a limit"),
+        tenant_field: TenantField::Header("x-tenant".into()),
+        concurrency: JOBS,
+        prefetch: 8 * JOBS,
+        hold: second / 2,
+        names: QueueNames::new("jobs", &ladder),
+        ladder,
+        retry: RetryPolicy {
+            max_attempts: 3,
+            initial_interval: second,
+            max_interval: second,
+        },
+        max_penalty: second,
+    };
+    let metrics = Arc::new(Metrics::new());
+    let stop = Stop::default();
+    let broker = Arc::new(Acked {
+        tags: Mutex::default(),
+        expected: JOBS,
+        stop: stop.clone(),
+    });
+    let (sender, events) = mpsc::channel(JOBS + 1);
+    sender
+        .send(Event::Up { session: 1 })
+        .await
+        .expect("there is room");
+    for tag in 1..=JOBS as u64 {
+        sender.send(delivery(tag)).await.expect("there is room");
+    }
+    let engine = Engine {
+        broker: Arc::clone(&broker),
+        gate: Arc::new(Open),
+        handler: Arc::new(Nothing),
+        metrics: Arc::clone(&metrics),
+        health: Arc::new(Health::default()),
+        shutdown_timeout: second,
+    };
+    let scheduler = Scheduler::new(settings, metrics, 7);
+    // The clock is paused: it jumps ahead as soon as nothing is left to do.
+    let run = tokio::time::timeout(60 * second, engine.run(scheduler, events, stop));
+    let ended = run.await;
+    let mut acked = broker.tags.lock().unwrap().clone();
+    acked.sort_unstable();
+    assert_eq!(acked, (1..=JOBS as u64).collect::<Vec<_>>());
+    assert!(ended.is_ok(), "the engine did not end");
+}
