@@ -309,3 +309,35 @@ async fn two_brokers_share_the_queues() {
     two.broker.close().await;
     one.broker.close().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_keeps_what_it_cannot_deliver() {
+    let queue = unique("jobs");
+    let config = amqp(shared_rabbit().url(), &queue, QueueType::Quorum);
+    let client = Client::connect(&config, &ladder()).await.expect("up");
+    let lane = client.names().due_lanes()[0].clone();
+    // An at-most-once lane would drop its dead letters now; so would a dead-letter exchange that is
+    // missing.
+    delete(&client.names().due).await;
+    let answers = client.publish(&[to(&lane, "x")]).await.expect("up");
+    assert_eq!(answers, [Ok(())]);
+    let until = std::time::Instant::now() + PATIENCE;
+    let expired = format!("{lane}\t0\t1");
+    tokio::task::block_in_place(|| {
+        let list = [
+            "list_queues",
+            "--no-table-headers",
+            "name",
+            "messages_ready",
+            "messages",
+        ];
+        while !shared_rabbit()
+            .ctl(&list)
+            .lines()
+            .any(|line| line == expired)
+        {
+            assert!(std::time::Instant::now() < until, "it was not kept");
+        }
+    });
+    client.close().await;
+}
