@@ -133,6 +133,14 @@ async fn refusals_are_told_apart_and_hold_no_password() {
     );
     assert!(!error.is_misconfiguration());
     assert!(!format!("{error} {error:?}").contains("hunter2"));
+    // A server that speaks no TLS.
+    let tls = url("guest", "hunter2", "/%2f").replacen("amqp:", "amqps:", 1);
+    let error = refusal(&tls, &queue, QueueType::Quorum).await;
+    assert!(
+        matches!(error, BrokerError::Unreachable { .. }),
+        "{error:?}"
+    );
+    assert!(!format!("{error} {error:?}").contains("hunter2"));
     for wrong in [
         "hunter2",
         "http://a:hunter2@b",
