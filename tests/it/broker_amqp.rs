@@ -133,6 +133,14 @@ async fn refusals_are_told_apart_and_hold_no_password() {
     );
     assert!(!error.is_misconfiguration());
     assert!(!format!("{error} {error:?}").contains("hunter2"));
+    // A server that speaks no TLS.
+    let tls = url("guest", "hunter2", "/%2f").replacen("amqp:", "amqps:", 1);
+    let error = refusal(&tls, &queue, QueueType::Quorum).await;
+    assert!(
+        matches!(error, BrokerError::Unreachable { .. }),
+        "{error:?}"
+    );
+    assert!(!format!("{error} {error:?}").contains("hunter2"));
     for wrong in [
         "hunter2",
         "http://a:hunter2@b",
@@ -308,4 +316,36 @@ async fn two_brokers_share_the_queues() {
     assert_eq!(ids(&two.take(1).await), ["x"]);
     two.broker.close().await;
     one.broker.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_keeps_what_it_cannot_deliver() {
+    let queue = unique("jobs");
+    let config = amqp(shared_rabbit().url(), &queue, QueueType::Quorum);
+    let client = Client::connect(&config, &ladder()).await.expect("up");
+    let lane = client.names().due_lanes()[0].clone();
+    // An at-most-once lane would drop its dead letters now; so would a dead-letter exchange that is
+    // missing.
+    delete(&client.names().due).await;
+    let answers = client.publish(&[to(&lane, "x")]).await.expect("up");
+    assert_eq!(answers, [Ok(())]);
+    let until = std::time::Instant::now() + PATIENCE;
+    let expired = format!("{lane}\t0\t1");
+    tokio::task::block_in_place(|| {
+        let list = [
+            "list_queues",
+            "--no-table-headers",
+            "name",
+            "messages_ready",
+            "messages",
+        ];
+        while !shared_rabbit()
+            .ctl(&list)
+            .lines()
+            .any(|line| line == expired)
+        {
+            assert!(std::time::Instant::now() < until, "it was not kept");
+        }
+    });
+    client.close().await;
 }

@@ -4,6 +4,7 @@ mod broker;
 mod broker_amqp;
 mod broker_bed;
 mod broker_faults;
+mod broker_memory;
 mod cli;
 mod cli_servers;
 mod config;

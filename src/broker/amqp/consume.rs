@@ -34,13 +34,13 @@ pub(super) async fn supervise(shared: Arc<Shared>, events: mpsc::Sender<Event>) 
     let mut attempts = Attempts::new(NAME);
     let mut session = 1;
     loop {
-        let began = Instant::now();
-        let ended = run(&shared, session, &events).await;
-        let was_up = shared.acks.is_up();
+        let mut up = None;
+        let ended = run(&shared, session, &mut up, &events).await;
         shared.acks.end();
         let Err(error) = ended else { return };
-        session += u64::from(was_up);
-        if attempts.failed(&error, began) || was_up {
+        session += u64::from(up.is_some());
+        attempts.ended(up);
+        if attempts.tell(&error) || up.is_some() {
             let reason = error.to_string();
             tokio::select! {
                 () = shared.closed.cancelled() => return,
@@ -53,10 +53,11 @@ pub(super) async fn supervise(shared: Arc<Shared>, events: mpsc::Sender<Event>) 
     }
 }
 
-/// One session. `Ok`: it was closed as asked.
+/// One session, `up` since then. `Ok`: it was closed as asked.
 async fn run(
     shared: &Shared,
     session: u64,
+    up: &mut Option<Instant>,
     events: &mpsc::Sender<Event>,
 ) -> Result<(), BrokerError> {
     let opening = async {
@@ -68,6 +69,7 @@ async fn run(
         () = shared.stop.cancelled() => return Ok(()),
         opened = opening => opened?,
     };
+    *up = Some(Instant::now());
     let result = consume(shared, &link, taps, session, events).await;
     link.close().await;
     result

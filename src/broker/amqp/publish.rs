@@ -92,11 +92,15 @@ fn down(reason: &str) -> PublishError {
 pub(super) async fn supervise(shared: Arc<Shared>, requests: Arc<Requests>) {
     let mut attempts = Attempts::new(NAME);
     loop {
-        let began = Instant::now();
-        let ended = run(&shared, &requests).await;
+        let mut up = None;
+        let ended = run(&shared, &mut up, &requests).await;
         requests.fail_waiting().await;
         let Err(error) = ended else { break };
-        attempts.failed(&error, began);
+        attempts.ended(up);
+        // Else the consuming connection tells it.
+        if shared.acks.is_up() {
+            attempts.tell(&error);
+        }
         if !attempts.pause(&shared.closed).await {
             break;
         }
@@ -104,8 +108,12 @@ pub(super) async fn supervise(shared: Arc<Shared>, requests: Arc<Requests>) {
     requests.close().await;
 }
 
-/// One session. `Ok`: it was closed as asked.
-async fn run(shared: &Arc<Shared>, requests: &Arc<Requests>) -> Result<(), BrokerError> {
+/// One session, `up` since then. `Ok`: it was closed as asked.
+async fn run(
+    shared: &Arc<Shared>,
+    up: &mut Option<Instant>,
+    requests: &Arc<Requests>,
+) -> Result<(), BrokerError> {
     let open = async {
         let link = Arc::new(Link::open(&shared.target, NAME).await?);
         let mut tasks = JoinSet::new();
@@ -124,6 +132,7 @@ async fn run(shared: &Arc<Shared>, requests: &Arc<Requests>) -> Result<(), Broke
         () = shared.closed.cancelled() => return Ok(()),
         opened = open => opened?,
     };
+    *up = Some(Instant::now());
     let result = tokio::select! {
         () = shared.closed.cancelled() => Ok(()),
         error = link.failure(NAME) => Err(error),

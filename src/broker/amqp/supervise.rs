@@ -30,12 +30,16 @@ impl Attempts {
         }
     }
 
-    /// Notes a failure of an attempt or session that began at `began`. Is it news?
-    pub fn failed(&mut self, error: &BrokerError, began: Instant) -> bool {
-        if began.elapsed() >= GOOD_SESSION {
+    /// Notes the end of an attempt, or of a session that was up since `up`.
+    pub fn ended(&mut self, up: Option<Instant>) {
+        if up.is_some_and(|up| up.elapsed() >= GOOD_SESSION) {
             self.pauses.reset();
             self.logged = None;
         }
+    }
+
+    /// Logs why it ended, unless it is known. Is it news?
+    pub fn tell(&mut self, error: &BrokerError) -> bool {
         let same = self.logged.as_ref().filter(|(last, _)| last == error);
         if same.is_some_and(|(_, at)| at.elapsed() < REMIND) {
             return false;
@@ -78,9 +82,9 @@ mod tests {
             last = began.elapsed();
         }
         assert!(last > Duration::from_secs(1), "{last:?}");
-        let began = Instant::now();
+        let up = Instant::now();
         tokio::time::advance(GOOD_SESSION).await;
-        attempts.failed(&refused("x"), began);
+        attempts.ended(Some(up));
         let began = Instant::now();
         assert!(attempts.pause(&end).await);
         assert!(began.elapsed() < Duration::from_secs(1));
@@ -91,8 +95,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_failure_is_news_once() {
         let mut attempts = Attempts::new("test");
-        assert!(attempts.failed(&refused("a"), Instant::now()));
-        assert!(!attempts.failed(&refused("a"), Instant::now()));
-        assert!(attempts.failed(&refused("b"), Instant::now()));
+        assert!(attempts.tell(&refused("a")));
+        tokio::time::advance(REMIND * 2).await;
+        assert!(!attempts.tell(&refused("a")));
+        assert!(attempts.tell(&refused("b")));
+        let up = Instant::now();
+        attempts.ended(Some(up));
+        assert!(!attempts.tell(&refused("b")));
+        tokio::time::advance(GOOD_SESSION).await;
+        attempts.ended(Some(up));
+        assert!(attempts.tell(&refused("b")));
     }
 }

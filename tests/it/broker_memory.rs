@@ -1,0 +1,102 @@
+//! The broker in memory: what the real one cannot be told to do.
+
+use std::time::Duration;
+
+use sluicegate::broker::memory::{Fault, MemoryBroker};
+use sluicegate::broker::{Broker, Event, PublishError};
+use tokio::time::Instant;
+
+use crate::broker_bed::{ids, ladder, memory, tags, to};
+
+#[tokio::test(start_paused = true)]
+async fn faults_happen_when_they_are_planned() {
+    let bed = memory().await;
+    bed.broker.plan(|n, _| match n {
+        1 => Some(Fault::LoseConfirm),
+        2 => Some(Fault::LosePublish),
+        3 => Some(Fault::Nack),
+        4 => Some(Fault::Return),
+        _ => None,
+    });
+    let dead = bed.names.dead.clone();
+    let batch = ["1", "2", "3", "4", "5"].map(|id| to(&dead, id)).to_vec();
+    let lost = || Err(PublishError::Down("injected".to_owned()));
+    let answers = bed.broker.publish(batch).await;
+    let (nacked, returned) = (Err(PublishError::Nacked), Err(PublishError::Returned));
+    assert_eq!(answers, [lost(), lost(), nacked, returned, Ok(())]);
+    let stored: Vec<_> = bed.broker.messages(&dead);
+    let stored: Vec<_> = stored.iter().filter_map(|message| message.id()).collect();
+    assert_eq!(stored, ["1", "5"]);
+    assert_eq!(bed.broker.publishes(), 5);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disconnect_fails_the_rest_of_the_batch_and_delivers_again() {
+    let mut bed = memory().await;
+    bed.publish_fresh(&["a"]).await;
+    let taken = bed.take(1).await;
+    bed.broker
+        .plan(|_, outgoing| (outgoing.message.id() == Some("x")).then_some(Fault::Disconnect));
+    let dead = bed.names.dead.clone();
+    let batch = ["w", "x", "y"].map(|id| to(&dead, id)).to_vec();
+    let answers = bed.broker.publish(batch).await;
+    assert_eq!(answers[0], Ok(()));
+    assert!(matches!(
+        answers[1..],
+        [Err(PublishError::Down(_)), Err(PublishError::Down(_))]
+    ));
+    assert_eq!(bed.broker.messages(&dead).len(), 2);
+    bed.wait_up().await;
+    bed.broker.ack(tags(&taken)).await;
+    assert_eq!(ids(&bed.take(1).await), ["a"]);
+    assert_eq!(bed.broker.deliveries()["a"], 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn lanes_run_on_through_an_outage() {
+    let mut bed = memory().await;
+    let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
+    assert_eq!(bed.broker.publish(vec![to(&lane, "x")]).await, [Ok(())]);
+    assert_eq!(
+        (bed.broker.waiting(), bed.broker.messages(&lane).len()),
+        (1, 1)
+    );
+    let began = Instant::now();
+    bed.broker.kill_session_for(Duration::from_secs(30));
+    let answers = bed.broker.publish(vec![to(&lane, "y")]).await;
+    assert!(matches!(answers[..], [Err(PublishError::Down(_))]));
+    bed.wait_up().await;
+    assert_eq!(began.elapsed(), Duration::from_secs(30));
+    assert_eq!(bed.broker.waiting(), 0);
+    assert_eq!(ids(&bed.take(1).await), ["x"]);
+    assert_eq!(bed.broker.unacked(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deleted_queue_is_returned_once() {
+    let bed = memory().await;
+    let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
+    bed.broker.delete_queue(&lane);
+    let publish = || bed.broker.publish(vec![to(&lane, "x")]);
+    assert_eq!(publish().await, [Err(PublishError::Returned)]);
+    assert_eq!(publish().await, [Ok(())]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn workers_share_a_server_and_a_lost_one_leaves_its_jobs_to_the_others() {
+    let mut one = memory().await;
+    let (other, mut events): (MemoryBroker, _) = one.broker.join(1);
+    assert_eq!(events.recv().await, Some(Event::Up { session: 1 }));
+    other.stop_consuming().await;
+    one.publish_fresh(&["a"]).await;
+    assert_eq!(ids(&one.take(1).await), ["a"]);
+    let (third, mut events) = one.broker.join(1);
+    assert_eq!(events.recv().await, Some(Event::Up { session: 1 }));
+    one.broker.close().await;
+    match events.recv().await {
+        Some(Event::Deliveries(batch)) => assert_eq!(ids(&batch), ["a"]),
+        unexpected => panic!("{unexpected:?}"),
+    }
+    third.close().await;
+    assert_eq!(events.recv().await, None);
+}
