@@ -89,7 +89,7 @@ async fn denied_attempts_are_not_counted() {
     let key = unique("seed");
     let last = (0..5)
         .map(|_| seed(SEED_FIXED, &key, now / 1000, 10, 1))
-        .last();
+        .next_back();
     assert_eq!(last.map(|(_, count, _)| count), Some(5));
 
     let clock = Arc::new(AtomicU64::new(now));
