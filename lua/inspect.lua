@@ -25,6 +25,7 @@
 local now, stamp = read_clock(ARGV[1])
 local limit = {
   max = tonumber(ARGV[2]), window = tonumber(ARGV[3]), guard = tonumber(ARGV[4]), index = tonumber(ARGV[5]),
+  jobs = 1,
 }
 local line = line_load(KEYS[1], now)
 local log = log_load(line, limit, now, stamp, false)

@@ -4,9 +4,10 @@
 -- the entry in 16 digits, TOTAL the running total of units (this entry's included) and COST the units. An entry
 -- with any other member is another writer's: it counts one unit.
 --
--- The offered functions are those of fixed_window.lua. `line` and `limit.index` are not used.
+-- The offered functions are those of fixed_window.lua. `limit` also has jobs: how many jobs the call decides for.
+-- `line` and `limit.index` are not used.
 
--- Entries that are read or written at once.
+-- Entries that are read or written at once at most. A call for few jobs reads few: each looks at one or two.
 local CHUNK = 64
 
 -- Sequence, total and cost of one of our members; nil for another writer's.
@@ -39,7 +40,7 @@ local function read_own(log, rank)
   if log.scores[rank] then
     return
   end
-  local last = math.min(rank + CHUNK, log.entries) - 1
+  local last = math.min(rank + log.chunk, log.entries) - 1
   local entries = redis.call('ZRANGE', log.key, int(log.gone + rank), int(log.gone + last), 'WITHSCORES')
   for i = 1, #entries, 2 do
     local _, total = parse(entries[i])
@@ -94,7 +95,7 @@ local function log_load(line, limit, now, stamp, writing)
   local log = {
     key = KEYS[2], span = limit.window + limit.guard, now = now, stamp = stamp, max = limit.max, remembered = 0,
     gone = 0, entries = 0, held = 0, before = 0, sequence = 0, total = 0, scores = {}, totals = {}, taken = {},
-    count = 0,
+    count = 0, chunk = math.max(1, math.min(limit.jobs, CHUNK)),
   }
   local dead = int(now - log.span)
   local first = redis.call('ZRANGE', log.key, '0', '0', 'WITHSCORES')
@@ -121,6 +122,7 @@ local function log_load(line, limit, now, stamp, writing)
   if sequence and log.sequence and log.sequence - sequence + 1 == log.entries then
     log.before = total - cost
     log.held = log.total - log.before
+    log.totals[0], log.scores[0] = cost, math.min(math.ceil(tonumber(first[2])), stamp)
   else
     log.sequence, log.total = 0, 0
     read_mixed(log)

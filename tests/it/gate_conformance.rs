@@ -1,0 +1,279 @@
+//! What every gate does, whatever keeps its state: in real time, on the model in memory and on Redis.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::memory::MemoryGate;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Answer, Ask, Gate, TenantAsk, Ticket};
+use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::tenant::Tenant;
+
+use crate::servers::{shared_redis, unique};
+
+pub const FRESH: Ask = Ask {
+    ticket: None,
+    cost: 1,
+};
+
+/// The longest window: none of these ends while a test runs.
+pub const LONG: u64 = 31 * 86_400_000;
+
+/// `max` in each `window_ms`, without a guard.
+pub fn limit(algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
+    Limit::new(
+        "default",
+        algorithm,
+        max,
+        Duration::from_millis(window_ms),
+        Duration::ZERO,
+    )
+    .expect("in range")
+}
+
+pub fn redis_gate(limit: Limit) -> RedisGate {
+    RedisGate::connect(
+        &SecretUrl::new(shared_redis().url()),
+        &unique("gate"),
+        limit,
+    )
+    .expect("a good url")
+}
+
+fn memory_gate(limit: Limit) -> MemoryGate<impl Fn() -> u64> {
+    MemoryGate::new(limit, || {
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .expect("after 1970");
+        u64::try_from(now.as_micros()).expect("before the year 500000")
+    })
+}
+
+pub fn tenant(id: &str) -> Tenant {
+    Tenant::parse(id).expect("a good id")
+}
+
+/// Asks for one tenant.
+pub async fn ask(gate: &impl Gate, id: &str, budget: u32, asks: &[Ask]) -> Vec<Answer> {
+    let batch = [TenantAsk {
+        tenant: tenant(id),
+        budget,
+        asks: asks.to_vec(),
+    }];
+    gate.ask(&batch)
+        .await
+        .expect("the gate answers")
+        .remove(0)
+        .answers
+}
+
+pub fn started(answers: &[Answer]) -> usize {
+    answers
+        .iter()
+        .filter(|answer| matches!(answer, Answer::Start { .. }))
+        .count()
+}
+
+/// The tickets and waits of those who wait.
+pub fn waits(answers: &[Answer]) -> Vec<(Ticket, u64)> {
+    answers
+        .iter()
+        .filter_map(|answer| match answer {
+            Answer::Wait { ticket, ttl_ms, .. } => Some((*ticket, *ttl_ms)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// All that a gate must do: `long` allows 5 in each [`LONG`], `short` 1 in each 400 ms.
+async fn conforms(algorithm: Algorithm, long: impl Gate, short: impl Gate) {
+    // A limit's worth starts, in order; the rest waits with places in order.
+    let answers = ask(&long, "a", 10, &[FRESH; 8]).await;
+    assert_eq!(started(&answers), 5);
+    assert!(matches!(answers[4], Answer::Start { count: 5 }));
+    let waiting = waits(&answers);
+    assert_eq!(
+        waiting.iter().map(|(t, _)| t.place).collect::<Vec<_>>(),
+        [1, 2, 3]
+    );
+    assert!(
+        waiting
+            .windows(2)
+            .all(|pair| pair[0].0.generation == pair[1].0.generation)
+    );
+    assert!(waiting.iter().all(|(_, ttl)| (1..=LONG + 1).contains(ttl)));
+
+    // Another tenant feels nothing of it; a batch is answered in its order.
+    let batch: Vec<TenantAsk> = ["b", "a", "c"]
+        .into_iter()
+        .map(|id| TenantAsk {
+            tenant: tenant(id),
+            budget: 1,
+            asks: vec![FRESH],
+        })
+        .collect();
+    let replies = long.ask(&batch).await.expect("the gate answers");
+    assert_eq!(
+        replies
+            .iter()
+            .map(|r| started(&r.answers))
+            .collect::<Vec<_>>(),
+        [1, 0, 1]
+    );
+    assert!(long.ask(&[]).await.expect("the gate answers").is_empty());
+
+    // A ticket keeps its place; one of another generation is as good as none.
+    let (first, _) = waiting[0];
+    let again = ask(
+        &long,
+        "a",
+        1,
+        &[Ask {
+            ticket: Some(first),
+            cost: 1,
+        }],
+    )
+    .await;
+    assert_eq!(waits(&again)[0].0, first);
+    let foreign = Ticket {
+        generation: first.generation + 1,
+        place: 1,
+    };
+    let again = ask(
+        &long,
+        "a",
+        1,
+        &[Ask {
+            ticket: Some(foreign),
+            cost: 1,
+        }],
+    )
+    .await;
+    assert_eq!(waits(&again)[0].0.place, 5);
+
+    // Costs are units; a cost of 0 or above the limit counts as the nearest that is possible.
+    let answers = ask(
+        &long,
+        "costs",
+        9,
+        &[
+            Ask {
+                ticket: None,
+                cost: 3,
+            },
+            Ask {
+                ticket: None,
+                cost: 0,
+            },
+        ],
+    )
+    .await;
+    assert!(matches!(
+        answers[..],
+        [Answer::Start { count: 3 }, Answer::Start { count: 4 }]
+    ));
+    let answers = ask(
+        &long,
+        "costs",
+        9,
+        &[Ask {
+            ticket: None,
+            cost: 99,
+        }],
+    )
+    .await;
+    assert_eq!(waits(&answers)[0].0.place, 5);
+
+    // The budget: what has room beyond it is told so, and nothing changes; fresh jobs behind it take no place.
+    let answers = ask(&long, "budget", 2, &[FRESH; 7]).await;
+    assert_eq!(started(&answers), 2);
+    assert!(
+        answers[2..]
+            .iter()
+            .all(|a| matches!(a, Answer::Capacity { count: 2 }))
+    );
+    let shown = long
+        .inspect(&tenant("budget"))
+        .await
+        .expect("the gate answers");
+    assert_eq!((shown.count, shown.free, shown.waiting), (2, 3, 0));
+
+    // Closed: nobody starts, waits reach beyond it, and it is only ever put off.
+    let closed = tenant("closed");
+    long.block(
+        &closed,
+        Duration::from_secs(1000),
+        "429 from the downstream",
+    )
+    .await
+    .expect("the gate answers");
+    long.block(&closed, Duration::from_secs(10), "shorter")
+        .await
+        .expect("the gate answers");
+    let answers = ask(&long, "closed", 5, &[FRESH]).await;
+    assert!(waits(&answers)[0].1 > 990_000);
+    let shown = long.inspect(&closed).await.expect("the gate answers");
+    assert_eq!(shown.blocked_by, "429 from the downstream");
+    assert!(shown.blocked_until_ms > shown.now_ms + 990_000);
+    assert!(shown.next_ms > 990_000 && shown.free == 0 && shown.waiting == 1);
+
+    // The wait is enough: who comes back after it starts.
+    let id = "time";
+    let (ticket, ttl) = waits(&ask(&short, id, 9, &[FRESH; 3]).await)[0];
+    assert!(ttl <= 401, "{algorithm:?}: {ttl}");
+    tokio::time::sleep(Duration::from_millis(ttl)).await;
+    let answers = ask(
+        &short,
+        id,
+        9,
+        &[Ask {
+            ticket: Some(ticket),
+            cost: 1,
+        }],
+    )
+    .await;
+    assert_eq!(started(&answers), 1, "{algorithm:?}: {answers:?}");
+}
+
+#[tokio::test]
+async fn the_memory_gate_conforms() {
+    for algorithm in [Algorithm::SlidingWindow, Algorithm::FixedWindow] {
+        let long = memory_gate(limit(algorithm, 5, LONG));
+        conforms(algorithm, long, memory_gate(limit(algorithm, 1, 400))).await;
+    }
+}
+
+#[tokio::test]
+async fn the_redis_gate_conforms() {
+    for algorithm in [Algorithm::SlidingWindow, Algorithm::FixedWindow] {
+        let long = redis_gate(limit(algorithm, 5, LONG));
+        conforms(algorithm, long, redis_gate(limit(algorithm, 1, 400))).await;
+    }
+}
+
+/// Several workers on one Redis, each with a connection of its own, never start more than the limit together.
+#[tokio::test]
+async fn workers_share_the_limit() {
+    let prefix = unique("shared");
+    let limit = limit(Algorithm::SlidingWindow, 20, LONG);
+    let workers = (0..4).map(|_| {
+        let gate = RedisGate::connect(
+            &SecretUrl::new(shared_redis().url()),
+            &prefix,
+            limit.clone(),
+        )
+        .expect("a good url");
+        tokio::spawn(async move {
+            let mut count = 0;
+            for _ in 0..10 {
+                count += started(&ask(&gate, "t", 3, &[FRESH; 3]).await);
+            }
+            count
+        })
+    });
+    let mut total = 0;
+    for worker in workers.collect::<Vec<_>>() {
+        total += worker.await.expect("no panic");
+    }
+    assert_eq!(total, 20);
+}

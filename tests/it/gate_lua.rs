@@ -1,0 +1,101 @@
+//! The scripts by reading them: headers are whole, and no script builds a key that it was not passed.
+
+use std::path::Path;
+
+const ENTRIES: [&str; 3] = ["acquire", "inspect", "block"];
+
+fn read(name: &str) -> String {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("lua")
+        .join(format!("{name}.lua"));
+    std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The comment lines at the top.
+fn header(text: &str) -> String {
+    text.lines()
+        .take_while(|line| line.starts_with("--"))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// All places in `text` where `array[NUMBER` stands.
+fn indices(text: &str, array: &str) -> Vec<u32> {
+    text.split(&format!("{array}["))
+        .skip(1)
+        .filter_map(|rest| {
+            rest.split(|c: char| !c.is_ascii_digit())
+                .next()?
+                .parse()
+                .ok()
+        })
+        .collect()
+}
+
+#[test]
+fn every_entry_names_its_keys_arguments_and_reply() {
+    for name in ENTRIES {
+        let text = read(name);
+        let (header, code) = (header(&text), &text[header(&text).len()..]);
+        for array in ["KEYS", "ARGV"] {
+            let (named, mut used) = (indices(&header, array), indices(code, array));
+            if name != "block" && array == "KEYS" {
+                used.extend(indices(&read("sliding_window"), array));
+                used.extend(indices(&read("fixed_window"), array));
+            }
+            assert!(!used.is_empty(), "{name} uses no {array}");
+            for index in used {
+                assert!(
+                    named.contains(&index),
+                    "{name}: the header does not name {array}[{index}]"
+                );
+            }
+        }
+        assert!(
+            header.contains("Reply:"),
+            "{name}: the header does not say what the reply is"
+        );
+    }
+}
+
+#[test]
+fn every_part_says_what_it_is() {
+    for name in ["clock", "line", "fixed_window", "sliding_window"] {
+        assert!(header(&read(name)).len() > 60, "{name}");
+    }
+}
+
+#[test]
+fn keys_are_passed_never_built() {
+    for name in [
+        "clock",
+        "line",
+        "fixed_window",
+        "sliding_window",
+        "acquire",
+        "inspect",
+        "block",
+    ] {
+        for (number, line) in read(name).lines().enumerate() {
+            for call in line.split("redis.call(").skip(1) {
+                let mut arguments = call.split([',', ')']).map(str::trim);
+                let command = arguments.next();
+                let key = arguments.next().unwrap_or_default();
+                assert!(
+                    command == Some("'TIME'")
+                        || ["key", "log.key", "line.key", "KEYS[1]"].contains(&key),
+                    "{name}.lua:{}: {line}",
+                    number + 1
+                );
+            }
+            if let Some((_, value)) = line.split_once("key = ") {
+                let value = value.split(',').next().unwrap_or_default().trim();
+                assert!(
+                    value == "key" || (value.starts_with("KEYS[") && !value.contains("..")),
+                    "{name}.lua:{}: {line}",
+                    number + 1
+                );
+            }
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! The gate and the server: lost scripts, lost connections, keys of others, memory.
+
+use std::time::{Duration, Instant};
+
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::keys::Keys;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Answer, Ask, Gate, GateError, TenantAsk};
+use sluicegate::rules::limit::{Algorithm, Limit};
+
+use crate::gate_conformance::{FRESH, LONG, ask, limit, started, tenant, waits};
+use crate::servers::{Redis, shared_redis, unique};
+
+const BOTH: [Algorithm; 2] = [Algorithm::SlidingWindow, Algorithm::FixedWindow];
+
+fn connect(redis: &Redis, prefix: &str, limit: Limit) -> RedisGate {
+    RedisGate::connect(&SecretUrl::new(redis.url()), prefix, limit).expect("a good url")
+}
+
+fn raw(redis: &Redis) -> redis::Connection {
+    let client = redis::Client::open(redis.url()).expect("a good url");
+    client.get_connection().expect("Redis answers")
+}
+
+fn keys(redis: &Redis, prefix: &str) -> Vec<String> {
+    let mut keys: Vec<String> = redis::cmd("KEYS")
+        .arg(format!("{prefix}:*"))
+        .query(&mut raw(redis))
+        .expect("Redis answers");
+    keys.sort();
+    keys
+}
+
+#[tokio::test]
+async fn lost_scripts_are_loaded_again() {
+    let redis = Redis::start();
+    for algorithm in BOTH {
+        let gate = connect(&redis, &unique("flush"), limit(algorithm, 3, LONG));
+        let batch: Vec<TenantAsk> = ["a", "b"]
+            .map(|id| TenantAsk {
+                tenant: tenant(id),
+                budget: 1,
+                asks: vec![FRESH],
+            })
+            .to_vec();
+        let mut total = 0;
+        for _ in 0..3 {
+            redis.ctl(&["script", "flush"]);
+            let replies = gate.ask(&batch).await.expect("Redis answers");
+            total += replies
+                .iter()
+                .map(|reply| started(&reply.answers))
+                .sum::<usize>();
+            gate.block(&tenant("c"), Duration::from_secs(1), "test")
+                .await
+                .expect("Redis answers");
+        }
+        assert_eq!(total, 6);
+    }
+}
+
+#[tokio::test]
+async fn a_batch_is_one_round_trip() {
+    for algorithm in BOTH {
+        let gate = connect(shared_redis(), &unique("trips"), limit(algorithm, 3, LONG));
+        ask(&gate, "warm", 1, &[FRESH]).await;
+        let batch: Vec<TenantAsk> = (0..50)
+            .map(|n| TenantAsk {
+                tenant: tenant(&format!("t{n}")),
+                budget: 9,
+                asks: vec![FRESH; 20],
+            })
+            .collect();
+        let before = gate.round_trips();
+        let replies = gate.ask(&batch).await.expect("Redis answers");
+        assert_eq!(gate.round_trips(), before + 1);
+        assert!(
+            replies
+                .iter()
+                .all(|reply| started(&reply.answers) == 3 && reply.answers.len() == 20)
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_redis_is_told_and_its_return_is_noticed() {
+    let redis = Redis::start();
+    let gate = connect(&redis, "p", limit(Algorithm::FixedWindow, 1000, 60_000));
+    redis.kill();
+    let begin = Instant::now();
+    let down = gate.inspect(&tenant("t")).await;
+    assert!(matches!(down, Err(GateError::Unreachable(_))), "{down:?}");
+    assert!(gate.ping().await.is_err());
+    assert!(begin.elapsed() < Duration::from_secs(20));
+    for _ in 0..2 {
+        redis.restart();
+        let mut tries = 0;
+        while let Err(error) = gate.ping().await {
+            tries += 1;
+            assert!(tries < 100, "{error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(started(&ask(&gate, "t", 1, &[FRESH]).await), 1);
+        redis.kill();
+        assert!(matches!(gate.ping().await, Err(GateError::Unreachable(_))));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_silent_redis_is_given_up_in_time() {
+    let redis = Redis::start();
+    let gate = connect(&redis, "p", limit(Algorithm::SlidingWindow, 10, 60_000));
+    ask(&gate, "t", 1, &[FRESH]).await;
+    redis.pause();
+    let silent = tokio::time::timeout(Duration::from_secs(30), gate.inspect(&tenant("t"))).await;
+    assert!(
+        matches!(silent, Ok(Err(GateError::Unreachable(_)))),
+        "{silent:?}"
+    );
+    redis.resume();
+    assert_eq!(started(&ask(&gate, "t", 1, &[FRESH]).await), 1);
+}
+
+#[tokio::test]
+async fn every_key_expires_at_the_end_of_what_it_says() {
+    for algorithm in BOTH {
+        let prefix = unique("expiry");
+        let gate = connect(shared_redis(), &prefix, limit(algorithm, 2, LONG));
+        ask(&gate, "t", 9, &[FRESH; 5]).await;
+        gate.block(&tenant("closed"), Duration::from_secs(3), "test")
+            .await
+            .expect("Redis answers");
+        let found = keys(shared_redis(), &prefix);
+        assert_eq!(found.len(), 3, "{found:?}");
+        for key in found {
+            let left: i64 = redis::cmd("PTTL")
+                .arg(&key)
+                .query(&mut raw(shared_redis()))
+                .expect("Redis answers");
+            let most = if key.ends_with(":line") {
+                3_600_000 + 2 * LONG + 1
+            } else {
+                LONG + 1
+            };
+            assert!(left > 0 && left.unsigned_abs() <= most, "{key}: {left}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn memory_is_bounded_by_the_limit_not_by_the_backlog() {
+    for algorithm in BOTH {
+        let prefix = unique("memory");
+        let gate = connect(shared_redis(), &prefix, limit(algorithm, 100, LONG));
+        for _ in 0..20 {
+            ask(&gate, "t", 500, &[FRESH; 500]).await;
+        }
+        assert_eq!(
+            gate.inspect(&tenant("t"))
+                .await
+                .expect("Redis answers")
+                .waiting,
+            9_900
+        );
+        let bytes: u64 = keys(shared_redis(), &prefix)
+            .iter()
+            .map(|key| -> u64 {
+                redis::cmd("MEMORY")
+                    .arg("USAGE")
+                    .arg(key)
+                    .query(&mut raw(shared_redis()))
+                    .expect("Redis answers")
+            })
+            .sum();
+        assert!(bytes < 16_000, "{algorithm:?}: {bytes} bytes");
+    }
+}
+
+#[tokio::test]
+async fn a_large_batch_of_starts_is_one_call() {
+    let gate = connect(
+        shared_redis(),
+        &unique("large"),
+        limit(Algorithm::SlidingWindow, 9_000, LONG),
+    );
+    let answers = ask(&gate, "t", 10_000, &[FRESH; 10_000]).await;
+    assert_eq!(started(&answers), 9_000);
+    assert_eq!(
+        waits(&answers).last().map(|(ticket, _)| ticket.place),
+        Some(1_000)
+    );
+}
+
+#[tokio::test]
+async fn no_tenant_names_a_key_of_another() {
+    for algorithm in BOTH {
+        let gate = connect(
+            shared_redis(),
+            &unique("hostile"),
+            limit(algorithm, 1, LONG),
+        );
+        let long = "x".repeat(255);
+        for id in [
+            "a",
+            "a:line",
+            "a:0",
+            "a:1",
+            "a:28333335",
+            "}{",
+            "{a}",
+            "*",
+            "a*",
+            "%61",
+            "a%",
+            "ä",
+            "A",
+            " a",
+            &long,
+        ] {
+            assert_eq!(started(&ask(&gate, id, 1, &[FRESH]).await), 1, "{id}");
+            assert_eq!(started(&ask(&gate, id, 1, &[FRESH]).await), 0, "{id}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_named() {
+    for algorithm in BOTH {
+        let prefix = unique("types");
+        let limit = limit(algorithm, 1, LONG);
+        let gate = connect(shared_redis(), &prefix, limit.clone());
+        let now = gate
+            .inspect(&tenant("t"))
+            .await
+            .expect("Redis answers")
+            .now_ms;
+        let names = Keys::new(&prefix).call(&tenant("t"), &limit, now).names;
+        for name in &names[..2] {
+            let mut raw = raw(shared_redis());
+            let _: () = redis::cmd("RPUSH")
+                .arg(name)
+                .arg("x")
+                .query(&mut raw)
+                .expect("Redis answers");
+            let batch = [TenantAsk {
+                tenant: tenant("t"),
+                budget: 1,
+                asks: vec![FRESH],
+            }];
+            match gate.ask(&batch).await {
+                Err(GateError::Refused(message)) => {
+                    assert!(
+                        message.contains(&format!("{name} holds a list")),
+                        "{message}"
+                    );
+                }
+                other => panic!("{other:?}"),
+            }
+            let _: () = redis::cmd("DEL")
+                .arg(name)
+                .query(&mut raw)
+                .expect("Redis answers");
+        }
+        assert_eq!(started(&ask(&gate, "t", 1, &[FRESH]).await), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_count_that_is_no_number_is_refused() {
+    let prefix = unique("number");
+    let limit = limit(Algorithm::FixedWindow, 1, LONG);
+    let gate = connect(shared_redis(), &prefix, limit.clone());
+    let now = gate
+        .inspect(&tenant("t"))
+        .await
+        .expect("Redis answers")
+        .now_ms;
+    let key = Keys::new(&prefix)
+        .call(&tenant("t"), &limit, now)
+        .names
+        .remove(1);
+    let _: () = redis::cmd("SET")
+        .arg(&key)
+        .arg("1e3")
+        .query(&mut raw(shared_redis()))
+        .expect("Redis answers");
+    match gate.inspect(&tenant("t")).await {
+        Err(GateError::Refused(message)) => assert!(message.contains(&key), "{message}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
+async fn a_switch_of_the_algorithm_touches_no_key_of_the_other() {
+    let prefix = unique("switch");
+    for algorithm in BOTH.into_iter().chain(BOTH) {
+        let gate = connect(shared_redis(), &prefix, limit(algorithm, 1, LONG));
+        let answers = ask(&gate, "t", 1, &[FRESH]).await;
+        assert_eq!(answers.len(), 1);
+    }
+    assert_eq!(keys(shared_redis(), &prefix).len(), 3);
+}
+
+#[tokio::test]
+async fn entries_of_the_reference_share_the_budget() {
+    let prefix = unique("rlaas");
+    let limit = limit(Algorithm::SlidingWindow, 4, LONG);
+    let gate = connect(shared_redis(), &prefix, limit.clone());
+    let now = gate
+        .inspect(&tenant("t"))
+        .await
+        .expect("Redis answers")
+        .now_ms;
+    let log = Keys::new(&prefix)
+        .call(&tenant("t"), &limit, now)
+        .names
+        .remove(1);
+    ask(&gate, "t", 1, &[FRESH]).await;
+    for random in ["0.432", "0.871"] {
+        let _: () = redis::cmd("ZADD")
+            .arg(&log)
+            .arg(now)
+            .arg(format!("{now}-{random}"))
+            .query(&mut raw(shared_redis()))
+            .expect("Redis answers");
+    }
+    let answers = ask(&gate, "t", 9, &[FRESH; 3]).await;
+    assert!(matches!(
+        answers[..],
+        [
+            Answer::Start { count: 4 },
+            Answer::Wait { .. },
+            Answer::Wait { .. }
+        ]
+    ));
+}
+
+#[tokio::test]
+async fn a_cluster_holds_a_tenant_in_one_slot() {
+    let redis = Redis::start_with(&["cluster-enabled yes"]);
+    redis.ctl(&["cluster", "addslotsrange", "0", "16383"]);
+    for algorithm in BOTH {
+        let gate = connect(&redis, &unique("cluster"), limit(algorithm, 2, LONG)).in_cluster();
+        let mut tries = 0;
+        while let Err(error) = gate.inspect(&tenant("}{")).await {
+            tries += 1;
+            assert!(tries < 200, "{error}");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let answers = ask(
+            &gate,
+            "}{",
+            9,
+            &[
+                FRESH,
+                FRESH,
+                FRESH,
+                Ask {
+                    ticket: None,
+                    cost: 2,
+                },
+            ],
+        )
+        .await;
+        assert_eq!((started(&answers), waits(&answers).len()), (2, 2));
+        gate.block(&tenant("}{"), Duration::from_secs(1), "test")
+            .await
+            .expect("Redis answers");
+    }
+    let apart = connect(
+        &redis,
+        &unique("apart"),
+        limit(Algorithm::FixedWindow, 2, 60_000),
+    );
+    assert!(
+        matches!(apart.inspect(&tenant("t")).await, Err(GateError::Refused(m)) if m.contains("CROSSSLOT"))
+    );
+}
+
+#[tokio::test]
+async fn refusals_say_what_to_do_and_keep_the_password() {
+    let redis = Redis::start();
+    redis.ctl(&["config", "set", "requirepass", "sesame-5512"]);
+    let address = redis
+        .url()
+        .rsplit(['/', '@'])
+        .next()
+        .expect("an address")
+        .to_owned();
+    for url in [
+        format!("redis://:wrong-7781@{address}"),
+        format!("redis://{address}"),
+    ] {
+        let gate = RedisGate::connect(
+            &SecretUrl::new(&url),
+            "p",
+            limit(Algorithm::SlidingWindow, 1, 60_000),
+        )
+        .expect("a good url");
+        match gate.check().await {
+            Err(GateError::Refused(message)) => {
+                assert!(
+                    !message.contains("7781") && !message.contains("5512"),
+                    "{message}"
+                );
+                assert!(
+                    message.contains("password") || message.contains("allow"),
+                    "{message}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(matches!(
+        RedisGate::connect(&SecretUrl::new("http://:secret@x"), "p", limit(Algorithm::SlidingWindow, 1, 60_000)),
+        Err(GateError::Refused(message)) if !message.contains("secret")
+    ));
+}
+
+#[tokio::test]
+async fn a_full_redis_refuses() {
+    let redis = Redis::start_with(&["maxmemory 1", "maxmemory-policy noeviction"]);
+    for algorithm in BOTH {
+        let gate = connect(&redis, "p", limit(algorithm, 1, 60_000));
+        let batch = [TenantAsk {
+            tenant: tenant("t"),
+            budget: 1,
+            asks: vec![FRESH],
+        }];
+        match gate.ask(&batch).await {
+            Err(GateError::Refused(message)) => {
+                assert!(
+                    message.contains("OOM") && message.contains("p:t:line"),
+                    "{message}"
+                );
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn check_tells_the_server() {
+    let redis = Redis::start_with(&["maxmemory-policy allkeys-lru"]);
+    let health = connect(&redis, "p", limit(Algorithm::SlidingWindow, 1, 60_000))
+        .check()
+        .await
+        .expect("Redis answers");
+    assert!(health.version.split('.').count() >= 2, "{health:?}");
+    assert_eq!(health.maxmemory_policy.as_deref(), Some("allkeys-lru"));
+    assert_eq!(health.role.as_deref(), Some("master"));
+    assert!(!health.cluster);
+    assert!(keys(&redis, "p").is_empty());
+}

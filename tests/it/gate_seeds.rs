@@ -1,0 +1,193 @@
+//! What the reference scripts get wrong, shown on them, and shown to be gone. Each script here is the reference's
+//! behaviour in its own words: the clock is an argument, so that nobody has to wait for the end of a window.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Answer, Gate};
+use sluicegate::rules::limit::{Algorithm, Limit};
+
+use crate::gate_conformance::{FRESH, ask, started, tenant, waits};
+use crate::servers::{shared_redis, unique};
+
+/// Counts all attempts; the key lives a whole window from the first.
+const SEED_FIXED: &str = "
+    local key = KEYS[1] .. ':' .. math.floor(ARGV[1] / ARGV[2])
+    local count = redis.call('INCR', key)
+    if count == 1 then redis.call('EXPIRE', key, ARGV[2]) end
+    return { count > tonumber(ARGV[3]) and 0 or 1, count, redis.call('TTL', key) }";
+
+/// The client's clock, a random member (in Redis before 7 the same in every run), a ttl of the whole window.
+const SEED_SLIDING: &str = "
+    math.randomseed(0)
+    redis.call('ZREMRANGEBYSCORE', KEYS[1], 0, ARGV[1] - ARGV[2])
+    local count = redis.call('ZCARD', KEYS[1])
+    redis.call('PEXPIRE', KEYS[1], ARGV[2] * 2)
+    if count >= tonumber(ARGV[3]) then return { 0, count, tonumber(ARGV[2]) } end
+    redis.call('ZADD', KEYS[1], ARGV[1], ARGV[1] .. '-' .. math.random())
+    return { 1, count, tonumber(ARGV[2]) }";
+
+/// Allowed, count and ttl in the seed's own unit (seconds for fixed, milliseconds for sliding).
+fn seed(script: &str, key: &str, now: u64, window: u64, max: u64) -> (u64, u64, u64) {
+    let client = redis::Client::open(shared_redis().url()).expect("a good url");
+    redis::cmd("EVAL")
+        .arg(script)
+        .arg(1)
+        .arg(key)
+        .arg(now)
+        .arg(window)
+        .arg(max)
+        .query(&mut client.get_connection().expect("Redis answers"))
+        .expect("the script runs")
+}
+
+/// Our gate, with a clock in milliseconds.
+fn ours(algorithm: Algorithm, max: u64, window_ms: u64, clock: &Arc<AtomicU64>) -> RedisGate {
+    let window = Duration::from_millis(window_ms);
+    let limit = Limit::new("default", algorithm, max, window, Duration::ZERO).expect("in range");
+    let clock = Arc::clone(clock);
+    RedisGate::connect(
+        &SecretUrl::new(shared_redis().url()),
+        &unique("seeds"),
+        limit,
+    )
+    .expect("a good url")
+    .with_test_clock(Arc::new(move || clock.load(Ordering::SeqCst) * 1000))
+}
+
+/// A whole multiple of 10 s, about a day ahead, so that no key expires during a test.
+fn begin() -> u64 {
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .expect("after 1970");
+    (now.as_secs() / 10 * 10 + 86_400) * 1000
+}
+
+#[tokio::test]
+async fn a_first_hit_late_in_a_fixed_window_waits_only_for_the_rest() {
+    let now = begin() + 9_000;
+    let key = unique("seed");
+    assert_eq!(seed(SEED_FIXED, &key, now / 1000, 10, 1).0, 1);
+    assert_eq!(
+        seed(SEED_FIXED, &key, now / 1000, 10, 1),
+        (0, 2, 10),
+        "1 s is left, it says 10"
+    );
+
+    let clock = Arc::new(AtomicU64::new(now));
+    let gate = ours(Algorithm::FixedWindow, 1, 10_000, &clock);
+    let answers = ask(&gate, "t", 9, &[FRESH; 2]).await;
+    assert_eq!((started(&answers), waits(&answers)[0].1), (1, 1000));
+}
+
+#[tokio::test]
+async fn denied_attempts_are_not_counted() {
+    let now = begin();
+    let key = unique("seed");
+    let counts: Vec<u64> = (0..5)
+        .map(|_| seed(SEED_FIXED, &key, now / 1000, 10, 1).1)
+        .collect();
+    assert_eq!(counts, [1, 2, 3, 4, 5], "the limit is 1");
+
+    let clock = Arc::new(AtomicU64::new(now));
+    let gate = ours(Algorithm::FixedWindow, 1, 10_000, &clock);
+    let answers = ask(&gate, "t", 9, &[FRESH; 5]).await;
+    assert!(matches!(answers[4], Answer::Wait { count: 1, .. }));
+}
+
+#[tokio::test]
+async fn a_sliding_denial_waits_until_the_oldest_leaves() {
+    let now = begin();
+    let key = unique("seed");
+    seed(SEED_SLIDING, &key, now, 10_000, 1);
+    assert_eq!(
+        seed(SEED_SLIDING, &key, now + 9_900, 10_000, 1).2,
+        10_000,
+        "100 ms are left"
+    );
+
+    let clock = Arc::new(AtomicU64::new(now));
+    let gate = ours(Algorithm::SlidingWindow, 1, 10_000, &clock);
+    ask(&gate, "t", 1, &[FRESH]).await;
+    clock.fetch_add(9_900, Ordering::SeqCst);
+    assert_eq!(waits(&ask(&gate, "t", 1, &[FRESH]).await)[0].1, 100);
+}
+
+#[tokio::test]
+async fn a_clock_of_the_client_does_not_count() {
+    let now = begin();
+    let key = unique("seed");
+    assert_eq!(seed(SEED_SLIDING, &key, now, 10_000, 1).0, 1);
+    assert_eq!(
+        seed(SEED_SLIDING, &key, now + 10_000, 10_000, 1).0,
+        1,
+        "a client whose clock is ahead passes at once"
+    );
+
+    // Ours is not told what the client's clock shows: in production the argument is empty.
+    let gate = crate::gate_conformance::redis_gate(crate::gate_conformance::limit(
+        Algorithm::SlidingWindow,
+        1,
+        10_000,
+    ));
+    assert_eq!(started(&ask(&gate, "t", 2, &[FRESH; 2]).await), 1);
+    let now = gate
+        .inspect(&tenant("t"))
+        .await
+        .expect("Redis answers")
+        .now_ms;
+    let client = redis::Client::open(shared_redis().url()).expect("a good url");
+    let (seconds, _): (u64, u64) = redis::cmd("TIME")
+        .query(&mut client.get_connection().expect("Redis answers"))
+        .expect("Redis answers");
+    assert!(now / 1000 <= seconds && seconds - now / 1000 <= 10);
+}
+
+#[tokio::test]
+async fn starts_within_one_millisecond_all_count() {
+    let now = begin();
+    let key = unique("seed");
+    let passed: u64 = (0..10)
+        .map(|_| seed(SEED_SLIDING, &key, now, 10_000, 2).0)
+        .sum();
+    assert_eq!(
+        passed, 10,
+        "the limit is 2; the members overwrite each other"
+    );
+
+    let clock = Arc::new(AtomicU64::new(now));
+    let gate = ours(Algorithm::SlidingWindow, 2, 10_000, &clock);
+    let mut passed = 0;
+    for _ in 0..5 {
+        passed += started(&ask(&gate, "t", 2, &[FRESH; 2]).await);
+    }
+    assert_eq!(passed, 2);
+}
+
+#[tokio::test]
+async fn each_waiting_job_has_its_own_wait() {
+    let now = begin();
+    let key = unique("seed");
+    let mut ttls: Vec<u64> = (0..7)
+        .map(|_| seed(SEED_SLIDING, &key, now, 10_000, 1).2)
+        .collect();
+    ttls.dedup();
+    assert_eq!(ttls, [10_000], "all come back together");
+
+    for algorithm in [Algorithm::SlidingWindow, Algorithm::FixedWindow] {
+        let clock = Arc::new(AtomicU64::new(now));
+        let gate = ours(algorithm, 2, 10_000, &clock);
+        let ttls: Vec<u64> = waits(&ask(&gate, "t", 9, &[FRESH; 7]).await)
+            .into_iter()
+            .map(|(_, ttl)| ttl)
+            .collect();
+        assert_eq!(
+            ttls,
+            [10_000, 10_000, 20_000, 20_000, 30_000],
+            "{algorithm:?}"
+        );
+    }
+}
