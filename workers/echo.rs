@@ -5,13 +5,13 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use sluicegate::config::Config;
-use sluicegate::handler::{Handler, Outcome};
+use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
 
 struct Echo;
 
 impl Handler for Echo {
-    async fn handle(&self, job: &Job) -> Outcome {
+    async fn handle(&self, job: &Job, _permit: Permit) -> Outcome {
         println!(
             "{} {} {}",
             job.tenant,

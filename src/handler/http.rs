@@ -24,7 +24,7 @@ use reqwest::header::{
 use reqwest::{Client, Method, Request, Response, StatusCode, Url, redirect, retry};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Handler, Outcome};
+use super::{Handler, Outcome, Permit};
 use crate::config::Http;
 use crate::rules::job::Job;
 use crate::rules::pushback::{Pushback, pushback};
@@ -174,14 +174,17 @@ impl HttpHandler {
 }
 
 impl Handler for HttpHandler {
-    async fn handle(&self, job: &Job) -> Outcome {
+    async fn handle(&self, job: &Job, permit: Permit) -> Outcome {
+        let request = self.request(job);
+        if !permit.is_good() {
+            return Outcome::Late;
+        }
         let retry = |reason| Outcome::Retry {
             after: None,
             reason,
         };
         let deadline = Instant::now() + self.timeout;
-        let mut response = match timeout_at(deadline, self.client.execute(self.request(job))).await
-        {
+        let mut response = match timeout_at(deadline, self.client.execute(request)).await {
             Ok(Ok(response)) => response,
             Ok(Err(why)) => return retry(explain(why)),
             Err(_) => {

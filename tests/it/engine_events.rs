@@ -12,7 +12,7 @@ use sluicegate::engine::action::Settings;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Stop};
 use sluicegate::gate::{Answer, Gate, GateError, Inspection, TenantAsk, TenantReply};
-use sluicegate::handler::{Handler, Outcome};
+use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::job::{Job, TenantField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
@@ -70,7 +70,7 @@ impl Gate for Open {
 struct Nothing;
 
 impl Handler for Nothing {
-    async fn handle(&self, _: &Job) -> Outcome {
+    async fn handle(&self, _: &Job, _: Permit) -> Outcome {
         Outcome::Done
     }
 }

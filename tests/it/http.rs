@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluicegate::config::{Http, SecretUrl};
 use sluicegate::handler::http::HttpHandler;
-use sluicegate::handler::{Handler, Outcome};
+use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
 use sluicegate::rules::tenant::Tenant;
 use tokio::net::TcpSocket;
@@ -23,6 +23,11 @@ fn job(id: &str) -> Job {
         content_type: None,
         body: "{}".into(),
     }
+}
+
+/// Good for longer than any test takes.
+fn permit() -> Permit {
+    Permit::until(tokio::time::Instant::now() + Duration::from_secs(3600))
 }
 
 fn handler(url: impl Into<String>, timeout: Duration) -> HttpHandler {
@@ -41,7 +46,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 async fn outcome(downstream: &Downstream) -> Outcome {
     handler(format!("http://{}/", downstream.addr), LONG)
-        .handle(&job("1"))
+        .handle(&job("1"), permit())
         .await
 }
 
@@ -61,13 +66,22 @@ async fn check(status: &str, headers: &str, expected: &str) {
         Outcome::Retry { after, reason } => (format!("retry {after:?}"), Some(reason)),
         Outcome::Throttled { after, reason } => (format!("throttled {after:?}"), Some(reason)),
         Outcome::Reject { reason } => ("reject".to_owned(), Some(reason)),
-        Outcome::Snooze { .. } => panic!("no answer snoozes"),
+        Outcome::Snooze { .. } | Outcome::Late => panic!("no answer does that"),
     };
     assert_eq!(kind, expected, "{status}");
     if let Some(reason) = reason {
         assert!(reason.contains(status), "{reason:?} should name {status}");
     }
     assert_eq!(downstream.requests().len(), 1, "{status}");
+}
+
+#[tokio::test]
+async fn an_expired_permit_sends_nothing() {
+    let downstream = Downstream::answering(answer("200 OK", "", ""), Then::Keep).await;
+    let handler = handler(format!("http://{}/", downstream.addr), LONG);
+    let expired = Permit::until(tokio::time::Instant::now() - Duration::from_millis(1));
+    assert_eq!(handler.handle(&job("1"), expired).await, Outcome::Late);
+    assert_eq!(downstream.requests().len(), 0);
 }
 
 #[tokio::test]
@@ -164,7 +178,7 @@ async fn the_downstream_gets_the_job() {
     job.attempt = 3;
     job.content_type = Some("application/json".to_owned());
     job.body = "{\"n\": 7}".into();
-    assert_eq!(handler.handle(&job).await, Outcome::Done);
+    assert_eq!(handler.handle(&job, permit()).await, Outcome::Done);
     let request = &downstream.requests()[0];
     assert_eq!(request.lines()[0], b"POST /hook?x=1 HTTP/1.1");
     assert_eq!(request.body, b"{\"n\": 7}");
@@ -195,7 +209,7 @@ async fn every_job_fits_into_a_request() {
     job.tenant = Tenant::parse("käse 7 ").expect("a tenant");
     job.content_type = Some("text/plain\r\nx-evil: 1".to_owned());
     job.body = "".into();
-    assert_eq!(handler.handle(&job).await, Outcome::Done);
+    assert_eq!(handler.handle(&job, permit()).await, Outcome::Done);
     let request = &downstream.requests()[0];
     assert_eq!(
         request.header("x-job-id"),
@@ -228,7 +242,7 @@ async fn an_answer_that_never_comes_is_a_failure() {
     );
     let reason = "no answer within 300ms (dispatch.http.timeout)".to_owned();
     assert_eq!(
-        handler.handle(&job("1")).await,
+        handler.handle(&job("1"), permit()).await,
         Outcome::Retry {
             after: None,
             reason
@@ -243,7 +257,7 @@ async fn interim_answers_without_an_end_are_a_failure() {
         format!("http://{}/", downstream.addr),
         Duration::from_millis(300),
     );
-    let outcome = handler.handle(&job("1")).await;
+    let outcome = handler.handle(&job("1"), permit()).await;
     assert!(
         matches!(outcome, Outcome::Retry { after: None, .. }),
         "{outcome:?}"
@@ -328,7 +342,7 @@ async fn a_request_that_may_have_been_seen_is_not_sent_again() {
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
     // The first connections may not be back in the pool when the next call starts.
     for calls in 1..=1_000 {
-        let outcome = handler.handle(&job("1")).await;
+        let outcome = handler.handle(&job("1"), permit()).await;
         assert_eq!(downstream.requests().len(), calls);
         let reused = downstream
             .requests()
@@ -352,7 +366,7 @@ async fn one_call_is_one_request_whatever_becomes_of_the_connection() {
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
     let mut done = 0;
     for n in 0..CALLS {
-        match handler.handle(&job(&n.to_string())).await {
+        match handler.handle(&job(&n.to_string()), permit()).await {
             Outcome::Done => done += 1,
             Outcome::Retry { .. } => {}
             other => panic!("{other:?}"),
@@ -380,7 +394,7 @@ async fn a_refused_connection_is_a_failure_without_secrets() {
     let Outcome::Retry {
         after: None,
         reason,
-    } = handler.handle(&job("1")).await
+    } = handler.handle(&job("1"), permit()).await
     else {
         panic!("nobody listens");
     };
@@ -408,7 +422,7 @@ async fn the_password_is_sent_and_never_shown() {
         format!("http://joe:s3cr%40t@{}/?key=k3y", downstream.addr),
         LONG,
     );
-    let Outcome::Reject { reason } = handler.handle(&job("1")).await else {
+    let Outcome::Reject { reason } = handler.handle(&job("1"), permit()).await else {
         panic!("a 400 rejects");
     };
     let request = &downstream.requests()[0];
