@@ -1,0 +1,181 @@
+//! The floor: the same queues without Sluicegate, by lapin alone.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use futures_util::StreamExt;
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
+use sluicegate::broker::amqp::Client;
+use sluicegate::config::{Amqp, QueueType, SecretUrl};
+use sluicegate::rules::lanes::Ladder;
+
+const PREFETCH: u16 = 500;
+/// Confirms and acks are awaited in groups, as a careful loop does.
+const GROUP: usize = 50;
+
+/// A connection, the declared queues, and a publishing channel.
+pub struct Bare {
+    connection: Connection,
+    publisher: Channel,
+    client: Client,
+    queue: String,
+}
+
+impl Bare {
+    /// Declares what a worker on `queue` declares.
+    pub async fn connect(url: &str, queue: &str) -> Self {
+        let amqp = Amqp {
+            url: SecretUrl::new(url),
+            queue: queue.to_owned(),
+            queue_type: QueueType::Quorum,
+            prefetch: PREFETCH,
+        };
+        let ladder = Ladder::new(Duration::from_secs(300));
+        let client = Client::connect(&amqp, &ladder).await.expect("queues");
+        let connection = Connection::connect(url, ConnectionProperties::default())
+            .await
+            .expect("RabbitMQ");
+        let publisher = connection.create_channel().await.expect("a channel");
+        let confirms = ConfirmSelectOptions::default();
+        publisher.confirm_select(confirms).await.expect("confirms");
+        Self {
+            connection,
+            publisher,
+            client,
+            queue: queue.to_owned(),
+        }
+    }
+
+    /// Publishes `count` jobs whose body is the time (ns since the epoch), with confirms.
+    pub async fn publish(&self, count: usize, tenant: impl Fn(usize) -> String) {
+        let mut confirms = Vec::with_capacity(GROUP);
+        for n in 0..count {
+            let mut headers = FieldTable::default();
+            headers.insert("x-tenant".into(), AMQPValue::LongString(tenant(n).into()));
+            let properties = BasicProperties::default()
+                .with_delivery_mode(2)
+                .with_message_id(n.to_string().into())
+                .with_headers(headers);
+            confirms.push(
+                self.send(&self.queue, &now_ns().to_be_bytes(), properties)
+                    .await,
+            );
+            if confirms.len() == GROUP || n + 1 == count {
+                for confirm in confirms.drain(..) {
+                    assert!(confirm.await.expect("a confirm").is_ack());
+                }
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        queue: &str,
+        body: &[u8],
+        properties: BasicProperties,
+    ) -> lapin::PublisherConfirm {
+        let options = BasicPublishOptions {
+            mandatory: true,
+            immediate: false,
+        };
+        (self.publisher)
+            .basic_publish("".into(), queue.into(), options, body, properties)
+            .await
+            .expect("a publish")
+    }
+
+    async fn consume(&self) -> (Channel, Consumer) {
+        let channel = self.connection.create_channel().await.expect("a channel");
+        let qos = BasicQosOptions::default();
+        channel.basic_qos(PREFETCH, qos).await.expect("a prefetch");
+        let options = BasicConsumeOptions::default();
+        let consuming = channel.basic_consume(
+            self.queue.as_str().into(),
+            "".into(),
+            options,
+            FieldTable::default(),
+        );
+        let consumer = consuming.await.expect("a consumer");
+        (channel, consumer)
+    }
+
+    /// Consumes and acks, one by one.
+    pub async fn ack_all(&self, count: usize) -> Duration {
+        let begun = Instant::now();
+        let (channel, mut consumer) = self.consume().await;
+        for _ in 0..count {
+            let delivery = consumer
+                .next()
+                .await
+                .expect("a delivery")
+                .expect("a delivery");
+            let ack = BasicAckOptions::default();
+            channel
+                .basic_ack(delivery.delivery_tag, ack)
+                .await
+                .expect("an ack");
+        }
+        let took = begun.elapsed();
+        channel.close(200, "done".into()).await.expect("closed");
+        took
+    }
+
+    /// Consumes, publishes to the longest lane, waits for the confirm, acks; many in flight.
+    pub async fn park_all(&self, count: usize) -> Duration {
+        let lanes = self.client.names().due_lanes();
+        let lane = lanes.last().expect("a lane").to_string();
+        let begun = Instant::now();
+        let (channel, mut consumer) = self.consume().await;
+        let acker = channel.clone();
+        let (sender, mut receiver) =
+            tokio::sync::mpsc::channel::<(lapin::PublisherConfirm, u64)>(1000);
+        let acks = tokio::spawn(async move {
+            for n in 1..=count {
+                let (confirm, tag) = receiver.recv().await.expect("a publish");
+                assert!(confirm.await.expect("a confirm").is_ack());
+                if n % GROUP == 0 || n == count {
+                    let ack = BasicAckOptions { multiple: true };
+                    acker.basic_ack(tag, ack).await.expect("an ack");
+                }
+            }
+        });
+        for _ in 0..count {
+            let delivery = consumer
+                .next()
+                .await
+                .expect("a delivery")
+                .expect("a delivery");
+            let properties = delivery.properties.clone().with_delivery_mode(2);
+            let confirm = self.send(&lane, &delivery.data, properties).await;
+            sender
+                .send((confirm, delivery.delivery_tag))
+                .await
+                .expect("the acks");
+        }
+        acks.await.expect("the acks");
+        let took = begun.elapsed();
+        channel.close(200, "done".into()).await.expect("closed");
+        took
+    }
+
+    /// Waits until the work queue has no ready message.
+    pub async fn until_empty(&self) {
+        let fresh = self.client.names().fresh.clone();
+        while self.client.depth(&fresh).await.expect("a depth") > 0 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        tokio::time::sleep(Duration::from_secs(3)).await;
+    }
+}
+
+/// Now, in nanoseconds since the epoch.
+pub fn now_ns() -> u128 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970")
+        .as_nanos()
+}

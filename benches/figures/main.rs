@@ -1,0 +1,124 @@
+//! The figures of docs/PERFORMANCE.md, on a private RabbitMQ and Redis: `cargo bench --bench figures [flow|park|memory]`.
+//! Each is a ratio to a bare loop on the same queues in the same run, or a count. Nothing here passes or fails.
+
+mod bare;
+#[path = "../../tests/it/servers.rs"]
+#[allow(dead_code, reason = "the tests use all of it")]
+mod servers;
+mod worker;
+
+use std::time::{Duration, Instant};
+
+use bare::Bare;
+use servers::{shared_rabbit, shared_redis, unique};
+use worker::Running;
+
+/// Jobs that nothing denies.
+const FLOW: usize = 40_000;
+/// Jobs of one tenant that may start 50 in a second.
+const BACKLOG: usize = 20_000;
+/// Jobs that wait while the worker's memory is read.
+const WAITING: usize = 100_000;
+/// How long the parked backlog is watched.
+const WATCH: Duration = Duration::from_secs(60);
+
+#[tokio::main]
+async fn main() {
+    let named: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with('-'))
+        .collect();
+    let wanted = |name: &str| named.is_empty() || named.iter().any(|n| n == name);
+    sluicegate::app::install_tls_provider();
+    if wanted("flow") {
+        flow().await;
+    }
+    if wanted("park") {
+        park().await;
+    }
+    if wanted("memory") {
+        memory().await;
+    }
+}
+
+fn rate(jobs: usize, took: Duration) -> f64 {
+    jobs as f64 / took.as_secs_f64()
+}
+
+/// Throughput where nothing is denied, with a handler that does nothing.
+async fn flow() {
+    let queue = unique("flow");
+    let bare = Bare::connect(shared_rabbit().url(), &queue).await;
+    bare.publish(FLOW, |n| format!("tenant-{}", n % 10)).await;
+    let floor = rate(FLOW, bare.ack_all(FLOW).await);
+    bare.publish(FLOW, |n| format!("tenant-{}", n % 10)).await;
+    let begun = Instant::now();
+    let worker = Running::start(&queue, 1_000_000, "1m");
+    worker
+        .until("sluicegate_dispatches_total{outcome=\"done\"}", FLOW as f64)
+        .await;
+    let ours = rate(FLOW, begun.elapsed());
+    let trips = worker.metric("sluicegate_gate_round_trips_total") / FLOW as f64;
+    worker.stop().await;
+    println!(
+        "flow: a bare consumer that only acks {floor:.0}/s; a worker {ours:.0}/s, start included; ratio {:.2}",
+        ours / floor
+    );
+    println!("flow: {trips:.3} round trips to Redis per job");
+}
+
+/// A backlog is parked; beside it a tenant under its limit.
+async fn park() {
+    let queue = unique("park");
+    let bare = Bare::connect(shared_rabbit().url(), &queue).await;
+    bare.publish(BACKLOG, |_| "noisy".to_owned()).await;
+    let floor = rate(BACKLOG, bare.park_all(BACKLOG).await);
+    bare.publish(BACKLOG, |_| "noisy".to_owned()).await;
+    let begun = Instant::now();
+    let worker = Running::start(&queue, 50, "1s");
+    worker.until_parked(BACKLOG).await;
+    let ours = rate(BACKLOG, begun.elapsed());
+    println!(
+        "park: a bare loop {floor:.0}/s; a worker {ours:.0}/s, start included; ratio {:.2}",
+        ours / floor
+    );
+
+    let begun = Instant::now();
+    let mut sent = 0;
+    while begun.elapsed() < WATCH {
+        bare.publish(1, |_| "calm".to_owned()).await;
+        sent += 1;
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let mut calm = worker.latencies("calm");
+    calm.sort();
+    let at = |share: f64| {
+        calm.get((calm.len() as f64 * share) as usize)
+            .or(calm.last())
+    };
+    println!(
+        "park: {sent} jobs of a calm tenant beside it, {} arrived; p50 {:?}, p99 {:?}, from publish to arrival",
+        calm.len(),
+        at(0.5),
+        at(0.99)
+    );
+    let deliveries = worker.deliveries() / (BACKLOG + sent) as f64;
+    let started = worker.metric("sluicegate_dispatches_total{outcome=\"done\"}");
+    println!("park: {deliveries:.2} deliveries per job in {WATCH:?}, {started:.0} jobs started");
+    worker.stop().await;
+}
+
+/// Resident memory of a worker process with many jobs waiting.
+async fn memory() {
+    let queue = unique("memory");
+    let bare = Bare::connect(shared_rabbit().url(), &queue).await;
+    bare.publish(WAITING, |n| format!("tenant-{}", n % 100))
+        .await;
+    let process = worker::Process::start(shared_rabbit().url(), shared_redis().url(), &queue);
+    bare.until_empty().await;
+    println!(
+        "memory: {} kB resident with {WAITING} jobs waiting",
+        process.resident_kb()
+    );
+}

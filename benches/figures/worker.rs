@@ -1,0 +1,156 @@
+//! A worker in this process with a handler that does nothing, and one in a process of its own.
+
+use std::collections::HashMap;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use sluicegate::app::Worker;
+use sluicegate::config::Config;
+use sluicegate::engine::Stop;
+use sluicegate::handler::{Handler, Outcome, Permit};
+use sluicegate::metrics::Metrics;
+use sluicegate::rules::job::Job;
+use tokio::task::JoinHandle;
+
+use crate::bare::now_ns;
+use crate::servers::{shared_rabbit, shared_redis};
+
+type Latencies = Arc<Mutex<HashMap<String, Vec<Duration>>>>;
+
+/// Does nothing; notes how long calm tenants' jobs took from publish to here.
+struct Nothing(Latencies);
+
+impl Handler for Nothing {
+    async fn handle(&self, job: &Job, _: Permit) -> Outcome {
+        if job.tenant.as_str() == "calm"
+            && let Ok(sent) = <[u8; 16]>::try_from(&job.body[..])
+        {
+            let took = now_ns().saturating_sub(u128::from_be_bytes(sent));
+            let took = Duration::from_nanos(u64::try_from(took).unwrap_or(u64::MAX));
+            let mut all = self.0.lock().expect("no panic while it is held");
+            all.entry(job.tenant.to_string()).or_default().push(took);
+        }
+        Outcome::Done
+    }
+}
+
+/// A worker that runs in this process.
+pub struct Running {
+    metrics: Arc<Metrics>,
+    latencies: Latencies,
+    stop: Stop,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    /// Starts one on `queue` of the shared servers.
+    pub fn start(queue: &str, max_requests: u32, window: &str) -> Self {
+        let text = config(
+            shared_rabbit().url(),
+            shared_redis().url(),
+            queue,
+            max_requests,
+            window,
+        );
+        let config = Config::parse("figures", &text, std::iter::empty()).expect("a config");
+        let latencies = Latencies::default();
+        let worker = Worker::new(config, Nothing(Arc::clone(&latencies))).expect("a worker");
+        let (metrics, stop) = (worker.metrics(), Stop::default());
+        let running = worker.run(stop.clone());
+        let task = tokio::spawn(async move { running.await.expect("a worker that starts") });
+        Self {
+            metrics,
+            latencies,
+            stop,
+            task,
+        }
+    }
+
+    /// The value of one series; 0 when there is none.
+    pub fn metric(&self, series: &str) -> f64 {
+        let text = self.metrics.encode();
+        let value = |line: &str| line.strip_prefix(series)?.trim().parse().ok();
+        text.lines().find_map(value).unwrap_or(0.0)
+    }
+
+    /// All deliveries so far.
+    pub fn deliveries(&self) -> f64 {
+        let of = |queue| self.metric(&format!("sluicegate_deliveries_total{{queue=\"{queue}\"}}"));
+        of("fresh") + of("due") + of("recheck")
+    }
+
+    /// Waits until a series has reached `value`.
+    pub async fn until(&self, series: &str, value: f64) {
+        while self.metric(series) < value {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// Waits until `count` fresh jobs were taken, and only as many are in memory as may be held.
+    pub async fn until_parked(&self, count: usize) {
+        self.until("sluicegate_deliveries_total{queue=\"fresh\"}", count as f64)
+            .await;
+        while self.metric("sluicegate_in_memory") > 100.0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    /// How long the jobs of `tenant` took from publish to arrival.
+    pub fn latencies(&self, tenant: &str) -> Vec<Duration> {
+        let all = self.latencies.lock().expect("no panic while it is held");
+        all.get(tenant).cloned().unwrap_or_default()
+    }
+
+    /// Ends it in order.
+    pub async fn stop(self) {
+        self.stop.soft.cancel();
+        self.task.await.expect("a worker that ends");
+    }
+}
+
+/// `sluicegate run`, killed when dropped.
+pub struct Process(Child);
+
+impl Process {
+    /// Starts it; each tenant may start one job a minute.
+    pub fn start(amqp: &str, redis: &str, queue: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("{queue}.yaml"));
+        std::fs::write(&path, config(amqp, redis, queue, 1, "1m")).expect("a config file");
+        let child = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+            .arg("run")
+            .arg("--config")
+            .arg(&path)
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("a process");
+        Self(child)
+    }
+
+    /// Its resident memory.
+    pub fn resident_kb(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()));
+        let status = status.expect("a process that runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
+        number.expect("VmRSS in kB")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn config(amqp: &str, redis: &str, queue: &str, max_requests: u32, window: &str) -> String {
+    format!(
+        "amqp: {{url: \"{amqp}\", queue: \"{queue}\", prefetch: 500}}\n\
+         redis: {{url: \"{redis}\", prefix: \"{queue}\"}}\n\
+         rate-limiter: {{max-requests: {max_requests}, window-size: {window}}}\n\
+         dispatch: {{concurrency: 256, http: {{url: \"http://127.0.0.1:9/\"}}}}\n\
+         admin: {{listen: \"127.0.0.1:0\"}}\n"
+    )
+}
