@@ -1,13 +1,15 @@
 //! Logs, by tracing: lines for people or one JSON object a line, on standard error.
 
+use std::io::IsTerminal;
+
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::config::{Log, LogFormat};
 
-/// Client libraries say at `info` what we say ourselves.
-const QUIET: &str = "lapin=warn,hyper=warn,reqwest=warn,redis=warn";
+/// Client libraries say at `info` what we say ourselves. lapin's warnings hold whole messages with their bodies.
+const QUIET: &str = "lapin=error,hyper=warn,reqwest=warn,redis=warn";
 
 /// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -30,7 +32,10 @@ pub enum TelemetryError {
 pub fn init(log: &Log) -> Result<(), TelemetryError> {
     let filter = EnvFilter::try_new(format!("{QUIET},{}", log.level))
         .map_err(|why| TelemetryError::Filter(log.level.clone(), why.to_string()))?;
-    let lines = fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let lines = fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr);
     let set = match log.format {
         LogFormat::Text => lines.finish().try_init(),
         LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
@@ -64,10 +69,13 @@ mod tests {
         };
         let has = |filter: &str, directive| filter.split(',').any(|d| d == directive);
         let debug = filter("debug");
-        assert!(has(&debug, "debug") && has(&debug, "lapin=warn"), "{debug}");
+        assert!(
+            has(&debug, "debug") && has(&debug, "lapin=error"),
+            "{debug}"
+        );
         let asked = filter("info,lapin=debug");
         assert!(
-            has(&asked, "lapin=debug") && !has(&asked, "lapin=warn"),
+            has(&asked, "lapin=debug") && !has(&asked, "lapin=error"),
             "{asked}"
         );
     }
