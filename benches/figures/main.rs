@@ -3,7 +3,10 @@
 
 mod bare;
 #[path = "../../tests/it/servers.rs"]
-#[allow(dead_code, reason = "the tests use all of it")]
+#[expect(
+    dead_code,
+    reason = "shared with the tests, which also kill, freeze and restart"
+)]
 mod servers;
 mod worker;
 
