@@ -7,18 +7,14 @@
 -- ARGV[2]  for how long, in milliseconds from now
 -- ARGV[3]  what closes it
 --
--- Reply: until when the tenant is closed now, in milliseconds since the epoch.
+-- Reply: until when the downstream has closed the tenant now, in milliseconds since the epoch.
 
 local now = read_clock(ARGV[1])
 local until_ms = now + tonumber(ARGV[2])
-local line = line_load(KEYS[1], now)
-if until_ms <= line.blocked then
-  return line.blocked
+local blocked = tonumber(redis.call('HGET', KEYS[1], 'blocked') or 0)
+if until_ms <= blocked then
+  return blocked
 end
 redis.call('HSET', KEYS[1], 'blocked', int(until_ms), 'by', ARGV[3])
--- The line may have to live longer than the block: its expiry is only ever put off.
-local left = redis.call('PTTL', KEYS[1])
-if left < until_ms - now + KEEP_MS then
-  redis.call('PEXPIRE', KEYS[1], int(until_ms - now + KEEP_MS))
-end
+line_keep(KEYS[1], now, until_ms)
 return until_ms

@@ -1,15 +1,18 @@
 -- The line of waiting jobs: a HASH, the same for every algorithm. The specification is src/rules/line.rs.
 --
--- gen      which line this is; 0: there was none yet
--- front    all places up to this one were claimed or given up
--- issued   the last place that was given out
--- past     a '1' or '0' for each place beyond front, up to the newest claimed one: claimed or not
--- seen     since when (ms) room has been seen unclaimed; 0: it has not
--- room     from when on (ms) the log has room for the first of the line
--- widest   the largest cost in the line
--- blocked  until when (ms) nobody may start, and by what: written by block.lua
+-- gen        which line this is; 0: there was none yet
+-- front      all places up to this one were claimed or given up
+-- issued     the last place that was given out
+-- jobs       jobs that were given places
+-- past       a '1' or '0' for each place beyond front, up to the newest claimed one: claimed or not
+-- seen       since when (ms) room has been seen unclaimed; 0: it has not
+-- room       from when on (ms) the log has room for the first of the line
+-- widest     the largest cost in the line
+-- window     the start (ms) of the newest fixed window that was seen
+-- blocked    until when (ms) nobody may start, and by what: written by block.lua
 -- by
--- window   the start (ms) of the newest fixed window that was seen
+-- paused     until when (ms) an operator lets nobody start: written by change.lua, as
+-- overrides  "NAME=MAX@UNTIL;" for each limit whose max an operator set
 
 -- These four are the constants of the same names in src/rules/line.rs and its reach().
 local AHEAD_MS = 500
@@ -17,24 +20,45 @@ local GRACE_MS = 2000
 local KEEP_MS = 3600000
 local MAX_REACH = 1024
 
+-- What an operator set: { max, until } by the limit's name, without what is over; and the latest until.
+local function overrides_parse(text, now)
+  local overrides, latest = {}, 0
+  for name, max, ends in string.gmatch(text, '([%w-]+)=(%d+)@(%d+);') do
+    if tonumber(ends) > now then
+      overrides[name] = { max = tonumber(max), ends = tonumber(ends) }
+      latest = math.max(latest, tonumber(ends))
+    end
+  end
+  return overrides, latest
+end
+
 local function line_load(key, now)
-  local f = redis.call('HMGET', key, 'gen', 'front', 'issued', 'past', 'seen', 'room', 'widest', 'blocked', 'window')
-  local past = f[4] or ''
-  local seen = tonumber(f[5] or 0)
-  return {
+  local f = redis.call('HMGET', key, 'gen', 'front', 'issued', 'jobs', 'past', 'seen', 'room', 'widest', 'window',
+    'blocked', 'paused', 'overrides')
+  local past = f[5] or ''
+  local seen = tonumber(f[6] or 0)
+  local line = {
     key = key,
     gen = tonumber(f[1] or 0),
     front = tonumber(f[2] or 0),
     issued = tonumber(f[3] or 0),
+    jobs = tonumber(f[4] or 0),
     past = past,
     claimed = #string.gsub(past, '0', ''),
     seen = math.min(seen, now),
-    room = tonumber(f[6] or 0),
-    widest = tonumber(f[7] or 0),
-    blocked = tonumber(f[8] or 0),
+    room = tonumber(f[7] or 0),
+    widest = tonumber(f[8] or 0),
     window = tonumber(f[9] or 0),
+    closed = math.max(tonumber(f[10] or 0), tonumber(f[11] or 0)),
+    paused = tonumber(f[11] or 0),
     changed = seen > now,
   }
+  local latest = 0
+  if f[12] then
+    line.overrides, latest = overrides_parse(f[12], now)
+  end
+  line.kept = math.max(line.closed, latest)
+  return line
 end
 
 -- Units that wait.
@@ -42,29 +66,35 @@ local function line_waiting(line)
   return line.issued - line.front - line.claimed
 end
 
--- Gives out the next `cost` places; the last of them is the job's.
-local function line_issue(line, now, cost)
+-- How many jobs have so many units in the line, going by what all of them cost on average; at least 1.
+local function line_jobs(line, units)
+  return math.max(math.ceil(units * line.jobs / math.max(line.issued, 1)), 1)
+end
+
+-- Gives out the next `units` places; the last of them is the job's.
+local function line_issue(line, now, units)
   if line.gen == 0 then
     line.gen = math.max(now, 1)
   end
   if line_waiting(line) == 0 then
-    line.widest = cost
+    line.widest = units
   else
-    line.widest = math.max(line.widest, cost)
+    line.widest = math.max(line.widest, units)
   end
-  line.issued = line.issued + cost
+  line.jobs = line.jobs + 1
+  line.issued = line.issued + units
   line.changed = true
   return line.issued
 end
 
--- A job of `cost` units at `place` started: a place counts once, and places more than `reach` behind are given up.
-local function line_claim(line, place, cost, reach)
+-- A job of `units` at `place` started: a place counts once, and places more than `reach` behind are given up.
+local function line_claim(line, place, units, reach)
   if place <= line.front then
     return
   end
   local front = math.max(line.front, place - reach)
   local past = string.sub(line.past, front - line.front + 1)
-  local first = math.max(place - cost, front) - front
+  local first = math.max(place - units, front) - front
   local last = place - front
   if #past < first then
     past = past .. string.rep('0', first - #past)
@@ -80,7 +110,7 @@ end
 -- Whoever was waiting is gone: a new line, with nobody in it. `seen` and `room` are set by the start that follows.
 local function line_reset(line, now)
   line.gen = math.max(line.gen + 1, now)
-  line.front, line.issued, line.past, line.claimed = 0, 0, '', 0
+  line.front, line.issued, line.jobs, line.past, line.claimed = 0, 0, 0, '', 0
   line.seen, line.room, line.widest = 0, 0, 0
   line.changed = true
 end
@@ -99,7 +129,14 @@ local function line_save(line, ends)
     return
   end
   redis.call('HSET', line.key, 'gen', int(line.gen), 'front', int(line.front), 'issued', int(line.issued),
-    'past', line.past, 'seen', int(line.seen), 'room', int(line.room), 'widest', int(line.widest),
-    'window', int(line.window))
-  redis.call('PEXPIREAT', line.key, int(math.max(ends, line.blocked) + KEEP_MS))
+    'jobs', int(line.jobs), 'past', line.past, 'seen', int(line.seen), 'room', int(line.room),
+    'widest', int(line.widest), 'window', int(line.window))
+  redis.call('PEXPIREAT', line.key, int(math.max(ends, line.kept) + KEEP_MS))
+end
+
+-- Keeps the hash until `until_ms` and a while longer: its expiry is only ever put off.
+local function line_keep(key, now, until_ms)
+  if redis.call('PTTL', key) < until_ms - now + KEEP_MS then
+    redis.call('PEXPIRE', key, int(until_ms - now + KEEP_MS))
+  end
 end

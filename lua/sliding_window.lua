@@ -1,11 +1,11 @@
--- sliding-window-algo: a ZSET with one entry for each start. The specification is src/rules/window.rs.
+-- sliding-window-algo: a ZSET with one entry for each start, for all sliding limits of a scope. The specification is
+-- src/rules/log/sliding.rs.
 --
 -- Score: when the job started (ms, rounded up). Member: "SEQUENCE:TOTAL:COST", with SEQUENCE the running number of
--- the entry in 16 digits, TOTAL the running total of units (this entry's included) and COST the units. An entry
--- with any other member is another writer's: it counts one unit.
+-- the entry in 16 digits, TOTAL the running total of cost (this entry's included) and COST the cost. An entry with any
+-- other member is another writer's: it costs 1.
 --
--- The offered functions are those of fixed_window.lua. `limit` also has jobs: how many jobs the call decides for.
--- `line` and `limit.index` are not used.
+-- `log` is what all limits share: ranks count from the first entry that any of them counts.
 
 -- Entries that are read or written at once at most. A call for few jobs reads few: each looks at one or two.
 local CHUNK = 64
@@ -18,10 +18,11 @@ local function parse(member)
   end
 end
 
--- Reads the whole window, because of entries that are not ours: the running total of units at each entry.
+-- Reads the whole window, because of entries that are not ours or of gaps: the running total of cost at each entry.
 local function read_mixed(log)
   local entries = redis.call('ZRANGE', log.key, int(log.gone), '-1', 'WITHSCORES')
   local units = 0
+  log.sequence, log.total = 0, 0
   for i = 1, #entries, 2 do
     local sequence, total, cost = parse(entries[i])
     if sequence then
@@ -32,7 +33,7 @@ local function read_mixed(log)
     log.totals[rank] = units
     log.scores[rank] = math.min(math.ceil(tonumber(entries[i + 1])), log.stamp)
   end
-  log.held = units
+  log.cost = units
 end
 
 -- Reads the entries around `rank` of a window of our own.
@@ -50,20 +51,121 @@ local function read_own(log, rank)
   end
 end
 
--- Units up to the entry at `rank`, and when it started.
+-- Cost up to the entry at `rank`, and when it started.
 local function entry(log, rank)
   read_own(log, rank)
   return log.totals[rank], log.scores[rank]
 end
 
--- When the `unit`-th unit of the window (from 1) started: the first entry whose total reaches it.
-local function score_of(log, unit)
-  if unit > log.held then
+-- Entries that are in the future after the clock was stepped back count from now: that wastes at most one window.
+local function pull_back(log, longest)
+  local future = redis.call('ZRANGEBYSCORE', log.key, '(' .. int(log.stamp), '+inf')
+  for i = 1, #future, CHUNK do
+    local args = {}
+    for j = i, math.min(i + CHUNK - 1, #future) do
+      args[#args + 1] = int(log.stamp)
+      args[#args + 1] = future[j]
+    end
+    redis.call('ZADD', log.key, unpack(args))
+  end
+  redis.call('PEXPIREAT', log.key, int(log.stamp + longest))
+end
+
+-- The log at limits.now. Prunes and repairs it when writing; otherwise `gone` is how many dead entries lie in front.
+local function read_log(key, limits)
+  local now, stamp, longest = limits.now, limits.stamp, limits.longest
+  local log = {
+    key = key, stamp = stamp, gone = 0, entries = 0, cost = 0, before = 0, sequence = 0, total = 0,
+    scores = {}, totals = {}, taken = {}, taken_cost = 0, chunk = math.max(1, math.min(limits.jobs, CHUNK)),
+  }
+  local first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
+  if first[1] and tonumber(first[2]) <= now - longest then
+    local dead = int(now - longest)
+    if limits.writing then
+      redis.call('ZREMRANGEBYSCORE', key, '-inf', dead)
+    else
+      log.gone = redis.call('ZCOUNT', key, '-inf', dead)
+    end
+    first = redis.call('ZRANGE', key, int(log.gone), int(log.gone), 'WITHSCORES')
+  end
+  if not first[1] then
+    return log
+  end
+  local last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+  if limits.writing and tonumber(last[2]) > stamp then
+    pull_back(log, longest)
+    first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
+    last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+  end
+  log.entries = redis.call('ZCARD', key) - log.gone
+  local sequence, total, cost = parse(first[1])
+  log.sequence, log.total = parse(last[1])
+  if sequence and log.sequence and log.sequence - sequence + 1 == log.entries then
+    log.before = total - cost
+    log.cost = log.total - log.before
+    log.totals[0], log.scores[0] = cost, math.min(math.ceil(tonumber(first[2])), stamp)
+  else
+    read_mixed(log)
+  end
+  return log
+end
+
+-- Entries that no longer count for the limit at `base`, which is now or later.
+local function dead_entries(limit, base)
+  local log, span = limit.log, limit.span
+  if log.entries == 0 then
+    return 0
+  end
+  local _, first = entry(log, 0)
+  if first + span > base then
+    return 0
+  end
+  local low, high = 0, log.entries
+  if base == limit.now then
+    return high - redis.call('ZCOUNT', log.key, '(' .. int(base - span), '+inf')
+  end
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local _, score = entry(log, middle)
+    if score + span <= base then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  return low
+end
+
+-- Units of the first `entries`.
+local function units_up_to(limit, entries)
+  if limit.calls or entries == 0 then
+    return entries
+  end
+  local units = entry(limit.log, entries - 1)
+  return units
+end
+
+-- Units of all entries, those of this call included.
+local function all_units(limit)
+  local log = limit.log
+  if limit.calls then
+    return log.entries + #log.taken / 2
+  end
+  return log.cost + log.taken_cost
+end
+
+-- When the `unit`-th unit (from 1) started: the first entry up to which there are so many.
+local function score_of(limit, unit)
+  local log = limit.log
+  if unit > (limit.calls and log.entries or log.cost) then
     return log.stamp
   end
-  -- Entries of one unit each give the rank at once; each unit beyond that is one rank of doubt.
-  local low = math.max(0, unit - 1 - (log.held - log.entries))
-  local high = math.min(unit, log.entries) - 1
+  local low, high = unit - 1, unit - 1
+  if not limit.calls then
+    -- Entries of one unit each give the rank at once; each unit beyond that is one rank of doubt.
+    low = math.max(0, unit - 1 - (log.cost - log.entries))
+    high = math.min(unit, log.entries) - 1
+  end
   while low < high do
     local middle = math.floor((low + high) / 2)
     if entry(log, middle) < unit then
@@ -76,118 +178,65 @@ local function score_of(log, unit)
   return score
 end
 
--- Entries that are in the future after the clock was stepped back count from now: that wastes at most one window.
-local function pull_back(log)
-  local future = redis.call('ZRANGEBYSCORE', log.key, '(' .. int(log.stamp), '+inf')
-  for i = 1, #future, CHUNK do
-    local args = {}
-    for j = i, math.min(i + CHUNK - 1, #future) do
-      args[#args + 1] = int(log.stamp)
-      args[#args + 1] = future[j]
+ALGORITHMS['sliding-window-algo'] = {
+  shared = true,
+
+  load = function(limit, limits)
+    if not limits.log then
+      limits.log = read_log(KEYS[limit.key], limits)
+      limit.owner = true
     end
-    redis.call('ZADD', log.key, unpack(args))
-  end
-  redis.call('PEXPIREAT', log.key, int(log.stamp + log.span))
-end
+    limit.log = limits.log
+    limit.dead = units_up_to(limit, dead_entries(limit, limits.now))
+    return true
+  end,
 
--- The log at `now`. Prunes and repairs it when `writing`; otherwise `gone` is how many dead entries lie in front.
-local function log_load(line, limit, now, stamp, writing)
-  local log = {
-    key = KEYS[2], span = limit.window + limit.guard, now = now, stamp = stamp, max = limit.max, remembered = 0,
-    gone = 0, entries = 0, held = 0, before = 0, sequence = 0, total = 0, scores = {}, totals = {}, taken = {},
-    count = 0, chunk = math.max(1, math.min(limit.jobs, CHUNK)),
-  }
-  local dead = int(now - log.span)
-  local first = redis.call('ZRANGE', log.key, '0', '0', 'WITHSCORES')
-  if first[1] and tonumber(first[2]) <= now - log.span then
-    if writing then
-      redis.call('ZREMRANGEBYSCORE', log.key, '-inf', dead)
-    else
-      log.gone = redis.call('ZCOUNT', log.key, '-inf', dead)
+  count = function(limit)
+    return all_units(limit) - limit.dead
+  end,
+
+  nth = function(limit, base, k)
+    local log, max, span = limit.log, limit.max, limit.span
+    local all, dead = all_units(limit), limit.dead
+    if base >= log.stamp + span then
+      dead = all
+    elseif base > limit.now then
+      dead = units_up_to(limit, dead_entries(limit, base))
     end
-    first = redis.call('ZRANGE', log.key, int(log.gone), int(log.gone), 'WITHSCORES')
-  end
-  if not first[1] then
-    return log
-  end
-  local last = redis.call('ZRANGE', log.key, '-1', '-1', 'WITHSCORES')
-  if writing and tonumber(last[2]) > stamp then
-    pull_back(log)
-    first = redis.call('ZRANGE', log.key, '0', '0', 'WITHSCORES')
-    last = redis.call('ZRANGE', log.key, '-1', '-1', 'WITHSCORES')
-  end
-  log.entries = redis.call('ZCARD', log.key) - log.gone
-  local sequence, total, cost = parse(first[1])
-  log.sequence, log.total = parse(last[1])
-  if sequence and log.sequence and log.sequence - sequence + 1 == log.entries then
-    log.before = total - cost
-    log.held = log.total - log.before
-    log.totals[0], log.scores[0] = cost, math.min(math.ceil(tonumber(first[2])), stamp)
-  else
-    log.sequence, log.total = 0, 0
-    read_mixed(log)
-  end
-  log.count = log.held
-  return log
-end
-
-local function log_free(log)
-  return math.max(log.max - log.count, 0)
-end
-
--- Units that no longer count at `base`, which is now or later.
-local function dead_at(log, base)
-  if base == log.now or log.entries == 0 then
-    return 0
-  end
-  if base >= log.stamp + log.span then
-    return log.count
-  end
-  local low, high = 0, log.entries
-  while low < high do
-    local middle = math.floor((low + high) / 2)
-    local _, score = entry(log, middle)
-    if score + log.span <= base then
-      low = middle + 1
-    else
-      high = middle
+    -- Of more than `max` (the limit was lowered) only the last `max` stand in the way.
+    local used = math.min(all - dead, max)
+    local free = max - used
+    local turn = (k - 1) % max
+    local laps = (k - 1 - turn) / max
+    if turn < free then
+      return base + laps * span
     end
-  end
-  if low == 0 then
-    return 0
-  end
-  local units = entry(log, low - 1)
-  return units
-end
+    return score_of(limit, all - used + turn - free + 1) + span + laps * span
+  end,
 
-local function log_nth(log, base, k)
-  -- Of more than `max` (the limit was lowered) only the last `max` stand in the way.
-  local used = math.min(log.count - dead_at(log, base), log.max)
-  local free = log.max - used
-  local turn = (k - 1) % log.max
-  local laps = (k - 1 - turn) / log.max
-  if turn < free then
-    return base + laps * log.span
-  end
-  return score_of(log, log.count - used + turn - free + 1) + log.span + laps * log.span
-end
+  take = function(limit, _, cost)
+    if not limit.owner then
+      return nil
+    end
+    local log = limit.log
+    log.sequence = log.sequence + 1
+    log.total = log.total + cost
+    log.taken_cost = log.taken_cost + cost
+    log.taken[#log.taken + 1] = int(log.stamp)
+    log.taken[#log.taken + 1] = string.format('%016.0f:%.0f:%.0f', log.sequence, log.total, cost)
+    return log.sequence
+  end,
 
-local function log_take(log, cost)
-  log.sequence = log.sequence + 1
-  log.total = log.total + cost
-  log.count = log.count + cost
-  log.taken[#log.taken + 1] = int(log.stamp)
-  log.taken[#log.taken + 1] = string.format('%016.0f:%.0f:%.0f', log.sequence, log.total, cost)
-end
-
-local function log_save(log)
-  if #log.taken == 0 then
-    return
-  end
-  -- One ZADD; more only where unpack would overflow Lua's stack.
-  local most = 4000
-  for i = 1, #log.taken, most do
-    redis.call('ZADD', log.key, unpack(log.taken, i, math.min(i + most - 1, #log.taken)))
-  end
-  redis.call('PEXPIREAT', log.key, int(log.stamp + log.span))
-end
+  save = function(limit, limits)
+    local log = limit.log
+    if not limit.owner or #log.taken == 0 then
+      return
+    end
+    -- One ZADD; more only where unpack would overflow Lua's stack.
+    local most = 4000
+    for i = 1, #log.taken, most do
+      redis.call('ZADD', log.key, unpack(log.taken, i, math.min(i + most - 1, #log.taken)))
+    end
+    redis.call('PEXPIREAT', log.key, int(log.stamp + limits.longest))
+  end,
+}

@@ -95,9 +95,8 @@ impl<H: Handler> Worker<H> {
     /// [`AppError`] when the configuration can't be used.
     pub fn new(config: Config, handler: H) -> Result<Self, AppError> {
         install_tls_provider();
-        let limit = config.rate_limiter.limit.clone();
-        let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix, limit)
-            .map_err(AppError::Redis)?;
+        let gate =
+            RedisGate::connect(&config.redis.url, &config.redis.prefix).map_err(AppError::Redis)?;
         Ok(Self {
             config,
             handler: Arc::new(handler),
@@ -122,13 +121,19 @@ impl<H: Handler> Worker<H> {
             metrics,
             gate,
         } = self;
-        let limit = &config.rate_limiter.limit;
+        for limit in config.rate_limiter.policy.default_limits().iter() {
+            info!(
+                limit = limit.name(),
+                algorithm = limit.algorithm().name(),
+                max_requests = limit.max(),
+                window_ms = limit.window_ms(),
+                guard_ms = limit.guard_ms(),
+                burst = limit.burst(),
+                unit = limit.unit().name(),
+                "enforcing",
+            );
+        }
         info!(
-            limit = limit.name(),
-            algorithm = limit.algorithm().name(),
-            max_requests = limit.max(),
-            window_ms = limit.window_ms(),
-            guard_ms = limit.guard_ms(),
             queue = config.amqp.queue,
             rabbitmq = %config.amqp.url,
             redis = %config.redis.url,
@@ -159,8 +164,8 @@ impl<H: Handler> Worker<H> {
 fn settings(config: &Config) -> Settings {
     let ladder = Ladder::new(config.delay.max_delay);
     Settings {
-        limit: config.rate_limiter.limit.clone(),
-        tenant_field: config.job.tenant.clone(),
+        policy: config.rate_limiter.policy.clone(),
+        fields: config.job.clone(),
         concurrency: config.dispatch.concurrency,
         prefetch: usize::from(config.amqp.prefetch),
         hold: config.delay.hold,

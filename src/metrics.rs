@@ -314,7 +314,10 @@ mod tests {
     fn what_was_counted_is_shown() {
         let metrics = Metrics::new();
         metrics.delivered(Source::Due);
-        metrics.decided(&Answer::Start { count: 1 });
+        metrics.decided(&Answer::Start {
+            count: 1,
+            sequence: 0,
+        });
         metrics.gate_answered(Duration::from_millis(2), false);
         metrics.set_up("redis", true);
         metrics.set_up("redis", false);

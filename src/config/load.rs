@@ -10,9 +10,10 @@ use super::file::{self, Entry, MAX_FILE, Raw};
 use super::secret::SecretUrl;
 use super::value::{self, Wrong, show};
 use super::{
-    Admin, Amqp, Config, DEFAULT_FILE, Delay, Dispatch, Http, JobFields, Log, RateLimiter, Redis,
-    Retry, env, keys,
+    Admin, Amqp, Config, CostField, DEFAULT_FILE, Delay, Dispatch, Fields, Http, Log, RateLimiter,
+    Redis, Retry, env, keys,
 };
+use crate::rules::headers;
 use crate::rules::limit::{Limit, LimitError, MAX_REQUESTS, MAX_WINDOW, MIN_WINDOW};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -117,7 +118,10 @@ impl Values {
         Some(Config {
             amqp: amqp?,
             redis: redis?,
-            job: JobFields { tenant: tenant? },
+            job: Fields {
+                tenant: tenant?,
+                cost: CostField::Header(headers::COST.to_owned()),
+            },
             rate_limiter: rate_limiter?,
             dispatch: dispatch?,
             delay: delay?,
@@ -176,7 +180,7 @@ impl Values {
         let window = window?;
         match Limit::new("default", algorithm?, max?, window, guard?) {
             Ok(limit) => Some(RateLimiter {
-                limit,
+                policy: limit.into(),
                 max_penalty: max_penalty?,
             }),
             // The guard that was set is to blame; with the default guard it is the window.

@@ -16,8 +16,8 @@ pub use error::{ConfigErrors, Origin, Problem};
 pub use keys::{KEYS, Key, env_name};
 pub use secret::SecretUrl;
 
-pub use crate::rules::job::TenantField;
-use crate::rules::limit::Limit;
+pub use crate::rules::job::{CostField, Fields, TenantField};
+use crate::rules::policy::Policy;
 
 /// The file that is read when none is named.
 pub const DEFAULT_FILE: &str = "sluicegate.yaml";
@@ -30,7 +30,7 @@ pub struct Config {
     /// Redis.
     pub redis: Redis,
     /// Where a job's fields stand.
-    pub job: JobFields,
+    pub job: Fields,
     /// The limit.
     pub rate_limiter: RateLimiter,
     /// How jobs run.
@@ -86,18 +86,11 @@ pub struct Redis {
     pub prefix: String,
 }
 
-/// `job`
-#[derive(Debug, Clone, PartialEq)]
-pub struct JobFields {
-    /// `job.tenant`
-    pub tenant: TenantField,
-}
-
 /// `rate-limiter`
 #[derive(Debug, Clone, PartialEq)]
 pub struct RateLimiter {
-    /// What every tenant may do.
-    pub limit: Limit,
+    /// What each tenant may do.
+    pub policy: Policy,
     /// `rate-limiter.max-penalty`: the longest that a downstream's answer can close a tenant.
     pub max_penalty: Duration,
 }

@@ -41,7 +41,7 @@ impl fmt::Display for Config {
         writeln!(f, "  prefix: {:?}", redis.prefix)?;
         writeln!(f, "job:")?;
         writeln!(f, "  tenant: {:?}", job.tenant.to_string())?;
-        let limit = &rate_limiter.limit;
+        let limit = &rate_limiter.policy.default_limits()[0];
         writeln!(f, "rate-limiter:")?;
         writeln!(f, "  use-algo: {}", limit.algorithm().name())?;
         writeln!(f, "  window-size: {}", millis(limit.window_ms()))?;

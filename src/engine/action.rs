@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use crate::broker::{Outgoing, Tag};
 use crate::gate::TenantAsk;
-use crate::rules::job::{Job, TenantField};
+use crate::rules::job::{Fields, Job};
 use crate::rules::lanes::{Ladder, QueueNames};
-use crate::rules::limit::Limit;
+use crate::rules::policy::Policy;
 use crate::rules::retry::RetryPolicy;
 use crate::rules::tenant::Tenant;
 
@@ -14,9 +14,9 @@ use crate::rules::tenant::Tenant;
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// What each tenant may do.
-    pub limit: Limit,
-    /// Where a job's tenant stands.
-    pub tenant_field: TenantField,
+    pub policy: Policy,
+    /// Where a message says what a job needs.
+    pub fields: Fields,
     /// Jobs that run at once.
     pub concurrency: usize,
     /// Unacked deliveries of each of the main consumers.

@@ -24,7 +24,7 @@ use crate::broker::{Broker, Event, PublishError};
 use crate::engine::action::{Action, Key};
 use crate::engine::outage::Outage;
 use crate::engine::scheduler::Scheduler;
-use crate::gate::{Gate, GateError, TenantReply};
+use crate::gate::{Gate, GateError, Replies};
 use crate::handler::{Handler, Outcome, Permit};
 use crate::metrics::Metrics;
 use crate::rules::job::Job;
@@ -59,7 +59,7 @@ pub struct Engine<B, G, H> {
 
 /// What comes back from a task.
 enum Report {
-    Answered(Result<Vec<TenantReply>, GateError>),
+    Answered(Result<Replies, GateError>),
     Blocked(Key, Result<(), GateError>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
     Finished(Key, Outcome, Duration),

@@ -31,6 +31,7 @@ use crate::metrics::Metrics;
 use crate::rules::headers::{self, Headers};
 use crate::rules::job::{self, Claims};
 use crate::rules::lanes::Kind;
+use crate::rules::limit::Limits;
 use crate::rules::retry::Reconnect;
 use crate::rules::tenant::Tenant;
 
@@ -73,7 +74,7 @@ struct Entry {
 #[derive(Debug)]
 struct Round {
     asked_at: Duration,
-    tenants: Vec<(Tenant, Vec<Key>)>,
+    tenants: Vec<(Tenant, Limits, Vec<Key>)>,
 }
 
 /// The worker's memory, and what to do with it.
@@ -197,8 +198,8 @@ impl Scheduler {
                 message = message.with_id_if_missing(&Ulid::new().to_string());
             }
             let returned = delivery.source != Source::Fresh;
-            let (field, max_cost) = (&self.settings.tenant_field, self.settings.limit.max());
-            match job::read(&message, returned, field, max_cost) {
+            let Settings { fields, policy, .. } = &self.settings;
+            match job::read(&message, returned, fields, policy) {
                 Ok(claims) => {
                     let phase = Phase::Ready;
                     self.entries.insert(

@@ -1,6 +1,6 @@
 //! The names of a tenant's keys. Every key that a script touches is passed to it.
 
-use crate::rules::limit::{Algorithm, Limit};
+use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit};
 use crate::rules::tenant::Tenant;
 
 /// How keys are named: `PREFIX:TENANT…`, with the tenant encoded so that no id can name another's key.
@@ -15,7 +15,25 @@ pub struct Keys {
 pub struct CallKeys {
     /// All of them, the line first.
     pub names: Vec<String>,
-    /// Which fixed window the second one belongs to; 0 for the sliding window.
+    /// Where each limit's keys are.
+    pub limits: Vec<Place>,
+}
+
+impl CallKeys {
+    /// The key of the sliding log among them, when one of `limits` has it.
+    pub fn sliding(&self, limits: &[Limit]) -> Option<&str> {
+        let mut places = limits.iter().zip(&self.limits);
+        let (_, place) = places.find(|(l, _)| l.algorithm() == Algorithm::SlidingWindow)?;
+        Some(self.names.get(place.first - 1)?)
+    }
+}
+
+/// Where a limit's keys are among those of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    /// The first of them, counted from 1 as Lua does.
+    pub first: usize,
+    /// Which fixed window it belongs to; 0 for the other algorithms.
     pub index: u64,
 }
 
@@ -41,24 +59,43 @@ impl Keys {
         format!("{}:line", self.log(tenant))
     }
 
-    /// The line and the log. `now_ms` is the best guess of Redis's clock: a guess that is late by up to a
-    /// window names the right key.
-    pub fn call(&self, tenant: &Tenant, limit: &Limit, now_ms: u64) -> CallKeys {
+    /// The line, and what the limits need. `now_ms` is the best guess of Redis's clock: a guess that is late by up to
+    /// a window names the right key.
+    pub fn call(&self, tenant: &Tenant, limits: &[Limit], now_ms: u64) -> CallKeys {
         let log = self.log(tenant);
-        let line = self.line(tenant);
-        match limit.algorithm() {
-            Algorithm::SlidingWindow => CallKeys {
-                names: vec![line, log],
+        let mut names = vec![self.line(tenant)];
+        let mut sliding = None;
+        let mut places = Vec::with_capacity(limits.len());
+        for limit in limits {
+            let mut place = Place {
+                first: names.len() + 1,
                 index: 0,
-            },
-            Algorithm::FixedWindow => {
-                let index = now_ms / limit.window_ms();
-                let window = |index: u64| format!("{log}:{index}");
-                CallKeys {
-                    names: vec![line, window(index), window(index + 1)],
-                    index,
+            };
+            match limit.algorithm() {
+                Algorithm::SlidingWindow => {
+                    place.first = *sliding.get_or_insert(place.first);
+                    if place.first > names.len() {
+                        names.push(log.clone());
+                    }
                 }
+                Algorithm::FixedWindow => {
+                    place.index = now_ms / limit.span();
+                    let windows = match limit.name() {
+                        DEFAULT_LIMIT => log.clone(),
+                        name => format!("{log}:{name}"),
+                    };
+                    names.push(format!("{windows}:{}", place.index));
+                    names.push(format!("{windows}:{}", place.index + 1));
+                }
+                Algorithm::SlidingCounter => names.push(format!("{log}:{}:counter", limit.name())),
+                Algorithm::TokenBucket => names.push(format!("{log}:{}:token", limit.name())),
+                Algorithm::LeakyBucket => names.push(format!("{log}:{}:leaky", limit.name())),
             }
+            places.push(place);
+        }
+        CallKeys {
+            names,
+            limits: places,
         }
     }
 
@@ -91,7 +128,7 @@ mod tests {
             (Ok(limit), Ok(tenant)) => {
                 let keys = Keys::new("rlaas:rate_limit");
                 let keys = if cluster { keys.in_cluster() } else { keys };
-                keys.call(&tenant, &limit, 120_000).names
+                keys.call(&tenant, &[limit], 120_000).names
             }
             other => panic!("{other:?}"),
         }

@@ -1,6 +1,7 @@
 //! The gate: one atomic decision for each job, one round trip for a whole batch.
 
 pub mod keys;
+mod link;
 pub mod memory;
 pub mod redis;
 mod refusal;
@@ -10,7 +11,10 @@ pub mod scripts;
 use std::future::Future;
 use std::time::Duration;
 
-pub use crate::rules::decision::{Answer, Ask, Inspection, TenantAsk, TenantReply, Ticket};
+pub use crate::rules::decision::{
+    Answer, Ask, Change, Inspection, TenantAsk, TenantReply, Ticket, Usage,
+};
+use crate::rules::limit::Limits;
 use crate::rules::tenant::Tenant;
 
 /// Why the gate gave no answer. Nothing may be dispatched on an error; what was asked may or may not have
@@ -25,13 +29,14 @@ pub enum GateError {
     Refused(String),
 }
 
+/// One reply for each [`TenantAsk`].
+pub type Replies = Vec<Result<TenantReply, GateError>>;
+
 /// A store that decides atomically. The Redis scripts and the in-memory model pass one conformance suite.
 pub trait Gate: Send + Sync + 'static {
-    /// Decides for all jobs of all tenants in one round trip; replies in the order of `batch`.
-    fn ask(
-        &self,
-        batch: &[TenantAsk],
-    ) -> impl Future<Output = Result<Vec<TenantReply>, GateError>> + Send;
+    /// Decides for all jobs of all tenants in one round trip; replies in the order of `batch`. A tenant whose own
+    /// state can't be used gets an error of its own; the outer one is for all.
+    fn ask(&self, batch: &[TenantAsk]) -> impl Future<Output = Result<Replies, GateError>> + Send;
 
     /// Closes `tenant` for `duration` from now, for all workers; never shortens what is in force.
     /// `by` says what closed it, for [`Inspection::blocked_by`].
@@ -42,9 +47,18 @@ pub trait Gate: Send + Sync + 'static {
         by: &str,
     ) -> impl Future<Output = Result<(), GateError>> + Send;
 
-    /// The state of `tenant`, without changing it.
+    /// Does what an operator asks for `tenant`, for all workers from their next decision on. Returns until when it
+    /// is in force, in milliseconds since the epoch; 0 where it has no end.
+    fn change(
+        &self,
+        tenant: &Tenant,
+        change: &Change,
+    ) -> impl Future<Output = Result<u64, GateError>> + Send;
+
+    /// The state of `tenant`, whose `limits` are in force, without changing it.
     fn inspect(
         &self,
         tenant: &Tenant,
+        limits: &Limits,
     ) -> impl Future<Output = Result<Inspection, GateError>> + Send;
 }

@@ -4,7 +4,6 @@ use ::redis::{RedisError, ServerError, Value};
 
 use crate::config::SecretUrl;
 use crate::gate::GateError;
-use crate::rules::limit::Algorithm;
 
 /// The connection failed before there was an answer.
 pub fn broken(error: &RedisError, url: &SecretUrl) -> GateError {
@@ -48,19 +47,20 @@ pub fn is_wrong_type(error: &ServerError) -> bool {
     error.code() == wrong || error.details().is_some_and(|text| text.contains(wrong))
 }
 
-/// Which of `names` (the line, then logs) is in the way, after `TYPE` of each.
-pub fn wrong_type(names: &[String], types: &[Value], algorithm: &Algorithm) -> GateError {
-    let log = match algorithm {
-        Algorithm::FixedWindow => "string",
-        Algorithm::SlidingWindow => "zset",
-    };
+/// Which of `names` (the line, then what the limits need, with the log of the `sliding` windows) is in the way,
+/// after `TYPE` of each.
+pub fn wrong_type(names: &[String], types: &[Value], sliding: Option<&str>) -> GateError {
     let found = names
         .iter()
         .zip(types)
         .enumerate()
         .find_map(|(index, (name, kind))| {
             let kind: String = ::redis::from_redis_value_ref(kind).ok()?;
-            let wanted = if index == 0 { "hash" } else { log };
+            let wanted = match index {
+                0 => "hash",
+                _ if sliding == Some(name) => "zset",
+                _ => "string",
+            };
             (kind != wanted && kind != "none")
                 .then(|| format!("the key {name} holds a {kind}, not a {wanted}"))
         });

@@ -2,10 +2,28 @@
 
 use ::redis::Value;
 
-use crate::gate::{Answer, GateError, Inspection, TenantAsk, TenantReply, Ticket};
+use crate::gate::keys::Place;
+use crate::gate::{Answer, Change, GateError, Inspection, TenantAsk, TenantReply, Ticket, Usage};
+use crate::rules::limit::Limit;
 
-/// The arguments before those of [`acquire_arguments`]: clock, max, window, guard, index.
-pub const FIXED_ARGUMENTS: usize = 5;
+/// The limits as `lua/limits.lua` reads them.
+pub fn limit_arguments(limits: &[Limit], places: &[Place]) -> Vec<String> {
+    let mut arguments = vec![limits.len().to_string()];
+    for (limit, place) in limits.iter().zip(places) {
+        arguments.extend([
+            limit.name().to_owned(),
+            limit.algorithm().name().to_owned(),
+            limit.max().to_string(),
+            limit.span().to_string(),
+            limit.guard_ms().to_string(),
+            limit.burst().to_string(),
+            limit.unit().name().to_owned(),
+            place.first.to_string(),
+            place.index.to_string(),
+        ]);
+    }
+    arguments
+}
 
 /// The budget, then generation, place and cost of each job.
 pub fn acquire_arguments(ask: &TenantAsk) -> Vec<String> {
@@ -20,17 +38,36 @@ pub fn acquire_arguments(ask: &TenantAsk) -> Vec<String> {
     arguments
 }
 
-/// The store's clock, which stands second in the replies of `acquire` and `inspect`.
-pub fn clock(reply: &Value) -> Option<u64> {
-    match reply {
-        Value::Array(values) => values.get(1).and_then(number),
-        _ => None,
-    }
+/// What `change` is told.
+pub fn change_arguments(change: &Change) -> [String; 4] {
+    let (what, duration, name, max) = match change {
+        Change::Pause { duration_ms } => ("pause", *duration_ms, "", 0),
+        Change::Resume => ("resume", 0, "", 0),
+        Change::Limit {
+            name,
+            max,
+            duration_ms,
+        } => ("limit", *duration_ms, name.as_str(), *max),
+        Change::Unlimit { name } => ("unlimit", 0, name.as_str(), 0),
+        Change::Reset => ("reset", 0, "", 0),
+    };
+    [
+        what.to_owned(),
+        duration.to_string(),
+        name.to_owned(),
+        max.to_string(),
+    ]
 }
 
-/// The script's window is not among the keys it got; it changed nothing.
-pub fn outside(reply: &Value) -> bool {
-    matches!(reply, Value::Array(values) if values.first() == Some(&Value::Int(0)))
+/// What the replies of `acquire` and `inspect` begin with: whether it was decided, and the store's clock.
+pub fn head(reply: &Value) -> Option<(bool, u64)> {
+    let Value::Array(values) = reply else {
+        return None;
+    };
+    // `inspect` begins with a text.
+    let mut numbers = values.iter().skip_while(|v| !matches!(v, Value::Int(_)));
+    let decided = number(numbers.next()?)?;
+    Some((decided == 1, number(numbers.next()?)?))
 }
 
 /// The reply of `acquire` for `jobs` jobs.
@@ -43,7 +80,7 @@ pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
         let [1, now_ms, blocked_until_ms, rest @ ..] = numbers.as_slice() else {
             return None;
         };
-        let (chunks, []) = rest.as_chunks::<5>() else {
+        let (chunks, []) = rest.as_chunks::<6>() else {
             return None;
         };
         let answers: Vec<Answer> = chunks.iter().map(answer).collect::<Option<_>>()?;
@@ -56,52 +93,64 @@ pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
     decode().ok_or_else(|| unreadable("acquire"))
 }
 
-fn answer(&[decision, count, ttl_ms, generation, place]: &[u64; 5]) -> Option<Answer> {
+fn answer(&[decision, limit, count, ttl_ms, generation, place]: &[u64; 6]) -> Option<Answer> {
     match decision {
         0 => Some(Answer::Wait {
+            limit: usize::try_from(limit).ok()?,
             count,
             ttl_ms,
             ticket: Ticket { generation, place },
         }),
-        1 => Some(Answer::Start { count }),
+        1 => Some(Answer::Start {
+            count,
+            sequence: place,
+        }),
         2 => Some(Answer::Capacity { count }),
         _ => None,
     }
 }
 
-/// The reply of `inspect`, the only one of `replies`.
-pub fn inspected(replies: &[Value]) -> Result<Inspection, GateError> {
+/// The reply of `inspect` for so many limits.
+pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> {
     let decode = || {
-        let [Value::Array(values)] = replies else {
+        let Value::Array(values) = reply else {
             return None;
         };
-        let (by, numbers) = values.split_last()?;
+        let (by, numbers) = values.split_first()?;
         let numbers: Vec<u64> = numbers.iter().map(number).collect::<Option<_>>()?;
-        let [
-            1,
-            now_ms,
-            count,
-            free,
-            next_ms,
-            waiting,
-            line_end_ms,
-            blocked_until_ms,
-        ] = numbers[..]
+        let [1, now_ms, waiting, line_end_ms, blocked_until_ms, rest @ ..] = numbers.as_slice()
         else {
             return None;
         };
-        Some(Inspection {
-            now_ms,
-            count,
-            free,
-            next_ms,
-            waiting,
-            line_end_ms,
-            blocked_until_ms,
+        let (chunks, []) = rest.as_chunks::<5>() else {
+            return None;
+        };
+        let usage: Vec<Usage> = chunks.iter().map(usage).collect::<Option<_>>()?;
+        (usage.len() == limits).then_some(Inspection {
+            now_ms: *now_ms,
+            limits: usage,
+            waiting: *waiting,
+            line_end_ms: *line_end_ms,
+            blocked_until_ms: *blocked_until_ms,
             blocked_by: ::redis::from_redis_value_ref(by).ok()?,
         })
     };
     decode().ok_or_else(|| unreadable("inspect"))
+}
+
+fn usage(&[max, override_until_ms, count, free, next_ms]: &[u64; 5]) -> Option<Usage> {
+    Some(Usage {
+        max: u32::try_from(max).ok()?,
+        override_until_ms,
+        count,
+        free,
+        next_ms,
+    })
+}
+
+/// The reply of `change`.
+pub fn changed(reply: &Value) -> Result<u64, GateError> {
+    number(reply).ok_or_else(|| unreadable("change"))
 }
 
 fn number(value: &Value) -> Option<u64> {

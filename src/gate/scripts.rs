@@ -1,8 +1,8 @@
-//! The Lua scripts, put together from the files in `lua/` at compile time and called by their SHA.
+//! The Lua scripts, put together from the files in `lua/` and called by their SHA.
 
-use std::sync::LazyLock;
+use std::sync::{LazyLock, OnceLock};
 
-use crate::rules::limit::Algorithm;
+use crate::rules::limit::{Algorithm, Limit};
 
 /// One script as Redis gets it.
 #[derive(Debug)]
@@ -10,68 +10,94 @@ pub struct Script {
     /// The name of its entry file without `.lua`, for messages.
     pub name: &'static str,
     /// The whole text.
-    pub source: &'static str,
+    pub source: String,
     /// Its SHA-1 in hex, the name under which Redis caches it.
     pub sha: String,
 }
 
 impl Script {
-    fn new(name: &'static str, source: &'static str) -> Self {
-        let sha = ::redis::Script::new(source).get_hash().to_owned();
+    fn new(name: &'static str, parts: &[&str]) -> Self {
+        let source = parts.join("\n");
+        let sha = ::redis::Script::new(&source).get_hash().to_owned();
         Self { name, source, sha }
     }
 }
 
-/// The text of a script: the shared parts, an algorithm, and the entry file.
-macro_rules! source {
-    ($($file:literal),+) => {
-        concat!($(include_str!(concat!("../../lua/", $file, ".lua")), "\n"),+)
+macro_rules! lua {
+    ($file:literal) => {
+        include_str!(concat!("../../lua/", $file, ".lua"))
     };
 }
 
-/// Decides for the jobs of one tenant.
-pub fn acquire(algorithm: Algorithm) -> &'static Script {
-    static FIXED: LazyLock<Script> = LazyLock::new(|| {
-        Script::new(
-            "acquire",
-            source!("clock", "line", "fixed_window", "acquire"),
-        )
-    });
-    static SLIDING: LazyLock<Script> = LazyLock::new(|| {
-        Script::new(
-            "acquire",
-            source!("clock", "line", "sliding_window", "acquire"),
-        )
-    });
+const ALGORITHMS: [&str; 4] = [
+    lua!("fixed_window"),
+    lua!("sliding_window"),
+    lua!("sliding_counter"),
+    lua!("bucket"),
+];
+
+/// Which of [`ALGORITHMS`] counts so.
+fn file(algorithm: Algorithm) -> usize {
     match algorithm {
-        Algorithm::FixedWindow => &FIXED,
-        Algorithm::SlidingWindow => &SLIDING,
+        Algorithm::FixedWindow => 0,
+        Algorithm::SlidingWindow => 1,
+        Algorithm::SlidingCounter => 2,
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => 3,
     }
 }
 
-/// Shows the state of one tenant.
-pub fn inspect(algorithm: Algorithm) -> &'static Script {
-    static FIXED: LazyLock<Script> = LazyLock::new(|| {
-        Script::new(
-            "inspect",
-            source!("clock", "line", "fixed_window", "inspect"),
-        )
-    });
-    static SLIDING: LazyLock<Script> = LazyLock::new(|| {
-        Script::new(
-            "inspect",
-            source!("clock", "line", "sliding_window", "inspect"),
-        )
-    });
-    match algorithm {
-        Algorithm::FixedWindow => &FIXED,
-        Algorithm::SlidingWindow => &SLIDING,
+/// A script for each set of algorithms: what a call does not need costs it nothing.
+struct Family {
+    name: &'static str,
+    entry: &'static str,
+    members: [OnceLock<Script>; 1 << ALGORITHMS.len()],
+}
+
+impl Family {
+    const fn new(name: &'static str, entry: &'static str) -> Self {
+        Self {
+            name,
+            entry,
+            members: [const { OnceLock::new() }; 1 << ALGORITHMS.len()],
+        }
     }
+
+    fn member(&self, limits: &[Limit]) -> &Script {
+        let used = limits
+            .iter()
+            .fold(0, |used, limit| used | 1 << file(limit.algorithm()));
+        self.members[used].get_or_init(|| {
+            let mut parts = vec![lua!("clock"), lua!("line"), lua!("limits")];
+            let algorithms = ALGORITHMS.iter().enumerate();
+            parts.extend(algorithms.filter_map(|(i, text)| (used >> i & 1 == 1).then_some(text)));
+            parts.push(self.entry);
+            Script::new(self.name, &parts)
+        })
+    }
+}
+
+/// Decides for the jobs of one tenant.
+pub fn acquire(limits: &[Limit]) -> &'static Script {
+    static FAMILY: Family = Family::new("acquire", lua!("acquire"));
+    FAMILY.member(limits)
+}
+
+/// Shows the state of one tenant.
+pub fn inspect(limits: &[Limit]) -> &'static Script {
+    static FAMILY: Family = Family::new("inspect", lua!("inspect"));
+    FAMILY.member(limits)
 }
 
 /// Closes one tenant.
 pub fn block() -> &'static Script {
     static BLOCK: LazyLock<Script> =
-        LazyLock::new(|| Script::new("block", source!("clock", "line", "block")));
+        LazyLock::new(|| Script::new("block", &[lua!("clock"), lua!("line"), lua!("block")]));
     &BLOCK
+}
+
+/// Does what an operator asks for one tenant.
+pub fn change() -> &'static Script {
+    static CHANGE: LazyLock<Script> =
+        LazyLock::new(|| Script::new("change", &[lua!("clock"), lua!("line"), lua!("change")]));
+    &CHANGE
 }

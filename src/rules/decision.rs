@@ -1,5 +1,6 @@
 //! What is asked of a gate, and what it answers.
 
+use crate::rules::limit::Limits;
 use crate::rules::tenant::Tenant;
 
 /// A waiting job's place in its tenant's line.
@@ -16,7 +17,7 @@ pub struct Ticket {
 pub struct Ask {
     /// The place it was given earlier; `None` for a fresh job.
     pub ticket: Option<Ticket>,
-    /// Units of the limit it uses, 1 to the limit's `max`.
+    /// Its cost, from 1.
     pub cost: u32,
 }
 
@@ -25,6 +26,8 @@ pub struct Ask {
 pub struct TenantAsk {
     /// Whose jobs these are.
     pub tenant: Tenant,
+    /// What is in force for them.
+    pub limits: Limits,
     /// How many of them may start now at most (free permits of the worker's concurrency).
     pub budget: u32,
     /// In the order of their arrival.
@@ -36,18 +39,22 @@ pub struct TenantAsk {
 pub enum Answer {
     /// It starts now and has been charged.
     Start {
-        /// Units that the window holds after the decision.
+        /// Units that count against the first limit after the decision.
         count: u64,
+        /// Its number in the sliding log; 0 where there is none.
+        sequence: u64,
     },
-    /// The limit has room, but the budget was used up: nothing was charged or changed; ask again when
+    /// The limits have room, but the budget was used up: nothing was charged or changed; ask again when
     /// a permit of the concurrency is free.
     Capacity {
-        /// Units that the window holds.
+        /// Units that count against the first limit.
         count: u64,
     },
     /// It may not start yet.
     Wait {
-        /// Units that the window holds.
+        /// Which of the limits makes it wait the longest, from 0.
+        limit: usize,
+        /// Units that count against that limit.
         count: u64,
         /// When to come back, in milliseconds from now, at least 1.
         ttl_ms: u64,
@@ -72,18 +79,58 @@ pub struct TenantReply {
 pub struct Inspection {
     /// The store's clock, in milliseconds since the epoch.
     pub now_ms: u64,
-    /// Units that the window holds.
+    /// Each limit's use, in the order that was asked.
+    pub limits: Vec<Usage>,
+    /// Units that wait in the line.
+    pub waiting: u64,
+    /// When the last of them may start, milliseconds from now; 0 when nobody waits.
+    pub line_end_ms: u64,
+    /// Until when nobody may start (milliseconds since the epoch), because the downstream or an operator closed this
+    /// tenant; 0: it is open.
+    pub blocked_until_ms: u64,
+    /// What closed it, such as `429 from the downstream`; empty: nothing did.
+    pub blocked_by: String,
+}
+
+/// One limit's use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Usage {
+    /// The `max` in force: an operator may have set another one than the configuration.
+    pub max: u32,
+    /// Until when that is so, in milliseconds since the epoch; 0: it is the configuration's.
+    pub override_until_ms: u64,
+    /// Units that count now.
     pub count: u64,
     /// Units that may start now (ignoring the line).
     pub free: u64,
     /// When the next unit may start, milliseconds from now; 0: now.
     pub next_ms: u64,
-    /// Units that wait in the line.
-    pub waiting: u64,
-    /// When the last of them may start, milliseconds from now; 0 when nobody waits.
-    pub line_end_ms: u64,
-    /// Until when the downstream has closed this tenant (milliseconds since the epoch); 0: it has not.
-    pub blocked_until_ms: u64,
-    /// What closed it, such as `429 from the downstream`; empty: nothing did.
-    pub blocked_by: String,
+}
+
+/// What an operator changes for one tenant, at once for all workers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Change {
+    /// Nobody starts for so long (milliseconds).
+    Pause {
+        /// For how long.
+        duration_ms: u64,
+    },
+    /// Ends a pause, and what the downstream's answers closed.
+    Resume,
+    /// The limit of this name has another `max` for so long (milliseconds).
+    Limit {
+        /// Which.
+        name: String,
+        /// Its `max` meanwhile.
+        max: u32,
+        /// For how long.
+        duration_ms: u64,
+    },
+    /// The limit of this name is the configuration's again.
+    Unlimit {
+        /// Which.
+        name: String,
+    },
+    /// Forgets the line: whoever waits takes a new place when it comes back. What started still counts.
+    Reset,
 }

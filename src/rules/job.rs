@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::rules::decision::Ticket;
 use crate::rules::headers;
+use crate::rules::policy::Policy;
 use crate::rules::tenant::Tenant;
 
 /// A header or another field of a message, as the rules see it.
@@ -42,6 +43,24 @@ pub enum TenantField {
     Json(String),
 }
 
+/// Where a job's cost stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CostField {
+    /// `header:NAME`
+    Header(String),
+    /// `json:/pointer` (RFC 6901)
+    Json(String),
+}
+
+/// Where a message says what a job needs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fields {
+    /// Its tenant.
+    pub tenant: TenantField,
+    /// Its cost; 1 where there is none.
+    pub cost: CostField,
+}
+
 /// A job as a handler sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
@@ -64,7 +83,9 @@ pub struct Job {
 pub struct Claims {
     /// Whose quota it uses.
     pub tenant: Tenant,
-    /// Units of the limit that it uses.
+    /// The plan that its publisher names, where a header for it is configured.
+    pub plan: Option<String>,
+    /// Its cost, at most what the limits in force allow.
     pub cost: u32,
     /// Which attempt this is, from 1.
     pub attempt: u32,
@@ -87,13 +108,16 @@ pub struct BadMessage(String);
 pub fn read(
     message: &impl Envelope,
     returned: bool,
-    tenant_field: &TenantField,
-    max_cost: u32,
+    fields: &Fields,
+    policy: &Policy,
 ) -> Result<Claims, BadMessage> {
-    let tenant = read_tenant(message, tenant_field)?;
-    let cost = read_cost(message.header(headers::COST), max_cost)?;
+    let tenant = read_tenant(message, &fields.tenant)?;
+    let plan = read_plan(message, policy)?;
+    let max_cost = policy.limits(&tenant, plan.as_deref()).max_cost();
+    let cost = read_cost(message, &fields.cost, max_cost)?;
     let mut claims = Claims {
         tenant,
+        plan,
         cost,
         attempt: 1,
         ticket: None,
@@ -146,14 +170,51 @@ fn read_tenant(message: &impl Envelope, field: &TenantField) -> Result<Tenant, B
     }
 }
 
-fn read_cost(field: Field<'_>, max: u32) -> Result<u32, BadMessage> {
-    let name = headers::COST;
+/// The plan that the publisher names; it must be one of ours.
+fn read_plan(message: &impl Envelope, policy: &Policy) -> Result<Option<String>, BadMessage> {
+    let Some(name) = policy.plan_header() else {
+        return Ok(None);
+    };
+    match message.header(name) {
+        Field::Missing => Ok(None),
+        Field::Text(plan) if policy.plan(plan).is_some() => Ok(Some(plan.to_owned())),
+        Field::Text(plan) => {
+            let shown: String = plan.chars().take(32).collect();
+            Err(BadMessage(format!(
+                "header {name} is {shown:?}, and rate-limiter.plans has no such plan"
+            )))
+        }
+        Field::Int(_) | Field::Other(_) => Err(BadMessage(format!(
+            "header {name} is no text; it names a plan of rate-limiter.plans"
+        ))),
+    }
+}
+
+fn read_cost(message: &impl Envelope, field: &CostField, max: u32) -> Result<u32, BadMessage> {
+    match field {
+        CostField::Header(name) => check_cost(message.header(name), &format!("header {name}"), max),
+        CostField::Json(pointer) => {
+            let body: serde_json::Value = serde_json::from_slice(message.body())
+                .map_err(|why| BadMessage(format!("no cost: the body is not JSON: {why}")))?;
+            let found = match body.pointer(pointer) {
+                None | Some(serde_json::Value::Null) => Field::Missing,
+                Some(serde_json::Value::String(text)) => Field::Text(text),
+                Some(serde_json::Value::Number(n)) if n.is_f64() => Field::Other("a fraction"),
+                Some(serde_json::Value::Number(n)) => Field::Int(n.as_i64().unwrap_or(i64::MAX)),
+                Some(_) => Field::Other("neither a number nor a text"),
+            };
+            check_cost(found, &format!("json:{pointer}"), max)
+        }
+    }
+}
+
+fn check_cost(found: Field<'_>, place: &str, max: u32) -> Result<u32, BadMessage> {
     let bad = |what: String| {
         Err(BadMessage(format!(
-            "header {name} is {what}; a cost is a whole number from 1 to {max}"
+            "{place} is {what}; a cost is a whole number from 1 to {max}"
         )))
     };
-    let cost = match field {
+    let cost = match found {
         Field::Missing => return Ok(1),
         Field::Int(n) => n,
         // Digits only: no sign, no space, no fraction.
@@ -169,7 +230,7 @@ fn read_cost(field: Field<'_>, max: u32) -> Result<u32, BadMessage> {
     match u32::try_from(cost) {
         Ok(n) if (1..=max).contains(&n) => Ok(n),
         _ if cost > i64::from(max) => Err(BadMessage(format!(
-            "header {name} is {cost}, above the limit of {max}: it can never start"
+            "{place} is {cost}, above the limit of {max}: it can never start"
         ))),
         _ => bad(cost.to_string()),
     }
@@ -178,6 +239,7 @@ fn read_cost(field: Field<'_>, max: u32) -> Result<u32, BadMessage> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::limit::{Algorithm, Limit};
 
     struct Fake {
         headers: Vec<(&'static str, Field<'static>)>,
@@ -202,13 +264,32 @@ mod tests {
         }
     }
 
+    fn fields(tenant: TenantField) -> Fields {
+        Fields {
+            tenant,
+            cost: CostField::Header("x-cost".to_owned()),
+        }
+    }
+
+    fn x_tenant() -> Fields {
+        fields(TenantField::Header("x-tenant".into()))
+    }
+
+    /// 20 a minute.
+    fn policy() -> Policy {
+        let minute = std::time::Duration::from_secs(60);
+        let guard = std::time::Duration::ZERO;
+        Limit::new("default", Algorithm::SlidingWindow, 20, minute, guard)
+            .expect("in range")
+            .into()
+    }
+
     fn check(headers: &[(&'static str, Field<'static>)], expected: Result<(&str, u32), &str>) {
         let fake = Fake {
             headers: headers.to_vec(),
             body: b"",
         };
-        let field = TenantField::Header("x-tenant".into());
-        let read = read(&fake, false, &field, 20);
+        let read = read(&fake, false, &x_tenant(), &policy());
         match expected {
             Ok((tenant, cost)) => {
                 let claims = read.expect("usable");
@@ -267,13 +348,12 @@ mod tests {
             ],
             body: b"",
         };
-        let field = TenantField::Header("x-tenant".into());
-        let fresh = read(&fake, false, &field, 1).expect("usable");
+        let fresh = read(&fake, false, &x_tenant(), &policy()).expect("usable");
         assert_eq!(
             (fresh.attempt, fresh.ticket, fresh.not_before_ms),
             (1, None, None)
         );
-        let back = read(&fake, true, &field, 1).expect("usable");
+        let back = read(&fake, true, &x_tenant(), &policy()).expect("usable");
         let ticket = Ticket {
             generation: 17,
             place: 4,
@@ -291,7 +371,7 @@ mod tests {
             body: br#"{"user":{"id":"u1"},"n":1}"#,
         };
         let tenant = |field: &TenantField| {
-            read(&fake, false, field, 1)
+            read(&fake, false, &fields(field.clone()), &policy())
                 .map(|c| c.tenant.as_str().to_owned())
                 .map_err(|e| e.to_string())
         };

@@ -1,7 +1,11 @@
-//! What a tenant may do: a limit that cannot be constructed wrong.
+//! What a tenant may do: limits that cannot be constructed wrong.
 
+use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
+/// The name of the limit of a configuration that names none.
+pub const DEFAULT_LIMIT: &str = "default";
 /// The highest `max-requests`. A sliding log of a million entries takes about 100 MB of Redis per tenant.
 pub const MAX_REQUESTS: u32 = 1_000_000;
 /// The shortest window.
@@ -10,33 +14,86 @@ pub const MIN_WINDOW: Duration = Duration::from_millis(100);
 pub const MAX_WINDOW: Duration = Duration::from_secs(31 * 24 * 3600);
 
 /// How starts are counted; the values of `rate-limiter.use-algo`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Algorithm {
     /// `fixed-window-algo`: at most L starts in each window aligned to the epoch.
     FixedWindow,
     /// `sliding-window-algo`: at most L starts in any window.
     SlidingWindow,
+    /// `sliding-counter-algo`: two counters, the older one weighted by how much of its window is still in sight:
+    /// approximate, nearly 2 L at worst.
+    SlidingCounter,
+    /// `token-bucket-algo`: bursts of up to `burst`, refilled with L per window; burst + L at worst.
+    TokenBucket,
+    /// `leaky-bucket-algo` (GCRA): evenly spaced but for `burst`; L + burst - 1 at worst.
+    LeakyBucket,
 }
 
 impl Algorithm {
+    /// All there are.
+    pub const ALL: [Self; 5] = [
+        Self::FixedWindow,
+        Self::SlidingWindow,
+        Self::SlidingCounter,
+        Self::TokenBucket,
+        Self::LeakyBucket,
+    ];
+
     /// The value in the configuration.
     pub fn name(self) -> &'static str {
         match self {
             Self::FixedWindow => "fixed-window-algo",
             Self::SlidingWindow => "sliding-window-algo",
+            Self::SlidingCounter => "sliding-counter-algo",
+            Self::TokenBucket => "token-bucket-algo",
+            Self::LeakyBucket => "leaky-bucket-algo",
+        }
+    }
+
+    /// It has a `burst`.
+    pub fn has_burst(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
+    }
+}
+
+/// What a limit counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Unit {
+    /// `calls`: one for each start, whatever it costs.
+    Calls,
+    /// `cost`: a job's cost.
+    Cost,
+}
+
+impl Unit {
+    /// The value in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Calls => "calls",
+            Self::Cost => "cost",
+        }
+    }
+
+    /// What a job of `cost` uses.
+    pub fn of(self, cost: u64) -> u64 {
+        match self {
+            Self::Calls => 1,
+            Self::Cost => cost,
         }
     }
 }
 
 /// At most `max` units per `window_ms`, counted by `algorithm`, kept at the downstream as long as the way
 /// from the gate to it varies by less than `guard_ms`.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Limit {
     name: String,
     algorithm: Algorithm,
     max: u32,
     window_ms: u64,
     guard_ms: u64,
+    burst: u32,
+    unit: Unit,
 }
 
 /// Why the numbers make no limit.
@@ -58,10 +115,28 @@ pub enum LimitError {
         /// The window it does not fit.
         window: Duration,
     },
+    /// `burst` is 0 or above [`MAX_REQUESTS`].
+    #[error("burst is {0}; it must be from 1 to {MAX_REQUESTS}")]
+    Burst(u64),
+    /// A burst where the algorithm has none.
+    #[error("burst has no meaning for {}; it belongs to token-bucket-algo and leaky-bucket-algo", .0.name())]
+    NoBurst(Algorithm),
+    /// The name is no name.
+    #[error(
+        "the limit's name is {0:?}; it must have 1 to 32 of the characters a-z, 0-9 and -, and begin with a letter"
+    )]
+    Name(String),
+    /// Two limits of one name.
+    #[error("two limits are called {0:?}; each needs a name of its own")]
+    SameName(String),
+    /// None, or more than [`MAX_LIMITS`].
+    #[error("{0} limits; there must be from 1 to {MAX_LIMITS}")]
+    Number(usize),
 }
 
 impl Limit {
-    /// A limit called `name`; durations are rounded up to whole milliseconds.
+    /// A limit called `name` that counts cost; durations are rounded up to whole milliseconds. Its burst is
+    /// `max` for the token bucket and 1 for the leaky bucket.
     ///
     /// # Errors
     /// [`LimitError`] names the number that is out of range.
@@ -82,13 +157,50 @@ impl Limit {
         if guard * 2 >= window {
             return Err(LimitError::Guard { guard, window });
         }
+        if !is_name(name) {
+            return Err(LimitError::Name(name.to_owned()));
+        }
         Ok(Self {
             name: name.to_owned(),
             algorithm,
             max,
             window_ms: ceil_ms(window),
             guard_ms: ceil_ms(guard),
+            burst: default_burst(algorithm, max),
+            unit: Unit::Cost,
         })
+    }
+
+    /// With room for `burst` at once.
+    ///
+    /// # Errors
+    /// [`LimitError::NoBurst`] or [`LimitError::Burst`].
+    pub fn with_burst(self, burst: u64) -> Result<Self, LimitError> {
+        if !self.algorithm.has_burst() {
+            return Err(LimitError::NoBurst(self.algorithm));
+        }
+        let in_range = |b: &u32| (1..=MAX_REQUESTS).contains(b);
+        let burst = u32::try_from(burst)
+            .ok()
+            .filter(in_range)
+            .ok_or(LimitError::Burst(burst))?;
+        Ok(Self { burst, ..self })
+    }
+
+    /// Counting `unit`.
+    pub fn with_unit(self, unit: Unit) -> Self {
+        Self { unit, ..self }
+    }
+
+    /// With another `max`, from 1 to [`MAX_REQUESTS`]; a burst that was the old one's default becomes the new one's.
+    pub fn with_max(self, max: u32) -> Self {
+        let max = max.clamp(1, MAX_REQUESTS);
+        let burst = if self.burst == default_burst(self.algorithm, self.max) {
+            default_burst(self.algorithm, max)
+        } else {
+            self.burst
+        };
+        Self { max, burst, ..self }
     }
 
     /// The limit's name, `default` for the only one.
@@ -110,6 +222,115 @@ impl Limit {
     /// The guard, in milliseconds.
     pub fn guard_ms(&self) -> u64 {
         self.guard_ms
+    }
+    /// The bucket's size in units; `max` where there is no bucket.
+    pub fn burst(&self) -> u32 {
+        self.burst
+    }
+    /// What it counts.
+    pub fn unit(&self) -> Unit {
+        self.unit
+    }
+
+    /// The most units that can start at one moment.
+    pub fn capacity(&self) -> u32 {
+        if self.algorithm.has_burst() {
+            self.burst
+        } else {
+            self.max
+        }
+    }
+
+    /// Over how long a unit counts, or `max` units are refilled, in milliseconds: the window with the guard. A
+    /// fixed window has its guard inside; a bucket's clock counts whole milliseconds, so it takes one more.
+    pub fn span(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::FixedWindow => self.window_ms,
+            Algorithm::SlidingWindow | Algorithm::SlidingCounter => self.window_ms + self.guard_ms,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => self.window_ms + self.guard_ms + 1,
+        }
+    }
+
+    /// The most units that arrive at the downstream in any window, whatever happens, as long as the guard is kept.
+    pub fn worst_case(&self) -> u64 {
+        let (max, burst) = (u64::from(self.max), u64::from(self.burst));
+        match self.algorithm {
+            Algorithm::SlidingWindow => max,
+            Algorithm::FixedWindow | Algorithm::SlidingCounter => 2 * max,
+            Algorithm::TokenBucket => burst + max,
+            Algorithm::LeakyBucket => max + burst - 1,
+        }
+    }
+}
+
+fn default_burst(algorithm: Algorithm, max: u32) -> u32 {
+    if algorithm == Algorithm::LeakyBucket {
+        1
+    } else {
+        max
+    }
+}
+
+fn is_name(name: &str) -> bool {
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    name.len() <= 32
+        && name.bytes().all(plain)
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+}
+
+/// The most limits that are enforced at once.
+pub const MAX_LIMITS: usize = 16;
+
+/// Limits that are enforced together: a job starts only when all of them allow it, and costs each of them or none.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Limits(Arc<[Limit]>);
+
+impl Limits {
+    /// `limits` together.
+    ///
+    /// # Errors
+    /// [`LimitError`] when there are none or too many, or two have one name.
+    pub fn new(limits: Vec<Limit>) -> Result<Self, LimitError> {
+        if limits.is_empty() || limits.len() > MAX_LIMITS {
+            return Err(LimitError::Number(limits.len()));
+        }
+        for (at, limit) in limits.iter().enumerate() {
+            if limits[..at].iter().any(|other| other.name == limit.name) {
+                return Err(LimitError::SameName(limit.name.clone()));
+            }
+        }
+        Ok(Self(limits.into()))
+    }
+
+    /// The highest cost of a job that can start: above it, it never could. Jobs of any cost can where no limit
+    /// counts cost.
+    pub fn max_cost(&self) -> u32 {
+        let costs = self.0.iter().filter(|limit| limit.unit == Unit::Cost);
+        costs.map(Limit::capacity).min().unwrap_or(u32::MAX)
+    }
+
+    /// The shortest guard, in milliseconds: a permit is good for half of it.
+    pub fn guard_ms(&self) -> u64 {
+        self.0.iter().map(Limit::guard_ms).min().unwrap_or(0)
+    }
+
+    /// The longest time that any of them looks back, in milliseconds.
+    pub fn longest_span(&self) -> u64 {
+        self.0.iter().map(Limit::span).max().unwrap_or(0)
+    }
+}
+
+impl Deref for Limits {
+    type Target = [Limit];
+
+    fn deref(&self) -> &[Limit] {
+        &self.0
+    }
+}
+
+impl From<Limit> for Limits {
+    fn from(limit: Limit) -> Self {
+        Self(Arc::new([limit]))
     }
 }
 

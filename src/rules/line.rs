@@ -6,7 +6,6 @@
 use std::collections::VecDeque;
 
 use crate::rules::limit::Limit;
-use crate::rules::window::span;
 
 /// A waiting job may start this much before its turn, if the log has room: a late neighbour's room is not wasted.
 pub const AHEAD_MS: u64 = 500;
@@ -15,7 +14,7 @@ pub const GRACE_MS: u64 = 2000;
 /// A line is kept this long after its last place's turn.
 pub const KEEP_MS: u64 = 3_600_000;
 
-/// The places of one tenant, counted in units: a job of cost c has c of them.
+/// The places of one tenant, counted in units: a job of cost c has c of them where a limit counts cost, else one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Line {
     /// Which line this is; 0: there was none yet. Never the same twice, so that an old place is not honoured by a
@@ -25,6 +24,8 @@ pub struct Line {
     pub front: u64,
     /// The last place that was given out.
     pub issued: u64,
+    /// Jobs that were given places.
+    pub jobs: u64,
     /// The places beyond `front` up to the newest claimed one: whether each was claimed.
     pub past: VecDeque<bool>,
     /// Since when room has been seen unclaimed; 0: it has not.
@@ -56,6 +57,7 @@ impl Line {
         } else {
             self.widest.max(cost)
         };
+        self.jobs += 1;
         self.issued += cost;
         self.issued
     }
@@ -84,6 +86,12 @@ impl Line {
         }
     }
 
+    /// How many jobs have so many units in the line, going by what all of them cost on average; at least 1.
+    pub fn jobs_in(&self, units: u64) -> u64 {
+        let issued = self.issued.max(1);
+        (units * self.jobs).div_ceil(issued).max(1)
+    }
+
     /// Whoever was waiting is gone: a new line, with nobody in it.
     pub fn reset(&mut self, now: u64) {
         *self = Self {
@@ -94,6 +102,8 @@ impl Line {
 }
 
 /// How far behind the newest start a place is given up: the places that fit in [`AHEAD_MS`].
-pub fn reach(limit: &Limit) -> u64 {
-    (u64::from(limit.max()) * AHEAD_MS / span(limit)).clamp(2, 1024)
+pub fn reach(limits: &[Limit]) -> u64 {
+    let places = |limit: &Limit| u64::from(limit.max()) * AHEAD_MS / limit.span();
+    let most = limits.iter().map(places).max().unwrap_or(0);
+    most.clamp(2, 1024)
 }

@@ -1,77 +1,72 @@
 //! Every decision of the gate, for one tenant: the specification that the Lua scripts are held to.
 //!
-//! `lua/acquire.lua`, `lua/inspect.lua` and `lua/block.lua` are [`State::ask`], [`State::inspect`] and
-//! [`State::block`]; property tests demand equal answers.
+//! `lua/acquire.lua`, `lua/inspect.lua`, `lua/block.lua` and `lua/change.lua` are [`State::ask`], [`State::inspect`],
+//! [`State::block`] and [`State::change`]; property tests demand equal answers.
 
-use crate::rules::decision::{Answer, Ask, Inspection, Ticket};
-use crate::rules::limit::{Algorithm, Limit};
+use std::collections::BTreeMap;
+
+use crate::rules::decision::{Answer, Ask, Change, Inspection, Ticket, Usage};
+use crate::rules::limit::{Limit, Unit};
 use crate::rules::line::{AHEAD_MS, GRACE_MS, KEEP_MS, Line, reach};
-use crate::rules::window::{Clock, Log};
+use crate::rules::log::{Clock, Logs};
 
 /// What the store keeps of one tenant.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
     /// What started.
-    pub log: Log,
+    pub logs: Logs,
     /// Who waits.
     pub line: Line,
     blocked_until: u64,
     blocked_by: String,
-    /// When the line, with the block and the newest window, is forgotten; 0: there is nothing to forget.
+    paused_until: u64,
+    /// What an operator set: the `max` and until when, by the limit's name.
+    overrides: BTreeMap<String, (u32, u64)>,
+    /// When the line, with all that its hash keeps, is forgotten; 0: there is nothing to forget.
     line_expires: u64,
 }
 
 impl State {
-    /// Nothing started, nobody waits.
-    pub fn new(algorithm: Algorithm) -> Self {
-        Self {
-            log: Log::new(algorithm),
-            line: Line::default(),
-            blocked_until: 0,
-            blocked_by: String::new(),
-            line_expires: 0,
-        }
-    }
-
     /// When the line is forgotten, in milliseconds since the epoch; 0: there is none.
     pub fn line_expires(&self) -> u64 {
         self.line_expires
     }
 
     /// Forgets what the store would have let expire. True when nothing is left.
-    pub fn expire(&mut self, limit: &Limit, now: u64) -> bool {
+    pub fn expire(&mut self, limits: &[Limit], now: u64) -> bool {
         if self.line_expires <= now {
             self.forget_line();
         }
-        self.line_expires == 0 && self.log.end(limit) <= now
+        self.line_expires == 0 && self.logs.is_over(limits, now)
     }
 
-    /// Forgets all that the line's hash keeps: who waits, the block, and the newest window.
+    /// Forgets all that the line's hash keeps: who waits, what is closed or changed, and the newest window.
     pub fn forget_line(&mut self) {
-        self.line = Line::default();
-        self.blocked_until = 0;
-        self.blocked_by.clear();
-        self.line_expires = 0;
-        self.log.forget_newest_window();
+        self.logs.forget_newest_window();
+        *self = Self {
+            logs: std::mem::take(&mut self.logs),
+            ..Self::default()
+        };
     }
 
     /// Decides for `asks` in order, as if they came one after the other; at most `budget` of them start. Also
     /// returns until when the tenant is closed (milliseconds since the epoch, 0: it is not).
     pub fn ask(
         &mut self,
-        limit: &Limit,
+        limits: &[Limit],
         clock: Clock,
         budget: u32,
         asks: &[Ask],
     ) -> (Vec<Answer>, u64) {
         let now = clock.now_ms;
+        let limits = self.in_force(limits, now);
         let before = self.line.clone();
-        let newer_window = self.log.load(limit, clock);
+        let newer_window = self.logs.load(&limits, clock);
         self.line.seen = self.line.seen.min(now);
         let mut call = Call {
-            limit,
+            limits: &limits,
             clock,
-            base: now.max(self.blocked_until),
+            base: now.max(self.closed_until()),
             budget,
             full: false,
         };
@@ -79,67 +74,66 @@ impl State {
         if newer_window || self.line != before {
             let end = match self.line.waiting() {
                 0 => now,
-                waiting => self.log.nth(limit, call.base, waiting),
+                waiting => self.turn(&call, waiting).0,
             };
-            self.line_expires = end
-                .max(self.blocked_until)
-                .max(self.log.newest_window_end(limit))
-                + KEEP_MS;
+            let newest = self.logs.newest_window_end(&limits);
+            self.line_expires = end.max(self.kept_until()).max(newest) + KEEP_MS;
         }
         (answers, self.closed(now))
     }
 
     fn decide(&mut self, call: &mut Call<'_>, ask: &Ask) -> Answer {
-        let (limit, now) = (call.limit, call.clock.now_ms);
-        let cost = u64::from(ask.cost.clamp(1, limit.max()));
+        let now = call.clock.now_ms;
+        let cost = u64::from(ask.cost).clamp(1, call.most());
+        let units = if call.counts_cost() { cost } else { 1 };
         let ticket = ask.ticket.filter(|t| {
             t.generation == self.line.generation && (1..=self.line.issued).contains(&t.place)
         });
         if call.full && ticket.is_none() {
-            return self.capacity(limit);
+            return self.capacity(call);
         }
 
         let open = call.base == now;
-        let room = open && self.has_room(call, cost);
+        let room = open && self.has_room(call, units);
         let stale = open
             && self.line.waiting() > 0
-            && self.has_room(call, self.widest(limit))
+            && self.has_room(call, self.widest(call))
             && self.line.seen > 0
             && now - self.line.seen > GRACE_MS;
-        let mut at = None;
+        let mut turn = None;
         let due = match ticket {
             None => self.line.waiting() == 0,
             Some(ticket) => {
-                let turn = self.turn(call, ticket.place, cost);
-                at = Some(turn);
+                let (at, limit) = self.turn_of(call, ticket.place, units);
+                turn = Some((ticket.place, at, limit));
                 // Beside jobs of several units nobody goes ahead: small ones would take what a large one waits for.
                 let ahead = if self.line.widest > 1 { 0 } else { AHEAD_MS };
-                turn <= now + ahead
+                at <= now + ahead
             }
         };
 
         if room && (due || stale) {
             if call.budget == 0 {
                 call.full = true;
-                return self.capacity(limit);
+                return self.capacity(call);
             }
             call.budget -= 1;
-            self.start(call, ticket, cost, due);
+            let sequence = self.start(call, ticket, cost, units, due);
             return Answer::Start {
-                count: self.log.count(limit),
+                count: self.logs.count(&call.limits[0], call.clock),
+                sequence,
             };
         }
 
-        let (place, at) = match (ticket, at) {
-            (Some(ticket), Some(at)) => (ticket.place, at),
-            _ => {
-                let place = self.line.issue(now, cost);
-                (place, self.turn(call, place, cost))
-            }
-        };
+        let (place, at, limit) = turn.unwrap_or_else(|| {
+            let place = self.line.issue(now, units);
+            let (at, limit) = self.turn_of(call, place, units);
+            (place, at, limit)
+        });
         let at = self.watch(call, open, at);
         Answer::Wait {
-            count: self.log.count(limit),
+            limit,
+            count: self.logs.count(&call.limits[limit], call.clock),
             ttl_ms: at.saturating_sub(now).max(1),
             ticket: Ticket {
                 generation: self.line.generation,
@@ -148,29 +142,37 @@ impl State {
         }
     }
 
-    /// Charges the log, and moves the line on.
-    fn start(&mut self, call: &Call<'_>, ticket: Option<Ticket>, cost: u64, due: bool) {
-        let (limit, now) = (call.limit, call.clock.now_ms);
-        self.log.take(limit, call.clock, cost);
+    /// Charges the logs, and moves the line on. Returns the start's number in the sliding log.
+    fn start(
+        &mut self,
+        call: &Call<'_>,
+        ticket: Option<Ticket>,
+        cost: u64,
+        units: u64,
+        due: bool,
+    ) -> u64 {
+        let now = call.clock.now_ms;
+        let sequence = self.logs.take(call.limits, call.clock, cost);
         if !due {
             self.line.reset(now);
         } else if let Some(ticket) = ticket {
-            self.line.claim(ticket.place, cost, reach(limit));
+            self.line.claim(ticket.place, units, reach(call.limits));
         }
         self.line.seen = 0;
         if self.line.waiting() > 0 {
-            self.line.room = self.log.nth(limit, now, self.widest(limit));
+            self.line.room = self.earliest(call, now, self.widest(call), 1).0;
         }
+        sequence
     }
 
     /// After an ask that must wait until `at`: notes since when room has been there and nobody of the line came for
     /// it. Once that is longer than the grace, the ask is to come back when it can be told whether they vanished.
     fn watch(&mut self, call: &Call<'_>, open: bool, at: u64) -> u64 {
         let now = call.clock.now_ms;
-        let widest = self.widest(call.limit);
+        let widest = self.widest(call);
         if !(open && self.has_room(call, widest)) {
             self.line.seen = 0;
-            self.line.room = self.log.nth(call.limit, call.base, widest);
+            self.line.room = self.earliest(call, call.base, widest, 1).0;
             return at;
         }
         if self.line.seen == 0 {
@@ -183,32 +185,72 @@ impl State {
         }
     }
 
-    /// When `place` may start, if its job of `cost` comes in time.
-    fn turn(&self, call: &Call<'_>, place: u64, cost: u64) -> u64 {
-        let k = cost.max(place.saturating_sub(self.line.served()));
-        self.log.nth(call.limit, call.base, k)
+    /// When `place` may start, if its job of so many units comes in time, and which limit says so.
+    fn turn_of(&self, call: &Call<'_>, place: u64, units: u64) -> (u64, usize) {
+        self.turn(call, units.max(place.saturating_sub(self.line.served())))
     }
 
-    fn has_room(&self, call: &Call<'_>, cost: u64) -> bool {
-        self.log.free(call.limit, call.clock) >= cost
+    /// When the `k`-th unit of the line may start, and which limit says so.
+    fn turn(&self, call: &Call<'_>, k: u64) -> (u64, usize) {
+        self.earliest(call, call.base, k, self.line.jobs_in(k))
     }
 
-    fn widest(&self, limit: &Limit) -> u64 {
-        self.line.widest.clamp(1, u64::from(limit.max()))
+    fn has_room(&self, call: &Call<'_>, units: u64) -> bool {
+        let now = call.clock.now_ms;
+        self.earliest(call, now, units, 1).0 == now
     }
 
-    fn capacity(&self, limit: &Limit) -> Answer {
-        Answer::Capacity {
-            count: self.log.count(limit),
+    /// When all limits allow the next `units` units in `calls` calls, not before `base`, and the first of the limits
+    /// that allow them last.
+    fn earliest(&self, call: &Call<'_>, base: u64, units: u64, calls: u64) -> (u64, usize) {
+        let mut latest = (0, 0);
+        for (index, limit) in call.limits.iter().enumerate() {
+            let k = match limit.unit() {
+                Unit::Calls => calls,
+                Unit::Cost => units,
+            };
+            let at = self.logs.nth(limit, base, k);
+            if at > latest.0 {
+                latest = (at, index);
+            }
         }
+        latest
+    }
+
+    fn widest(&self, call: &Call<'_>) -> u64 {
+        self.line.widest.clamp(1, call.most())
+    }
+
+    fn capacity(&self, call: &Call<'_>) -> Answer {
+        Answer::Capacity {
+            count: self.logs.count(&call.limits[0], call.clock),
+        }
+    }
+
+    /// The limits with what an operator set instead.
+    fn in_force(&self, limits: &[Limit], now: u64) -> Vec<Limit> {
+        let set = |limit: &Limit| match self.overrides.get(limit.name()) {
+            Some(&(max, until)) if until > now => limit.clone().with_max(max),
+            _ => limit.clone(),
+        };
+        limits.iter().map(set).collect()
+    }
+
+    fn closed_until(&self) -> u64 {
+        self.blocked_until.max(self.paused_until)
     }
 
     fn closed(&self, now: u64) -> u64 {
-        if self.blocked_until > now {
-            self.blocked_until
-        } else {
-            0
+        match self.closed_until() {
+            until if until > now => until,
+            _ => 0,
         }
+    }
+
+    /// Until when the line's hash has something to remember beside the line.
+    fn kept_until(&self) -> u64 {
+        let overrides = self.overrides.values().map(|&(_, until)| until).max();
+        self.closed_until().max(overrides.unwrap_or(0))
     }
 
     /// Closes the tenant until `now + duration_ms`; never shortens what is in force.
@@ -219,49 +261,126 @@ impl State {
         }
         self.blocked_until = until;
         by.clone_into(&mut self.blocked_by);
-        self.line_expires = self.line_expires.max(until + KEEP_MS);
+        self.keep();
+    }
+
+    /// Does what an operator asked for. Returns until when it is in force; 0 where it has no end.
+    pub fn change(&mut self, now: u64, change: &Change) -> u64 {
+        self.overrides.retain(|_, &mut (_, until)| until > now);
+        match change {
+            Change::Pause { duration_ms } => self.paused_until = now + duration_ms,
+            Change::Resume => {
+                self.paused_until = 0;
+                self.blocked_until = 0;
+                self.blocked_by.clear();
+            }
+            Change::Limit {
+                name,
+                max,
+                duration_ms,
+            } => {
+                let set = (*max, now + duration_ms);
+                self.overrides.insert(name.clone(), set);
+            }
+            Change::Unlimit { name } => {
+                self.overrides.remove(name);
+            }
+            Change::Reset if self.line_expires > 0 => self.line.reset(now),
+            Change::Reset => {}
+        }
+        if self.line_expires > 0 || self.kept_until() > now {
+            self.line_expires = self.line_expires.max(now + KEEP_MS);
+            self.keep();
+        }
+        match change {
+            Change::Pause { duration_ms } | Change::Limit { duration_ms, .. } => now + duration_ms,
+            Change::Resume | Change::Unlimit { .. } | Change::Reset => 0,
+        }
+    }
+
+    /// Puts the line's expiry off: it may have to live longer than what it is to remember.
+    fn keep(&mut self) {
+        self.line_expires = self.line_expires.max(self.kept_until() + KEEP_MS);
     }
 
     /// What there is, without changing it.
-    pub fn inspect(&self, limit: &Limit, clock: Clock) -> Inspection {
+    pub fn inspect(&self, limits: &[Limit], clock: Clock) -> Inspection {
         let now = clock.now_ms;
-        let mut log = self.log.clone();
-        log.load(limit, clock);
+        let mut state = self.clone();
+        let in_force = self.in_force(limits, now);
+        state.logs.load(&in_force, clock);
         let closed = self.closed(now);
-        let base = now.max(closed);
+        let call = Call {
+            limits: &in_force,
+            clock,
+            base: now.max(closed),
+            budget: 0,
+            full: false,
+        };
         let waiting = self.line.waiting();
+        let usage = |limit: &Limit| Usage {
+            max: limit.max(),
+            override_until_ms: match self.overrides.get(limit.name()) {
+                Some(&(_, until)) if until > now => until,
+                _ => 0,
+            },
+            count: state.logs.count(limit, clock),
+            free: match closed {
+                0 => state.logs.free(limit, now),
+                _ => 0,
+            },
+            next_ms: state.logs.nth(limit, call.base, 1) - now,
+        };
         Inspection {
             now_ms: now,
-            count: log.count(limit),
-            free: if closed > 0 {
-                0
-            } else {
-                log.free(limit, clock)
-            },
-            next_ms: log.nth(limit, base, 1) - now,
+            limits: in_force.iter().map(usage).collect(),
             waiting,
             line_end_ms: match waiting {
                 0 => 0,
-                waiting => log.nth(limit, base, waiting) - now,
+                waiting => state.turn(&call, waiting).0 - now,
             },
             blocked_until_ms: closed,
-            blocked_by: if closed > 0 {
-                self.blocked_by.clone()
-            } else {
-                String::new()
-            },
+            blocked_by: self.closed_by(now),
+        }
+    }
+
+    fn closed_by(&self, now: u64) -> String {
+        if self.paused_until > now {
+            "an operator (tenant pause)".to_owned()
+        } else if self.blocked_until > now {
+            self.blocked_by.clone()
+        } else {
+            String::new()
         }
     }
 }
 
 /// What stays the same during one call, and what its jobs share.
 struct Call<'a> {
-    limit: &'a Limit,
+    limits: &'a [Limit],
     clock: Clock,
-    /// Before this nobody starts: now, or the end of the block.
+    /// Before this nobody starts: now, or when the tenant is open again.
     base: u64,
     /// How many more may start.
     budget: u32,
     /// One had room and no budget: fresh jobs after it must not come before it.
     full: bool,
+}
+
+impl Call<'_> {
+    fn costs(&self) -> impl Iterator<Item = &Limit> {
+        self.limits
+            .iter()
+            .filter(|limit| limit.unit() == Unit::Cost)
+    }
+
+    fn counts_cost(&self) -> bool {
+        self.costs().next().is_some()
+    }
+
+    /// The highest cost that can start.
+    fn most(&self) -> u64 {
+        let capacities = self.costs().map(Limit::capacity);
+        capacities.min().map_or(u64::from(u32::MAX), u64::from)
+    }
 }

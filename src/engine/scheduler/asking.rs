@@ -3,14 +3,21 @@
 use std::time::Duration;
 
 use rand::Rng;
-use tracing::debug;
+use tracing::{debug, error};
 
 use super::{FULL_ROUND, Key, LEAD, MAX_ROUND, PACE, Phase, Round, Scheduler};
 use crate::engine::action::Action;
 use crate::engine::queues::End;
-use crate::gate::{Answer, Ask, GateError, TenantAsk, TenantReply};
+use crate::gate::{Answer, Ask, GateError, Replies, TenantAsk};
 use crate::rules::headers;
 use crate::rules::job::Job;
+use crate::rules::limit::Limits;
+use crate::rules::tenant::Tenant;
+
+/// The jobs of a tenant whose keys can't be used come back after this: somebody has to mend them.
+const SET_ASIDE: Duration = Duration::from_secs(60);
+/// Without a guard nothing is promised of the way to the downstream; a permit is still not good for ever.
+const UNGUARDED: Duration = Duration::from_secs(1);
 
 impl Scheduler {
     pub(super) fn wants_to_ask(&self) -> bool {
@@ -36,9 +43,10 @@ impl Scheduler {
         };
         let mut batch = Vec::new();
         for turn in self.queues.take_round(MAX_ROUND) {
-            let mut asks = Vec::with_capacity(turn.keys.len());
-            for key in &turn.keys {
-                // What is in the queues is in `entries`: a lost session empties both.
+            let (limits, keys) = self.same_limits(turn.keys);
+            let Some(limits) = limits else { continue };
+            let mut asks = Vec::with_capacity(keys.len());
+            for key in &keys {
                 if let Some(entry) = self.entries.get_mut(key) {
                     entry.phase = Phase::Asking;
                     let (ticket, cost) = (entry.claims.ticket, entry.claims.cost);
@@ -47,22 +55,25 @@ impl Scheduler {
             }
             batch.push(TenantAsk {
                 tenant: turn.tenant.clone(),
+                limits: limits.clone(),
                 budget: turn.budget,
                 asks,
             });
-            round.tenants.push((turn.tenant, turn.keys));
+            round.tenants.push((turn.tenant, limits, keys));
         }
         // A question without jobs only reads the store's clock.
         if batch.is_empty()
             && let Some(entry) = self.unclocked.first().and_then(|key| self.entries.get(key))
         {
             let tenant = entry.claims.tenant.clone();
+            let limits = self.settings.policy.default_limits().clone();
             batch.push(TenantAsk {
                 tenant: tenant.clone(),
+                limits: limits.clone(),
                 budget: 0,
                 asks: Vec::new(),
             });
-            round.tenants.push((tenant, Vec::new()));
+            round.tenants.push((tenant, limits, Vec::new()));
         }
         if !batch.is_empty() {
             self.last_ask = Some(now);
@@ -71,15 +82,31 @@ impl Scheduler {
         }
     }
 
+    /// Those of `keys` that have the limits of the first one; the others, of another plan, go back and come next.
+    fn same_limits(&mut self, keys: Vec<Key>) -> (Option<Limits>, Vec<Key>) {
+        // What is in the queues is in `entries`: a lost session empties both.
+        let limits = |key: &Key| {
+            let claims = &self.entries.get(key)?.claims;
+            let policy = &self.settings.policy;
+            Some(policy.limits(&claims.tenant, claims.plan.as_deref()))
+        };
+        let first = keys.iter().find_map(limits).cloned();
+        let (same, others): (Vec<_>, Vec<_>) = keys
+            .into_iter()
+            .partition(|key| limits(key) == first.as_ref());
+        self.put_back(&others);
+        (first, same)
+    }
+
     /// The gate's answers to the last [`Action::Ask`].
-    pub fn answered(&mut self, now: Duration, result: Result<Vec<TenantReply>, GateError>) {
+    pub fn answered(&mut self, now: Duration, result: Result<Replies, GateError>) {
         let Some(round) = self.asking.take() else {
             return;
         };
         let took = now.saturating_sub(round.asked_at);
         self.metrics.gate_answered(took, result.is_ok());
         let Ok(replies) = result else {
-            for (_, keys) in &round.tenants {
+            for (_, _, keys) in &round.tenants {
                 self.put_back(keys);
             }
             let jitter = self.random.random();
@@ -88,15 +115,22 @@ impl Scheduler {
         };
         self.gate_pause = None;
         self.gate_backoff.reset();
-        for ((tenant, keys), reply) in round.tenants.into_iter().zip(replies) {
+        for ((tenant, limits, keys), reply) in round.tenants.into_iter().zip(replies) {
+            let reply = match reply {
+                Ok(reply) => reply,
+                Err(why) => {
+                    self.set_aside(now, &tenant, keys, &why);
+                    continue;
+                }
+            };
             self.clock = Some((reply.now_ms, now));
             let mut starved = Vec::new();
             for (key, answer) in keys.into_iter().zip(&reply.answers) {
                 self.metrics.decided(answer);
                 match answer {
-                    Answer::Start { .. } => self.start(now, round.asked_at, key),
+                    Answer::Start { .. } => self.start(now, round.asked_at, &limits, key),
                     Answer::Capacity { .. } => starved.push(key),
-                    Answer::Wait { .. } => self.wait(now, key, reply.now_ms, answer),
+                    Answer::Wait { .. } => self.wait(now, key, &limits, reply.now_ms, answer),
                 }
             }
             self.put_back(&starved);
@@ -107,6 +141,16 @@ impl Scheduler {
         }
     }
 
+    /// The gate can't decide for this one tenant: its jobs wait, and nobody else does.
+    fn set_aside(&mut self, now: Duration, tenant: &Tenant, keys: Vec<Key>, why: &GateError) {
+        let jobs = keys.len();
+        error!(%tenant, jobs, reason = %why, "no decision for this tenant: its jobs wait for a minute");
+        self.queues.set_starved(tenant, false);
+        for key in keys {
+            self.postpone(now, key, SET_ASIDE);
+        }
+    }
+
     /// Back to the front, in the old order.
     pub(super) fn put_back(&mut self, keys: &[Key]) {
         for &key in keys.iter().rev() {
@@ -114,9 +158,13 @@ impl Scheduler {
         }
     }
 
-    fn start(&mut self, now: Duration, asked_at: Duration, key: Key) {
+    fn start(&mut self, now: Duration, asked_at: Duration, limits: &Limits, key: Key) {
         // Half of the guard: the other half is for the way to the downstream.
-        let deadline = asked_at + Duration::from_millis(self.settings.limit.guard_ms()) / 2;
+        let good_for = match limits.guard_ms() {
+            0 => UNGUARDED,
+            guard => Duration::from_millis(guard) / 2,
+        };
+        let deadline = asked_at + good_for;
         if now > deadline {
             self.metrics.late_admission();
             return self.put_back(&[key]);
@@ -137,8 +185,9 @@ impl Scheduler {
         self.actions.push(Action::Dispatch { key, job, deadline });
     }
 
-    fn wait(&mut self, now: Duration, key: Key, store_ms: u64, answer: &Answer) {
+    fn wait(&mut self, now: Duration, key: Key, limits: &Limits, store_ms: u64, answer: &Answer) {
         let &Answer::Wait {
+            limit,
             count,
             ttl_ms,
             ticket,
@@ -150,7 +199,7 @@ impl Scheduler {
             return;
         };
         entry.claims.ticket = Some(ticket);
-        let limit = &self.settings.limit;
+        let limit = &limits[limit.min(limits.len() - 1)];
         debug!(
             job.id = entry.message.id(),
             tenant = %entry.claims.tenant,

@@ -13,6 +13,7 @@ use crate::engine::queues::End;
 use crate::gate::GateError;
 use crate::handler::Outcome;
 use crate::rules::headers;
+use crate::rules::limit::Limit;
 
 impl Scheduler {
     /// The results of an [`Action::Publish`]: what is confirmed is acked, the rest is tried again.
@@ -49,8 +50,13 @@ impl Scheduler {
         let attempt = entry.claims.attempt;
         match outcome {
             Outcome::Throttled { after, reason } => {
-                let window = Duration::from_millis(self.settings.limit.window_ms());
-                let duration = after.unwrap_or(window).min(self.settings.max_penalty);
+                let claims = &entry.claims;
+                let limits = self.settings.policy.limits(tenant, claims.plan.as_deref());
+                // It did not say for how long: until the shortest window has passed.
+                let window = limits.iter().map(Limit::window_ms).min().unwrap_or(0);
+                let duration = after
+                    .unwrap_or(Duration::from_millis(window))
+                    .min(self.settings.max_penalty);
                 let duration_ms = millis(duration);
                 info!(%tenant, duration_ms, reason, "the downstream closed this tenant");
                 entry.phase = Phase::Blocking { duration };

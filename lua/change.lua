@@ -1,0 +1,54 @@
+-- change: what an operator changes for one tenant, at once for all workers.
+-- The specification is State::change in src/rules/model.rs. Needs clock.lua and line.lua before it.
+--
+-- KEYS[1]  the line (HASH)
+--
+-- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
+-- ARGV[2]  'pause', 'resume', 'limit', 'unlimit' or 'reset'
+-- ARGV[3]  for pause and limit: for how long, in milliseconds from now; else 0
+-- ARGV[4]  for limit and unlimit: the limit's name; else ''
+-- ARGV[5]  for limit: its max; else 0
+--
+-- Reply: until when the change is in force, in milliseconds since the epoch; 0 where it has no end.
+
+local now = read_clock(ARGV[1])
+local key, what, name = KEYS[1], ARGV[2], ARGV[4]
+local until_ms = now + tonumber(ARGV[3])
+
+-- The overrides without those that are over and without `name`, as text.
+local function overrides_without()
+  local text = ''
+  for other, set in pairs(overrides_parse(redis.call('HGET', key, 'overrides') or '', now)) do
+    if other ~= name then
+      text = text .. string.format('%s=%.0f@%.0f;', other, set.max, set.ends)
+    end
+  end
+  return text
+end
+
+if what == 'pause' then
+  redis.call('HSET', key, 'paused', int(until_ms))
+elseif what == 'limit' then
+  local set = string.format('%s=%s@%.0f;', name, ARGV[5], until_ms)
+  redis.call('HSET', key, 'overrides', overrides_without() .. set)
+elseif redis.call('EXISTS', key) == 0 then
+  return 0
+elseif what == 'resume' then
+  redis.call('HDEL', key, 'paused', 'blocked', 'by')
+  return 0
+elseif what == 'unlimit' then
+  local text = overrides_without()
+  if text == '' then
+    redis.call('HDEL', key, 'overrides')
+  else
+    redis.call('HSET', key, 'overrides', text)
+  end
+  return 0
+else
+  local line = line_load(key, now)
+  line_reset(line, now)
+  line_save(line, math.max(now, redis.call('PTTL', key) + now - KEEP_MS))
+  return 0
+end
+line_keep(key, now, until_ms)
+return until_ms

@@ -1,0 +1,63 @@
+//! `fixed-window-algo`: a counter for each window aligned to the epoch.
+
+use std::collections::BTreeMap;
+
+use crate::rules::limit::Limit;
+
+/// The windows of one limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FixedWindows {
+    /// Units and the window's end, by the window's index.
+    counts: BTreeMap<u64, (u64, u64)>,
+    /// The window of the last load.
+    index: u64,
+    /// The clock stands before the newest window: it was stepped back, and what this window let pass may be
+    /// forgotten.
+    stepped_back: bool,
+}
+
+impl FixedWindows {
+    /// `newest` is the start of the newest window of any limit that was seen.
+    pub fn load(&mut self, limit: &Limit, now: u64, newest: u64) {
+        self.index = now / limit.span();
+        self.counts.retain(|_, (_, end)| *end > now);
+        self.stepped_back = self.index < newest / limit.span();
+    }
+
+    pub fn count(&self, limit: &Limit) -> u64 {
+        let count = self.counts.get(&self.index).map_or(0, |(count, _)| *count);
+        if self.stepped_back {
+            count.max(u64::from(limit.max()))
+        } else {
+            count
+        }
+    }
+
+    fn free(&self, limit: &Limit, at: u64) -> u64 {
+        let index = at / limit.span();
+        if at >= (index + 1) * limit.span() - limit.guard_ms() {
+            return 0;
+        }
+        let held = if index == self.index {
+            self.count(limit)
+        } else {
+            0
+        };
+        u64::from(limit.max()).saturating_sub(held)
+    }
+
+    pub fn nth(&self, limit: &Limit, base: u64, k: u64) -> u64 {
+        let free = self.free(limit, base);
+        if k <= free {
+            return base;
+        }
+        let next = base / limit.span() + 1;
+        (next + (k - free - 1) / u64::from(limit.max())) * limit.span()
+    }
+
+    pub fn take(&mut self, limit: &Limit, units: u64) {
+        let (count, end) = self.counts.entry(self.index).or_default();
+        *count += units;
+        *end = (self.index + 1) * limit.span();
+    }
+}

@@ -1,0 +1,191 @@
+//! The logs of what really started: they alone admit.
+//!
+//! An algorithm is two functions, `nth` (when the k-th next unit may start if nobody else does) and `take`, over
+//! what `load` made of the stored state. The files in `lua/` of the same names are the same functions over Redis.
+
+mod bucket;
+mod counter;
+mod fixed;
+mod sliding;
+
+use std::collections::BTreeMap;
+
+use self::bucket::Bucket;
+use self::counter::SlidingCounter;
+use self::fixed::FixedWindows;
+use self::sliding::SlidingLog;
+use crate::rules::limit::{Algorithm, Limit};
+
+/// One reading of the store's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Clock {
+    /// Milliseconds since the epoch, rounded down: what is compared.
+    pub now_ms: u64,
+    /// Milliseconds since the epoch, rounded up: what a start is written with, so that it never counts for less
+    /// than its window.
+    pub stamp_ms: u64,
+}
+
+impl Clock {
+    /// A reading in microseconds since the epoch.
+    pub fn from_micros(micros: u64) -> Self {
+        Self {
+            now_ms: micros / 1000,
+            stamp_ms: micros.div_ceil(1000),
+        }
+    }
+}
+
+/// What one scope has started, as far as its limits still count it.
+///
+/// All sliding windows share one log, which is as long as the longest of them needs; every other limit has a state
+/// of its own, by its name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Logs {
+    sliding: SlidingLog,
+    fixed: BTreeMap<String, FixedWindows>,
+    counters: BTreeMap<String, SlidingCounter>,
+    buckets: BTreeMap<(Algorithm, String), Bucket>,
+    /// The start of the newest fixed window that was seen. The line's hash keeps it: a clock that is stepped back
+    /// must not open a window whose count is forgotten.
+    newest: u64,
+}
+
+impl Logs {
+    /// Brings the state of all of `limits` to `clock`: forgets what no longer counts, and repairs what a clock that
+    /// was stepped back left in the future. True when the newest fixed window changed, which the line's hash keeps.
+    pub fn load(&mut self, limits: &[Limit], clock: Clock) -> bool {
+        let sliding = limits
+            .iter()
+            .filter(|limit| limit.algorithm() == Algorithm::SlidingWindow);
+        if let Some(longest) = sliding.map(Limit::span).max() {
+            self.sliding.load(longest, clock);
+        }
+        let mut newest = self.newest;
+        for limit in limits {
+            let name = || limit.name().to_owned();
+            match limit.algorithm() {
+                Algorithm::SlidingWindow => {}
+                Algorithm::FixedWindow => {
+                    let start = clock.now_ms / limit.span() * limit.span();
+                    newest = newest.max(start);
+                    let log = self.fixed.entry(name()).or_default();
+                    log.load(limit, clock.now_ms, self.newest);
+                }
+                Algorithm::SlidingCounter => {
+                    let log = self.counters.entry(name()).or_default();
+                    log.load(limit, clock.now_ms);
+                }
+                algorithm @ (Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
+                    let log = self.buckets.entry((algorithm, name())).or_default();
+                    log.load(limit, clock.now_ms);
+                }
+            }
+        }
+        let newer = newest > self.newest;
+        self.newest = newest;
+        newer
+    }
+
+    /// Units that count against `limit`.
+    ///
+    /// # Panics
+    /// Without a [`Logs::load`] of the limit before, as all that follow.
+    pub fn count(&self, limit: &Limit, clock: Clock) -> u64 {
+        match limit.algorithm() {
+            Algorithm::SlidingWindow => self.sliding.count(limit, clock.now_ms),
+            Algorithm::FixedWindow => self.fixed[limit.name()].count(limit),
+            Algorithm::SlidingCounter => self.counters[limit.name()].count(limit, clock.now_ms),
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => self.bucket(limit).count(limit),
+        }
+    }
+
+    /// When the `k`-th next unit (from 1) may start if nobody starts before `base`, which is now or later.
+    pub fn nth(&self, limit: &Limit, base: u64, k: u64) -> u64 {
+        match limit.algorithm() {
+            Algorithm::SlidingWindow => self.sliding.nth(limit, base, k),
+            Algorithm::FixedWindow => self.fixed[limit.name()].nth(limit, base, k),
+            Algorithm::SlidingCounter => self.counters[limit.name()].nth(limit, base, k),
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                self.bucket(limit).nth(limit, base, k)
+            }
+        }
+    }
+
+    /// Units that may start at once at `now`.
+    pub fn free(&self, limit: &Limit, now: u64) -> u64 {
+        let (mut free, mut most) = (0, u64::from(limit.capacity()));
+        while free < most {
+            let middle = (free + most).div_ceil(2);
+            if self.nth(limit, now, middle) == now {
+                free = middle;
+            } else {
+                most = middle - 1;
+            }
+        }
+        free
+    }
+
+    /// Writes down the start of a job of `cost` units. Returns its number in the sliding log; 0 without one.
+    pub fn take(&mut self, limits: &[Limit], clock: Clock, cost: u64) -> u64 {
+        let mut sequence = 0;
+        for limit in limits {
+            let units = limit.unit().of(cost);
+            match limit.algorithm() {
+                Algorithm::SlidingWindow if sequence > 0 => {}
+                Algorithm::SlidingWindow => sequence = self.sliding.take(clock.stamp_ms, cost),
+                Algorithm::FixedWindow => self.fixed_mut(limit).take(limit, units),
+                Algorithm::SlidingCounter => self.counter_mut(limit).take(units),
+                Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                    self.bucket_mut(limit).take(limit, units);
+                }
+            }
+        }
+        sequence
+    }
+
+    /// The end of the newest fixed window of any of `limits`, until which the line's hash must remember it; 0
+    /// without one.
+    pub fn newest_window_end(&self, limits: &[Limit]) -> u64 {
+        let fixed = limits
+            .iter()
+            .filter(|limit| limit.algorithm() == Algorithm::FixedWindow);
+        fixed.map(|l| self.newest + l.span()).max().unwrap_or(0)
+    }
+
+    /// The newest window is kept with the line, and goes with it.
+    pub fn forget_newest_window(&mut self) {
+        self.newest = 0;
+    }
+
+    /// Another writer's entry in the sliding log at `score`: one unit.
+    pub fn add_foreign(&mut self, score: u64) {
+        self.sliding.add_foreign(score);
+    }
+
+    /// True when none of it says anything about `limits` any more.
+    pub fn is_over(&self, limits: &[Limit], now: u64) -> bool {
+        let longest = limits.iter().map(Limit::span).max().unwrap_or(0);
+        self.sliding.end(longest) <= now
+            && self.newest_window_end(limits) <= now
+            && self.counters.values().all(|log| log.end() <= now)
+            && self.buckets.values().all(|log| log.end() <= now)
+    }
+
+    fn bucket(&self, limit: &Limit) -> &Bucket {
+        &self.buckets[&(limit.algorithm(), limit.name().to_owned())]
+    }
+
+    fn bucket_mut(&mut self, limit: &Limit) -> &mut Bucket {
+        let key = (limit.algorithm(), limit.name().to_owned());
+        self.buckets.entry(key).or_default()
+    }
+
+    fn fixed_mut(&mut self, limit: &Limit) -> &mut FixedWindows {
+        self.fixed.entry(limit.name().to_owned()).or_default()
+    }
+
+    fn counter_mut(&mut self, limit: &Limit) -> &mut SlidingCounter {
+        self.counters.entry(limit.name().to_owned()).or_default()
+    }
+}
