@@ -20,8 +20,8 @@ ALGORITHMS['fixed-window-algo'] = {
     if ahead ~= 0 and ahead ~= 1 then
       return false
     end
-    limit.name = KEYS[limit.key + ahead]
-    local value = redis.call('GET', limit.name) or '0'
+    limit.window_key = KEYS[limit.key + ahead]
+    local value = redis.call('GET', limit.window_key) or '0'
     if not string.match(value, '^%d+$') then
       error('WRONGTYPE the value is not a count')
     end
@@ -61,8 +61,8 @@ ALGORITHMS['fixed-window-algo'] = {
 
   save = function(limit)
     if limit.taken > 0 then
-      redis.call('INCRBY', limit.name, int(limit.taken))
-      redis.call('PEXPIREAT', limit.name, int((limit.window + 1) * limit.span))
+      redis.call('INCRBY', limit.window_key, int(limit.taken))
+      redis.call('PEXPIREAT', limit.window_key, int((limit.window + 1) * limit.span))
     end
   end,
 }

@@ -1,5 +1,12 @@
 -- Several limits at once. The specification is src/rules/model.rs.
 --
+-- Every script that knows limits has these before its own arguments:
+-- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
+-- ARGV[2]  how many limits there are; then for each of them nine:
+--          its name; its algorithm; max: units in a window; the span in milliseconds: the window, with the guard where
+--          the algorithm counts over both; the guard in milliseconds; the burst in units; the unit: 'calls' or 'cost';
+--          which of KEYS is its first; the index of the fixed window that this key belongs to, 0 for the others
+--
 -- An algorithm is a table of functions, put into ALGORITHMS by its file:
 -- load(limit, limits, line)  what the store has of it at limits.now; nil if the window of now is not among KEYS
 -- count(limit)               units that count against it
@@ -10,17 +17,6 @@
 -- the algorithm have one log, which must remember the longest span).
 local ALGORITHMS = {}
 
--- ARGV of every script that knows limits: ARGV[1] the clock in microseconds since the epoch, for tests; '' in
--- production: Redis's own. ARGV[2] how many limits there are, then for each of them:
--- 1 its name
--- 2 its algorithm
--- 3 max: units in a window
--- 4 the span in milliseconds: the window, with the guard where the algorithm counts over both
--- 5 the guard in milliseconds
--- 6 the burst in units
--- 7 the unit: 'calls' or 'cost'
--- 8 which of KEYS is its first
--- 9 the index of the fixed window that this key belongs to; 0 for the other algorithms
 local FIXED_ARGUMENTS = 2
 local LIMIT_ARGUMENTS = 9
 

@@ -266,7 +266,9 @@ impl State {
 
     /// Does what an operator asked for. Returns until when it is in force; 0 where it has no end.
     pub fn change(&mut self, now: u64, change: &Change) -> u64 {
-        self.overrides.retain(|_, &mut (_, until)| until > now);
+        if let Change::Limit { .. } | Change::Unlimit { .. } = change {
+            self.overrides.retain(|_, &mut (_, until)| until > now);
+        }
         match change {
             Change::Pause { duration_ms } => self.paused_until = now + duration_ms,
             Change::Resume => {
