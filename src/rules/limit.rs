@@ -314,6 +314,12 @@ impl Limits {
         self.0.iter().map(Limit::guard_ms).min().unwrap_or(0)
     }
 
+    /// After so long, in milliseconds, no start counts any more at the downstream.
+    pub fn memory_ms(&self) -> u64 {
+        let memory = |limit: &Limit| limit.span() + limit.guard_ms();
+        self.0.iter().map(memory).max().unwrap_or(0)
+    }
+
     /// The longest time that any of them looks back, in milliseconds.
     pub fn longest_span(&self) -> u64 {
         self.0.iter().map(Limit::span).max().unwrap_or(0)
