@@ -1,6 +1,8 @@
 //! The HTTP handler against downstreams that answer as they like.
 
+mod connections;
 mod downstream;
+mod tls;
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -30,15 +32,15 @@ fn permit() -> Permit {
     Permit::until(tokio::time::Instant::now() + Duration::from_secs(3600))
 }
 
+fn http(url: impl Into<String>, timeout: Duration) -> Http {
+    Http {
+        url: SecretUrl::new(url),
+        timeout,
+    }
+}
+
 fn handler(url: impl Into<String>, timeout: Duration) -> HttpHandler {
-    HttpHandler::new(
-        &Http {
-            url: SecretUrl::new(url),
-            timeout,
-        },
-        4,
-    )
-    .expect("a usable url")
+    HttpHandler::new(&http(url, timeout), 4).expect("a usable url")
 }
 
 /// No test waits for this; it is there for a machine that is very busy.
@@ -445,11 +447,7 @@ fn an_unusable_url_says_what_is_wrong_and_nothing_else() {
         ("ftp://joe:s3cr@x/", "http://"),
         ("http://joe:s3cr@x:99999/", "port"),
     ] {
-        let http = Http {
-            url: SecretUrl::new(url),
-            timeout: LONG,
-        };
-        let Err(why) = HttpHandler::new(&http, 1) else {
+        let Err(why) = HttpHandler::new(&http(url, LONG), 1) else {
             panic!("{url} is no url of an API");
         };
         let why = why.to_string();
