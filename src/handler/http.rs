@@ -41,7 +41,7 @@ use url::{Position, Url};
 use super::{Handler, Outcome, Permit};
 use crate::config::Http;
 use crate::rules::job::Job;
-use crate::rules::pushback::{Pushback, pushback};
+use crate::rules::pushback::{Pushback, Seen, seen};
 use connection::{Connection, Sent};
 use pool::Pool;
 use text::{explain, one_line};
@@ -61,6 +61,14 @@ pub struct HttpHandler {
     timeout: Duration,
     /// What a downstream that echoes our request must not bring into a reason.
     secrets: Vec<String>,
+}
+
+/// What came back for a request.
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    /// The first bytes of the body.
+    start: Vec<u8>,
 }
 
 /// Why there can be no client; no text of it holds a part of the url.
@@ -137,6 +145,70 @@ impl HttpHandler {
         })
     }
 
+    /// As [`Handler::handle`], with what the answer said of limits whatever became of the job: nothing where
+    /// there was no answer.
+    pub async fn call(&self, job: &Job, permit: Permit) -> (Outcome, Seen) {
+        match self.exchange(job, permit).await {
+            Ok(answer) => {
+                let headers = answer.headers.iter();
+                let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
+                let seen = seen(answer.status.as_u16(), headers, SystemTime::now());
+                (self.outcome(&answer, &seen), seen)
+            }
+            Err(outcome) => (outcome, Seen::default()),
+        }
+    }
+
+    /// Sends one request at most. The error is what becomes of a job without an answer.
+    async fn exchange(&self, job: &Job, permit: Permit) -> Result<Answer, Outcome> {
+        if !permit.is_good() {
+            return Err(Outcome::Late);
+        }
+        let deadline = Instant::now() + self.timeout;
+        let mut pooled = self.pool.take();
+        loop {
+            let reused = pooled.is_some();
+            let mut connection = match pooled.take() {
+                Some(connection) => connection,
+                None => match timeout_at(deadline, self.pool.open()).await {
+                    Ok(Ok(connection)) => connection,
+                    Ok(Err(why)) => {
+                        let why = explain(why.as_ref());
+                        return Err(failed(format!("no connection: {why}")));
+                    }
+                    Err(_) => return Err(self.too_late("no connection")),
+                },
+            };
+            let request = self.request(job);
+            match timeout_at(deadline, connection.send(request, permit)).await {
+                Ok(Sent::Answered(answer)) => {
+                    let (head, body) = answer.into_parts();
+                    let mut start = Vec::new();
+                    // A body that breaks off or does not end in time has told what it could.
+                    let read = read_start(&mut connection, body, &mut start);
+                    if timeout_at(deadline, read).await == Ok(true) {
+                        self.pool.put(connection);
+                    }
+                    return Ok(Answer {
+                        status: head.status,
+                        headers: head.headers,
+                        start,
+                    });
+                }
+                Ok(Sent::Late) => {
+                    self.pool.put(connection);
+                    return Err(Outcome::Late);
+                }
+                // A new connection is tried once.
+                Ok(Sent::Unwritten(_)) if reused => {}
+                Ok(Sent::Unwritten(why) | Sent::Failed(why)) => {
+                    return Err(failed(format!("no answer: {}", explain(&why))));
+                }
+                Err(_) => return Err(self.too_late("no answer")),
+            }
+        }
+    }
+
     fn request(&self, job: &Job) -> Request<Full<Bytes>> {
         let mut request = Request::new(Full::new(job.body.clone()));
         *request.method_mut() = Method::POST;
@@ -162,7 +234,8 @@ impl HttpHandler {
         failed(format!("{what} within {timeout:?} (dispatch.http.timeout)"))
     }
 
-    fn outcome(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Outcome {
+    fn outcome(&self, answer: &Answer, seen: &Seen) -> Outcome {
+        let status = answer.status;
         if status.is_success() {
             return Outcome::Done;
         }
@@ -173,14 +246,11 @@ impl HttpHandler {
         if status.is_redirection() {
             reason.push_str(" (a redirect; it is not followed)");
         }
-        let shown = self.shown(body);
+        let shown = self.shown(&answer.start);
         if !shown.is_empty() {
             reason = format!("{reason}: {shown}");
         }
-        let headers = headers
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_bytes()));
-        if let Some(Pushback { after }) = pushback(status.as_u16(), headers, SystemTime::now()) {
+        if let Some(Pushback { after }) = seen.refused {
             return Outcome::Throttled { after, reason };
         }
         let rejects = status.is_redirection() || status.is_client_error();
@@ -206,47 +276,7 @@ impl HttpHandler {
 
 impl Handler for HttpHandler {
     async fn handle(&self, job: &Job, permit: Permit) -> Outcome {
-        if !permit.is_good() {
-            return Outcome::Late;
-        }
-        let deadline = Instant::now() + self.timeout;
-        let mut pooled = self.pool.take();
-        loop {
-            let reused = pooled.is_some();
-            let mut connection = match pooled.take() {
-                Some(connection) => connection,
-                None => match timeout_at(deadline, self.pool.open()).await {
-                    Ok(Ok(connection)) => connection,
-                    Ok(Err(why)) => {
-                        return failed(format!("no connection: {}", explain(why.as_ref())));
-                    }
-                    Err(_) => return self.too_late("no connection"),
-                },
-            };
-            let request = self.request(job);
-            match timeout_at(deadline, connection.send(request, permit)).await {
-                Ok(Sent::Answered(answer)) => {
-                    let (head, body) = answer.into_parts();
-                    let mut kept = Vec::new();
-                    // A body that breaks off or does not end in time has told what it could.
-                    let read = read_start(&mut connection, body, &mut kept);
-                    if timeout_at(deadline, read).await == Ok(true) {
-                        self.pool.put(connection);
-                    }
-                    return self.outcome(head.status, &head.headers, &kept);
-                }
-                Ok(Sent::Late) => {
-                    self.pool.put(connection);
-                    return Outcome::Late;
-                }
-                // A new connection is tried once.
-                Ok(Sent::Unwritten(_)) if reused => {}
-                Ok(Sent::Unwritten(why) | Sent::Failed(why)) => {
-                    return failed(format!("no answer: {}", explain(&why)));
-                }
-                Err(_) => return self.too_late("no answer"),
-            }
-        }
+        self.call(job, permit).await.0
     }
 }
 

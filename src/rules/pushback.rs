@@ -39,9 +39,11 @@ pub struct Pushback {
 /// All that an answer says of limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Seen {
-    /// The tenant is to be closed: the downstream refused ([`pushback`]), or the answer, whatever its status,
-    /// says that nothing is left. So the job of a 2xx is done, and the next one would be refused.
-    pub close: Option<Pushback>,
+    /// The downstream refused: the tenant is to be closed, and the job waits ([`pushback`]).
+    pub refused: Option<Pushback>,
+    /// It did not refuse, but says that nothing is left, whatever the status: the tenant is to be closed for so
+    /// long, at least 1 s, since its next job would be refused. What becomes of this job is the status's affair.
+    pub used_up: Option<Duration>,
     /// The downstream's own limit.
     pub quota: Option<Advertised>,
     /// `x-actual-cost`: what the job has cost, in the units of a limit that counts cost.
@@ -58,8 +60,13 @@ pub fn seen<'a>(
     now: SystemTime,
 ) -> Seen {
     let said = Said::read(headers, now);
+    let refused = said.refusal(status);
     Seen {
-        close: said.refusal(status).or_else(|| said.used_up()),
+        refused,
+        used_up: match refused {
+            Some(_) => None,
+            None => said.used_up(),
+        },
         quota: said.quota(),
         actual_cost: said.actual_cost(),
     }
@@ -156,12 +163,10 @@ impl Said {
 
     /// The pause that follows from nothing being left. Of an answer that refused nothing, a wait that is over
     /// closes nothing.
-    fn used_up(&self) -> Option<Pushback> {
+    fn used_up(&self) -> Option<Duration> {
         let wait = self.rate_limit().or_else(|| self.resets(false))?;
         let wait = self.retry_after().unwrap_or(wait);
-        (!wait.is_zero()).then(|| Pushback {
-            after: Some(wait.clamp(SHORTEST, LONGEST)),
-        })
+        (!wait.is_zero()).then(|| wait.clamp(SHORTEST, LONGEST))
     }
 
     fn retry_after(&self) -> Option<Duration> {

@@ -11,6 +11,7 @@ use sluicegate::config::{Http, SecretUrl};
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
+use sluicegate::rules::pushback::{Advertised, Seen};
 use sluicegate::rules::tenant::Tenant;
 use tokio::net::TcpSocket;
 
@@ -148,6 +149,37 @@ async fn a_downstream_may_ask_for_a_pause() {
         "retry None",
     )
     .await;
+}
+
+#[tokio::test]
+async fn what_an_answer_says_of_limits_is_passed_on() {
+    let headers =
+        "ratelimit-policy: \"a\";q=9;w=60\r\nratelimit: \"a\";r=0;t=8\r\nx-actual-cost: 3\r\n";
+    for (status, expected) in [("200 OK", true), ("404 Not Found", false)] {
+        let downstream = Downstream::answering(answer(status, headers, ""), Then::Keep).await;
+        let handler = handler(format!("http://{}/", downstream.addr), LONG);
+        let (outcome, seen) = handler.call(&job("1"), permit()).await;
+        assert_eq!(outcome == Outcome::Done, expected, "{outcome:?}");
+        let eight = Some(Duration::from_secs(8));
+        let quota = Advertised {
+            limit: Some(9),
+            remaining: Some(0),
+            reset: eight,
+            window: Some(Duration::from_secs(60)),
+        };
+        let all = Seen {
+            refused: None,
+            used_up: eight,
+            quota: Some(quota),
+            actual_cost: Some(3),
+        };
+        assert_eq!(seen, all);
+    }
+    let downstream = Downstream::answering("", Then::Close).await;
+    let handler = handler(format!("http://{}/", downstream.addr), LONG);
+    let (outcome, seen) = handler.call(&job("1"), permit()).await;
+    assert!(matches!(outcome, Outcome::Retry { .. }), "{outcome:?}");
+    assert_eq!(seen, Seen::default());
 }
 
 #[tokio::test]

@@ -15,8 +15,13 @@ fn see(status: u16, headers: &[(&str, &str)]) -> Seen {
 
 /// For how many seconds an answer with these headers closes the tenant.
 fn closes(status: u16, headers: &[(&str, &str)]) -> Option<u64> {
-    let after = see(status, headers).close?.after;
-    Some(after.expect("this helper is for waits").as_secs())
+    let seen = see(status, headers);
+    assert!(seen.refused.is_none() || seen.used_up.is_none());
+    let wait = match seen.refused {
+        Some(refused) => refused.after,
+        None => seen.used_up,
+    };
+    wait.map(|wait| wait.as_secs())
 }
 
 #[track_caller]
@@ -54,7 +59,7 @@ fn nothing_left_closes_whatever_the_status() {
     assert_eq!(closes(202, &[("Retry-After", "5")]), None);
     assert_eq!(closes(503, &[("Retry-After", "5")]), Some(5));
     // A refusal closes as it always did.
-    assert_eq!(see(429, &[]).close, Some(Pushback { after: None }));
+    assert_eq!(see(429, &[]).refused, Some(Pushback { after: None }));
 }
 
 #[test]
@@ -68,7 +73,7 @@ fn something_left_closes_nothing() {
         ("X-RateLimit-Reset", "30"),
         ("X-RateLimit-Remaining", "0"),
     ] {
-        assert_eq!(see(200, &[header]).close, None, "{header:?}");
+        assert_eq!(closes(200, &[header]), None, "{header:?}");
     }
     for (remaining, reset) in [
         ("1", "30"),
@@ -80,7 +85,7 @@ fn something_left_closes_nothing() {
             ("RateLimit-Remaining", remaining),
             ("RateLimit-Reset", reset),
         ];
-        assert_eq!(see(200, &headers).close, None, "{headers:?}");
+        assert_eq!(closes(200, &headers), None, "{headers:?}");
     }
 }
 
@@ -90,7 +95,7 @@ fn what_a_cache_has_kept_counts_no_more() {
     let reset = ("X-RateLimit-Reset", "30");
     assert_eq!(see(200, &[limit, ("Age", "7")]), Seen::default());
     assert_eq!(
-        see(429, &[limit, reset, ("Age", "7")]).close,
+        see(429, &[limit, reset, ("Age", "7")]).refused,
         Some(Pushback { after: None })
     );
     assert_eq!(closes(429, &[("Retry-After", "5"), ("Age", "7")]), Some(5));
@@ -272,16 +277,15 @@ proptest! {
         let now = UNIX_EPOCH + Duration::from_secs(now.into());
         let headers = || headers.iter().map(|(name, value)| (*name, value.as_slice()));
         let seen = seen(status, headers(), now);
-        let after = seen.close.and_then(|close| close.after);
-        prop_assert!(after.is_none_or(|after| (SHORTEST..=LONGEST).contains(&after)));
+        for wait in [seen.refused.and_then(|refused| refused.after), seen.used_up] {
+            prop_assert!(wait.is_none_or(|wait| (SHORTEST..=LONGEST).contains(&wait)));
+        }
+        prop_assert!(seen.refused.is_none() || seen.used_up.is_none());
+        prop_assert_eq!(seen.refused, pushback(status, headers(), now));
         if let Some(quota) = seen.quota {
             prop_assert!(quota.limit.is_some() || quota.remaining.is_some());
             prop_assert!(quota.reset.is_none_or(|reset| reset <= LONGEST));
             prop_assert!(quota.window.is_none_or(|window| !window.is_zero() && window <= LONGEST));
-        }
-        // A refusal is always passed on as it is.
-        if let Some(refusal) = pushback(status, headers(), now) {
-            prop_assert_eq!(seen.close, Some(refusal));
         }
     }
 }
