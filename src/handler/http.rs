@@ -137,7 +137,12 @@ impl HttpHandler {
             headers.insert(AUTHORIZATION, basic);
         }
         Ok(Self {
-            pool: Pool::new(server, tls.map_err(HttpHandlerError::Tls)?, concurrency),
+            pool: Pool::new(
+                server,
+                tls.map_err(HttpHandlerError::Tls)?,
+                http.timeout,
+                concurrency,
+            ),
             secrets: secrets(&url, &headers),
             target,
             headers,

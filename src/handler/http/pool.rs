@@ -35,11 +35,13 @@ struct Idle {
 }
 
 impl Pool {
-    /// For connections to `server`, whose path does not matter.
-    pub(super) fn new(server: Uri, tls: ClientConfig, most: usize) -> Arc<Self> {
+    /// For connections to `server`, whose path does not matter, with `timeout` for all its addresses together.
+    pub(super) fn new(server: Uri, tls: ClientConfig, timeout: Duration, most: usize) -> Arc<Self> {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
+        // The caller bounds all of it; this leaves a part for each address.
+        tcp.set_connect_timeout(Some(timeout));
         let connector = HttpsConnectorBuilder::new()
             .with_tls_config(tls)
             .https_or_http()
