@@ -41,10 +41,8 @@ pub trait Gate: Send + Sync + 'static {
 
     /// Sets what calls used against what they were charged, keeps the places of those that run, and frees the others.
     /// The same batch may be sent again for up to a minute when its outcome is unknown: it counts once.
-    fn settle(
-        &self,
-        batch: &[TenantSettled],
-    ) -> impl Future<Output = Result<(), GateError>> + Send;
+    fn settle(&self, batch: &[TenantSettled])
+    -> impl Future<Output = Result<(), GateError>> + Send;
 
     /// Closes `tenant` for `duration` from now, for all workers; never shortens what is in force.
     /// `by` says what closed it, for [`Inspection::blocked_by`].

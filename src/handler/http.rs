@@ -38,7 +38,7 @@ use rustls::ClientConfig;
 use tokio::time::{Instant, timeout_at};
 use url::{Position, Url};
 
-use super::{Handler, Outcome, Permit};
+use super::{Attempt, Handler, Outcome, Permit};
 use crate::config::Http;
 use crate::rules::job::Job;
 use crate::rules::pushback::{Pushback, Seen, seen};
@@ -148,20 +148,6 @@ impl HttpHandler {
             headers,
             timeout: http.timeout,
         })
-    }
-
-    /// As [`Handler::handle`], with what the answer said of limits whatever became of the job: nothing where
-    /// there was no answer.
-    pub async fn call(&self, job: &Job, permit: Permit) -> (Outcome, Seen) {
-        match self.exchange(job, permit).await {
-            Ok(answer) => {
-                let headers = answer.headers.iter();
-                let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
-                let seen = seen(answer.status.as_u16(), headers, SystemTime::now());
-                (self.outcome(&answer, &seen), seen)
-            }
-            Err(outcome) => (outcome, Seen::default()),
-        }
     }
 
     /// Sends one request at most. The error is what becomes of a job without an answer.
@@ -281,7 +267,20 @@ impl HttpHandler {
 
 impl Handler for HttpHandler {
     async fn handle(&self, job: &Job, permit: Permit) -> Outcome {
-        self.call(job, permit).await.0
+        self.attempt(job, permit).await.outcome
+    }
+
+    async fn attempt(&self, job: &Job, permit: Permit) -> Attempt {
+        match self.exchange(job, permit).await {
+            Ok(answer) => {
+                let headers = answer.headers.iter();
+                let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
+                let seen = seen(answer.status.as_u16(), headers, SystemTime::now());
+                let outcome = self.outcome(&answer, &seen);
+                Attempt { outcome, seen }
+            }
+            Err(outcome) => outcome.into(),
+        }
     }
 }
 

@@ -192,7 +192,8 @@ impl Logs {
                 }
                 Algorithm::Strict | Algorithm::Concurrency => {
                     let used = used.map(|used| limit.unit().of(used.into()));
-                    self.held_mut(limit).settle(clock, &receipt.permit, charged, used);
+                    self.held_mut(limit)
+                        .settle(clock, &receipt.permit, charged, used);
                 }
             }
         }
