@@ -127,7 +127,7 @@ pub(super) fn suggest(section: &str, name: &str) -> Option<String> {
 }
 
 /// The one of `names` that is a typing error away from `name`, without regard to case, `_` and `-`.
-pub(super) fn closest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn closest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |text: &str| text.to_lowercase().replace('_', "-");
     let wanted = plain(name);
     names

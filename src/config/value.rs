@@ -78,7 +78,8 @@ pub(super) fn duration(raw: &Raw, min: Duration, max: Duration) -> Result<Durati
     }
 }
 
-fn parse_duration(text: &str) -> Option<Duration> {
+/// A whole number with `ms`, `s`, `m`, `h` or `d`, or of seconds; `None`: it is none.
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
@@ -95,7 +96,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 /// `duration` in the largest unit that needs no fraction, as it is written in the file.
-pub(super) fn show(duration: Duration) -> String {
+pub fn show(duration: Duration) -> String {
     let millis = duration.as_millis();
     for (unit, size) in [
         ("d", 86_400_000),

@@ -1,6 +1,7 @@
 //! Which limits are in force for which tenant.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::tenant::Tenant;
@@ -31,6 +32,19 @@ pub enum Own {
     Limits(Limits),
     /// Those of a plan.
     Plan(String),
+}
+
+/// Which part of `rate-limiter` gives a tenant its limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source<'a> {
+    /// The common one.
+    Common,
+    /// A plan that the job names.
+    Plan(&'a str),
+    /// Limits of its own, by the entry of `tenants` for this pattern.
+    Tenant(&'a Pattern),
+    /// A plan, by the entry of `tenants` for this pattern.
+    TenantPlan(&'a Pattern, &'a str),
 }
 
 impl Policy {
@@ -80,14 +94,32 @@ impl Policy {
     /// The limits in force for `tenant`: what the configuration says of it, else the plan that its job names
     /// (`plan`, which must exist), else the common ones.
     pub fn limits(&self, tenant: &Tenant, plan: Option<&str>) -> &Limits {
+        self.find(tenant, plan).1
+    }
+
+    /// [`Policy::limits`], and where they come from.
+    pub fn find(&self, tenant: &Tenant, plan: Option<&str>) -> (Source<'_>, &Limits) {
         let own = self.tenants.iter().find(|(p, _)| p.fits(tenant.as_str()));
-        match own {
-            Some((_, Own::Limits(limits))) => limits,
-            Some((_, Own::Plan(name))) => self.plan(name).unwrap_or(&self.common),
+        let found = match own {
+            Some((pattern, Own::Limits(limits))) => Some((Source::Tenant(pattern), limits)),
+            Some((pattern, Own::Plan(name))) => self
+                .plan(name)
+                .map(|limits| (Source::TenantPlan(pattern, name), limits)),
             None => plan
-                .and_then(|name| self.plan(name))
-                .unwrap_or(&self.common),
-        }
+                .and_then(|name| self.plans.get_key_value(name))
+                .map(|(name, limits)| (Source::Plan(name), limits)),
+        };
+        found.unwrap_or((Source::Common, &self.common))
+    }
+
+    /// The plans, by name.
+    pub fn plans(&self) -> &BTreeMap<String, Limits> {
+        &self.plans
+    }
+
+    /// What single tenants have instead, in the order in which it counts.
+    pub fn tenants(&self) -> &[(Pattern, Own)] {
+        &self.tenants
     }
 
     /// All sets of limits there are.
@@ -117,10 +149,46 @@ impl Pattern {
         }
     }
 
+    /// Everything that `other` means, this one means too.
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Exactly(one), Self::Exactly(two)) => one == two,
+            (Self::Exactly(_), Self::Prefix(_)) => false,
+            (Self::Prefix(_), Self::Exactly(text) | Self::Prefix(text)) => self.fits(text),
+        }
+    }
+
     fn fits(&self, id: &str) -> bool {
         match self {
             Self::Exactly(text) => id == text,
             Self::Prefix(start) => id.starts_with(start.as_str()),
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    /// As it stands in the configuration.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(text) => f.write_str(text),
+            Self::Prefix(start) => write!(f, "{start}*"),
+        }
+    }
+}
+
+impl fmt::Display for Source<'_> {
+    /// The key of the configuration.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Common => f.write_str("rate-limiter"),
+            Self::Plan(name) => write!(f, "rate-limiter.plans.{name}"),
+            Self::Tenant(pattern) => write!(f, "rate-limiter.tenants.{pattern}"),
+            Self::TenantPlan(pattern, plan) => {
+                write!(
+                    f,
+                    "rate-limiter.plans.{plan}, by rate-limiter.tenants.{pattern}"
+                )
+            }
         }
     }
 }
