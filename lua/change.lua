@@ -34,15 +34,10 @@ elseif what == 'limit' then
 elseif redis.call('EXISTS', key) == 0 then
   return 0
 elseif what == 'resume' then
-  redis.call('HDEL', key, 'paused', 'blocked', 'by')
+  redis.call('HSET', key, 'paused', '0', 'blocked', '0')
   return 0
 elseif what == 'unlimit' then
-  local text = overrides_without()
-  if text == '' then
-    redis.call('HDEL', key, 'overrides')
-  else
-    redis.call('HSET', key, 'overrides', text)
-  end
+  redis.call('HSET', key, 'overrides', overrides_without())
   return 0
 else
   local line = line_load(key, now)

@@ -2,7 +2,7 @@
 -- The specification is State::inspect in src/rules/model.rs. Needs clock.lua, line.lua, limits.lua and the algorithms
 -- before it.
 --
--- KEYS     as acquire.lua has them
+-- KEYS[1]  the line (HASH); the others as acquire.lua has them
 -- ARGV     the clock and the limits, as limits.lua says
 --
 -- Reply: one text, then integers.

@@ -1,26 +1,24 @@
 -- Several limits at once. The specification is src/rules/model.rs.
 --
+-- Every script that knows limits has these before its own arguments:
+-- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
+-- ARGV[2]  how many limits there are; then for each of them nine:
+--          its name; its algorithm; max: units in a window; the span in milliseconds: the window, with the guard where
+--          the algorithm counts over both; the guard in milliseconds; the burst in units; the unit: 'calls' or 'cost';
+--          which of KEYS is its first; the index of the fixed window that this key belongs to, 0 for the others
+--
 -- An algorithm is a table of functions, put into ALGORITHMS by its file:
 -- load(limit, limits, line)  what the store has of it at limits.now; nil if the window of now is not among KEYS
 -- count(limit)               units that count against it
 -- nth(limit, base, k)        when the k-th next unit may start if nobody starts before `base`, which is now or later
--- take(limit, units, cost)   a job starts; may return its number in the log
+-- take(limit, limits, units, cost)  a job starts, with the permit limits.permit; may return its number in the log
+-- settle(limit, limits, job, more)  a job of settle.lua used so many units more (or fewer) than it was charged
 -- save(limit, limits)        writes what was taken
+-- renew(limit, limits, job)  a job of settle.lua still holds its place; only where the mark `holds` is set
 -- and of the marks bucket (its capacity is the burst), spaced (whose default is 1, not max) and shared (all limits of
 -- the algorithm have one log, which must remember the longest span).
 local ALGORITHMS = {}
 
--- ARGV of every script that knows limits: ARGV[1] the clock in microseconds since the epoch, for tests; '' in
--- production: Redis's own. ARGV[2] how many limits there are, then for each of them:
--- 1 its name
--- 2 its algorithm
--- 3 max: units in a window
--- 4 the span in milliseconds: the window, with the guard where the algorithm counts over both
--- 5 the guard in milliseconds
--- 6 the burst in units
--- 7 the unit: 'calls' or 'cost'
--- 8 which of KEYS is its first
--- 9 the index of the fixed window that this key belongs to; 0 for the other algorithms
 local FIXED_ARGUMENTS = 2
 local LIMIT_ARGUMENTS = 9
 
@@ -56,7 +54,7 @@ local function limits_load(line, now, stamp, jobs, writing)
     if limit.algorithm.shared then
       limits.longest = math.max(limits.longest, limit.span)
     end
-    limits.reach = math.max(limits.reach, math.floor(limit.max * AHEAD_MS / limit.span))
+    limits.reach = math.max(limits.reach, math.floor(limit.max * AHEAD_MS / math.max(limit.span, 1)))
     limits[i] = limit
   end
   limits.reach = math.min(limits.reach, MAX_REACH)

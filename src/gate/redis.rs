@@ -11,7 +11,7 @@ use crate::gate::link::Link;
 use crate::gate::refusal;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
-use crate::gate::{Change, Gate, GateError, Inspection, Replies, TenantAsk};
+use crate::gate::{Change, Gate, GateError, Inspection, Replies, TenantAsk, TenantSettled};
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::tenant::Tenant;
 
@@ -55,6 +55,8 @@ struct Call<'a> {
     /// What the script decides about; none for one that knows the line alone.
     limits: &'a [Limit],
     keys: CallKeys,
+    /// A key after those of the limits.
+    mark: Option<String>,
     /// The arguments after those of the limits.
     more: Vec<String>,
 }
@@ -162,6 +164,7 @@ impl RedisGate {
             tenant,
             limits,
             keys: self.keys.call(tenant, limits, self.estimate()),
+            mark: None,
             more,
         }
     }
@@ -244,8 +247,9 @@ impl RedisGate {
             pipeline
                 .cmd("EVALSHA")
                 .arg(&call.script.sha)
-                .arg(call.keys.names.len())
+                .arg(call.keys.names.len() + usize::from(call.mark.is_some()))
                 .arg(&call.keys.names)
+                .arg(&call.mark)
                 .arg(self.test_micros());
             if !call.limits.is_empty() {
                 pipeline.arg(reply::limit_arguments(call.limits, &call.keys.limits));
@@ -310,6 +314,21 @@ impl Gate for RedisGate {
             reply::acquired(&reply?, ask.asks.len())
         };
         Ok(batch.iter().zip(replies).map(decode).collect())
+    }
+
+    async fn settle(&self, batch: &[TenantSettled]) -> Result<(), GateError> {
+        let calls = batch
+            .iter()
+            .map(|settled| {
+                let TenantSettled { tenant, limits, .. } = settled;
+                let more = reply::settle_arguments(&settled.settled);
+                let mut call = self.call(scripts::settle(limits), tenant, limits, more);
+                call.mark = Some(self.keys.mark(tenant, &settled.call));
+                call
+            })
+            .collect();
+        // A tenant whose own keys can't be used has nothing to settle.
+        self.run(calls).await.map(drop)
     }
 
     async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {

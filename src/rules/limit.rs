@@ -27,10 +27,15 @@ pub enum Algorithm {
     TokenBucket,
     /// `leaky-bucket-algo` (GCRA): evenly spaced but for `burst`; L + burst - 1 at worst.
     LeakyBucket,
+    /// `sliding-window-algo` with `guard: strict`: a place is free a window after the answer, and calls that are
+    /// under way always count; L in any window at any latency.
+    Strict,
+    /// `max-concurrent`: at most L calls under way.
+    Concurrency,
 }
 
 impl Algorithm {
-    /// All there are.
+    /// The values of `use-algo`.
     pub const ALL: [Self; 5] = [
         Self::FixedWindow,
         Self::SlidingWindow,
@@ -47,7 +52,14 @@ impl Algorithm {
             Self::SlidingCounter => "sliding-counter-algo",
             Self::TokenBucket => "token-bucket-algo",
             Self::LeakyBucket => "leaky-bucket-algo",
+            Self::Strict => "strict-window",
+            Self::Concurrency => "max-concurrent",
         }
+    }
+
+    /// A start holds a place until its call has ended, so the gate must be told.
+    pub fn holds_places(self) -> bool {
+        matches!(self, Self::Strict | Self::Concurrency)
     }
 
     /// It has a `burst`.
@@ -171,6 +183,25 @@ impl Limit {
         })
     }
 
+    /// At most `max` calls under way.
+    ///
+    /// # Errors
+    /// [`LimitError`] names what is out of range.
+    pub fn concurrent(name: &str, max: u64) -> Result<Self, LimitError> {
+        let limit = Self::new(
+            name,
+            Algorithm::Concurrency,
+            max,
+            MIN_WINDOW,
+            Duration::ZERO,
+        )?;
+        Ok(Self {
+            window_ms: 0,
+            unit: Unit::Calls,
+            ..limit
+        })
+    }
+
     /// With room for `burst` at once.
     ///
     /// # Errors
@@ -245,7 +276,7 @@ impl Limit {
     /// fixed window has its guard inside; a bucket's clock counts whole milliseconds, so it takes one more.
     pub fn span(&self) -> u64 {
         match self.algorithm {
-            Algorithm::FixedWindow => self.window_ms,
+            Algorithm::FixedWindow | Algorithm::Strict | Algorithm::Concurrency => self.window_ms,
             Algorithm::SlidingWindow | Algorithm::SlidingCounter => self.window_ms + self.guard_ms,
             Algorithm::TokenBucket | Algorithm::LeakyBucket => self.window_ms + self.guard_ms + 1,
         }
@@ -255,7 +286,7 @@ impl Limit {
     pub fn worst_case(&self) -> u64 {
         let (max, burst) = (u64::from(self.max), u64::from(self.burst));
         match self.algorithm {
-            Algorithm::SlidingWindow => max,
+            Algorithm::SlidingWindow | Algorithm::Strict | Algorithm::Concurrency => max,
             Algorithm::FixedWindow | Algorithm::SlidingCounter => 2 * max,
             Algorithm::TokenBucket => burst + max,
             Algorithm::LeakyBucket => max + burst - 1,
@@ -363,9 +394,15 @@ impl Limits {
         costs.map(Limit::capacity).min().unwrap_or(u32::MAX)
     }
 
-    /// The shortest guard, in milliseconds: a permit is good for half of it.
+    /// The shortest guard, in milliseconds: a permit is good for half of it. 0: no limit has one.
     pub fn guard_ms(&self) -> u64 {
-        self.0.iter().map(Limit::guard_ms).min().unwrap_or(0)
+        let guards = self.0.iter().map(Limit::guard_ms);
+        guards.filter(|guard| *guard > 0).min().unwrap_or(0)
+    }
+
+    /// Whether the gate must be told when a call has ended.
+    pub fn hold_places(&self) -> bool {
+        self.0.iter().any(|limit| limit.algorithm.holds_places())
     }
 
     /// The longest time that any of them looks back, in milliseconds.

@@ -11,12 +11,14 @@ use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishErro
 use sluicegate::engine::action::Settings;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Stop};
-use sluicegate::gate::{Answer, Gate, GateError, Inspection, TenantAsk, TenantReply};
+use sluicegate::gate::{
+    Answer, Change, Gate, GateError, Inspection, Replies, TenantAsk, TenantReply, TenantSettled,
+};
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::job::{Job, TenantField};
+use sluicegate::rules::job::{CostField, Fields, Job, TenantField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
-use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::retry::RetryPolicy;
 use sluicegate::rules::tenant::Tenant;
 use tokio::sync::mpsc;
@@ -47,22 +49,31 @@ impl Broker for Acked {
 struct Open;
 
 impl Gate for Open {
-    async fn ask(&self, batch: &[TenantAsk]) -> Result<Vec<TenantReply>, GateError> {
+    async fn ask(&self, batch: &[TenantAsk]) -> Result<Replies, GateError> {
         let start = |ask: &TenantAsk| TenantReply {
             now_ms: 1,
             blocked_until_ms: 0,
             answers: ask
                 .asks
                 .iter()
-                .map(|_| Answer::Start { count: 1 })
+                .map(|_| Answer::Start {
+                    count: 1,
+                    sequence: 0,
+                })
                 .collect(),
         };
-        Ok(batch.iter().map(start).collect())
+        Ok(batch.iter().map(|ask| Ok(start(ask))).collect())
+    }
+    async fn settle(&self, _: &[TenantSettled]) -> Result<(), GateError> {
+        Ok(())
     }
     async fn block(&self, _: &Tenant, _: Duration, _: &str) -> Result<(), GateError> {
         Ok(())
     }
-    async fn inspect(&self, _: &Tenant) -> Result<Inspection, GateError> {
+    async fn change(&self, _: &Tenant, _: &Change) -> Result<u64, GateError> {
+        Err(GateError::Refused("not in this test".into()))
+    }
+    async fn inspect(&self, _: &Tenant, _: &Limits) -> Result<Inspection, GateError> {
         Err(GateError::Refused("nobody asks".into()))
     }
 }
@@ -111,8 +122,11 @@ async fn no_delivery_is_dropped_when_many_events_have_come_at_once() {
     );
     let ladder = Ladder::new(300 * second);
     let settings = Settings {
-        limit: limit.expect("a limit"),
-        tenant_field: TenantField::Header("x-tenant".into()),
+        policy: limit.expect("a limit").into(),
+        fields: Fields {
+            tenant: TenantField::Header("x-tenant".into()),
+            cost: CostField::Header("x-cost".into()),
+        },
         concurrency: JOBS,
         prefetch: 8 * JOBS,
         hold: second / 2,

@@ -1,12 +1,15 @@
 //! What every gate does, whatever keeps its state: in real time, on the model in memory and on Redis.
 
+use std::ops::Deref;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, Ask, Gate, TenantAsk, Ticket};
-use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::gate::{
+    Answer, Ask, Change, Gate, GateError, Inspection, Replies, TenantAsk, Ticket, Usage,
+};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::tenant::Tenant;
 
 use crate::servers::{shared_redis, unique};
@@ -19,52 +22,85 @@ pub const FRESH: Ask = Ask {
 /// The longest window: none of these ends while a test runs.
 pub const LONG: u64 = 31 * 86_400_000;
 
-/// `max` in each `window_ms`, without a guard.
+/// `max` in each `window_ms`, without a guard; a bucket has room for all of them at once.
 pub fn limit(algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
-    Limit::new(
-        "default",
-        algorithm,
-        max,
-        Duration::from_millis(window_ms),
-        Duration::ZERO,
-    )
-    .expect("in range")
+    let window = Duration::from_millis(window_ms);
+    let limit = Limit::new("default", algorithm, max, window, Duration::ZERO).expect("in range");
+    if algorithm.has_burst() {
+        limit.with_burst(max).expect("in range")
+    } else {
+        limit
+    }
 }
 
-pub fn redis_gate(limit: Limit) -> RedisGate {
-    RedisGate::connect(
-        &SecretUrl::new(shared_redis().url()),
-        &unique("gate"),
-        limit,
-    )
-    .expect("a good url")
+/// A gate and what it is to enforce for every tenant.
+pub struct Limited<G> {
+    pub gate: G,
+    pub limits: Limits,
 }
 
-fn memory_gate(limit: Limit) -> MemoryGate<impl Fn() -> u64> {
-    MemoryGate::new(limit, || {
+impl<G: Gate> Limited<G> {
+    pub fn new(gate: G, limits: impl Into<Limits>) -> Self {
+        Self {
+            gate,
+            limits: limits.into(),
+        }
+    }
+
+    /// One question of one tenant.
+    pub fn question(&self, id: &str, budget: u32, asks: &[Ask]) -> TenantAsk {
+        TenantAsk {
+            tenant: tenant(id),
+            limits: self.limits.clone(),
+            budget,
+            permits: unique("permit"),
+            asks: asks.to_vec(),
+        }
+    }
+
+    pub async fn inspect(&self, tenant: &Tenant) -> Result<Inspection, GateError> {
+        self.gate.inspect(tenant, &self.limits).await
+    }
+}
+
+impl<G> Deref for Limited<G> {
+    type Target = G;
+
+    fn deref(&self) -> &G {
+        &self.gate
+    }
+}
+
+pub fn redis_gate(limits: impl Into<Limits>) -> Limited<RedisGate> {
+    let url = SecretUrl::new(shared_redis().url());
+    let gate = RedisGate::connect(&url, &unique("gate")).expect("a good url");
+    Limited::new(gate, limits)
+}
+
+fn memory_gate(limits: impl Into<Limits>) -> Limited<MemoryGate<impl Fn() -> u64>> {
+    let gate = MemoryGate::new(|| {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)
             .expect("after 1970");
         u64::try_from(now.as_micros()).expect("before the year 500000")
-    })
+    });
+    Limited::new(gate, limits)
 }
 
 pub fn tenant(id: &str) -> Tenant {
     Tenant::parse(id).expect("a good id")
 }
 
+/// The answers to one tenant's question.
+pub fn decided(replies: &Replies, index: usize) -> &[Answer] {
+    &replies[index].as_ref().expect("a decision").answers
+}
+
 /// Asks for one tenant.
-pub async fn ask(gate: &impl Gate, id: &str, budget: u32, asks: &[Ask]) -> Vec<Answer> {
-    let batch = [TenantAsk {
-        tenant: tenant(id),
-        budget,
-        asks: asks.to_vec(),
-    }];
-    gate.ask(&batch)
-        .await
-        .expect("the gate answers")
-        .remove(0)
-        .answers
+pub async fn ask(gate: &Limited<impl Gate>, id: &str, budget: u32, asks: &[Ask]) -> Vec<Answer> {
+    let batch = [gate.question(id, budget, asks)];
+    let replies = gate.gate.ask(&batch).await.expect("the gate answers");
+    decided(&replies, 0).to_vec()
 }
 
 pub fn started(answers: &[Answer]) -> usize {
@@ -86,11 +122,11 @@ pub fn waits(answers: &[Answer]) -> Vec<(Ticket, u64)> {
 }
 
 /// All that a gate must do: `long` allows 5 in each [`LONG`], `short` 1 in each 400 ms.
-async fn conforms(algorithm: Algorithm, long: impl Gate, short: impl Gate) {
+async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Limited<impl Gate>) {
     // A limit's worth starts, in order; the rest waits with places in order.
     let answers = ask(&long, "a", 10, &[FRESH; 8]).await;
     assert_eq!(started(&answers), 5);
-    assert!(matches!(answers[4], Answer::Start { count: 5 }));
+    assert!(matches!(answers[4], Answer::Start { count: 5, .. }));
     let waiting = waits(&answers);
     assert_eq!(
         waiting.iter().map(|(t, _)| t.place).collect::<Vec<_>>(),
@@ -101,23 +137,17 @@ async fn conforms(algorithm: Algorithm, long: impl Gate, short: impl Gate) {
             .windows(2)
             .all(|pair| pair[0].0.generation == pair[1].0.generation)
     );
-    assert!(waiting.iter().all(|(_, ttl)| (1..=LONG + 1).contains(ttl)));
+    // The counter still sees the last window.
+    assert!(waiting.iter().all(|(_, ttl)| (1..=2 * LONG).contains(ttl)));
 
     // Another tenant feels nothing of it; a batch is answered in its order.
     let batch: Vec<TenantAsk> = ["b", "a", "c"]
         .into_iter()
-        .map(|id| TenantAsk {
-            tenant: tenant(id),
-            budget: 1,
-            asks: vec![FRESH],
-        })
+        .map(|id| long.question(id, 1, &[FRESH]))
         .collect();
     let replies = long.ask(&batch).await.expect("the gate answers");
     assert_eq!(
-        replies
-            .iter()
-            .map(|r| started(&r.answers))
-            .collect::<Vec<_>>(),
+        [0, 1, 2].map(|index| started(decided(&replies, index))),
         [1, 0, 1]
     );
     assert!(long.ask(&[]).await.expect("the gate answers").is_empty());
@@ -170,7 +200,10 @@ async fn conforms(algorithm: Algorithm, long: impl Gate, short: impl Gate) {
     .await;
     assert!(matches!(
         answers[..],
-        [Answer::Start { count: 3 }, Answer::Start { count: 4 }]
+        [
+            Answer::Start { count: 3, .. },
+            Answer::Start { count: 4, .. }
+        ]
     ));
     let answers = ask(
         &long,
@@ -196,7 +229,8 @@ async fn conforms(algorithm: Algorithm, long: impl Gate, short: impl Gate) {
         .inspect(&tenant("budget"))
         .await
         .expect("the gate answers");
-    assert_eq!((shown.count, shown.free, shown.waiting), (2, 3, 0));
+    let Usage { count, free, .. } = shown.limits[0];
+    assert_eq!((count, free, shown.waiting), (2, 3, 0));
 
     // Closed: nobody starts, waits reach beyond it, and it is only ever put off.
     let closed = tenant("closed");
@@ -215,12 +249,52 @@ async fn conforms(algorithm: Algorithm, long: impl Gate, short: impl Gate) {
     let shown = long.inspect(&closed).await.expect("the gate answers");
     assert_eq!(shown.blocked_by, "429 from the downstream");
     assert!(shown.blocked_until_ms > shown.now_ms + 990_000);
-    assert!(shown.next_ms > 990_000 && shown.free == 0 && shown.waiting == 1);
+    let Usage { next_ms, free, .. } = shown.limits[0];
+    assert!(next_ms > 990_000 && free == 0 && shown.waiting == 1);
+
+    // An operator's pause, its end, another limit, and a line that is forgotten.
+    let operated = tenant("operated");
+    let change = async |change| long.change(&operated, &change).await.expect("it answers");
+    let duration_ms = 1_000_000;
+    assert!(change(Change::Pause { duration_ms }).await > shown.now_ms + 990_000);
+    let paused = waits(&ask(&long, "operated", 5, &[FRESH]).await)[0];
+    assert!(paused.1 > 990_000);
+    let shown = long.inspect(&operated).await.expect("the gate answers");
+    assert!(shown.blocked_by.contains("operator"), "{shown:?}");
+    assert_eq!(change(Change::Resume).await, 0);
+    let set = Change::Limit {
+        name: "default".to_owned(),
+        max: 2,
+        duration_ms,
+    };
+    change(set).await;
+    let returned = Ask {
+        ticket: Some(paused.0),
+        cost: 1,
+    };
+    let answers = ask(&long, "operated", 5, &[returned, FRESH, FRESH]).await;
+    // A burst that was set is not the max: it stays.
+    let most = match algorithm {
+        Algorithm::LeakyBucket => 3,
+        _ => 2,
+    };
+    assert_eq!(started(&answers), most);
+    let shown = long.inspect(&operated).await.expect("the gate answers");
+    assert_eq!((shown.limits[0].max, shown.waiting), (2, 3 - most as u64));
+    assert!(shown.limits[0].override_until_ms > shown.now_ms + 900_000);
+    change(Change::Reset).await;
+    let unlimit = Change::Unlimit {
+        name: "default".to_owned(),
+    };
+    change(unlimit).await;
+    let shown = long.inspect(&operated).await.expect("the gate answers");
+    assert_eq!((shown.limits[0].max, shown.waiting), (5, 0));
+    assert_eq!(shown.limits[0].override_until_ms, 0);
 
     // The wait is enough: who comes back after it starts.
     let id = "time";
     let (ticket, ttl) = waits(&ask(&short, id, 9, &[FRESH; 3]).await)[0];
-    assert!(ttl <= 401, "{algorithm:?}: {ttl}");
+    assert!(ttl <= 2 * 400 + 1, "{algorithm:?}: {ttl}");
     tokio::time::sleep(Duration::from_millis(ttl)).await;
     let answers = ask(
         &short,
@@ -237,7 +311,7 @@ async fn conforms(algorithm: Algorithm, long: impl Gate, short: impl Gate) {
 
 #[tokio::test]
 async fn the_memory_gate_conforms() {
-    for algorithm in [Algorithm::SlidingWindow, Algorithm::FixedWindow] {
+    for algorithm in Algorithm::ALL {
         let long = memory_gate(limit(algorithm, 5, LONG));
         conforms(algorithm, long, memory_gate(limit(algorithm, 1, 400))).await;
     }
@@ -245,7 +319,7 @@ async fn the_memory_gate_conforms() {
 
 #[tokio::test]
 async fn the_redis_gate_conforms() {
-    for algorithm in [Algorithm::SlidingWindow, Algorithm::FixedWindow] {
+    for algorithm in Algorithm::ALL {
         let long = redis_gate(limit(algorithm, 5, LONG));
         conforms(algorithm, long, redis_gate(limit(algorithm, 1, 400))).await;
     }
@@ -257,12 +331,9 @@ async fn workers_share_the_limit() {
     let prefix = unique("shared");
     let limit = limit(Algorithm::SlidingWindow, 20, LONG);
     let workers = (0..4).map(|_| {
-        let gate = RedisGate::connect(
-            &SecretUrl::new(shared_redis().url()),
-            &prefix,
-            limit.clone(),
-        )
-        .expect("a good url");
+        let url = SecretUrl::new(shared_redis().url());
+        let gate = RedisGate::connect(&url, &prefix).expect("a good url");
+        let gate = Limited::new(gate, limit.clone());
         tokio::spawn(async move {
             let mut count = 0;
             for _ in 0..10 {

@@ -2,7 +2,25 @@
 
 use std::path::Path;
 
-const ENTRIES: [&str; 3] = ["acquire", "inspect", "block"];
+const ENTRIES: [&str; 4] = ["acquire", "inspect", "block", "change"];
+const PARTS: [&str; 7] = [
+    "clock",
+    "line",
+    "limits",
+    "fixed_window",
+    "sliding_window",
+    "sliding_counter",
+    "bucket",
+];
+/// How keys are called where they are used.
+const KEYS_IN_CODE: [&str; 6] = [
+    "key",
+    "log.key",
+    "line.key",
+    "limit.window_key",
+    "KEYS[1]",
+    "KEYS[limit.key]",
+];
 
 fn read(name: &str) -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -38,10 +56,9 @@ fn every_entry_names_its_keys_arguments_and_reply() {
         let text = read(name);
         let (header, code) = (header(&text), &text[header(&text).len()..]);
         for array in ["KEYS", "ARGV"] {
-            let (named, mut used) = (indices(&header, array), indices(code, array));
-            if name != "block" && array == "KEYS" {
-                used.extend(indices(&read("sliding_window"), array));
-                used.extend(indices(&read("fixed_window"), array));
+            let (mut named, used) = (indices(&header, array), indices(code, array));
+            if header.contains("as limits.lua says") {
+                named.extend(indices(&self::header(&read("limits")), array));
             }
             assert!(!used.is_empty(), "{name} uses no {array}");
             for index in used {
@@ -60,30 +77,21 @@ fn every_entry_names_its_keys_arguments_and_reply() {
 
 #[test]
 fn every_part_says_what_it_is() {
-    for name in ["clock", "line", "fixed_window", "sliding_window"] {
+    for name in PARTS {
         assert!(header(&read(name)).len() > 60, "{name}");
     }
 }
 
 #[test]
 fn keys_are_passed_never_built() {
-    for name in [
-        "clock",
-        "line",
-        "fixed_window",
-        "sliding_window",
-        "acquire",
-        "inspect",
-        "block",
-    ] {
+    for name in PARTS.into_iter().chain(ENTRIES) {
         for (number, line) in read(name).lines().enumerate() {
             for call in line.split("redis.call(").skip(1) {
                 let mut arguments = call.split([',', ')']).map(str::trim);
                 let command = arguments.next();
                 let key = arguments.next().unwrap_or_default();
                 assert!(
-                    command == Some("'TIME'")
-                        || ["key", "log.key", "line.key", "KEYS[1]"].contains(&key),
+                    command == Some("'TIME'") || KEYS_IN_CODE.contains(&key),
                     "{name}.lua:{}: {line}",
                     number + 1
                 );
@@ -91,7 +99,9 @@ fn keys_are_passed_never_built() {
             if let Some((_, value)) = line.split_once("key = ") {
                 let value = value.split(',').next().unwrap_or_default().trim();
                 assert!(
-                    value == "key" || (value.starts_with("KEYS[") && !value.contains("..")),
+                    value == "key"
+                        || value == "tonumber(ARGV[at + 8])"
+                        || (value.starts_with("KEYS[") && !value.contains("..")),
                     "{name}.lua:{}: {line}",
                     number + 1
                 );

@@ -9,12 +9,14 @@ use proptest::test_runner::{Config, TestRunner};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Ask, Gate, TenantAsk, Ticket};
+use sluicegate::gate::{
+    Ask, Change, End, Gate, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
+};
 use sluicegate::rules::decision::Answer;
-use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
+use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::State;
 use sluicegate::rules::tenant::Tenant;
-use sluicegate::rules::window::Clock;
 
 use crate::gate_simulator::violations;
 use crate::servers::{shared_redis, unique};
@@ -51,6 +53,15 @@ enum Step {
     },
     /// The line is gone.
     Forget,
+    Change {
+        change: Change,
+    },
+    /// One of those that started ends, or says that it runs; told twice when `again`.
+    Settle {
+        which: prop::sample::Index,
+        end: End,
+        again: bool,
+    },
 }
 
 #[derive(Debug, Clone)]
@@ -79,6 +90,38 @@ fn job() -> impl Strategy<Value = Job> {
     ]
 }
 
+fn change() -> impl Strategy<Value = Change> {
+    let name = || {
+        prop_oneof![
+            Just("default"),
+            Just("second"),
+            Just("cost"),
+            Just("bucket")
+        ]
+        .prop_map(str::to_owned)
+    };
+    prop_oneof![
+        (0..4000u64).prop_map(|duration_ms| Change::Pause { duration_ms }),
+        Just(Change::Resume),
+        (name(), 1..30u32, 0..9000u64).prop_map(|(name, max, duration_ms)| Change::Limit {
+            name,
+            max,
+            duration_ms
+        }),
+        name().prop_map(|name| Change::Unlimit { name }),
+        Just(Change::Reset),
+    ]
+}
+
+fn end() -> impl Strategy<Value = End> {
+    prop_oneof![
+        3 => Just(End::Cost(1)),
+        2 => (0..9u32).prop_map(End::Cost),
+        1 => Just(End::Unused),
+        1 => Just(End::Running),
+    ]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => (0..9u32, prop::collection::vec(job(), 1..9))
@@ -91,6 +134,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..4usize).prop_map(|which| Step::Limit { which }),
         1 => (-2000..2000i64).prop_map(|millis_ago| Step::Foreign { millis_ago }),
         1 => Just(Step::Forget),
+        1 => change().prop_map(|change| Step::Change { change }),
+        5 => (any::<prop::sample::Index>(), end(), prop::bool::weighted(0.1))
+            .prop_map(|(which, end, again)| Step::Settle { which, end, again }),
     ]
 }
 
@@ -98,14 +144,72 @@ fn history() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step(), 1..50)
 }
 
-fn limits(algorithm: Algorithm) -> Vec<Limit> {
-    [(3, 1000, 50), (20, 1000, 0), (2, 3000, 100), (150, 700, 7)]
-        .into_iter()
-        .map(|(max, window, guard)| {
-            let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));
-            Limit::new("default", algorithm, max, window, guard).expect("in range")
-        })
-        .collect()
+/// What a history is played with: four sets of limits that it switches between.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Family {
+    /// One limit of one algorithm.
+    Of(Algorithm),
+    /// Several at once.
+    Several,
+}
+
+fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
+    let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));
+    Limit::new(name, algorithm, max, window, guard).expect("in range")
+}
+
+fn sets(family: Family) -> Vec<Limits> {
+    let numbers = [(3, 1000, 50), (20, 1000, 0), (2, 3000, 100), (150, 700, 7)];
+    match family {
+        Family::Of(algorithm) => {
+            let one = |(index, numbers): (usize, _)| {
+                let limit = limit("default", algorithm, numbers);
+                // The bursts differ from their defaults for half of them.
+                match (algorithm.has_burst(), index % 2) {
+                    (true, 1) => limit.with_burst(index as u64 * 3).expect("in range"),
+                    _ => limit,
+                }
+            };
+            numbers
+                .into_iter()
+                .enumerate()
+                .map(|numbered| one(numbered).into())
+                .collect()
+        }
+        Family::Several => {
+            use Algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+            let several = [
+                vec![
+                    limit("second", SlidingWindow, (3, 1000, 50)),
+                    limit("minute", SlidingWindow, (9, 6000, 50)).with_unit(Unit::Calls),
+                ],
+                vec![
+                    limit("calls", SlidingWindow, (4, 800, 0)).with_unit(Unit::Calls),
+                    limit("cost", SlidingWindow, (40, 3000, 0)),
+                    limit("day", FixedWindow, (60, 9000, 10)),
+                ],
+                vec![
+                    limit("bucket", TokenBucket, (20, 2000, 20)),
+                    limit("even", LeakyBucket, (30, 1000, 20)).with_unit(Unit::Calls),
+                    limit("second", FixedWindow, (6, 1000, 20)).with_unit(Unit::Calls),
+                    Limit::concurrent("running", 5).expect("in range"),
+                ],
+                Algorithm::ALL
+                    .map(|algorithm| {
+                        let name = algorithm.name().trim_end_matches("-algo");
+                        let limit = limit(name, algorithm, (12, 1500, 30));
+                        match algorithm.has_burst() {
+                            true => limit.with_burst(5).expect("in range"),
+                            false => limit.with_unit(Unit::Calls),
+                        }
+                    })
+                    .to_vec(),
+            ];
+            several
+                .map(|limits| Limits::new(limits).expect("their names differ"))
+                .to_vec()
+        }
+    }
 }
 
 /// The job as it is asked, once the tickets are known that were given out.
@@ -145,14 +249,14 @@ fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask {
 
 struct Bench {
     runtime: tokio::runtime::Runtime,
-    gates: Vec<RedisGate>,
+    gate: RedisGate,
     keys: Keys,
     redis: redis::Client,
     clock: Arc<AtomicU64>,
 }
 
 impl Bench {
-    fn new(algorithm: Algorithm) -> Self {
+    fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -160,44 +264,43 @@ impl Bench {
         let clock = Arc::new(AtomicU64::new(begin()));
         let prefix = unique("model");
         let url = shared_redis().url();
-        let gates = limits(algorithm)
-            .into_iter()
-            .map(|limit| {
-                let clock = Arc::clone(&clock);
-                RedisGate::connect(&SecretUrl::new(url), &prefix, limit)
-                    .expect("a good url")
-                    .with_test_clock(Arc::new(move || clock.load(Ordering::SeqCst)))
-            })
-            .collect();
+        let micros = Arc::clone(&clock);
         Self {
             runtime,
-            gates,
+            gate: RedisGate::connect(&SecretUrl::new(url), &prefix)
+                .expect("a good url")
+                .with_test_clock(Arc::new(move || micros.load(Ordering::SeqCst))),
             keys: Keys::new(&prefix),
             redis: redis::Client::open(url).expect("a good url"),
             clock,
         }
     }
 
-    fn play(&self, algorithm: Algorithm, steps: &[Step]) -> Result<(), TestCaseError> {
+    fn play(&self, family: Family, steps: &[Step]) -> Result<(), TestCaseError> {
         let tenant = Tenant::parse(&unique("t")).expect("a plain id");
-        let limits = limits(algorithm);
-        let mut state = State::new(algorithm);
+        let sets = sets(family);
+        let gate = &self.gate;
+        let mut state = State::default();
         let mut tickets: Vec<(Ticket, u32)> = Vec::new();
+        let mut receipts: Vec<Receipt> = Vec::new();
+        let mut calls = 0;
         let mut raw = self.redis.get_connection().expect("Redis answers");
         let (mut which, mut foreign) = (0, 0);
         let mut windows: Vec<(u64, String)> = Vec::new();
         for step in steps {
             let micros = self.clock.load(Ordering::SeqCst);
             let clock = Clock::from_micros(micros);
-            let (limit, gate) = (&limits[which], &self.gates[which]);
-            let keys = self.keys.call(&tenant, limit, clock.now_ms).names;
+            let limits = &sets[which];
+            let keys = self.keys.call(&tenant, limits, clock.now_ms);
             match step {
                 Step::Ask { budget, jobs } => {
                     let asks: Vec<Ask> = jobs
                         .iter()
                         .map(|j| ask(j, &tickets, state.line.generation))
                         .collect();
-                    let (answers, blocked) = state.ask(limit, clock, *budget, &asks);
+                    calls += 1;
+                    let permits = format!("p{calls}");
+                    let (answers, blocked) = state.ask(limits, clock, *budget, &permits, &asks);
                     // Redis's clock is a day behind the test's: windows that ended are deleted here.
                     for (_, ended) in windows.extract_if(.., |(end, _)| *end <= clock.now_ms) {
                         let _: () = redis::cmd("DEL")
@@ -205,26 +308,39 @@ impl Bench {
                             .query(&mut raw)
                             .expect("Redis answers");
                     }
-                    if algorithm == Algorithm::FixedWindow {
-                        let end = (clock.now_ms / limit.window_ms() + 1) * limit.window_ms();
-                        windows.push((end, keys[1].clone()));
+                    for (limit, place) in limits.iter().zip(&keys.limits) {
+                        if limit.algorithm() == Algorithm::FixedWindow {
+                            let end = (place.index + 1) * limit.window_ms();
+                            windows.push((end, keys.names[place.first - 1].clone()));
+                        }
                     }
                     let batch = [TenantAsk {
                         tenant: tenant.clone(),
+                        limits: limits.clone(),
                         budget: *budget,
+                        permits: permits.clone(),
                         asks: asks.clone(),
                     }];
                     let reply = self
                         .runtime
                         .block_on(gate.ask(&batch))
                         .expect("Redis answers")
-                        .remove(0);
+                        .remove(0)
+                        .expect("a decision");
                     prop_assert_eq!(&reply.answers, &answers);
                     prop_assert_eq!(
                         (reply.now_ms, reply.blocked_until_ms),
                         (clock.now_ms, blocked)
                     );
-                    for (ask, answer) in asks.iter().zip(&answers) {
+                    for (number, (ask, answer)) in asks.iter().zip(&answers).enumerate() {
+                        if let Answer::Start { sequence, .. } = answer {
+                            receipts.push(Receipt {
+                                permit: format!("{permits}:{number}"),
+                                started_ms: clock.now_ms,
+                                sequence: *sequence,
+                                cost: ask.cost,
+                            });
+                        }
                         if let Answer::Wait { ticket, .. } = answer
                             && !tickets.contains(&(*ticket, ask.cost))
                         {
@@ -243,23 +359,47 @@ impl Bench {
                 Step::Back { micros: by } => self.clock.store(micros - by, Ordering::SeqCst),
                 Step::Limit { which: other } => which = *other,
                 Step::Foreign { millis_ago } => {
-                    if let sluicegate::rules::window::Log::Sliding(log) = &mut state.log {
+                    if let Some(log) = keys.sliding(limits) {
                         let score = clock.now_ms.saturating_add_signed(-millis_ago);
                         foreign += 1;
-                        log.add_foreign(score);
+                        state.logs.add_foreign(score);
                         let _: () = redis::pipe()
-                            .zadd(&keys[1], format!("{score}-0.{foreign}"), score)
+                            .zadd(log, format!("{score}-0.{foreign}"), score)
                             .cmd("PEXPIRE")
-                            .arg(&keys[1])
+                            .arg(log)
                             .arg(86_400_000)
                             .query(&mut raw)
+                            .expect("Redis answers");
+                    }
+                }
+                Step::Change { change } => {
+                    let until = state.change(clock.now_ms, change);
+                    let told = self.runtime.block_on(gate.change(&tenant, change));
+                    prop_assert_eq!(told.expect("Redis answers"), until);
+                }
+                Step::Settle { .. } if receipts.is_empty() => {}
+                Step::Settle { which, end, again } => {
+                    calls += 1;
+                    let settled = TenantSettled {
+                        tenant: tenant.clone(),
+                        limits: limits.clone(),
+                        call: format!("c{calls}"),
+                        settled: vec![Settled {
+                            receipt: which.get(&receipts).clone(),
+                            end: *end,
+                        }],
+                    };
+                    for _ in 0..=usize::from(*again) {
+                        state.settle(limits, clock, &settled.call, &settled.settled);
+                        self.runtime
+                            .block_on(gate.settle(std::slice::from_ref(&settled)))
                             .expect("Redis answers");
                     }
                 }
                 Step::Forget => {
                     state.forget_line();
                     let _: () = redis::cmd("DEL")
-                        .arg(&keys[0])
+                        .arg(&keys.names[0])
                         .query(&mut raw)
                         .expect("Redis answers");
                 }
@@ -267,9 +407,9 @@ impl Bench {
             let clock = Clock::from_micros(self.clock.load(Ordering::SeqCst));
             let shown = self
                 .runtime
-                .block_on(self.gates[which].inspect(&tenant))
+                .block_on(gate.inspect(&tenant, &sets[which]))
                 .expect("Redis answers");
-            prop_assert_eq!(shown, state.inspect(&limits[which], clock));
+            prop_assert_eq!(shown, state.inspect(&sets[which], clock));
         }
         for key in redis::cmd("KEYS")
             .arg(format!(
@@ -293,33 +433,64 @@ impl Bench {
     }
 }
 
-fn scripts_equal_the_model(algorithm: Algorithm) {
-    let bench = Bench::new(algorithm);
+fn scripts_equal_the_model(family: Family) {
+    let bench = Bench::new();
     let config = Config {
         cases: 400,
         max_shrink_iters: 2000,
         ..Config::with_source_file(file!())
     };
     TestRunner::new(config)
-        .run(&history(), |steps| bench.play(algorithm, &steps))
+        .run(&history(), |steps| bench.play(family, &steps))
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
 #[test]
 fn the_sliding_script_equals_the_model() {
-    scripts_equal_the_model(Algorithm::SlidingWindow);
+    scripts_equal_the_model(Family::Of(Algorithm::SlidingWindow));
 }
 
 #[test]
 fn the_fixed_script_equals_the_model() {
-    scripts_equal_the_model(Algorithm::FixedWindow);
+    scripts_equal_the_model(Family::Of(Algorithm::FixedWindow));
+}
+
+#[test]
+fn the_counter_script_equals_the_model() {
+    scripts_equal_the_model(Family::Of(Algorithm::SlidingCounter));
+}
+
+#[test]
+fn the_token_bucket_script_equals_the_model() {
+    scripts_equal_the_model(Family::Of(Algorithm::TokenBucket));
+}
+
+#[test]
+fn the_leaky_bucket_script_equals_the_model() {
+    scripts_equal_the_model(Family::Of(Algorithm::LeakyBucket));
+}
+
+#[test]
+fn the_strict_script_equals_the_model() {
+    scripts_equal_the_model(Family::Of(Algorithm::Strict));
+}
+
+#[test]
+fn the_concurrency_script_equals_the_model() {
+    scripts_equal_the_model(Family::Of(Algorithm::Concurrency));
+}
+
+#[test]
+fn the_scripts_of_several_limits_equal_the_model() {
+    scripts_equal_the_model(Family::Several);
 }
 
 /// Plays a history on the model alone, with one limit, and gives what started: for the sliding window by the time
 /// that really passed (the clock may be stepped back meanwhile), for the fixed one by the clock.
 fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<(u64, u32, Limit)> {
-    let limit = limits(algorithm).remove(which);
-    let mut state = State::new(algorithm);
+    let limits = sets(Family::Of(algorithm)).remove(which);
+    let limit = &limits[0];
+    let mut state = State::default();
     let (mut clock, mut real) = (begin(), begin());
     let mut tickets: Vec<(Ticket, u32)> = Vec::new();
     let mut started = Vec::new();
@@ -330,7 +501,7 @@ fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<(u64, u32, 
                     .iter()
                     .map(|j| ask(j, &tickets, state.line.generation))
                     .collect();
-                let (answers, _) = state.ask(&limit, Clock::from_micros(clock), *budget, &asks);
+                let (answers, _) = state.ask(&limits, Clock::from_micros(clock), *budget, "", &asks);
                 for (ask, answer) in asks.iter().zip(answers) {
                     match answer {
                         Answer::Start { .. } => {
@@ -339,7 +510,7 @@ fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<(u64, u32, 
                             } else {
                                 real
                             };
-                            started.push((at, ask.cost.clamp(1, limit.max()), limit.clone()));
+                            started.push((at, ask.cost.clamp(1, limit.capacity()), limit.clone()));
                         }
                         Answer::Wait { ticket, .. } => tickets.push((ticket, ask.cost)),
                         Answer::Capacity { .. } => {}
@@ -350,7 +521,7 @@ fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<(u64, u32, 
             Step::Forward { micros } => (clock, real) = (clock + micros, real + micros),
             Step::Back { micros } => clock -= micros,
             Step::Forget if algorithm == Algorithm::SlidingWindow => state.forget_line(),
-            Step::Forget | Step::Limit { .. } | Step::Foreign { .. } => {}
+            Step::Forget | Step::Limit { .. } | Step::Foreign { .. } | Step::Change { .. } => {}
         }
     }
     started

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sluicegate::config::SecretUrl;
+use sluicegate::gate::Answer;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, Gate};
 use sluicegate::rules::limit::{Algorithm, Limit};
 
-use crate::gate_conformance::{FRESH, ask, started, tenant, waits};
+use crate::gate_conformance::{FRESH, Limited, ask, started, tenant, waits};
 use crate::servers::{shared_redis, unique};
 
 /// Counts all attempts; the key lives a whole window from the first.
@@ -45,17 +45,20 @@ fn seed(script: &str, key: &str, now: u64, window: u64, max: u64) -> (u64, u64, 
 }
 
 /// Our gate, with a clock in milliseconds.
-fn ours(algorithm: Algorithm, max: u64, window_ms: u64, clock: &Arc<AtomicU64>) -> RedisGate {
+fn ours(
+    algorithm: Algorithm,
+    max: u64,
+    window_ms: u64,
+    clock: &Arc<AtomicU64>,
+) -> Limited<RedisGate> {
     let window = Duration::from_millis(window_ms);
     let limit = Limit::new("default", algorithm, max, window, Duration::ZERO).expect("in range");
     let clock = Arc::clone(clock);
-    RedisGate::connect(
-        &SecretUrl::new(shared_redis().url()),
-        &unique("seeds"),
-        limit,
-    )
-    .expect("a good url")
-    .with_test_clock(Arc::new(move || clock.load(Ordering::SeqCst) * 1000))
+    let url = SecretUrl::new(shared_redis().url());
+    let gate = RedisGate::connect(&url, &unique("seeds"))
+        .expect("a good url")
+        .with_test_clock(Arc::new(move || clock.load(Ordering::SeqCst) * 1000));
+    Limited::new(gate, limit)
 }
 
 /// A whole multiple of 10 s, about a day ahead, so that no key expires during a test.

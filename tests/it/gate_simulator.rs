@@ -5,14 +5,15 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::slice;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::rules::decision::{Answer, Ask, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::State;
-use sluicegate::rules::window::{Clock, span};
 
 /// A job is sent round so that it is back this much before its turn.
 const LEAD: u64 = 100_000;
@@ -91,7 +92,7 @@ pub fn run(scenario: Scenario) -> Outcome {
     let mut random = StdRng::seed_from_u64(1);
     let mut limit = scenario.limit.clone();
     let mut change = scenario.change;
-    let mut state = State::new(limit.algorithm());
+    let mut state = State::default();
     let mut sequence = scenario.arrivals.len() as u64;
     let mut events: BinaryHeap<Reverse<Event>> = scenario
         .arrivals
@@ -152,7 +153,12 @@ pub fn run(scenario: Scenario) -> Outcome {
                 .map(|(generation, place)| Ticket { generation, place }),
             cost: (scenario.cost)(job),
         };
-        let (answers, _) = state.ask(&limit, Clock::from_micros(BEGIN + now), 1, &[ask]);
+        let (answers, _) = state.ask(
+            slice::from_ref(&limit),
+            Clock::from_micros(BEGIN + now),
+            1,
+            &[ask],
+        );
         let (ttl, ticket) = match answers[0] {
             Answer::Start { .. } => {
                 done.push((BEGIN + now, ask.cost, limit.clone()));
@@ -219,16 +225,20 @@ pub fn violations(done: &[(u64, u32, Limit)]) -> usize {
                 .iter()
                 .rev()
                 .take_while(|(earlier, ..)| match limit.algorithm() {
-                    Algorithm::SlidingWindow => earlier + span(limit) * 1000 > *at,
                     Algorithm::FixedWindow => {
                         earlier / (limit.window_ms() * 1000) == at / (limit.window_ms() * 1000)
                     }
+                    _ => earlier + (limit.window_ms() + limit.guard_ms()) * 1000 > *at,
                 })
                 .map(|(_, cost, _)| u64::from(*cost))
                 .sum();
             let in_closing_guard = limit.algorithm() == Algorithm::FixedWindow
                 && at % (limit.window_ms() * 1000) >= (limit.window_ms() - limit.guard_ms()) * 1000;
-            held > u64::from(limit.max()) || in_closing_guard
+            let most = match limit.algorithm() {
+                Algorithm::FixedWindow => u64::from(limit.max()),
+                _ => limit.worst_case(),
+            };
+            held > most || in_closing_guard
         })
         .count()
 }

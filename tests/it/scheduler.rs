@@ -11,7 +11,7 @@ use sluicegate::gate::{Answer, GateError, TenantAsk, TenantReply, Ticket};
 use sluicegate::handler::Outcome;
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::job::{Field, Job, TenantField};
+use sluicegate::rules::job::{CostField, Field, Fields, Job, TenantField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::retry::RetryPolicy;
@@ -41,8 +41,11 @@ impl Desk {
         let guard = Duration::from_millis(50);
         let limit = Limit::new("default", Algorithm::SlidingWindow, 20, second, guard);
         let settings = Settings {
-            limit: limit.expect("a limit"),
-            tenant_field: TenantField::Header("x-tenant".into()),
+            policy: limit.expect("a limit").into(),
+            fields: Fields {
+                tenant: TenantField::Header("x-tenant".into()),
+                cost: CostField::Header("x-cost".into()),
+            },
             concurrency,
             prefetch: 80,
             hold: Duration::from_millis(500),
@@ -121,7 +124,10 @@ impl Desk {
             blocked_until_ms: 0,
             answers,
         };
-        let replies = answers.into_iter().map(reply).collect();
+        let replies = answers
+            .into_iter()
+            .map(|answers| Ok(reply(answers)))
+            .collect();
         self.scheduler.answered(self.now, Ok(replies));
         self.actions()
     }
@@ -134,7 +140,10 @@ impl Desk {
 }
 
 const MS: Duration = Duration::from_millis(1);
-const START: Answer = Answer::Start { count: 1 };
+const START: Answer = Answer::Start {
+    count: 1,
+    sequence: 0,
+};
 const CAPACITY: Answer = Answer::Capacity { count: 1 };
 
 fn wait(ttl_ms: u64, place: u64) -> Answer {
@@ -143,6 +152,7 @@ fn wait(ttl_ms: u64, place: u64) -> Answer {
         place,
     };
     Answer::Wait {
+        limit: 0,
         count: 20,
         ttl_ms,
         ticket,

@@ -6,10 +6,18 @@ use crate::rules::limit::Limit;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Bucket {
-    /// The span that `level` is scaled with; 0: it was never used.
+    /// What was written by the last start.
+    stored: Level,
+    /// The same at the time of the last load.
+    live: Level,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Level {
+    /// The span that `tokens` is scaled with; 0: it was never used.
     span: u64,
     /// Tokens times `span`, so that a refill of any length is a whole number. Below 0 after a correction.
-    level: i64,
+    tokens: i64,
     /// When it had this level, in milliseconds since the epoch.
     at: u64,
     /// When it is full, and need not be remembered.
@@ -19,45 +27,59 @@ pub struct Bucket {
 impl Bucket {
     pub fn load(&mut self, limit: &Limit, now: u64) {
         let span = limit.span();
-        let most = most(limit);
-        if self.full <= now {
-            self.level = most;
-        } else if self.span != span {
+        let Level {
+            span: scale,
+            mut tokens,
+            at,
+            full,
+        } = self.stored;
+        if full <= now {
+            tokens = most(limit);
+        } else if scale != span {
             // The fraction of a token is lost.
-            self.level = self.level.div_euclid(self.span.cast_signed()) * span.cast_signed();
+            tokens = tokens.div_euclid(scale.cast_signed()) * span.cast_signed();
         }
         // A level of later than now: the clock was stepped back.
-        let passed = now - self.at.min(now);
-        self.level = refilled(self.level, limit, passed);
-        self.span = span;
-        self.at = now;
+        let passed = now - at.min(now);
+        self.live = Level {
+            span,
+            tokens: refilled(tokens, limit, passed),
+            at: now,
+            full,
+        };
     }
 
     pub fn count(&self, limit: &Limit) -> u64 {
-        let tokens = self.level.div_euclid(self.span.cast_signed());
+        let tokens = self.live.tokens.div_euclid(self.live.span.cast_signed());
         (i64::from(limit.capacity()) - tokens)
             .max(0)
             .cast_unsigned()
     }
 
     pub fn nth(&self, limit: &Limit, base: u64, k: u64) -> u64 {
-        let wanted = (k * self.span).cast_signed();
-        let missing = wanted - refilled(self.level, limit, base - self.at);
-        base + missing
-            .max(0)
-            .cast_unsigned()
-            .div_ceil(u64::from(limit.max()))
+        let wanted = (k * self.live.span).cast_signed();
+        let missing = wanted - refilled(self.live.tokens, limit, base - self.live.at);
+        let missing = missing.max(0).cast_unsigned();
+        base + missing.div_ceil(u64::from(limit.max()))
     }
 
     pub fn take(&mut self, limit: &Limit, units: u64) {
-        self.level -= (units * self.span).cast_signed();
-        let missing = (most(limit) - self.level).cast_unsigned();
-        self.full = self.at + missing.div_ceil(u64::from(limit.max()));
+        self.live.tokens -= (units * self.live.span).cast_signed();
+        let missing = (most(limit) - self.live.tokens).cast_unsigned();
+        self.live.full = self.live.at + missing.div_ceil(u64::from(limit.max()));
+        self.stored = self.live;
+    }
+
+    /// A start used so many units more (or fewer) than it was charged.
+    pub fn settle(&mut self, limit: &Limit, change: i64) {
+        let tokens = self.live.tokens - change * self.live.span.cast_signed();
+        self.live.tokens = tokens.min(most(limit));
+        self.take(limit, 0);
     }
 
     /// When it no longer says anything.
     pub fn end(&self) -> u64 {
-        self.full
+        self.stored.full
     }
 }
 
