@@ -58,13 +58,13 @@ pub struct Sent {
 
 impl Watch {
     /// A new worker's. `span` is the longest time that a limit looks back.
-    pub fn new(key: String, span: Duration, start: Start) -> Self {
+    pub fn new(key: String, span: Duration) -> Self {
         let watch = Self {
             key,
             worker: Ulid::new().to_string(),
             span_ms: AtomicU64::new(0),
             state: Mutex::new(State {
-                start,
+                start: Start::Unknown,
                 epoch: None,
                 history: String::new(),
                 pulse: 0,
@@ -83,6 +83,11 @@ impl Watch {
     pub fn cover(&self, span: Duration) {
         let span = crate::rules::limit::ceil_ms(span);
         self.span_ms.fetch_max(span, Ordering::Relaxed);
+    }
+
+    /// What is known of starts before this worker's.
+    pub fn set_start(&self, start: Start) {
+        self.state().start = start;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -12,7 +12,9 @@ use crate::gate::link::Link;
 use crate::gate::refusal;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
-use crate::gate::{Change, Gate, GateError, Inspection, Replies, Start, TenantAsk};
+use crate::gate::{
+    Change, Gate, GateError, Inspection, Replies, Start, TenantAsk, TenantSettled,
+};
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::tenant::Tenant;
 
@@ -58,6 +60,8 @@ struct Call<'a> {
     /// What the script decides about; none for one that knows the line alone.
     limits: &'a [Limit],
     keys: CallKeys,
+    /// A key after those of the limits.
+    mark: Option<String>,
     /// The arguments after those of the limits.
     more: Vec<String>,
 }
@@ -83,12 +87,24 @@ impl RedisGate {
         self
     }
 
-    /// For a worker: admits nothing while Redis may not know all that has started. `span` is the longest time that
-    /// a limit looks back (limits that are asked for and look further make it longer); `start` says what is known of
-    /// starts before this worker's.
-    pub fn watching(mut self, span: Duration, start: Start) -> Self {
-        self.watch = Some(Watch::new(self.keys.epoch(), span, start));
+    /// For a worker: admits nothing while Redis may not know all that has started. After `memory` no start counts
+    /// any more; limits that are asked for and remember longer make it longer.
+    pub fn watching(mut self, memory: Duration) -> Self {
+        self.watch = Some(Watch::new(self.keys.epoch(), memory));
         self
+    }
+
+    /// A watching gate learns what is known of starts before this worker's, and looks what Redis knows. Until it was
+    /// called, a Redis without an epoch counts as one that lost its memory.
+    ///
+    /// # Errors
+    /// [`GateError`]: nothing may be admitted yet. It needs not be called again.
+    pub async fn begin(&self, start: Start) -> Result<(), GateError> {
+        if let Some(watch) = &self.watch {
+            watch.set_start(start);
+            watch.ready(&self.link, self.test_clock()).await?;
+        }
+        Ok(())
     }
 
     /// Lets the scripts use `clock` in place of Redis's. For tests: workers with clocks of their own would not
@@ -178,6 +194,7 @@ impl RedisGate {
             tenant,
             limits,
             keys: self.keys.call(tenant, limits, self.estimate()),
+            mark: None,
             more,
         }
     }
@@ -294,8 +311,9 @@ impl RedisGate {
             pipeline
                 .cmd("EVALSHA")
                 .arg(&call.script.sha)
-                .arg(call.keys.names.len())
+                .arg(call.keys.names.len() + usize::from(call.mark.is_some()))
                 .arg(&call.keys.names)
+                .arg(&call.mark)
                 .arg(self.test_micros());
             if !call.limits.is_empty() {
                 pipeline.arg(reply::limit_arguments(call.limits, &call.keys.limits));
@@ -372,6 +390,21 @@ impl Gate for RedisGate {
             reply::acquired(&reply?, ask.asks.len())
         };
         Ok(batch.iter().zip(replies).map(decode).collect())
+    }
+
+    async fn settle(&self, batch: &[TenantSettled]) -> Result<(), GateError> {
+        let calls = batch
+            .iter()
+            .map(|settled| {
+                let TenantSettled { tenant, limits, .. } = settled;
+                let more = reply::settle_arguments(&settled.settled);
+                let mut call = self.call(scripts::settle(limits), tenant, limits, more);
+                call.mark = Some(self.keys.mark(tenant, &settled.call));
+                call
+            })
+            .collect();
+        // A tenant whose own keys can't be used has nothing to settle.
+        self.run(calls, None).await.map(drop)
     }
 
     async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {

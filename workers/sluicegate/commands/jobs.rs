@@ -119,9 +119,8 @@ impl<'a> JobMaker<'a> {
             body,
         }
         .with_headers(&headers, &[]);
-        let limit = &self.config.rate_limiter.limit;
-        job::read(&message, false, &self.config.job.tenant, limit.max())
-            .map_err(|error| error.to_string())?;
+        let policy = &self.config.rate_limiter.policy;
+        job::read(&message, false, &self.config.job, policy).map_err(|error| error.to_string())?;
         Ok(Outgoing {
             queue: Arc::clone(&self.queue),
             message,
