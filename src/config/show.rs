@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::value::show;
 use super::{Config, CostField, TenantField};
-use crate::rules::limit::{DEFAULT_LIMIT, Limit, Limits};
+use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Limits};
 use crate::rules::policy::{Own, Policy};
 
 impl fmt::Display for TenantField {
@@ -140,14 +140,26 @@ fn set(f: &mut fmt::Formatter<'_>, indent: &str, limits: &Limits) -> fmt::Result
 }
 
 fn limit(f: &mut fmt::Formatter<'_>, indent: &str, limit: &Limit) -> fmt::Result {
-    writeln!(f, "{indent}use-algo: {}", limit.algorithm().name())?;
+    if limit.algorithm() == Algorithm::Concurrency {
+        return writeln!(f, "{indent}max-concurrent: {}", limit.max());
+    }
+    let strict = limit.algorithm() == Algorithm::Strict;
+    let algorithm = if strict {
+        Algorithm::SlidingWindow
+    } else {
+        limit.algorithm()
+    };
+    writeln!(f, "{indent}use-algo: {}", algorithm.name())?;
     writeln!(f, "{indent}window-size: {}", millis(limit.window_ms()))?;
     writeln!(f, "{indent}max-requests: {}", limit.max())?;
     if limit.algorithm().has_burst() {
         writeln!(f, "{indent}burst: {}", limit.burst())?;
     }
     writeln!(f, "{indent}unit: {}", limit.unit().name())?;
-    writeln!(f, "{indent}guard: {}", millis(limit.guard_ms()))
+    match strict {
+        true => writeln!(f, "{indent}guard: strict"),
+        false => writeln!(f, "{indent}guard: {}", millis(limit.guard_ms())),
+    }
 }
 
 fn millis(ms: u64) -> String {

@@ -309,6 +309,8 @@ impl Limit {
         }
         let max = u64::from(other.max);
         match other.algorithm {
+            // How long calls take, nobody knows.
+            Algorithm::Strict | Algorithm::Concurrency => false,
             Algorithm::SlidingWindow => self.most_in(other.span()) <= max,
             // The estimate is never above what both windows hold.
             Algorithm::SlidingCounter => self.most_in(2 * other.span()) <= max,
@@ -324,6 +326,7 @@ impl Limit {
                     <= u128::from(other.max) * u128::from(self.span());
                 // Whatever is above the refill must fit the bucket, with a unit for rounding.
                 let above = match self.algorithm {
+                    Algorithm::Strict | Algorithm::Concurrency => u64::MAX,
                     Algorithm::SlidingWindow => u64::from(self.max),
                     Algorithm::FixedWindow | Algorithm::SlidingCounter => 2 * u64::from(self.max),
                     Algorithm::TokenBucket | Algorithm::LeakyBucket => u64::from(self.burst),
@@ -333,12 +336,13 @@ impl Limit {
         }
     }
 
-    /// No more units than this start in any `ms` milliseconds.
+    /// No more units than this start in any `ms` milliseconds; `u64::MAX`: any number may.
     fn most_in(&self, ms: u64) -> u64 {
         let (max, span) = (u64::from(self.max), self.span());
         // A start is written up to a millisecond after it was decided.
         let late = ms + 1;
         match self.algorithm {
+            Algorithm::Strict | Algorithm::Concurrency => u64::MAX,
             Algorithm::SlidingWindow => max * ms.div_ceil(span),
             // Each aligned window holds at most `max`, and one more is touched.
             Algorithm::FixedWindow | Algorithm::SlidingCounter => max * (late.div_ceil(span) + 1),
@@ -488,7 +492,7 @@ mod tests {
                 let clock = Clock::from_micros(micros);
                 let ask = [Ask { ticket: None, cost: cost.min(Limits::from(alone[0].clone()).max_cost()) }];
                 let starts = |state: &mut State, limits: &[Limit]| {
-                    let (answers, _) = state.ask(limits, clock, 1, &ask);
+                    let (answers, _) = state.ask(limits, clock, 1, "permit", &ask);
                     // Nobody stands in line: this is about room alone.
                     state.change(clock.now_ms, &Change::Reset);
                     matches!(answers[..], [Answer::Start { .. }])

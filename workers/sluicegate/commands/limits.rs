@@ -34,7 +34,8 @@ pub fn in_words(limit: &Limit) -> String {
         Unit::Cost => "units of cost",
     };
     let which = match limit.algorithm() {
-        Algorithm::SlidingWindow => "in any",
+        Algorithm::Concurrency => return format!("at most {} calls under way", limit.max()),
+        Algorithm::SlidingWindow | Algorithm::Strict => "in any",
         Algorithm::SlidingCounter => "in about any",
         Algorithm::FixedWindow => "in each aligned",
         Algorithm::TokenBucket | Algorithm::LeakyBucket => "per",
