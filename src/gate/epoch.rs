@@ -98,11 +98,15 @@ impl Watch {
     /// What the next batch's pulse is sent with; `None`: look first.
     fn sent(&self) -> Option<Sent> {
         let state = self.state();
-        state.epoch.clone().filter(|_| state.sound).map(|epoch| Sent {
-            version: state.version,
-            epoch,
-            history: state.history.clone(),
-        })
+        state
+            .epoch
+            .clone()
+            .filter(|_| state.sound)
+            .map(|epoch| Sent {
+                version: state.version,
+                epoch,
+                history: state.history.clone(),
+            })
     }
 
     /// Makes sure that admissions count as far as is known here.
@@ -121,7 +125,13 @@ impl Watch {
             let (fields, memory, redis_now) = self.read(link).await?;
             let now = clock.map_or(redis_now, |micros| micros / 1000);
             let stored = Stored::parse(fields.iter().map(|(n, v)| (n.as_str(), v.as_str())));
-            match decide(&stored, &self.known(), &memory, now, &Ulid::new().to_string()) {
+            match decide(
+                &stored,
+                &self.known(),
+                &memory,
+                now,
+                &Ulid::new().to_string(),
+            ) {
                 Step::Write(changed) => self.write(link, &fields, &changed).await?,
                 Step::Wait { until, why } => {
                     return Err(self.cold(Duration::from_millis(until.saturating_sub(now)), why));
@@ -194,7 +204,9 @@ impl Watch {
                 .arg(&scripts::pulse().source);
             self.pulse(&mut pipeline, &sent, &micros, true);
             match link.send(&pipeline).await?.as_slice() {
-                [Value::ServerError(error), _] => return Err(refusal::refused(error, "SCRIPT LOAD")),
+                [Value::ServerError(error), _] => {
+                    return Err(refusal::refused(error, "SCRIPT LOAD"));
+                }
                 [_, Value::ServerError(error)] => return Err(self.refused(error)),
                 [_, answer] => match self.beaten(&sent, answer, u64::MAX) {
                     Ok(()) => return Ok(()),
@@ -282,9 +294,15 @@ impl Watch {
         let script = scripts::epoch();
         let mut pipeline = Pipeline::with_capacity(2);
         pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
-        pipeline.cmd("EVALSHA").arg(&script.sha).arg(1).arg(&self.key);
+        pipeline
+            .cmd("EVALSHA")
+            .arg(&script.sha)
+            .arg(1)
+            .arg(&self.key);
         for name in ["id", "run", "cold", "next"] {
-            pipeline.arg(name).arg(read.get(name).map_or("", String::as_str));
+            pipeline
+                .arg(name)
+                .arg(read.get(name).map_or("", String::as_str));
         }
         for (name, value) in changed {
             pipeline.arg(name).arg(value);
@@ -300,7 +318,10 @@ impl Watch {
     fn go(&self, epoch: (String, String), history: String, pulse: u64) {
         let mut state = self.state();
         if state.told.take().is_some() {
-            info!(epoch = self.key, "Redis's memory is whole again: jobs start");
+            info!(
+                epoch = self.key,
+                "Redis's memory is whole again: jobs start"
+            );
         }
         state.epoch = Some(epoch);
         state.history = history;

@@ -1,7 +1,7 @@
 //! The gate: one atomic decision for each job, one round trip for a whole batch.
 
-pub mod keys;
 mod epoch;
+pub mod keys;
 mod link;
 pub mod memory;
 pub mod redis;

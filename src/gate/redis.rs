@@ -12,9 +12,7 @@ use crate::gate::link::Link;
 use crate::gate::refusal;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
-use crate::gate::{
-    Change, Gate, GateError, Inspection, Replies, Start, TenantAsk, TenantSettled,
-};
+use crate::gate::{Change, Gate, GateError, Inspection, Replies, Start, TenantAsk, TenantSettled};
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::tenant::Tenant;
 

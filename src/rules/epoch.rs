@@ -155,9 +155,11 @@ const EMPTIED: &str = "its memory was emptied while workers ran";
 const UNKNOWN: &str = "it is empty though jobs wait for their turn; if nothing was started within the longest \
      window, `run --fresh` goes on at once";
 /// A worker's last writes are missing.
-const TRUNCATED: &str = "it lost its last writes (a restart with older data, or a replica that lagged)";
+const TRUNCATED: &str =
+    "it lost its last writes (a restart with older data, or a replica that lagged)";
 /// Some workers have not vouched.
-const DOUBTED: &str = "it restarted or failed over, and not all workers have said that their last starts are in it";
+const DOUBTED: &str =
+    "it restarted or failed over, and not all workers have said that their last starts are in it";
 /// All workers have vouched.
 const SETTLING: &str = "it restarted or failed over; nobody misses a start; waiting for a moment for workers that were not heard yet";
 
@@ -266,13 +268,7 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
 }
 
 /// The server is not the one that the epoch was last confirmed for. Nobody admits until it is confirmed.
-fn another_memory(
-    stored: &Stored,
-    known: &Known,
-    memory: &Memory,
-    now: u64,
-    intact: bool,
-) -> Step {
+fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64, intact: bool) -> Step {
     let run = memory.text();
     let confirm = || Step::Write(vec![field("run", &run), field("next", "")]);
     if memory.continues(&stored.run) {
@@ -305,8 +301,10 @@ fn another_memory(
     if now >= until {
         return confirm();
     }
+    // A loss that is known says more than a doubt.
+    let why = if stored.cold > now { &stored.why } else { why };
     Step::Wait {
-        until,
+        until: until.max(stored.cold),
         why: why.to_owned(),
     }
 }
@@ -605,7 +603,8 @@ mod tests {
 
     #[test]
     fn info_names_the_memory() {
-        let info = "# Server\r\nrun_id:ab12\r\n# Replication\r\nmaster_replid:cd\r\nmaster_replid2:00\r\n";
+        let info =
+            "# Server\r\nrun_id:ab12\r\n# Replication\r\nmaster_replid:cd\r\nmaster_replid2:00\r\n";
         assert_eq!(Memory::parse(info), Some(memory("ab12", "cd", "00")));
         assert_eq!(Memory::parse("run_id:ab12\r\nmaster_replid:\r\n"), None);
     }

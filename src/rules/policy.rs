@@ -1,8 +1,8 @@
 //! Which limits are in force for which tenant.
 
-use std::time::Duration;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::time::Duration;
 
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::tenant::Tenant;

@@ -10,6 +10,7 @@ mod cli_servers;
 mod config;
 mod engine_events;
 mod gate_conformance;
+mod gate_epoch;
 mod gate_lua;
 mod gate_model;
 mod gate_redis;
