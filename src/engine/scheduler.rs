@@ -306,12 +306,11 @@ impl Scheduler {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let ask = self.wants_to_ask().then(|| self.ask_allowed_at());
         let surplus = self.queues.has_surplus().then_some(self.next_surplus);
-        let holds = self.queues.running() > 0;
         timer
             .into_iter()
             .chain(ask)
             .chain(self.ledger.send_at())
-            .chain(holds.then(|| self.ledger.renew_at()))
+            .chain(self.ledger.renew_at())
             .chain(surplus)
             .min()
             .map(|at| at.max(now))

@@ -258,30 +258,33 @@ impl State {
     /// will be.
     /// A `call` that was settled before counts for nothing.
     pub fn settle(&mut self, limits: &[Limit], clock: Clock, call: &str, settled: &[Settled]) {
-        let limits = self.in_force(limits, clock.now_ms);
-        self.marks.retain(|_, until| *until > clock.now_ms);
+        let now = clock.now_ms;
+        let limits = self.in_force(limits, now);
+        self.marks.retain(|_, until| *until > now);
+        if self.marks.contains_key(call) {
+            return;
+        }
+        self.marks.insert(call.to_owned(), now + MARK_MS);
         let newer_window = self.logs.load(&limits, clock, self.line.usual);
         let most = highest_cost(&limits);
-        let before = self.line.usual;
-        let mark = (call.to_owned(), clock.now_ms + MARK_MS);
-        let again = self.marks.insert(mark.0, mark.1).is_some();
-        let settled = if again { &[] } else { settled };
+        let before = self.line.clone();
+        self.line.seen = self.line.seen.min(now);
         for one in settled {
             let cost = u64::from(one.receipt.cost).clamp(1, most);
             self.logs.settle(&limits, clock, one, cost);
             if limits.iter().any(|limit| limit.algorithm().holds_places())
                 && matches!(one.end, End::Cost(_))
             {
-                let took = clock.now_ms.saturating_sub(one.receipt.started_ms);
+                let took = now.saturating_sub(one.receipt.started_ms);
                 self.line.usual = match self.line.usual {
                     0 => took.max(1),
                     usual => ((usual * 7 + took) / 8).max(1),
                 };
             }
         }
-        if newer_window || self.line.usual != before {
+        if newer_window || self.line != before {
             let newest = self.logs.newest_window_end(&limits);
-            let end = clock.now_ms.max(self.kept_until()).max(newest);
+            let end = now.max(self.kept_until()).max(newest);
             self.line_expires = self.line_expires.max(end + KEEP_MS);
         }
     }

@@ -33,8 +33,11 @@ pub fn in_words(limit: &Limit) -> String {
         Unit::Calls => "calls",
         Unit::Cost => "units of cost",
     };
+    if limit.algorithm() == Algorithm::Concurrency {
+        return format!("at most {} calls under way at once", limit.max());
+    }
     let which = match limit.algorithm() {
-        Algorithm::SlidingWindow => "in any",
+        Algorithm::SlidingWindow | Algorithm::Strict | Algorithm::Concurrency => "in any",
         Algorithm::SlidingCounter => "in about any",
         Algorithm::FixedWindow => "in each aligned",
         Algorithm::TokenBucket | Algorithm::LeakyBucket => "per",
