@@ -4,10 +4,13 @@ mod env;
 mod error;
 mod file;
 mod keys;
+mod limits;
 mod load;
 mod secret;
 mod show;
 mod value;
+mod warn;
+mod yaml;
 
 use std::net::SocketAddr;
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Which limits are in force for which tenant.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use crate::rules::limit::{Limit, Limits};
@@ -13,6 +13,9 @@ pub struct Policy {
     plans: BTreeMap<String, Limits>,
     /// In the order of the configuration: the first pattern that fits counts.
     tenants: Vec<(Pattern, Own)>,
+    /// Where in `tenants` an id stands exactly, and where the prefixes stand: there may be thousands of ids.
+    exact: HashMap<String, usize>,
+    prefixes: Vec<usize>,
     plan_header: Option<String>,
 }
 
@@ -54,6 +57,8 @@ impl Policy {
             common: limits,
             plans: BTreeMap::new(),
             tenants: Vec::new(),
+            exact: HashMap::new(),
+            prefixes: Vec::new(),
             plan_header: None,
         }
     }
@@ -65,7 +70,21 @@ impl Policy {
 
     /// With what single tenants have instead; the first that fits counts.
     pub fn with_tenants(self, tenants: Vec<(Pattern, Own)>) -> Self {
-        Self { tenants, ..self }
+        let (mut exact, mut prefixes) = (HashMap::new(), Vec::new());
+        for (at, (pattern, _)) in tenants.iter().enumerate() {
+            match pattern {
+                Pattern::Exactly(id) => {
+                    exact.entry(id.clone()).or_insert(at);
+                }
+                Pattern::Prefix(_) => prefixes.push(at),
+            }
+        }
+        Self {
+            tenants,
+            exact,
+            prefixes,
+            ..self
+        }
     }
 
     /// With the header in which publishers name a tenant's plan.
@@ -99,7 +118,11 @@ impl Policy {
 
     /// [`Policy::limits`], and where they come from.
     pub fn find(&self, tenant: &Tenant, plan: Option<&str>) -> (Source<'_>, &Limits) {
-        let own = self.tenants.iter().find(|(p, _)| p.fits(tenant.as_str()));
+        let id = tenant.as_str();
+        let exact = self.exact.get(id).copied();
+        let prefix = (self.prefixes.iter().copied()).find(|at| self.tenants[*at].0.fits(id));
+        let own = exact.into_iter().chain(prefix).min();
+        let own = own.map(|at| &self.tenants[at]);
         let found = match own {
             Some((pattern, Own::Limits(limits))) => Some((Source::Tenant(pattern), limits)),
             Some((pattern, Own::Plan(name))) => self
@@ -189,6 +212,77 @@ impl fmt::Display for Source<'_> {
                     "rate-limiter.plans.{plan}, by rate-limiter.tenants.{pattern}"
                 )
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::rules::limit::Algorithm;
+
+    fn limits(max: u64) -> Limits {
+        let second = Duration::from_secs(1);
+        let limit = Limit::new(
+            "default",
+            Algorithm::SlidingWindow,
+            max,
+            second,
+            Duration::ZERO,
+        );
+        limit.expect("in range").into()
+    }
+
+    #[test]
+    fn the_first_entry_that_fits_counts_then_the_plan_then_the_common_limits() {
+        let entry = |text: &str, max| (Pattern::parse(text), Own::Limits(limits(max)));
+        let plans = [
+            ("free".to_owned(), limits(1)),
+            ("pro".to_owned(), limits(9)),
+        ];
+        let policy = Policy::common(limits(5))
+            .with_plans(plans.into())
+            .with_tenants(vec![
+                entry("acme", 10),
+                entry("trial-9", 11),
+                (Pattern::parse("trial-*"), Own::Plan("free".to_owned())),
+                entry("trial-7", 12),
+                entry("acme*", 13),
+            ]);
+        for (tenant, plan, max, source) in [
+            ("other", None, 5, "rate-limiter"),
+            ("other", Some("pro"), 9, "rate-limiter.plans.pro"),
+            ("other", Some("none"), 5, "rate-limiter"),
+            ("acme", Some("pro"), 10, "rate-limiter.tenants.acme"),
+            ("acme2", None, 13, "rate-limiter.tenants.acme*"),
+            ("trial-9", None, 11, "rate-limiter.tenants.trial-9"),
+            (
+                "trial-7",
+                None,
+                1,
+                "rate-limiter.plans.free, by rate-limiter.tenants.trial-*",
+            ),
+        ] {
+            let tenant = Tenant::parse(tenant).expect("a tenant");
+            let (from, found) = policy.find(&tenant, plan);
+            assert_eq!((found[0].max(), from.to_string()), (max, source.to_owned()));
+            assert_eq!(policy.limits(&tenant, plan), found);
+        }
+    }
+
+    #[test]
+    fn a_pattern_covers_what_fits_it() {
+        for (one, two, covers) in [
+            ("a", "a", true),
+            ("a", "a*", false),
+            ("a*", "a", true),
+            ("a*", "ab*", true),
+            ("ab*", "a*", false),
+            ("*", "b", true),
+        ] {
+            assert_eq!(Pattern::parse(one).covers(&Pattern::parse(two)), covers);
         }
     }
 }

@@ -84,6 +84,9 @@ pub async fn run(args: CheckArgs, config: &Config) -> Result<ExitCode, Failure> 
     };
     let mut findings = Findings::default();
     findings.add(Level::Ok, "config", "is valid");
+    for warning in config.warnings() {
+        findings.add(Level::Warn, "config", warning);
+    }
     if config.dispatch.http.is_none() {
         findings.add(
             Level::Warn,

@@ -33,11 +33,9 @@ pub fn in_words(limit: &Limit) -> String {
         Unit::Calls => "calls",
         Unit::Cost => "units of cost",
     };
-    if limit.algorithm() == Algorithm::Concurrency {
-        return format!("at most {} calls under way at once", limit.max());
-    }
     let which = match limit.algorithm() {
-        Algorithm::SlidingWindow | Algorithm::Strict | Algorithm::Concurrency => "in any",
+        Algorithm::Concurrency => return format!("at most {} calls under way", limit.max()),
+        Algorithm::SlidingWindow | Algorithm::Strict => "in any",
         Algorithm::SlidingCounter => "in about any",
         Algorithm::FixedWindow => "in each aligned",
         Algorithm::TokenBucket | Algorithm::LeakyBucket => "per",

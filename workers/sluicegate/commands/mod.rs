@@ -9,6 +9,7 @@ pub mod limits;
 pub mod lines;
 pub mod publish;
 pub mod run;
+pub mod tenant;
 pub mod times;
 
 use std::io::{self, ErrorKind, Write};
