@@ -92,7 +92,7 @@ local function limit_free(limit)
   return free
 end
 
--- When the k-th unit of the line may start, and which limit says so.
-local function limits_turn(limits, line, base, k)
-  return limits_earliest(limits, base, k, line_jobs(line, k))
+-- When the k-th unit of the line may start, the last of a job of so many units, and which limit says so.
+local function limits_turn(limits, line, base, k, units)
+  return limits_earliest(limits, base, k, line_jobs(line, k, units))
 end

@@ -66,9 +66,13 @@ local function line_waiting(line)
   return line.issued - line.front - line.claimed
 end
 
--- How many jobs have so many units in the line, going by what all of them cost on average; at least 1.
-local function line_jobs(line, units)
-  return math.max(math.ceil(units * line.jobs / math.max(line.issued, 1)), 1)
+-- How many jobs have the first `units` units of the line, where the last of them has `own`: those in front are taken to
+-- cost what all of them do on average.
+local function line_jobs(line, units, own)
+  if units <= own then
+    return 1
+  end
+  return 1 + math.max(math.floor((units - own) * line.jobs / math.max(line.issued, 1)), 1)
 end
 
 -- Gives out the next `units` places; the last of them is the job's.
