@@ -4,8 +4,8 @@
 -- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
 -- ARGV[2]  how many limits there are; then for each of them nine:
 --          its name; its algorithm; max: units in a window; the span in milliseconds: the window, with the guard where
---          the algorithm counts over both; its margin in milliseconds (fixed window: the guard; bucket: the lateness that
---          it forgives); the burst in units; the unit: 'calls' or 'cost'; which of KEYS is its first; the index of the
+--          the algorithm counts over both; its margin in milliseconds (fixed window: the guard; counter and buckets: the
+--          lateness that they forgive); the burst in units; the unit: 'calls' or 'cost'; which of KEYS is its first; the index of the
 --          fixed window that this key belongs to, 0 for the others
 --
 -- An algorithm is a table of functions, put into ALGORITHMS by its file:
