@@ -84,7 +84,7 @@ end
 
 -- When `place` may start if its job of `units` comes in time, and which limit says so.
 local function turn_of(place, units)
-  return limits_turn(limits, line, base, math.max(units, place - line.front - line.claimed))
+  return limits_turn(limits, line, base, math.max(units, place - line.front - line.claimed), units)
 end
 
 -- The six elements of the reply for one job.
@@ -139,7 +139,7 @@ end
 local ends = limits.fixed and line.window + limits.fixed or 0
 local waiting = line_waiting(line)
 if line.changed then
-  ends = math.max(ends, waiting > 0 and limits_turn(limits, line, base, waiting) or now)
+  ends = math.max(ends, waiting > 0 and limits_turn(limits, line, base, waiting, 1) or now)
 end
 for _, limit in ipairs(limits) do
   limit.algorithm.save(limit, limits)

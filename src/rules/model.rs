@@ -83,7 +83,7 @@ impl State {
         if newer_window || self.line != before {
             let end = match self.line.waiting() {
                 0 => now,
-                waiting => self.turn(&call, waiting).0,
+                waiting => self.turn(&call, waiting, 1).0,
             };
             let newest = self.logs.newest_window_end(&limits);
             self.line_expires = end.max(self.kept_until()).max(newest) + KEEP_MS;
@@ -188,12 +188,13 @@ impl State {
 
     /// When `place` may start, if its job of so many units comes in time, and which limit says so.
     fn turn_of(&self, call: &Call<'_>, place: u64, units: u64) -> (u64, usize) {
-        self.turn(call, units.max(place.saturating_sub(self.line.served())))
+        let k = units.max(place.saturating_sub(self.line.served()));
+        self.turn(call, k, units)
     }
 
-    /// When the `k`-th unit of the line may start, and which limit says so.
-    fn turn(&self, call: &Call<'_>, k: u64) -> (u64, usize) {
-        self.earliest(call, call.base, k, self.line.jobs_in(k))
+    /// When the `k`-th unit of the line may start, the last of a job of so many units, and which limit says so.
+    fn turn(&self, call: &Call<'_>, k: u64, units: u64) -> (u64, usize) {
+        self.earliest(call, call.base, k, self.line.jobs_in(k, units))
     }
 
     fn has_room(&self, call: &Call<'_>, units: u64) -> bool {
@@ -375,7 +376,7 @@ impl State {
             waiting,
             line_end_ms: match waiting {
                 0 => 0,
-                waiting => state.turn(&call, waiting).0 - now,
+                waiting => state.turn(&call, waiting, 1).0 - now,
             },
             blocked_until_ms: closed,
             blocked_by: self.closed_by(now),

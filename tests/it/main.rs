@@ -16,6 +16,7 @@ mod gate_redis;
 mod gate_scenarios;
 mod gate_seeds;
 mod gate_simulator;
+mod gate_worst;
 mod http;
 mod scheduler;
 mod servers;
