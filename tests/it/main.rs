@@ -19,4 +19,5 @@ mod gate_simulator;
 mod http;
 mod scheduler;
 mod servers;
+mod simulation;
 mod tidy;
