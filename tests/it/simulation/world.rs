@@ -64,8 +64,11 @@ impl World {
     }
 
     pub fn troubled(&self) -> bool {
-        let faults = self.history().faults;
-        self.began.elapsed() < self.plan.trouble_until && faults < self.plan.most_faults
+        let history = self.history();
+        // A lost session copies a whole batch: where copies breed copies, the trouble has been enough.
+        let bred = history.events > 200 * self.plan.jobs.len() as u64 + 2000;
+        let over = history.faults >= self.plan.most_faults || bred;
+        !over && self.began.elapsed() < self.plan.trouble_until
     }
 
     /// Whether a fault of this rate happens now.
