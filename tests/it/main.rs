@@ -20,4 +20,5 @@ mod gate_worst;
 mod http;
 mod scheduler;
 mod servers;
+mod simulation;
 mod tidy;

@@ -505,3 +505,18 @@ fn a_draining_worker_takes_nothing_new() {
     assert_eq!(desk.actions().acked, [1]);
     assert!(desk.scheduler.is_idle());
 }
+
+#[test]
+fn a_draining_worker_with_jobs_that_lack_a_permit_waits_for_what_runs() {
+    let mut desk = Desk::new(2);
+    desk.deliver(Source::Fresh, &["a"; 80]);
+    let answers = [vec![START, START], vec![CAPACITY; 78]].concat();
+    desk.answer(MS, vec![answers]);
+    desk.scheduler.drain();
+    desk.step(Duration::from_secs(1));
+    let next = desk.scheduler.next_tick(desk.now);
+    assert!(
+        next.is_none_or(|at| at > desk.now),
+        "a tick that is due and does nothing: the worker spins until its jobs have ended"
+    );
+}
