@@ -12,6 +12,7 @@ use lapin::tcp::OwnedTLSConfig;
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{AsyncTcpStream, Channel, Connection, ConnectionProperties};
 
+use super::screen::{self, Screened};
 use crate::broker::BrokerError;
 use crate::config::SecretUrl;
 
@@ -173,8 +174,9 @@ impl Link {
         self.target.failed("the connection ended")
     }
 
-    /// Says goodbye, as far as the peer listens.
-    pub async fn close(self) {
+    /// Says goodbye, as far as the peer listens. Channels are dropped after it: one that is dropped before
+    /// closes itself behind our back, which `lapin` reports as an error once the connection is closing.
+    pub async fn close(&self) {
         // A blocked connection writes nothing, not even its close.
         if self.connected() && !self.blocked() {
             let closing = self.connection.close(200, "closed".into());
@@ -196,11 +198,11 @@ async fn connect(
     properties: ConnectionProperties,
     socket: Socket,
 ) -> lapin::Result<Connection> {
-    let runtime = lapin::runtime::default_runtime()?;
+    let runtime = async_rs::Runtime::tokio_current();
     Connection::connector(
         uri,
-        runtime,
-        async move |uri: AMQPUri, runtime| {
+        screen::runtime(),
+        async move |uri: AMQPUri, _| {
             let host = (uri.authority.host.as_str(), uri.authority.port);
             // This runs on the connection's own thread, which must not outlive the timeout either.
             let connecting = async {
@@ -209,13 +211,15 @@ async fn connect(
                 if let AsyncTcpStream::Plain(stream) = &stream {
                     socket.hold(stream.get_ref())?;
                 }
-                match uri.scheme {
-                    AMQPScheme::AMQP => Ok(stream),
+                let stream = match uri.scheme {
+                    AMQPScheme::AMQP => stream,
                     AMQPScheme::AMQPS => {
                         let tls = OwnedTLSConfig::default();
-                        stream.into_tls(&uri.authority.host, tls.as_ref()).await
+                        stream.into_tls(&uri.authority.host, tls.as_ref()).await?
                     }
-                }
+                };
+                // Plain for lapin, whatever is inside.
+                Ok(AsyncTcpStream::Plain(Screened::new(stream)))
             };
             let timeout = || io::Error::from(io::ErrorKind::TimedOut);
             tokio::time::timeout(CONNECT_TIMEOUT, connecting)

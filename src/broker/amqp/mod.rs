@@ -9,9 +9,10 @@ mod ack;
 mod client;
 mod connection;
 mod consume;
+mod content;
 mod inventory;
-
 mod publish;
+mod screen;
 mod supervise;
 
 use std::sync::Arc;
