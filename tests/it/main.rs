@@ -8,6 +8,7 @@ mod broker_hostile;
 mod broker_memory;
 mod broker_raw;
 mod broker_stop;
+mod broker_tls;
 mod cli;
 mod cli_servers;
 mod config;

@@ -77,7 +77,7 @@ impl AmqpBroker {
         ladder: &Ladder,
     ) -> Result<(Self, mpsc::Receiver<Event>), BrokerError> {
         let shared = Arc::new(Shared {
-            target: Target::parse(&amqp.url)?,
+            target: Target::new(amqp)?,
             topology: Topology::new(&amqp.queue, amqp.queue_type, ladder)?,
             prefetch: amqp.prefetch.max(1),
             acks: Acks::default(),
