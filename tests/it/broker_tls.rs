@@ -3,14 +3,16 @@
 use std::fs;
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{BrokerError, Outgoing};
 use sluicegate::config::{Amqp, QueueType};
 use tempfile::TempDir;
+use tokio::net::TcpStream;
 
-use crate::broker_bed::{amqp, ladder, message};
+use crate::broker_bed::{PATIENCE, amqp, ladder, message};
 use crate::servers::{Rabbit, unique};
 
 /// An authority of our own.
@@ -99,6 +101,13 @@ async fn amqps_trusts_the_authority_that_it_is_told_and_no_other_name() {
         setting("keyfile", &files.write("key.pem", &key.serialize_pem())),
     ];
     let _rabbit = Rabbit::start_with(&settings.each_ref().map(String::as_str));
+    // It greets at its other port before it listens at this one.
+    let listens = async {
+        while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    (tokio::time::timeout(PATIENCE, listens).await).expect("it listens for TLS");
 
     let to = |host: &str, ca_file: Option<&Path>| Amqp {
         ca_file: ca_file.map(Path::to_owned),
