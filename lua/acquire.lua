@@ -66,11 +66,24 @@ local function start(place, cost, units, due)
   return sequence
 end
 
+-- A limit that has no room for so many units has let something start.
+local function is_taken(units)
+  for i, limit in ipairs(limits) do
+    if limit.algorithm.nth(limit, now, limit.calls and 1 or units) > now and count(i) > 0 then
+      return true
+    end
+  end
+  return false
+end
+
 -- After an ask that must wait until `at`: notes since when room has been there and nobody of the line came for it.
 -- Once that is longer than the grace, the ask is to come back when it can be told whether they vanished.
 local function watch(at)
   if not open or not has_room(widest()) then
-    line_note(line, 0, (limits_earliest(limits, base, widest(), 1)))
+    -- Only a start takes room away: in the guard at a fixed window's end there may be none without.
+    if not open or is_taken(widest()) then
+      line_note(line, 0, (limits_earliest(limits, base, widest(), 1)))
+    end
     return at
   end
   if line.seen == 0 then

@@ -172,8 +172,11 @@ impl State {
         let now = call.clock.now_ms;
         let widest = self.widest(call);
         if !(open && self.has_room(call, widest)) {
-            self.line.seen = 0;
-            self.line.room = self.earliest(call, call.base, widest, 1).0;
+            // Only a start takes room away: in the guard at a fixed window's end there may be none without.
+            if !open || self.is_taken(call, widest) {
+                self.line.seen = 0;
+                self.line.room = self.earliest(call, call.base, widest, 1).0;
+            }
             return at;
         }
         if self.line.seen == 0 {
@@ -200,6 +203,15 @@ impl State {
     fn has_room(&self, call: &Call<'_>, units: u64) -> bool {
         let now = call.clock.now_ms;
         self.earliest(call, now, units, 1).0 == now
+    }
+
+    /// A limit that has no room for so many units has let something start.
+    fn is_taken(&self, call: &Call<'_>, units: u64) -> bool {
+        let now = call.clock.now_ms;
+        call.limits.iter().any(|limit| {
+            self.logs.nth(limit, now, limit.unit().of(units)) > now
+                && self.logs.count(limit, call.clock) > 0
+        })
     }
 
     /// When all limits allow the next `units` units in `calls` calls, not before `base`, and the first of the limits
