@@ -12,6 +12,7 @@ mod broker_tls;
 mod cli;
 mod cli_servers;
 mod config;
+mod config_limits;
 mod engine_events;
 mod gate_conformance;
 mod gate_lua;
