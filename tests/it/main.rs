@@ -28,3 +28,4 @@ mod scheduler;
 mod servers;
 mod simulation;
 mod tidy;
+mod worker_epoch;
