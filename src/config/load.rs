@@ -139,6 +139,7 @@ impl Values {
     fn amqp(&mut self) -> Option<Amqp> {
         let example = "amqp://user:password@host:5672/%2f";
         let url = self.secret("amqp.url", "amqp.url-file", ["amqp", "amqps"], example);
+        let ca_file = self.ca_file("amqp.ca-file");
         let queue = self.get("amqp.queue", value::queue);
         let queue_type = self.get("amqp.queue-type", value::queue_type);
         let prefetch = self.get("amqp.prefetch", |raw| {
@@ -146,6 +147,7 @@ impl Values {
         });
         Some(Amqp {
             url: url??,
+            ca_file: ca_file?,
             queue: queue?,
             queue_type: queue_type?,
             prefetch: u16::try_from(prefetch?).ok()?,
@@ -366,15 +368,39 @@ impl Values {
         }
     }
 
+    /// The file of certificates at `key`; `Some(None)`: none is set. It is read now to tell mistakes early.
+    fn ca_file(&mut self, key: &str) -> Option<Option<PathBuf>> {
+        const LONGEST: u64 = 1 << 20;
+        let Some(entry) = self.entry(key) else {
+            return Some(None);
+        };
+        let path = self.path_of(entry, "the path of a file with certificates (PEM)");
+        let checked = path.and_then(|path| match read_bounded(&path, LONGEST) {
+            Ok(text) if text.contains("-----BEGIN CERTIFICATE-----") => Ok(Some(path)),
+            Ok(_) => Err(format!("{} holds no certificate (PEM)", path.display())),
+            Err(err) => Err(format!("{} can't be read: {err}", path.display())),
+        });
+        match checked {
+            Ok(path) => Some(path),
+            Err(words) => self.wrong(key, words),
+        }
+    }
+
+    /// The file that `entry` names. A path in the file starts from the file's folder, one in a variable from
+    /// the working directory.
+    fn path_of(&self, entry: &Entry, must: &str) -> Result<PathBuf, Wrong> {
+        let name = value::text(&entry.raw, must)?;
+        Ok(match entry.at {
+            Origin::Env(_) => PathBuf::from(name),
+            _ => self.folder.join(name),
+        })
+    }
+
     /// The text of the file that `entry` names, without the newline at its end.
     fn secret_file(&self, entry: &Entry) -> Result<String, Wrong> {
         const LONGEST: u64 = 16 << 10;
-        let name = value::text(&entry.raw, "the path of a file that holds the url")?;
-        // A path in the file starts from the file's folder, one in a variable from the working directory.
-        let path = match entry.at {
-            Origin::Env(_) => PathBuf::from(name),
-            _ => self.folder.join(name),
-        };
+        let must = "the path of a file that holds the url";
+        let (name, path) = (value::text(&entry.raw, must)?, self.path_of(entry, must)?);
         let text = read_bounded(&path, LONGEST)
             .map_err(|err| format!("{} can't be read: {err}", shown(name)))?;
         let line = text.strip_suffix('\n').unwrap_or(&text);

@@ -88,7 +88,7 @@ fn the_sample_names_every_key_and_its_default() {
                 format!("  {leaf}: {default}"),
                 format!("# {leaf}: {default}"),
             ],
-            None if leaf == "url-file" => [format!("# {leaf}: /"), format!("# {leaf}: /")],
+            None if leaf.ends_with("-file") => [format!("# {leaf}: /"), format!("# {leaf}: /")],
             None => [format!("  {leaf}: "), format!("# {leaf}:")],
         };
         let named = lines.iter().any(|line| sample.contains(line));
@@ -614,4 +614,33 @@ fn bad_urls_say_what_is_wrong_with_them() {
     ] {
         assert!(parse(&format!("amqp: {{url: '{url}'}}")).is_ok(), "{url}");
     }
+}
+
+#[test]
+fn a_file_of_certificates_is_checked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let config = folder.path().join("c.yaml");
+    let name = config.display().to_string();
+    let load = || {
+        Config::parse(
+            &name,
+            "amqp: {url: 'amqps://h/v', ca-file: ca.pem}",
+            std::iter::empty(),
+        )
+    };
+    let refused = |part: &str| {
+        let why = load().expect_err("unusable").to_string();
+        assert!(
+            why.contains("amqp.ca-file: ") && why.contains(part),
+            "{why}"
+        );
+    };
+    refused("ca.pem can't be read");
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, "nothing").expect("written");
+    refused("ca.pem holds no certificate (PEM)");
+    std::fs::write(&file, "-----BEGIN CERTIFICATE-----\n").expect("written");
+    let config = load().expect("usable");
+    assert_eq!(config.amqp.ca_file.as_deref(), Some(file.as_path()));
+    assert_eq!(parse(&config.to_string()).as_ref(), Ok(&config));
 }
