@@ -85,8 +85,17 @@ impl Part {
     }
 }
 
-/// A mapping of the configuration: its keys, where it stands, and what an error calls it.
+/// What an error calls the key `name` below `path`. A name comes from the user, who may have put anything there.
+fn below(path: &str, name: &str) -> String {
+    if name.contains("://") || name.len() > MAX_TENANT_BYTES {
+        return format!("{path}.…");
+    }
+    format!("{path}.{name}")
+}
+
+/// A mapping of the configuration: its name and keys, where it stands, and what an error calls it.
 struct Mapping<'a> {
+    name: &'a str,
     fields: &'a [Field],
     at: Origin,
     path: String,
@@ -139,8 +148,7 @@ impl Reader<'_> {
     fn plans(&mut self, tree: &Tree) -> BTreeMap<String, Option<Limits>> {
         let mut plans = BTreeMap::new();
         for plan in self.mappings(tree, PLANS, "{free: {max-requests: 5}}") {
-            let name = plan.path.strip_prefix(PLANS).unwrap_or_default();
-            let name = name.trim_start_matches('.').to_owned();
+            let name = plan.name.to_owned();
             if name.is_empty() || name.len() > 64 {
                 let words = format!("has {} bytes; a plan's name has 1 to 64", name.len());
                 self.wrong::<()>(&plan.at, &plan.path, words);
@@ -158,8 +166,7 @@ impl Reader<'_> {
     ) -> Option<Vec<(Pattern, Own)>> {
         let mut tenants = Some(Vec::new());
         for entry in self.mappings(tree, TENANTS, "{acme: {max-requests: 50}}") {
-            let text = entry.path.strip_prefix(TENANTS).unwrap_or_default();
-            let pattern = self.pattern(&entry, text.strip_prefix('.').unwrap_or(text));
+            let pattern = self.pattern(&entry);
             let own = if entry.field("plan").is_some() {
                 self.plan_of(&entry, plans).map(Own::Plan)
             } else {
@@ -173,7 +180,8 @@ impl Reader<'_> {
         tenants
     }
 
-    fn pattern(&mut self, entry: &Mapping<'_>, text: &str) -> Option<Pattern> {
+    fn pattern(&mut self, entry: &Mapping<'_>) -> Option<Pattern> {
+        let text = entry.name;
         let wrong = if text.is_empty() || text.len() > MAX_TENANT_BYTES {
             format!("a tenant's id has 1 to {MAX_TENANT_BYTES} bytes")
         } else if text.contains(char::is_control) {
@@ -204,7 +212,7 @@ impl Reader<'_> {
                 "stands beside a plan, which says all; keep the plan or {}",
                 shown(&other.name)
             );
-            return self.wrong(&at, &format!("{}.{}", entry.path, other.name), words);
+            return self.wrong(&at, &below(&entry.path, &other.name), words);
         }
         match value::text(&plan.raw, "the name of a plan") {
             Err(words) => self.wrong(&at, &key, words),
@@ -236,9 +244,14 @@ impl Reader<'_> {
         };
         let mut found = Vec::new();
         for field in fields {
-            let (at, path) = (at.inside(field.at), format!("{path}.{}", field.name));
+            let (at, path) = (at.inside(field.at), below(path, &field.name));
             match &field.raw {
-                Raw::Map(fields) if !fields.is_empty() => found.push(Mapping { fields, at, path }),
+                Raw::Map(fields) if !fields.is_empty() => found.push(Mapping {
+                    name: &field.name,
+                    fields,
+                    at,
+                    path,
+                }),
                 Raw::Map(_) | Raw::Null => {
                     let words = "sets nothing; give it keys, such as max-requests, or limits";
                     self.wrong::<()>(&at, &path, words);
@@ -325,7 +338,12 @@ impl Reader<'_> {
                 whole = false;
                 continue;
             };
-            let mapping = Mapping { fields, at, path };
+            let mapping = Mapping {
+                name: "",
+                fields,
+                at,
+                path,
+            };
             let name = self.name(&mapping, items.len() == 1, &names);
             parts.push(self.part(&mapping, &["name"]));
             whole &= name.is_some();
