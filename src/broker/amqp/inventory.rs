@@ -78,7 +78,7 @@ pub async fn inventory(amqp: &config::Amqp, ladder: &Ladder) -> Result<Inventory
 /// # Errors
 /// [`BrokerError`] says why it can't be told.
 pub async fn anybody_waits(amqp: &config::Amqp, ladder: &Ladder) -> Result<bool, BrokerError> {
-    let target = Target::parse(&amqp.url)?;
+    let target = Target::new(amqp)?;
     let Topology { names, queues } = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
     let link = Link::open(&target, LOOK_NAME).await?;
     let mut channel = link.channel().await?;
