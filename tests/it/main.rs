@@ -16,6 +16,7 @@ mod config;
 mod config_limits;
 mod engine_events;
 mod gate_conformance;
+mod gate_epoch;
 mod gate_lua;
 mod gate_model;
 mod gate_redis;
