@@ -11,6 +11,7 @@ mod broker_stop;
 mod broker_tls;
 mod cli;
 mod cli_servers;
+mod cli_tenant;
 mod config;
 mod config_limits;
 mod engine_events;
