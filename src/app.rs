@@ -8,7 +8,7 @@ use tracing::{info, warn};
 
 use crate::admin::{self, Health};
 use crate::broker::BrokerError;
-use crate::broker::amqp::{AmqpBroker, anybody_waits};
+use crate::broker::amqp::{AmqpBroker, in_use};
 use crate::config::Config;
 use crate::engine::action::Settings;
 use crate::engine::scheduler::Scheduler;
@@ -227,7 +227,7 @@ pub fn install_tls_provider() {
 async fn earlier_starts(config: &Config, ladder: &Ladder, stop: &Stop) -> Start {
     let mut told = false;
     loop {
-        match anybody_waits(&config.amqp, ladder).await {
+        match in_use(&config.amqp, ladder).await {
             Ok(false) => return Start::Idle,
             Err(why @ BrokerError::Unreachable { .. }) => {
                 if !told {

@@ -344,3 +344,44 @@ impl Watch {
         GateError::Cold { wait, why }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(numbers: &[i64]) -> Value {
+        Value::Array(numbers.iter().map(|number| Value::Int(*number)).collect())
+    }
+
+    fn sound() -> (Watch, Sent) {
+        let watch = Watch::new("p:%epoch".to_owned(), Duration::from_secs(1));
+        assert!(watch.sent().is_none(), "nothing is known yet");
+        watch.go(("id".to_owned(), "run".to_owned()), "history".to_owned(), 0);
+        let sent = watch.sent().expect("it is sound");
+        (watch, sent)
+    }
+
+    #[test]
+    fn decisions_of_before_the_end_of_the_wait_do_not_count() {
+        let (watch, sent) = sound();
+        let pulse = answer(&[1, 200, 100, 7]);
+        assert!(watch.beaten(&sent, &pulse, 99).is_err());
+        assert!(watch.beaten(&sent, &pulse, 100).is_ok());
+        assert_eq!(watch.known().pulse, 7);
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_a_doubt_does_not_count() {
+        let (watch, sent) = sound();
+        assert!(watch.beaten(&sent, &answer(&[0, 200]), 200).is_err());
+        assert!(watch.sent().is_none());
+        let late = answer(&[1, 199, 0, 9]);
+        assert!(watch.beaten(&sent, &late, 150).is_err());
+        // Nor when all is well again: what it was decided on may be lost.
+        watch.go(("id".to_owned(), "run2".to_owned()), "other".to_owned(), 3);
+        assert!(watch.beaten(&sent, &late, 150).is_err());
+        assert_eq!(watch.known().pulse, 3);
+        let sent = watch.sent().expect("the late answer says nothing of now");
+        assert!(watch.beaten(&sent, &answer(&[1, 300, 0, 4]), 300).is_ok());
+    }
+}

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use sluicegate::app::{AppError, Worker};
-use sluicegate::broker::amqp::{Client, anybody_waits};
+use sluicegate::broker::amqp::{Client, in_use};
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
 use sluicegate::engine::Stop;
@@ -108,22 +108,20 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
 
     // On a new system there is nothing to forget.
     publish(&config, &ladder, "busy", 5).await;
-    assert!(
-        !anybody_waits(&config.amqp, &ladder)
-            .await
-            .expect("it answers")
-    );
+    assert!(!in_use(&config.amqp, &ladder).await.expect("it answers"));
     let first = Running::start(&config, false);
     first.until(&done(2)).await;
     assert!(first.shows("sluicegate_gate_cold 0"));
+    // It takes jobs; later three of them wait in lanes.
+    assert!(in_use(&config.amqp, &ladder).await.expect("it answers"));
+    let lanes = "sluicegate_waits_total{how=\"recheck\"} 3";
+    first.until(lanes).await;
+    first.stop().await;
+    // A queue's count follows its confirms.
     let begun = Instant::now();
-    while !anybody_waits(&config.amqp, &ladder)
-        .await
-        .expect("it answers")
-    {
+    while !in_use(&config.amqp, &ladder).await.expect("it answers") {
         assert!(begun.elapsed() < PATIENCE, "nobody waits in a lane");
     }
-    first.stop().await;
 
     // Jobs wait, so some were started; how many is not known.
     redis.ctl(&["flushall"]);
