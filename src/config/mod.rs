@@ -6,6 +6,7 @@ mod file;
 mod keys;
 mod limits;
 mod load;
+mod part;
 mod secret;
 mod show;
 mod value;

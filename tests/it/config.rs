@@ -522,6 +522,14 @@ fn no_error_and_no_form_of_the_config_shows_a_password() {
                 texts.push(format!("{url}\n"));
                 texts.push(format!("amqp: {url}\n"));
                 texts.push(format!("'{url}': 1\n"));
+                for tree in [
+                    format!("tenants: {{'{url}': 1}}"),
+                    format!("tenants: {{a: {{'{url}': 1, plan: '{url}'}}}}"),
+                    format!("plans: {{'{url}': {{limits: '{url}'}}}}"),
+                    format!("limits: ['{url}', {{name: '{url}'}}, {{'{url}': 1}}]"),
+                ] {
+                    texts.push(format!("rate-limiter:\n  {tree}\n"));
+                }
                 texts.push(format!("amqp:\n  queue: amq.{url}\n  prefetch: {url}\n"));
                 texts.push(format!(
                     "rate-limiter:\n  use-algo: {url}\nlog:\n  level: {url}\n"
