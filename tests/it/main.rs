@@ -29,3 +29,4 @@ mod scheduler;
 mod servers;
 mod simulation;
 mod tidy;
+mod worker_epoch;
