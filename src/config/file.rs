@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use serde::de::{Deserialize, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{MessageFormatter, Spanned, UserMessageFormatter};
 
 use super::error::{Origin, Problem, shown};
@@ -20,6 +20,9 @@ pub(super) enum Raw {
     Int(i128),
     Float,
     Text(String),
+    /// A list of texts.
+    Texts(Vec<String>),
+    /// Any other list.
     List,
 }
 
@@ -83,8 +86,15 @@ impl<'de> Visitor<'de> for NodeVisitor {
         Ok(Node::Scalar(Raw::Text(value.to_owned())))
     }
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
-        while items.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Node::Scalar(Raw::List))
+        let mut texts = Some(Vec::new());
+        while let Some(item) = items.next_element::<Node>()? {
+            match (item, &mut texts) {
+                (Node::Scalar(Raw::Text(text)), Some(texts)) => texts.push(text),
+                _ => texts = None,
+            }
+        }
+        let texts = texts.filter(|texts| !texts.is_empty());
+        Ok(Node::Scalar(texts.map_or(Raw::List, Raw::Texts)))
     }
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
         let mut map: Vec<(Spanned<String>, Node)> = Vec::new();

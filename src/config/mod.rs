@@ -5,6 +5,8 @@ mod error;
 mod file;
 mod keys;
 mod load;
+mod load_redis;
+mod redis;
 mod secret;
 mod show;
 mod value;
@@ -14,6 +16,7 @@ use std::time::Duration;
 
 pub use error::{ConfigErrors, Origin, Problem};
 pub use keys::{KEYS, Key, env_name};
+pub use redis::{Identity, Pem, RedisServers, RedisTls, RedisTopology};
 pub use secret::SecretUrl;
 
 pub use crate::rules::job::{CostField, Fields, TenantField};
@@ -80,8 +83,8 @@ impl QueueType {
 /// `redis`
 #[derive(Debug, Clone, PartialEq)]
 pub struct Redis {
-    /// `redis.url`
-    pub url: SecretUrl,
+    /// `redis.url`, and what belongs to it.
+    pub url: RedisServers,
     /// `redis.prefix`: what every key begins with.
     pub prefix: String,
 }

@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::redis::join;
 use super::value::show;
-use super::{Config, TenantField};
+use super::{Config, RedisServers, RedisTopology, TenantField};
 
 impl fmt::Display for TenantField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -37,7 +38,7 @@ impl fmt::Display for Config {
         writeln!(f, "  queue-type: {}", amqp.queue_type.name())?;
         writeln!(f, "  prefetch: {}", amqp.prefetch)?;
         writeln!(f, "redis:")?;
-        writeln!(f, "  url: \"{}\"", redis.url)?;
+        redis_servers(f, &redis.url)?;
         writeln!(f, "  prefix: {:?}", redis.prefix)?;
         writeln!(f, "job:")?;
         writeln!(f, "  tenant: {:?}", job.tenant.to_string())?;
@@ -69,6 +70,23 @@ impl fmt::Display for Config {
         writeln!(f, "  format: {}", log.format.name())?;
         writeln!(f, "  level: {:?}", log.level)
     }
+}
+
+fn redis_servers(f: &mut fmt::Formatter<'_>, servers: &RedisServers) -> fmt::Result {
+    writeln!(f, "  url: \"{}\"", join(&servers.urls))?;
+    match &servers.topology {
+        RedisTopology::Single => {}
+        RedisTopology::Cluster => writeln!(f, "  cluster: true")?,
+        RedisTopology::Sentinel(all) => writeln!(f, "  sentinels: \"{}\"", join(all))?,
+    }
+    if let Some(ca) = &servers.tls.ca {
+        writeln!(f, "  ca-file: {:?}", ca.path())?;
+    }
+    if let Some(identity) = &servers.tls.identity {
+        writeln!(f, "  cert-file: {:?}", identity.cert.path())?;
+        writeln!(f, "  key-file: {:?}", identity.key.path())?;
+    }
+    Ok(())
 }
 
 fn millis(ms: u64) -> String {

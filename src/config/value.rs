@@ -24,7 +24,7 @@ pub(super) fn what(raw: &Raw) -> String {
         Raw::Int(value) => value.to_string(),
         Raw::Float => "a number with a fraction".to_owned(),
         Raw::Text(text) => shown(text),
-        Raw::List => "a list".to_owned(),
+        Raw::Texts(_) | Raw::List => "a list".to_owned(),
     }
 }
 
@@ -41,7 +41,15 @@ pub(super) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, Wrong> {
             "is read by YAML as {}; put it in quotes",
             what(raw)
         )),
-        Raw::Null | Raw::List => Err(wrong(raw, must)),
+        Raw::Null | Raw::Texts(_) | Raw::List => Err(wrong(raw, must)),
+    }
+}
+
+/// `true` or `false`.
+pub(super) fn boolean(raw: &Raw) -> Result<bool, Wrong> {
+    match raw {
+        Raw::Bool(value) => Ok(*value),
+        raw => choice(raw, &[("true", true), ("false", false)]),
     }
 }
 

@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ::redis::{Pipeline, Value};
+use ::redis::{Cmd, ServerError, Value};
 
-use crate::config::SecretUrl;
+use crate::config::RedisServers;
 use crate::gate::keys::{CallKeys, Keys};
-use crate::gate::link::Link;
+use crate::gate::link::{Link, Request};
 use crate::gate::refusal;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
@@ -33,7 +33,7 @@ pub struct RedisGate {
 /// Microseconds since the epoch, in place of Redis's clock.
 pub type TestClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// What [`RedisGate::check`] found.
+/// What [`RedisGate::check`] found: in a cluster, on the first of its primaries that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// `redis` or `valkey`.
@@ -42,7 +42,7 @@ pub struct Health {
     pub version: String,
     /// `maxmemory-policy`; anything but `noeviction` can lose what has started. `None`: the server does not say.
     pub maxmemory_policy: Option<String>,
-    /// `master` or `slave`. `None`: the server does not say.
+    /// `master`, or `slave` where a replica was found. `None`: the server does not say.
     pub role: Option<String>,
     /// It is a node of a Redis Cluster.
     pub cluster: bool,
@@ -55,28 +55,31 @@ struct Call<'a> {
     /// What the script decides about; none for one that knows the line alone.
     limits: &'a [Limit],
     keys: CallKeys,
+    /// The node did not know the script.
+    load: bool,
     /// The arguments after those of the limits.
     more: Vec<String>,
 }
 
 impl RedisGate {
-    /// A gate on the Redis at `url`, with keys that begin with `prefix`. It does not connect yet.
+    /// A gate on the Redis at `servers`, with keys that begin with `prefix`. It does not connect yet.
     ///
     /// # Errors
-    /// [`GateError::Refused`] when `url` is no Redis url.
-    pub fn connect(url: &SecretUrl, prefix: &str) -> Result<Self, GateError> {
+    /// [`GateError::Refused`] when a url is no Redis url.
+    pub fn connect(servers: impl Into<RedisServers>, prefix: &str) -> Result<Self, GateError> {
+        let link = Link::new(&servers.into())?;
+        let keys = Keys::new(prefix);
+        let keys = if link.is_cluster() {
+            keys.in_cluster()
+        } else {
+            keys
+        };
         Ok(Self {
-            link: Link::new(url)?,
-            keys: Keys::new(prefix),
+            link,
+            keys,
             clock: Mutex::new(None),
             test_clock: None,
         })
-    }
-
-    /// Keys for a Redis Cluster: the tenant in braces, so that all keys of one tenant share a slot.
-    pub fn in_cluster(mut self) -> Self {
-        self.keys = self.keys.in_cluster();
-        self
     }
 
     /// Lets the scripts use `clock` in place of Redis's. For tests: workers with clocks of their own would not
@@ -91,17 +94,17 @@ impl RedisGate {
         self.link.round_trips()
     }
 
-    /// Whether Redis answers.
+    /// Whether Redis answers; in a cluster, all of its primaries.
     ///
     /// # Errors
     /// [`GateError`] says why it does not.
     pub async fn ping(&self) -> Result<(), GateError> {
-        let mut pipeline = Pipeline::new();
-        pipeline.cmd("PING");
-        match self.link.send(&pipeline).await?.as_slice() {
-            [Value::ServerError(error)] => Err(refusal::refused(error, "PING")),
-            _ => Ok(()),
+        for (node, answer) in self.link.on_primaries(::redis::cmd("PING")).await? {
+            if let Value::ServerError(error) = answer {
+                return Err(refusal::refused(&error, &format!("PING at {node}")));
+            }
         }
+        Ok(())
     }
 
     /// What the server is, and whether the gate's scripts for `limits` may run on it.
@@ -109,31 +112,26 @@ impl RedisGate {
     /// # Errors
     /// [`GateError`] says what is in the way.
     pub async fn check(&self, limits: &Limits) -> Result<Health, GateError> {
-        let mut pipeline = Pipeline::new();
-        pipeline.cmd("INFO");
-        let reply = self.link.send(&pipeline).await?;
-        let info = match reply.as_slice() {
-            [Value::ServerError(error)] => return Err(refusal::refused(error, "INFO")),
-            [value] => ::redis::from_redis_value_ref::<String>(value).unwrap_or_default(),
-            _ => String::new(),
-        };
+        let mut found: Option<Health> = None;
+        for (node, answer) in self.link.on_primaries(::redis::cmd("INFO")).await? {
+            let info = match answer {
+                // A user who may do what the scripts do, and no more, may not ask for this.
+                Value::ServerError(error) if error.code() == "NOPERM" => String::new(),
+                Value::ServerError(error) => {
+                    return Err(refusal::refused(&error, &format!("INFO at {node}")));
+                }
+                value => ::redis::from_redis_value(value).unwrap_or_default(),
+            };
+            let health = Health::from_info(&info);
+            if found.as_ref().is_none_or(Health::is_good) {
+                found = Some(health);
+            }
+        }
         let tenant = Tenant::parse("sluicegate-check")
             .map_err(|error| GateError::Refused(error.to_string()))?;
         self.inspect(&tenant, limits).await?;
-        let field = |name: &str| {
-            info.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                .map(|value| value.trim().to_owned())
-        };
-        let valkey = field("valkey_version");
-        Ok(Health {
-            server: if valkey.is_some() { "valkey" } else { "redis" },
-            version: valkey
-                .or_else(|| field("redis_version"))
-                .unwrap_or_default(),
-            maxmemory_policy: field("maxmemory_policy"),
-            role: field("role"),
-            cluster: field("redis_mode").as_deref() == Some("cluster"),
+        found.ok_or_else(|| {
+            GateError::Unreachable(format!("{}: it has no primaries", self.link.servers()))
         })
     }
 
@@ -162,6 +160,7 @@ impl RedisGate {
             tenant,
             limits,
             keys: self.keys.call(tenant, limits, self.estimate()),
+            load: false,
             more,
         }
     }
@@ -172,38 +171,38 @@ impl RedisGate {
             .map_or_else(String::new, |clock| clock().to_string())
     }
 
-    /// Makes all calls in one round trip, and those again whose script Redis had lost or whose window was guessed
-    /// wrong. One reply for each call, in order; an error that concerns one call alone stands in its place.
+    /// Makes all calls in one round trip to each node, and those again whose script a node had lost or whose window
+    /// was guessed wrong. One reply for each call, in order; an error that concerns one call, or one node of several,
+    /// stands in its place.
     async fn run(
         &self,
         mut calls: Vec<Call<'_>>,
     ) -> Result<Vec<Result<Value, GateError>>, GateError> {
         let mut replies: Vec<_> = calls.iter().map(|_| Ok(Value::Nil)).collect();
         let mut open: Vec<usize> = (0..calls.len()).collect();
-        let mut missing: Vec<&'static Script> = Vec::new();
         for _ in 0..TRIES {
             if open.is_empty() {
                 return Ok(replies);
             }
-            let answers = self.send_calls(&missing, &open, &calls).await?;
-            missing.clear();
+            let requests = open.iter().map(|index| self.request(&calls[*index]));
+            let answers = self.link.send(requests.collect()).await?;
             let mut again = Vec::new();
             for (index, answer) in open.into_iter().zip(answers) {
                 let call = &mut calls[index];
                 match answer {
-                    Value::ServerError(error) if error.code() == "NOSCRIPT" => {
-                        if !missing.iter().any(|known| known.sha == call.script.sha) {
-                            missing.push(call.script);
-                        }
+                    Ok(Value::ServerError(error)) if error.code() == "NOSCRIPT" => {
+                        call.load = true;
                         again.push(index);
                     }
-                    Value::ServerError(error) if refusal::is_wrong_type(&error) => {
+                    Ok(Value::ServerError(error)) if refusal::is_wrong_type(&error) => {
                         replies[index] = Err(self.explain(call).await);
                     }
-                    Value::ServerError(error) => {
-                        return Err(refusal::refused(&error, &call.words()));
+                    Ok(Value::ServerError(error)) => {
+                        let why = self.refused(&error, call);
+                        replies[index] = Err(self.for_this_call(why)?);
                     }
-                    answer => match reply::head(&answer) {
+                    Err(why) => replies[index] = Err(self.for_this_call(why)?),
+                    Ok(answer) => match reply::head(&answer) {
                         Some((false, now)) => {
                             self.learn(now);
                             call.keys = self.keys.call(call.tenant, call.limits, now);
@@ -225,40 +224,49 @@ impl RedisGate {
         }
         Err(GateError::Unreachable(format!(
             "{}: its clock jumps, or it drops the script cache, faster than a call can be repeated",
-            self.link.url()
+            self.link.servers()
         )))
     }
 
-    /// Sends `open` of `calls` as one pipeline, `missing` scripts first.
-    async fn send_calls(
-        &self,
-        missing: &[&'static Script],
-        open: &[usize],
-        calls: &[Call<'_>],
-    ) -> Result<Vec<Value>, GateError> {
-        let mut pipeline = Pipeline::with_capacity(missing.len() + open.len());
-        for script in missing {
-            pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
+    fn request<'c>(&self, call: &'c Call<'_>) -> Request<'c> {
+        let mut command = Cmd::new();
+        command
+            .arg("EVALSHA")
+            .arg(&call.script.sha)
+            .arg(call.keys.names.len())
+            .arg(&call.keys.names)
+            .arg(self.test_micros());
+        if !call.limits.is_empty() {
+            command.arg(reply::limit_arguments(call.limits, &call.keys.limits));
         }
-        for call in open.iter().map(|index| &calls[*index]) {
-            pipeline
-                .cmd("EVALSHA")
-                .arg(&call.script.sha)
-                .arg(call.keys.names.len())
-                .arg(&call.keys.names)
-                .arg(self.test_micros());
-            if !call.limits.is_empty() {
-                pipeline.arg(reply::limit_arguments(call.limits, &call.keys.limits));
+        command.arg(&call.more);
+        Request {
+            key: call.keys.line(),
+            command,
+            load: call.load.then_some(call.script),
+        }
+    }
+
+    /// Redis answered `call` with an error.
+    fn refused(&self, error: &ServerError, call: &Call<'_>) -> GateError {
+        match refusal::refused(error, &call.words()) {
+            // The next call finds the new primary.
+            GateError::Refused(why)
+                if refusal::is_read_only(error) && self.link.finds_primaries() =>
+            {
+                GateError::Unreachable(why)
             }
-            pipeline.arg(&call.more);
+            why => why,
         }
-        let mut answers = self.link.send(&pipeline).await?;
-        for answer in answers.drain(..missing.len()) {
-            if let Value::ServerError(error) = answer {
-                return Err(refusal::refused(&error, "SCRIPT LOAD"));
-            }
+    }
+
+    /// Whether an error of a node concerns this call alone: a cluster has others.
+    fn for_this_call(&self, why: GateError) -> Result<GateError, GateError> {
+        if self.link.is_cluster() {
+            Ok(why)
+        } else {
+            Err(why)
         }
-        Ok(answers)
     }
 
     /// The only reply of one call.
@@ -270,17 +278,49 @@ impl RedisGate {
     /// Which key holds something of another type.
     async fn explain(&self, call: &Call<'_>) -> GateError {
         let names = &call.keys.names;
-        let mut pipeline = Pipeline::with_capacity(names.len());
-        for name in names {
-            pipeline.cmd("TYPE").arg(name);
-        }
-        match self.link.send(&pipeline).await {
+        let request = |name: &'_ String| {
+            let mut command = ::redis::cmd("TYPE");
+            command.arg(name);
+            Request {
+                key: call.keys.line(),
+                command,
+                load: None,
+            }
+        };
+        let sent = self.link.send(names.iter().map(request).collect()).await;
+        match sent.and_then(|types| types.into_iter().collect::<Result<Vec<_>, _>>()) {
             Ok(types) => {
                 let sliding = call.keys.sliding(call.limits);
                 refusal::wrong_type(names, &types, sliding)
             }
             Err(error) => error,
         }
+    }
+}
+
+impl Health {
+    /// What `INFO` says; nothing is known where it may not be asked for.
+    fn from_info(info: &str) -> Self {
+        let field = |name: &str| {
+            info.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .map(|value| value.trim().to_owned())
+        };
+        let valkey = field("valkey_version");
+        Self {
+            server: if valkey.is_some() { "valkey" } else { "redis" },
+            version: valkey
+                .or_else(|| field("redis_version"))
+                .unwrap_or_default(),
+            maxmemory_policy: field("maxmemory_policy"),
+            role: field("role"),
+            cluster: field("redis_mode").as_deref() == Some("cluster"),
+        }
+    }
+
+    fn is_good(&self) -> bool {
+        self.maxmemory_policy.as_deref() == Some("noeviction")
+            && self.role.as_deref() == Some("master")
     }
 }
 
