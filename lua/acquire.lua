@@ -8,7 +8,8 @@
 --
 -- ARGV     the clock and the limits, as limits.lua says; then
 -- [+1]     the budget: how many jobs may start at most
--- [+2 + 3n], [+3 + 3n], [+4 + 3n]  job n (from 0): generation and place of its ticket (0 and 0: fresh), cost
+-- [+2]     what permits are called: this and ":n" for job n
+-- [+3 + 3n], [+4 + 3n], [+5 + 3n]  job n (from 0): generation and place of its ticket (0 and 0: fresh), cost
 --
 -- Reply: integers.
 -- [1]  1: decided; 0: the clock is in a fixed window that is not among KEYS, nothing was changed, and [2] is all
@@ -24,12 +25,12 @@
 local now, stamp = read_clock(ARGV[1])
 local jobs_at = FIXED_ARGUMENTS + tonumber(ARGV[2]) * LIMIT_ARGUMENTS + 1
 local line = line_load(KEYS[1], now)
-local limits = limits_load(line, now, stamp, (#ARGV - jobs_at) / 3, true)
+local limits = limits_load(line, now, stamp, (#ARGV - jobs_at - 1) / 3, true)
 if not limits then
   return { 0, now }
 end
 
-local budget = tonumber(ARGV[jobs_at])
+local budget, permits = tonumber(ARGV[jobs_at]), ARGV[jobs_at + 1]
 local base = math.max(now, line.closed)
 local open = base == now
 local full = false
@@ -50,7 +51,7 @@ end
 local function start(place, cost, units, due)
   local sequence = 0
   for _, limit in ipairs(limits) do
-    sequence = limit.algorithm.take(limit, limit.calls and 1 or cost, cost) or sequence
+    sequence = limit.algorithm.take(limit, limits, limit.calls and 1 or cost, cost) or sequence
   end
   if not due then
     line_reset(line, now)
@@ -128,8 +129,9 @@ local function decide(gen, place, cost)
 end
 
 local reply = { 1, now, open and 0 or line.closed }
-for i = jobs_at + 1, #ARGV, 3 do
+for i = jobs_at + 2, #ARGV, 3 do
   local n = #reply
+  limits.permit = string.format('%s:%.0f', permits, (i - jobs_at - 2) / 3)
   reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5], reply[n + 6] =
     decide(tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]))
 end

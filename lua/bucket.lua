@@ -36,8 +36,13 @@ ALGORITHMS['token-bucket-algo'] = {
     return base + math.ceil(math.max(missing, 0) / limit.max)
   end,
 
-  take = function(limit, units)
+  take = function(limit, _, units)
     limit.level = limit.level - units * limit.span
+    limit.taken = true
+  end,
+
+  settle = function(limit, _, _, more)
+    limit.level = math.min(limit.level - more * limit.span, limit.burst * limit.span)
     limit.taken = true
   end,
 

@@ -21,11 +21,14 @@ ALGORITHMS['fixed-window-algo'] = {
       return false
     end
     limit.window_key = KEYS[limit.key + ahead]
-    local value = redis.call('GET', limit.window_key) or '0'
+    local value = redis.call('GET', limit.window_key)
+    limit.known = value
+    value = value or '0'
     if not string.match(value, '^%d+$') then
       error('WRONGTYPE the value is not a count')
     end
-    limit.window, limit.held, limit.taken = index, tonumber(value), 0
+    limit.window, limit.stored, limit.taken = index, tonumber(value), 0
+    limit.held = limit.stored
     -- Before the newest window that was seen: the clock was stepped back, and what this window let pass may be
     -- forgotten.
     limits.newest = limits.newest or line.window
@@ -54,13 +57,20 @@ ALGORITHMS['fixed-window-algo'] = {
     return (next_window + math.floor((k - free - 1) / limit.max)) * limit.span
   end,
 
-  take = function(limit, units)
+  take = function(limit, _, units)
     limit.held = limit.held + units
     limit.taken = limit.taken + units
   end,
 
+  -- A window that is over is over.
+  settle = function(limit, _, job, more)
+    if math.floor(job.started / limit.span) == limit.window and limit.known then
+      limit.taken = math.max(limit.taken + more, -limit.stored)
+    end
+  end,
+
   save = function(limit)
-    if limit.taken > 0 then
+    if limit.taken ~= 0 then
       redis.call('INCRBY', limit.window_key, int(limit.taken))
       redis.call('PEXPIREAT', limit.window_key, int((limit.window + 1) * limit.span))
     end

@@ -11,8 +11,10 @@
 -- load(limit, limits, line)  what the store has of it at limits.now; nil if the window of now is not among KEYS
 -- count(limit)               units that count against it
 -- nth(limit, base, k)        when the k-th next unit may start if nobody starts before `base`, which is now or later
--- take(limit, units, cost)   a job starts; may return its number in the log
+-- take(limit, limits, units, cost)  a job starts, with the permit limits.permit; may return its number in the log
+-- settle(limit, limits, job, more)  a job of settle.lua used so many units more (or fewer) than it was charged
 -- save(limit, limits)        writes what was taken
+-- renew(limit, limits, job)  a job of settle.lua still holds its place; only where the mark `holds` is set
 -- and of the marks bucket (its capacity is the burst), spaced (whose default is 1, not max) and shared (all limits of
 -- the algorithm have one log, which must remember the longest span).
 local ALGORITHMS = {}
@@ -52,7 +54,7 @@ local function limits_load(line, now, stamp, jobs, writing)
     if limit.algorithm.shared then
       limits.longest = math.max(limits.longest, limit.span)
     end
-    limits.reach = math.max(limits.reach, math.floor(limit.max * AHEAD_MS / limit.span))
+    limits.reach = math.max(limits.reach, math.floor(limit.max * AHEAD_MS / math.max(limit.span, 1)))
     limits[i] = limit
   end
   limits.reach = math.min(limits.reach, MAX_REACH)

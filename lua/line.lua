@@ -9,6 +9,7 @@
 -- room       from when on (ms) the log has room for the first of the line
 -- widest     the largest cost in the line
 -- window     the start (ms) of the newest fixed window that was seen
+-- usual      how long (ms) a call holds a place, on average lately; 0: none has ended yet
 -- blocked    until when (ms) nobody may start, and by what: written by block.lua
 -- by
 -- paused     until when (ms) an operator lets nobody start: written by change.lua, as
@@ -34,7 +35,7 @@ end
 
 local function line_load(key, now)
   local f = redis.call('HMGET', key, 'gen', 'front', 'issued', 'jobs', 'past', 'seen', 'room', 'widest', 'window',
-    'blocked', 'paused', 'overrides')
+    'blocked', 'paused', 'overrides', 'usual')
   local past = f[5] or ''
   local seen = tonumber(f[6] or 0)
   local line = {
@@ -51,6 +52,7 @@ local function line_load(key, now)
     window = tonumber(f[9] or 0),
     closed = math.max(tonumber(f[10] or 0), tonumber(f[11] or 0)),
     paused = tonumber(f[11] or 0),
+    usual = tonumber(f[13] or 0),
     changed = seen > now,
   }
   local latest = 0
@@ -130,7 +132,7 @@ local function line_save(line, ends)
   end
   redis.call('HSET', line.key, 'gen', int(line.gen), 'front', int(line.front), 'issued', int(line.issued),
     'jobs', int(line.jobs), 'past', line.past, 'seen', int(line.seen), 'room', int(line.room),
-    'widest', int(line.widest), 'window', int(line.window))
+    'widest', int(line.widest), 'window', int(line.window), 'usual', int(line.usual))
   redis.call('PEXPIREAT', line.key, int(math.max(ends, line.kept) + KEEP_MS))
 end
 

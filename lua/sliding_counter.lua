@@ -73,8 +73,20 @@ ALGORITHMS['sliding-counter-algo'] = {
     end
   end,
 
-  take = function(limit, units)
+  take = function(limit, _, units)
     limit.current = limit.current + units
+    limit.taken = true
+  end,
+
+  settle = function(limit, _, job, more)
+    local back = limit.window - math.floor(job.started / limit.span)
+    if back == 0 then
+      limit.current = math.max(limit.current + more, 0)
+    elseif back == 1 then
+      limit.previous = math.max(limit.previous + more, 0)
+    else
+      return
+    end
     limit.taken = true
   end,
 

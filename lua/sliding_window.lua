@@ -178,6 +178,24 @@ local function score_of(limit, unit)
   return score
 end
 
+-- Makes `used` the cost of `member`, and the totals of it and all later entries fit.
+local function change_cost(log, member, used)
+  local _, _, cost = parse(member)
+  if used == cost then
+    return
+  end
+  local rank = redis.call('ZRANK', log.key, member)
+  local entries = redis.call('ZRANGE', log.key, int(rank), '-1', 'WITHSCORES')
+  for i = 1, #entries, 2 do
+    local sequence, total, old = parse(entries[i])
+    if sequence then
+      local new = entries[i] == member and used or old
+      redis.call('ZREM', log.key, entries[i])
+      redis.call('ZADD', log.key, entries[i + 1], string.format('%016.0f:%.0f:%.0f', sequence, total + used - cost, new))
+    end
+  end
+end
+
 ALGORITHMS['sliding-window-algo'] = {
   shared = true,
 
@@ -214,7 +232,7 @@ ALGORITHMS['sliding-window-algo'] = {
     return score_of(limit, all - used + turn - free + 1) + span + laps * span
   end,
 
-  take = function(limit, _, cost)
+  take = function(limit, _, _, cost)
     if not limit.owner then
       return nil
     end
@@ -225,6 +243,26 @@ ALGORITHMS['sliding-window-algo'] = {
     log.taken[#log.taken + 1] = int(log.stamp)
     log.taken[#log.taken + 1] = string.format('%016.0f:%.0f:%.0f', log.sequence, log.total, cost)
     return log.sequence
+  end,
+
+  -- A start that never called is taken out; the gap makes later calls read the whole log until it has left. One that
+  -- cost more or less changes the running totals from there on.
+  settle = function(limit, _, job)
+    local log = limit.log
+    if not limit.owner or job.sequence == 0 then
+      return
+    end
+    local started = redis.call('ZRANGEBYSCORE', log.key, int(job.started), int(job.started + 1))
+    for _, member in ipairs(started) do
+      if parse(member) == job.sequence then
+        if job.used then
+          change_cost(log, member, job.used)
+        else
+          redis.call('ZREM', log.key, member)
+        end
+        return
+      end
+    end
   end,
 
   save = function(limit, limits)

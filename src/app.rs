@@ -133,6 +133,9 @@ impl<H: Handler> Worker<H> {
                 "enforcing",
             );
         }
+        for warning in config.warnings() {
+            warn!("configuration: {warning}");
+        }
         info!(
             queue = config.amqp.queue,
             rabbitmq = %config.amqp.url,

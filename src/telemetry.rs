@@ -9,7 +9,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use crate::config::{Log, LogFormat};
 
 /// Client libraries say at `info` what we say ourselves. lapin's warnings hold whole messages with their bodies.
-const QUIET: &str = "lapin=error,hyper=warn,reqwest=warn,redis=warn";
+const QUIET: &str = "lapin=error,hyper=warn,redis=warn";
 
 /// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]

@@ -1,8 +1,9 @@
 //! The environment: `SLUICEGATE_RATE_LIMITER__USE_ALGO` sets `rate-limiter.use-algo`.
 
 use super::error::{Origin, Problem};
-use super::file::{Entry, Raw};
+use super::file::Entry;
 use super::keys::{self, KEYS, PREFIX, env_name};
+use super::yaml::{self, Raw};
 
 /// Begins like ours and is read elsewhere: by the `--config` option.
 const CONFIG: &str = "SLUICEGATE_CONFIG";
@@ -28,11 +29,19 @@ pub(super) fn parse(env: impl Iterator<Item = (String, String)>) -> (Vec<Entry>,
                 ));
                 continue;
             }
-            entries.push(Entry {
-                path: key.path,
-                raw: Raw::Text(value),
-                at,
-            });
+            let raw = if key.is_tree() {
+                yaml::read(&value).map(|raw| raw.unwrap_or(Raw::Null))
+            } else {
+                Ok(Raw::Text(value))
+            };
+            match raw {
+                Ok(raw) => entries.push(Entry {
+                    path: key.path,
+                    raw,
+                    at,
+                }),
+                Err(error) => problems.push(Problem::of(&at, key.path, error.message)),
+            }
             continue;
         }
         let not_built = keys::NOT_BUILT.iter().find(|(path, _)| {
@@ -48,6 +57,15 @@ pub(super) fn parse(env: impl Iterator<Item = (String, String)>) -> (Vec<Entry>,
 }
 
 fn unknown(at: Origin, name: &str) -> Problem {
+    let within = |key: &&keys::Key| name.starts_with(&format!("{}__", env_name(key.path)));
+    if let Some(tree) = KEYS.iter().filter(|key| key.is_tree()).find(within) {
+        let words = format!(
+            "sets no key; {} is set as a whole, as YAML text in {}",
+            tree.path,
+            env_name(tree.path)
+        );
+        return Problem::new(at, words);
+    }
     let names: Vec<String> = KEYS.iter().map(|key| env_name(key.path)).collect();
     // One `_` where two are needed is the likeliest mistake, so that counts first.
     let flat = |name: &str| name.replace("__", "_");

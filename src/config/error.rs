@@ -3,6 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
+use super::yaml::Place;
+
 /// Where a value was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
@@ -21,6 +23,20 @@ pub enum Origin {
     Env(String),
     /// Nowhere: the default.
     Default,
+}
+
+impl Origin {
+    /// The origin of what stands at `place` of the value that this one is of.
+    pub(super) fn inside(&self, place: Place) -> Self {
+        match self {
+            Self::File { name, .. } => Self::File {
+                name: Arc::clone(name),
+                line: place.line,
+                column: place.column,
+            },
+            other => other.clone(),
+        }
+    }
 }
 
 impl fmt::Display for Origin {

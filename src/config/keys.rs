@@ -24,6 +24,20 @@ const fn unset(path: &'static str) -> Key {
     }
 }
 
+impl Key {
+    /// Its value is a list or a mapping, which is read as a whole.
+    pub fn is_tree(&self) -> bool {
+        [LIMITS, PLANS, TENANTS].contains(&self.path)
+    }
+}
+
+/// Several limits at once.
+pub(super) const LIMITS: &str = "rate-limiter.limits";
+/// Sets of limits by name.
+pub(super) const PLANS: &str = "rate-limiter.plans";
+/// What single tenants have instead.
+pub(super) const TENANTS: &str = "rate-limiter.tenants";
+
 /// All keys, in the order of the documentation.
 pub const KEYS: &[Key] = &[
     key("amqp.url", "amqp://guest:guest@127.0.0.1:5672/%2f"),
@@ -41,10 +55,18 @@ pub const KEYS: &[Key] = &[
     unset("redis.key-file"),
     key("redis.prefix", "rlaas:rate_limit"),
     key("job.tenant", "header:x-tenant"),
+    key("job.cost", "header:x-cost"),
     key("rate-limiter.use-algo", "sliding-window-algo"),
     key("rate-limiter.window-size", "60"),
     key("rate-limiter.max-requests", "5"),
+    unset("rate-limiter.burst"),
+    key("rate-limiter.unit", "cost"),
     key("rate-limiter.guard", "50ms"),
+    key("rate-limiter.scope", "tenant"),
+    unset(LIMITS),
+    unset(PLANS),
+    unset(TENANTS),
+    unset("rate-limiter.plan-header"),
     key("rate-limiter.max-penalty", "1h"),
     key("dispatch.concurrency", "64"),
     key("dispatch.shutdown-timeout", "30s"),
@@ -63,14 +85,7 @@ pub const KEYS: &[Key] = &[
 
 /// Keys that the design names and this version has not: refused with what to use instead.
 pub(super) const NOT_BUILT: &[(&str, &str)] = &[
-    (
-        "rate-limiter.limits",
-        "several limits at once are not built yet; set max-requests and window-size",
-    ),
-    (
-        "rate-limiter.tenants",
-        "limits of single tenants are not built yet; every tenant has the same limit",
-    ),
+    ("rate-limiter.max-concurrent", MAX_CONCURRENT),
     (
         "dispatch.exec",
         "commands as handlers are not built yet; use dispatch.http",
@@ -80,6 +95,10 @@ pub(super) const NOT_BUILT: &[(&str, &str)] = &[
         "forwarding to a queue is not built yet; use dispatch.http",
     ),
 ];
+
+/// Why `max-concurrent` is refused.
+pub(super) const MAX_CONCURRENT: &str =
+    "limits of jobs that run at once are not built yet; dispatch.concurrency bounds each worker";
 
 /// The key at `path`.
 pub(super) fn find(path: &str) -> Option<&'static Key> {
@@ -133,7 +152,7 @@ pub(super) fn suggest(section: &str, name: &str) -> Option<String> {
 }
 
 /// The one of `names` that is a typing error away from `name`, without regard to case, `_` and `-`.
-pub(super) fn closest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn closest<'a>(name: &str, names: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let plain = |text: &str| text.to_lowercase().replace('_', "-");
     let wanted = plain(name);
     names

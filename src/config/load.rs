@@ -6,14 +6,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::error::{ConfigErrors, Origin, Problem, shown};
-use super::file::{self, Entry, MAX_FILE, Raw};
+use super::file::{self, Entry, MAX_FILE};
+use super::keys::{LIMITS, PLANS, TENANTS};
+use super::limits::{FLAT, Part, Reader, Tree};
 use super::value::{self, Wrong, show};
+use super::yaml::{self, Raw};
 use super::{
-    Admin, Amqp, Config, CostField, DEFAULT_FILE, Delay, Dispatch, Fields, Http, Log, RateLimiter,
-    Redis, Retry, env, keys,
+    Admin, Amqp, Config, DEFAULT_FILE, Delay, Dispatch, Fields, Http, Log, RateLimiter, Redis,
+    Retry, env, keys,
 };
-use crate::rules::headers;
-use crate::rules::limit::{Limit, LimitError, MAX_REQUESTS, MAX_WINDOW, MIN_WINDOW};
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -109,6 +110,7 @@ impl Values {
         let amqp = self.amqp();
         let redis = self.redis();
         let tenant = self.get("job.tenant", value::tenant_field);
+        let cost = self.get("job.cost", value::cost_field);
         let rate_limiter = self.rate_limiter();
         let dispatch = self.dispatch();
         let delay = self.delay();
@@ -121,7 +123,7 @@ impl Values {
             redis: redis?,
             job: Fields {
                 tenant: tenant?,
-                cost: CostField::Header(headers::COST.to_owned()),
+                cost: cost?,
             },
             rate_limiter: rate_limiter?,
             dispatch: dispatch?,
@@ -163,44 +165,43 @@ impl Values {
     }
 
     fn rate_limiter(&mut self) -> Option<RateLimiter> {
-        let algorithm = self.get("rate-limiter.use-algo", value::algorithm);
-        let window = self.get("rate-limiter.window-size", |raw| {
-            value::duration(raw, MIN_WINDOW, MAX_WINDOW)
-        });
-        let max = self.get("rate-limiter.max-requests", |raw| {
-            value::integer(raw, 1, MAX_REQUESTS.into())
-        });
-        let guard = self.get("rate-limiter.guard", |raw| match raw {
-            Raw::Text(text) if text == "strict" => {
-                Err("is strict, which is not available yet; use a duration, such as 50ms".into())
+        let mut flat = Part::default();
+        for name in FLAT {
+            let key = format!("rate-limiter.{name}");
+            let (raw, at) = match self.entry(&key) {
+                Some(entry) => (entry.raw.clone(), entry.at.clone()),
+                None => match keys::find(&key)?.default {
+                    Some(default) => (Raw::Text(default.to_owned()), Origin::Default),
+                    None => continue,
+                },
+            };
+            if let Err(words) = flat.set(name, &raw, &at, &key) {
+                self.wrong::<()>(&key, words);
             }
-            raw => value::duration(raw, Duration::ZERO, MAX_WINDOW),
-        });
+        }
         let max_penalty = self.get("rate-limiter.max-penalty", |raw| {
             value::duration(raw, SECOND, DAY * 7)
         });
-        let window = window?;
-        match Limit::new("default", algorithm?, max?, window, guard?) {
-            Ok(limit) => Some(RateLimiter {
-                policy: limit.into(),
-                max_penalty: max_penalty?,
-            }),
-            // The guard that was set is to blame; with the default guard it is the window.
-            Err(LimitError::Guard { guard, window }) => {
-                let key = "rate-limiter.guard";
-                let key = if self.origin(key) == Origin::Default {
-                    "rate-limiter.window-size"
-                } else {
-                    key
-                };
-                let (guard, window) = (show(guard), show(window));
-                let words = format!(
-                    "the guard is {guard} and the window {window}; the guard must be shorter than half the window"
-                );
-                self.wrong(key, words)
-            }
-            Err(err) => self.wrong("rate-limiter", err.to_string()),
-        }
+        let key = "rate-limiter.plan-header";
+        let plan_header = match self.entry(key) {
+            Some(_) => Some(self.get(key, value::header_name)?),
+            None => None,
+        };
+        let [limits, plans, tenants] = [LIMITS, PLANS, TENANTS].map(|key| self.tree(key));
+        let mut reader = Reader {
+            problems: &mut self.problems,
+            flat: &flat,
+        };
+        Some(RateLimiter {
+            policy: reader.policy(&limits, &plans, &tenants, plan_header)?,
+            max_penalty: max_penalty?,
+        })
+    }
+
+    /// The list or mapping at `key`, with where it stands.
+    fn tree(&self, key: &str) -> Tree {
+        let entry = self.entry(key)?;
+        Some((entry.raw.clone(), entry.at.clone()))
     }
 
     fn dispatch(&mut self) -> Option<Dispatch> {
@@ -345,10 +346,10 @@ impl Values {
             (Some(entry), _) => {
                 let text = match &entry.raw {
                     Raw::Text(text) => Ok(text.clone()),
-                    Raw::Texts(urls) if several => Ok(urls.join(",")),
-                    Raw::Texts(_) | Raw::List => {
-                        Err(format!("is a list; it must be a url such as {example}"))
-                    }
+                    Raw::List(urls) if several => yaml::joined(urls).ok_or_else(|| {
+                        format!("holds no urls alone; each must be one such as {example}")
+                    }),
+                    Raw::List(_) => Err(format!("is a list; it must be a url such as {example}")),
                     Raw::Null => Err(format!("is empty; it must be a url such as {example}")),
                     _ => Err(format!("is no text; it must be a url such as {example}")),
                 };

@@ -4,20 +4,24 @@ mod env;
 mod error;
 mod file;
 mod keys;
+mod limits;
 mod load;
 mod load_redis;
 mod redis;
 mod secret;
 mod show;
 mod value;
+mod warn;
+mod yaml;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 pub use error::{ConfigErrors, Origin, Problem};
-pub use keys::{KEYS, Key, env_name};
+pub use keys::{KEYS, Key, closest, env_name};
 pub use redis::{Identity, Pem, RedisServers, RedisTls, RedisTopology};
 pub use secret::SecretUrl;
+pub use value::{parse_duration, show as show_duration};
 
 pub use crate::rules::job::{CostField, Fields, TenantField};
 use crate::rules::policy::Policy;

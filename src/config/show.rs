@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use super::redis::join;
 use super::value::show;
-use super::{Config, RedisServers, RedisTopology, TenantField};
+use super::{Config, CostField, RedisServers, RedisTopology, TenantField};
+use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Limits};
+use crate::rules::policy::{Own, Policy};
 
 impl fmt::Display for TenantField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -17,10 +19,38 @@ impl fmt::Display for TenantField {
     }
 }
 
+impl fmt::Display for CostField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Json(pointer) => write!(f, "json:{pointer}"),
+        }
+    }
+}
+
+/// A text as a double-quoted one of YAML.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"")?;
+        for c in self.0.chars() {
+            match c {
+                '"' | '\\' => write!(f, "\\{c}")?,
+                // What Rust can't print as it is, a YAML parser may not read.
+                c if !c.is_ascii() && c.escape_debug().count() > 1 => {
+                    write!(f, "\\U{:08x}", u32::from(c))?;
+                }
+                c => write!(f, "{c}")?,
+            }
+        }
+        f.write_str("\"")
+    }
+}
+
 impl fmt::Display for Config {
     /// The file that would give this configuration, with `***` for each password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The Debug form of a text is a YAML double-quoted text for all that passes the checks.
         let Self {
             amqp,
             redis,
@@ -34,20 +64,17 @@ impl fmt::Display for Config {
         } = self;
         writeln!(f, "amqp:")?;
         writeln!(f, "  url: \"{}\"", amqp.url)?;
-        writeln!(f, "  queue: {:?}", amqp.queue)?;
+        writeln!(f, "  queue: {}", Quoted(&amqp.queue))?;
         writeln!(f, "  queue-type: {}", amqp.queue_type.name())?;
         writeln!(f, "  prefetch: {}", amqp.prefetch)?;
         writeln!(f, "redis:")?;
         redis_servers(f, &redis.url)?;
-        writeln!(f, "  prefix: {:?}", redis.prefix)?;
+        writeln!(f, "  prefix: {}", Quoted(&redis.prefix))?;
         writeln!(f, "job:")?;
-        writeln!(f, "  tenant: {:?}", job.tenant.to_string())?;
-        let limit = &rate_limiter.policy.default_limits()[0];
+        writeln!(f, "  tenant: {}", Quoted(&job.tenant.to_string()))?;
+        writeln!(f, "  cost: {}", Quoted(&job.cost.to_string()))?;
         writeln!(f, "rate-limiter:")?;
-        writeln!(f, "  use-algo: {}", limit.algorithm().name())?;
-        writeln!(f, "  window-size: {}", millis(limit.window_ms()))?;
-        writeln!(f, "  max-requests: {}", limit.max())?;
-        writeln!(f, "  guard: {}", millis(limit.guard_ms()))?;
+        policy(f, &rate_limiter.policy)?;
         writeln!(f, "  max-penalty: {}", show(rate_limiter.max_penalty))?;
         writeln!(f, "dispatch:")?;
         writeln!(f, "  concurrency: {}", dispatch.concurrency)?;
@@ -68,7 +95,71 @@ impl fmt::Display for Config {
         writeln!(f, "  listen: \"{}\"", admin.listen)?;
         writeln!(f, "log:")?;
         writeln!(f, "  format: {}", log.format.name())?;
-        writeln!(f, "  level: {:?}", log.level)
+        writeln!(f, "  level: {}", Quoted(&log.level))
+    }
+}
+
+fn policy(f: &mut fmt::Formatter<'_>, policy: &Policy) -> fmt::Result {
+    set(f, "  ", policy.default_limits())?;
+    if !policy.plans().is_empty() {
+        writeln!(f, "  plans:")?;
+    }
+    for (name, limits) in policy.plans() {
+        writeln!(f, "    {}:", Quoted(name))?;
+        set(f, "      ", limits)?;
+    }
+    if !policy.tenants().is_empty() {
+        writeln!(f, "  tenants:")?;
+    }
+    for (pattern, own) in policy.tenants() {
+        writeln!(f, "    {}:", Quoted(&pattern.to_string()))?;
+        match own {
+            Own::Limits(limits) => set(f, "      ", limits)?,
+            Own::Plan(name) => writeln!(f, "      plan: {}", Quoted(name))?,
+        }
+    }
+    match policy.plan_header() {
+        Some(header) => writeln!(f, "  plan-header: {}", Quoted(header)),
+        None => Ok(()),
+    }
+}
+
+/// The keys of `limits`, flat where there is one without a name of its own, each after `indent`.
+fn set(f: &mut fmt::Formatter<'_>, indent: &str, limits: &Limits) -> fmt::Result {
+    if let [only] = &**limits
+        && only.name() == DEFAULT_LIMIT
+    {
+        return limit(f, indent, only);
+    }
+    writeln!(f, "{indent}limits:")?;
+    let next = format!("{indent}    ");
+    for one in limits.iter() {
+        writeln!(f, "{indent}  - name: {}", one.name())?;
+        limit(f, &next, one)?;
+    }
+    Ok(())
+}
+
+fn limit(f: &mut fmt::Formatter<'_>, indent: &str, limit: &Limit) -> fmt::Result {
+    if limit.algorithm() == Algorithm::Concurrency {
+        return writeln!(f, "{indent}max-concurrent: {}", limit.max());
+    }
+    let strict = limit.algorithm() == Algorithm::Strict;
+    let algorithm = if strict {
+        Algorithm::SlidingWindow
+    } else {
+        limit.algorithm()
+    };
+    writeln!(f, "{indent}use-algo: {}", algorithm.name())?;
+    writeln!(f, "{indent}window-size: {}", millis(limit.window_ms()))?;
+    writeln!(f, "{indent}max-requests: {}", limit.max())?;
+    if limit.algorithm().has_burst() {
+        writeln!(f, "{indent}burst: {}", limit.burst())?;
+    }
+    writeln!(f, "{indent}unit: {}", limit.unit().name())?;
+    match strict {
+        true => writeln!(f, "{indent}guard: strict"),
+        false => writeln!(f, "{indent}guard: {}", millis(limit.guard_ms())),
     }
 }
 
@@ -80,11 +171,11 @@ fn redis_servers(f: &mut fmt::Formatter<'_>, servers: &RedisServers) -> fmt::Res
         RedisTopology::Sentinel(all) => writeln!(f, "  sentinels: \"{}\"", join(all))?,
     }
     if let Some(ca) = &servers.tls.ca {
-        writeln!(f, "  ca-file: {:?}", ca.path())?;
+        writeln!(f, "  ca-file: {}", Quoted(ca.path()))?;
     }
     if let Some(identity) = &servers.tls.identity {
-        writeln!(f, "  cert-file: {:?}", identity.cert.path())?;
-        writeln!(f, "  key-file: {:?}", identity.key.path())?;
+        writeln!(f, "  cert-file: {}", Quoted(identity.cert.path()))?;
+        writeln!(f, "  key-file: {}", Quoted(identity.key.path()))?;
     }
     Ok(())
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 use url::Url;
 
 use super::error::shown;
-use super::file::Raw;
 use super::keys::closest;
 use super::secret::{SecretUrl, misplaced_at};
-use super::{LogFormat, QueueType, TenantField};
-use crate::rules::limit::Algorithm;
+use super::yaml::Raw;
+use super::{CostField, LogFormat, QueueType, TenantField};
+use crate::rules::limit::{Algorithm, MAX_WINDOW, Unit, is_name};
 
 /// A sentence that goes on after the key: `is 0; it must be …`.
 pub(super) type Wrong = String;
@@ -24,7 +24,8 @@ pub(super) fn what(raw: &Raw) -> String {
         Raw::Int(value) => value.to_string(),
         Raw::Float => "a number with a fraction".to_owned(),
         Raw::Text(text) => shown(text),
-        Raw::Texts(_) | Raw::List => "a list".to_owned(),
+        Raw::List(_) => "a list".to_owned(),
+        Raw::Map(_) => "a mapping".to_owned(),
     }
 }
 
@@ -41,7 +42,7 @@ pub(super) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, Wrong> {
             "is read by YAML as {}; put it in quotes",
             what(raw)
         )),
-        Raw::Null | Raw::Texts(_) | Raw::List => Err(wrong(raw, must)),
+        Raw::Null | Raw::List(_) | Raw::Map(_) => Err(wrong(raw, must)),
     }
 }
 
@@ -86,7 +87,8 @@ pub(super) fn duration(raw: &Raw, min: Duration, max: Duration) -> Result<Durati
     }
 }
 
-fn parse_duration(text: &str) -> Option<Duration> {
+/// A whole number with `ms`, `s`, `m`, `h` or `d`, or of seconds; `None`: it is none.
+pub fn parse_duration(text: &str) -> Option<Duration> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
         .unwrap_or(text.len());
@@ -103,7 +105,7 @@ fn parse_duration(text: &str) -> Option<Duration> {
 }
 
 /// `duration` in the largest unit that needs no fraction, as it is written in the file.
-pub(super) fn show(duration: Duration) -> String {
+pub fn show(duration: Duration) -> String {
     let millis = duration.as_millis();
     for (unit, size) in [
         ("d", 86_400_000),
@@ -121,7 +123,10 @@ pub(super) fn show(duration: Duration) -> String {
 /// One of `names`.
 fn choice<T: Copy>(raw: &Raw, names: &[(&str, T)]) -> Result<T, Wrong> {
     let known = names.iter().map(|(name, _)| *name);
-    let list = known.clone().collect::<Vec<_>>().join(" or ");
+    let mut list = known.clone().collect::<Vec<_>>().join(", ");
+    if let Some(last) = list.rfind(", ") {
+        list.replace_range(last..last + 1, " or");
+    }
     let text = text(raw, &list)?;
     if let Some((_, value)) = names.iter().find(|(name, _)| *name == text) {
         return Ok(*value);
@@ -134,10 +139,69 @@ fn choice<T: Copy>(raw: &Raw, names: &[(&str, T)]) -> Result<T, Wrong> {
 
 /// `rate-limiter.use-algo`
 pub(super) fn algorithm(raw: &Raw) -> Result<Algorithm, Wrong> {
+    choice(raw, &Algorithm::ALL.map(|algo| (algo.name(), algo)))
+}
+
+/// `rate-limiter.unit`
+pub(super) fn unit(raw: &Raw) -> Result<Unit, Wrong> {
     choice(
         raw,
-        &[Algorithm::SlidingWindow, Algorithm::FixedWindow].map(|algo| (algo.name(), algo)),
+        &[Unit::Calls, Unit::Cost].map(|unit| (unit.name(), unit)),
     )
+}
+
+/// `rate-limiter.guard`
+pub(super) fn guard(raw: &Raw) -> Result<Duration, Wrong> {
+    match raw {
+        Raw::Text(text) if text == "strict" => {
+            Err("is strict, which is not available yet; use a duration, such as 50ms".into())
+        }
+        raw => duration(raw, Duration::ZERO, MAX_WINDOW),
+    }
+}
+
+/// `rate-limiter.scope`: for now each tenant has a budget of its own.
+pub(super) fn scope(raw: &Raw) -> Result<(), Wrong> {
+    let text = text(raw, "tenant")?;
+    let built = "not built yet; use tenant, the default";
+    match text {
+        "tenant" => Ok(()),
+        "global" | "routing-key" => Err(format!("is {text}, which is {built}")),
+        text if text.starts_with("header:") => Err(format!("is header:NAME, which is {built}")),
+        text => {
+            let hint = closest(text, ["tenant", "global", "routing-key"])
+                .map(|meant| format!("; did you mean {meant}?"))
+                .unwrap_or_default();
+            Err(format!(
+                "is {}, an unknown scope; there are tenant, global, header:NAME and routing-key{hint}",
+                shown(text)
+            ))
+        }
+    }
+}
+
+/// `rate-limiter.limits[…].name`
+pub(super) fn limit_name(raw: &Raw) -> Result<String, Wrong> {
+    const MUST: &str = "1 to 32 of the characters a-z, 0-9 and -, beginning with a letter";
+    let name = text(raw, MUST)?;
+    if is_name(name) {
+        return Ok(name.to_owned());
+    }
+    Err(wrong(raw, MUST))
+}
+
+/// `rate-limiter.plan-header`
+pub(super) fn header_name(raw: &Raw) -> Result<String, Wrong> {
+    const MUST: &str = "a header's name of 1 to 255 bytes, such as x-plan";
+    let name = text(raw, MUST)?;
+    if !is_header(name) {
+        return Err(wrong(raw, MUST));
+    }
+    Ok(name.to_owned())
+}
+
+fn is_header(name: &str) -> bool {
+    !name.is_empty() && name.len() <= 255 && !name.contains(char::is_control)
 }
 
 /// `amqp.queue-type`
@@ -195,10 +259,34 @@ pub(super) fn tenant_field(raw: &Raw) -> Result<TenantField, Wrong> {
     if text == "routing-key" {
         return Ok(TenantField::RoutingKey);
     }
+    match field(text)? {
+        Some(Place::Header(name)) => Ok(TenantField::Header(name)),
+        Some(Place::Json(pointer)) => Ok(TenantField::Json(pointer)),
+        None => Err(wrong(raw, MUST)),
+    }
+}
+
+/// `job.cost`
+pub(super) fn cost_field(raw: &Raw) -> Result<CostField, Wrong> {
+    const MUST: &str = "header:NAME or json:/pointer";
+    match field(text(raw, MUST)?)? {
+        Some(Place::Header(name)) => Ok(CostField::Header(name)),
+        Some(Place::Json(pointer)) => Ok(CostField::Json(pointer)),
+        None => Err(wrong(raw, MUST)),
+    }
+}
+
+/// A place in a message.
+enum Place {
+    Header(String),
+    Json(String),
+}
+
+/// `header:NAME` or `json:/pointer`; `None`: neither.
+fn field(text: &str) -> Result<Option<Place>, Wrong> {
     if let Some(name) = text.strip_prefix("header:") {
-        let plain = !name.is_empty() && name.len() <= 255 && !name.contains(char::is_control);
-        if plain {
-            return Ok(TenantField::Header(name.to_owned()));
+        if is_header(name) {
+            return Ok(Some(Place::Header(name.to_owned())));
         }
         return Err("must name a header of 1 to 255 bytes after `header:`".to_owned());
     }
@@ -206,14 +294,14 @@ pub(super) fn tenant_field(raw: &Raw) -> Result<TenantField, Wrong> {
         let escapes = pointer.split('~').skip(1);
         if pointer.starts_with('/') && escapes.into_iter().all(|rest| rest.starts_with(['0', '1']))
         {
-            return Ok(TenantField::Json(pointer.to_owned()));
+            return Ok(Some(Place::Json(pointer.to_owned())));
         }
         return Err(format!(
             "is {}; a JSON pointer (RFC 6901) begins with `/`, and `~` is written `~0`",
             shown(text)
         ));
     }
-    Err(wrong(raw, MUST))
+    Ok(None)
 }
 
 /// `admin.listen`

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::broker::{Outgoing, Tag};
-use crate::gate::TenantAsk;
+use crate::gate::{TenantAsk, TenantSettled};
 use crate::rules::job::{Fields, Job};
 use crate::rules::lanes::{Ladder, QueueNames};
 use crate::rules::policy::Policy;
@@ -55,10 +55,12 @@ pub enum Action {
     Publish(Vec<(Key, Outgoing)>),
     /// Ack; nothing more is heard of these.
     Ack(Vec<Tag>),
+    /// Tell the gate how starts ended, then call [`super::scheduler::Scheduler::settled`].
+    Settle(Vec<TenantSettled>),
     /// Close the tenant, then call [`super::scheduler::Scheduler::blocked`].
     Block {
-        /// The job whose answer it was.
-        key: Key,
+        /// The job that waits for it; `None`: none does.
+        key: Option<Key>,
         /// Whom.
         tenant: Tenant,
         /// For how long.

@@ -3,6 +3,7 @@
 
 pub mod action;
 mod budget;
+mod ledger;
 mod moves;
 mod outage;
 mod queues;
@@ -25,7 +26,7 @@ use crate::engine::action::{Action, Key};
 use crate::engine::outage::Outage;
 use crate::engine::scheduler::Scheduler;
 use crate::gate::{Gate, GateError, Replies};
-use crate::handler::{Handler, Outcome, Permit};
+use crate::handler::{Attempt, Handler, Outcome, Permit};
 use crate::metrics::Metrics;
 use crate::rules::job::Job;
 
@@ -60,9 +61,10 @@ pub struct Engine<B, G, H> {
 /// What comes back from a task.
 enum Report {
     Answered(Result<Replies, GateError>),
-    Blocked(Key, Result<(), GateError>),
+    Settled(Result<(), GateError>),
+    Blocked(Option<Key>, Result<(), GateError>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
-    Finished(Key, Outcome, Duration),
+    Finished(Key, Attempt, Duration),
 }
 
 impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
@@ -169,10 +171,11 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                 }
                 scheduler.answered(now, result);
             }
+            Report::Settled(result) => scheduler.settled(now, result),
             Report::Blocked(key, result) => scheduler.blocked(now, key, result),
             Report::Moved(results) => scheduler.moved(now, results),
-            Report::Finished(key, outcome, took) => {
-                scheduler.finished(now, key, took, outcome);
+            Report::Finished(key, attempt, took) => {
+                scheduler.finished(now, key, took, attempt);
             }
         }
     }
@@ -185,6 +188,10 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                 Action::Ask(batch) => {
                     let gate = Arc::clone(&self.gate);
                     tasks.spawn(async move { Report::Answered(gate.ask(&batch).await) });
+                }
+                Action::Settle(batch) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(async move { Report::Settled(gate.settle(&batch).await) });
                 }
                 Action::Block {
                     key,
@@ -226,16 +233,20 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
 async fn attempt<H: Handler>(handler: Arc<H>, key: Key, job: Job, permit: Permit) -> Report {
     let begun = Instant::now();
     if !permit.is_good() {
-        return Report::Finished(key, Outcome::Late, Duration::ZERO);
+        return Report::Finished(key, Outcome::Late.into(), Duration::ZERO);
     }
-    let outcome = AssertUnwindSafe(handler.handle(&job, permit))
+    let attempt = AssertUnwindSafe(handler.attempt(&job, permit))
         .catch_unwind()
         .await;
-    let outcome = outcome.unwrap_or_else(|_| Outcome::Retry {
-        after: None,
-        reason: "the handler panicked".to_owned(),
+    let attempt = attempt.unwrap_or_else(|_| {
+        let reason = "the handler panicked".to_owned();
+        Outcome::Retry {
+            after: None,
+            reason,
+        }
+        .into()
     });
-    Report::Finished(key, outcome, begun.elapsed())
+    Report::Finished(key, attempt, begun.elapsed())
 }
 
 /// Sleeps until `at`; for ever without one.

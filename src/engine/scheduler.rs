@@ -25,8 +25,10 @@ use ulid::Ulid;
 
 use crate::broker::{Delivery, Message, Outgoing, Source, Tag};
 use crate::engine::action::{Action, Key, Settings};
+use crate::engine::ledger::Ledger;
 use crate::engine::moves::Moves;
 use crate::engine::queues::{End, Queues};
+use crate::gate::Receipt;
 use crate::metrics::Metrics;
 use crate::rules::headers::{self, Headers};
 use crate::rules::job::{self, Claims};
@@ -68,13 +70,26 @@ struct Entry {
     claims: Claims,
     message: Message,
     phase: Phase,
+    /// What it started with; `None`: it has not started, or that is settled.
+    started: Option<(Limits, Receipt)>,
 }
 
 /// One round trip that is under way.
 #[derive(Debug)]
 struct Round {
     asked_at: Duration,
-    tenants: Vec<(Tenant, Limits, Vec<Key>)>,
+    questions: Vec<Question>,
+}
+
+/// What one tenant's jobs were asked for.
+#[derive(Debug)]
+struct Question {
+    tenant: Tenant,
+    limits: Limits,
+    /// What their permits are called.
+    permits: String,
+    /// With what each was to cost.
+    jobs: Vec<(Key, u32)>,
 }
 
 /// The worker's memory, and what to do with it.
@@ -91,6 +106,7 @@ pub struct Scheduler {
     /// Jobs that know when they may be asked for, while the store's clock is not known yet.
     unclocked: Vec<Key>,
     blocking: usize,
+    ledger: Ledger,
     asking: Option<Round>,
     last_ask: Option<Duration>,
     gate_pause: Option<Duration>,
@@ -121,6 +137,7 @@ impl Scheduler {
             timers: BinaryHeap::new(),
             unclocked: Vec::new(),
             blocking: 0,
+            ledger: Ledger::new(seed),
             asking: None,
             last_ask: None,
             gate_pause: None,
@@ -175,7 +192,7 @@ impl Scheduler {
     /// Nothing runs and nothing moves: after [`Scheduler::drain`], the worker may end.
     pub fn is_idle(&self) -> bool {
         let busy = self.queues.running() + self.blocking + self.moves.len();
-        busy == 0 && self.asking.is_none()
+        busy == 0 && self.asking.is_none() && self.ledger.is_empty()
     }
 
     /// How many jobs run.
@@ -210,6 +227,7 @@ impl Scheduler {
                             claims,
                             message,
                             phase,
+                            started: None,
                         },
                     );
                     self.arrange(now, key, if returned { End::Due } else { End::Fresh });
@@ -274,6 +292,9 @@ impl Scheduler {
             }
         }
         self.send_surplus_round(now);
+        self.renew(now);
+        self.actions
+            .extend(self.ledger.send(now).map(Action::Settle));
         self.ask(now);
         let in_memory = self.entries.len() + self.moves.len();
         self.metrics
@@ -285,9 +306,12 @@ impl Scheduler {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let ask = self.wants_to_ask().then(|| self.ask_allowed_at());
         let surplus = self.queues.has_surplus().then_some(self.next_surplus);
+        let holds = self.queues.running() > 0;
         timer
             .into_iter()
             .chain(ask)
+            .chain(self.ledger.send_at())
+            .chain(holds.then(|| self.ledger.renew_at()))
             .chain(surplus)
             .min()
             .map(|at| at.max(now))

@@ -95,6 +95,8 @@ impl Keys {
                 Algorithm::SlidingCounter => names.push(format!("{log}:{}:counter", limit.name())),
                 Algorithm::TokenBucket => names.push(format!("{log}:{}:token", limit.name())),
                 Algorithm::LeakyBucket => names.push(format!("{log}:{}:leaky", limit.name())),
+                Algorithm::Strict => names.push(format!("{log}:{}:strict", limit.name())),
+                Algorithm::Concurrency => names.push(format!("{log}:{}:running", limit.name())),
             }
             places.push(place);
         }
@@ -102,6 +104,11 @@ impl Keys {
             names,
             limits: places,
         }
+    }
+
+    /// The mark of one call of `settle`.
+    pub fn mark(&self, tenant: &Tenant, call: &str) -> String {
+        format!("{}:settled:{call}", self.log(tenant))
     }
 
     /// The log of the sliding window, and what all other keys of the tenant begin with.

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::gate::{Change, Gate, GateError, Inspection, Replies, TenantAsk, TenantReply};
+use crate::gate::{
+    Change, Gate, GateError, Inspection, Replies, TenantAsk, TenantReply, TenantSettled,
+};
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::log::Clock;
 use crate::rules::model::State;
@@ -73,7 +75,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         let decide = |ask: &TenantAsk| {
             self.with(&ask.tenant, Some(&ask.limits), |state, clock| {
                 let (answers, blocked_until_ms) =
-                    state.ask(&ask.limits, clock, ask.budget, &ask.asks);
+                    state.ask(&ask.limits, clock, ask.budget, &ask.permits, &ask.asks);
                 Ok(TenantReply {
                     now_ms: clock.now_ms,
                     blocked_until_ms,
@@ -82,6 +84,21 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
             })
         };
         Ok(batch.iter().map(decide).collect())
+    }
+
+    async fn settle(&self, batch: &[TenantSettled]) -> Result<(), GateError> {
+        for TenantSettled {
+            tenant,
+            limits,
+            call,
+            settled,
+        } in batch
+        {
+            self.with(tenant, Some(limits), |state, clock| {
+                state.settle(limits, clock, call, settled);
+            });
+        }
+        Ok(())
     }
 
     async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {

@@ -12,7 +12,8 @@ use std::future::Future;
 use std::time::Duration;
 
 pub use crate::rules::decision::{
-    Answer, Ask, Change, Inspection, TenantAsk, TenantReply, Ticket, Usage,
+    Answer, Ask, Change, End, Inspection, LEASE_MS, Receipt, Settled, TenantAsk, TenantReply,
+    TenantSettled, Ticket, Usage,
 };
 use crate::rules::limit::Limits;
 use crate::rules::tenant::Tenant;
@@ -37,6 +38,11 @@ pub trait Gate: Send + Sync + 'static {
     /// Decides for all jobs of all tenants in one round trip; replies in the order of `batch`. A tenant whose own
     /// state can't be used gets an error of its own; the outer one is for all.
     fn ask(&self, batch: &[TenantAsk]) -> impl Future<Output = Result<Replies, GateError>> + Send;
+
+    /// Sets what calls used against what they were charged, keeps the places of those that run, and frees the others.
+    /// The same batch may be sent again for up to a minute when its outcome is unknown: it counts once.
+    fn settle(&self, batch: &[TenantSettled])
+    -> impl Future<Output = Result<(), GateError>> + Send;
 
     /// Closes `tenant` for `duration` from now, for all workers; never shortens what is in force.
     /// `by` says what closed it, for [`Inspection::blocked_by`].

@@ -11,7 +11,7 @@ use crate::gate::link::{Link, Request};
 use crate::gate::refusal;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
-use crate::gate::{Change, Gate, GateError, Inspection, Replies, TenantAsk};
+use crate::gate::{Change, Gate, GateError, Inspection, Replies, TenantAsk, TenantSettled};
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::tenant::Tenant;
 
@@ -57,6 +57,8 @@ struct Call<'a> {
     keys: CallKeys,
     /// The node did not know the script.
     load: bool,
+    /// A key after those of the limits.
+    mark: Option<String>,
     /// The arguments after those of the limits.
     more: Vec<String>,
 }
@@ -161,6 +163,7 @@ impl RedisGate {
             limits,
             keys: self.keys.call(tenant, limits, self.estimate()),
             load: false,
+            mark: None,
             more,
         }
     }
@@ -233,8 +236,9 @@ impl RedisGate {
         command
             .arg("EVALSHA")
             .arg(&call.script.sha)
-            .arg(call.keys.names.len())
+            .arg(call.keys.names.len() + usize::from(call.mark.is_some()))
             .arg(&call.keys.names)
+            .arg(&call.mark)
             .arg(self.test_micros());
         if !call.limits.is_empty() {
             command.arg(reply::limit_arguments(call.limits, &call.keys.limits));
@@ -350,6 +354,21 @@ impl Gate for RedisGate {
             reply::acquired(&reply?, ask.asks.len())
         };
         Ok(batch.iter().zip(replies).map(decode).collect())
+    }
+
+    async fn settle(&self, batch: &[TenantSettled]) -> Result<(), GateError> {
+        let calls = batch
+            .iter()
+            .map(|settled| {
+                let TenantSettled { tenant, limits, .. } = settled;
+                let more = reply::settle_arguments(&settled.settled);
+                let mut call = self.call(scripts::settle(limits), tenant, limits, more);
+                call.mark = Some(self.keys.mark(tenant, &settled.call));
+                call
+            })
+            .collect();
+        // A tenant whose own keys can't be used has nothing to settle.
+        self.run(calls).await.map(drop)
     }
 
     async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {

@@ -3,7 +3,9 @@
 use ::redis::Value;
 
 use crate::gate::keys::Place;
-use crate::gate::{Answer, Change, GateError, Inspection, TenantAsk, TenantReply, Ticket, Usage};
+use crate::gate::{
+    Answer, Change, End, GateError, Inspection, Settled, TenantAsk, TenantReply, Ticket, Usage,
+};
 use crate::rules::limit::Limit;
 
 /// The limits as `lua/limits.lua` reads them.
@@ -25,15 +27,35 @@ pub fn limit_arguments(limits: &[Limit], places: &[Place]) -> Vec<String> {
     arguments
 }
 
-/// The budget, then generation, place and cost of each job.
+/// The budget, the permits' name, then generation, place and cost of each job.
 pub fn acquire_arguments(ask: &TenantAsk) -> Vec<String> {
-    let mut arguments = Vec::with_capacity(1 + 3 * ask.asks.len());
+    let mut arguments = Vec::with_capacity(2 + 3 * ask.asks.len());
     arguments.push(ask.budget.to_string());
+    arguments.push(ask.permits.clone());
     for ask in &ask.asks {
         let (generation, place) = ask.ticket.map_or((0, 0), |t| (t.generation, t.place));
         arguments.push(generation.to_string());
         arguments.push(place.to_string());
         arguments.push(ask.cost.to_string());
+    }
+    arguments
+}
+
+/// Five for each of `settled`.
+pub fn settle_arguments(settled: &[Settled]) -> Vec<String> {
+    let mut arguments = Vec::with_capacity(5 * settled.len());
+    for Settled { receipt, end } in settled {
+        arguments.extend([
+            receipt.permit.clone(),
+            receipt.started_ms.to_string(),
+            receipt.sequence.to_string(),
+            receipt.cost.to_string(),
+            match end {
+                End::Cost(used) => used.to_string(),
+                End::Unused => "none".to_owned(),
+                End::Running => "renew".to_owned(),
+            },
+        ]);
     }
     arguments
 }

@@ -29,11 +29,12 @@ macro_rules! lua {
     };
 }
 
-const ALGORITHMS: [&str; 4] = [
+const ALGORITHMS: [&str; 5] = [
     lua!("fixed_window"),
     lua!("sliding_window"),
     lua!("sliding_counter"),
     lua!("bucket"),
+    lua!("held"),
 ];
 
 /// Which of [`ALGORITHMS`] counts so.
@@ -43,6 +44,7 @@ fn file(algorithm: Algorithm) -> usize {
         Algorithm::SlidingWindow => 1,
         Algorithm::SlidingCounter => 2,
         Algorithm::TokenBucket | Algorithm::LeakyBucket => 3,
+        Algorithm::Strict | Algorithm::Concurrency => 4,
     }
 }
 
@@ -79,6 +81,12 @@ impl Family {
 /// Decides for the jobs of one tenant.
 pub fn acquire(limits: &[Limit]) -> &'static Script {
     static FAMILY: Family = Family::new("acquire", lua!("acquire"));
+    FAMILY.member(limits)
+}
+
+/// Sets what calls used against what they were charged.
+pub fn settle(limits: &[Limit]) -> &'static Script {
+    static FAMILY: Family = Family::new("settle", lua!("settle"));
     FAMILY.member(limits)
 }
 

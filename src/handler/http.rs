@@ -10,44 +10,65 @@
 //! can be used again is worth it; when it breaks off or hangs, that changes nothing.
 //!
 //! One call of [`Handler::handle`] is at most one request: it has cost one permit. So redirects are not followed,
-//! and nothing is sent twice. (Where a reused connection turns out to be closed before
-//! a byte of the request was written, the request goes over another one; the downstream has seen nothing of it.)
+//! and nothing is sent twice. The permit is looked at when a connection is open and the request could go out at
+//! once, since opening one (name, TCP, TLS) can take longer than a permit is good for; a connection
+//! that came too late waits in the pool for the next call. (Where a reused connection turns out to be closed
+//! before a byte of the request was written, the request goes over a new one, after another look at the permit;
+//! the downstream has seen nothing of it.)
 
-use std::error::Error;
-use std::fmt::Write as _;
+mod connection;
+mod pool;
+mod text;
+mod tls;
+
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use percent_encoding::percent_decode_str;
-use reqwest::header::{
-    AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use http_body_util::Full;
+use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+    USER_AGENT,
 };
-use reqwest::{Client, Method, Request, Response, StatusCode, Url, redirect, retry};
+use hyper::{Method, Request, StatusCode, Uri};
+use percent_encoding::percent_decode_str;
+use rustls::ClientConfig;
 use tokio::time::{Instant, timeout_at};
+use url::{Position, Url};
 
-use super::{Handler, Outcome, Permit};
+use super::{Attempt, Handler, Outcome, Permit};
 use crate::config::Http;
 use crate::rules::job::Job;
-use crate::rules::pushback::{Pushback, pushback};
+use crate::rules::pushback::{Pushback, Seen, seen};
+use connection::{Connection, Sent};
+use pool::Pool;
+use text::{explain, one_line};
 
-/// Idle connections are closed sooner than servers commonly do it (after 5 s), so that hardly any request is
-/// written to a connection that is being closed.
-const IDLE: Duration = Duration::from_secs(4);
 /// So much of an answer's body is read, in bytes; a connection with more to come is closed.
 const MAX_BODY: usize = 64 * 1024;
 /// So much of it is kept, in bytes: what is shown, and room for a secret that crosses its end.
 const KEPT: usize = 4 * 1024;
-/// So much of it is shown in a reason, in bytes.
-const SHOWN: usize = 256;
 
 /// Calls one downstream API.
 pub struct HttpHandler {
-    client: Client,
-    /// Without user and password: they are in `headers`.
-    url: Url,
+    pool: Arc<Pool>,
+    /// Path and query: what a request's first line names.
+    target: Uri,
+    /// What every request carries: the host, and user and password of the url.
     headers: HeaderMap,
     timeout: Duration,
     /// What a downstream that echoes our request must not bring into a reason.
     secrets: Vec<String>,
+}
+
+/// What came back for a request.
+struct Answer {
+    status: StatusCode,
+    headers: HeaderMap,
+    /// The first bytes of the body.
+    start: Vec<u8>,
 }
 
 /// Why there can be no client; no text of it holds a part of the url.
@@ -59,53 +80,130 @@ pub enum HttpHandlerError {
     /// The url's scheme is another one.
     #[error("url: it begins with neither http:// nor https://")]
     Scheme,
-    /// The client can't be built, for example because the system has no root certificates.
-    #[error("no HTTP client: {0}")]
-    Client(String),
+    /// The url holds what no request can carry.
+    #[error("url: {0}; percent-encode what is not a letter or a digit")]
+    Unsendable(String),
+    /// TLS can't be set up, for example because the system has no root certificates.
+    #[error("TLS: {0}")]
+    Tls(String),
 }
 
 impl HttpHandler {
-    /// A handler that calls `http.url`, with up to `concurrency` connections kept open between calls.
+    /// A handler that calls `http.url`, with up to `concurrency` connections kept open between calls. An `https`
+    /// url is trusted as the system trusts it.
     ///
     /// # Errors
     /// [`HttpHandlerError`] when the url can't be used or TLS can't be set up.
     pub fn new(http: &Http, concurrency: usize) -> Result<Self, HttpHandlerError> {
+        Self::build(http, concurrency, tls::system)
+    }
+
+    /// As [`HttpHandler::new`], but trusting the certificates in `ca` (PEM) and nobody else: for a downstream
+    /// with a CA of its own.
+    ///
+    /// # Errors
+    /// As [`HttpHandler::new`], and when `ca` can't be read.
+    pub fn with_ca(http: &Http, concurrency: usize, ca: &[u8]) -> Result<Self, HttpHandlerError> {
+        Self::build(http, concurrency, || tls::only(ca))
+    }
+
+    fn build(
+        http: &Http,
+        concurrency: usize,
+        trust: impl FnOnce() -> Result<ClientConfig, String>,
+    ) -> Result<Self, HttpHandlerError> {
         let url = Url::parse(http.url.expose())?;
-        if !["http", "https"].contains(&url.scheme()) {
-            return Err(HttpHandlerError::Scheme);
+        let tls = match url.scheme() {
+            // A worker without TLS must not fail where the system has no root certificates.
+            "http" => tls::nobody(),
+            "https" => trust(),
+            _ => return Err(HttpHandlerError::Scheme),
+        };
+        let uri = |text: &str| {
+            text.parse::<Uri>()
+                .map_err(|why| HttpHandlerError::Unsendable(why.to_string()))
+        };
+        let host = &url[Position::BeforeHost..Position::AfterPort];
+        let server = uri(&format!("{}://{host}/", url.scheme()))?;
+        let target = uri(&url[Position::BeforePath..Position::AfterQuery])?;
+        let mut headers = HeaderMap::new();
+        let host = HeaderValue::from_str(host)
+            .map_err(|why| HttpHandlerError::Unsendable(why.to_string()))?;
+        headers.insert(HOST, host);
+        let agent = concat!("sluicegate/", env!("CARGO_PKG_VERSION"));
+        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
+        headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
+        if let Some(basic) = basic_authorization(&url) {
+            headers.insert(AUTHORIZATION, basic);
         }
-        // Without a provider the client panics. An error says that there is one already.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let failed = |why: reqwest::Error| HttpHandlerError::Client(explain(why));
-        let mut client = Client::builder()
-            .user_agent(concat!("sluicegate/", env!("CARGO_PKG_VERSION")))
-            .redirect(redirect::Policy::none())
-            .retry(retry::never())
-            .no_proxy()
-            .referer(false)
-            .tcp_nodelay(true)
-            // A connection that another call's end made unnecessary is set up in the background.
-            .connect_timeout(http.timeout)
-            .pool_max_idle_per_host(concurrency)
-            .pool_idle_timeout(IDLE);
-        if url.scheme() == "http" {
-            // No TLS: the client must not fail where the system has no root certificates.
-            client = client.tls_certs_only([]);
-        }
-        let client = client.build().map_err(failed)?;
-        // The client takes user and password out of the url.
-        let request = client.post(url.clone()).build().map_err(failed)?;
         Ok(Self {
-            client,
-            secrets: secrets(&url, request.headers()),
-            url: request.url().clone(),
-            headers: request.headers().clone(),
+            pool: Pool::new(
+                server,
+                tls.map_err(HttpHandlerError::Tls)?,
+                http.timeout,
+                concurrency,
+            ),
+            secrets: secrets(&url, &headers),
+            target,
+            headers,
             timeout: http.timeout,
         })
     }
 
-    fn request(&self, job: &Job) -> Request {
-        let mut request = Request::new(Method::POST, self.url.clone());
+    /// Sends one request at most. The error is what becomes of a job without an answer.
+    async fn exchange(&self, job: &Job, permit: Permit) -> Result<Answer, Outcome> {
+        if !permit.is_good() {
+            return Err(Outcome::Late);
+        }
+        let deadline = Instant::now() + self.timeout;
+        let mut pooled = self.pool.take();
+        loop {
+            let reused = pooled.is_some();
+            let mut connection = match pooled.take() {
+                Some(connection) => connection,
+                None => match timeout_at(deadline, self.pool.open()).await {
+                    Ok(Ok(connection)) => connection,
+                    Ok(Err(why)) => {
+                        let why = explain(why.as_ref());
+                        return Err(failed(format!("no connection: {why}")));
+                    }
+                    Err(_) => return Err(self.too_late("no connection")),
+                },
+            };
+            let request = self.request(job);
+            match timeout_at(deadline, connection.send(request, permit)).await {
+                Ok(Sent::Answered(answer)) => {
+                    let (head, body) = answer.into_parts();
+                    let mut start = Vec::new();
+                    // A body that breaks off or does not end in time has told what it could.
+                    let read = read_start(&mut connection, body, &mut start);
+                    if timeout_at(deadline, read).await == Ok(true) {
+                        self.pool.put(connection);
+                    }
+                    return Ok(Answer {
+                        status: head.status,
+                        headers: head.headers,
+                        start,
+                    });
+                }
+                Ok(Sent::Late) => {
+                    self.pool.put(connection);
+                    return Err(Outcome::Late);
+                }
+                // A new connection is tried once.
+                Ok(Sent::Unwritten(_)) if reused => {}
+                Ok(Sent::Unwritten(why) | Sent::Failed(why)) => {
+                    return Err(failed(format!("no answer: {}", explain(&why))));
+                }
+                Err(_) => return Err(self.too_late("no answer")),
+            }
+        }
+    }
+
+    fn request(&self, job: &Job) -> Request<Full<Bytes>> {
+        let mut request = Request::new(Full::new(job.body.clone()));
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.target.clone();
         let headers = request.headers_mut();
         headers.clone_from(&self.headers);
         let content_type = job.content_type.as_deref().filter(|text| !text.is_empty());
@@ -119,11 +217,16 @@ impl HttpHandler {
         set("x-tenant", header_value(job.tenant.as_str()));
         set("x-job-id", header_value(&job.id));
         set("x-attempt", job.attempt.into());
-        *request.body_mut() = Some(job.body.clone().into());
         request
     }
 
-    fn outcome(&self, status: StatusCode, headers: &HeaderMap, body: &[u8]) -> Outcome {
+    fn too_late(&self, what: &str) -> Outcome {
+        let timeout = self.timeout;
+        failed(format!("{what} within {timeout:?} (dispatch.http.timeout)"))
+    }
+
+    fn outcome(&self, answer: &Answer, seen: &Seen) -> Outcome {
+        let status = answer.status;
         if status.is_success() {
             return Outcome::Done;
         }
@@ -134,14 +237,11 @@ impl HttpHandler {
         if status.is_redirection() {
             reason.push_str(" (a redirect; it is not followed)");
         }
-        let shown = self.shown(body);
+        let shown = self.shown(&answer.start);
         if !shown.is_empty() {
             reason = format!("{reason}: {shown}");
         }
-        let headers = headers
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_bytes()));
-        if let Some(Pushback { after }) = pushback(status.as_u16(), headers, SystemTime::now()) {
+        if let Some(Pushback { after }) = seen.refused {
             return Outcome::Throttled { after, reason };
         }
         let rejects = status.is_redirection() || status.is_client_error();
@@ -161,57 +261,70 @@ impl HttpHandler {
         for secret in &self.secrets {
             text = text.replace(secret, "***");
         }
-        let mut shown = String::new();
-        for c in text.trim_start().chars().map(printable) {
-            if shown.len() + c.len_utf8() > SHOWN {
-                break;
-            }
-            shown.push(c);
-        }
-        shown.truncate(shown.trim_end().len());
-        shown
+        one_line(&text)
     }
 }
 
 impl Handler for HttpHandler {
     async fn handle(&self, job: &Job, permit: Permit) -> Outcome {
-        let request = self.request(job);
-        if !permit.is_good() {
-            return Outcome::Late;
-        }
-        let retry = |reason| Outcome::Retry {
-            after: None,
-            reason,
-        };
-        let deadline = Instant::now() + self.timeout;
-        let mut response = match timeout_at(deadline, self.client.execute(request)).await {
-            Ok(Ok(response)) => response,
-            Ok(Err(why)) => return retry(explain(why)),
-            Err(_) => {
-                return retry(format!(
-                    "no answer within {:?} (dispatch.http.timeout)",
-                    self.timeout
-                ));
+        self.attempt(job, permit).await.outcome
+    }
+
+    async fn attempt(&self, job: &Job, permit: Permit) -> Attempt {
+        match self.exchange(job, permit).await {
+            Ok(answer) => {
+                let headers = answer.headers.iter();
+                let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
+                let seen = seen(answer.status.as_u16(), headers, SystemTime::now());
+                let outcome = self.outcome(&answer, &seen);
+                Attempt { outcome, seen }
             }
-        };
-        let mut body = Vec::new();
-        // A body that breaks off or does not end in time has told what it could.
-        let _ = timeout_at(deadline, read_start(&mut response, &mut body)).await;
-        self.outcome(response.status(), response.headers(), &body)
+            Err(outcome) => outcome.into(),
+        }
     }
 }
 
-/// Reads to the body's end or [`MAX_BODY`], and keeps the first [`KEPT`] bytes in `kept`.
-async fn read_start(response: &mut Response, kept: &mut Vec<u8>) -> Result<(), reqwest::Error> {
+/// Reads to the body's end or [`MAX_BODY`], and keeps the first [`KEPT`] bytes in `kept`. Whether it was the end.
+async fn read_start(connection: &mut Connection, mut body: Incoming, kept: &mut Vec<u8>) -> bool {
     let mut read = 0;
-    while read < MAX_BODY
-        && let Some(chunk) = response.chunk().await?
-    {
-        read += chunk.len();
-        let room = KEPT - kept.len();
-        kept.extend_from_slice(&chunk[..chunk.len().min(room)]);
+    while read < MAX_BODY {
+        if body.is_end_stream() {
+            return true;
+        }
+        let frame = match connection.next(&mut body).await {
+            Some(Ok(frame)) => frame,
+            Some(Err(_)) => return false,
+            None => return true,
+        };
+        // The other frames are trailers, which say nothing about the job.
+        if let Some(chunk) = frame.data_ref() {
+            read += chunk.len();
+            let room = KEPT - kept.len();
+            kept.extend_from_slice(&chunk[..chunk.len().min(room)]);
+        }
     }
-    Ok(())
+    false
+}
+
+fn failed(reason: String) -> Outcome {
+    Outcome::Retry {
+        after: None,
+        reason,
+    }
+}
+
+/// The url's user and password. Both are percent-encoded there, and as they are in the header.
+fn basic_authorization(url: &Url) -> Option<HeaderValue> {
+    if url.username().is_empty() && url.password().is_none() {
+        return None;
+    }
+    let mut pair: Vec<u8> = percent_decode_str(url.username()).collect();
+    pair.push(b':');
+    pair.extend(percent_decode_str(url.password().unwrap_or_default()));
+    let text = format!("Basic {}", BASE64_STANDARD.encode(pair));
+    let mut value = HeaderValue::from_str(&text).expect("base64 is ASCII");
+    value.set_sensitive(true);
+    Some(value)
 }
 
 /// `text` as a header's value. Bytes that are not ASCII are allowed there (RFC 9110, 5.5: opaque data).
@@ -230,20 +343,6 @@ fn header_value(text: &str) -> HeaderValue {
     HeaderValue::from_bytes(&value).expect("all that a header can't carry has been encoded")
 }
 
-/// What stands for itself in a log line and on a terminal; else a space or a replacement.
-fn printable(c: char) -> char {
-    match c {
-        _ if c.is_whitespace() => ' ',
-        _ if c.is_control() => char::REPLACEMENT_CHARACTER,
-        // Invisible, or able to turn the order of the text around it.
-        '\u{200b}'..='\u{200f}'
-        | '\u{202a}'..='\u{202e}'
-        | '\u{2060}'..='\u{206f}'
-        | '\u{feff}' => char::REPLACEMENT_CHARACTER,
-        _ => c,
-    }
-}
-
 /// The password, or a user without one (a token), in the forms in which an echo may hold them; and the query.
 fn secrets(url: &Url, headers: &HeaderMap) -> Vec<String> {
     let credential = url.password().unwrap_or(url.username());
@@ -258,17 +357,4 @@ fn secrets(url: &Url, headers: &HeaderMap) -> Vec<String> {
         .filter(|secret| !secret.is_empty())
         .map(str::to_owned)
         .collect()
-}
-
-/// The error and what is behind it, without the url.
-fn explain(why: reqwest::Error) -> String {
-    let why = why.without_url();
-    let mut text = why.to_string();
-    let mut source = why.source();
-    while let Some(deeper) = source {
-        // Writing to a String can't fail.
-        let _ = write!(text, ": {deeper}");
-        source = deeper.source();
-    }
-    text
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::rules::job::Job;
+use crate::rules::pushback::Seen;
 
 /// A handler's verdict on one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,8 +64,33 @@ impl Permit {
     }
 }
 
+/// A verdict, and what the downstream's answer said of limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempt {
+    /// What becomes of the job.
+    pub outcome: Outcome,
+    /// What was said; [`Seen::default`] where nothing was. Its `actual_cost` corrects what the job was charged.
+    pub seen: Seen,
+}
+
+impl From<Outcome> for Attempt {
+    /// A verdict of a downstream that said nothing of limits.
+    fn from(outcome: Outcome) -> Self {
+        Self {
+            outcome,
+            seen: Seen::default(),
+        }
+    }
+}
+
 /// Does the work of one job. A panic counts as [`Outcome::Retry`].
 pub trait Handler: Send + Sync + 'static {
     /// Works on `job`: one call of the downstream at most, which `permit` allows.
     fn handle(&self, job: &Job, permit: Permit) -> impl Future<Output = Outcome> + Send;
+
+    /// As [`Handler::handle`], for a handler that learns what a job really cost, or what is left of the downstream's
+    /// own limit. This is what the worker calls.
+    fn attempt(&self, job: &Job, permit: Permit) -> impl Future<Output = Attempt> + Send {
+        async move { self.handle(job, permit).await.into() }
+    }
 }

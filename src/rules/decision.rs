@@ -30,8 +30,61 @@ pub struct TenantAsk {
     pub limits: Limits,
     /// How many of them may start now at most (free permits of the worker's concurrency).
     pub budget: u32,
+    /// What the permits of those that start are called, where a limit holds places: `name:N` for the N-th of `asks`,
+    /// from 0. No two questions may have the same.
+    pub permits: String,
     /// In the order of their arrival.
     pub asks: Vec<Ask>,
+}
+
+/// A place that is held by a call of which nothing was heard for so long (milliseconds) is free again, since its
+/// worker must have died. A worker renews them long before.
+pub const LEASE_MS: u64 = 60_000;
+
+/// What a start leaves to be settled when its call has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Receipt {
+    /// The permit's name: [`TenantAsk::permits`] and the job's number in it.
+    pub permit: String,
+    /// The store's clock when it started, as [`TenantReply::now_ms`] said.
+    pub started_ms: u64,
+    /// Its number in the sliding log, as [`Answer::Start`] said.
+    pub sequence: u64,
+    /// The cost that was asked for.
+    pub cost: u32,
+}
+
+/// How a start ended, or that it has not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settled {
+    /// Which.
+    pub receipt: Receipt,
+    /// What became of it.
+    pub end: End,
+}
+
+/// The starts of one tenant that have ended or still run, told in one script call.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TenantSettled {
+    /// Whose they are.
+    pub tenant: Tenant,
+    /// What was in force when they started.
+    pub limits: Limits,
+    /// A name of this call that no other one has: it counts once, however often it is sent.
+    pub call: String,
+    /// The starts.
+    pub settled: Vec<Settled>,
+}
+
+/// What became of a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// The call has ended, and cost so much in fact.
+    Cost(u32),
+    /// The downstream was never called: all of it is given back.
+    Unused,
+    /// The call is still under way: places that it holds are kept for another [`LEASE_MS`].
+    Running,
 }
 
 /// The gate's decision for one job.

@@ -140,7 +140,11 @@ pub fn read(
     Ok(claims)
 }
 
-fn read_tenant(message: &impl Envelope, field: &TenantField) -> Result<Tenant, BadMessage> {
+/// Whose quota `message` uses, whatever else is wrong with it.
+///
+/// # Errors
+/// [`BadMessage`] says why it names nobody.
+pub fn read_tenant(message: &impl Envelope, field: &TenantField) -> Result<Tenant, BadMessage> {
     let parse = |place: &str, id: &str| {
         Tenant::parse(id).map_err(|why| BadMessage(format!("{why} ({place})")))
     };

@@ -27,10 +27,15 @@ pub enum Algorithm {
     TokenBucket,
     /// `leaky-bucket-algo` (GCRA): evenly spaced but for `burst`; L + burst - 1 at worst.
     LeakyBucket,
+    /// `sliding-window-algo` with `guard: strict`: a place is free a window after the answer, and calls that are
+    /// under way always count; L in any window at any latency.
+    Strict,
+    /// `max-concurrent`: at most L calls under way.
+    Concurrency,
 }
 
 impl Algorithm {
-    /// All there are.
+    /// The values of `use-algo`.
     pub const ALL: [Self; 5] = [
         Self::FixedWindow,
         Self::SlidingWindow,
@@ -47,7 +52,14 @@ impl Algorithm {
             Self::SlidingCounter => "sliding-counter-algo",
             Self::TokenBucket => "token-bucket-algo",
             Self::LeakyBucket => "leaky-bucket-algo",
+            Self::Strict => "strict-window",
+            Self::Concurrency => "max-concurrent",
         }
+    }
+
+    /// A start holds a place until its call has ended, so the gate must be told.
+    pub fn holds_places(self) -> bool {
+        matches!(self, Self::Strict | Self::Concurrency)
     }
 
     /// It has a `burst`.
@@ -171,6 +183,25 @@ impl Limit {
         })
     }
 
+    /// At most `max` calls under way.
+    ///
+    /// # Errors
+    /// [`LimitError`] names what is out of range.
+    pub fn concurrent(name: &str, max: u64) -> Result<Self, LimitError> {
+        let limit = Self::new(
+            name,
+            Algorithm::Concurrency,
+            max,
+            MIN_WINDOW,
+            Duration::ZERO,
+        )?;
+        Ok(Self {
+            window_ms: 0,
+            unit: Unit::Calls,
+            ..limit
+        })
+    }
+
     /// With room for `burst` at once.
     ///
     /// # Errors
@@ -245,7 +276,7 @@ impl Limit {
     /// fixed window has its guard inside; a bucket's clock counts whole milliseconds, so it takes one more.
     pub fn span(&self) -> u64 {
         match self.algorithm {
-            Algorithm::FixedWindow => self.window_ms,
+            Algorithm::FixedWindow | Algorithm::Strict | Algorithm::Concurrency => self.window_ms,
             Algorithm::SlidingWindow | Algorithm::SlidingCounter => self.window_ms + self.guard_ms,
             Algorithm::TokenBucket | Algorithm::LeakyBucket => self.window_ms + self.guard_ms + 1,
         }
@@ -255,10 +286,67 @@ impl Limit {
     pub fn worst_case(&self) -> u64 {
         let (max, burst) = (u64::from(self.max), u64::from(self.burst));
         match self.algorithm {
-            Algorithm::SlidingWindow => max,
+            Algorithm::SlidingWindow | Algorithm::Strict | Algorithm::Concurrency => max,
             Algorithm::FixedWindow | Algorithm::SlidingCounter => 2 * max,
             Algorithm::TokenBucket => burst + max,
             Algorithm::LeakyBucket => max + burst - 1,
+        }
+    }
+}
+
+impl Limit {
+    /// Whatever this limit lets start, `other` allows too, so `other` never decides. Both must count the same unit.
+    /// False when in doubt.
+    pub fn implies(&self, other: &Self) -> bool {
+        if self.unit != other.unit {
+            return false;
+        }
+        let like = |limit: &Self| (limit.algorithm, limit.window_ms, limit.guard_ms);
+        if like(self) == like(other) {
+            return self.max <= other.max && self.burst <= other.burst;
+        }
+        let max = u64::from(other.max);
+        match other.algorithm {
+            // How long calls take, nobody knows.
+            Algorithm::Strict | Algorithm::Concurrency => false,
+            Algorithm::SlidingWindow => self.most_in(other.span()) <= max,
+            // The estimate is never above what both windows hold.
+            Algorithm::SlidingCounter => self.most_in(2 * other.span()) <= max,
+            Algorithm::FixedWindow if self.algorithm == Algorithm::FixedWindow => {
+                // Each of its windows must end with one of ours, and the guard at that end with ours.
+                other.window_ms.is_multiple_of(self.window_ms)
+                    && self.guard_ms >= other.guard_ms
+                    && u64::from(self.max) * (other.window_ms / self.window_ms) <= max
+            }
+            Algorithm::FixedWindow => other.guard_ms == 0 && self.most_in(other.window_ms) <= max,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let slower = u128::from(self.max) * u128::from(other.span())
+                    <= u128::from(other.max) * u128::from(self.span());
+                // Whatever is above the refill must fit the bucket, with a unit for rounding.
+                let above = match self.algorithm {
+                    Algorithm::Strict | Algorithm::Concurrency => u64::MAX,
+                    Algorithm::SlidingWindow => u64::from(self.max),
+                    Algorithm::FixedWindow | Algorithm::SlidingCounter => 2 * u64::from(self.max),
+                    Algorithm::TokenBucket | Algorithm::LeakyBucket => u64::from(self.burst),
+                };
+                slower && above < u64::from(other.burst)
+            }
+        }
+    }
+
+    /// No more units than this start in any `ms` milliseconds; `u64::MAX`: any number may.
+    fn most_in(&self, ms: u64) -> u64 {
+        let (max, span) = (u64::from(self.max), self.span());
+        // A start is written up to a millisecond after it was decided.
+        let late = ms + 1;
+        match self.algorithm {
+            Algorithm::Strict | Algorithm::Concurrency => u64::MAX,
+            Algorithm::SlidingWindow => max * ms.div_ceil(span),
+            // Each aligned window holds at most `max`, and one more is touched.
+            Algorithm::FixedWindow | Algorithm::SlidingCounter => max * (late.div_ceil(span) + 1),
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                u64::from(self.burst) + (max * late).div_ceil(span)
+            }
         }
     }
 }
@@ -271,7 +359,8 @@ fn default_burst(algorithm: Algorithm, max: u32) -> u32 {
     }
 }
 
-fn is_name(name: &str) -> bool {
+/// `name` can be a limit's: 1 to 32 of a-z, 0-9 and -, beginning with a letter.
+pub fn is_name(name: &str) -> bool {
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
     name.len() <= 32
         && name.bytes().all(plain)
@@ -309,9 +398,15 @@ impl Limits {
         costs.map(Limit::capacity).min().unwrap_or(u32::MAX)
     }
 
-    /// The shortest guard, in milliseconds: a permit is good for half of it.
+    /// The shortest guard, in milliseconds: a permit is good for half of it. 0: no limit has one.
     pub fn guard_ms(&self) -> u64 {
-        self.0.iter().map(Limit::guard_ms).min().unwrap_or(0)
+        let guards = self.0.iter().map(Limit::guard_ms);
+        guards.filter(|guard| *guard > 0).min().unwrap_or(0)
+    }
+
+    /// Whether the gate must be told when a call has ended.
+    pub fn hold_places(&self) -> bool {
+        self.0.iter().any(|limit| limit.algorithm.holds_places())
     }
 
     /// The longest time that any of them looks back, in milliseconds.
@@ -337,4 +432,128 @@ impl From<Limit> for Limits {
 /// `d` in milliseconds, rounded up.
 pub fn ceil_ms(d: Duration) -> u64 {
     u64::try_from(d.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rules::decision::{Answer, Ask, Change};
+    use crate::rules::log::Clock;
+    use crate::rules::model::State;
+
+    fn limit(name: &'static str, most: u64) -> impl Strategy<Value = Limit> {
+        let algorithm = prop::sample::select(&Algorithm::ALL[..]);
+        let window = prop::sample::select(&[100_u64, 150, 200, 300, 1_000][..]);
+        let guard = prop::sample::select(&[0_u64, 10, 49][..]);
+        (algorithm, window, guard, 1..most, 1..most).prop_map(
+            move |(algorithm, window, guard, max, burst)| {
+                let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));
+                let limit = Limit::new(name, algorithm, max, window, guard).expect("in range");
+                if algorithm.has_burst() {
+                    limit.with_burst(burst).expect("in range")
+                } else {
+                    limit
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2_000, max_global_rejects: 100_000, ..ProptestConfig::default() })]
+
+        /// Where one limit implies another, the other changes no decision.
+        #[test]
+        fn an_implied_limit_never_decides(
+            strict in limit("strict", 10),
+            idle in limit("idle", 60),
+            steps in prop::collection::vec((0..120_000_u64, 1..4_u32), 1..200),
+        ) {
+            prop_assume!(strict.implies(&idle));
+            let alone = [strict.clone()];
+            let both = [strict, idle];
+            let (mut one, mut two) = (State::default(), State::default());
+            let mut micros = 1_700_000_000_000_000;
+            for (pause, cost) in steps {
+                micros += if pause > 60_000 { pause - 60_000 } else { 0 };
+                let clock = Clock::from_micros(micros);
+                let ask = [Ask { ticket: None, cost: cost.min(Limits::from(alone[0].clone()).max_cost()) }];
+                let starts = |state: &mut State, limits: &[Limit]| {
+                    let (answers, _) = state.ask(limits, clock, 1, "permit", &ask);
+                    // Nobody stands in line: this is about room alone.
+                    state.change(clock.now_ms, &Change::Reset);
+                    matches!(answers[..], [Answer::Start { .. }])
+                };
+                prop_assert_eq!(starts(&mut one, &alone), starts(&mut two, &both));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_stricter_in_every_respect_implies_the_other() {
+        let limit = |algorithm, max, seconds| {
+            let window = Duration::from_secs(seconds);
+            Limit::new("x", algorithm, max, window, Duration::from_millis(50)).expect("in range")
+        };
+        use Algorithm::{FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket};
+        for (strict, idle, implies) in [
+            (
+                limit(SlidingWindow, 10, 1),
+                limit(SlidingWindow, 1000, 1),
+                true,
+            ),
+            (
+                limit(SlidingWindow, 1000, 1),
+                limit(SlidingWindow, 10, 1),
+                false,
+            ),
+            (
+                limit(SlidingWindow, 100, 3600),
+                limit(SlidingWindow, 1000, 3600),
+                true,
+            ),
+            (
+                limit(SlidingWindow, 100, 3600),
+                limit(SlidingWindow, 1000, 60),
+                true,
+            ),
+            (
+                limit(SlidingWindow, 10, 1),
+                limit(SlidingWindow, 599, 60),
+                true,
+            ),
+            (
+                limit(SlidingWindow, 10, 1),
+                limit(SlidingWindow, 500, 60),
+                false,
+            ),
+            (
+                limit(SlidingWindow, 10, 1),
+                limit(TokenBucket, 1000, 60),
+                true,
+            ),
+            (
+                limit(SlidingWindow, 10, 1),
+                limit(LeakyBucket, 1000, 1),
+                false,
+            ),
+            (limit(FixedWindow, 10, 1), limit(FixedWindow, 600, 60), true),
+            (
+                limit(FixedWindow, 10, 1),
+                limit(FixedWindow, 599, 60),
+                false,
+            ),
+            (
+                limit(SlidingCounter, 10, 1),
+                limit(SlidingCounter, 10, 1),
+                true,
+            ),
+            (limit(TokenBucket, 10, 1), limit(TokenBucket, 100, 1), true),
+        ] {
+            assert_eq!(strict.implies(&idle), implies, "{strict:?} {idle:?}");
+        }
+        let tokens = limit(SlidingWindow, 1000, 1).with_unit(Unit::Calls);
+        assert!(!limit(SlidingWindow, 10, 1).implies(&tokens), "other units");
+    }
 }

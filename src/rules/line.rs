@@ -32,6 +32,8 @@ pub struct Line {
     pub seen: u64,
     /// From when on the log has room for the first of the line.
     pub room: u64,
+    /// How long a call has a place that it holds, on average lately, in milliseconds; 0: none has ended yet.
+    pub usual: u64,
     /// The largest cost in the line: with room for it, the first could start, whatever it costs.
     pub widest: u64,
 }
@@ -96,6 +98,7 @@ impl Line {
     pub fn reset(&mut self, now: u64) {
         *self = Self {
             generation: now.max(self.generation + 1),
+            usual: self.usual,
             ..Self::default()
         };
     }
@@ -103,7 +106,7 @@ impl Line {
 
 /// How far behind the newest start a place is given up: the places that fit in [`AHEAD_MS`].
 pub fn reach(limits: &[Limit]) -> u64 {
-    let places = |limit: &Limit| u64::from(limit.max()) * AHEAD_MS / limit.span();
+    let places = |limit: &Limit| u64::from(limit.max()) * AHEAD_MS / limit.span().max(1);
     let most = limits.iter().map(places).max().unwrap_or(0);
     most.clamp(2, 1024)
 }

@@ -5,10 +5,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::rules::decision::{Answer, Ask, Change, Inspection, Ticket, Usage};
+use crate::rules::decision::{Answer, Ask, Change, End, Inspection, Settled, Ticket, Usage};
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::line::{AHEAD_MS, GRACE_MS, KEEP_MS, Line, reach};
 use crate::rules::log::{Clock, Logs};
+
+/// How long a call of [`State::settle`] is remembered, in milliseconds.
+const MARK_MS: u64 = 60_000;
 
 /// What the store keeps of one tenant.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -22,6 +25,8 @@ pub struct State {
     paused_until: u64,
     /// What an operator set: the `max` and until when, by the limit's name.
     overrides: BTreeMap<String, (u32, u64)>,
+    /// Until when each call of [`State::settle`] is remembered.
+    marks: BTreeMap<String, u64>,
     /// When the line, with all that its hash keeps, is forgotten; 0: there is nothing to forget.
     line_expires: u64,
 }
@@ -37,7 +42,8 @@ impl State {
         if self.line_expires <= now {
             self.forget_line();
         }
-        self.line_expires == 0 && self.logs.is_over(limits, now)
+        self.marks.retain(|_, until| *until > now);
+        self.line_expires == 0 && self.marks.is_empty() && self.logs.is_over(limits, now)
     }
 
     /// Forgets all that the line's hash keeps: who waits, what is closed or changed, and the newest window.
@@ -45,6 +51,7 @@ impl State {
         self.logs.forget_newest_window();
         *self = Self {
             logs: std::mem::take(&mut self.logs),
+            marks: std::mem::take(&mut self.marks),
             ..Self::default()
         };
     }
@@ -56,12 +63,13 @@ impl State {
         limits: &[Limit],
         clock: Clock,
         budget: u32,
+        permits: &str,
         asks: &[Ask],
     ) -> (Vec<Answer>, u64) {
         let now = clock.now_ms;
         let limits = self.in_force(limits, now);
         let before = self.line.clone();
-        let newer_window = self.logs.load(&limits, clock);
+        let newer_window = self.logs.load(&limits, clock, self.line.usual);
         self.line.seen = self.line.seen.min(now);
         let mut call = Call {
             limits: &limits,
@@ -70,7 +78,8 @@ impl State {
             budget,
             full: false,
         };
-        let answers = asks.iter().map(|ask| self.decide(&mut call, ask)).collect();
+        let decide = |(number, ask)| self.decide(&mut call, ask, &format!("{permits}:{number}"));
+        let answers = asks.iter().enumerate().map(decide).collect();
         if newer_window || self.line != before {
             let end = match self.line.waiting() {
                 0 => now,
@@ -82,7 +91,7 @@ impl State {
         (answers, self.closed(now))
     }
 
-    fn decide(&mut self, call: &mut Call<'_>, ask: &Ask) -> Answer {
+    fn decide(&mut self, call: &mut Call<'_>, ask: &Ask, permit: &str) -> Answer {
         let now = call.clock.now_ms;
         let cost = u64::from(ask.cost).clamp(1, call.most());
         let units = if call.counts_cost() { cost } else { 1 };
@@ -118,7 +127,8 @@ impl State {
                 return self.capacity(call);
             }
             call.budget -= 1;
-            let sequence = self.start(call, ticket, cost, units, due);
+            let sequence = self.logs.take(call.limits, call.clock, cost, permit);
+            self.start(call, ticket, units, due);
             return Answer::Start {
                 count: self.logs.count(&call.limits[0], call.clock),
                 sequence,
@@ -142,17 +152,9 @@ impl State {
         }
     }
 
-    /// Charges the logs, and moves the line on. Returns the start's number in the sliding log.
-    fn start(
-        &mut self,
-        call: &Call<'_>,
-        ticket: Option<Ticket>,
-        cost: u64,
-        units: u64,
-        due: bool,
-    ) -> u64 {
+    /// Moves the line on.
+    fn start(&mut self, call: &Call<'_>, ticket: Option<Ticket>, units: u64, due: bool) {
         let now = call.clock.now_ms;
-        let sequence = self.logs.take(call.limits, call.clock, cost);
         if !due {
             self.line.reset(now);
         } else if let Some(ticket) = ticket {
@@ -162,7 +164,6 @@ impl State {
         if self.line.waiting() > 0 {
             self.line.room = self.earliest(call, now, self.widest(call), 1).0;
         }
-        sequence
     }
 
     /// After an ask that must wait until `at`: notes since when room has been there and nobody of the line came for
@@ -253,6 +254,38 @@ impl State {
         self.closed_until().max(overrides.unwrap_or(0))
     }
 
+    /// Calls have ended: what they used in fact is set against what they were charged, and their places are free, or
+    /// will be.
+    /// A `call` that was settled before counts for nothing.
+    pub fn settle(&mut self, limits: &[Limit], clock: Clock, call: &str, settled: &[Settled]) {
+        let limits = self.in_force(limits, clock.now_ms);
+        self.marks.retain(|_, until| *until > clock.now_ms);
+        let newer_window = self.logs.load(&limits, clock, self.line.usual);
+        let most = highest_cost(&limits);
+        let before = self.line.usual;
+        let mark = (call.to_owned(), clock.now_ms + MARK_MS);
+        let again = self.marks.insert(mark.0, mark.1).is_some();
+        let settled = if again { &[] } else { settled };
+        for one in settled {
+            let cost = u64::from(one.receipt.cost).clamp(1, most);
+            self.logs.settle(&limits, clock, one, cost);
+            if limits.iter().any(|limit| limit.algorithm().holds_places())
+                && matches!(one.end, End::Cost(_))
+            {
+                let took = clock.now_ms.saturating_sub(one.receipt.started_ms);
+                self.line.usual = match self.line.usual {
+                    0 => took.max(1),
+                    usual => ((usual * 7 + took) / 8).max(1),
+                };
+            }
+        }
+        if newer_window || self.line.usual != before {
+            let newest = self.logs.newest_window_end(&limits);
+            let end = clock.now_ms.max(self.kept_until()).max(newest);
+            self.line_expires = self.line_expires.max(end + KEEP_MS);
+        }
+    }
+
     /// Closes the tenant until `now + duration_ms`; never shortens what is in force.
     pub fn block(&mut self, now: u64, duration_ms: u64, by: &str) {
         let until = now + duration_ms;
@@ -310,7 +343,7 @@ impl State {
         let now = clock.now_ms;
         let mut state = self.clone();
         let in_force = self.in_force(limits, now);
-        state.logs.load(&in_force, clock);
+        state.logs.load(&in_force, clock, self.line.usual);
         let closed = self.closed(now);
         let call = Call {
             limits: &in_force,
@@ -370,19 +403,18 @@ struct Call<'a> {
 }
 
 impl Call<'_> {
-    fn costs(&self) -> impl Iterator<Item = &Limit> {
-        self.limits
-            .iter()
-            .filter(|limit| limit.unit() == Unit::Cost)
-    }
-
     fn counts_cost(&self) -> bool {
-        self.costs().next().is_some()
+        self.limits.iter().any(|limit| limit.unit() == Unit::Cost)
     }
 
     /// The highest cost that can start.
     fn most(&self) -> u64 {
-        let capacities = self.costs().map(Limit::capacity);
-        capacities.min().map_or(u64::from(u32::MAX), u64::from)
+        highest_cost(self.limits)
     }
+}
+
+fn highest_cost(limits: &[Limit]) -> u64 {
+    let costs = limits.iter().filter(|limit| limit.unit() == Unit::Cost);
+    let capacities = costs.map(Limit::capacity);
+    capacities.min().map_or(u64::from(u32::MAX), u64::from)
 }

@@ -1,6 +1,7 @@
 //! Which limits are in force for which tenant.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
 
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::tenant::Tenant;
@@ -12,6 +13,9 @@ pub struct Policy {
     plans: BTreeMap<String, Limits>,
     /// In the order of the configuration: the first pattern that fits counts.
     tenants: Vec<(Pattern, Own)>,
+    /// Where in `tenants` an id stands exactly, and where the prefixes stand: there may be thousands of ids.
+    exact: HashMap<String, usize>,
+    prefixes: Vec<usize>,
     plan_header: Option<String>,
 }
 
@@ -33,6 +37,19 @@ pub enum Own {
     Plan(String),
 }
 
+/// Which part of `rate-limiter` gives a tenant its limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source<'a> {
+    /// The common one.
+    Common,
+    /// A plan that the job names.
+    Plan(&'a str),
+    /// Limits of its own, by the entry of `tenants` for this pattern.
+    Tenant(&'a Pattern),
+    /// A plan, by the entry of `tenants` for this pattern.
+    TenantPlan(&'a Pattern, &'a str),
+}
+
 impl Policy {
     /// The same limits for everybody.
     pub fn common(limits: Limits) -> Self {
@@ -40,6 +57,8 @@ impl Policy {
             common: limits,
             plans: BTreeMap::new(),
             tenants: Vec::new(),
+            exact: HashMap::new(),
+            prefixes: Vec::new(),
             plan_header: None,
         }
     }
@@ -51,7 +70,21 @@ impl Policy {
 
     /// With what single tenants have instead; the first that fits counts.
     pub fn with_tenants(self, tenants: Vec<(Pattern, Own)>) -> Self {
-        Self { tenants, ..self }
+        let (mut exact, mut prefixes) = (HashMap::new(), Vec::new());
+        for (at, (pattern, _)) in tenants.iter().enumerate() {
+            match pattern {
+                Pattern::Exactly(id) => {
+                    exact.entry(id.clone()).or_insert(at);
+                }
+                Pattern::Prefix(_) => prefixes.push(at),
+            }
+        }
+        Self {
+            tenants,
+            exact,
+            prefixes,
+            ..self
+        }
     }
 
     /// With the header in which publishers name a tenant's plan.
@@ -80,14 +113,36 @@ impl Policy {
     /// The limits in force for `tenant`: what the configuration says of it, else the plan that its job names
     /// (`plan`, which must exist), else the common ones.
     pub fn limits(&self, tenant: &Tenant, plan: Option<&str>) -> &Limits {
-        let own = self.tenants.iter().find(|(p, _)| p.fits(tenant.as_str()));
-        match own {
-            Some((_, Own::Limits(limits))) => limits,
-            Some((_, Own::Plan(name))) => self.plan(name).unwrap_or(&self.common),
+        self.find(tenant, plan).1
+    }
+
+    /// [`Policy::limits`], and where they come from.
+    pub fn find(&self, tenant: &Tenant, plan: Option<&str>) -> (Source<'_>, &Limits) {
+        let id = tenant.as_str();
+        let exact = self.exact.get(id).copied();
+        let prefix = (self.prefixes.iter().copied()).find(|at| self.tenants[*at].0.fits(id));
+        let own = exact.into_iter().chain(prefix).min();
+        let own = own.map(|at| &self.tenants[at]);
+        let found = match own {
+            Some((pattern, Own::Limits(limits))) => Some((Source::Tenant(pattern), limits)),
+            Some((pattern, Own::Plan(name))) => self
+                .plan(name)
+                .map(|limits| (Source::TenantPlan(pattern, name), limits)),
             None => plan
-                .and_then(|name| self.plan(name))
-                .unwrap_or(&self.common),
-        }
+                .and_then(|name| self.plans.get_key_value(name))
+                .map(|(name, limits)| (Source::Plan(name), limits)),
+        };
+        found.unwrap_or((Source::Common, &self.common))
+    }
+
+    /// The plans, by name.
+    pub fn plans(&self) -> &BTreeMap<String, Limits> {
+        &self.plans
+    }
+
+    /// What single tenants have instead, in the order in which it counts.
+    pub fn tenants(&self) -> &[(Pattern, Own)] {
+        &self.tenants
     }
 
     /// All sets of limits there are.
@@ -117,10 +172,117 @@ impl Pattern {
         }
     }
 
+    /// Everything that `other` means, this one means too.
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Exactly(one), Self::Exactly(two)) => one == two,
+            (Self::Exactly(_), Self::Prefix(_)) => false,
+            (Self::Prefix(_), Self::Exactly(text) | Self::Prefix(text)) => self.fits(text),
+        }
+    }
+
     fn fits(&self, id: &str) -> bool {
         match self {
             Self::Exactly(text) => id == text,
             Self::Prefix(start) => id.starts_with(start.as_str()),
+        }
+    }
+}
+
+impl fmt::Display for Pattern {
+    /// As it stands in the configuration.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(text) => f.write_str(text),
+            Self::Prefix(start) => write!(f, "{start}*"),
+        }
+    }
+}
+
+impl fmt::Display for Source<'_> {
+    /// The key of the configuration.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Common => f.write_str("rate-limiter"),
+            Self::Plan(name) => write!(f, "rate-limiter.plans.{name}"),
+            Self::Tenant(pattern) => write!(f, "rate-limiter.tenants.{pattern}"),
+            Self::TenantPlan(pattern, plan) => {
+                write!(
+                    f,
+                    "rate-limiter.plans.{plan}, by rate-limiter.tenants.{pattern}"
+                )
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::rules::limit::Algorithm;
+
+    fn limits(max: u64) -> Limits {
+        let second = Duration::from_secs(1);
+        let limit = Limit::new(
+            "default",
+            Algorithm::SlidingWindow,
+            max,
+            second,
+            Duration::ZERO,
+        );
+        limit.expect("in range").into()
+    }
+
+    #[test]
+    fn the_first_entry_that_fits_counts_then_the_plan_then_the_common_limits() {
+        let entry = |text: &str, max| (Pattern::parse(text), Own::Limits(limits(max)));
+        let plans = [
+            ("free".to_owned(), limits(1)),
+            ("pro".to_owned(), limits(9)),
+        ];
+        let policy = Policy::common(limits(5))
+            .with_plans(plans.into())
+            .with_tenants(vec![
+                entry("acme", 10),
+                entry("trial-9", 11),
+                (Pattern::parse("trial-*"), Own::Plan("free".to_owned())),
+                entry("trial-7", 12),
+                entry("acme*", 13),
+            ]);
+        for (tenant, plan, max, source) in [
+            ("other", None, 5, "rate-limiter"),
+            ("other", Some("pro"), 9, "rate-limiter.plans.pro"),
+            ("other", Some("none"), 5, "rate-limiter"),
+            ("acme", Some("pro"), 10, "rate-limiter.tenants.acme"),
+            ("acme2", None, 13, "rate-limiter.tenants.acme*"),
+            ("trial-9", None, 11, "rate-limiter.tenants.trial-9"),
+            (
+                "trial-7",
+                None,
+                1,
+                "rate-limiter.plans.free, by rate-limiter.tenants.trial-*",
+            ),
+        ] {
+            let tenant = Tenant::parse(tenant).expect("a tenant");
+            let (from, found) = policy.find(&tenant, plan);
+            assert_eq!((found[0].max(), from.to_string()), (max, source.to_owned()));
+            assert_eq!(policy.limits(&tenant, plan), found);
+        }
+    }
+
+    #[test]
+    fn a_pattern_covers_what_fits_it() {
+        for (one, two, covers) in [
+            ("a", "a", true),
+            ("a", "a*", false),
+            ("a*", "a", true),
+            ("a*", "ab*", true),
+            ("ab*", "a*", false),
+            ("*", "b", true),
+        ] {
+            assert_eq!(Pattern::parse(one).covers(&Pattern::parse(two)), covers);
         }
     }
 }

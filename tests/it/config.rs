@@ -401,7 +401,7 @@ fn urls_can_stand_in_files() {
     let config =
         Config::load(Some(&path), env(&[("SLUICEGATE_REDIS__URL_FILE", redis)])).expect("valid");
     assert_eq!(config.amqp.url.expose(), "amqp://u:hunter2@h/v");
-    assert_eq!(config.redis.url.expose(), "redis://:hunter2@h/3");
+    assert_eq!(config.redis.url.urls[0].expose(), "redis://:hunter2@h/3");
 
     let name = path.display();
     for (yaml, expected) in [

@@ -12,7 +12,7 @@ use sluicegate::engine::action::Settings;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Stop};
 use sluicegate::gate::{
-    Answer, Change, Gate, GateError, Inspection, Replies, TenantAsk, TenantReply,
+    Answer, Change, Gate, GateError, Inspection, Replies, TenantAsk, TenantReply, TenantSettled,
 };
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
@@ -63,6 +63,9 @@ impl Gate for Open {
                 .collect(),
         };
         Ok(batch.iter().map(|ask| Ok(start(ask))).collect())
+    }
+    async fn settle(&self, _: &[TenantSettled]) -> Result<(), GateError> {
+        Ok(())
     }
     async fn block(&self, _: &Tenant, _: Duration, _: &str) -> Result<(), GateError> {
         Ok(())

@@ -53,6 +53,7 @@ impl<G: Gate> Limited<G> {
             tenant: tenant(id),
             limits: self.limits.clone(),
             budget,
+            permits: unique("permit"),
             asks: asks.to_vec(),
         }
     }

@@ -9,7 +9,9 @@ use proptest::test_runner::{Config, TestRunner};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Ask, Change, Gate, TenantAsk, Ticket};
+use sluicegate::gate::{
+    Ask, Change, End, Gate, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
+};
 use sluicegate::rules::decision::Answer;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::log::Clock;
@@ -53,6 +55,12 @@ enum Step {
     Forget,
     Change {
         change: Change,
+    },
+    /// One of those that started ends, or says that it runs; told twice when `again`.
+    Settle {
+        which: prop::sample::Index,
+        end: End,
+        again: bool,
     },
 }
 
@@ -105,6 +113,15 @@ fn change() -> impl Strategy<Value = Change> {
     ]
 }
 
+fn end() -> impl Strategy<Value = End> {
+    prop_oneof![
+        3 => Just(End::Cost(1)),
+        2 => (0..9u32).prop_map(End::Cost),
+        1 => Just(End::Unused),
+        1 => Just(End::Running),
+    ]
+}
+
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         12 => (0..9u32, prop::collection::vec(job(), 1..9))
@@ -118,6 +135,8 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (-2000..2000i64).prop_map(|millis_ago| Step::Foreign { millis_ago }),
         1 => Just(Step::Forget),
         1 => change().prop_map(|change| Step::Change { change }),
+        5 => (any::<prop::sample::Index>(), end(), prop::bool::weighted(0.1))
+            .prop_map(|(which, end, again)| Step::Settle { which, end, again }),
     ]
 }
 
@@ -173,6 +192,7 @@ fn sets(family: Family) -> Vec<Limits> {
                     limit("bucket", TokenBucket, (20, 2000, 20)),
                     limit("even", LeakyBucket, (30, 1000, 20)).with_unit(Unit::Calls),
                     limit("second", FixedWindow, (6, 1000, 20)).with_unit(Unit::Calls),
+                    Limit::concurrent("running", 5).expect("in range"),
                 ],
                 Algorithm::ALL
                     .map(|algorithm| {
@@ -262,6 +282,8 @@ impl Bench {
         let gate = &self.gate;
         let mut state = State::default();
         let mut tickets: Vec<(Ticket, u32)> = Vec::new();
+        let mut receipts: Vec<Receipt> = Vec::new();
+        let mut calls = 0;
         let mut raw = self.redis.get_connection().expect("Redis answers");
         let (mut which, mut foreign) = (0, 0);
         let mut windows: Vec<(u64, String)> = Vec::new();
@@ -276,7 +298,9 @@ impl Bench {
                         .iter()
                         .map(|j| ask(j, &tickets, state.line.generation))
                         .collect();
-                    let (answers, blocked) = state.ask(limits, clock, *budget, &asks);
+                    calls += 1;
+                    let permits = format!("p{calls}");
+                    let (answers, blocked) = state.ask(limits, clock, *budget, &permits, &asks);
                     // Redis's clock is a day behind the test's: windows that ended are deleted here.
                     for (_, ended) in windows.extract_if(.., |(end, _)| *end <= clock.now_ms) {
                         let _: () = redis::cmd("DEL")
@@ -294,6 +318,7 @@ impl Bench {
                         tenant: tenant.clone(),
                         limits: limits.clone(),
                         budget: *budget,
+                        permits: permits.clone(),
                         asks: asks.clone(),
                     }];
                     let reply = self
@@ -307,7 +332,15 @@ impl Bench {
                         (reply.now_ms, reply.blocked_until_ms),
                         (clock.now_ms, blocked)
                     );
-                    for (ask, answer) in asks.iter().zip(&answers) {
+                    for (number, (ask, answer)) in asks.iter().zip(&answers).enumerate() {
+                        if let Answer::Start { sequence, .. } = answer {
+                            receipts.push(Receipt {
+                                permit: format!("{permits}:{number}"),
+                                started_ms: clock.now_ms,
+                                sequence: *sequence,
+                                cost: ask.cost,
+                            });
+                        }
                         if let Answer::Wait { ticket, .. } = answer
                             && !tickets.contains(&(*ticket, ask.cost))
                         {
@@ -343,6 +376,25 @@ impl Bench {
                     let until = state.change(clock.now_ms, change);
                     let told = self.runtime.block_on(gate.change(&tenant, change));
                     prop_assert_eq!(told.expect("Redis answers"), until);
+                }
+                Step::Settle { .. } if receipts.is_empty() => {}
+                Step::Settle { which, end, again } => {
+                    calls += 1;
+                    let settled = TenantSettled {
+                        tenant: tenant.clone(),
+                        limits: limits.clone(),
+                        call: format!("c{calls}"),
+                        settled: vec![Settled {
+                            receipt: which.get(&receipts).clone(),
+                            end: *end,
+                        }],
+                    };
+                    for _ in 0..=usize::from(*again) {
+                        state.settle(limits, clock, &settled.call, &settled.settled);
+                        self.runtime
+                            .block_on(gate.settle(std::slice::from_ref(&settled)))
+                            .expect("Redis answers");
+                    }
                 }
                 Step::Forget => {
                     state.forget_line();
@@ -419,6 +471,16 @@ fn the_leaky_bucket_script_equals_the_model() {
 }
 
 #[test]
+fn the_strict_script_equals_the_model() {
+    scripts_equal_the_model(Family::Of(Algorithm::Strict));
+}
+
+#[test]
+fn the_concurrency_script_equals_the_model() {
+    scripts_equal_the_model(Family::Of(Algorithm::Concurrency));
+}
+
+#[test]
 fn the_scripts_of_several_limits_equal_the_model() {
     scripts_equal_the_model(Family::Several);
 }
@@ -439,7 +501,8 @@ fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<(u64, u32, 
                     .iter()
                     .map(|j| ask(j, &tickets, state.line.generation))
                     .collect();
-                let (answers, _) = state.ask(&limits, Clock::from_micros(clock), *budget, &asks);
+                let (answers, _) =
+                    state.ask(&limits, Clock::from_micros(clock), *budget, "", &asks);
                 for (ask, answer) in asks.iter().zip(answers) {
                     match answer {
                         Answer::Start { .. } => {

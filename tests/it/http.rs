@@ -1,14 +1,17 @@
 //! The HTTP handler against downstreams that answer as they like.
 
+mod connections;
 mod downstream;
+mod tls;
 
 use std::collections::HashSet;
 use std::time::Duration;
 
 use sluicegate::config::{Http, SecretUrl};
 use sluicegate::handler::http::HttpHandler;
-use sluicegate::handler::{Handler, Outcome, Permit};
+use sluicegate::handler::{Attempt, Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
+use sluicegate::rules::pushback::{Advertised, Seen};
 use sluicegate::rules::tenant::Tenant;
 use tokio::net::TcpSocket;
 
@@ -30,15 +33,15 @@ fn permit() -> Permit {
     Permit::until(tokio::time::Instant::now() + Duration::from_secs(3600))
 }
 
+fn http(url: impl Into<String>, timeout: Duration) -> Http {
+    Http {
+        url: SecretUrl::new(url),
+        timeout,
+    }
+}
+
 fn handler(url: impl Into<String>, timeout: Duration) -> HttpHandler {
-    HttpHandler::new(
-        &Http {
-            url: SecretUrl::new(url),
-            timeout,
-        },
-        4,
-    )
-    .expect("a usable url")
+    HttpHandler::new(&http(url, timeout), 4).expect("a usable url")
 }
 
 /// No test waits for this; it is there for a machine that is very busy.
@@ -146,6 +149,37 @@ async fn a_downstream_may_ask_for_a_pause() {
         "retry None",
     )
     .await;
+}
+
+#[tokio::test]
+async fn what_an_answer_says_of_limits_is_passed_on() {
+    let headers =
+        "ratelimit-policy: \"a\";q=9;w=60\r\nratelimit: \"a\";r=0;t=8\r\nx-actual-cost: 3\r\n";
+    for (status, expected) in [("200 OK", true), ("404 Not Found", false)] {
+        let downstream = Downstream::answering(answer(status, headers, ""), Then::Keep).await;
+        let handler = handler(format!("http://{}/", downstream.addr), LONG);
+        let Attempt { outcome, seen } = handler.attempt(&job("1"), permit()).await;
+        assert_eq!(outcome == Outcome::Done, expected, "{outcome:?}");
+        let eight = Some(Duration::from_secs(8));
+        let quota = Advertised {
+            limit: Some(9),
+            remaining: Some(0),
+            reset: eight,
+            window: Some(Duration::from_secs(60)),
+        };
+        let all = Seen {
+            refused: None,
+            used_up: eight,
+            quota: Some(quota),
+            actual_cost: Some(3),
+        };
+        assert_eq!(seen, all);
+    }
+    let downstream = Downstream::answering("", Then::Close).await;
+    let handler = handler(format!("http://{}/", downstream.addr), LONG);
+    let Attempt { outcome, seen } = handler.attempt(&job("1"), permit()).await;
+    assert!(matches!(outcome, Outcome::Retry { .. }), "{outcome:?}");
+    assert_eq!(seen, Seen::default());
 }
 
 #[tokio::test]
@@ -445,11 +479,7 @@ fn an_unusable_url_says_what_is_wrong_and_nothing_else() {
         ("ftp://joe:s3cr@x/", "http://"),
         ("http://joe:s3cr@x:99999/", "port"),
     ] {
-        let http = Http {
-            url: SecretUrl::new(url),
-            timeout: LONG,
-        };
-        let Err(why) = HttpHandler::new(&http, 1) else {
+        let Err(why) = HttpHandler::new(&http(url, LONG), 1) else {
             panic!("{url} is no url of an API");
         };
         let why = why.to_string();

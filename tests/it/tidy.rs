@@ -89,7 +89,7 @@ fn rules_are_pure(file: &File) -> Vec<String> {
         "tokio::",
         "lapin::",
         "redis::",
-        "reqwest::",
+        "hyper::",
         "std::fs",
         "std::net",
         "std::env",
@@ -122,7 +122,7 @@ fn engine_knows_traits(file: &File) -> Vec<String> {
     let words = [
         "lapin::",
         "redis::",
-        "reqwest::",
+        "hyper::",
         "AmqpBroker",
         "RedisGate",
         "HttpHandler",

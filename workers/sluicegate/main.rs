@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use sluicegate::config::{Config, DEFAULT_FILE};
 
-use commands::{Failure, check, dead, inspect, publish, run};
+use commands::{Failure, check, dead, inspect, publish, run, tenant};
 
 /// Rate-limits RabbitMQ workers per tenant with an atomic gate in Redis
 #[derive(Parser)]
@@ -36,6 +36,7 @@ enum Command {
     Check(check::CheckArgs),
     Inspect(inspect::InspectArgs),
     Dead(dead::DeadArgs),
+    Tenant(tenant::TenantArgs),
     /// Run the main job on a live workload, and count whether the promises hold
     Demo(demo::DemoArgs),
 }
@@ -65,6 +66,7 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Check(args) => check::run(args, &config).await,
         Command::Inspect(args) => inspect::run(args, &config).await,
         Command::Dead(args) => dead::run(args, &config).await,
+        Command::Tenant(args) => tenant::run(args, &config).await,
         Command::Demo(args) => demo::run(args, config)
             .await
             .map_err(|error| Failure::Failed(error.to_string())),

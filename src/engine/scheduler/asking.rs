@@ -5,10 +5,10 @@ use std::time::Duration;
 use rand::Rng;
 use tracing::{debug, error};
 
-use super::{FULL_ROUND, Key, LEAD, MAX_ROUND, PACE, Phase, Round, Scheduler};
+use super::{FULL_ROUND, Key, LEAD, MAX_ROUND, PACE, Phase, Question, Round, Scheduler};
 use crate::engine::action::Action;
-use crate::engine::queues::End;
-use crate::gate::{Answer, Ask, GateError, Replies, TenantAsk};
+use crate::engine::queues::End as Place;
+use crate::gate::{Answer, Ask, End, GateError, Receipt, Replies, Settled, TenantAsk};
 use crate::rules::headers;
 use crate::rules::job::Job;
 use crate::rules::limit::Limits;
@@ -22,7 +22,8 @@ const UNGUARDED: Duration = Duration::from_secs(1);
 impl Scheduler {
     pub(super) fn wants_to_ask(&self) -> bool {
         let somebody = !self.unclocked.is_empty() || self.queues.may_ask();
-        somebody && !self.draining && self.asking.is_none()
+        // What was not used is given back before anybody asks.
+        somebody && !self.draining && self.asking.is_none() && self.ledger.is_empty()
     }
 
     pub(super) fn ask_allowed_at(&self) -> Duration {
@@ -39,27 +40,38 @@ impl Scheduler {
         }
         let mut round = Round {
             asked_at: now,
-            tenants: Vec::new(),
+            questions: Vec::new(),
         };
         let mut batch = Vec::new();
         for turn in self.queues.take_round(MAX_ROUND) {
             let (limits, keys) = self.same_limits(turn.keys);
             let Some(limits) = limits else { continue };
-            let mut asks = Vec::with_capacity(keys.len());
-            for key in &keys {
-                if let Some(entry) = self.entries.get_mut(key) {
+            let (mut asks, mut jobs) = (Vec::new(), Vec::new());
+            for key in keys {
+                if let Some(entry) = self.entries.get_mut(&key) {
                     entry.phase = Phase::Asking;
                     let (ticket, cost) = (entry.claims.ticket, entry.claims.cost);
                     asks.push(Ask { ticket, cost });
+                    jobs.push((key, cost));
                 }
             }
+            let permits = match limits.hold_places() {
+                true => self.ledger.name(),
+                false => String::new(),
+            };
             batch.push(TenantAsk {
                 tenant: turn.tenant.clone(),
                 limits: limits.clone(),
                 budget: turn.budget,
+                permits: permits.clone(),
                 asks,
             });
-            round.tenants.push((turn.tenant, limits, keys));
+            round.questions.push(Question {
+                tenant: turn.tenant,
+                limits,
+                permits,
+                jobs,
+            });
         }
         // A question without jobs only reads the store's clock.
         if batch.is_empty()
@@ -71,9 +83,15 @@ impl Scheduler {
                 tenant: tenant.clone(),
                 limits: limits.clone(),
                 budget: 0,
+                permits: String::new(),
                 asks: Vec::new(),
             });
-            round.tenants.push((tenant, limits, Vec::new()));
+            round.questions.push(Question {
+                tenant,
+                limits,
+                permits: String::new(),
+                jobs: Vec::new(),
+            });
         }
         if !batch.is_empty() {
             self.last_ask = Some(now);
@@ -106,8 +124,8 @@ impl Scheduler {
         let took = now.saturating_sub(round.asked_at);
         self.metrics.gate_answered(took, result.is_ok());
         let Ok(replies) = result else {
-            for (_, _, keys) in &round.tenants {
-                self.put_back(keys);
+            for question in &round.questions {
+                self.put_back(&question.keys());
             }
             let jitter = self.random.random();
             self.gate_pause = Some(now + self.gate_backoff.next(jitter));
@@ -115,20 +133,40 @@ impl Scheduler {
         };
         self.gate_pause = None;
         self.gate_backoff.reset();
-        for ((tenant, limits, keys), reply) in round.tenants.into_iter().zip(replies) {
+        for (question, reply) in round.questions.into_iter().zip(replies) {
             let reply = match reply {
                 Ok(reply) => reply,
                 Err(why) => {
-                    self.set_aside(now, &tenant, keys, &why);
+                    self.set_aside(now, &question.tenant, question.keys(), &why);
                     continue;
                 }
             };
+            let Question {
+                tenant,
+                limits,
+                permits,
+                jobs,
+            } = question;
             self.clock = Some((reply.now_ms, now));
             let mut starved = Vec::new();
-            for (key, answer) in keys.into_iter().zip(&reply.answers) {
+            for (number, ((key, cost), answer)) in jobs.into_iter().zip(&reply.answers).enumerate()
+            {
                 self.metrics.decided(answer);
                 match answer {
-                    Answer::Start { .. } => self.start(now, round.asked_at, &limits, key),
+                    &Answer::Start { sequence, .. } => {
+                        let receipt = Receipt {
+                            permit: format!("{permits}:{number}"),
+                            started_ms: reply.now_ms,
+                            sequence,
+                            cost,
+                        };
+                        if !self.start(now, round.asked_at, &limits, key, receipt.clone()) {
+                            self.metrics.late_admission();
+                            let end = End::Unused;
+                            let settled = Settled { receipt, end };
+                            self.ledger.add(tenant.clone(), limits.clone(), settled);
+                        }
+                    }
                     Answer::Capacity { .. } => starved.push(key),
                     Answer::Wait { .. } => self.wait(now, key, &limits, reply.now_ms, answer),
                 }
@@ -137,7 +175,7 @@ impl Scheduler {
             self.queues.set_starved(&tenant, !starved.is_empty());
         }
         for key in std::mem::take(&mut self.unclocked) {
-            self.arrange(now, key, End::Due);
+            self.arrange(now, key, Place::Due);
         }
     }
 
@@ -154,11 +192,19 @@ impl Scheduler {
     /// Back to the front, in the old order.
     pub(super) fn put_back(&mut self, keys: &[Key]) {
         for &key in keys.iter().rev() {
-            self.join(key, End::Front);
+            self.join(key, Place::Front);
         }
     }
 
-    fn start(&mut self, now: Duration, asked_at: Duration, limits: &Limits, key: Key) {
+    /// False: it is too late for this start, or its job is gone.
+    fn start(
+        &mut self,
+        now: Duration,
+        asked_at: Duration,
+        limits: &Limits,
+        key: Key,
+        receipt: Receipt,
+    ) -> bool {
         // Half of the guard: the other half is for the way to the downstream.
         let good_for = match limits.guard_ms() {
             0 => UNGUARDED,
@@ -166,12 +212,13 @@ impl Scheduler {
         };
         let deadline = asked_at + good_for;
         if now > deadline {
-            self.metrics.late_admission();
-            return self.put_back(&[key]);
+            self.put_back(&[key]);
+            return false;
         }
         let Some(entry) = self.entries.get_mut(&key) else {
-            return;
+            return false;
         };
+        entry.started = Some((limits.clone(), receipt));
         entry.phase = Phase::Running;
         self.queues.start(&entry.claims.tenant);
         let job = Job {
@@ -183,6 +230,7 @@ impl Scheduler {
             body: entry.message.body.clone(),
         };
         self.actions.push(Action::Dispatch { key, job, deadline });
+        true
     }
 
     fn wait(&mut self, now: Duration, key: Key, limits: &Limits, store_ms: u64, answer: &Answer) {
@@ -216,5 +264,11 @@ impl Scheduler {
         if !self.hold(now, key, wait) {
             self.send_round(key, wait.saturating_sub(LEAD), headers);
         }
+    }
+}
+
+impl Question {
+    fn keys(&self) -> Vec<Key> {
+        self.jobs.iter().map(|(key, _)| *key).collect()
     }
 }

@@ -9,11 +9,11 @@ use tracing::{info, warn};
 use super::{Phase, Scheduler, millis};
 use crate::broker::PublishError;
 use crate::engine::action::{Action, Key};
-use crate::engine::queues::End;
-use crate::gate::GateError;
-use crate::handler::Outcome;
+use crate::engine::queues::End as Place;
+use crate::gate::{End, GateError, Settled};
+use crate::handler::{Attempt, Outcome};
 use crate::rules::headers;
-use crate::rules::limit::Limit;
+use crate::rules::limit::{Limit, Unit};
 
 impl Scheduler {
     /// The results of an [`Action::Publish`]: what is confirmed is acked, the rest is tried again.
@@ -34,7 +34,14 @@ impl Scheduler {
     }
 
     /// The handler's verdict on a job that [`Action::Dispatch`] started, and how long it took.
-    pub fn finished(&mut self, now: Duration, key: Key, took: Duration, outcome: Outcome) {
+    pub fn finished(
+        &mut self,
+        now: Duration,
+        key: Key,
+        took: Duration,
+        attempt: impl Into<Attempt>,
+    ) {
+        let Attempt { outcome, seen } = attempt.into();
         if outcome != Outcome::Late {
             self.metrics.dispatched(&outcome);
             self.metrics.ran(took);
@@ -44,6 +51,15 @@ impl Scheduler {
             return;
         };
         self.queues.end(&entry.claims.tenant);
+        let end = match outcome {
+            Outcome::Late => End::Unused,
+            _ => End::Cost(seen.actual_cost.unwrap_or(entry.claims.cost)),
+        };
+        self.settle(key, end);
+        self.close_used_up(key, seen.used_up);
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
         // The broker delivers the jobs of a session that is gone again, and that copy is settled.
         let stale = entry.tag.session != self.session;
         let tenant = &entry.claims.tenant;
@@ -63,7 +79,7 @@ impl Scheduler {
                 self.blocking += 1;
                 let tenant = tenant.clone();
                 self.actions.push(Action::Block {
-                    key,
+                    key: Some(key),
                     tenant,
                     duration,
                     by: reason,
@@ -103,6 +119,69 @@ impl Scheduler {
         }
     }
 
+    /// What a start used is told to the gate, where that is not what it was charged or a place is held.
+    pub(super) fn settle(&mut self, key: Key, end: End) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        let Some((limits, receipt)) = entry.started.take() else {
+            return;
+        };
+        let counts_cost = limits.iter().any(|limit| limit.unit() == Unit::Cost);
+        let as_charged = match end {
+            End::Cost(used) => used == receipt.cost || !counts_cost,
+            End::Unused | End::Running => false,
+        };
+        if !as_charged || limits.hold_places() {
+            let tenant = entry.claims.tenant.clone();
+            self.ledger.add(tenant, limits, Settled { receipt, end });
+        }
+    }
+
+    /// Places that running jobs hold are kept.
+    pub(super) fn renew(&mut self, now: Duration) {
+        if now < self.ledger.renew_at() {
+            return;
+        }
+        self.ledger.renewed(now);
+        for entry in self.entries.values() {
+            if let (Phase::Running, Some((limits, receipt))) = (entry.phase, &entry.started)
+                && limits.hold_places()
+            {
+                let settled = Settled {
+                    receipt: receipt.clone(),
+                    end: End::Running,
+                };
+                let tenant = entry.claims.tenant.clone();
+                self.ledger.add(tenant, limits.clone(), settled);
+            }
+        }
+    }
+
+    /// What [`Action::Settle`] came to.
+    pub fn settled(&mut self, now: Duration, result: Result<(), GateError>) {
+        let lost = self.ledger.told(now, result.is_ok());
+        if let (1.., Err(why)) = (lost, result) {
+            warn!(starts = lost, reason = %why, "what these starts used could not be told to the gate: some quota is wasted");
+        }
+    }
+
+    /// The answer was no refusal, but said that the next one would be: nobody of this tenant starts before that is over.
+    fn close_used_up(&mut self, key: Key, used_up: Option<Duration>) {
+        let (Some(entry), Some(used_up)) = (self.entries.get(&key), used_up) else {
+            return;
+        };
+        let (tenant, duration) = (&entry.claims.tenant, used_up.min(self.settings.max_penalty));
+        info!(%tenant, duration_ms = millis(duration), "the downstream says that nothing is left for this tenant");
+        self.blocking += 1;
+        self.actions.push(Action::Block {
+            key: None,
+            tenant: tenant.clone(),
+            duration,
+            by: "the downstream's RateLimit: nothing is left".to_owned(),
+        });
+    }
+
     fn bury(&mut self, key: Key, kind: &'static str, reason: &str) {
         let Some(entry) = self.entries.get(&key) else {
             return;
@@ -115,9 +194,10 @@ impl Scheduler {
     }
 
     /// The tenant of a throttled job was closed, or could not be: then at least this job waits.
-    pub fn blocked(&mut self, now: Duration, key: Key, result: Result<(), GateError>) {
+    pub fn blocked(&mut self, now: Duration, key: Option<Key>, result: Result<(), GateError>) {
         self.blocking -= 1;
-        let Some(entry) = self.entries.get_mut(&key) else {
+        let Some((key, entry)) = key.and_then(|key| Some((key, self.entries.get_mut(&key)?)))
+        else {
             return;
         };
         let Phase::Blocking { duration } = entry.phase else {
@@ -128,7 +208,7 @@ impl Scheduler {
         if entry.tag.session != self.session {
             self.entries.remove(&key);
         } else if result.is_ok() {
-            self.join(key, End::Due);
+            self.join(key, Place::Due);
         } else {
             self.postpone(now, key, duration);
         }

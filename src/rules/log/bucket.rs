@@ -70,6 +70,13 @@ impl Bucket {
         self.stored = self.live;
     }
 
+    /// A start used so many units more (or fewer) than it was charged.
+    pub fn settle(&mut self, limit: &Limit, change: i64) {
+        let tokens = self.live.tokens - change * self.live.span.cast_signed();
+        self.live.tokens = tokens.min(most(limit));
+        self.take(limit, 0);
+    }
+
     /// When it no longer says anything.
     pub fn end(&self) -> u64 {
         self.stored.full

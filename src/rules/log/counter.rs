@@ -58,6 +58,17 @@ impl SlidingCounter {
         self.stored = self.live;
     }
 
+    /// A start at `started` used so many units more (or fewer) than it was charged.
+    pub fn settle(&mut self, started: u64, change: i64) {
+        let live = &mut self.live;
+        match live.index.checked_sub(started / live.span) {
+            Some(0) => live.current = live.current.saturating_add_signed(change),
+            Some(1) => live.previous = live.previous.saturating_add_signed(change),
+            _ => return,
+        }
+        self.stored = self.live;
+    }
+
     /// When it no longer says anything.
     pub fn end(&self) -> u64 {
         (self.stored.index + 2) * self.stored.span

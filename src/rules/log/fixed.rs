@@ -60,4 +60,13 @@ impl FixedWindows {
         *count += units;
         *end = (self.index + 1) * limit.span();
     }
+
+    /// A start at `started` used so many units more (or fewer) than it was charged. A window that is over is over.
+    pub fn settle(&mut self, limit: &Limit, started: u64, change: i64) {
+        if started / limit.span() == self.index
+            && let Some((count, _)) = self.counts.get_mut(&self.index)
+        {
+            *count = count.saturating_add_signed(change);
+        }
+    }
 }

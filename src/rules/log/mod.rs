@@ -6,6 +6,7 @@
 mod bucket;
 mod counter;
 mod fixed;
+mod held;
 mod sliding;
 
 use std::collections::BTreeMap;
@@ -13,7 +14,9 @@ use std::collections::BTreeMap;
 use self::bucket::Bucket;
 use self::counter::SlidingCounter;
 use self::fixed::FixedWindows;
+use self::held::Held;
 use self::sliding::SlidingLog;
+use crate::rules::decision::{End, Settled};
 use crate::rules::limit::{Algorithm, Limit};
 
 /// One reading of the store's clock.
@@ -46,6 +49,7 @@ pub struct Logs {
     fixed: BTreeMap<String, FixedWindows>,
     counters: BTreeMap<String, SlidingCounter>,
     buckets: BTreeMap<(Algorithm, String), Bucket>,
+    held: BTreeMap<String, Held>,
     /// The start of the newest fixed window that was seen. The line's hash keeps it: a clock that is stepped back
     /// must not open a window whose count is forgotten.
     newest: u64,
@@ -54,7 +58,8 @@ pub struct Logs {
 impl Logs {
     /// Brings the state of all of `limits` to `clock`: forgets what no longer counts, and repairs what a clock that
     /// was stepped back left in the future. True when the newest fixed window changed, which the line's hash keeps.
-    pub fn load(&mut self, limits: &[Limit], clock: Clock) -> bool {
+    /// `usual`: how long a call holds a place.
+    pub fn load(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
         let sliding = limits
             .iter()
             .filter(|limit| limit.algorithm() == Algorithm::SlidingWindow);
@@ -80,6 +85,10 @@ impl Logs {
                     let log = self.buckets.entry((algorithm, name())).or_default();
                     log.load(limit, clock.now_ms);
                 }
+                Algorithm::Strict | Algorithm::Concurrency => {
+                    let log = self.held.entry(name()).or_default();
+                    log.load(limit, clock.now_ms, usual);
+                }
             }
         }
         let newer = newest > self.newest;
@@ -97,6 +106,7 @@ impl Logs {
             Algorithm::FixedWindow => self.fixed[limit.name()].count(limit),
             Algorithm::SlidingCounter => self.counters[limit.name()].count(clock.now_ms),
             Algorithm::TokenBucket | Algorithm::LeakyBucket => self.bucket(limit).count(limit),
+            Algorithm::Strict | Algorithm::Concurrency => self.held[limit.name()].count(),
         }
     }
 
@@ -108,6 +118,9 @@ impl Logs {
             Algorithm::SlidingCounter => self.counters[limit.name()].nth(limit, base, k),
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 self.bucket(limit).nth(limit, base, k)
+            }
+            Algorithm::Strict | Algorithm::Concurrency => {
+                self.held[limit.name()].nth(limit, base, k)
             }
         }
     }
@@ -126,8 +139,9 @@ impl Logs {
         free
     }
 
-    /// Writes down the start of a job of `cost` units. Returns its number in the sliding log; 0 without one.
-    pub fn take(&mut self, limits: &[Limit], clock: Clock, cost: u64) -> u64 {
+    /// Writes down the start of a job of `cost` units, under its permit's name. Returns its number in the sliding log;
+    /// 0 without one.
+    pub fn take(&mut self, limits: &[Limit], clock: Clock, cost: u64, permit: &str) -> u64 {
         let mut sequence = 0;
         for limit in limits {
             let units = limit.unit().of(cost);
@@ -139,9 +153,60 @@ impl Logs {
                 Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                     self.bucket_mut(limit).take(limit, units);
                 }
+                Algorithm::Strict | Algorithm::Concurrency => {
+                    self.held_mut(limit).take(clock, permit, units);
+                }
             }
         }
         sequence
+    }
+
+    /// A call of `cost` has ended: what it used in fact is set against what it was charged.
+    pub fn settle(&mut self, limits: &[Limit], clock: Clock, settled: &Settled, cost: u64) {
+        let Settled { receipt, end } = settled;
+        let used = match end {
+            End::Cost(used) => Some(*used),
+            End::Unused => None,
+            End::Running => return self.renew(limits, clock, &receipt.permit, cost),
+        };
+        let mut in_log = false;
+        for limit in limits {
+            let charged = limit.unit().of(cost);
+            let used_units = used.map_or(0, |used| limit.unit().of(used.into()));
+            let change = used_units.cast_signed() - charged.cast_signed();
+            match limit.algorithm() {
+                Algorithm::SlidingWindow if in_log => {}
+                Algorithm::SlidingWindow => {
+                    in_log = true;
+                    self.sliding.settle(receipt, used);
+                }
+                Algorithm::FixedWindow => {
+                    let started = receipt.started_ms;
+                    self.fixed_mut(limit).settle(limit, started, change);
+                }
+                Algorithm::SlidingCounter => {
+                    self.counter_mut(limit).settle(receipt.started_ms, change);
+                }
+                Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                    self.bucket_mut(limit).settle(limit, change);
+                }
+                Algorithm::Strict | Algorithm::Concurrency => {
+                    let used = used.map(|used| limit.unit().of(used.into()));
+                    self.held_mut(limit)
+                        .settle(clock, &receipt.permit, charged, used);
+                }
+            }
+        }
+    }
+
+    /// A call of `cost` is still under way.
+    fn renew(&mut self, limits: &[Limit], clock: Clock, permit: &str, cost: u64) {
+        for limit in limits {
+            if limit.algorithm().holds_places() {
+                let units = limit.unit().of(cost);
+                self.held_mut(limit).renew(clock, permit, units);
+            }
+        }
     }
 
     /// The end of the newest fixed window of any of `limits`, until which the line's hash must remember it; 0
@@ -170,6 +235,7 @@ impl Logs {
             && self.newest_window_end(limits) <= now
             && self.counters.values().all(|log| log.end() <= now)
             && self.buckets.values().all(|log| log.end() <= now)
+            && self.held.values().all(|log| log.end(longest) <= now)
     }
 
     fn bucket(&self, limit: &Limit) -> &Bucket {
@@ -179,6 +245,10 @@ impl Logs {
     fn bucket_mut(&mut self, limit: &Limit) -> &mut Bucket {
         let key = (limit.algorithm(), limit.name().to_owned());
         self.buckets.entry(key).or_default()
+    }
+
+    fn held_mut(&mut self, limit: &Limit) -> &mut Held {
+        self.held.entry(limit.name().to_owned()).or_default()
     }
 
     fn fixed_mut(&mut self, limit: &Limit) -> &mut FixedWindows {

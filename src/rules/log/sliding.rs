@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::Clock;
+use crate::rules::decision::Receipt;
 use crate::rules::limit::{Limit, Unit};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -71,6 +72,28 @@ impl SlidingLog {
             sequence,
         });
         sequence
+    }
+
+    /// A start cost `used` in fact; `None`: it never called.
+    pub fn settle(&mut self, receipt: &Receipt, used: Option<u32>) {
+        let started = receipt.started_ms..=receipt.started_ms + 1;
+        let ours = |e: &Entry| {
+            e.sequence == receipt.sequence && started.contains(&e.score) && e.sequence > 0
+        };
+        let Some(at) = self.entries.iter().position(ours) else {
+            return;
+        };
+        let before = match at.checked_sub(1) {
+            Some(before) => self.entries[before].total,
+            None => self.gone,
+        };
+        let (cost, used_cost) = (self.entries[at].total - before, used.map_or(0, u64::from));
+        for entry in self.entries.range_mut(at..) {
+            entry.total = entry.total + used_cost - cost;
+        }
+        if used.is_none() {
+            self.entries.remove(at);
+        }
     }
 
     /// An entry that another writer added at `score`: one unit.

@@ -1,3 +1,7 @@
+mod seen;
+
+use std::time::UNIX_EPOCH;
+
 use proptest::prelude::*;
 
 use super::*;

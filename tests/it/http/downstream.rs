@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio_rustls::TlsAcceptor;
 
 /// What follows an answer.
 #[derive(Clone, Copy)]
@@ -20,6 +22,18 @@ pub enum Then {
     Repeat,
     /// An interim answer each millisecond, until the client closes the connection.
     Interim,
+    /// Interim answers as fast as they are taken, until the client closes the connection.
+    Flood,
+}
+
+/// How a downstream differs from one that speaks plain HTTP and answers at once.
+#[derive(Default)]
+pub struct Manner {
+    pub tls: Option<TlsAcceptor>,
+    /// Connections are accepted, and TLS goes on when this is true.
+    pub set_up: Option<watch::Receiver<bool>>,
+    /// Requests are recorded, and answered when this is true.
+    pub answers: Option<watch::Receiver<bool>>,
 }
 
 /// A request as it came.
@@ -56,8 +70,17 @@ impl Request {
 /// A listening downstream; it ends with the test's runtime.
 pub struct Downstream {
     pub addr: SocketAddr,
-    requests: Arc<Mutex<Vec<Request>>>,
-    repeated: Arc<Mutex<Option<usize>>>,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    manner: Manner,
+    requests: Mutex<Vec<Request>>,
+    repeated: Mutex<Option<usize>>,
+    /// Connections until now.
+    opened: watch::Sender<usize>,
+    /// Those of them that have ended.
+    ended: watch::Sender<usize>,
 }
 
 impl Downstream {
@@ -65,24 +88,44 @@ impl Downstream {
     pub async fn start(
         answer: impl Fn(&Request) -> (Vec<u8>, Then) + Send + Sync + 'static,
     ) -> Self {
+        Self::with(Manner::default(), answer).await
+    }
+
+    /// As [`Downstream::start`], in this manner.
+    pub async fn with(
+        manner: Manner,
+        answer: impl Fn(&Request) -> (Vec<u8>, Then) + Send + Sync + 'static,
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let shared = Arc::new(Shared {
+            manner,
+            requests: Mutex::default(),
+            repeated: Mutex::default(),
+            opened: watch::Sender::new(0),
+            ended: watch::Sender::new(0),
+        });
         let downstream = Self {
             addr: listener.local_addr().expect("it is bound"),
-            requests: Arc::default(),
-            repeated: Arc::default(),
+            shared: Arc::clone(&shared),
         };
-        let (requests, repeated) = (
-            Arc::clone(&downstream.requests),
-            Arc::clone(&downstream.repeated),
-        );
         let answer = Arc::new(answer);
         tokio::spawn(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (answer, requests) = (Arc::clone(&answer), Arc::clone(&requests));
-                let repeated = Arc::clone(&repeated);
+                shared.opened.send_modify(|count| *count += 1);
+                let (answer, shared) = (Arc::clone(&answer), Arc::clone(&shared));
                 tokio::spawn(async move {
-                    // An error: the client has closed the connection.
-                    let _ = serve(stream, &*answer, &requests, &repeated).await;
+                    let manner = &shared.manner;
+                    wait_for(manner.set_up.clone()).await;
+                    // An error: the client has closed the connection, or does not trust us.
+                    match &manner.tls {
+                        None => drop(serve(stream, &*answer, &shared).await),
+                        Some(tls) => {
+                            if let Ok(stream) = tls.accept(stream).await {
+                                drop(serve(stream, &*answer, &shared).await);
+                            }
+                        }
+                    }
+                    shared.ended.send_modify(|count| *count += 1);
                 });
             }
         });
@@ -97,34 +140,68 @@ impl Downstream {
 
     /// All requests until now.
     pub fn requests(&self) -> Vec<Request> {
-        self.requests.lock().expect("no thread panicked").clone()
+        self.shared
+            .requests
+            .lock()
+            .expect("no thread panicked")
+            .clone()
     }
 
     /// The bytes that [`Then::Repeat`] wrote, once the client has closed the connection.
     pub async fn repeated(&self) -> usize {
         loop {
-            if let Some(bytes) = *self.repeated.lock().expect("no thread panicked") {
+            if let Some(bytes) = *self.shared.repeated.lock().expect("no thread panicked") {
                 return bytes;
             }
             tokio::task::yield_now().await;
         }
     }
+
+    /// All connections until now.
+    pub fn opened(&self) -> usize {
+        *self.shared.opened.borrow()
+    }
+
+    /// Waits until so many connections were opened.
+    pub async fn opens(&self, count: usize) {
+        reach(&self.shared.opened, count).await;
+    }
+
+    /// Waits until so many connections have ended.
+    pub async fn ends(&self, count: usize) {
+        reach(&self.shared.ended, count).await;
+    }
+}
+
+async fn reach(counter: &watch::Sender<usize>, count: usize) {
+    let mut counter = counter.subscribe();
+    let reached = counter.wait_for(|now| *now >= count);
+    reached.await.expect("the downstream lives");
+}
+
+async fn wait_for(gate: Option<watch::Receiver<bool>>) {
+    if let Some(mut gate) = gate {
+        // An error: the test has ended.
+        let _ = gate.wait_for(|open| *open).await;
+    }
 }
 
 async fn serve(
-    mut stream: TcpStream,
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
     answer: &(impl Fn(&Request) -> (Vec<u8>, Then) + Sync),
-    requests: &Mutex<Vec<Request>>,
-    repeated: &Mutex<Option<usize>>,
+    shared: &Shared,
 ) -> std::io::Result<()> {
     for of_connection in 0.. {
         let request = read_request(&mut stream, of_connection).await?;
-        requests
+        shared
+            .requests
             .lock()
             .expect("no thread panicked")
             .push(request.clone());
         let (bytes, then) = answer(&request);
+        wait_for(shared.manner.answers.clone()).await;
         stream.write_all(&bytes).await?;
+        stream.flush().await?;
         match then {
             Then::Keep => {}
             Then::Close => break,
@@ -133,20 +210,29 @@ async fn serve(
                 stream.write_all(b"HTTP/1.1 100 Continue\r\n\r\n").await?;
                 tokio::time::sleep(Duration::from_millis(1)).await;
             },
+            Then::Flood => {
+                let flood = "HTTP/1.1 100 Continue\r\n\r\n".repeat(1_000);
+                loop {
+                    stream.write_all(flood.as_bytes()).await?;
+                }
+            }
             Then::Repeat => {
                 let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
                 let mut written = 0;
                 while stream.write_all(chunk.as_bytes()).await.is_ok() {
                     written += chunk.len();
                 }
-                *repeated.lock().expect("no thread panicked") = Some(written);
+                *shared.repeated.lock().expect("no thread panicked") = Some(written);
             }
         }
     }
     Ok(())
 }
 
-async fn read_request(stream: &mut TcpStream, of_connection: usize) -> std::io::Result<Request> {
+async fn read_request(
+    stream: &mut (impl AsyncRead + Unpin),
+    of_connection: usize,
+) -> std::io::Result<Request> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         head.push(stream.read_u8().await?);

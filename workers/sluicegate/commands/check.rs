@@ -11,10 +11,10 @@ use sluicegate::broker::amqp::{QueueState, inventory};
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::rules::lanes::Ladder;
-use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::policy::Source;
 use sluicegate::rules::tenant::Tenant;
 
-use super::{Failure, count, plain, print_json};
+use super::{Failure, count, limits, plain, print_json};
 
 /// For all questions to one server together.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -27,14 +27,18 @@ const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
 #[command(after_help = "Examples:
   sluicegate check
   sluicegate check --offline --config new.yaml
-  sluicegate check --tenant acme --json")]
+  sluicegate check --tenant acme
+  sluicegate check --tenant acme --plan pro --json")]
 pub struct CheckArgs {
     /// Look at the configuration only, at no server
     #[arg(long)]
     offline: bool,
-    /// Print the limit in force for this tenant
+    /// Print the limits in force for this tenant, and what gives it them
     #[arg(long)]
     tenant: Option<String>,
+    /// The plan that its jobs name (rate-limiter.plan-header)
+    #[arg(long, requires = "tenant")]
+    plan: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -73,9 +77,16 @@ pub async fn run(args: CheckArgs, config: &Config) -> Result<ExitCode, Failure> 
         Some(id) => Some(Tenant::parse(id).map_err(|error| Failure::Usage(error.to_string()))?),
         None => None,
     };
-    let limit = &config.rate_limiter.limit;
+    let policy = &config.rate_limiter.policy;
+    let (source, limits) = match &tenant {
+        Some(tenant) => limits::of(policy, tenant, args.plan.as_deref())?,
+        None => (Source::Common, policy.default_limits()),
+    };
     let mut findings = Findings::default();
     findings.add(Level::Ok, "config", "is valid");
+    for warning in config.warnings() {
+        findings.add(Level::Warn, "config", warning);
+    }
     if config.dispatch.http.is_none() {
         findings.add(
             Level::Warn,
@@ -113,15 +124,13 @@ pub async fn run(args: CheckArgs, config: &Config) -> Result<ExitCode, Failure> 
         .iter()
         .any(|finding| finding.level == Level::Error);
     if args.json {
-        let limit = json!({
+        print_json(&json!({
+            "ok": !failed,
             "tenant": tenant.as_ref().map(Tenant::as_str),
-            "name": limit.name(),
-            "algorithm": limit.algorithm().name(),
-            "max_requests": limit.max(),
-            "window_ms": limit.window_ms(),
-            "guard_ms": limit.guard_ms(),
-        });
-        print_json(&json!({"ok": !failed, "limit": limit, "checks": findings.0}))?;
+            "source": source.to_string(),
+            "limits": limits.iter().map(limits::as_json).collect::<Vec<_>>(),
+            "checks": findings.0,
+        }))?;
     } else {
         let mut out = std::io::stdout().lock();
         if tenant.is_none() {
@@ -136,7 +145,10 @@ pub async fn run(args: CheckArgs, config: &Config) -> Result<ExitCode, Failure> 
             writeln!(out, "{level:<6}{what:<9} {text}")?;
         }
         if let Some(tenant) = &tenant {
-            writeln!(out, "limit of {tenant}: {}", in_words(limit))?;
+            writeln!(out, "limits of {tenant}, from {source}:")?;
+            for limit in limits.iter() {
+                writeln!(out, "  {}: {}", limit.name(), limits::in_words(limit))?;
+            }
         }
     }
     if failed {
@@ -145,21 +157,6 @@ pub async fn run(args: CheckArgs, config: &Config) -> Result<ExitCode, Failure> 
         ));
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// `at most 5 in any 60000 ms (sliding-window-algo, guard 50 ms)`
-fn in_words(limit: &Limit) -> String {
-    let which = match limit.algorithm() {
-        Algorithm::FixedWindow => "in each aligned window of",
-        Algorithm::SlidingWindow => "in any",
-    };
-    format!(
-        "at most {} {which} {} ms ({}, guard {} ms)",
-        limit.max(),
-        limit.window_ms(),
-        limit.algorithm().name(),
-        limit.guard_ms()
-    )
 }
 
 async fn rabbitmq(config: &Config, findings: &mut Findings) {
@@ -232,9 +229,9 @@ async fn rabbitmq(config: &Config, findings: &mut Findings) {
 
 async fn redis(config: &Config, findings: &mut Findings) {
     const WHAT: &str = "redis";
-    let limit = config.rate_limiter.limit.clone();
-    let checked = match RedisGate::connect(&config.redis.url, &config.redis.prefix, limit) {
-        Ok(gate) => gate.check().await,
+    let limits = config.rate_limiter.policy.default_limits();
+    let checked = match RedisGate::connect(&config.redis.url, &config.redis.prefix) {
+        Ok(gate) => gate.check(limits).await,
         Err(error) => Err(error),
     };
     let health = match checked {

@@ -365,7 +365,7 @@ impl Dead<'_> {
                 _ => None,
             };
         }
-        let claims = job::read(message, false, place, u32::MAX).ok()?;
-        Some(claims.tenant.as_str().to_owned())
+        let tenant = job::read_tenant(message, place).ok()?;
+        Some(tenant.as_str().to_owned())
     }
 }

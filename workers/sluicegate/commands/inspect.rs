@@ -1,171 +1,292 @@
 //! `sluicegate inspect`: why does this job wait, and until when?
 
-use std::io::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::process::ExitCode;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::Args;
-use serde_json::json;
+use serde_json::{Value, json};
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Gate, Inspection};
+use sluicegate::gate::{Gate, Inspection, Usage};
 use sluicegate::rules::limit::Limit;
+use sluicegate::rules::policy::Policy;
 use sluicegate::rules::tenant::Tenant;
 
-use super::{Failure, plain, print_json};
+use super::times::{at, when};
+use super::{Failure, limits, plain, print_json};
 
-/// Show a tenant's limit: what is used, what is free, who waits, until when
+/// Show a tenant's limits: what is used, what is free, who waits, why, and until when
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate inspect acme
+  sluicegate inspect acme --plan pro
   sluicegate inspect acme --json")]
 pub struct InspectArgs {
-    /// Whose limit
+    /// Whose limits
     tenant: String,
+    /// The plan that its jobs name (rate-limiter.plan-header)
+    #[arg(long)]
+    plan: Option<String>,
     /// Print JSON
     #[arg(long)]
     json: bool,
 }
 
+/// One limit of the configuration, and its use.
+type Row<'a> = (&'a Limit, &'a Usage);
+
 /// Inspects.
 pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure> {
     let tenant = Tenant::parse(&args.tenant).map_err(|error| Failure::Usage(error.to_string()))?;
-    let limit = &config.rate_limiter.limit;
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix, limit.clone())?;
-    let found = gate.inspect(&tenant).await?;
+    let policy = &config.rate_limiter.policy;
+    let (source, limits) = limits::of(policy, &tenant, args.plan.as_deref())?;
+    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let found = gate.inspect(&tenant, limits).await?;
+    let rows: Vec<Row> = limits.iter().zip(&found.limits).collect();
     if args.json {
+        let waits = Waits::of(&rows, &found);
         print_json(&json!({
             "tenant": tenant.as_str(),
-            "limit": limit.name(),
-            "algorithm": limit.algorithm().name(),
-            "max_requests": limit.max(),
-            "window_ms": limit.window_ms(),
+            "source": source.to_string(),
             "now_ms": found.now_ms,
-            "used": found.count,
-            "free": found.free,
-            "next_in_ms": found.next_ms,
+            "limits": rows.iter().map(as_json).collect::<Vec<_>>(),
             "waiting": found.waiting,
             "line_end_in_ms": found.line_end_ms,
             "blocked_until_ms": found.blocked_until_ms,
             "blocked_by": found.blocked_by,
+            "waits_for": waits.short(),
+            "reason": waits.in_words(&found),
         }))?;
     } else {
-        std::io::stdout().write_all(in_words(&tenant, limit, &found).as_bytes())?;
+        let source = match hint(policy, args.plan.as_deref()) {
+            Some(hint) => format!("{source} ({hint})"),
+            None => source.to_string(),
+        };
+        let text = in_words(&tenant, &source, &rows, &found);
+        std::io::stdout().write_all(text.as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn in_words(tenant: &Tenant, limit: &Limit, found: &Inspection) -> String {
-    let when = |in_ms: u64| {
-        format!(
-            "in {} ({})",
-            span(in_ms),
-            at(found.now_ms.saturating_add(in_ms))
-        )
-    };
-    let next = match found.next_ms {
-        0 => "now".to_owned(),
-        ms => when(ms),
-    };
+/// What the user may have to add.
+fn hint(policy: &Policy, plan: Option<&str>) -> Option<String> {
+    let header = policy.plan_header().filter(|_| plan.is_none())?;
+    Some(format!(
+        "a job that names a plan in {header} may have others: --plan"
+    ))
+}
+
+fn as_json((limit, usage): &Row<'_>) -> Value {
+    let mut json = limits::as_json(limit);
+    json["configured_max_requests"] = json["max_requests"].take();
+    json["max_requests"] = usage.max.into();
+    json["override_until_ms"] = usage.override_until_ms.into();
+    json["used"] = usage.count.into();
+    json["free"] = usage.free.into();
+    json["next_in_ms"] = usage.next_ms.into();
+    json
+}
+
+/// What a job that comes now waits for.
+enum Waits<'a> {
+    Block,
+    Line,
+    Limit(&'a str, u64),
+    Nothing,
+}
+
+impl<'a> Waits<'a> {
+    fn of(rows: &[Row<'a>], found: &Inspection) -> Self {
+        let latest = rows.iter().max_by_key(|(_, usage)| usage.next_ms);
+        if found.blocked_until_ms > found.now_ms {
+            return Self::Block;
+        }
+        match latest {
+            Some((limit, usage)) if usage.next_ms > 0 => Self::Limit(limit.name(), usage.next_ms),
+            _ if found.waiting > 0 => Self::Line,
+            _ => Self::Nothing,
+        }
+    }
+
+    fn short(&self) -> Option<String> {
+        match self {
+            Self::Block => Some("block".to_owned()),
+            Self::Line => Some("line".to_owned()),
+            Self::Limit(name, _) => Some(format!("limit {name}")),
+            Self::Nothing => None,
+        }
+    }
+
+    fn in_words(&self, found: &Inspection) -> String {
+        let first = match self {
+            Self::Block => format!(
+                "nobody starts before the block ends, {}",
+                when(
+                    found.now_ms,
+                    found.blocked_until_ms.saturating_sub(found.now_ms)
+                )
+            ),
+            Self::Limit(name, next_ms) => {
+                format!(
+                    "the limit {name} has no room: the next unit may start {}",
+                    when(found.now_ms, *next_ms)
+                )
+            }
+            Self::Line => "there is room, and it belongs to those in the line".to_owned(),
+            Self::Nothing => return "a job of cost 1 starts now".to_owned(),
+        };
+        match found.waiting {
+            0 => first,
+            waiting => format!(
+                "{first}; a new job stands behind {waiting} in the line, which ends {}",
+                when(found.now_ms, found.line_end_ms)
+            ),
+        }
+    }
+}
+
+fn in_words(tenant: &Tenant, source: &str, rows: &[Row<'_>], found: &Inspection) -> String {
+    let mut text = format!("tenant   {tenant}\nsource   {source}\n");
+    for (limit, usage) in rows {
+        let next = match usage.next_ms {
+            0 => "now".to_owned(),
+            ms => when(found.now_ms, ms),
+        };
+        let changed = match usage.override_until_ms {
+            0 => String::new(),
+            until => format!(
+                "\n         an operator set {} instead of {}, until {}",
+                usage.max,
+                limit.max(),
+                at(until)
+            ),
+        };
+        // Writing to a text can't fail.
+        let _ = write!(
+            text,
+            "limit    {}: {}{changed}
+  used   {} of {}, {} free
+  next   {next}\n",
+            limit.name(),
+            limits::in_words(limit),
+            usage.count,
+            usage.max,
+            usage.free,
+        );
+    }
     let line = match found.waiting {
         0 => "nobody waits".to_owned(),
         waiting => format!(
             "{waiting} waiting, the last may start {}",
-            when(found.line_end_ms)
+            when(found.now_ms, found.line_end_ms)
         ),
     };
     let blocked = match found.blocked_until_ms.checked_sub(found.now_ms) {
         None | Some(0) => "no".to_owned(),
-        Some(ms) => format!("ends {}, by {}", when(ms), plain(&found.blocked_by, 200)),
+        Some(ms) => format!(
+            "ends {}, by {}",
+            when(found.now_ms, ms),
+            plain(&found.blocked_by, 200)
+        ),
     };
-    format!(
-        "tenant   {tenant}
-limit    {} per {} ms, {}
-used     {} of {}, {} free
-next     {next}
-line     {line}
-blocked  {blocked}
-",
-        limit.max(),
-        limit.window_ms(),
-        limit.algorithm().name(),
-        found.count,
-        limit.max(),
-        found.free,
-    )
-}
-
-/// `350ms`, `12.3s`, `2m 5s`, `3h 20m`, `4d 1h`.
-fn span(ms: u64) -> String {
-    let s = ms / 1_000;
-    match s {
-        0 => format!("{ms}ms"),
-        1..60 => format!("{s}.{}s", ms % 1_000 / 100),
-        60..3_600 => format!("{}m {}s", s / 60, s % 60),
-        3_600..86_400 => format!("{}h {}m", s / 3_600, s % 3_600 / 60),
-        _ => format!("{}d {}h", s / 86_400, s % 86_400 / 3_600),
-    }
-}
-
-/// A time in the form of HTTP dates, which is UTC.
-fn at(epoch_ms: u64) -> String {
-    // The formatter ends with the year 9999.
-    const LAST: u64 = 253_402_300_799_000;
-    let time: SystemTime = UNIX_EPOCH + Duration::from_millis(epoch_ms.min(LAST));
-    httpdate::fmt_http_date(time)
+    let why = Waits::of(rows, found).in_words(found);
+    let _ = write!(
+        text,
+        "line     {line}\nblocked  {blocked}\nwhy      {why}\n"
+    );
+    text
 }
 
 #[cfg(test)]
 mod tests {
-    use sluicegate::config::Config;
-
     use super::*;
+
+    const NOW: u64 = 1_700_000_000_000;
+
+    fn usage(count: u64, free: u64, next_ms: u64) -> Usage {
+        Usage {
+            max: 5,
+            override_until_ms: 0,
+            count,
+            free,
+            next_ms,
+        }
+    }
+
+    fn shown(usage: Usage, change: impl FnOnce(&mut Inspection)) -> String {
+        let mut found = Inspection {
+            now_ms: NOW,
+            limits: vec![usage],
+            waiting: 0,
+            line_end_ms: 0,
+            blocked_until_ms: 0,
+            blocked_by: String::new(),
+        };
+        change(&mut found);
+        let tenant = Tenant::parse("acme").expect("a tenant");
+        let policy = Config::default().rate_limiter.policy;
+        let rows: Vec<Row> = policy.default_limits().iter().zip(&found.limits).collect();
+        in_words(&tenant, "rate-limiter", &rows, &found)
+    }
 
     #[test]
     fn times_are_relative_and_absolute() {
-        let found = Inspection {
-            now_ms: 1_700_000_000_000,
-            count: 5,
-            free: 0,
-            next_ms: 350,
-            waiting: 12,
-            line_end_ms: 125_000,
-            blocked_until_ms: 1_700_000_012_300,
-            blocked_by: "429 from\nthe downstream".to_owned(),
-        };
-        let tenant = Tenant::parse("acme").expect("a tenant");
-        let limit = Config::default().rate_limiter.limit;
+        let text = shown(usage(5, 0, 350), |found| {
+            found.waiting = 12;
+            found.line_end_ms = 125_000;
+            found.blocked_until_ms = NOW + 12_300;
+            found.blocked_by = "429 from\nthe downstream".to_owned();
+        });
         assert_eq!(
-            in_words(&tenant, &limit, &found),
+            text,
             "tenant   acme
-limit    5 per 60000 ms, sliding-window-algo
-used     5 of 5, 0 free
-next     in 350ms (Tue, 14 Nov 2023 22:13:20 GMT)
+source   rate-limiter
+limit    default: at most 5 units of cost in any 1m: sliding-window-algo, guard 50ms; worst case in any window: 5
+  used   5 of 5, 0 free
+  next   in 350ms (Tue, 14 Nov 2023 22:13:20 GMT)
 line     12 waiting, the last may start in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)
 blocked  ends in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT), by 429 from\\nthe downstream
+why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT); a new job stands behind 12 in the line, which ends in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)
 "
         );
     }
 
     #[test]
     fn nothing_is_said_of_what_is_over() {
-        let found = Inspection {
-            now_ms: 1_700_000_000_000,
-            count: 0,
-            free: 5,
-            next_ms: 0,
-            waiting: 0,
-            line_end_ms: 0,
-            blocked_until_ms: 1_600_000_000_000,
-            blocked_by: "429".to_owned(),
-        };
-        let tenant = Tenant::parse("acme").expect("a tenant");
-        let text = in_words(&tenant, &Config::default().rate_limiter.limit, &found);
-        for line in ["next     now", "line     nobody waits", "blocked  no"] {
+        let text = shown(usage(0, 5, 0), |found| {
+            found.blocked_until_ms = 1_600_000_000_000;
+            found.blocked_by = "429".to_owned();
+        });
+        for line in [
+            "  next   now",
+            "line     nobody waits",
+            "blocked  no",
+            "why      a job of cost 1 starts now",
+        ] {
             assert!(text.contains(line), "{text}");
         }
-        assert_eq!(at(u64::MAX), "Fri, 31 Dec 9999 23:59:59 GMT");
-        assert_eq!(span(90_000_000), "1d 1h");
-        assert_eq!(span(3_700_000), "1h 1m");
+    }
+
+    #[test]
+    fn it_says_why_a_job_waits_and_what_an_operator_set() {
+        let operators = Usage {
+            max: 1,
+            override_until_ms: NOW + 1_000,
+            ..usage(1, 0, 350)
+        };
+        let text = shown(operators, |_| {});
+        for line in [
+            "an operator set 1 instead of 5, until Tue, 14 Nov 2023 22:13:21 GMT\n",
+            "  used   1 of 1, 0 free\n",
+            "why      the limit default has no room: the next unit may start in 350ms",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        let text = shown(usage(3, 2, 0), |found| found.waiting = 1);
+        assert!(
+            text.contains("why      there is room, and it belongs"),
+            "{text}"
+        );
     }
 }

@@ -7,14 +7,14 @@ use lapin::BasicProperties;
 use serde::Deserialize;
 use serde_json::Value;
 use sluicegate::broker::{Message, Outgoing};
-use sluicegate::config::{Config, TenantField};
-use sluicegate::rules::headers::{COST, HeaderValue};
+use sluicegate::config::{Config, CostField, TenantField};
+use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job;
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
-/// A job as a line of JSON: `{"tenant":"a","id":"1","body":…,"cost":1}`.
+/// A job as a line of JSON: `{"tenant":"a","id":"1","body":…,"cost":1,"plan":"pro"}`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobLine {
@@ -27,6 +27,8 @@ pub struct JobLine {
     pub body: Value,
     /// Units of the limit.
     pub cost: Option<u64>,
+    /// Its tenant's plan.
+    pub plan: Option<String>,
 }
 
 /// The body that `BODY` of the command line stands for: text, which may be JSON.
@@ -105,10 +107,25 @@ impl<'a> JobMaker<'a> {
             }
             (_, None) => {}
         }
-        if let Some(cost) = line.cost {
-            // What is too large for the header is too large for every limit.
-            let cost = i64::try_from(cost).unwrap_or(i64::MAX);
-            headers.push((COST, HeaderValue::Int(cost)));
+        match (&self.config.job.cost, line.cost) {
+            (CostField::Header(name), Some(cost)) => {
+                // What is too large for the header is too large for every limit.
+                let cost = i64::try_from(cost).unwrap_or(i64::MAX);
+                headers.push((name, HeaderValue::Int(cost)));
+            }
+            (place, Some(_)) => {
+                return Err(format!(
+                    "names a cost, but job.cost is {place}: put it there"
+                ));
+            }
+            (_, None) => {}
+        }
+        match (self.config.rate_limiter.policy.plan_header(), line.plan) {
+            (Some(name), Some(plan)) => headers.push((name, HeaderValue::Text(plan))),
+            (None, Some(_)) => {
+                return Err("names a plan, but rate-limiter.plan-header is not set".to_owned());
+            }
+            (_, None) => {}
         }
         let message = Message {
             routing_key: self.queue.to_string(),
@@ -119,9 +136,8 @@ impl<'a> JobMaker<'a> {
             body,
         }
         .with_headers(&headers, &[]);
-        let limit = &self.config.rate_limiter.limit;
-        job::read(&message, false, &self.config.job.tenant, limit.max())
-            .map_err(|error| error.to_string())?;
+        let policy = &self.config.rate_limiter.policy;
+        job::read(&message, false, &self.config.job, policy).map_err(|error| error.to_string())?;
         Ok(Outgoing {
             queue: Arc::clone(&self.queue),
             message,
@@ -189,6 +205,48 @@ mod tests {
             let error = make("", line).expect_err(line);
             assert!(error.contains(why), "{line}: {error}");
         }
+    }
+
+    #[test]
+    fn the_cost_is_checked_against_the_limits_of_the_jobs_tenant() {
+        let yaml = "
+rate-limiter:
+  max-requests: 5
+  plans: {pro: {max-requests: 50}}
+  tenants: {acme: {max-requests: 10}, 'pro-*': {plan: pro}}
+  plan-header: x-plan
+";
+        for (line, why) in [
+            (r#"{"tenant":"other","cost":6}"#, "limit of 5:"),
+            (r#"{"tenant":"acme","cost":10}"#, ""),
+            (r#"{"tenant":"acme","cost":11}"#, "limit of 10:"),
+            (
+                r#"{"tenant":"acme","cost":11,"plan":"pro"}"#,
+                "limit of 10:",
+            ),
+            (r#"{"tenant":"pro-1","cost":51}"#, "limit of 50:"),
+            (r#"{"tenant":"other","cost":50,"plan":"pro"}"#, ""),
+            (r#"{"tenant":"other","plan":"por"}"#, "no such plan"),
+        ] {
+            match make(yaml, line) {
+                Ok(_) => assert_eq!(why, "", "{line}"),
+                Err(error) => assert!(!why.is_empty() && error.contains(why), "{line}: {error}"),
+            }
+        }
+        let error = make("", r#"{"tenant":"a","plan":"pro"}"#).expect_err("no header for it");
+        assert!(error.contains("rate-limiter.plan-header"), "{error}");
+    }
+
+    #[test]
+    fn the_cost_goes_where_the_worker_looks_for_it() {
+        let header = "job: {cost: 'header:x-tokens'}";
+        let made = make(header, r#"{"tenant":"a","cost":3}"#).expect("valid");
+        assert_eq!(made.message.header("x-tokens"), Field::Int(3));
+        let json = "job: {cost: 'json:/n'}";
+        let error = make(json, r#"{"tenant":"a","cost":3,"body":{"n":3}}"#).expect_err("both");
+        assert_eq!(error, "names a cost, but job.cost is json:/n: put it there");
+        assert!(make(json, r#"{"tenant":"a","body":{"n":3}}"#).is_ok());
+        assert!(make(json, r#"{"tenant":"a","body":{"n":6}}"#).is_err());
     }
 
     #[test]

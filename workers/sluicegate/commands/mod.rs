@@ -5,9 +5,12 @@ pub mod dead;
 pub mod inspect;
 pub mod jobs;
 pub mod letters;
+pub mod limits;
 pub mod lines;
 pub mod publish;
 pub mod run;
+pub mod tenant;
+pub mod times;
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;

@@ -28,7 +28,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Put jobs into the work queue and wait until RabbitMQ has confirmed each
 ///
 /// One job from the arguments, or one from each line of a file or of standard input:
-/// {"tenant":"a","id":"1","body":…,"cost":1}, where only the tenant is needed. A body that is a string is
+/// {"tenant":"a","id":"1","body":…,"cost":1,"plan":"pro"}, where only the tenant is needed. A body that is a string is
 /// sent as it is, anything else as JSON. Lines that make no job are reported with their number; the others
 /// are published, and the exit status is 1. The queues are created as `run` does, if there are none.
 #[derive(Debug, Args)]
@@ -47,11 +47,14 @@ pub struct PublishArgs {
     /// Units of the limit that the job uses [default: 1]
     #[arg(long, value_name = "UNITS")]
     cost: Option<u64>,
+    /// The plan of the job's tenant, in the header that rate-limiter.plan-header names
+    #[arg(long)]
+    plan: Option<String>,
     /// The job's body [default: empty]
     #[arg(value_name = "BODY")]
     body: Option<String>,
     /// A file with a job in JSON on each line
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["tenant", "id", "cost", "body"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tenant", "id", "cost", "plan", "body"])]
     file: Option<PathBuf>,
     /// Print what was confirmed as JSON
     #[arg(long)]
@@ -75,12 +78,13 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
     let queue = config.amqp.queue.as_str().into();
     let maker = JobMaker::new(config, &queue).map_err(Failure::Usage)?;
     let single = args.tenant.is_some() || args.id.is_some() || args.body.is_some();
-    if single || args.cost.is_some() {
+    if single || args.cost.is_some() || args.plan.is_some() {
         let (body, kind) = body_of(args.body.as_deref().unwrap_or_default());
         let line = JobLine {
             tenant: args.tenant,
             id: args.id,
             cost: args.cost,
+            plan: args.plan,
             ..JobLine::default()
         };
         let job = (maker.make(line, body, kind))

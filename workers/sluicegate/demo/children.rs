@@ -15,13 +15,12 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::DemoError;
+use super::fetch;
 use super::plan::Plan;
 use super::queues::MAX_DELAY;
 
 /// From the start of a worker until `/readyz` says yes: it declares a hundred queues in that time.
 const READY: Duration = Duration::from_secs(60);
-/// One request to a worker's admin port.
-const REQUEST: Duration = Duration::from_secs(5);
 /// From SIGTERM to the end.
 const STOP: Duration = Duration::from_secs(20);
 /// Lines of a failed worker's log that are shown.
@@ -106,7 +105,6 @@ pub struct Worker {
     child: Child,
     log: PathBuf,
     admin: SocketAddr,
-    http: reqwest::Client,
 }
 
 impl Worker {
@@ -118,7 +116,6 @@ impl Worker {
         folder: &Folder,
         number: usize,
         settings: &Settings<'_>,
-        http: &reqwest::Client,
     ) -> Result<Self, DemoError> {
         let name = format!("worker-{number}");
         let failed = |error: std::io::Error| DemoError(format!("{name} can't be started: {error}"));
@@ -151,7 +148,6 @@ impl Worker {
             child,
             log,
             admin,
-            http: http.clone(),
         })
     }
 
@@ -163,7 +159,7 @@ impl Worker {
         let until = Instant::now() + READY;
         loop {
             self.alive()?;
-            if self.get("/readyz").await.is_ok() {
+            if fetch::get(self.admin, "/readyz").await.is_ok() {
                 return Ok(());
             }
             if Instant::now() > until {
@@ -190,24 +186,11 @@ impl Worker {
     /// # Errors
     /// Its metrics cannot be read.
     pub async fn deliveries(&self) -> Result<u64, DemoError> {
-        let text = self
-            .get("/metrics")
+        let text = fetch::get(self.admin, "/metrics")
             .await
             .map_err(|error| self.failure(&error))?;
         sum(&text, "sluicegate_deliveries_total")
             .ok_or_else(|| self.failure("has no metric sluicegate_deliveries_total"))
-    }
-
-    /// The body of `path` on its admin port, when the status is 200.
-    async fn get(&self, path: &str) -> Result<String, String> {
-        let url = format!("http://{}{path}", self.admin);
-        let request = self.http.get(url).timeout(REQUEST);
-        let answer = request
-            .send()
-            .await
-            .and_then(reqwest::Response::error_for_status);
-        let text = async { answer?.text().await };
-        text.await.map_err(|error| format!("{path}: {error}"))
     }
 
     /// SIGTERM, then SIGKILL when it does not end in time.

@@ -89,10 +89,11 @@ impl Ledger {
             None
         };
         let (now, free_at) = match limit.algorithm() {
-            Algorithm::SlidingWindow => (mono_ns, oldest.map(|oldest| oldest + window)),
             Algorithm::FixedWindow => {
                 (wall_ns, oldest.map(|oldest| (oldest / window + 1) * window))
             }
+            // The only other one that `--algo` takes is the sliding window.
+            _ => (mono_ns, oldest.map(|oldest| oldest + window)),
         };
         recent.push_back(now);
         let wait = free_at.map_or(0, |free_at| free_at.saturating_sub(now));

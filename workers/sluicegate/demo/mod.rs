@@ -4,6 +4,7 @@
 mod check;
 mod children;
 mod downstream;
+mod fetch;
 mod plan;
 mod queues;
 mod report;
@@ -132,7 +133,6 @@ async fn observe(
         plan.limit.algorithm().name(),
         plan.workers,
     ));
-    let http = http_client()?;
     let folder = Folder::new(name)?;
     let url = downstream.url();
     let prefix = name.replace('-', ":");
@@ -145,7 +145,7 @@ async fn observe(
     };
     let mut workers = Vec::with_capacity(plan.workers);
     for number in 1..=plan.workers {
-        workers.push(Worker::start(&folder, number, &settings, &http)?);
+        workers.push(Worker::start(&folder, number, &settings)?);
     }
     for worker in &mut workers {
         worker.ready().await?;
@@ -170,14 +170,6 @@ async fn observe(
         left: 0,
         deliveries,
     })
-}
-
-/// A client for the workers' admin ports.
-fn http_client() -> Result<reqwest::Client, DemoError> {
-    // One provider for the whole process; a second installation changes nothing and is no error here.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder().no_proxy().build();
-    client.map_err(|error| DemoError(format!("no HTTP client: {error}")))
 }
 
 /// Publishes, shows, and returns the confirmed jobs when all have ended or the deadline has passed.

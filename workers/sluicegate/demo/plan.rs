@@ -129,10 +129,7 @@ impl Plan {
 
     /// How long a call uses its place: a sliding window with its guard, or an aligned window.
     pub fn period_ms(&self) -> u64 {
-        match self.limit.algorithm() {
-            Algorithm::SlidingWindow => self.limit.window_ms() + self.limit.guard_ms(),
-            Algorithm::FixedWindow => self.limit.window_ms(),
-        }
+        self.limit.span()
     }
 
     /// The least time that one tenant's jobs take.

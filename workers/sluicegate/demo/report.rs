@@ -319,14 +319,6 @@ fn tenant_figures(
     };
     let (times, violations, fullest_window, used, ideal): (_, _, _, Used, _) =
         match plan.limit.algorithm() {
-            Algorithm::SlidingWindow => {
-                let times = sorted(|call| call.mono_ns);
-                let violations = check::sliding_violations(&times, limit, window);
-                let fullest = check::fullest_sliding(&times, window);
-                let used = check::used_sliding(&times, limit, window + guard);
-                let ideal = check::ideal_sliding(plan.jobs, limit, window + guard);
-                (times, violations, fullest, used, ideal)
-            }
             Algorithm::FixedWindow => {
                 let times = sorted(|call| call.wall_ns);
                 let violations = check::aligned_violations(&times, limit, window);
@@ -334,6 +326,15 @@ fn tenant_figures(
                 let used = check::used_aligned(&times, limit, window);
                 let start = times.first().copied().unwrap_or(0);
                 let ideal = check::ideal_aligned(plan.jobs, limit, window, guard, start);
+                (times, violations, fullest, used, ideal)
+            }
+            // The only other one that `--algo` takes is the sliding window.
+            _ => {
+                let times = sorted(|call| call.mono_ns);
+                let violations = check::sliding_violations(&times, limit, window);
+                let fullest = check::fullest_sliding(&times, window);
+                let used = check::used_sliding(&times, limit, window + guard);
+                let ideal = check::ideal_sliding(plan.jobs, limit, window + guard);
                 (times, violations, fullest, used, ideal)
             }
         };

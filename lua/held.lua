@@ -1,0 +1,106 @@
+-- strict-window and max-concurrent: a ZSET with one place for each start that holds one. The specification is
+-- src/rules/log/held.rs.
+--
+-- Score: when the call ended (ms, rounded up), or, while it is under way, when its place is given up unless it is renewed.
+-- Member: "PERMIT:UNITS".
+
+-- This is the constant of the same name in src/rules/decision.rs.
+local LEASE_MS = 60000
+
+local function held_member(limit, permit, cost)
+  return string.format('%s:%.0f', permit, limit.calls and 1 or cost)
+end
+
+-- The places that count, the first to end first: units and ends.
+local function held_read(limit)
+  if limit.places then
+    return
+  end
+  limit.places, limit.ends_at = {}, {}
+  local found = redis.call('ZRANGEBYSCORE', KEYS[limit.key], '(' .. int(limit.now - limit.span), '+inf', 'WITHSCORES')
+  for i = 1, #found, 2 do
+    limit.places[#limit.places + 1] = tonumber(string.match(found[i], ':(%d+)$'))
+    limit.ends_at[#limit.ends_at + 1] = tonumber(found[i + 1])
+  end
+end
+
+-- When the `unit`-th unit (from 1) leaves; a call that is under way is taken to need as long as others did.
+local function held_leaves(limit, unit)
+  held_read(limit)
+  local units = 0
+  for i, of_place in ipairs(limit.places) do
+    units = units + of_place
+    if units >= unit then
+      if limit.ends_at[i] <= limit.now then
+        return limit.ends_at[i] + limit.span
+      end
+      break
+    end
+  end
+  return limit.now + limit.usual + limit.span
+end
+
+ALGORITHMS['max-concurrent'] = {
+  holds = true,
+
+  load = function(limit, limits, line)
+    local key = KEYS[limit.key]
+    if limits.writing then
+      redis.call('ZREMRANGEBYSCORE', key, '-inf', int(limits.now - limit.span))
+    end
+    limit.usual, limit.taken, limit.held = math.max(line.usual, 1), {}, 0
+    if limit.calls then
+      limit.held = redis.call('ZCOUNT', key, '(' .. int(limits.now - limit.span), '+inf')
+    else
+      held_read(limit)
+      for _, units in ipairs(limit.places) do
+        limit.held = limit.held + units
+      end
+    end
+    return true
+  end,
+
+  count = function(limit)
+    return limit.held
+  end,
+
+  nth = function(limit, base, k)
+    if limit.held + k <= limit.max then
+      return base
+    end
+    -- So many units must leave before.
+    local leaving = limit.held + k - limit.max
+    local laps = math.ceil(math.max(leaving - limit.held, 0) / limit.max)
+    return math.max(base, held_leaves(limit, math.min(leaving, limit.held))) + laps * (limit.span + limit.usual)
+  end,
+
+  take = function(limit, limits, units, cost)
+    limit.held = limit.held + units
+    limit.taken[#limit.taken + 1] = int(limits.stamp + LEASE_MS)
+    limit.taken[#limit.taken + 1] = held_member(limit, limits.permit, cost)
+  end,
+
+  save = function(limit, limits)
+    local most = 4000
+    for i = 1, #limit.taken, most do
+      redis.call('ZADD', KEYS[limit.key], unpack(limit.taken, i, math.min(i + most - 1, #limit.taken)))
+    end
+    if #limit.taken > 0 then
+      redis.call('PEXPIREAT', KEYS[limit.key], int(limits.stamp + LEASE_MS + limit.span))
+    end
+  end,
+
+  settle = function(limit, limits, job)
+    local key = KEYS[limit.key]
+    if redis.call('ZREM', key, held_member(limit, job.permit, job.cost)) == 1 and job.used then
+      redis.call('ZADD', key, int(limits.stamp), held_member(limit, job.permit, job.used))
+    end
+  end,
+
+  renew = function(limit, limits, job)
+    local key, ends = KEYS[limit.key], limits.stamp + LEASE_MS
+    redis.call('ZADD', key, 'XX', int(ends), held_member(limit, job.permit, job.cost))
+    redis.call('PEXPIREAT', key, int(ends + limit.span))
+  end,
+}
+ALGORITHMS['strict-window'] = ALGORITHMS['max-concurrent']

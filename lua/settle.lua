@@ -1,0 +1,71 @@
+-- settle: calls have ended, or are still under way: what they used in fact is set against what they were charged, and
+-- places that they hold are given back or kept.
+-- The specification is State::settle and State::renew in src/rules/model.rs. Needs clock.lua, line.lua, limits.lua and the
+-- algorithms before it.
+--
+-- KEYS[1]  the line (HASH); then the limits' keys, as acquire.lua has them
+-- KEYS[#KEYS]  a mark (STRING) of this very call: one that is repeated because its answer was lost does nothing
+--
+-- ARGV     the clock and the limits, as limits.lua says; then for job n (from 0)
+-- [+1 + 5n]  its permit's name
+-- [+2 + 5n]  the clock at its start, in milliseconds
+-- [+3 + 5n]  its number in the sliding log; 0 without one
+-- [+4 + 5n]  the cost it was charged
+-- [+5 + 5n]  the cost it had in fact; 'none': it was never called; 'renew': it is still under way
+--
+-- Reply: integers.
+-- [1]  1: done, now or before; 0: the clock is in a fixed window that is not among KEYS, nothing was changed
+-- [2]  the clock in milliseconds since the epoch, rounded down
+
+-- A mark lives longer than a worker repeats a call.
+local MARK_MS = 60000
+
+local now, stamp = read_clock(ARGV[1])
+local jobs_at = FIXED_ARGUMENTS + tonumber(ARGV[2]) * LIMIT_ARGUMENTS
+local line = line_load(KEYS[1], now)
+local limits = limits_load(line, now, stamp, 1, true)
+if not limits then
+  return { 0, now }
+end
+if not redis.call('SET', KEYS[#KEYS], '1', 'NX', 'PX', int(MARK_MS)) then
+  return { 1, now }
+end
+
+local holds = false
+for i = jobs_at + 1, #ARGV, 5 do
+  local job = {
+    permit = ARGV[i], started = tonumber(ARGV[i + 1]), sequence = tonumber(ARGV[i + 2]),
+    cost = math.min(math.max(tonumber(ARGV[i + 3]), 1), limits.most), used = tonumber(ARGV[i + 4]),
+  }
+  local renew = ARGV[i + 4] == 'renew'
+  for _, limit in ipairs(limits) do
+    holds = holds or limit.algorithm.holds
+    if renew then
+      if limit.algorithm.holds then
+        limit.algorithm.renew(limit, limits, job)
+      end
+    else
+      local used = job.used and (limit.calls and 1 or job.used) or 0
+      limit.algorithm.settle(limit, limits, job, used - (limit.calls and 1 or job.cost))
+    end
+  end
+  if holds and job.used then
+    local took = math.max(now - job.started, 0)
+    if line.usual == 0 then
+      line.usual = math.max(took, 1)
+    else
+      line.usual = math.max(math.floor((line.usual * 7 + took) / 8), 1)
+    end
+    line.changed = true
+  end
+end
+
+for _, limit in ipairs(limits) do
+  limit.algorithm.save(limit, limits)
+end
+if line.changed then
+  local left = redis.call('PTTL', KEYS[1])
+  local newest = limits.fixed and line.window + limits.fixed or 0
+  line_save(line, math.max(now, newest, now + left - KEEP_MS))
+end
+return { 1, now }

@@ -1,0 +1,434 @@
+//! `rate-limiter`: the common limits, those of plans, and what single tenants have instead.
+
+use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::time::Duration;
+
+use super::error::{Origin, Problem, shown};
+use super::keys::{self, LIMITS, PLANS, TENANTS, closest};
+use super::value::{self, Wrong, show, what};
+use super::yaml::{Field, Raw};
+use crate::rules::limit::{
+    Algorithm, DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, MAX_REQUESTS, MAX_WINDOW,
+    MIN_WINDOW, Unit,
+};
+use crate::rules::policy::{Own, Pattern, Policy};
+use crate::rules::tenant::MAX_TENANT_BYTES;
+
+/// The keys of one limit, flat below `rate-limiter`, or in a plan, a tenant's entry or an item of a list.
+pub(super) const FLAT: [&str; 7] = [
+    "use-algo",
+    "window-size",
+    "max-requests",
+    "burst",
+    "unit",
+    "guard",
+    "scope",
+];
+
+/// A value, who set it, and what an error calls it.
+#[derive(Debug, Clone)]
+struct Given<T> {
+    value: T,
+    at: Origin,
+    key: String,
+}
+
+/// What one place of the configuration says of its limits.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    algorithm: Option<Given<Algorithm>>,
+    window: Option<Given<Duration>>,
+    max: Option<Given<u64>>,
+    burst: Option<Given<u64>>,
+    unit: Option<Given<Unit>>,
+    guard: Option<Given<Duration>>,
+    /// Something in it is wrong, and has been reported.
+    broken: bool,
+}
+
+impl Part {
+    /// Takes `raw` as the value of the flat key `name`, which an error calls `key`.
+    pub(super) fn set(
+        &mut self,
+        name: &str,
+        raw: &Raw,
+        at: &Origin,
+        key: &str,
+    ) -> Result<(), Wrong> {
+        fn given<T>(value: T, at: &Origin, key: &str) -> Option<Given<T>> {
+            Some(Given {
+                value,
+                at: at.clone(),
+                key: key.to_owned(),
+            })
+        }
+        let units = |raw| value::integer(raw, 1, MAX_REQUESTS.into());
+        let result = (|| {
+            match name {
+                "use-algo" => self.algorithm = given(value::algorithm(raw)?, at, key),
+                "window-size" => {
+                    let window = value::duration(raw, MIN_WINDOW, MAX_WINDOW)?;
+                    self.window = given(window, at, key);
+                }
+                "max-requests" => self.max = given(units(raw)?, at, key),
+                "burst" => self.burst = given(units(raw)?, at, key),
+                "unit" => self.unit = given(value::unit(raw)?, at, key),
+                "guard" => self.guard = given(value::guard(raw)?, at, key),
+                // One of [`FLAT`], so this is `scope`, and there is only one yet.
+                _ => value::scope(raw)?,
+            }
+            Ok(())
+        })();
+        self.broken |= result.is_err();
+        result
+    }
+}
+
+/// A mapping of the configuration: its keys, where it stands, and what an error calls it.
+struct Mapping<'a> {
+    fields: &'a [Field],
+    at: Origin,
+    path: String,
+}
+
+impl Mapping<'_> {
+    fn field(&self, name: &str) -> Option<&Field> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+}
+
+/// Reads everything below `rate-limiter` that is no single value.
+pub(super) struct Reader<'a> {
+    /// What is wrong.
+    pub problems: &'a mut Vec<Problem>,
+    /// The flat keys, or their defaults.
+    pub flat: &'a Part,
+}
+
+/// A value of the file or the environment, and who set it.
+pub(super) type Tree = Option<(Raw, Origin)>;
+
+impl Reader<'_> {
+    /// Everything together; `None` after a problem.
+    pub(super) fn policy(
+        &mut self,
+        limits: &Tree,
+        plans: &Tree,
+        tenants: &Tree,
+        plan_header: Option<String>,
+    ) -> Option<Policy> {
+        let common = match limits {
+            Some((raw, at)) => self.list(raw, at, LIMITS, &[self.flat]),
+            None => self
+                .limit(DEFAULT_LIMIT, &[self.flat], Unit::Cost)
+                .map(Limits::from),
+        };
+        let plans = self.plans(plans);
+        let tenants = self.tenants(tenants, &plans);
+        let plans = plans.into_iter().map(|(name, set)| Some((name, set?)));
+        let mut policy = Policy::common(common?)
+            .with_plans(plans.collect::<Option<_>>()?)
+            .with_tenants(tenants?);
+        if let Some(header) = plan_header {
+            policy = policy.with_plan_header(header);
+        }
+        Some(policy)
+    }
+
+    fn plans(&mut self, tree: &Tree) -> BTreeMap<String, Option<Limits>> {
+        let mut plans = BTreeMap::new();
+        for plan in self.mappings(tree, PLANS, "{free: {max-requests: 5}}") {
+            let name = plan.path.strip_prefix(PLANS).unwrap_or_default();
+            let name = name.trim_start_matches('.').to_owned();
+            if name.is_empty() || name.len() > 64 {
+                let words = format!("has {} bytes; a plan's name has 1 to 64", name.len());
+                self.wrong::<()>(&plan.at, &plan.path, words);
+            }
+            let set = self.set(&plan, &[]);
+            plans.insert(name, set);
+        }
+        plans
+    }
+
+    fn tenants(
+        &mut self,
+        tree: &Tree,
+        plans: &BTreeMap<String, Option<Limits>>,
+    ) -> Option<Vec<(Pattern, Own)>> {
+        let mut tenants = Some(Vec::new());
+        for entry in self.mappings(tree, TENANTS, "{acme: {max-requests: 50}}") {
+            let text = entry.path.strip_prefix(TENANTS).unwrap_or_default();
+            let pattern = self.pattern(&entry, text.strip_prefix('.').unwrap_or(text));
+            let own = if entry.field("plan").is_some() {
+                self.plan_of(&entry, plans).map(Own::Plan)
+            } else {
+                self.set(&entry, &["plan"]).map(Own::Limits)
+            };
+            match (&mut tenants, pattern, own) {
+                (Some(list), Some(pattern), Some(own)) => list.push((pattern, own)),
+                _ => tenants = None,
+            }
+        }
+        tenants
+    }
+
+    fn pattern(&mut self, entry: &Mapping<'_>, text: &str) -> Option<Pattern> {
+        let wrong = if text.is_empty() || text.len() > MAX_TENANT_BYTES {
+            format!("a tenant's id has 1 to {MAX_TENANT_BYTES} bytes")
+        } else if text.contains(char::is_control) {
+            "a tenant's id has no control character".to_owned()
+        } else if text.strip_suffix('*').unwrap_or(text).contains('*') {
+            "a * stands at the end only, for all ids that begin with what is before it".to_owned()
+        } else {
+            return Some(Pattern::parse(text));
+        };
+        self.wrong(
+            &entry.at,
+            &entry.path,
+            format!("is no tenant's id: {wrong}"),
+        )
+    }
+
+    /// The plan that an entry of `tenants` names, which must exist and stand alone.
+    fn plan_of(
+        &mut self,
+        entry: &Mapping<'_>,
+        plans: &BTreeMap<String, Option<Limits>>,
+    ) -> Option<String> {
+        let plan = entry.field("plan")?;
+        let (at, key) = (entry.at.inside(plan.at), format!("{}.plan", entry.path));
+        if let Some(other) = entry.fields.iter().find(|field| field.name != "plan") {
+            let at = entry.at.inside(other.at);
+            let words = format!(
+                "stands beside a plan, which says all; keep the plan or {}",
+                shown(&other.name)
+            );
+            return self.wrong(&at, &format!("{}.{}", entry.path, other.name), words);
+        }
+        match value::text(&plan.raw, "the name of a plan") {
+            Err(words) => self.wrong(&at, &key, words),
+            Ok(name) if plans.contains_key(name) => Some(name.to_owned()),
+            Ok(name) => {
+                let hint = match closest(name, plans.keys().map(String::as_str)) {
+                    Some(meant) => format!("; did you mean {meant}?"),
+                    None => String::new(),
+                };
+                let words = format!("is {}, and {PLANS} has no such plan{hint}", shown(name));
+                self.wrong(&at, &key, words)
+            }
+        }
+    }
+
+    /// The mappings that the mapping `tree` holds by name.
+    fn mappings<'t>(&mut self, tree: &'t Tree, path: &str, example: &str) -> Vec<Mapping<'t>> {
+        let Some((raw, at)) = tree else {
+            return Vec::new();
+        };
+        let fields = match raw {
+            Raw::Map(fields) => fields,
+            Raw::Null => return Vec::new(),
+            other => {
+                let words = format!("is {}; it must hold names, such as {example}", what(other));
+                self.wrong::<()>(at, path, words);
+                return Vec::new();
+            }
+        };
+        let mut found = Vec::new();
+        for field in fields {
+            let (at, path) = (at.inside(field.at), format!("{path}.{}", field.name));
+            match &field.raw {
+                Raw::Map(fields) if !fields.is_empty() => found.push(Mapping { fields, at, path }),
+                Raw::Map(_) | Raw::Null => {
+                    let words = "sets nothing; give it keys, such as max-requests, or limits";
+                    self.wrong::<()>(&at, &path, words);
+                }
+                other => {
+                    let words = format!("is {}; it must hold keys", what(other));
+                    self.wrong::<()>(&at, &path, words);
+                }
+            }
+        }
+        found
+    }
+
+    /// The limits of a plan or a tenant's entry.
+    fn set(&mut self, mapping: &Mapping<'_>, more: &[&str]) -> Option<Limits> {
+        let part = self.part(mapping, &[&["limits"], more].concat());
+        let parts = [&part, self.flat];
+        match mapping.field("limits") {
+            Some(field) => {
+                let (at, path) = (mapping.at.inside(field.at), &mapping.path);
+                self.list(&field.raw, &at, &format!("{path}.limits"), &parts)
+            }
+            None => (self.limit(DEFAULT_LIMIT, &parts, Unit::Cost)).map(Limits::from),
+        }
+    }
+
+    /// The flat keys of `mapping`; those in `more` are known and read elsewhere.
+    fn part(&mut self, mapping: &Mapping<'_>, more: &[&str]) -> Part {
+        let mut part = Part::default();
+        for Field { name, at, raw } in mapping.fields {
+            let at = mapping.at.inside(*at);
+            let key = format!("{}.{name}", mapping.path);
+            if FLAT.contains(&name.as_str()) {
+                if let Err(words) = part.set(name, raw, &at, &key) {
+                    self.wrong::<()>(&at, &key, words);
+                }
+            } else if name == "max-concurrent" {
+                self.wrong::<()>(&at, &key, keys::MAX_CONCURRENT);
+            } else if !more.contains(&name.as_str()) {
+                let known = FLAT.iter().chain(more).copied();
+                let hint = match closest(name, known) {
+                    Some(meant) => format!("did you mean {meant}?"),
+                    None => "docs/CONFIGURATION.md lists all keys".to_owned(),
+                };
+                let words = format!("unknown key {} in {}; {hint}", shown(name), mapping.path);
+                self.problems.push(Problem::new(at, words));
+            }
+        }
+        part
+    }
+
+    /// Several limits; what an item leaves out comes from `outer`, the first part first.
+    fn list(&mut self, raw: &Raw, at: &Origin, path: &str, outer: &[&Part]) -> Option<Limits> {
+        const EXAMPLE: &str = "such as [{name: second, max-requests: 10, window-size: 1}]";
+        let items = match raw {
+            Raw::List(items) if !items.is_empty() => items,
+            Raw::List(_) => {
+                return self.wrong(
+                    at,
+                    path,
+                    format!("is an empty list; it must hold limits, {EXAMPLE}"),
+                );
+            }
+            other => {
+                let words = format!("is {}; it must be a list of limits, {EXAMPLE}", what(other));
+                return self.wrong(at, path, words);
+            }
+        };
+        if items.len() > MAX_LIMITS {
+            let words = format!(
+                "has {} limits; {MAX_LIMITS} at most are enforced together",
+                items.len()
+            );
+            return self.wrong(at, path, words);
+        }
+        let mut parts = Vec::new();
+        let mut names: Vec<String> = Vec::new();
+        let mut whole = true;
+        for (index, item) in items.iter().enumerate() {
+            let (at, path) = (at.inside(item.at), format!("{path}[{index}]"));
+            let Raw::Map(fields) = &item.raw else {
+                let words = format!("is {}; it must be a limit, {EXAMPLE}", what(&item.raw));
+                self.wrong::<()>(&at, &path, words);
+                whole = false;
+                continue;
+            };
+            let mapping = Mapping { fields, at, path };
+            let name = self.name(&mapping, items.len() == 1, &names);
+            parts.push(self.part(&mapping, &["name"]));
+            whole &= name.is_some();
+            names.push(name.unwrap_or_default());
+        }
+        // Who counts tokens in one limit means requests by the others.
+        let tokens =
+            (parts.iter().flat_map(|part| &part.unit)).any(|unit| unit.value == Unit::Cost);
+        let unit = if tokens { Unit::Calls } else { Unit::Cost };
+        let limits: Vec<_> = (names.iter().zip(&parts))
+            .map(|(name, part)| self.limit(name, &[&[part], outer].concat(), unit))
+            .collect();
+        if !whole {
+            return None;
+        }
+        match Limits::new(limits.into_iter().collect::<Option<_>>()?) {
+            Ok(limits) => Some(limits),
+            Err(error) => self.wrong(at, path, error),
+        }
+    }
+
+    /// The name of an item, which `others` must not have.
+    fn name(&mut self, item: &Mapping<'_>, only: bool, others: &[String]) -> Option<String> {
+        let Some(field) = item.field("name") else {
+            if only {
+                return Some(DEFAULT_LIMIT.to_owned());
+            }
+            let words = "has no name; each of several limits needs one of its own";
+            return self.wrong(&item.at, &item.path, words);
+        };
+        let (at, key) = (item.at.inside(field.at), format!("{}.name", item.path));
+        match value::limit_name(&field.raw) {
+            Ok(name) if others.contains(&name) => self.wrong(&at, &key, LimitError::SameName(name)),
+            Ok(name) => Some(name),
+            Err(words) => self.wrong(&at, &key, words),
+        }
+    }
+
+    /// The limit that `parts` say, the first part first; `unit` where none of them says it.
+    fn limit(&mut self, name: &str, parts: &[&Part], unit: Unit) -> Option<Limit> {
+        match build(name, parts, unit)? {
+            Ok(limit) => return Some(limit),
+            // Several limits may share what is wrong.
+            Err(problem) if !self.problems.contains(&problem) => self.problems.push(problem),
+            Err(_) => {}
+        }
+        None
+    }
+
+    fn wrong<T>(&mut self, at: &Origin, key: &str, words: impl Display) -> Option<T> {
+        self.problems.push(Problem::of(at, key, words));
+        None
+    }
+}
+
+/// The first of `parts` that says something, and what.
+fn first<'a, T>(
+    parts: &[&'a Part],
+    of: impl Fn(&'a Part) -> &'a Option<Given<T>>,
+) -> Option<(usize, &'a Given<T>)> {
+    let mut found = parts.iter().enumerate();
+    found.find_map(|(depth, part)| Some((depth, of(part).as_ref()?)))
+}
+
+/// `None`: one of `parts` is broken, and that has been reported.
+fn build(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Limit, Problem>> {
+    if parts.iter().any(|part| part.broken) {
+        return None;
+    }
+    // The flat keys have defaults, so each of these four is there.
+    let (_, algorithm) = first(parts, |part| &part.algorithm)?;
+    let (_, max) = first(parts, |part| &part.max)?;
+    let (window_depth, window) = first(parts, |part| &part.window)?;
+    let (guard_depth, guard) = first(parts, |part| &part.guard)?;
+    // The default of the unit says nothing: it depends on the other limits of the list.
+    let said = first(parts, |part| &part.unit).filter(|(_, unit)| unit.at != Origin::Default);
+    let problem = |given: &Given<_>, words| Problem::of(&given.at, &given.key, words);
+    let limit = Limit::new(name, algorithm.value, max.value, window.value, guard.value);
+    let limit = match limit {
+        Ok(limit) => limit.with_unit(said.map_or(unit, |(_, unit)| unit.value)),
+        Err(LimitError::Guard { .. }) => {
+            // What was set closest to the limit is to blame, never a default.
+            let blamed = if guard.at == Origin::Default || window_depth < guard_depth {
+                window
+            } else {
+                guard
+            };
+            let words = format!(
+                "the guard is {} and the window {}; the guard must be shorter than half the window",
+                show(guard.value),
+                show(window.value)
+            );
+            return Some(Err(problem(blamed, words)));
+        }
+        Err(error) => return Some(Err(Problem::of(&max.at, &max.key, error))),
+    };
+    let Some((depth, burst)) = first(parts, |part| &part.burst) else {
+        return Some(Ok(limit));
+    };
+    // A burst that stands further out is meant for those limits that have one.
+    if depth > 0 && !algorithm.value.has_burst() {
+        return Some(Ok(limit));
+    }
+    let burst_error = |error| Problem::of(&burst.at, &burst.key, error);
+    Some(limit.with_burst(burst.value).map_err(burst_error))
+}

@@ -1,0 +1,147 @@
+//! What the gate is still to be told of starts: calls that cost more or less than they were charged, permits that were
+//! not used, and places that are held or free again.
+
+use std::time::Duration;
+
+use crate::gate::{LEASE_MS, Settled, TenantSettled};
+use crate::rules::limit::Limits;
+use crate::rules::tenant::Tenant;
+
+/// What can't be told for so long is dropped: the gate may have forgotten by then that it was told. A place is given up
+/// by itself, and what was not given back is wasted.
+const GIVE_UP: Duration = Duration::from_secs(50);
+/// A failed call is sent again after this, and then after twice as long each time.
+const AGAIN: Duration = Duration::from_millis(100);
+/// Places are renewed so often.
+const RENEW: Duration = Duration::from_millis(LEASE_MS / 4);
+/// The most starts in one call.
+const MOST: usize = 1024;
+
+/// What is to be told, and what is being told.
+#[derive(Debug)]
+pub struct Ledger {
+    /// What calls of this worker are called; no other one has the same.
+    worker: String,
+    number: u64,
+    open: Vec<(Tenant, Limits, Settled)>,
+    sent: Option<Sent>,
+    renewed: Duration,
+}
+
+/// A batch whose outcome is not known yet.
+#[derive(Debug)]
+struct Sent {
+    batch: Vec<TenantSettled>,
+    since: Duration,
+    failures: u32,
+    /// `None`: it is under way.
+    again_at: Option<Duration>,
+}
+
+impl Ledger {
+    /// Nothing to tell. `worker` is a number that no other worker has.
+    pub fn new(worker: u64) -> Self {
+        Self {
+            worker: format!("{worker:x}"),
+            number: 0,
+            open: Vec::new(),
+            sent: None,
+            renewed: Duration::ZERO,
+        }
+    }
+
+    /// A name that was never given before.
+    pub fn name(&mut self) -> String {
+        self.number += 1;
+        format!("{}-{}", self.worker, self.number)
+    }
+
+    /// To be told.
+    pub fn add(&mut self, tenant: Tenant, limits: Limits, settled: Settled) {
+        self.open.push((tenant, limits, settled));
+    }
+
+    /// Nothing is left to be told.
+    pub fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.sent.is_none()
+    }
+
+    /// When places are to be renewed.
+    pub fn renew_at(&self) -> Duration {
+        self.renewed + RENEW
+    }
+
+    /// They are renewed.
+    pub fn renewed(&mut self, now: Duration) {
+        self.renewed = now;
+    }
+
+    /// What is to be sent now, if anything.
+    pub fn send(&mut self, now: Duration) -> Option<Vec<TenantSettled>> {
+        match &mut self.sent {
+            Some(sent) if sent.again_at.is_some_and(|at| at <= now) => {
+                sent.again_at = None;
+                Some(sent.batch.clone())
+            }
+            Some(_) => None,
+            None if self.open.is_empty() => None,
+            None => {
+                let batch = self.next_batch();
+                self.sent = Some(Sent {
+                    batch: batch.clone(),
+                    since: now,
+                    failures: 0,
+                    again_at: None,
+                });
+                Some(batch)
+            }
+        }
+    }
+
+    fn next_batch(&mut self) -> Vec<TenantSettled> {
+        let most = self.open.len().min(MOST);
+        let open: Vec<_> = self.open.drain(..most).collect();
+        let mut batch: Vec<TenantSettled> = Vec::new();
+        for (tenant, limits, settled) in open {
+            let same =
+                |known: &&mut TenantSettled| known.tenant == tenant && known.limits == limits;
+            // The last ones are the likeliest; a miss only makes one more call of the same pipeline.
+            match batch.iter_mut().rev().take(16).find(same) {
+                Some(known) => known.settled.push(settled),
+                None => batch.push(TenantSettled {
+                    tenant,
+                    limits,
+                    call: self.name(),
+                    settled: vec![settled],
+                }),
+            }
+        }
+        batch
+    }
+
+    /// When [`Ledger::send`] is worth a look.
+    pub fn send_at(&self) -> Option<Duration> {
+        match &self.sent {
+            Some(sent) => sent.again_at,
+            None => (!self.open.is_empty()).then_some(Duration::ZERO),
+        }
+    }
+
+    /// What was sent last was heard, or not. Returns how many starts were given up.
+    pub fn told(&mut self, now: Duration, ok: bool) -> usize {
+        let Some(mut sent) = self.sent.take() else {
+            return 0;
+        };
+        if ok {
+            return 0;
+        }
+        let again_at = now + AGAIN * 2_u32.pow(sent.failures.min(6));
+        if again_at > sent.since + GIVE_UP {
+            return sent.batch.iter().map(|one| one.settled.len()).sum();
+        }
+        sent.failures += 1;
+        sent.again_at = Some(again_at);
+        self.sent = Some(sent);
+        0
+    }
+}

@@ -1,0 +1,189 @@
+//! One connection to the downstream, driven by whoever uses it: no task of its own stands between the look at
+//! the permit and the write.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker, ready};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Frame, Incoming};
+use hyper::client::conn::http1;
+use hyper::{Request, Response};
+use hyper_rustls::MaybeHttpsStream;
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+
+use crate::handler::Permit;
+
+/// What is read is buffered up to this, in bytes: an answer's head is no longer.
+const MAX_BUFFER: usize = 64 * 1024;
+/// So many bytes are read, interim answers included, until the head of an answer is complete; what of its body
+/// comes with it needs some room, too.
+const MAX_BEFORE_ANSWER: usize = 4 * MAX_BUFFER;
+
+/// TCP, with or without TLS on it.
+pub(super) type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
+type Wire = http1::Connection<TokioIo<Bounded>, Full<Bytes>>;
+
+/// What became of a request.
+pub(super) enum Sent {
+    /// The answer's head is there.
+    Answered(Response<Incoming>),
+    /// The permit had run out: nothing was sent, and the connection is as good as before.
+    Late,
+    /// The connection was closed before a byte of the request was written.
+    Unwritten(hyper::Error),
+    /// The downstream may have seen the request.
+    Failed(hyper::Error),
+}
+
+/// An open connection. Dropped, it is closed.
+pub(super) struct Connection {
+    sender: http1::SendRequest<Full<Bytes>>,
+    /// `None`: closed.
+    wire: Option<Wire>,
+    /// So many bytes may still be read.
+    readable: Arc<AtomicUsize>,
+}
+
+impl Connection {
+    /// Speaks HTTP/1.1 over `stream`.
+    pub(super) async fn over(stream: Stream) -> hyper::Result<Self> {
+        let readable = Arc::new(AtomicUsize::new(MAX_BEFORE_ANSWER));
+        let io = TokioIo::new(Bounded {
+            stream: TokioIo::new(stream),
+            readable: Arc::clone(&readable),
+        });
+        let (sender, wire) = http1::Builder::new()
+            .max_buf_size(MAX_BUFFER)
+            .handshake(io)
+            .await?;
+        Ok(Self {
+            sender,
+            wire: Some(wire),
+            readable,
+        })
+    }
+
+    /// Whether the next request can be sent, as far as can be seen without waiting.
+    pub(super) fn is_ready(&mut self) -> bool {
+        // Whoever waits for this connection next leaves a waker of its own.
+        self.advance(&mut Context::from_waker(Waker::noop()));
+        self.wire.is_some() && self.sender.is_ready()
+    }
+
+    /// Looks at `permit` and sends `request`, with nothing to wait for in between: the first poll of this
+    /// looks and writes.
+    pub(super) async fn send(&mut self, request: Request<Full<Bytes>>, permit: Permit) -> Sent {
+        self.readable.store(MAX_BEFORE_ANSWER, Ordering::Relaxed);
+        if !permit.is_good() {
+            return Sent::Late;
+        }
+        let mut answer = pin!(self.sender.try_send_request(request));
+        let answer = poll_fn(|cx| {
+            advance(&mut self.wire, cx);
+            answer.as_mut().poll(cx)
+        });
+        match answer.await {
+            Ok(answer) => {
+                self.readable.store(usize::MAX, Ordering::Relaxed);
+                Sent::Answered(answer)
+            }
+            Err(mut why) => match why.take_message() {
+                Some(_) => Sent::Unwritten(why.into_error()),
+                None => Sent::Failed(why.into_error()),
+            },
+        }
+    }
+
+    /// The next part of an answer's body; `None`: it has ended.
+    pub(super) async fn next(
+        &mut self,
+        body: &mut Incoming,
+    ) -> Option<hyper::Result<Frame<Bytes>>> {
+        let mut frame = body.frame();
+        poll_fn(|cx| {
+            self.advance(cx);
+            Pin::new(&mut frame).poll(cx)
+        })
+        .await
+    }
+
+    /// Reads and writes what can be without waiting.
+    fn advance(&mut self, cx: &mut Context<'_>) {
+        advance(&mut self.wire, cx);
+    }
+}
+
+fn advance(wire: &mut Option<Wire>, cx: &mut Context<'_>) {
+    // An error is passed on by what waits for the answer; with nobody waiting there is nobody to tell.
+    if let Some(open) = wire
+        && Pin::new(open).poll(cx).is_ready()
+    {
+        *wire = None;
+    }
+}
+
+/// A stream that may be read up to a bound only. Without it, interim answers (1xx) without an end, which the
+/// client passes over as they are read, would keep a thread busy.
+struct Bounded {
+    stream: TokioIo<Stream>,
+    readable: Arc<AtomicUsize>,
+}
+
+impl AsyncRead for Bounded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
+        let read = buf.filled().len() - before;
+        // One task at a time uses a connection; the atomic is for the compiler.
+        match self.readable.load(Ordering::Relaxed).checked_sub(read) {
+            Some(left) => self.readable.store(left, Ordering::Relaxed),
+            None => {
+                let bound = MAX_BEFORE_ANSWER / 1024;
+                let words = format!("{bound} KiB came, and no answer was among it");
+                return Poll::Ready(Err(io::Error::other(words)));
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Bounded {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

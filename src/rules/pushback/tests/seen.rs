@@ -1,0 +1,291 @@
+//! What an answer says of limits whatever its status: used up or not, the downstream's own limit, the cost.
+
+use super::*;
+
+fn see(status: u16, headers: &[(&str, &str)]) -> Seen {
+    let mut all = vec![("Date", DATE)];
+    all.extend_from_slice(headers);
+    let all = all.iter().map(|(name, value)| (*name, value.as_bytes()));
+    seen(
+        status,
+        all,
+        UNIX_EPOCH + Duration::from_secs(DATE_S + 3_600),
+    )
+}
+
+/// For how many seconds an answer with these headers closes the tenant.
+fn closes(status: u16, headers: &[(&str, &str)]) -> Option<u64> {
+    let seen = see(status, headers);
+    assert!(seen.refused.is_none() || seen.used_up.is_none());
+    let wait = match seen.refused {
+        Some(refused) => refused.after,
+        None => seen.used_up,
+    };
+    wait.map(|wait| wait.as_secs())
+}
+
+#[track_caller]
+fn quota(headers: &[(&str, &str)], expected: [Option<u64>; 4]) {
+    let [limit, remaining, reset, window] = expected;
+    let expected = Advertised {
+        limit,
+        remaining,
+        reset: reset.map(Duration::from_secs),
+        window: window.map(Duration::from_secs),
+    };
+    assert_eq!(see(200, headers).quota, Some(expected), "{headers:?}");
+}
+
+#[test]
+fn nothing_left_closes_whatever_the_status() {
+    for status in [200, 201, 204, 302, 404, 500, 503, 429] {
+        assert_eq!(
+            closes(status, &[("RateLimit", r#""a";r=0;t=30"#)]),
+            Some(30)
+        );
+        let counters = [("X-RateLimit-Remaining", "0"), ("X-RateLimit-Reset", "12")];
+        assert_eq!(closes(status, &counters), Some(12), "{status}");
+        let old = [("RateLimit", "limit=10, remaining=0, reset=9")];
+        assert_eq!(closes(status, &old), Some(9), "{status}");
+        let window = [
+            ("X-RateLimit-Remaining-Hour", "0"),
+            ("X-RateLimit-Reset-Hour", "1780318800"),
+        ];
+        assert_eq!(closes(status, &window), Some(3_600), "{status}");
+    }
+    // Retry-After wins, but alone means something else: when to ask for the result of a 202, say.
+    let both = [("Retry-After", "5"), ("RateLimit", r#""a";r=0;t=30"#)];
+    assert_eq!(closes(200, &both), Some(5));
+    assert_eq!(closes(202, &[("Retry-After", "5")]), None);
+    assert_eq!(closes(503, &[("Retry-After", "5")]), Some(5));
+    // A refusal closes as it always did.
+    assert_eq!(see(429, &[]).refused, Some(Pushback { after: None }));
+}
+
+#[test]
+fn something_left_closes_nothing() {
+    for header in [
+        ("RateLimit", r#""a";r=1;t=30"#),
+        ("RateLimit", r#""a";r=0"#),
+        ("RateLimit", r#""a";r=0;t=0"#),
+        ("RateLimit", r#""a";r=0;t=30, !"#),
+        ("RateLimit-Policy", r#""a";q=0;w=30"#),
+        ("X-RateLimit-Reset", "30"),
+        ("X-RateLimit-Remaining", "0"),
+    ] {
+        assert_eq!(closes(200, &[header]), None, "{header:?}");
+    }
+    for (remaining, reset) in [
+        ("1", "30"),
+        ("0.5", "30"),
+        ("-1", "30"),
+        ("0", "1780315100"),
+    ] {
+        let headers = [
+            ("RateLimit-Remaining", remaining),
+            ("RateLimit-Reset", reset),
+        ];
+        assert_eq!(closes(200, &headers), None, "{headers:?}");
+    }
+}
+
+#[test]
+fn what_a_cache_has_kept_counts_no_more() {
+    let limit = ("RateLimit", r#""a";r=0;t=30"#);
+    let reset = ("X-RateLimit-Reset", "30");
+    assert_eq!(see(200, &[limit, ("Age", "7")]), Seen::default());
+    assert_eq!(
+        see(429, &[limit, reset, ("Age", "7")]).refused,
+        Some(Pushback { after: None })
+    );
+    assert_eq!(closes(429, &[("Retry-After", "5"), ("Age", "7")]), Some(5));
+    // Caches say 0 of what they only passed on.
+    for age in ["0", "?", "-1", ""] {
+        assert_eq!(closes(200, &[limit, ("Age", age)]), Some(30), "{age:?}");
+    }
+}
+
+#[test]
+fn the_structured_fields_tell_of_the_limit() {
+    let policy = (
+        "RateLimit-Policy",
+        r#""burst";q=100;w=60,"daily";q=1000;w=86400;pk=:dHJpYWw=:"#,
+    );
+    let [none, q, w] = [None, Some(1_000), Some(86_400)];
+    quota(
+        &[policy, ("RateLimit", r#""daily";r=5;t=70"#)],
+        [q, Some(5), Some(70), w],
+    );
+    let both = r#""burst";r=9;t=3,"daily";r=12;t=70"#;
+    quota(
+        &[policy, ("RateLimit", both)],
+        [Some(100), Some(9), Some(3), Some(60)],
+    );
+    // Of equal ones the longer; and a name without its policy.
+    let both = r#""burst";r=0;t=3,"other";r=0;t=70"#;
+    quota(
+        &[policy, ("RateLimit", both)],
+        [none, Some(0), Some(70), none],
+    );
+    // The lowest rate where nothing is said to remain.
+    quota(&[policy], [q, none, none, w]);
+    quota(
+        &[("RateLimit-Policy", r#""a";q=5"#)],
+        [Some(5), none, none, none],
+    );
+    // One policy only, of another name.
+    let one = ("RateLimit-Policy", r#""x";q=7;w=1"#);
+    quota(
+        &[one, ("RateLimit", r#""y";r=3"#)],
+        [Some(7), Some(3), none, Some(1)],
+    );
+    // Lines may repeat.
+    let lines = [("RateLimit", r#""a";r=7"#), ("RateLimit", r#""b";r=6"#)];
+    quota(&lines, [none, Some(6), none, none]);
+}
+
+#[test]
+fn limits_of_something_else_than_calls_are_not_shown() {
+    for unit in [
+        r#""content-bytes""#,
+        "content-bytes",
+        r#""concurrent-requests""#,
+        "1",
+    ] {
+        let policy = format!(r#""a";q=65535;w=10;qu={unit}"#);
+        let headers = [
+            ("RateLimit-Policy", policy.as_str()),
+            ("RateLimit", r#""a";r=0;t=4"#),
+        ];
+        assert_eq!(see(200, &headers).quota, None, "{unit}");
+        assert_eq!(see(200, &headers[..1]).quota, None, "{unit}");
+        // There is nothing left of it all the same.
+        assert_eq!(closes(200, &headers), Some(4), "{unit}");
+    }
+    let calls = [("RateLimit-Policy", r#""a";q=5;w=10;qu="requests""#)];
+    quota(&calls, [Some(5), None, None, Some(10)]);
+}
+
+#[test]
+fn the_older_forms_tell_of_the_limit() {
+    let dictionary = ("RateLimit", "limit=100, remaining=50, reset=5");
+    let half = [Some(100), Some(50), Some(5)];
+    let [limit, remaining, reset] = half;
+    quota(&[dictionary], [limit, remaining, reset, None]);
+    let policy = ("RateLimit-Policy", "10;w=1, 100;w=60");
+    quota(&[dictionary, policy], [limit, remaining, reset, Some(60)]);
+    for (prefix, value, window) in [
+        ("RateLimit", "100", None),
+        ("RateLimit", "100, 10;w=1, 100;w=60;burst=1000", Some(60)),
+        ("X-RateLimit", "100", None),
+        ("X-Rate-Limit", "100", None),
+    ] {
+        let names = ["Limit", "Remaining", "Reset"].map(|field| format!("{prefix}-{field}"));
+        let headers = [
+            (names[0].as_str(), value),
+            (names[1].as_str(), "50"),
+            (names[2].as_str(), "1780315205"),
+        ];
+        quota(&headers, [limit, remaining, reset, window]);
+    }
+    let kong = [
+        ("X-RateLimit-Limit-Minute", "20"),
+        ("X-RateLimit-Remaining-Minute", "19"),
+        ("X-RateLimit-Limit-Hour", "500"),
+        ("X-RateLimit-Remaining-Hour", "7"),
+        ("X-RateLimit-Limit-Fortnight", "8"),
+    ];
+    quota(&kong, [Some(500), Some(7), None, Some(3_600)]);
+    quota(&kong[4..], [Some(8), None, None, None]);
+    // The structured fields count before them.
+    quota(
+        &[kong[0], kong[1], dictionary],
+        [limit, remaining, reset, None],
+    );
+}
+
+#[test]
+fn what_tells_of_no_limit_is_none() {
+    for header in [
+        ("X-RateLimit-Reset", "30"),
+        ("X-RateLimit-Limit", "many"),
+        ("X-RateLimit-Limit", "-1"),
+        ("X-RateLimit-Limit", ""),
+        ("RateLimit", r#""a";t=30"#),
+        ("RateLimit", "1, 2"),
+        ("RateLimit-Policy", r#""a";w=30"#),
+        ("RateLimit-Policy", r#""a";q=-1;w=30"#),
+        ("RateLimit-Policy", r#""a";q=5;w=30,"#),
+        ("X-Shopify-Shop-Api-Call-Limit", "40/40"),
+    ] {
+        assert_eq!(see(200, &[header]).quota, None, "{header:?}");
+    }
+}
+
+#[test]
+fn the_actual_cost() {
+    for (value, expected) in [
+        ("0", Some(0)),
+        ("007", Some(7)),
+        (" 12 ", Some(12)),
+        ("4294967295", Some(u32::MAX)),
+        ("4294967296", None),
+        ("99999999999999999999999", None),
+        ("-1", None),
+        ("+1", None),
+        ("1.0", None),
+        ("1e3", None),
+        ("1, 2", None),
+        ("\u{661}", None),
+        ("", None),
+    ] {
+        let seen = see(200, &[("X-Actual-Cost", value)]);
+        assert_eq!(seen.actual_cost, expected, "{value:?}");
+    }
+    let (five, six, none) = (
+        ("x-actual-cost", "5"),
+        ("x-actual-cost", "6"),
+        ("x-actual-cost", "?"),
+    );
+    assert_eq!(see(200, &[five, five]).actual_cost, Some(5));
+    assert_eq!(see(200, &[five, six]).actual_cost, None);
+    assert_eq!(see(200, &[five, none]).actual_cost, None);
+    assert_eq!(see(200, &[none, five]).actual_cost, None);
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_it_panic_or_leave_the_bounds(
+        status in prop::sample::select(vec![200_u16, 302, 429, 500, 503, 999]),
+        headers in prop::collection::vec((
+            prop::sample::select(vec![
+                "Date", "Age", "Retry-After", "RateLimit", "RateLimit-Policy", "RateLimit-Limit", "RateLimit-Remaining",
+                "RateLimit-Reset", "X-RateLimit-Limit-Hour", "X-RateLimit-Remaining-Hour", "X-RateLimit-Reset-Hour",
+                "x-ratelimit-", "x-actual-cost", "?",
+            ]),
+            prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..48),
+                "[0-9]{0,30}(\\.[0-9]{0,30})?".prop_map(String::into_bytes),
+                "\"a\";[rq]=-?[0-9]{1,16};[tw]=[0-9]{1,16}(, \"b\";[rq]=[0-9]{1,3};[tw]=[0-9]{1,3})?".prop_map(String::into_bytes),
+                "(limit|remaining)=[0-9]{1,15}, remaining=0, reset=[0-9]{1,15}".prop_map(String::into_bytes),
+                "[0-9]{1,15}(, [0-9]{1,15};w=[0-9]{1,15}){0,3}".prop_map(String::into_bytes),
+                "Mon, 01 Jun [0-9]{4} [0-9]{2}:00:00 GMT".prop_map(String::into_bytes),
+            ],
+        ), 0..8),
+        now in any::<u32>(),
+    ) {
+        let now = UNIX_EPOCH + Duration::from_secs(now.into());
+        let headers = || headers.iter().map(|(name, value)| (*name, value.as_slice()));
+        let seen = seen(status, headers(), now);
+        for wait in [seen.refused.and_then(|refused| refused.after), seen.used_up] {
+            prop_assert!(wait.is_none_or(|wait| (SHORTEST..=LONGEST).contains(&wait)));
+        }
+        prop_assert!(seen.refused.is_none() || seen.used_up.is_none());
+        prop_assert_eq!(seen.refused, pushback(status, headers(), now));
+        if let Some(quota) = seen.quota {
+            prop_assert!(quota.limit.is_some() || quota.remaining.is_some());
+            prop_assert!(quota.reset.is_none_or(|reset| reset <= LONGEST));
+            prop_assert!(quota.window.is_none_or(|window| !window.is_zero() && window <= LONGEST));
+        }
+    }
+}

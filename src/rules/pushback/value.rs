@@ -1,0 +1,87 @@
+//! Numbers and dates as these headers hold them, told apart by their size.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A bare number above this is a time in milliseconds since the epoch (the year 2001), not a delay.
+const EPOCH_MS: u64 = 1_000_000_000_000;
+/// A bare number above this is a time in seconds since the epoch, not a delay of 31 years.
+const EPOCH_S: u64 = 1_000_000_000;
+
+/// A wait as a header names it, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum When {
+    /// So long from now.
+    In(u64),
+    /// At this time since the epoch.
+    At(u64),
+}
+
+impl When {
+    /// How long that is from `now_ms`; 0 for what has passed.
+    pub(super) fn wait(self, now_ms: u64) -> Duration {
+        Duration::from_millis(match self {
+            Self::In(ms) => ms,
+            Self::At(ms) => ms.saturating_sub(now_ms),
+        })
+    }
+}
+
+/// A number or a date.
+pub(super) fn when(value: &[u8]) -> Option<When> {
+    let Some(ms) = number_ms(value) else {
+        return date_ms(value).map(When::At);
+    };
+    Some(match ms / 1_000 {
+        n if n > EPOCH_MS => When::At(n),
+        n if n > EPOCH_S => When::At(ms),
+        _ => When::In(ms),
+    })
+}
+
+/// A decimal number times 1000, rounded up and saturating. A fraction stands in no standard, but is seen.
+pub(super) fn number_ms(value: &[u8]) -> Option<u64> {
+    let value = value.trim_ascii();
+    let (whole, fraction) = match value.iter().position(|byte| *byte == b'.') {
+        Some(at) => (&value[..at], &value[at + 1..]),
+        None => (value, &b"0"[..]),
+    };
+    if whole.is_empty()
+        || fraction.is_empty()
+        || !whole.iter().chain(fraction).all(u8::is_ascii_digit)
+    {
+        return None;
+    }
+    let digit = |byte: &u8| u64::from(byte - b'0');
+    let seconds = whole.iter().fold(0u64, |n, byte| {
+        n.saturating_mul(10).saturating_add(digit(byte))
+    });
+    let thousandths = (0..3).fold(0, |n, at| n * 10 + fraction.get(at).map_or(0, digit));
+    let rest = fraction.iter().skip(3).any(|byte| *byte != b'0');
+    Some(
+        seconds
+            .saturating_mul(1_000)
+            .saturating_add(thousandths + u64::from(rest)),
+    )
+}
+
+/// An HTTP date in milliseconds since the epoch.
+pub(super) fn date_ms(value: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(value).ok()?;
+    httpdate::parse_http_date(text.trim()).ok().map(epoch_ms)
+}
+
+/// `time` in milliseconds since the epoch; 0 for what lies before it.
+pub(super) fn epoch_ms(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A count: digits, and as many as fit.
+pub(super) fn count<N: std::str::FromStr>(value: &[u8]) -> Option<N> {
+    let value = value.trim_ascii();
+    // `parse` would take a sign.
+    if !value.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    std::str::from_utf8(value).ok()?.parse().ok()
+}

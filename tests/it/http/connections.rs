@@ -1,0 +1,165 @@
+//! Which connections calls go over, and what becomes of them.
+
+use futures_util::future::join_all;
+use tokio::sync::watch;
+
+use super::downstream::Manner;
+use super::*;
+
+fn ok() -> (Vec<u8>, Then) {
+    (answer("200 OK", "", "fine").into(), Then::Keep)
+}
+
+#[tokio::test]
+async fn one_connection_serves_one_call_after_another() {
+    // Each way for an answer to end, and interim answers that came before the last one.
+    let downstream = Downstream::start(|request| {
+        let interim = "HTTP/1.1 103 Early Hints\r\n\r\n".repeat(50);
+        let last = match request.of_connection % 4 {
+            0 => answer("200 OK", "", ""),
+            1 => answer("200 OK", "", &"x".repeat(60_000)),
+            2 => {
+                "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\na: b\r\n\r\n"
+                    .to_owned()
+            }
+            _ => "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
+        };
+        (format!("{interim}{last}").into(), Then::Keep)
+    })
+    .await;
+    // More than what may come before one answer, counted over all of them.
+    let handler = handler(format!("http://{}/", downstream.addr), LONG);
+    for call in 1..=400 {
+        assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
+        assert_eq!(downstream.requests().len(), call);
+    }
+    assert_eq!(downstream.opened(), 1);
+}
+
+#[tokio::test]
+async fn no_more_connections_are_kept_than_calls_may_run() {
+    let (open, answers) = watch::channel(false);
+    let manner = Manner {
+        answers: Some(answers),
+        ..Manner::default()
+    };
+    let downstream = Downstream::with(manner, |_| ok()).await;
+    let url = format!("http://{}/", downstream.addr);
+    let handler = HttpHandler::new(&http(url, LONG), 2).expect("a usable url");
+    let job = job("1");
+    let calls = join_all((0..3).map(|_| handler.handle(&job, permit())));
+    let go_on = async {
+        downstream.opens(3).await;
+        open.send(true).expect("the downstream lives");
+    };
+    let (outcomes, ()) = tokio::join!(calls, go_on);
+    assert_eq!(outcomes, [Outcome::Done, Outcome::Done, Outcome::Done]);
+    downstream.ends(1).await;
+    join_all((0..2).map(|_| handler.handle(&job, permit()))).await;
+    assert_eq!(downstream.opened(), 3);
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_closed_in_time() {
+    let downstream = Downstream::start(|_| ok()).await;
+    let handler = handler(format!("http://{}/", downstream.addr), LONG);
+    assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
+    tokio::time::pause();
+    tokio::time::advance(Duration::from_secs(5)).await;
+    tokio::time::resume();
+    downstream.ends(1).await;
+    assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
+    assert_eq!(downstream.opened(), 2);
+}
+
+#[tokio::test]
+async fn the_connections_of_a_dropped_handler_are_closed() {
+    let downstream = Downstream::start(|_| ok()).await;
+    let handler = handler(format!("http://{}/", downstream.addr), LONG);
+    assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
+    drop(handler);
+    downstream.ends(1).await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_that_the_server_closed_is_not_used() {
+    let downstream = Downstream::start(|_| (ok().0, Then::Close)).await;
+    let handler = handler(format!("http://{}/", downstream.addr), LONG);
+    for call in 1..=20 {
+        let outcome = handler.handle(&job("1"), permit()).await;
+        assert_eq!(outcome, Outcome::Done);
+        downstream.ends(call).await;
+        // The runtime looks at its sockets before it wakes a sleeper: it has seen the end, too.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(downstream.opened(), call);
+        assert_eq!(downstream.requests().len(), call);
+    }
+}
+
+#[tokio::test]
+async fn what_a_server_says_unasked_makes_a_connection_useless() {
+    let twice = format!("{0}{0}", answer("200 OK", "", ""));
+    let downstream = Downstream::answering(twice, Then::Keep).await;
+    let handler = handler(format!("http://{}/", downstream.addr), LONG);
+    for call in 1..=5 {
+        assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
+        downstream.ends(call).await;
+    }
+    assert_eq!(downstream.opened(), 5);
+}
+
+#[tokio::test]
+async fn a_connection_whose_answer_was_not_read_to_its_end_is_closed() {
+    let long = answer("200 OK", "", &"x".repeat(200_000));
+    let downstream = Downstream::answering(long, Then::Keep).await;
+    let handler = handler(format!("http://{}/", downstream.addr), LONG);
+    for call in 1..=3 {
+        assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
+        downstream.ends(call).await;
+    }
+}
+
+#[tokio::test]
+async fn a_call_that_is_given_up_closes_its_connection() {
+    // The downstream waits for the next request, and sees the connection's end.
+    let downstream = Downstream::answering("", Then::Keep).await;
+    let handler = handler(format!("http://{}/", downstream.addr), LONG);
+    let job = job("1");
+    let seen = async {
+        while downstream.requests().is_empty() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::select! {
+        outcome = handler.handle(&job, permit()) => panic!("{outcome:?}"),
+        () = seen => {}
+    }
+    downstream.ends(1).await;
+    assert_eq!(downstream.requests().len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flood_of_interim_answers_is_left() {
+    let downstream = Downstream::answering("", Then::Flood).await;
+    // Without a bound this would take as long as the timeout, which has another reason.
+    let Outcome::Retry {
+        after: None,
+        reason,
+    } = outcome(&downstream).await
+    else {
+        panic!("there was no answer");
+    };
+    assert!(reason.contains("256 KiB"), "{reason}");
+    downstream.ends(1).await;
+    assert_eq!(downstream.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_head_without_an_end_is_left() {
+    let head = format!("HTTP/1.1 200 OK\r\nx: {}", "y".repeat(1_000_000));
+    let downstream = Downstream::answering(head, Then::Hang).await;
+    let outcome = outcome(&downstream).await;
+    let reason = "no answer: message head is too large".to_owned();
+    let after = None;
+    assert_eq!(outcome, Outcome::Retry { after, reason });
+}

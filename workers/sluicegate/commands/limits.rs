@@ -1,0 +1,77 @@
+//! The limits that are in force for a tenant, for people and as JSON.
+
+use serde_json::{Value, json};
+use sluicegate::config::{closest, show_duration};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
+use sluicegate::rules::policy::{Policy, Source};
+use sluicegate::rules::tenant::Tenant;
+use std::time::Duration;
+
+use super::Failure;
+
+/// What `tenant` may do, when its job names `plan`, and where the configuration says so.
+pub fn of<'a>(
+    policy: &'a Policy,
+    tenant: &Tenant,
+    plan: Option<&str>,
+) -> Result<(Source<'a>, &'a Limits), Failure> {
+    if let Some(name) = plan.filter(|name| policy.plan(name).is_none()) {
+        let hint = match closest(name, policy.plans().keys().map(String::as_str)) {
+            Some(meant) => format!("; did you mean {meant}?"),
+            None => String::new(),
+        };
+        return Err(Failure::Usage(format!(
+            "rate-limiter.plans has no plan {name:?}{hint}"
+        )));
+    }
+    Ok(policy.find(tenant, plan))
+}
+
+/// `at most 5 units of cost in any 1m: sliding-window-algo, guard 50ms; worst case in any window: 5`
+pub fn in_words(limit: &Limit) -> String {
+    let what = match limit.unit() {
+        Unit::Calls => "calls",
+        Unit::Cost => "units of cost",
+    };
+    let which = match limit.algorithm() {
+        Algorithm::Concurrency => return format!("at most {} calls under way", limit.max()),
+        Algorithm::SlidingWindow | Algorithm::Strict => "in any",
+        Algorithm::SlidingCounter => "in about any",
+        Algorithm::FixedWindow => "in each aligned",
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => "per",
+    };
+    let burst = match burst(limit) {
+        Some(burst) => format!(", burst {burst}"),
+        None => String::new(),
+    };
+    format!(
+        "at most {} {what} {which} {}: {}{burst}, guard {}; worst case in any window: {}",
+        limit.max(),
+        millis(limit.window_ms()),
+        limit.algorithm().name(),
+        millis(limit.guard_ms()),
+        limit.worst_case(),
+    )
+}
+
+/// The same as JSON.
+pub fn as_json(limit: &Limit) -> Value {
+    json!({
+        "name": limit.name(),
+        "algorithm": limit.algorithm().name(),
+        "max_requests": limit.max(),
+        "window_ms": limit.window_ms(),
+        "burst": burst(limit),
+        "unit": limit.unit().name(),
+        "guard_ms": limit.guard_ms(),
+        "worst_case": limit.worst_case(),
+    })
+}
+
+fn burst(limit: &Limit) -> Option<u32> {
+    limit.algorithm().has_burst().then(|| limit.burst())
+}
+
+fn millis(ms: u64) -> String {
+    show_duration(Duration::from_millis(ms))
+}

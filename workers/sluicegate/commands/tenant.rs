@@ -1,0 +1,292 @@
+//! `sluicegate tenant`: what an operator changes for one tenant, at once for all workers.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+use sluicegate::config::{Config, closest, parse_duration, show_duration};
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Change, Gate};
+use sluicegate::rules::limit::{Limit, Limits, MAX_REQUESTS, ceil_ms};
+use sluicegate::rules::policy::{Policy, Source};
+use sluicegate::rules::tenant::Tenant;
+
+use super::times::at;
+use super::{Failure, print_json};
+
+/// How long a change is in force when nobody says, and at most.
+const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Pause a tenant, change its limits, or forget its line: at once, for all workers
+///
+/// Changes live in Redis and end by themselves (--for). They are in force at the next decision; a job that waits in
+/// RabbitMQ meets them when it comes back, within delay.max-delay. `sluicegate inspect` shows them.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sluicegate tenant pause acme --for 1h
+  sluicegate tenant resume acme
+  sluicegate tenant limit acme 100 --for 30m
+  sluicegate tenant limit acme --clear
+  sluicegate tenant reset acme")]
+pub struct TenantArgs {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Start no job of a tenant; what runs already goes on
+    #[command(after_help = "Examples:
+  sluicegate tenant pause acme
+  sluicegate tenant pause acme --for 1h --json")]
+    Pause {
+        #[command(flatten)]
+        of: Of,
+        #[command(flatten)]
+        span: Span,
+    },
+    /// End a pause, and a block after an answer of the downstream (429)
+    #[command(after_help = "Example:
+  sluicegate tenant resume acme")]
+    Resume {
+        #[command(flatten)]
+        of: Of,
+    },
+    /// Set another max-requests for a tenant, or the configured one again
+    #[command(after_help = "Examples:
+  sluicegate tenant limit acme 100
+  sluicegate tenant limit acme 5 --limit per-second --for 1h
+  sluicegate tenant limit acme --clear")]
+    Limit {
+        #[command(flatten)]
+        of: Of,
+        /// What the limit's max-requests is meanwhile
+        #[arg(value_name = "MAX", required_unless_present = "clear", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_REQUESTS)))]
+        max: Option<u32>,
+        /// Which limit, where a tenant has several
+        #[arg(long, value_name = "NAME")]
+        limit: Option<String>,
+        /// End what was set: the configuration counts again
+        #[arg(long, conflicts_with_all = ["max", "span"])]
+        clear: bool,
+        #[command(flatten)]
+        span: Span,
+    },
+    /// Forget who waits in a tenant's line; what has started still counts
+    ///
+    /// For a line that is wrong, such as after its jobs were deleted from RabbitMQ. Who does wait takes a new place when
+    /// it comes back.
+    #[command(after_help = "Example:
+  sluicegate tenant reset acme")]
+    Reset {
+        #[command(flatten)]
+        of: Of,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Of {
+    /// Whose
+    tenant: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Args)]
+#[group(id = "span")]
+struct Span {
+    /// For how long: 90s, 30m, 1h, 7d; a bare number is in seconds [default: 365d]
+    #[arg(long = "for", value_name = "DURATION", value_parser = span)]
+    duration: Option<Duration>,
+}
+
+fn span(text: &str) -> Result<Duration, String> {
+    let span = parse_duration(text).ok_or("not a whole number with a unit, such as 90s or 1h")?;
+    if (Duration::from_secs(1)..=YEAR).contains(&span) {
+        return Ok(span);
+    }
+    Err(format!("it must be from 1s to {}", show_duration(YEAR)))
+}
+
+impl Span {
+    fn millis(&self) -> u64 {
+        ceil_ms(self.duration.unwrap_or(YEAR))
+    }
+}
+
+/// Changes what is asked for.
+pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure> {
+    let policy = &config.rate_limiter.policy;
+    let (of, change) = match args.what {
+        What::Pause { of, span } => {
+            let duration_ms = span.millis();
+            (of, Change::Pause { duration_ms })
+        }
+        What::Resume { of } => (of, Change::Resume),
+        What::Reset { of } => (of, Change::Reset),
+        What::Limit {
+            of,
+            max,
+            limit,
+            span,
+            ..
+        } => {
+            let name = name(policy, &tenant(&of)?, limit.as_deref())?;
+            let change = match max {
+                Some(max) => Change::Limit {
+                    name,
+                    max,
+                    duration_ms: span.millis(),
+                },
+                None => Change::Unlimit { name },
+            };
+            (of, change)
+        }
+    };
+    let tenant = tenant(&of)?;
+    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let until_ms = gate.change(&tenant, &change).await?;
+    if of.json {
+        print_json(&as_json(&tenant, &change, until_ms))?;
+    } else {
+        let said = in_words(&tenant, &change, until_ms);
+        let within = show_duration(config.delay.max_delay);
+        let mut out = std::io::stdout().lock();
+        writeln!(
+            out,
+            "{said}\nin force now; jobs that wait notice within {within} (delay.max-delay)"
+        )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tenant(of: &Of) -> Result<Tenant, Failure> {
+    Tenant::parse(&of.tenant).map_err(|error| Failure::Usage(error.to_string()))
+}
+
+/// The name of the limit that is meant: one that `tenant` can have.
+fn name(policy: &Policy, tenant: &Tenant, wanted: Option<&str>) -> Result<String, Failure> {
+    let (source, own) = policy.find(tenant, None);
+    let mut sets: Vec<&Limits> = vec![own];
+    if source == Source::Common && policy.plan_header().is_some() {
+        // Its jobs may name any plan.
+        sets.extend(policy.plans().values());
+    }
+    let mut names: Vec<&str> = sets
+        .iter()
+        .flat_map(|set| set.iter())
+        .map(Limit::name)
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    let list = names.join(", ");
+    match (wanted, names.as_slice()) {
+        (Some(wanted), names) if names.contains(&wanted) => Ok(wanted.to_owned()),
+        (Some(wanted), names) => {
+            let hint = match closest(wanted, names.iter().copied()) {
+                Some(meant) => format!("did you mean {meant}?"),
+                None => format!("there are: {list}"),
+            };
+            Err(Failure::Usage(format!(
+                "{tenant} has no limit called {wanted:?} ({source}); {hint}"
+            )))
+        }
+        (None, [only]) => Ok((*only).to_owned()),
+        (None, _) => Err(Failure::Usage(format!(
+            "{tenant} has several limits; name one with --limit: {list}"
+        ))),
+    }
+}
+
+fn as_json(tenant: &Tenant, change: &Change, until_ms: u64) -> Value {
+    let tenant = tenant.as_str();
+    match change {
+        Change::Pause { .. } => json!({"tenant": tenant, "change": "pause", "until_ms": until_ms}),
+        Change::Resume => json!({"tenant": tenant, "change": "resume"}),
+        Change::Limit { name, max, .. } => json!({
+            "tenant": tenant, "change": "limit", "limit": name, "max_requests": max, "until_ms": until_ms,
+        }),
+        Change::Unlimit { name } => json!({"tenant": tenant, "change": "clear", "limit": name}),
+        Change::Reset => json!({"tenant": tenant, "change": "reset"}),
+    }
+}
+
+fn in_words(tenant: &Tenant, change: &Change, until_ms: u64) -> String {
+    let until = at(until_ms);
+    match change {
+        Change::Pause { .. } => format!("paused {tenant} until {until}"),
+        Change::Resume => format!("resumed {tenant}"),
+        Change::Limit { name, max, .. } => {
+            format!("limit {name} of {tenant}: max-requests is {max} until {until}")
+        }
+        Change::Unlimit { name } => {
+            format!("limit {name} of {tenant}: max-requests is the configured one")
+        }
+        Change::Reset => format!("forgot the line of {tenant}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(yaml: &str, tenant: &str, wanted: Option<&str>) -> Result<String, String> {
+        let config = Config::parse("c.yaml", yaml, std::iter::empty()).expect("valid");
+        let tenant = Tenant::parse(tenant).expect("a tenant");
+        name(&config.rate_limiter.policy, &tenant, wanted).map_err(|failure| match failure {
+            Failure::Usage(why) => why,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn a_limit_is_one_that_the_tenant_can_have() {
+        let yaml = "
+rate-limiter:
+  limits: [{name: second}, {name: minute, max-requests: 100, window-size: 2m}]
+  tenants: {acme: {max-requests: 9}}
+  plans: {pro: {limits: [{name: tokens}]}}
+";
+        let with_header = format!("{yaml}  plan-header: x-plan\n");
+        for (yaml, tenant, wanted, expected) in [
+            ("", "a", None, Ok("default")),
+            ("", "a", Some("default"), Ok("default")),
+            (
+                "",
+                "a",
+                Some("defualt"),
+                Err("a has no limit called \"defualt\" (rate-limiter); did you mean default?"),
+            ),
+            (yaml, "acme", None, Ok("default")),
+            (
+                yaml,
+                "a",
+                None,
+                Err("a has several limits; name one with --limit: minute, second"),
+            ),
+            (yaml, "a", Some("minute"), Ok("minute")),
+            (
+                yaml,
+                "acme",
+                Some("minute"),
+                Err(
+                    "acme has no limit called \"minute\" (rate-limiter.tenants.acme); there are: default",
+                ),
+            ),
+            (
+                yaml,
+                "a",
+                Some("tokens"),
+                Err("a has no limit called \"tokens\" (rate-limiter); there are: minute, second"),
+            ),
+            (&with_header, "a", Some("tokens"), Ok("tokens")),
+        ] {
+            let found = named(yaml, tenant, wanted);
+            let found = found.as_deref().map_err(String::as_str);
+            assert_eq!(found, expected, "{tenant} {wanted:?}");
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The smallest HTTP client, for the workers' admin ports: one request, one connection.
+
+use std::error::Error;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty, Limited};
+use hyper::body::Bytes;
+use hyper::client::conn::http1;
+use hyper::{Request, header};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+/// One request, with its connection.
+const WITHIN: Duration = Duration::from_secs(5);
+/// An answer's body has at most this many bytes: metrics are some ten thousand.
+const MAX_BODY: usize = 4 * 1024 * 1024;
+
+/// The body of `path` at `server`, when the status is 2xx.
+///
+/// # Errors
+/// In words, when there is no such answer within 5 s.
+pub async fn get(server: SocketAddr, path: &str) -> Result<String, String> {
+    match timeout(WITHIN, exchange(server, path)).await {
+        Ok(Ok(text)) => Ok(text),
+        Ok(Err(why)) => Err(format!("{path}: {why}")),
+        Err(_) => Err(format!("{path}: no answer within {WITHIN:?}")),
+    }
+}
+
+async fn exchange(server: SocketAddr, path: &str) -> Result<String, Box<dyn Error + Send + Sync>> {
+    let stream = TcpStream::connect(server).await?;
+    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+    let request = Request::get(path)
+        .header(header::HOST, server.to_string())
+        .header(header::CONNECTION, "close")
+        .body(Empty::<Bytes>::new())?;
+    let answer = async {
+        let answer = sender.send_request(request).await?;
+        if !answer.status().is_success() {
+            return Err(answer.status().to_string().into());
+        }
+        let body = Limited::new(answer.into_body(), MAX_BODY).collect().await?;
+        Ok(String::from_utf8(body.to_bytes().into())?)
+    };
+    // The connection ends after the answer, or with an error that the answer has, too.
+    let (answer, _) = tokio::join!(answer, connection);
+    answer
+}
