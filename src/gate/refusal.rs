@@ -35,6 +35,7 @@ pub fn refused(error: &ServerError, what: &str) -> GateError {
         _ if is_read_only(error) => {
             "this is a replica; point redis.url at the primary, or name its sentinels in redis.sentinels"
         }
+        "NOAUTH" => "it asks for a password: put the user and the password into redis.url",
         _ if is_forbidden(error) => {
             "the user of redis.url may not do it; docs/CONFIGURATION.md has the ACL rule with all that is needed"
         }
@@ -50,12 +51,9 @@ pub fn refused(error: &ServerError, what: &str) -> GateError {
 
 /// The user may not do it. Where a script may not, the details say so.
 fn is_forbidden(error: &ServerError) -> bool {
-    let forbidden = ["NOPERM", "NOAUTH"];
-    let inside = ["ACL failure", "NOPERM"];
-    forbidden.contains(&error.code())
-        || error
-            .details()
-            .is_some_and(|text| inside.iter().any(|word| text.contains(word)))
+    let inside = ["The user executing the script", "ACL failure", "NOPERM"];
+    let details = error.details().unwrap_or_default();
+    error.code() == "NOPERM" || inside.iter().any(|word| details.contains(word))
 }
 
 /// A key holds something of another type.

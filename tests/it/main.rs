@@ -9,6 +9,7 @@ mod cli;
 mod cli_servers;
 mod config;
 mod engine_events;
+mod gate_access;
 mod gate_conformance;
 mod gate_lua;
 mod gate_model;

@@ -25,6 +25,7 @@ pub fn shared_cluster() -> &'static RedisCluster {
 }
 
 /// Waits for what must happen.
+#[expect(clippy::disallowed_methods, reason = "the servers' calls block too")]
 pub fn until(what: &str, happened: impl Fn() -> bool) {
     let begin = Instant::now();
     while !happened() {
@@ -66,18 +67,18 @@ impl RedisCluster {
             primary.ctl(&["cluster", "addslotsrange", first, last]);
             primary.ctl(&["cluster", "set-config-epoch", epoch]);
         }
-        let hub = port(&cluster.primaries[0]).to_string();
-        let bus = (port(&cluster.primaries[0]) + 1).to_string();
-        for other in cluster.all().skip(1) {
-            other.ctl(&["cluster", "meet", "127.0.0.1", &hub, &bus]);
+        // Each meets each: gossip would take longer.
+        let all: Vec<&Redis> = cluster.all().collect();
+        for (at, node) in all.iter().enumerate() {
+            for other in &all[at + 1..] {
+                let (port, bus) = (port(other).to_string(), (port(other) + 1).to_string());
+                node.ctl(&["cluster", "meet", "127.0.0.1", &port, &bus]);
+            }
         }
         until("all nodes know each other", || {
             cluster.all().all(|node| {
-                node.ctl(&["cluster", "nodes"])
-                    .lines()
-                    .filter(|line| line.contains("connected"))
-                    .count()
-                    == 6
+                let nodes = node.ctl(&["cluster", "nodes"]);
+                nodes.lines().count() == 6 && !nodes.contains("handshake")
             })
         });
         for (primary, replica) in cluster.primaries.iter().zip(&cluster.replicas) {
@@ -87,20 +88,16 @@ impl RedisCluster {
             });
         }
         until("the cluster is whole", || {
-            let whole = |node: &Redis| {
-                let slots = node.ctl(&["cluster", "slots"]);
-                let ports: Vec<String> = cluster.all().map(|node| port(node).to_string()).collect();
-                node.ctl(&["cluster", "info"]).contains("cluster_state:ok")
-                    && ports
-                        .iter()
-                        .all(|port| slots.lines().any(|line| line.trim() == port))
-            };
-            cluster.all().all(whole)
-                && cluster.replicas.iter().all(|replica| {
-                    replica
-                        .ctl(&["info", "replication"])
-                        .contains("master_link_status:up")
-                })
+            cluster.all().all(|node| {
+                let info = node.ctl(&["cluster", "info"]);
+                info.contains("cluster_state:ok") && info.contains("cluster_slots_assigned:16384")
+            })
+        });
+        until("the replicas have a link", || {
+            cluster.replicas.iter().all(|replica| {
+                let info = replica.ctl(&["info", "replication"]);
+                info.contains("master_link_status:up")
+            })
         });
         cluster
     }
