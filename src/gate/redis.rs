@@ -311,6 +311,7 @@ impl Health {
                 .map(|value| value.trim().to_owned())
         };
         let valkey = field("valkey_version");
+        let mode = field("redis_mode").or_else(|| field("server_mode"));
         Self {
             server: if valkey.is_some() { "valkey" } else { "redis" },
             version: valkey
@@ -318,7 +319,7 @@ impl Health {
                 .unwrap_or_default(),
             maxmemory_policy: field("maxmemory_policy"),
             role: field("role"),
-            cluster: field("redis_mode").as_deref() == Some("cluster"),
+            cluster: mode.as_deref() == Some("cluster"),
         }
     }
 

@@ -260,8 +260,8 @@ fn what_is_not_built_yet_says_so() {
         "rate-limiter.limits: several limits at once are not built yet; set max-requests and window-size",
     );
     check(
-        "redis:\n  url: [redis://a, redis://b]\n",
-        "c.yaml:2:3: redis.url: is a list; several urls are not available yet, give one",
+        "amqp:\n  url: [amqp://a, amqp://b]\n",
+        "c.yaml:2:3: amqp.url: is a list; it must be a url such as amqp://user:password@host:5672/%2f",
     );
 }
 

@@ -8,6 +8,7 @@ mod broker_memory;
 mod cli;
 mod cli_servers;
 mod config;
+mod config_redis;
 mod engine_events;
 mod gate_access;
 mod gate_conformance;
