@@ -66,11 +66,24 @@ local function start(place, cost, units, due)
   return sequence
 end
 
+-- A limit that has no room for so many units has let something start.
+local function is_taken(units)
+  for i, limit in ipairs(limits) do
+    if limit.algorithm.nth(limit, now, limit.calls and 1 or units) > now and count(i) > 0 then
+      return true
+    end
+  end
+  return false
+end
+
 -- After an ask that must wait until `at`: notes since when room has been there and nobody of the line came for it.
 -- Once that is longer than the grace, the ask is to come back when it can be told whether they vanished.
 local function watch(at)
   if not open or not has_room(widest()) then
-    line_note(line, 0, (limits_earliest(limits, base, widest(), 1)))
+    -- Only a start takes room away: in the guard at a fixed window's end there may be none without.
+    if not open or is_taken(widest()) then
+      line_note(line, 0, (limits_earliest(limits, base, widest(), 1)))
+    end
     return at
   end
   if line.seen == 0 then
@@ -84,7 +97,7 @@ end
 
 -- When `place` may start if its job of `units` comes in time, and which limit says so.
 local function turn_of(place, units)
-  return limits_turn(limits, line, base, math.max(units, place - line.front - line.claimed))
+  return limits_turn(limits, line, base, math.max(units, place - line.front - line.claimed), units)
 end
 
 -- The six elements of the reply for one job.
@@ -139,7 +152,7 @@ end
 local ends = limits.fixed and line.window + limits.fixed or 0
 local waiting = line_waiting(line)
 if line.changed then
-  ends = math.max(ends, waiting > 0 and limits_turn(limits, line, base, waiting) or now)
+  ends = math.max(ends, waiting > 0 and limits_turn(limits, line, base, waiting, 1) or now)
 end
 for _, limit in ipairs(limits) do
   limit.algorithm.save(limit, limits)

@@ -1,8 +1,13 @@
 -- token-bucket-algo and leaky-bucket-algo: a STRING "SPAN:LEVEL:AT:FULL": tokens times SPAN at the time AT (ms), and
 -- when the bucket is full. The specification is src/rules/log/bucket.rs.
 
+-- The level of a full bucket: `burst` tokens, and what flows in during the lateness.
+local function bucket_most(limit)
+  return limit.burst * limit.span + limit.margin * limit.max
+end
+
 local function bucket_refilled(limit, level, millis)
-  return math.min(level + millis * limit.max, limit.burst * limit.span)
+  return math.min(level + millis * limit.max, bucket_most(limit))
 end
 
 ALGORITHMS['token-bucket-algo'] = {
@@ -17,7 +22,7 @@ ALGORITHMS['token-bucket-algo'] = {
     end
     span, level = tonumber(span), tonumber(level)
     if tonumber(full) <= now then
-      level = limit.burst * limit.span
+      level = bucket_most(limit)
     elseif span ~= limit.span then
       -- The fraction of a token is lost.
       level = math.floor(level / span) * limit.span
@@ -48,7 +53,7 @@ ALGORITHMS['token-bucket-algo'] = {
 
   save = function(limit)
     if limit.taken then
-      local full = limit.now + math.ceil((limit.burst * limit.span - limit.level) / limit.max)
+      local full = limit.now + math.ceil((bucket_most(limit) - limit.level) / limit.max)
       redis.call('SET', KEYS[limit.key], string.format('%.0f:%.0f:%.0f:%.0f', limit.span, limit.level, limit.now, full),
         'PXAT', int(full))
     end

@@ -3,7 +3,7 @@
 
 local function fixed_free(limit, at)
   local index = math.floor(at / limit.span)
-  if at >= (index + 1) * limit.span - limit.guard then
+  if at >= (index + 1) * limit.span - limit.margin then
     return 0
   end
   if index == limit.window then

@@ -94,6 +94,7 @@ ALGORITHMS['max-concurrent'] = {
     local key = KEYS[limit.key]
     if redis.call('ZREM', key, held_member(limit, job.permit, job.cost)) == 1 and job.used then
       redis.call('ZADD', key, int(limits.stamp), held_member(limit, job.permit, job.used))
+      redis.call('PEXPIREAT', key, int(limits.stamp + LEASE_MS + limit.span))
     end
   end,
 

@@ -36,7 +36,7 @@ elseif closed then
 end
 local reply = {
   by, 1, now, waiting,
-  waiting > 0 and limits_turn(limits, line, base, waiting) - now or 0,
+  waiting > 0 and limits_turn(limits, line, base, waiting, 1) - now or 0,
   closed and line.closed or 0,
 }
 for _, limit in ipairs(limits) do

@@ -4,8 +4,9 @@
 -- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
 -- ARGV[2]  how many limits there are; then for each of them nine:
 --          its name; its algorithm; max: units in a window; the span in milliseconds: the window, with the guard where
---          the algorithm counts over both; the guard in milliseconds; the burst in units; the unit: 'calls' or 'cost';
---          which of KEYS is its first; the index of the fixed window that this key belongs to, 0 for the others
+--          the algorithm counts over both; its margin in milliseconds (fixed window: the guard; counter and buckets: the
+--          lateness that they forgive); the burst in units; the unit: 'calls' or 'cost'; which of KEYS is its first; the index of the
+--          fixed window that this key belongs to, 0 for the others
 --
 -- An algorithm is a table of functions, put into ALGORITHMS by its file:
 -- load(limit, limits, line)  what the store has of it at limits.now; nil if the window of now is not among KEYS
@@ -31,7 +32,7 @@ local function limits_load(line, now, stamp, jobs, writing)
       algorithm = ALGORITHMS[ARGV[at + 2]],
       max = tonumber(ARGV[at + 3]),
       span = tonumber(ARGV[at + 4]),
-      guard = tonumber(ARGV[at + 5]),
+      margin = tonumber(ARGV[at + 5]),
       burst = tonumber(ARGV[at + 6]),
       calls = ARGV[at + 7] == 'calls',
       key = tonumber(ARGV[at + 8]),
@@ -93,7 +94,7 @@ local function limit_free(limit)
   return free
 end
 
--- When the k-th unit of the line may start, and which limit says so.
-local function limits_turn(limits, line, base, k)
-  return limits_earliest(limits, base, k, line_jobs(line, k))
+-- When the k-th unit of the line may start, the last of a job of so many units, and which limit says so.
+local function limits_turn(limits, line, base, k, units)
+  return limits_earliest(limits, base, k, line_jobs(line, k, units))
 end

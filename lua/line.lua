@@ -68,9 +68,15 @@ local function line_waiting(line)
   return line.issued - line.front - line.claimed
 end
 
--- How many jobs have so many units in the line, going by what all of them cost on average; at least 1.
-local function line_jobs(line, units)
-  return math.max(math.ceil(units * line.jobs / math.max(line.issued, 1)), 1)
+-- How many jobs have the first `units` units of the line, where the last of them has `own`: those in front are taken to
+-- cost what all of them do on average, with a root less for how far a sum of many costs may be from it.
+local function line_jobs(line, units, own)
+  if units <= own then
+    return 1
+  end
+  local average = math.floor((units - own) * line.jobs / math.max(line.issued, 1))
+  local doubt = line.widest > 1 and math.floor(math.sqrt(average)) or 0
+  return 1 + math.max(average - doubt, 1)
 end
 
 -- Gives out the next `units` places; the last of them is the job's.

@@ -1,11 +1,6 @@
 -- sliding-counter-algo: a STRING "SPAN:INDEX:CURRENT:PREVIOUS": the counts of the window INDEX, of SPAN ms and aligned
 -- to the epoch, and of the one before. The specification is src/rules/log/counter.rs.
 
--- How many more a window will let start.
-local function counter_most(limit, current, previous)
-  return math.max(limit.max - current - math.ceil(previous / limit.span), 0)
-end
-
 -- The counts in the window `index`, if nobody starts before.
 local function counter_at(limit, index)
   local later = index - limit.window
@@ -41,36 +36,29 @@ ALGORITHMS['sliding-counter-algo'] = {
     return true
   end,
 
+  -- limit.margin: in so many last milliseconds of a window the one before is out of sight.
   count = function(limit)
-    local left = limit.span - limit.now % limit.span
-    return limit.current + math.ceil(limit.previous * left / limit.span)
+    local sight = limit.span - limit.margin
+    return limit.current + math.ceil(limit.previous * math.max(sight - limit.now % limit.span, 0) / sight)
   end,
 
   nth = function(limit, base, k)
     local span, max = limit.span, limit.max
+    local sight = span - limit.margin
     local index = math.floor(base / span)
     local from = base % span
     local current, previous = counter_at(limit, index)
-    while true do
-      local most = counter_most(limit, current, previous)
-      if k <= most then
-        local since = 0
-        if previous > 0 then
-          since = span - math.min(math.floor((max - current - k) * span / previous), span)
-        end
-        return index * span + math.max(from, since)
-      end
-      k = k - most
-      index, current, previous, from = index + 1, 0, current + most, 0
-      -- From here on windows repeat in pairs, sooner or later: whole pairs are skipped.
-      local first = counter_most(limit, 0, previous)
-      local second = counter_most(limit, 0, first)
-      if second == previous then
-        local pairs_of = math.floor((k - 1) / (first + second))
-        k = k - pairs_of * (first + second)
-        index = index + 2 * pairs_of
-      end
+    local most = math.max(max - current, 0)
+    if k > most then
+      local windows = math.floor((k - most - 1) / max)
+      k = (k - most - 1) % max + 1
+      index, current, previous, from = index + 1 + windows, 0, windows == 0 and current + most or max, 0
     end
+    local since = 0
+    if previous > 0 then
+      since = sight - math.min(math.floor((max - current - k) * sight / previous), sight)
+    end
+    return index * span + math.max(from, since)
   end,
 
   take = function(limit, _, units)

@@ -7,7 +7,7 @@
 --
 -- `log` is what all limits share: ranks count from the first entry that any of them counts.
 
--- Entries that are read or written at once at most. A call for few jobs reads few: each looks at one or two.
+-- Entries that are read or written at once at most. A call for few jobs reads few: each looks at two.
 local CHUNK = 64
 
 -- Sequence, total and cost of one of our members; nil for another writer's.
@@ -45,6 +45,10 @@ local function read_own(log, rank)
   local entries = redis.call('ZRANGE', log.key, int(log.gone + rank), int(log.gone + last), 'WITHSCORES')
   for i = 1, #entries, 2 do
     local _, total = parse(entries[i])
+    if not total then
+      -- As many gaps as entries of another writer.
+      return read_mixed(log)
+    end
     local at = rank + (i - 1) / 2
     log.totals[at] = total - log.before
     log.scores[at] = math.min(math.ceil(tonumber(entries[i + 1])), log.stamp)
@@ -76,7 +80,7 @@ local function read_log(key, limits)
   local now, stamp, longest = limits.now, limits.stamp, limits.longest
   local log = {
     key = key, stamp = stamp, gone = 0, entries = 0, cost = 0, before = 0, sequence = 0, total = 0,
-    scores = {}, totals = {}, taken = {}, taken_cost = 0, chunk = math.max(1, math.min(limits.jobs, CHUNK)),
+    scores = {}, totals = {}, taken = {}, taken_cost = 0, chunk = math.max(2, math.min(limits.jobs, CHUNK)),
   }
   local first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
   if first[1] and tonumber(first[2]) <= now - longest then
@@ -162,9 +166,11 @@ local function score_of(limit, unit)
   end
   local low, high = unit - 1, unit - 1
   if not limit.calls then
-    -- Entries of one unit each give the rank at once; each unit beyond that is one rank of doubt.
-    low = math.max(0, unit - 1 - (log.cost - log.entries))
-    high = math.min(unit, log.entries) - 1
+    -- Entries of one unit each give the rank at once.
+    local before = low > 0 and low < log.entries and entry(log, low - 1) or 0
+    if low >= log.entries or before >= unit or entry(log, low) < unit then
+      low, high = 0, log.entries - 1
+    end
   end
   while low < high do
     local middle = math.floor((low + high) / 2)
@@ -190,8 +196,9 @@ local function change_cost(log, member, used)
     local sequence, total, old = parse(entries[i])
     if sequence then
       local new = entries[i] == member and used or old
-      redis.call('ZREM', log.key, entries[i])
+      -- Added first: a key that is empty for a moment loses its expiry.
       redis.call('ZADD', log.key, entries[i + 1], string.format('%016.0f:%.0f:%.0f', sequence, total + used - cost, new))
+      redis.call('ZREM', log.key, entries[i])
     end
   end
 end

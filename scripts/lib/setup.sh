@@ -156,16 +156,17 @@ install_rust() {
     fi
     return 0
   fi
+  local by_hand="rustup could not install Rust $rust. Install Rust $need or newer with clippy and rustfmt in another way, put its cargo in PATH, and start this again"
   if command -v rustup >/dev/null; then
     say "installing Rust $rust (found: ${have:-none}, needed: $need)"
-    run rustup toolchain install $rust --profile minimal --component clippy,rustfmt
+    run rustup toolchain install $rust --profile minimal --component clippy,rustfmt || fail "$by_hand"
     export RUSTUP_TOOLCHAIN=$rust
   else
     say "installing Rust $rust by rustup (found: ${have:-none}, needed: $need)"
     # What https://sh.rustup.rs sends on to, at the host that the toolchain comes from anyway.
     local url=https://static.rust-lang.org/rustup/rustup-init.sh
     curl --proto '=https' --tlsv1.2 -sSf --retry 3 "$url" -o "$scratch/rustup-init" ||
-      fail "rustup can't be fetched from $url; install Rust $need or newer"
-    run sh "$scratch/rustup-init" -y --default-toolchain $rust --profile minimal --component clippy,rustfmt
+      fail "$by_hand ($url can't be fetched)"
+    run sh "$scratch/rustup-init" -y --default-toolchain $rust --profile minimal --component clippy,rustfmt || fail "$by_hand"
   fi
 }

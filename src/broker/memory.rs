@@ -6,10 +6,11 @@
 mod server;
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::broker::{Broker, Event, Message, Outgoing, PublishError, Tag};
@@ -39,8 +40,9 @@ type Plan = Box<dyn FnMut(u64, &Outgoing) -> Option<Fault> + Send>;
 
 struct Server {
     state: Mutex<State>,
-    /// Anything may be deliverable, or due at another time.
-    changed: watch::Sender<()>,
+    /// Anything may be deliverable, or due at another time. It wakes in the order of asking (a watch channel
+    /// wakes in a random one), so that a simulation is repeatable.
+    changed: Notify,
 }
 
 impl Server {
@@ -52,7 +54,7 @@ impl Server {
     /// Changes the state and wakes whom it may concern.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> T) -> T {
         let result = change(&mut self.lock());
-        self.changed.send_replace(());
+        self.changed.notify_waiters();
         result
     }
 }
@@ -71,7 +73,7 @@ impl MemoryBroker {
     pub fn start(work: &str, ladder: &Ladder, prefetch: u16) -> (Self, mpsc::Receiver<Event>) {
         let server = Arc::new(Server {
             state: Mutex::new(State::new(work, ladder)),
-            changed: watch::Sender::new(()),
+            changed: Notify::new(),
         });
         Self { server, client: 0 }.join(prefetch)
     }
@@ -101,6 +103,11 @@ impl MemoryBroker {
     /// Messages of all clients that were delivered and not acked.
     pub fn unacked(&self) -> usize {
         self.server.lock().unacked()
+    }
+
+    /// Messages in `jobs`, `jobs.due` and `jobs.recheck` that nobody has taken.
+    pub fn ready(&self) -> usize {
+        self.server.lock().ready()
     }
 
     /// Messages in all lanes.
@@ -166,12 +173,12 @@ impl Broker for MemoryBroker {
 
 /// Moves a client's deliveries into its events until it is closed.
 async fn serve(server: Arc<Server>, client: usize, events: mpsc::Sender<Event>) {
-    let mut changed = server.changed.subscribe();
     loop {
-        changed.mark_unchanged();
+        let mut changed = pin!(server.changed.notified());
+        changed.as_mut().enable();
         let step = server.change_quietly(|state| state.step(client, Instant::now()));
         if step.moved {
-            server.changed.send_replace(());
+            server.changed.notify_waiters();
             continue;
         }
         if step.closed {
@@ -185,17 +192,19 @@ async fn serve(server: Arc<Server>, client: usize, events: mpsc::Sender<Event>) 
         };
         tokio::select! {
             biased;
+            () = events.closed() => {
+                // The engine is gone, and so is the session.
+                server.change(|state| state.close(client));
+                return;
+            }
             permit = events.reserve(), if step.ready => {
-                let Ok(permit) = permit else {
-                    // The engine is gone, and so is the session.
-                    server.change(|state| state.close(client));
-                    return;
-                };
+                // An error says what `closed` says in the next round.
+                let Ok(permit) = permit else { continue };
                 if let Some(event) = server.change_quietly(|state| state.next_event(client)) {
                     permit.send(event);
                 }
             }
-            _ = changed.changed() => {}
+            () = changed => {}
             () = alarm => {}
         }
     }

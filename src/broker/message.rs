@@ -11,7 +11,7 @@ use crate::rules::job::{Envelope, Field};
 
 /// Headers that the broker sets and interprets: what comes back with them would be counted, dropped or
 /// copied by it. RabbitMQ before 4.0.1 silently drops a message that shows an `x-death` of a cycle.
-const BROKER_HEADERS: [&str; 10] = [
+pub(crate) const BROKER_HEADERS: [&str; 10] = [
     "x-death",
     "x-first-death-queue",
     "x-first-death-reason",

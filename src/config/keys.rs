@@ -42,6 +42,7 @@ pub(super) const TENANTS: &str = "rate-limiter.tenants";
 pub const KEYS: &[Key] = &[
     key("amqp.url", "amqp://guest:guest@127.0.0.1:5672/%2f"),
     unset("amqp.url-file"),
+    unset("amqp.ca-file"),
     key("amqp.queue", "jobs"),
     key("amqp.queue-type", "quorum"),
     key("amqp.prefetch", "500"),

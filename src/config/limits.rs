@@ -315,7 +315,7 @@ impl Reader<'_> {
             return self.wrong(at, path, words);
         }
         let mut parts = Vec::new();
-        let mut names: Vec<String> = Vec::new();
+        let mut names: Vec<Option<String>> = Vec::new();
         let mut whole = true;
         for (index, item) in items.iter().enumerate() {
             let (at, path) = (at.inside(item.at), format!("{path}[{index}]"));
@@ -329,14 +329,18 @@ impl Reader<'_> {
             let name = self.name(&mapping, items.len() == 1, &names);
             parts.push(self.part(&mapping, &["name"]));
             whole &= name.is_some();
-            names.push(name.unwrap_or_default());
+            names.push(name);
         }
         // Who counts tokens in one limit means requests by the others.
         let tokens =
             (parts.iter().flat_map(|part| &part.unit)).any(|unit| unit.value == Unit::Cost);
         let unit = if tokens { Unit::Calls } else { Unit::Cost };
         let limits: Vec<_> = (names.iter().zip(&parts))
-            .map(|(name, part)| self.limit(name, &[&[part], outer].concat(), unit))
+            .map(|(name, part)| {
+                // One without a usable name is refused, but first looked at.
+                let name = name.as_deref().unwrap_or(DEFAULT_LIMIT);
+                self.limit(name, &[&[part], outer].concat(), unit)
+            })
             .collect();
         if !whole {
             return None;
@@ -348,7 +352,12 @@ impl Reader<'_> {
     }
 
     /// The name of an item, which `others` must not have.
-    fn name(&mut self, item: &Mapping<'_>, only: bool, others: &[String]) -> Option<String> {
+    fn name(
+        &mut self,
+        item: &Mapping<'_>,
+        only: bool,
+        others: &[Option<String>],
+    ) -> Option<String> {
         let Some(field) = item.field("name") else {
             if only {
                 return Some(DEFAULT_LIMIT.to_owned());
@@ -358,7 +367,9 @@ impl Reader<'_> {
         };
         let (at, key) = (item.at.inside(field.at), format!("{}.name", item.path));
         match value::limit_name(&field.raw) {
-            Ok(name) if others.contains(&name) => self.wrong(&at, &key, LimitError::SameName(name)),
+            Ok(name) if others.iter().flatten().any(|other| *other == name) => {
+                self.wrong(&at, &key, LimitError::SameName(name))
+            }
             Ok(name) => Some(name),
             Err(words) => self.wrong(&at, &key, words),
         }

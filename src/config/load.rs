@@ -142,6 +142,7 @@ impl Values {
         let url = self.secret("amqp.url", "amqp.url-file", example, false, |text| {
             value::secret_url(text, ["amqp", "amqps"], example)
         });
+        let ca_file = self.ca_file("amqp.ca-file");
         let queue = self.get("amqp.queue", value::queue);
         let queue_type = self.get("amqp.queue-type", value::queue_type);
         let prefetch = self.get("amqp.prefetch", |raw| {
@@ -149,6 +150,7 @@ impl Values {
         });
         Some(Amqp {
             url: url??,
+            ca_file: ca_file?,
             queue: queue?,
             queue_type: queue_type?,
             prefetch: u16::try_from(prefetch?).ok()?,
@@ -378,19 +380,42 @@ impl Values {
         }
     }
 
+    /// The file of certificates at `key`; `Some(None)`: none is set. It is read now to tell mistakes early.
+    fn ca_file(&mut self, key: &str) -> Option<Option<PathBuf>> {
+        const LONGEST: u64 = 1 << 20;
+        let Some(entry) = self.entry(key) else {
+            return Some(None);
+        };
+        let path = self.path_of(entry, "the path of a file with certificates (PEM)");
+        let checked = path.and_then(|path| match read_bounded(&path, LONGEST) {
+            Ok(text) if text.contains("-----BEGIN CERTIFICATE-----") => Ok(Some(path)),
+            Ok(_) => Err(format!("{} holds no certificate (PEM)", path.display())),
+            Err(err) => Err(format!("{} can't be read: {err}", path.display())),
+        });
+        match checked {
+            Ok(path) => Some(path),
+            Err(words) => self.wrong(key, words),
+        }
+    }
+
+    /// The file that `entry` names. A path in the file starts from the file's folder, one in a variable from
+    /// the working directory.
+    fn path_of(&self, entry: &Entry, must: &str) -> Result<PathBuf, Wrong> {
+        let name = value::text(&entry.raw, must)?;
+        Ok(match entry.at {
+            Origin::Env(_) => PathBuf::from(name),
+            _ => self.folder.join(name),
+        })
+    }
+
     /// The name of the file that `entry` names, and its text without the newline at its end.
     pub(super) fn named_file(
         &self,
         entry: &Entry,
-        what: &str,
+        must: &str,
         longest: u64,
     ) -> Result<(String, String), Wrong> {
-        let name = value::text(&entry.raw, what)?;
-        // A path in the file starts from the file's folder, one in a variable from the working directory.
-        let path = match entry.at {
-            Origin::Env(_) => PathBuf::from(name),
-            _ => self.folder.join(name),
-        };
+        let (name, path) = (value::text(&entry.raw, must)?, self.path_of(entry, must)?);
         let text = read_bounded(&path, longest)
             .map_err(|err| format!("{} can't be read: {err}", shown(name)))?;
         let line = text.strip_suffix('\n').unwrap_or(&text);

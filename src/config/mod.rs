@@ -15,6 +15,7 @@ mod warn;
 mod yaml;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 pub use error::{ConfigErrors, Origin, Problem};
@@ -57,6 +58,8 @@ pub struct Config {
 pub struct Amqp {
     /// `amqp.url`
     pub url: SecretUrl,
+    /// `amqp.ca-file`: certificates that `amqps://` trusts beside the system's; read at each connect.
+    pub ca_file: Option<PathBuf>,
     /// `amqp.queue`: the work queue; the others are named after it.
     pub queue: String,
     /// `amqp.queue-type`

@@ -64,6 +64,9 @@ impl fmt::Display for Config {
         } = self;
         writeln!(f, "amqp:")?;
         writeln!(f, "  url: \"{}\"", amqp.url)?;
+        if let Some(file) = &amqp.ca_file {
+            writeln!(f, "  ca-file: {}", Quoted(&file.display().to_string()))?;
+        }
         writeln!(f, "  queue: {}", Quoted(&amqp.queue))?;
         writeln!(f, "  queue-type: {}", amqp.queue_type.name())?;
         writeln!(f, "  prefetch: {}", amqp.prefetch)?;

@@ -25,6 +25,8 @@ pub struct Ledger {
     number: u64,
     open: Vec<(Tenant, Limits, Settled)>,
     sent: Option<Sent>,
+    /// Running starts that hold places.
+    holding: usize,
     renewed: Duration,
 }
 
@@ -46,6 +48,7 @@ impl Ledger {
             number: 0,
             open: Vec::new(),
             sent: None,
+            holding: 0,
             renewed: Duration::ZERO,
         }
     }
@@ -66,9 +69,19 @@ impl Ledger {
         self.open.is_empty() && self.sent.is_none()
     }
 
-    /// When places are to be renewed.
-    pub fn renew_at(&self) -> Duration {
-        self.renewed + RENEW
+    /// A start under `limits` runs.
+    pub fn started(&mut self, limits: &Limits) {
+        self.holding += usize::from(limits.hold_places());
+    }
+
+    /// A start under `limits` runs no longer.
+    pub fn ended(&mut self, limits: &Limits) {
+        self.holding -= usize::from(limits.hold_places());
+    }
+
+    /// When places are to be renewed; `None`: none is held.
+    pub fn renew_at(&self) -> Option<Duration> {
+        (self.holding > 0).then_some(self.renewed + RENEW)
     }
 
     /// They are renewed.

@@ -206,7 +206,11 @@ impl Queues {
         let keep = self.most_of_tenant();
         let share = u32::try_from(self.concurrency.div_ceil(2)).unwrap_or(u32::MAX);
         let mut surplus = Vec::new();
-        for state in self.tenants.values_mut().filter(|state| state.starved) {
+        let starved = self.tenants.iter_mut().filter(|(_, state)| state.starved);
+        let mut starved: Vec<_> = starved.collect();
+        // In an order of its own, not the map's: with the same seed the same jobs take the same lanes.
+        starved.sort_unstable_by_key(|(tenant, _)| tenant.as_str());
+        for (_, state) in starved {
             let mut keys = Vec::new();
             // The last to come are the first to go: who stays, stays in order.
             while state.ready() > keep

@@ -305,13 +305,14 @@ impl Scheduler {
     pub fn next_tick(&self, now: Duration) -> Option<Duration> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
         let ask = self.wants_to_ask().then(|| self.ask_allowed_at());
-        let surplus = self.queues.has_surplus().then_some(self.next_surplus);
-        let holds = self.queues.running() > 0;
+        // A draining worker sends nothing round: a tick that is due and does nothing would be due for ever.
+        let surplus = !self.draining && self.queues.has_surplus();
+        let surplus = surplus.then_some(self.next_surplus);
         timer
             .into_iter()
             .chain(ask)
             .chain(self.ledger.send_at())
-            .chain(holds.then(|| self.ledger.renew_at()))
+            .chain(self.ledger.renew_at())
             .chain(surplus)
             .min()
             .map(|at| at.max(now))

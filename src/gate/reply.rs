@@ -17,7 +17,7 @@ pub fn limit_arguments(limits: &[Limit], places: &[Place]) -> Vec<String> {
             limit.algorithm().name().to_owned(),
             limit.max().to_string(),
             limit.span().to_string(),
-            limit.guard_ms().to_string(),
+            limit.margin().to_string(),
             limit.burst().to_string(),
             limit.unit().name().to_owned(),
             place.first.to_string(),

@@ -15,6 +15,11 @@ pub const NOT_BEFORE: &str = "x-sluicegate-not-before";
 /// Why a job is a dead letter.
 pub const REASON: &str = "x-sluicegate-reason";
 
+/// Why a message's properties can't be read. They stand in [`PROPERTIES`]; set by us, never taken away.
+pub const UNREADABLE: &str = "x-sluicegate-unreadable";
+/// The properties that can't be read: their bytes, as they came.
+pub const PROPERTIES: &str = "x-sluicegate-properties";
+
 const POLICY: &str = "x-ratelimit-policy";
 const LIMIT: &str = "x-ratelimit-limit";
 const REMAINING: &str = "x-ratelimit-remaining";

@@ -111,6 +111,12 @@ pub fn read(
     fields: &Fields,
     policy: &Policy,
 ) -> Result<Claims, BadMessage> {
+    if let Field::Text(why) = message.header(headers::UNREADABLE) {
+        let kept = headers::PROPERTIES;
+        return Err(BadMessage(format!(
+            "its properties can't be used: {why}; they are kept in {kept}"
+        )));
+    }
     let tenant = read_tenant(message, &fields.tenant)?;
     let plan = read_plan(message, policy)?;
     let max_cost = policy.limits(&tenant, plan.as_deref()).max_cost();
@@ -313,6 +319,11 @@ mod tests {
         check(&[tenant, ("x-cost", Field::Int(20))], Ok(("acme", 20)));
         check(&[tenant, ("x-cost", Field::Text("7"))], Ok(("acme", 7)));
         check(&[], Err("header x-tenant is missing"));
+        let unreadable = ("x-sluicegate-unreadable", Field::Text("type is not UTF-8"));
+        check(
+            &[tenant, unreadable],
+            Err("type is not UTF-8; they are kept in"),
+        );
         check(&[("x-tenant", Field::Int(5))], Err("a tenant is a string"));
         check(&[("x-tenant", Field::Other("a table"))], Err("is a table"));
         check(

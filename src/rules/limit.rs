@@ -272,24 +272,58 @@ impl Limit {
         }
     }
 
-    /// Over how long a unit counts, or `max` units are refilled, in milliseconds: the window with the guard. A
-    /// fixed window has its guard inside; a bucket's clock counts whole milliseconds, so it takes one more.
-    pub fn span(&self) -> u64 {
+    /// How late a start may be without wasting room, in milliseconds: 1 % of the window, at most 10. For a bucket it is
+    /// GCRA's tolerance for jitter (CDVT): with a burst of 1 nothing else holds what flows in between the moment a
+    /// unit is there and the moment its job asks. The sliding counter's windows are longer by it. Both could not be
+    /// used up without.
+    pub fn lateness_ms(&self) -> u64 {
+        (self.window_ms / 100).clamp(1, 10)
+    }
+
+    /// What the algorithm needs to know beside the span, in milliseconds: the guard or the lateness.
+    pub fn margin(&self) -> u64 {
         match self.algorithm {
-            Algorithm::FixedWindow | Algorithm::Strict | Algorithm::Concurrency => self.window_ms,
-            Algorithm::SlidingWindow | Algorithm::SlidingCounter => self.window_ms + self.guard_ms,
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => self.window_ms + self.guard_ms + 1,
+            Algorithm::FixedWindow | Algorithm::SlidingWindow => self.guard_ms,
+            Algorithm::SlidingCounter | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                self.lateness_ms()
+            }
+            Algorithm::Strict | Algorithm::Concurrency => 0,
         }
     }
 
-    /// The most units that arrive at the downstream in any window, whatever happens, as long as the guard is kept.
+    /// Over how long a unit counts, or `max` units are refilled, in milliseconds: the window with the guard. A
+    /// fixed window has its guard inside. The sliding counter and the buckets take the lateness that they forgive,
+    /// and the buckets one more, since their clock counts whole milliseconds.
+    pub fn span(&self) -> u64 {
+        match self.algorithm {
+            Algorithm::FixedWindow | Algorithm::Strict | Algorithm::Concurrency => self.window_ms,
+            Algorithm::SlidingWindow => self.window_ms + self.guard_ms,
+            Algorithm::SlidingCounter => self.window_ms + self.guard_ms + self.lateness_ms(),
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                self.window_ms + self.guard_ms + 1 + self.lateness_ms()
+            }
+        }
+    }
+
+    /// The most units that arrive at the downstream in any half-open window, whatever happens, as long as the guard is
+    /// kept: arrivals less than a window apart started less than window + guard apart. The search of
+    /// `tests/it/gate_worst.rs` reaches each of these and finds nothing above.
+    ///
+    /// - Sliding window: a start counts for all of window + guard.
+    /// - Fixed window: all of one just before it closes, and all of the next; the one after that is too far.
+    /// - Sliding counter: all of one window in its last millisecond, and in the next what these leave in the last
+    ///   millisecond in which they are seen, rounded up.
+    /// - Buckets: a full one, what it held for lateness, and what flows in during window + guard: all that is one
+    ///   millisecond's inflow less than burst + max.
     pub fn worst_case(&self) -> u64 {
         let (max, burst) = (u64::from(self.max), u64::from(self.burst));
+        // What a millisecond is of it, rounded up.
+        let per = |span: u64| max.div_ceil(span);
         match self.algorithm {
             Algorithm::SlidingWindow | Algorithm::Strict | Algorithm::Concurrency => max,
-            Algorithm::FixedWindow | Algorithm::SlidingCounter => 2 * max,
-            Algorithm::TokenBucket => burst + max,
-            Algorithm::LeakyBucket => max + burst - 1,
+            Algorithm::FixedWindow => 2 * max,
+            Algorithm::SlidingCounter => 2 * max - per(self.window_ms + self.guard_ms),
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => burst + max - per(self.span()),
         }
     }
 }

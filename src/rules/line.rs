@@ -88,10 +88,19 @@ impl Line {
         }
     }
 
-    /// How many jobs have so many units in the line, going by what all of them cost on average; at least 1.
-    pub fn jobs_in(&self, units: u64) -> u64 {
-        let issued = self.issued.max(1);
-        (units * self.jobs).div_ceil(issued).max(1)
+    /// How many jobs have the first `units` units of the line, where the last of them has `own`. Those in front are
+    /// taken to cost what all of them do on average, with a root less for how far a sum of many costs may be from it:
+    /// a job that is back too early waits a little longer, one that is late leaves room unused. The first in line is
+    /// one job, whatever it costs.
+    pub fn jobs_in(&self, units: u64, own: u64) -> u64 {
+        match units.saturating_sub(own) {
+            0 => 1,
+            front => {
+                let average = front * self.jobs / self.issued.max(1);
+                let doubt = if self.widest > 1 { average.isqrt() } else { 0 };
+                1 + (average - doubt).max(1)
+            }
+        }
     }
 
     /// Whoever was waiting is gone: a new line, with nobody in it.

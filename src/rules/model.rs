@@ -83,7 +83,7 @@ impl State {
         if newer_window || self.line != before {
             let end = match self.line.waiting() {
                 0 => now,
-                waiting => self.turn(&call, waiting).0,
+                waiting => self.turn(&call, waiting, 1).0,
             };
             let newest = self.logs.newest_window_end(&limits);
             self.line_expires = end.max(self.kept_until()).max(newest) + KEEP_MS;
@@ -172,8 +172,11 @@ impl State {
         let now = call.clock.now_ms;
         let widest = self.widest(call);
         if !(open && self.has_room(call, widest)) {
-            self.line.seen = 0;
-            self.line.room = self.earliest(call, call.base, widest, 1).0;
+            // Only a start takes room away: in the guard at a fixed window's end there may be none without.
+            if !open || self.is_taken(call, widest) {
+                self.line.seen = 0;
+                self.line.room = self.earliest(call, call.base, widest, 1).0;
+            }
             return at;
         }
         if self.line.seen == 0 {
@@ -188,17 +191,27 @@ impl State {
 
     /// When `place` may start, if its job of so many units comes in time, and which limit says so.
     fn turn_of(&self, call: &Call<'_>, place: u64, units: u64) -> (u64, usize) {
-        self.turn(call, units.max(place.saturating_sub(self.line.served())))
+        let k = units.max(place.saturating_sub(self.line.served()));
+        self.turn(call, k, units)
     }
 
-    /// When the `k`-th unit of the line may start, and which limit says so.
-    fn turn(&self, call: &Call<'_>, k: u64) -> (u64, usize) {
-        self.earliest(call, call.base, k, self.line.jobs_in(k))
+    /// When the `k`-th unit of the line may start, the last of a job of so many units, and which limit says so.
+    fn turn(&self, call: &Call<'_>, k: u64, units: u64) -> (u64, usize) {
+        self.earliest(call, call.base, k, self.line.jobs_in(k, units))
     }
 
     fn has_room(&self, call: &Call<'_>, units: u64) -> bool {
         let now = call.clock.now_ms;
         self.earliest(call, now, units, 1).0 == now
+    }
+
+    /// A limit that has no room for so many units has let something start.
+    fn is_taken(&self, call: &Call<'_>, units: u64) -> bool {
+        let now = call.clock.now_ms;
+        call.limits.iter().any(|limit| {
+            self.logs.nth(limit, now, limit.unit().of(units)) > now
+                && self.logs.count(limit, call.clock) > 0
+        })
     }
 
     /// When all limits allow the next `units` units in `calls` calls, not before `base`, and the first of the limits
@@ -258,30 +271,33 @@ impl State {
     /// will be.
     /// A `call` that was settled before counts for nothing.
     pub fn settle(&mut self, limits: &[Limit], clock: Clock, call: &str, settled: &[Settled]) {
-        let limits = self.in_force(limits, clock.now_ms);
-        self.marks.retain(|_, until| *until > clock.now_ms);
+        let now = clock.now_ms;
+        let limits = self.in_force(limits, now);
+        self.marks.retain(|_, until| *until > now);
+        if self.marks.contains_key(call) {
+            return;
+        }
+        self.marks.insert(call.to_owned(), now + MARK_MS);
         let newer_window = self.logs.load(&limits, clock, self.line.usual);
         let most = highest_cost(&limits);
-        let before = self.line.usual;
-        let mark = (call.to_owned(), clock.now_ms + MARK_MS);
-        let again = self.marks.insert(mark.0, mark.1).is_some();
-        let settled = if again { &[] } else { settled };
+        let before = self.line.clone();
+        self.line.seen = self.line.seen.min(now);
         for one in settled {
             let cost = u64::from(one.receipt.cost).clamp(1, most);
             self.logs.settle(&limits, clock, one, cost);
             if limits.iter().any(|limit| limit.algorithm().holds_places())
                 && matches!(one.end, End::Cost(_))
             {
-                let took = clock.now_ms.saturating_sub(one.receipt.started_ms);
+                let took = now.saturating_sub(one.receipt.started_ms);
                 self.line.usual = match self.line.usual {
                     0 => took.max(1),
                     usual => ((usual * 7 + took) / 8).max(1),
                 };
             }
         }
-        if newer_window || self.line.usual != before {
+        if newer_window || self.line != before {
             let newest = self.logs.newest_window_end(&limits);
-            let end = clock.now_ms.max(self.kept_until()).max(newest);
+            let end = now.max(self.kept_until()).max(newest);
             self.line_expires = self.line_expires.max(end + KEEP_MS);
         }
     }
@@ -372,7 +388,7 @@ impl State {
             waiting,
             line_end_ms: match waiting {
                 0 => 0,
-                waiting => state.turn(&call, waiting).0 - now,
+                waiting => state.turn(&call, waiting, 1).0 - now,
             },
             blocked_until_ms: closed,
             blocked_by: self.closed_by(now),

@@ -284,6 +284,7 @@ impl Bench {
         let mut tickets: Vec<(Ticket, u32)> = Vec::new();
         let mut receipts: Vec<Receipt> = Vec::new();
         let mut calls = 0;
+        let mut taken_back = false;
         let mut raw = self.redis.get_connection().expect("Redis answers");
         let (mut which, mut foreign) = (0, 0);
         let mut windows: Vec<(u64, String)> = Vec::new();
@@ -292,6 +293,15 @@ impl Bench {
             let clock = Clock::from_micros(micros);
             let limits = &sets[which];
             let keys = self.keys.call(&tenant, limits, clock.now_ms);
+            if let Step::Ask { .. } | Step::Settle { .. } = step {
+                // Redis's clock is a day behind the test's: windows that ended are deleted here.
+                for (_, ended) in windows.extract_if(.., |(end, _)| *end <= clock.now_ms) {
+                    let _: () = redis::cmd("DEL")
+                        .arg(ended)
+                        .query(&mut raw)
+                        .expect("Redis answers");
+                }
+            }
             match step {
                 Step::Ask { budget, jobs } => {
                     let asks: Vec<Ask> = jobs
@@ -301,13 +311,6 @@ impl Bench {
                     calls += 1;
                     let permits = format!("p{calls}");
                     let (answers, blocked) = state.ask(limits, clock, *budget, &permits, &asks);
-                    // Redis's clock is a day behind the test's: windows that ended are deleted here.
-                    for (_, ended) in windows.extract_if(.., |(end, _)| *end <= clock.now_ms) {
-                        let _: () = redis::cmd("DEL")
-                            .arg(ended)
-                            .query(&mut raw)
-                            .expect("Redis answers");
-                    }
                     for (limit, place) in limits.iter().zip(&keys.limits) {
                         if limit.algorithm() == Algorithm::FixedWindow {
                             let end = (place.index + 1) * limit.window_ms();
@@ -359,7 +362,8 @@ impl Bench {
                 Step::Back { micros: by } => self.clock.store(micros - by, Ordering::SeqCst),
                 Step::Limit { which: other } => which = *other,
                 Step::Foreign { millis_ago } => {
-                    if let Some(log) = keys.sliding(limits) {
+                    // Beside starts that were taken back, another writer's are counted at best effort.
+                    if let Some(log) = keys.sliding(limits).filter(|_| !taken_back) {
                         let score = clock.now_ms.saturating_add_signed(-millis_ago);
                         foreign += 1;
                         state.logs.add_foreign(score);
@@ -377,7 +381,8 @@ impl Bench {
                     let told = self.runtime.block_on(gate.change(&tenant, change));
                     prop_assert_eq!(told.expect("Redis answers"), until);
                 }
-                Step::Settle { .. } if receipts.is_empty() => {}
+                Step::Settle { end, .. }
+                    if receipts.is_empty() || (*end == End::Unused && foreign > 0) => {}
                 Step::Settle { which, end, again } => {
                     calls += 1;
                     let settled = TenantSettled {
@@ -389,6 +394,7 @@ impl Bench {
                             end: *end,
                         }],
                     };
+                    taken_back |= *end == End::Unused;
                     for _ in 0..=usize::from(*again) {
                         state.settle(limits, clock, &settled.call, &settled.settled);
                         self.runtime
@@ -522,7 +528,11 @@ fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<(u64, u32, 
             Step::Forward { micros } => (clock, real) = (clock + micros, real + micros),
             Step::Back { micros } => clock -= micros,
             Step::Forget if algorithm == Algorithm::SlidingWindow => state.forget_line(),
-            Step::Forget | Step::Limit { .. } | Step::Foreign { .. } | Step::Change { .. } => {}
+            Step::Forget
+            | Step::Limit { .. }
+            | Step::Foreign { .. }
+            | Step::Change { .. }
+            | Step::Settle { .. } => {}
         }
     }
     started

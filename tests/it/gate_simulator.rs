@@ -157,6 +157,7 @@ pub fn run(scenario: Scenario) -> Outcome {
             slice::from_ref(&limit),
             Clock::from_micros(BEGIN + now),
             1,
+            "",
             &[ask],
         );
         let (ttl, ticket) = match answers[0] {

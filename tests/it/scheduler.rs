@@ -7,7 +7,7 @@ use bytes::Bytes;
 use sluicegate::broker::{Delivery, Message, Outgoing, PublishError, Source, Tag};
 use sluicegate::engine::action::{Action, Key, Settings};
 use sluicegate::engine::scheduler::Scheduler;
-use sluicegate::gate::{Answer, GateError, TenantAsk, TenantReply, Ticket};
+use sluicegate::gate::{Answer, End, GateError, TenantAsk, TenantReply, TenantSettled, Ticket};
 use sluicegate::handler::Outcome;
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::headers::HeaderValue;
@@ -31,6 +31,7 @@ struct Done {
     dispatched: Vec<(Key, Job, Duration)>,
     published: Vec<(Key, Outgoing)>,
     acked: Vec<u64>,
+    settled: Vec<TenantSettled>,
     blocked: Vec<(Key, Duration, String)>,
 }
 
@@ -82,10 +83,11 @@ impl Desk {
                     done.dispatched.push((key, job, deadline))
                 }
                 Action::Publish(batch) => done.published.extend(batch),
+                Action::Settle(batch) => done.settled.extend(batch),
                 Action::Ack(tags) => done.acked.extend(tags.iter().map(|t| t.tag)),
                 Action::Block {
                     key, duration, by, ..
-                } => done.blocked.push((key, duration, by)),
+                } => done.blocked.push((key.expect("its job"), duration, by)),
             }
         }
         done
@@ -292,7 +294,14 @@ fn an_answer_that_comes_too_late_starts_nothing() {
     desk.deliver(Source::Fresh, &["a"]);
     let done = desk.answer(MS * 26, vec![vec![START]]);
     assert!(done.dispatched.is_empty());
-    assert_eq!(desk.step(MS * 5).asked.len(), 1, "it asks again");
+    let done = desk.step(MS * 5);
+    assert!(
+        done.asked.is_empty(),
+        "first it gives back what it did not use"
+    );
+    assert_eq!(done.settled[0].settled[0].end, End::Unused);
+    desk.scheduler.settled(desk.now, Ok(()));
+    assert_eq!(desk.step(MS).asked.len(), 1, "it asks again");
 }
 
 #[test]
@@ -403,7 +412,7 @@ fn a_throttled_job_closes_its_tenant_and_asks_again_with_the_same_attempt() {
         (key, Duration::from_secs(3600), "429".to_owned()),
         "capped"
     );
-    desk.scheduler.blocked(desk.now, key, Ok(()));
+    desk.scheduler.blocked(desk.now, Some(key), Ok(()));
     let asked = desk.step(MS * 5).asked;
     assert_eq!(asked[0].asks[0].ticket, None);
     let (_, outgoing) = desk
@@ -495,4 +504,19 @@ fn a_draining_worker_takes_nothing_new() {
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     assert_eq!(desk.actions().acked, [1]);
     assert!(desk.scheduler.is_idle());
+}
+
+#[test]
+fn a_draining_worker_with_jobs_that_lack_a_permit_waits_for_what_runs() {
+    let mut desk = Desk::new(2);
+    desk.deliver(Source::Fresh, &["a"; 80]);
+    let answers = [vec![START, START], vec![CAPACITY; 78]].concat();
+    desk.answer(MS, vec![answers]);
+    desk.scheduler.drain();
+    desk.step(Duration::from_secs(1));
+    let next = desk.scheduler.next_tick(desk.now);
+    assert!(
+        next.is_none_or(|at| at > desk.now),
+        "a tick that is due and does nothing: the worker spins until its jobs have ended"
+    );
 }

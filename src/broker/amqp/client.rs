@@ -45,7 +45,7 @@ impl Client {
     /// # Errors
     /// [`BrokerError`] says what is wrong, where, and what to do.
     pub async fn connect(amqp: &config::Amqp, ladder: &Ladder) -> Result<Self, BrokerError> {
-        let target = Target::parse(&amqp.url)?;
+        let target = Target::new(amqp)?;
         let topology = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
         let link = Link::open(&target, NAME).await?;
         let reader = link.channel().await?;

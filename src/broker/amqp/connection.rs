@@ -4,6 +4,7 @@ use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -12,8 +13,9 @@ use lapin::tcp::OwnedTLSConfig;
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{AsyncTcpStream, Channel, Connection, ConnectionProperties};
 
+use super::screen::{self, Screened};
 use crate::broker::BrokerError;
-use crate::config::SecretUrl;
+use crate::config;
 
 /// For name lookup, TCP, TLS and the AMQP handshake together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -28,6 +30,8 @@ const HEARTBEAT: u16 = 10;
 #[derive(Clone)]
 pub(super) struct Target {
     uri: AMQPUri,
+    /// Certificates to trust beside the system's.
+    ca_file: Option<PathBuf>,
     /// The URL without its password, for errors.
     pub at: String,
 }
@@ -41,7 +45,8 @@ impl fmt::Debug for Target {
 impl Target {
     /// # Errors
     /// [`BrokerError::Url`], which never holds the URL itself.
-    pub fn parse(url: &SecretUrl) -> Result<Self, BrokerError> {
+    pub fn new(amqp: &config::Amqp) -> Result<Self, BrokerError> {
+        let url = &amqp.url;
         let parsed = url::Url::parse(url.expose()).map_err(|e| BrokerError::Url(e.to_string()))?;
         if !["amqp", "amqps"].contains(&parsed.scheme()) {
             let scheme = parsed.scheme();
@@ -57,7 +62,8 @@ impl Target {
         }
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
         let at = url.to_string();
-        Ok(Self { uri, at })
+        let ca_file = amqp.ca_file.clone();
+        Ok(Self { uri, ca_file, at })
     }
 
     pub fn failed(&self, reason: impl Into<String>) -> BrokerError {
@@ -123,7 +129,7 @@ impl Link {
     pub async fn open(target: &Target, name: &str) -> Result<Self, BrokerError> {
         let socket = ShutOnDrop(Socket::default());
         let properties = ConnectionProperties::default().with_connection_name(name.into());
-        let connecting = connect(target.uri.clone(), properties, socket.0.clone());
+        let connecting = connect(target.clone(), properties, socket.0.clone());
         match tokio::time::timeout(CONNECT_TIMEOUT, connecting).await {
             Ok(Ok(connection)) => Ok(Self {
                 connection,
@@ -173,8 +179,9 @@ impl Link {
         self.target.failed("the connection ended")
     }
 
-    /// Says goodbye, as far as the peer listens.
-    pub async fn close(self) {
+    /// Says goodbye, as far as the peer listens. Channels are dropped after it: one that is dropped before
+    /// closes itself behind our back, which `lapin` reports as an error once the connection is closing.
+    pub async fn close(&self) {
         // A blocked connection writes nothing, not even its close.
         if self.connected() && !self.blocked() {
             let closing = self.connection.close(200, "closed".into());
@@ -192,15 +199,16 @@ async fn next<S: Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
 }
 
 async fn connect(
-    uri: AMQPUri,
+    target: Target,
     properties: ConnectionProperties,
     socket: Socket,
 ) -> lapin::Result<Connection> {
-    let runtime = lapin::runtime::default_runtime()?;
+    let runtime = async_rs::Runtime::tokio_current();
+    let Target { uri, ca_file, .. } = target;
     Connection::connector(
         uri,
-        runtime,
-        async move |uri: AMQPUri, runtime| {
+        screen::runtime(),
+        async move |uri: AMQPUri, _| {
             let host = (uri.authority.host.as_str(), uri.authority.port);
             // This runs on the connection's own thread, which must not outlive the timeout either.
             let connecting = async {
@@ -209,13 +217,15 @@ async fn connect(
                 if let AsyncTcpStream::Plain(stream) = &stream {
                     socket.hold(stream.get_ref())?;
                 }
-                match uri.scheme {
-                    AMQPScheme::AMQP => Ok(stream),
+                let stream = match uri.scheme {
+                    AMQPScheme::AMQP => stream,
                     AMQPScheme::AMQPS => {
-                        let tls = OwnedTLSConfig::default();
-                        stream.into_tls(&uri.authority.host, tls.as_ref()).await
+                        let tls = trusting(ca_file.as_deref()).await?;
+                        stream.into_tls(&uri.authority.host, tls.as_ref()).await?
                     }
-                }
+                };
+                // Plain for lapin, whatever is inside.
+                Ok(AsyncTcpStream::Plain(Screened::new(stream)))
             };
             let timeout = || io::Error::from(io::ErrorKind::TimedOut);
             tokio::time::timeout(CONNECT_TIMEOUT, connecting)
@@ -226,4 +236,19 @@ async fn connect(
         properties,
     )
     .await
+}
+
+/// Trusts the system's certificates and those in `ca_file`.
+async fn trusting(ca_file: Option<&Path>) -> io::Result<OwnedTLSConfig> {
+    let cert_chain = match ca_file {
+        None => None,
+        Some(file) => Some(tokio::fs::read_to_string(file).await.map_err(|error| {
+            let file = file.display();
+            io::Error::new(error.kind(), format!("amqp.ca-file {file}: {error}"))
+        })?),
+    };
+    Ok(OwnedTLSConfig {
+        identity: None,
+        cert_chain,
+    })
 }

@@ -49,7 +49,7 @@ pub enum QueueState {
 /// # Errors
 /// [`BrokerError`] says what is wrong, where, and what to do.
 pub async fn inventory(amqp: &config::Amqp, ladder: &Ladder) -> Result<Inventory, BrokerError> {
-    let target = Target::parse(&amqp.url)?;
+    let target = Target::new(amqp)?;
     let topology = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
     let link = Link::open(&target, NAME).await?;
     let mut channel = link.channel().await?;

@@ -9,9 +9,10 @@ mod ack;
 mod client;
 mod connection;
 mod consume;
+mod content;
 mod inventory;
-
 mod publish;
+mod screen;
 mod supervise;
 
 use std::sync::Arc;
@@ -76,7 +77,7 @@ impl AmqpBroker {
         ladder: &Ladder,
     ) -> Result<(Self, mpsc::Receiver<Event>), BrokerError> {
         let shared = Arc::new(Shared {
-            target: Target::parse(&amqp.url)?,
+            target: Target::new(amqp)?,
             topology: Topology::new(&amqp.queue, amqp.queue_type, ladder)?,
             prefetch: amqp.prefetch.max(1),
             acks: Acks::default(),

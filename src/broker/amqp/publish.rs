@@ -142,10 +142,9 @@ async fn run(
             None => Ok(()),
         },
     };
+    // In this order: the tasks own the channels.
+    link.close().await;
     tasks.shutdown().await;
-    if let Some(link) = Arc::into_inner(link) {
-        link.close().await;
-    }
     result
 }
 

@@ -224,6 +224,12 @@ impl State {
         self.clients.iter().map(|client| client.unacked.len()).sum()
     }
 
+    pub fn ready(&self) -> usize {
+        let queues = SOURCES.map(|source| self.names.of(source));
+        let ready = queues.iter().filter_map(|name| self.queues.get(*name));
+        ready.map(BTreeMap::len).sum()
+    }
+
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }

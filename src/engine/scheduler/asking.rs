@@ -218,6 +218,7 @@ impl Scheduler {
         let Some(entry) = self.entries.get_mut(&key) else {
             return false;
         };
+        self.ledger.started(limits);
         entry.started = Some((limits.clone(), receipt));
         entry.phase = Phase::Running;
         self.queues.start(&entry.claims.tenant);

@@ -120,13 +120,14 @@ impl Scheduler {
     }
 
     /// What a start used is told to the gate, where that is not what it was charged or a place is held.
-    pub(super) fn settle(&mut self, key: Key, end: End) {
+    fn settle(&mut self, key: Key, end: End) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
         let Some((limits, receipt)) = entry.started.take() else {
             return;
         };
+        self.ledger.ended(&limits);
         let counts_cost = limits.iter().any(|limit| limit.unit() == Unit::Cost);
         let as_charged = match end {
             End::Cost(used) => used == receipt.cost || !counts_cost,
@@ -140,7 +141,7 @@ impl Scheduler {
 
     /// Places that running jobs hold are kept.
     pub(super) fn renew(&mut self, now: Duration) {
-        if now < self.ledger.renew_at() {
+        if self.ledger.renew_at().is_none_or(|at| now < at) {
             return;
         }
         self.ledger.renewed(now);

@@ -83,9 +83,11 @@ impl Bucket {
     }
 }
 
-/// The level of a full bucket: at most 10^6 times 2.7 * 10^9, below what Lua's numbers hold exactly.
+/// The level of a full bucket: `burst` tokens, and what flows in during the lateness. At most 10^6 times 2.7 * 10^9 and a
+/// little more, below what Lua's numbers hold exactly.
 fn most(limit: &Limit) -> i64 {
-    (u64::from(limit.capacity()) * limit.span()).cast_signed()
+    let late = limit.lateness_ms() * u64::from(limit.max());
+    (u64::from(limit.capacity()) * limit.span() + late).cast_signed()
 }
 
 fn refilled(level: i64, limit: &Limit, millis: u64) -> i64 {

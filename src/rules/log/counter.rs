@@ -1,5 +1,9 @@
 //! `sliding-counter-algo`: the counts of the window aligned to the epoch and of the one before, which is weighted by
 //! how much of it a sliding window would still see. Approximate: it takes the older starts for evenly spread.
+//!
+//! The aligned windows are longer than what slides over them by the lateness that is forgiven: in a window's last
+//! milliseconds the one before is out of sight. Without them the last unit of a window would have to start exactly at its
+//! end, which is the next one: a steady load could use max - 1 in each.
 
 use crate::rules::limit::Limit;
 
@@ -39,18 +43,14 @@ impl SlidingCounter {
     }
 
     /// What it takes the window to hold, rounded up.
-    pub fn count(&self, now: u64) -> u64 {
-        let Counts {
-            span,
-            current,
-            previous,
-            ..
-        } = self.live;
-        current + (previous * (span - now % span)).div_ceil(span)
+    pub fn count(&self, limit: &Limit, now: u64) -> u64 {
+        let (sight, passed) = (sight(limit), now % limit.span());
+        let weighted = self.live.previous * sight.saturating_sub(passed);
+        self.live.current + weighted.div_ceil(sight)
     }
 
     pub fn nth(&self, limit: &Limit, base: u64, k: u64) -> u64 {
-        self.live.nth(u64::from(limit.max()), base, k)
+        self.live.nth(limit, base, k)
     }
 
     pub fn take(&mut self, units: u64) {
@@ -91,46 +91,37 @@ impl Counts {
         }
     }
 
-    /// `previous * left + (current + k) * span <= max * span`, for the first time `left` before a window's end.
-    fn nth(self, max: u64, base: u64, mut k: u64) -> u64 {
-        let span = self.span;
+    /// The `k`-th start is in this window or, `max` in each, a later one; there as soon as
+    /// `previous * (sight - passed) + (current + k) * sight <= max * sight`.
+    fn nth(self, limit: &Limit, base: u64, k: u64) -> u64 {
+        let (span, sight, max) = (self.span, sight(limit), u64::from(limit.max()));
         let mut window = self.at(base / span);
-        let mut from = base % span;
-        loop {
-            let most = window.most(max);
-            if k <= most {
-                let room = max - window.current - k;
-                let since = match window.previous {
-                    0 => 0,
-                    previous => span - (room * span / previous).min(span),
-                };
-                return window.index * span + from.max(since);
-            }
-            k -= most;
+        let (mut from, mut k) = (base % span, k);
+        let most = max.saturating_sub(window.current);
+        if k > most {
+            let windows = (k - most - 1) / max;
+            k = (k - most - 1) % max + 1;
             window = Self {
                 span,
-                index: window.index + 1,
+                index: window.index + 1 + windows,
                 current: 0,
-                previous: window.current + most,
+                previous: match windows {
+                    0 => window.current + most,
+                    _ => max,
+                },
             };
             from = 0;
-            // From here on windows repeat in pairs, sooner or later: whole pairs are skipped.
-            let first = window.most(max);
-            let second = Self {
-                previous: first,
-                ..window
-            }
-            .most(max);
-            if second == window.previous {
-                let pairs = (k - 1) / (first + second);
-                k -= pairs * (first + second);
-                window.index += 2 * pairs;
-            }
         }
+        let room = max - window.current - k;
+        let since = match window.previous {
+            0 => 0,
+            previous => sight - (room * sight / previous).min(sight),
+        };
+        window.index * span + from.max(since)
     }
+}
 
-    /// How many more this window will let start.
-    fn most(self, max: u64) -> u64 {
-        max.saturating_sub(self.current + self.previous.div_ceil(self.span))
-    }
+/// How far back a start is seen, in milliseconds: the span without the lateness.
+fn sight(limit: &Limit) -> u64 {
+    limit.span() - limit.lateness_ms()
 }

@@ -104,7 +104,7 @@ impl Logs {
         match limit.algorithm() {
             Algorithm::SlidingWindow => self.sliding.count(limit, clock.now_ms),
             Algorithm::FixedWindow => self.fixed[limit.name()].count(limit),
-            Algorithm::SlidingCounter => self.counters[limit.name()].count(clock.now_ms),
+            Algorithm::SlidingCounter => self.counters[limit.name()].count(limit, clock.now_ms),
             Algorithm::TokenBucket | Algorithm::LeakyBucket => self.bucket(limit).count(limit),
             Algorithm::Strict | Algorithm::Concurrency => self.held[limit.name()].count(),
         }

@@ -28,7 +28,10 @@ pub fn reason(message: &Message) -> String {
     }
 }
 
-/// Its headers, for people; a table is only named.
+/// Of a header that is bytes.
+const SHOWN: usize = 1024;
+
+/// Its headers, for people; a table is only named, bytes are hexadecimal digits.
 pub fn headers(message: &Message) -> BTreeMap<String, Value> {
     let Some(headers) = message.properties.headers() else {
         return BTreeMap::new();
@@ -43,6 +46,11 @@ pub fn headers(message: &Message) -> BTreeMap<String, Value> {
                 Field::Missing => Value::Null,
                 Field::Other(kind) => match value {
                     AMQPValue::Boolean(value) => json!(value),
+                    // The properties that nobody could read, for one; their beginning shows what is wrong.
+                    AMQPValue::ByteArray(bytes) => {
+                        let bytes = bytes.as_slice();
+                        json!(hex(&bytes[..bytes.len().min(SHOWN)]))
+                    }
                     // Tables are the broker's own (x-death); their kind is enough.
                     _ => json!(format!("({kind})")),
                 },
@@ -63,6 +71,22 @@ mod tests {
     use sluicegate::rules::headers::{ATTEMPT, HeaderValue};
 
     use super::*;
+
+    #[test]
+    fn bytes_are_shown_as_digits_up_to_a_bound() {
+        let with = |bytes: &[u8]| {
+            let mut table = lapin::types::FieldTable::default();
+            table.insert("k".into(), AMQPValue::ByteArray(bytes.into()));
+            headers(&Message {
+                routing_key: String::new(),
+                properties: BasicProperties::default().with_headers(table),
+                body: "".into(),
+            })["k"]
+                .clone()
+        };
+        assert_eq!(with(&[0x0a, 0xff]), json!("0aff"));
+        assert_eq!(with(&[0; 5000]), json!("00".repeat(SHOWN)));
+    }
 
     #[test]
     fn a_replayed_job_starts_afresh_and_keeps_what_its_publisher_set() {

@@ -1,0 +1,377 @@
+//! Looks at the frames that arrive before `lapin` does, and changes those that would end the connection.
+//!
+//! AMQP 0-9-1 frames: a type (1 method, 2 content header, 3 body, 8 heartbeat), the channel (2 bytes), the
+//! payload's size (4), the payload, and an end mark.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use async_rs::Tokio;
+use async_rs::traits::Reactor;
+use futures_util::io::{AsyncRead, AsyncWrite};
+use futures_util::{Stream, TryFutureExt};
+use lapin::AsyncTcpStream;
+
+use super::content;
+
+/// `lapin`'s runtime, but its streams are [`Screened`].
+pub(super) type Runtime = async_rs::Runtime<async_rs::util::RuntimeParts<Tokio, Net>>;
+type Inner = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
+
+const METHOD: u8 = 1;
+const HEADER: u8 = 2;
+/// Before a frame's payload.
+const FRAME_HEAD: usize = 7;
+/// Larger frames are not looked at. RabbitMQ's are 128 KiB unless it is told otherwise.
+const MAX_HELD: usize = 4 << 20;
+/// Of a frame: for the headers that we and the broker add, and for the properties that are no headers.
+const RESERVE: usize = 12 << 10;
+/// RabbitMQ's own limit, until it names one.
+const FRAME_MAX: usize = 128 << 10;
+/// Read from the socket at once.
+const CHUNK: usize = 64 << 10;
+
+/// The runtime that this runs in. Must be called within it.
+pub(super) fn runtime() -> Runtime {
+    let parts = async_rs::util::RuntimeParts::new(Tokio::current(), Net(Tokio::current()));
+    async_rs::Runtime::new(parts)
+}
+
+/// Tokio's reactor.
+#[derive(Debug, Clone)]
+pub(super) struct Net(Tokio);
+
+impl Reactor for Net {
+    type TcpStream = Screened;
+    type Sleep = <Tokio as Reactor>::Sleep;
+
+    fn register<H: io::Read + io::Write + AsFd + AsRawFd + Send + 'static>(
+        &self,
+        socket: H,
+    ) -> io::Result<impl AsyncRead + AsyncWrite + Send + Unpin + 'static> {
+        self.0.register(socket)
+    }
+
+    fn sleep(&self, time: Duration) -> Self::Sleep {
+        self.0.sleep(time)
+    }
+
+    fn interval(&self, time: Duration) -> impl Stream<Item = std::time::Instant> + Send + 'static {
+        self.0.interval(time)
+    }
+
+    fn tcp_connect_addr(
+        &self,
+        address: SocketAddr,
+    ) -> impl Future<Output = io::Result<Screened>> + Send + 'static {
+        (self.0.tcp_connect_addr(address)).map_ok(|stream| Screened::new(Inner::Plain(stream)))
+    }
+}
+
+/// A connection whose incoming frames are screened.
+pub(super) struct Screened {
+    inner: Inner,
+    chunk: Box<[u8]>,
+    screen: Screen,
+    /// How much of `screen.ready` was given out.
+    given: usize,
+}
+
+impl Screened {
+    pub fn new(inner: Inner) -> Self {
+        Self {
+            inner,
+            chunk: vec![0; CHUNK].into(),
+            screen: Screen::default(),
+            given: 0,
+        }
+    }
+}
+
+impl AsyncRead for Screened {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        loop {
+            let ready = &this.screen.ready[this.given..];
+            if !ready.is_empty() {
+                let count = ready.len().min(buf.len());
+                buf[..count].copy_from_slice(&ready[..count]);
+                this.given += count;
+                return Poll::Ready(Ok(count));
+            }
+            this.screen.ready.clear();
+            this.given = 0;
+            match ready!(Pin::new(&mut this.inner).poll_read(cx, &mut this.chunk))? {
+                0 => return Poll::Ready(Ok(0)),
+                count => this.screen.feed(&this.chunk[..count]),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Screened {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write(cx, buf)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write_vectored(cx, bufs)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_close(cx)
+    }
+}
+
+/// Takes bytes in any pieces, and has ready what `lapin` may read.
+#[derive(Default)]
+struct Screen {
+    ready: Vec<u8>,
+    /// A frame's head, or a whole frame that is looked at once it is there.
+    held: Vec<u8>,
+    /// Bytes of a frame that is not looked at.
+    pass: usize,
+    /// This is no AMQP 0-9-1: it is not looked at any more.
+    foreign: bool,
+    frame_max: Option<usize>,
+}
+
+impl Screen {
+    fn feed(&mut self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            if self.foreign {
+                self.ready.extend_from_slice(bytes);
+                return;
+            }
+            if self.pass > 0 {
+                let (passed, rest) = bytes.split_at(self.pass.min(bytes.len()));
+                self.ready.extend_from_slice(passed);
+                self.pass -= passed.len();
+                bytes = rest;
+                continue;
+            }
+            let wanted = self.wanted() - self.held.len();
+            let (taken, rest) = bytes.split_at(wanted.min(bytes.len()));
+            self.held.extend_from_slice(taken);
+            bytes = rest;
+            if taken.len() == wanted {
+                self.advance();
+            }
+        }
+    }
+
+    /// How long `held` becomes before something can be said of it.
+    fn wanted(&self) -> usize {
+        match self.size() {
+            None => FRAME_HEAD,
+            Some(size) => FRAME_HEAD + size + 1,
+        }
+    }
+
+    /// The payload's size, once the head is there.
+    fn size(&self) -> Option<usize> {
+        let size = self.held.get(3..FRAME_HEAD)?.try_into().ok()?;
+        Some(u32::from_be_bytes(size) as usize)
+    }
+
+    /// `held` is a head or a whole frame.
+    fn advance(&mut self) {
+        let Some(size) = self.size() else { return };
+        if self.held.len() > FRAME_HEAD {
+            self.look();
+            return;
+        }
+        match self.held[0] {
+            METHOD | HEADER if size <= MAX_HELD => {}
+            METHOD | HEADER | 3 | 8 => {
+                self.pass = size.saturating_add(1);
+                self.ready.append(&mut self.held);
+            }
+            // A peer that speaks another version names it and hangs up.
+            _ => {
+                self.foreign = true;
+                self.ready.append(&mut self.held);
+            }
+        }
+    }
+
+    /// Decides on the frame in `held`.
+    fn look(&mut self) {
+        let payload = &self.held[FRAME_HEAD..self.held.len() - 1];
+        let changed = match self.held[0] {
+            HEADER => {
+                let frame_max = self.frame_max.unwrap_or(FRAME_MAX);
+                let max = frame_max.saturating_sub(RESERVE).max(frame_max / 4);
+                content::unreadable(payload, max).map(|why| {
+                    tracing::warn!(%why, "a message's properties can't be used; it becomes a dead letter");
+                    content::wrapped(payload, &why, max)
+                })
+            }
+            _ => {
+                if let Some(tuned) = frame_max(payload) {
+                    self.frame_max = Some(tuned);
+                }
+                routed(payload)
+            }
+        };
+        match changed {
+            None => self.ready.append(&mut self.held),
+            Some(payload) => {
+                self.ready.extend_from_slice(&self.held[..3]);
+                // A frame's size fits in 4 bytes: it came so, and the changed one is hardly larger.
+                self.ready.extend((payload.len() as u32).to_be_bytes());
+                self.ready.extend_from_slice(&payload);
+                self.ready.extend(self.held.last());
+                self.held.clear();
+            }
+        }
+    }
+}
+
+/// What connection.tune (10, 30) says of frames; 0 means any size.
+fn frame_max(method: &[u8]) -> Option<usize> {
+    let rest = method.strip_prefix(&[0, 10, 0, 30])?;
+    let size = u32::from_be_bytes(rest.get(2..6)?.try_into().ok()?);
+    (size > 0).then_some(size as usize)
+}
+
+/// A basic.deliver, get-ok or return whose exchange or routing key is not UTF-8, with an empty text for it.
+/// Neither is needed for an answer.
+fn routed(method: &[u8]) -> Option<Vec<u8>> {
+    let (id, arguments) = method.split_at_checked(4)?;
+    let before = match id {
+        // The consumer's tag, then the delivery's, and whether it is another one.
+        [0, 60, 0, 60] => 1 + usize::from(*arguments.first()?) + 9,
+        [0, 60, 0, 71] => 9,
+        // The reply's code and text.
+        [0, 60, 0, 50] => 3 + usize::from(*arguments.get(2)?),
+        _ => return None,
+    };
+    let (before, rest) = arguments.split_at_checked(before)?;
+    let (exchange, rest) = short(rest)?;
+    let (key, rest) = short(rest)?;
+    if std::str::from_utf8(exchange).is_ok() && std::str::from_utf8(key).is_ok() {
+        return None;
+    }
+    tracing::warn!("a message's exchange or routing key is not UTF-8; it is taken as empty");
+    let mut changed = [id, before].concat();
+    for text in [exchange, key] {
+        let text = if std::str::from_utf8(text).is_ok() {
+            text
+        } else {
+            b""
+        };
+        // It came with a length of one byte.
+        changed.push(text.len() as u8);
+        changed.extend_from_slice(text);
+    }
+    changed.extend_from_slice(rest);
+    Some(changed)
+}
+
+/// A short text's bytes, and what follows.
+fn short(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (count, rest) = bytes.split_first()?;
+    rest.split_at_checked(usize::from(*count))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
+        let size = (payload.len() as u32).to_be_bytes();
+        [&[kind, 0, 1], &size[..], payload, &[0xce]].concat()
+    }
+
+    /// What comes out, whatever the pieces are.
+    fn screened(bytes: &[u8]) -> Vec<u8> {
+        let in_pieces = |size| {
+            let mut screen = Screen::default();
+            bytes.chunks(size).for_each(|piece| screen.feed(piece));
+            screen.ready
+        };
+        let whole = in_pieces(bytes.len());
+        for size in [1, 2, 7, 8, 13] {
+            assert_eq!(in_pieces(size), whole, "in pieces of {size}");
+        }
+        whole
+    }
+
+    const ID: &[u8] = b"\0\x3c\0\0\0\0\0\0\0\0\0\x01\0\x80\x02id";
+    const BAD_ID: &[u8] = b"\0\x3c\0\0\0\0\0\0\0\0\0\x01\0\x80\x02i\xff";
+
+    #[test]
+    fn what_can_be_read_passes_as_it_is() {
+        let all = [
+            frame(METHOD, b"\0\x3c\0\x3c\x01t\0\0\0\0\0\0\0\x01\0\0\x04jobs"),
+            frame(HEADER, ID),
+            frame(3, b"\xff"),
+            frame(8, b""),
+        ]
+        .concat();
+        assert_eq!(screened(&all), all);
+        // Another version's answer is shorter than a frame's head and a byte.
+        assert_eq!(screened(b"AMQP\0\x01\0\0"), b"AMQP\0\x01\0\0");
+    }
+
+    #[test]
+    fn only_what_cannot_be_read_is_changed() {
+        let (before, after) = (frame(HEADER, ID), frame(3, b"x"));
+        let out = screened(&[before.clone(), frame(HEADER, BAD_ID), after.clone()].concat());
+        let wrapped = content::wrapped(BAD_ID, "message-id is not UTF-8", FRAME_MAX);
+        assert_eq!(out, [before, frame(HEADER, &wrapped), after].concat());
+    }
+
+    #[test]
+    fn the_servers_frame_size_bounds_the_headers() {
+        let long = [b"\x01kS\0\0\x0f\xff", &[b'v'; 0xfff][..]].concat();
+        let size = (long.len() as u32).to_be_bytes();
+        let header = [&ID[..12], &[0x20, 0], &size[..], &long].concat();
+        let tune = |max: u32| {
+            frame(
+                METHOD,
+                &[&[0, 10, 0, 30, 0, 0], &max.to_be_bytes()[..], &[0, 9]].concat(),
+            )
+        };
+        for (max, passes) in [(0, true), (1 << 17, true), (8 << 10, false)] {
+            let all = [tune(max), frame(HEADER, &header)].concat();
+            assert_eq!(screened(&all) == all, passes, "{max}");
+        }
+    }
+
+    #[test]
+    fn a_routing_key_that_cannot_be_read_is_empty() {
+        for (before, after) in [
+            (&b"\0\x3c\0\x3c\x01t\0\0\0\0\0\0\0\x01\0"[..], &b""[..]),
+            (b"\0\x3c\0\x47\0\0\0\0\0\0\0\x01\0", b"\0\0\0\x07"),
+            (b"\0\x3c\0\x32\x01\x38\x02no", b""),
+        ] {
+            let out = screened(&frame(
+                METHOD,
+                &[before, b"\x01e\x02\xff\xfe", after].concat(),
+            ));
+            assert_eq!(out, frame(METHOD, &[before, b"\x01e\0", after].concat()));
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! What each algorithm lets arrive at worst in any window: a search that tries to break [`Limit::worst_case`], and to
+//! reach it. It plays an adversary, who knows the windows and the guard, against the model in simulated time.
+
+use std::slice;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::Config;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use sluicegate::rules::decision::{Answer, Ask, Ticket};
+use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::log::Clock;
+use sluicegate::rules::model::State;
+
+/// Somewhere, in microseconds since the epoch.
+const BEGIN: u64 = 1_700_000_000_000_000;
+
+/// What the adversary does next: the clock goes on to some moment, and jobs ask from there.
+#[derive(Debug, Clone)]
+struct Move {
+    to: Moment,
+    /// Milliseconds before or after that moment.
+    offset_ms: i64,
+    /// Microseconds within the millisecond.
+    phase: u64,
+    /// So many jobs want to start.
+    jobs: u32,
+    /// For so long they ask again as soon as they are told to.
+    flood_ms: u64,
+    /// The jobs' units.
+    cost: u32,
+}
+
+#[derive(Debug, Clone)]
+enum Moment {
+    /// So many edges of aligned windows later.
+    Edge(u64),
+    /// The guard before that edge.
+    Closing(u64),
+    /// When the span that began with the last move is over.
+    SpanOver,
+    /// After a pause in milliseconds.
+    Pause(u64),
+}
+
+impl Moment {
+    fn after(&self, limit: &Limit, last: u64, now: u64) -> u64 {
+        let span = limit.span() * 1000;
+        match self {
+            Self::Edge(windows) => (now / span + windows) * span,
+            Self::Closing(windows) => (now / span + windows) * span - limit.guard_ms() * 1000,
+            Self::SpanOver => last + span,
+            Self::Pause(ms) => now + ms * 1000,
+        }
+    }
+}
+
+/// The adversary's jobs against one tenant's state.
+struct Attack<'a> {
+    limit: &'a Limit,
+    state: State,
+    now: u64,
+    /// A denied job, which asks again before any fresh one.
+    waiting: Option<(Ticket, u32)>,
+    /// When what started, in microseconds and units.
+    starts: Vec<(u64, u64)>,
+}
+
+impl Attack<'_> {
+    /// One job asks. The wait in milliseconds if it is denied.
+    fn ask(&mut self, cost: u32) -> Option<u64> {
+        let (ticket, cost) = match self.waiting.take() {
+            Some((ticket, cost)) => (Some(ticket), cost),
+            None => (None, cost),
+        };
+        let limits = slice::from_ref(self.limit);
+        let asks = [Ask { ticket, cost }];
+        let clock = Clock::from_micros(self.now);
+        match self.state.ask(limits, clock, 1, &asks).0[0] {
+            Answer::Start { .. } => {
+                let units = cost.clamp(1, self.limit.capacity());
+                self.starts.push((self.now, units.into()));
+                None
+            }
+            Answer::Wait { ttl_ms, ticket, .. } => {
+                self.waiting = Some((ticket, cost));
+                Some(ttl_ms)
+            }
+            Answer::Capacity { .. } => unreachable!("the budget is 1"),
+        }
+    }
+
+    fn play(&mut self, step: &Move, last: u64) {
+        let to = step.to.after(self.limit, last, self.now);
+        let to = to.saturating_add_signed(step.offset_ms * 1000) / 1000 * 1000 + step.phase;
+        self.now = self.now.max(to);
+        let end = self.now + step.flood_ms * 1000;
+        let mut jobs = step.jobs;
+        while jobs > 0 {
+            match self.ask(step.cost) {
+                None => jobs -= 1,
+                Some(ttl_ms) => {
+                    let again = (self.now / 1000 + ttl_ms) * 1000 + step.phase;
+                    if again > end {
+                        return;
+                    }
+                    self.now = again;
+                }
+            }
+        }
+    }
+}
+
+/// What started, in order.
+fn starts(limit: &Limit, plan: &[Move]) -> Vec<(u64, u64)> {
+    let mut attack = Attack {
+        limit,
+        state: State::default(),
+        now: BEGIN,
+        waiting: None,
+        starts: Vec::new(),
+    };
+    let mut last = BEGIN;
+    for step in plan {
+        attack.play(step, last);
+        last = attack.now;
+    }
+    attack.starts
+}
+
+/// The most units in a half-open window of `micros`: moments that are less than it apart.
+fn most_in(moments: &[(u64, u64)], micros: u64) -> u64 {
+    let (mut first, mut units, mut most) = (0, 0, 0);
+    for (at, more) in moments {
+        units += more;
+        while at - moments[first].0 >= micros {
+            units -= moments[first].1;
+            first += 1;
+        }
+        most = most.max(units);
+    }
+    most
+}
+
+/// The most units that can arrive in a window, whatever the delays, if they vary by less than the guard: two arrivals
+/// are less than the window apart only if their starts were less than window + guard apart.
+fn most_arriving(limit: &Limit, starts: &[(u64, u64)]) -> u64 {
+    most_in(starts, (limit.window_ms() + limit.guard_ms()) * 1000)
+}
+
+fn random_move(random: &mut StdRng, limit: &Limit) -> Move {
+    let span = limit.span();
+    let to = match random.random_range(0..4) {
+        0 => Moment::Edge(random.random_range(1..4)),
+        1 => Moment::Closing(random.random_range(1..4)),
+        2 => Moment::SpanOver,
+        _ => Moment::Pause(random.random_range(0..3 * span)),
+    };
+    let any = random.random_range(0..=2 * limit.max());
+    Move {
+        to,
+        offset_ms: random.random_range(-2..=2),
+        phase: [0, 1, 500, 999][random.random_range(0..4)],
+        jobs: [any, 2 * limit.max(), 3 * limit.max() + limit.burst()][random.random_range(0..3)],
+        flood_ms: [0, 1, random.random_range(0..2 * span), span][random.random_range(0..4)],
+        cost: 1,
+    }
+}
+
+/// Plans at random, and the best one so far with some moves changed.
+fn search(limit: &Limit, plans: usize) -> (u64, Vec<Move>) {
+    let mut random = StdRng::seed_from_u64(7);
+    let (mut most, mut best) = (0, Vec::new());
+    for _ in 0..plans {
+        let mut plan: Vec<Move> = best.clone();
+        if plan.is_empty() || random.random_bool(0.3) {
+            let moves = random.random_range(1..6);
+            plan = (0..moves)
+                .map(|_| random_move(&mut random, limit))
+                .collect();
+        } else {
+            for _ in 0..random.random_range(1..3) {
+                let at = random.random_range(0..plan.len());
+                plan[at] = random_move(&mut random, limit);
+            }
+        }
+        let found = most_arriving(limit, &starts(limit, &plan));
+        if found >= most {
+            (most, best) = (found, plan);
+        }
+    }
+    (most, best)
+}
+
+fn limit(algorithm: Algorithm, max: u64, window_ms: u64, guard_ms: u64) -> Limit {
+    let window = Duration::from_millis(window_ms);
+    let guard = Duration::from_millis(guard_ms);
+    Limit::new("default", algorithm, max, window, guard).expect("in range")
+}
+
+/// The stated worst case is found, and nothing above it.
+fn tight(limit: &Limit) {
+    let (found, plan) = search(limit, 600);
+    println!(
+        "{} {} in {} ms, guard {} ms, burst {}: {found} at worst",
+        limit.algorithm().name(),
+        limit.max(),
+        limit.window_ms(),
+        limit.guard_ms(),
+        limit.burst()
+    );
+    assert_eq!(found, limit.worst_case(), "{limit:?} by {plan:?}");
+}
+
+/// Both ways of one limit: more than one unit in a millisecond, and less.
+fn tight_by(algorithm: Algorithm) {
+    for (max, window, guard) in [(100, 1000, 50), (7, 500, 0), (200, 100, 7)] {
+        let limit = limit(algorithm, max, window, guard);
+        tight(&limit);
+        if algorithm.has_burst() {
+            tight(&limit.with_burst(20).expect("in range"));
+        }
+    }
+}
+
+#[test]
+fn the_fixed_window_at_worst() {
+    tight_by(Algorithm::FixedWindow);
+}
+
+#[test]
+fn the_sliding_window_at_worst() {
+    tight_by(Algorithm::SlidingWindow);
+}
+
+#[test]
+fn the_sliding_counter_at_worst() {
+    tight_by(Algorithm::SlidingCounter);
+}
+
+#[test]
+fn the_token_bucket_at_worst() {
+    tight_by(Algorithm::TokenBucket);
+}
+
+#[test]
+fn the_leaky_bucket_at_worst() {
+    tight_by(Algorithm::LeakyBucket);
+}
+
+/// A bucket of 1 holds what flows in while its job is on the way: a limit is used up although all come late.
+#[test]
+fn lateness_costs_a_bucket_nothing() {
+    let limit = limit(Algorithm::LeakyBucket, 100, 1000, 0);
+    let (late, seconds) = (limit.lateness_ms(), 60);
+    let mut attack = Attack {
+        limit: &limit,
+        state: State::default(),
+        now: BEGIN,
+        waiting: None,
+        starts: Vec::new(),
+    };
+    while attack.now < BEGIN + seconds * 1_000_000 {
+        if let Some(ttl_ms) = attack.ask(1) {
+            attack.now += (ttl_ms + late - 1) * 1000;
+        }
+    }
+    let ideal = seconds * 1000 * u64::from(limit.max()) / limit.span();
+    assert!(
+        attack.starts.len() as u64 >= ideal,
+        "{} of {ideal}",
+        attack.starts.len()
+    );
+}
+
+fn limits() -> impl Strategy<Value = Limit> {
+    let numbers = (1..80u64, 100..1500u64, 0..50u64, 1..100u64);
+    (prop::sample::select(&Algorithm::ALL), numbers).prop_map(
+        |(algorithm, (max, window, guard, burst))| {
+            let limit = limit(algorithm, max, window, guard.min(window / 2 - 1));
+            match algorithm.has_burst() {
+                true => limit.with_burst(burst).expect("in range"),
+                false => limit,
+            }
+        },
+    )
+}
+
+fn moves() -> impl Strategy<Value = Move> {
+    let to = prop_oneof![
+        (1..4u64).prop_map(Moment::Edge),
+        (1..4u64).prop_map(Moment::Closing),
+        Just(Moment::SpanOver),
+        (0..4000u64).prop_map(Moment::Pause),
+    ];
+    let cost = prop_oneof![3 => Just(1u32), 1 => 1..120u32];
+    (to, -3..=3i64, 0..1000u64, 0..200u32, 0..3000u64, cost).prop_map(
+        |(to, offset_ms, phase, jobs, flood_ms, cost)| Move {
+            to,
+            offset_ms,
+            phase,
+            jobs,
+            flood_ms,
+            cost,
+        },
+    )
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 300, ..Config::with_source_file(file!()) })]
+
+    #[test]
+    fn no_pattern_lets_more_arrive(
+        limit in limits(),
+        plan in prop::collection::vec(moves(), 1..8),
+        seed in any::<u64>(),
+    ) {
+        let started = starts(&limit, &plan);
+        prop_assert!(most_arriving(&limit, &started) <= limit.worst_case());
+        let mut random = StdRng::seed_from_u64(seed);
+        let varies = (limit.guard_ms() * 1000).max(1);
+        let arrived = |(at, units): &(u64, u64)| (at + 40_000 + random.random_range(0..varies), *units);
+        let mut arrivals: Vec<_> = started.iter().map(arrived).collect();
+        arrivals.sort_unstable();
+        let most = most_in(&arrivals, limit.window_ms() * 1000);
+        prop_assert!(most <= limit.worst_case(), "{} arrived in one window", most);
+    }
+}

@@ -1,0 +1,339 @@
+//! The whole engine in one process with paused time: workers over the broker and the gate in memory, and a
+//! strict downstream. A seed decides everything: the jobs, the limit, the latencies, and what goes wrong.
+//!
+//! `cargo test --test it simulation::` runs a fixed number of seeds; `SIMULATION_SEEDS=FROM..TO` others.
+
+mod broker;
+mod check;
+mod downstream;
+mod gate;
+mod history;
+mod plan;
+mod worker;
+mod world;
+
+use std::ops::Range;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable};
+use sluicegate::broker::memory::MemoryBroker;
+use sluicegate::broker::{Broker, Message, Outgoing};
+use sluicegate::gate::memory::MemoryGate;
+use sluicegate::rules::lanes::Ladder;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, timeout};
+
+use plan::{Plan, Planned, ms};
+use world::{Clock, World, micros};
+
+/// What `cargo test` runs.
+const SEEDS: Range<u64> = 0..300;
+/// No more are looked for.
+const MOST_WRONGS: usize = 20;
+
+/// What is known of one simulation.
+struct Report {
+    hash: u64,
+    events: u64,
+    faults: u64,
+    arrivals: usize,
+    /// Virtual time.
+    lasted: Duration,
+    makespan: Option<f64>,
+    deliveries: f64,
+    wrongs: Vec<String>,
+    lines: Vec<String>,
+}
+
+fn simulate(seed: u64, keep: bool) -> Report {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(run(Plan::new(seed), keep))
+}
+
+async fn run(plan: Plan, keep: bool) -> Report {
+    let (server, events) = MemoryBroker::start("jobs", &Ladder::new(plan.max_delay), 1);
+    // It only publishes.
+    server.stop_consuming().await;
+    let began = Instant::now();
+    let epoch_us = plan.epoch_us;
+    let clock: Clock = Box::new(move || epoch_us + micros(began.elapsed()));
+    let gate = MemoryGate::new(plan.limit.clone(), clock);
+    let world = Arc::new(World::new(plan, gate, server, keep));
+    world.note(format_args!(
+        "{:?} {:?}",
+        world.plan.limit, world.plan.trouble
+    ));
+    let faults = Arc::downgrade(&world);
+    // The server outlives nobody: a strong count in its plan would be a cycle.
+    world
+        .server
+        .plan(move |_, _| broker::faults(&*faults.upgrade()?));
+
+    let drained = tokio::spawn(drain(events));
+    let mut workers = JoinSet::new();
+    for slot in 0..world.plan.workers {
+        workers.spawn(worker::keep(Arc::clone(&world), slot));
+    }
+    let striking = tokio::spawn(strike(Arc::clone(&world)));
+    publish_all(&world).await;
+    sleep(world.plan.trouble_until.saturating_sub(began.elapsed())).await;
+    striking.abort();
+    if timeout(patience(&world), quiet(&world)).await.is_err() {
+        let server = &world.server;
+        let (ready, unacked, waiting) = (server.ready(), server.unacked(), server.waiting());
+        world.history().wrong(format_args!(
+            "no end: {ready} ready, {unacked} unacked, {waiting} in lanes"
+        ));
+    }
+    let lasted = began.elapsed();
+    world.finish.cancel();
+    while workers.join_next().await.is_some() {}
+    drained.abort();
+    report(&world, lasted)
+}
+
+/// How long the rest may take once nothing goes wrong any more.
+fn patience(world: &World) -> Duration {
+    let (plan, server) = (&world.plan, &world.server);
+    let span = plan.limit.window_ms() + plan.limit.guard_ms();
+    let copies = server.ready() + server.unacked() + server.waiting();
+    let cost = plan.jobs.iter().map(|job| job.cost).max().unwrap_or(1);
+    let units = copies as u64 * u64::from(cost);
+    // As if all were of one tenant, with a start wasted for each that is used.
+    let rounds = 2 * units.div_ceil(u64::from(plan.limit.max())) + 2;
+    ms(rounds * span)
+        + 3 * plan.max_delay
+        + 2 * plan.max_penalty
+        + 2 * plan.retry.max_interval
+        + ms(60_000)
+}
+
+/// Ends when no message is left but the dead letters.
+async fn quiet(world: &World) {
+    let server = &world.server;
+    while server.ready() + server.unacked() + server.waiting() > 0 {
+        sleep(ms(100)).await;
+    }
+}
+
+async fn drain(mut events: tokio::sync::mpsc::Receiver<sluicegate::broker::Event>) {
+    while events.recv().await.is_some() {}
+}
+
+/// Publishes every job when its time has come, until it is confirmed.
+async fn publish_all(world: &World) {
+    for planned in &world.plan.jobs {
+        sleep(planned.at.saturating_sub(world.began.elapsed())).await;
+        for _ in 0..planned.copies {
+            loop {
+                let outgoing = Outgoing {
+                    queue: world.server.names().fresh,
+                    message: message(planned),
+                };
+                let result = world.server.publish(vec![outgoing]).await;
+                world.note(format_args!("{} is published: {result:?}", planned.id));
+                if result == [Ok(())] {
+                    break;
+                }
+                sleep(ms(50)).await;
+            }
+            world.history().job(&planned.id).confirmed = true;
+        }
+    }
+}
+
+fn message(planned: &Planned) -> Message {
+    let mut headers = FieldTable::default();
+    if let Some(tenant) = &planned.tenant {
+        headers.insert(
+            "x-tenant".into(),
+            AMQPValue::LongString(tenant.as_str().into()),
+        );
+    }
+    if planned.cost > 1 {
+        headers.insert("x-cost".into(), AMQPValue::LongUInt(planned.cost));
+    }
+    Message {
+        routing_key: "jobs".into(),
+        properties: BasicProperties::default()
+            .with_message_id(planned.id.as_str().into())
+            .with_headers(headers),
+        body: Bytes::from_static(b"{}"),
+    }
+}
+
+/// Faults that strike out of the blue.
+async fn strike(world: Arc<World>) {
+    let every = world.plan.trouble.strikes_every;
+    if every.is_zero() {
+        return;
+    }
+    loop {
+        sleep(world.up_to(2 * micros(every) / 1000) + ms(1)).await;
+        if !world.troubled() {
+            return;
+        }
+        world.history().faults += 1;
+        let slot = world.below(world.plan.workers);
+        let life = world.lives.lock().expect("nobody panics with it")[slot].clone();
+        match (world.below(8), life) {
+            (0, _) => broker::outage(&world),
+            (1, _) => gate::outage(&world),
+            (2, Some(life)) => life.freeze(world.up_to(30_000), "a strike"),
+            (3 | 4, Some(life)) => life.cut("a strike"),
+            (5, Some(life)) => {
+                world.fault(format_args!("{} is told to stop", life.name));
+                life.stop.soft.cancel();
+            }
+            (_, Some(life)) => {
+                world.fault(format_args!("{} is killed", life.name));
+                life.killed.cancel();
+            }
+            (_, None) => {}
+        }
+    }
+}
+
+fn report(world: &World, lasted: Duration) -> Report {
+    let plan = &world.plan;
+    if world.server.unacked() + world.server.ready() + world.server.waiting() > 0 {
+        world.history().wrong(format_args!("jobs are left"));
+    }
+    check::nothing_lost(world);
+    let deliveries: u64 = world.server.deliveries().values().sum();
+    let deliveries = deliveries as f64 / plan.jobs.len() as f64;
+    let mut history = world.history();
+    check::never_exceeded(&plan.limit, &mut history);
+    let makespan = plan.ideal.then(|| check::makespan(plan, &history));
+    if makespan.is_some_and(|ratio| ratio > 1.02) {
+        history.wrong(format_args!(
+            "idle: the makespan is {makespan:?} of the ideal"
+        ));
+    }
+    Report {
+        hash: history.hash(),
+        events: history.events,
+        faults: history.faults,
+        arrivals: history.tenants.values().map(|t| t.arrivals.len()).sum(),
+        lasted,
+        makespan,
+        deliveries,
+        wrongs: history.wrongs.iter().cloned().collect(),
+        lines: history.take_lines(),
+    }
+}
+
+/// Simulates `seed`; the error says what went wrong and how to see it again.
+fn try_seed(seed: u64) -> Result<Report, String> {
+    let report = simulate(seed, false);
+    if report.wrongs.is_empty() {
+        return Ok(report);
+    }
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("simulation-{seed}.log"));
+    let written = std::fs::write(&path, simulate(seed, true).lines.join("\n"));
+    let log = match written {
+        Ok(()) => format!("its history: {}", path.display()),
+        Err(why) => format!("its history could not be written: {why}"),
+    };
+    Err(format!(
+        "seed {seed}: {}\n  {log}\n  again: SIMULATION_SEEDS={seed}..{} cargo test --test it simulation::seeds",
+        report
+            .wrongs
+            .iter()
+            .take(5)
+            .cloned()
+            .collect::<Vec<_>>()
+            .join("; "),
+        seed + 1
+    ))
+}
+
+fn seeds() -> Range<u64> {
+    let Ok(text) = std::env::var("SIMULATION_SEEDS") else {
+        return SEEDS;
+    };
+    let range = text.split_once("..").and_then(|(from, to)| {
+        let (from, to) = (from.parse().ok()?, to.parse().ok()?);
+        (from < to).then_some(from..to)
+    });
+    range.unwrap_or_else(|| panic!("SIMULATION_SEEDS is {text:?}; write FROM..TO, such as 0..300"))
+}
+
+/// What all simulations of a run have seen.
+#[derive(Default)]
+struct Sums {
+    events: u64,
+    faults: u64,
+    arrivals: usize,
+    makespan: f64,
+    deliveries: f64,
+    lasted: Duration,
+    wrongs: Vec<String>,
+}
+
+impl Sums {
+    fn add(&mut self, report: &Report) {
+        self.events += report.events;
+        self.faults += report.faults;
+        self.arrivals += report.arrivals;
+        self.lasted += report.lasted;
+        if let Some(makespan) = report.makespan {
+            self.makespan = self.makespan.max(makespan);
+            self.deliveries = self.deliveries.max(report.deliveries);
+        }
+    }
+}
+
+#[test]
+fn seeds_keep_the_promises() {
+    let seeds = seeds();
+    let next = AtomicU64::new(seeds.start);
+    let sums = Mutex::new(Sums::default());
+    let work = || loop {
+        let seed = next.fetch_add(1, Ordering::Relaxed);
+        // Some failures say as much as all.
+        if seed >= seeds.end || sums.lock().unwrap().wrongs.len() >= MOST_WRONGS {
+            return;
+        }
+        let result = try_seed(seed);
+        let mut sums = sums.lock().unwrap();
+        match result {
+            Ok(report) => sums.add(&report),
+            Err(wrong) => sums.wrongs.push(wrong),
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    let sums = sums.into_inner().unwrap();
+    println!(
+        "seeds {seeds:?}: {} events, {} faults, {} calls in {:?} of virtual time; \
+         without faults at worst {:.4} of the ideal makespan, {:.2} deliveries a job",
+        sums.events, sums.faults, sums.arrivals, sums.lasted, sums.makespan, sums.deliveries
+    );
+    assert!(sums.wrongs.is_empty(), "\n{}", sums.wrongs.join("\n"));
+}
+
+#[test]
+fn a_seed_is_the_same_twice() {
+    for seed in 0..20 {
+        let (one, two) = (simulate(seed, false), simulate(seed, false));
+        assert_eq!(
+            (one.hash, one.events),
+            (two.hash, two.events),
+            "seed {seed}"
+        );
+        assert!(one.events > 0 && one.arrivals > 0);
+    }
+}

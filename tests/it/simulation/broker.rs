@@ -1,0 +1,176 @@
+//! A worker's connection to the broker: late, cut, and with confirms that are lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate::broker::memory::Fault;
+use sluicegate::broker::{Broker, Event, Outgoing, PublishError, Tag};
+use sluicegate::rules::headers;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::world::{Life, World};
+
+/// As the real client: no confirm within this time is none at all.
+const CONFIRM: Duration = Duration::from_secs(10);
+/// The most headers that a job is published with.
+const OWN_HEADERS: usize = 2;
+
+pub struct SimBroker(pub Arc<Life>);
+
+impl SimBroker {
+    fn slow(&self, what: &str) -> Duration {
+        let Self(life) = self;
+        let most = if life.world.below(4) == 0 {
+            15_000
+        } else {
+            100
+        };
+        let duration = life.world.up_to(most);
+        life.world
+            .fault(format_args!("{}: {what} takes {duration:?}", life.name));
+        duration
+    }
+}
+
+impl Broker for SimBroker {
+    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
+        let Self(life) = self;
+        let world = Arc::clone(&life.world);
+        let name = life.name.clone();
+        let count = batch.len();
+        for outgoing in &batch {
+            look_at(&world, outgoing);
+        }
+        life.point("publish, before").await;
+        let slow = |rate| {
+            if rate {
+                self.slow("a publish")
+            } else {
+                Duration::ZERO
+            }
+        };
+        let (way, back) = (
+            slow(world.dice(|t| t.publish_slow)),
+            slow(world.dice(|t| t.publish_slow)),
+        );
+        let (sender, confirms) = oneshot::channel();
+        let broker = life.broker.clone();
+        tokio::spawn(async move {
+            sleep(way).await;
+            let results = broker.publish(batch.clone()).await;
+            for (outgoing, result) in batch.iter().zip(&results) {
+                let (id, queue) = (outgoing.message.id().unwrap_or_default(), &outgoing.queue);
+                world.note(format_args!("{name} sends {id} to {queue}: {result:?}"));
+            }
+            sleep(back).await;
+            // Nobody may be left to hear it.
+            let _ = sender.send(results);
+        });
+        let results = timeout(CONFIRM, confirms).await;
+        life.point("publish, after").await;
+        match results {
+            Ok(Ok(results)) => results,
+            _ => vec![Err(PublishError::Down("no confirm in time".to_owned())); count],
+        }
+    }
+
+    async fn ack(&self, tags: Vec<Tag>) {
+        let Self(life) = self;
+        life.point("ack, before").await;
+        let (broker, world) = (life.broker.clone(), Arc::clone(&life.world));
+        let name = life.name.clone();
+        if world.dice(|t| t.ack_slow) {
+            let way = self.slow("an ack");
+            tokio::spawn(async move {
+                sleep(way).await;
+                world.note(format_args!("{name} acks {tags:?}, late"));
+                broker.ack(tags).await;
+            });
+        } else {
+            world.note(format_args!("{name} acks {tags:?}"));
+            broker.ack(tags).await;
+        }
+        life.point("ack, after").await;
+    }
+
+    async fn stop_consuming(&self) {
+        let Self(life) = self;
+        life.point("cancel, before").await;
+        life.broker.stop_consuming().await;
+        life.point("cancel, after").await;
+    }
+
+    async fn close(&self) {
+        let Self(life) = self;
+        life.point("close, before").await;
+        life.world.note(format_args!("{} closes", life.name));
+        life.broker.close().await;
+        life.point("close, after").await;
+    }
+}
+
+/// P6: whatever a job went through, it carries its own headers and ours, each once.
+fn look_at(world: &World, outgoing: &Outgoing) {
+    let Some(table) = outgoing.message.properties.headers() else {
+        return;
+    };
+    let foreign =
+        |name: &str| name != "x-tenant" && name != headers::COST && !headers::OURS.contains(&name);
+    let names = || table.inner().keys().map(|name| name.as_str());
+    if names().count() > OWN_HEADERS + headers::OURS.len() || names().any(foreign) {
+        let (id, all) = (outgoing.message.id(), names().collect::<Vec<_>>());
+        world
+            .history()
+            .wrong(format_args!("{id:?} carries {all:?}"));
+    }
+}
+
+/// Hands the broker's events on, sometimes late.
+pub async fn forward(life: Arc<Life>, mut from: mpsc::Receiver<Event>, to: mpsc::Sender<Event>) {
+    while let Some(event) = from.recv().await {
+        if life.world.dice(|t| t.event_slow) {
+            sleep(life.world.up_to(500)).await;
+        }
+        life.point("event").await;
+        match &event {
+            Event::Deliveries(deliveries) => {
+                for delivery in deliveries {
+                    let (id, tag) = (delivery.message.id().unwrap_or_default(), delivery.tag);
+                    life.world
+                        .note(format_args!("{} gets {id} as {tag:?}", life.name));
+                }
+            }
+            other => life.world.note(format_args!("{}: {other:?}", life.name)),
+        }
+        if to.send(event).await.is_err() {
+            // The process is gone, but its connection may not be: what is sent there is unacked.
+            std::future::pending::<()>().await;
+        }
+    }
+}
+
+/// What goes wrong with publishes, of whomever.
+pub fn faults(world: &World) -> Option<Fault> {
+    type Rate = fn(&super::plan::Trouble) -> f64;
+    let kinds: [(Rate, Fault); 5] = [
+        (|t| t.nack, Fault::Nack),
+        (|t| t.return_, Fault::Return),
+        (|t| t.lose_confirm, Fault::LoseConfirm),
+        (|t| t.lose_publish, Fault::LosePublish),
+        (|t| t.disconnect, Fault::Disconnect),
+    ];
+    let (_, fault) = kinds.into_iter().find(|(rate, _)| world.dice(rate))?;
+    Some(fault)
+}
+
+/// Takes the broker away from everybody for a while.
+pub fn outage(world: &World) {
+    let duration = world.up_to(20_000);
+    world.fault(format_args!("the broker is away for {duration:?}"));
+    world.server.kill_session_for(duration);
+    let lives = world.lives.lock().expect("nobody panics with it").clone();
+    for life in lives.into_iter().flatten() {
+        life.broker.kill_session_for(duration);
+    }
+}

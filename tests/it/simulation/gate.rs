@@ -1,0 +1,146 @@
+//! The gate that all workers share, on a network: late, lost before or after it took effect, or away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate::gate::{Answer, Gate, GateError, Inspection, TenantAsk, TenantReply};
+use sluicegate::rules::limit::ceil_ms;
+use sluicegate::rules::tenant::Tenant;
+use tokio::sync::oneshot;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::history::Call;
+use super::plan::ms;
+use super::world::{Life, World};
+
+/// After this the client gives up, whatever still happens to its question.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+pub struct SimGate(pub Arc<Life>);
+
+impl SimGate {
+    /// Sends a question on its way: it takes effect even if nobody waits for the answer any more.
+    async fn call<T, F>(
+        &self,
+        what: &'static str,
+        effect: impl FnOnce(Arc<World>) -> F,
+    ) -> Result<T, GateError>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, GateError>> + Send + 'static,
+    {
+        let Self(life) = self;
+        let world = &life.world;
+        life.point(&format!("{what}, before")).await;
+        let unreachable = |why: &str| Err(GateError::Unreachable(why.to_owned()));
+        let mut ways = [
+            world.up_to(world.plan.gate_ms),
+            world.up_to(world.plan.gate_ms),
+        ];
+        if *world.gate_down_until.lock().expect("nobody panics with it") > Instant::now() {
+            return unreachable("the gate is away");
+        }
+        if world.dice(|t| t.gate_slow) {
+            let way = world.below(2);
+            let most = if world.below(2) == 0 {
+                world.plan.limit.guard_ms() * 2
+            } else {
+                5000
+            };
+            ways[way] = world.up_to(most);
+            world.fault(format_args!("{}: {what} is slow: {ways:?}", life.name));
+        }
+        if world.dice(|t| t.gate_fails_before) {
+            world.fault(format_args!("{}: {what} fails before", life.name));
+            sleep(ways[0]).await;
+            return unreachable("injected before");
+        }
+        let fails_after = world.dice(|t| t.gate_fails_after);
+        let effect = effect(Arc::clone(world));
+        let (sender, answer) = oneshot::channel();
+        tokio::spawn(async move {
+            sleep(ways[0]).await;
+            let result = effect.await;
+            sleep(ways[1]).await;
+            // Nobody may be left to hear it.
+            let _ = sender.send(result);
+        });
+        let answer = timeout(PATIENCE, answer).await;
+        life.point(&format!("{what}, after")).await;
+        if fails_after {
+            world.fault(format_args!("{}: {what} fails after", life.name));
+            return unreachable("injected after");
+        }
+        match answer {
+            Ok(Ok(result)) => result,
+            _ => unreachable("no answer in time"),
+        }
+    }
+}
+
+impl Gate for SimGate {
+    async fn ask(&self, batch: &[TenantAsk]) -> Result<Vec<TenantReply>, GateError> {
+        let batch = batch.to_vec();
+        let name = self.0.name.clone();
+        self.call("ask", |world| async move {
+            let result = world.gate.ask(&batch).await;
+            if let Ok(replies) = &result {
+                note_replies(&world, &name, &batch, replies);
+            }
+            result
+        })
+        .await
+    }
+
+    async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {
+        let (tenant, by) = (tenant.clone(), by.to_owned());
+        self.call("block", |world| async move {
+            let result = world.gate.block(&tenant, duration, &by).await;
+            let until = world.now_us() / 1000 + ceil_ms(duration);
+            let mut history = world.history();
+            let record = history.tenant(tenant.as_str());
+            record.closed_until = record.closed_until.max(until);
+            history.note(format_args!("{tenant} is closed for {duration:?}"));
+            result
+        })
+        .await
+    }
+
+    async fn inspect(&self, tenant: &Tenant) -> Result<Inspection, GateError> {
+        self.0.world.gate.inspect(tenant).await
+    }
+}
+
+fn note_replies(world: &World, name: &str, batch: &[TenantAsk], replies: &[TenantReply]) {
+    let at_us = world.now_us();
+    let mut history = world.history();
+    for (ask, reply) in batch.iter().zip(replies) {
+        let tenant = ask.tenant.as_str();
+        for (ask, answer) in ask.asks.iter().zip(&reply.answers) {
+            history.note(format_args!("{name} asks for {tenant} {ask:?}: {answer:?}"));
+            if !matches!(answer, Answer::Start { .. }) {
+                continue;
+            }
+            let cost = u64::from(ask.cost);
+            let record = history.tenant(tenant);
+            record.starts.push(Call { at_us, cost });
+            record.started += cost;
+            let closed_until = record.closed_until;
+            if reply.now_ms < closed_until {
+                history.wrong(format_args!(
+                    "a job of {tenant} was started while it was closed"
+                ));
+            }
+        }
+        if reply.answers.len() != ask.asks.len() {
+            history.wrong(format_args!("{tenant}: answers are missing"));
+        }
+    }
+}
+
+/// Takes the gate away for a while.
+pub fn outage(world: &World) {
+    let duration = world.up_to(20_000) + ms(1);
+    world.fault(format_args!("the gate is away for {duration:?}"));
+    *world.gate_down_until.lock().expect("nobody panics with it") = Instant::now() + duration;
+}

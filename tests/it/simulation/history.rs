@@ -1,0 +1,102 @@
+//! What happened in a simulation, what it is counted by, and a hash that says whether it was the same twice.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::hash::{DefaultHasher, Hasher};
+
+use tokio::time::Instant;
+
+/// A permit that the gate gave, or a call that arrived.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    /// Microseconds since the epoch of the gate's clock.
+    pub at_us: u64,
+    pub cost: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct TenantRecord {
+    pub starts: Vec<Call>,
+    pub started: u64,
+    pub arrivals: Vec<Call>,
+    pub arrived: u64,
+    /// Milliseconds of the gate's clock.
+    pub closed_until: u64,
+}
+
+#[derive(Debug, Default)]
+pub struct JobRecord {
+    /// The broker confirmed it to its publisher.
+    pub confirmed: bool,
+    pub done: bool,
+    pub rejected: bool,
+    /// Failures that its workers were told of.
+    pub failures: u32,
+    pub throttles: u32,
+}
+
+pub struct History {
+    began: Instant,
+    hash: DefaultHasher,
+    lines: Option<Vec<String>>,
+    pub events: u64,
+    pub faults: u64,
+    pub tenants: BTreeMap<String, TenantRecord>,
+    pub jobs: BTreeMap<String, JobRecord>,
+    /// What must never happen and did.
+    pub wrongs: BTreeSet<String>,
+}
+
+impl History {
+    /// `keep`: all lines, to be read by somebody.
+    pub fn new(keep: bool) -> Self {
+        Self {
+            began: Instant::now(),
+            hash: DefaultHasher::new(),
+            lines: keep.then(Vec::new),
+            events: 0,
+            faults: 0,
+            tenants: BTreeMap::new(),
+            jobs: BTreeMap::new(),
+            wrongs: BTreeSet::new(),
+        }
+    }
+
+    /// Notes one event at its time.
+    pub fn note(&mut self, what: fmt::Arguments<'_>) {
+        let line = format!("{:>10.3} {what}", self.began.elapsed().as_secs_f64());
+        self.hash.write(line.as_bytes());
+        self.events += 1;
+        if let Some(lines) = &mut self.lines {
+            lines.push(line);
+        }
+    }
+
+    pub fn wrong(&mut self, what: fmt::Arguments<'_>) {
+        self.note(format_args!("WRONG {what}"));
+        self.wrongs.insert(what.to_string());
+    }
+
+    pub fn tenant(&mut self, name: &str) -> &mut TenantRecord {
+        if !self.tenants.contains_key(name) {
+            self.tenants
+                .insert(name.to_owned(), TenantRecord::default());
+        }
+        self.tenants.get_mut(name).expect("it is there now")
+    }
+
+    pub fn job(&mut self, id: &str) -> &mut JobRecord {
+        if !self.jobs.contains_key(id) {
+            self.jobs.insert(id.to_owned(), JobRecord::default());
+        }
+        self.jobs.get_mut(id).expect("it is there now")
+    }
+
+    pub fn hash(&self) -> u64 {
+        self.hash.finish()
+    }
+
+    pub fn take_lines(&mut self) -> Vec<String> {
+        self.lines.take().unwrap_or_default()
+    }
+}

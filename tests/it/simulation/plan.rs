@@ -1,0 +1,271 @@
+//! What happens in one simulation, all from its seed: the jobs, the limit, the workers, and what goes wrong.
+
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::retry::RetryPolicy;
+
+pub fn ms(n: u64) -> Duration {
+    Duration::from_millis(n)
+}
+
+/// One job that is published.
+pub struct Planned {
+    pub at: Duration,
+    pub id: String,
+    /// `None`: it is no usable job.
+    pub tenant: Option<String>,
+    pub cost: u32,
+    pub copies: u32,
+}
+
+/// How often each thing goes wrong, as a probability for each time it could. A seed has some kinds and not
+/// others, so that each is also seen without those that would hide it.
+#[derive(Debug, Default, Clone)]
+pub struct Trouble {
+    pub gate_fails_before: f64,
+    pub gate_fails_after: f64,
+    pub gate_slow: f64,
+    pub nack: f64,
+    pub return_: f64,
+    pub lose_confirm: f64,
+    pub lose_publish: f64,
+    pub disconnect: f64,
+    pub publish_slow: f64,
+    pub ack_slow: f64,
+    pub event_slow: f64,
+    /// At every await point.
+    pub kill: f64,
+    pub freeze: f64,
+    pub cut: f64,
+    pub soft_stop: f64,
+    pub hard_stop: f64,
+    pub pause: f64,
+    pub throttle: f64,
+    pub fail: f64,
+    pub reject: f64,
+    pub panic: f64,
+    pub prepare_slow: f64,
+    pub answer_slow: f64,
+    /// Mean time between faults that strike out of the blue; zero: there are none.
+    pub strikes_every: Duration,
+}
+
+pub struct Plan {
+    pub seed: u64,
+    pub limit: Limit,
+    pub jobs: Vec<Planned>,
+    pub workers: usize,
+    pub prefetch: u16,
+    pub concurrency: usize,
+    pub hold: Duration,
+    pub max_delay: Duration,
+    pub max_penalty: Duration,
+    pub shutdown_timeout: Duration,
+    pub retry: RetryPolicy,
+    /// The gate's clock when the simulation begins, in microseconds since the epoch.
+    pub epoch_us: u64,
+    /// The way to the downstream takes this long, and up to `way_varies` more.
+    pub way_ms: u64,
+    pub way_varies_ms: u64,
+    /// The most that one way to the gate takes.
+    pub gate_ms: u64,
+    /// The most that the downstream takes.
+    pub answer_ms: u64,
+    pub trouble: Trouble,
+    pub trouble_until: Duration,
+    /// Each fault may copy a job, and each copy meets faults: without an end there would be ever more.
+    pub most_faults: u64,
+    /// All jobs cost 1 and come at once, nothing goes wrong and nothing else limits: P3 and P4 are counted.
+    pub ideal: bool,
+}
+
+fn pick<T: Copy>(random: &mut SmallRng, choices: &[T]) -> T {
+    choices[random.random_range(0..choices.len())]
+}
+
+impl Plan {
+    pub fn new(seed: u64) -> Self {
+        // A multiplier, so that neighbouring seeds share nothing with the streams drawn from them.
+        let mut random = SmallRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let ideal = seed.is_multiple_of(8);
+        let troubled = !seed.is_multiple_of(4);
+        let limit = limit(&mut random);
+        let guard = limit.guard_ms();
+        let rounds = random.random_range(1..=4);
+        let tenants = random.random_range(1..=4);
+        let wide = !ideal && random.random_bool(0.3);
+        let jobs = jobs(&mut random, &limit, tenants, rounds, ideal, wide, troubled);
+        let trouble = if troubled {
+            trouble(&mut random)
+        } else {
+            Trouble::default()
+        };
+        let last = jobs.last().map_or(Duration::ZERO, |job| job.at);
+        let trouble_until = match troubled {
+            true => (last + ms(random.random_range(0..60_000))).min(ms(120_000)),
+            false => Duration::ZERO,
+        };
+        let sliding = limit.algorithm() == Algorithm::SlidingWindow;
+        let prefetch = pick(&mut random, &[2_u16, 8, 20, 50, 200]);
+        let concurrency = pick(&mut random, &[1_usize, 2, 4, 16, 64]);
+        // Much shorter than the window, and the trips with their duplicates are without end.
+        let halves = pick(&mut random, &[1, 2, 4, 20]);
+        let max_delay = ms(limit.window_ms() * halves / 2).max(ms(2000));
+        Self {
+            seed,
+            workers: random.random_range(1..=3),
+            prefetch: if ideal { 200 } else { prefetch },
+            concurrency: if ideal { 64 } else { concurrency },
+            hold: ms(pick(&mut random, &[100, 500, 500, 2000])),
+            max_delay: if ideal { ms(300_000) } else { max_delay },
+            max_penalty: ms(pick(&mut random, &[1000, 10_000, 60_000])),
+            shutdown_timeout: ms(pick(&mut random, &[100, 1000, 10_000])),
+            retry: RetryPolicy {
+                max_attempts: random.random_range(1..=5),
+                initial_interval: ms(pick(&mut random, &[50, 1000, 5000])),
+                max_interval: ms(pick(&mut random, &[5000, 60_000])),
+            },
+            epoch_us: 1_700_000_000_000_000 + random.random_range(0..120_000_000),
+            // A fixed window is aligned: the way counts in full.
+            way_ms: if sliding {
+                random.random_range(0..50)
+            } else {
+                0
+            },
+            way_varies_ms: random.random_range(0..=guard / 2),
+            gate_ms: if ideal {
+                1
+            } else {
+                random.random_range(0..=guard / 6)
+            },
+            answer_ms: if ideal {
+                5
+            } else {
+                pick(&mut random, &[0, 5, 50, 1000])
+            },
+            trouble,
+            trouble_until,
+            most_faults: pick(&mut random, &[10, 50, 200]),
+            ideal,
+            limit,
+            jobs,
+        }
+    }
+}
+
+fn limit(random: &mut SmallRng) -> Limit {
+    let algorithm = pick(
+        random,
+        &[
+            Algorithm::SlidingWindow,
+            Algorithm::SlidingWindow,
+            Algorithm::FixedWindow,
+        ],
+    );
+    let window = pick(random, &[500, 1000, 3000, 10_000, 60_000]);
+    let guard = pick(random, &[10, 50, 50, 100]);
+    let max = random.random_range(1..=12);
+    Limit::new("default", algorithm, max, ms(window), ms(guard)).expect("all of these are limits")
+}
+
+fn jobs(
+    random: &mut SmallRng,
+    limit: &Limit,
+    tenants: usize,
+    rounds: u64,
+    ideal: bool,
+    wide: bool,
+    troubled: bool,
+) -> Vec<Planned> {
+    let bad = if !ideal && random.random_bool(0.3) {
+        0.05
+    } else {
+        0.0
+    };
+    let twice = if troubled && random.random_bool(0.3) {
+        0.1
+    } else {
+        0.0
+    };
+    let spread = if ideal || random.random_bool(0.4) {
+        0
+    } else {
+        limit.window_ms() * rounds
+    };
+    let mut jobs = Vec::new();
+    for tenant in 0..tenants {
+        let units = (u64::from(limit.max()) * rounds * random.random_range(1..=3)).clamp(2, 60);
+        let mut left = units;
+        for number in 0.. {
+            if left == 0 {
+                break;
+            }
+            let cost = if wide {
+                random.random_range(1..=u64::from(limit.max()).min(left))
+            } else {
+                1
+            };
+            left -= cost;
+            let at = if spread == 0 {
+                0
+            } else {
+                random.random_range(0..=spread)
+            };
+            jobs.push(Planned {
+                at: ms(at),
+                id: format!("{tenant}-{number}"),
+                tenant: (!random.random_bool(bad)).then(|| format!("t{tenant}")),
+                cost: u32::try_from(cost).expect("at most 12"),
+                copies: 1 + u32::from(random.random_bool(twice)),
+            });
+        }
+    }
+    // Stable: jobs of one moment come tenant by tenant.
+    jobs.sort_by_key(|job| job.at);
+    jobs
+}
+
+fn trouble(random: &mut SmallRng) -> Trouble {
+    let often = pick(random, &[0.1, 0.5, 1.0]);
+    let mut rate = |most: f64| {
+        let on = random.random_bool(0.4);
+        if on {
+            (random.random_range(0.0..most) * often).min(0.9)
+        } else {
+            0.0
+        }
+    };
+    let mut trouble = Trouble {
+        gate_fails_before: rate(0.2),
+        gate_fails_after: rate(0.2),
+        gate_slow: rate(0.2),
+        nack: rate(0.1),
+        return_: rate(0.1),
+        lose_confirm: rate(0.1),
+        lose_publish: rate(0.1),
+        disconnect: rate(0.02),
+        publish_slow: rate(0.2),
+        ack_slow: rate(0.3),
+        event_slow: rate(0.1),
+        kill: rate(0.01),
+        freeze: rate(0.01),
+        cut: rate(0.01),
+        soft_stop: rate(0.01),
+        hard_stop: rate(0.01),
+        pause: rate(0.2),
+        throttle: rate(0.1),
+        fail: rate(0.2),
+        reject: rate(0.05),
+        panic: rate(0.1),
+        prepare_slow: rate(0.2),
+        answer_slow: rate(0.1),
+        strikes_every: Duration::ZERO,
+    };
+    if random.random_bool(0.6) {
+        trouble.strikes_every = ms(pick(random, &[1000, 5000, 20_000]));
+    }
+    trouble
+}

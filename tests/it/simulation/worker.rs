@@ -1,0 +1,161 @@
+//! Workers that are started, killed, frozen, stopped and started anew.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+
+use sluicegate::admin::Health;
+use sluicegate::broker::Broker;
+use sluicegate::engine::Engine;
+use sluicegate::engine::action::Settings;
+use sluicegate::engine::scheduler::Scheduler;
+use sluicegate::metrics::Metrics;
+use sluicegate::rules::job::TenantField;
+use sluicegate::rules::lanes::Ladder;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
+
+use super::broker::{SimBroker, forward};
+use super::downstream::SimHandler;
+use super::gate::SimGate;
+use super::plan::{Plan, ms};
+use super::world::{Life, World};
+
+/// More polls than this at one moment: the engine spins.
+const MOST_POLLS: u32 = 1000;
+
+fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
+    Settings {
+        limit: plan.limit.clone(),
+        tenant_field: TenantField::Header("x-tenant".into()),
+        concurrency: plan.concurrency,
+        prefetch: usize::from(plan.prefetch),
+        hold: plan.hold,
+        names: broker.0.broker.names(),
+        ladder: Ladder::new(plan.max_delay),
+        retry: plan.retry,
+        max_penalty: plan.max_penalty,
+    }
+}
+
+/// Keeps the worker of `slot` running until the simulation is to end.
+pub async fn keep(world: Arc<World>, slot: usize) {
+    for number in 1_u64.. {
+        live(&world, slot, number).await;
+        if world.finish.is_cancelled() {
+            return;
+        }
+        sleep(world.up_to(2000)).await;
+    }
+}
+
+async fn live(world: &Arc<World>, slot: usize, number: u64) {
+    let (client, events) = world.server.join(world.plan.prefetch);
+    let life = Arc::new(Life::new(
+        format!("w{slot}.{number}"),
+        Arc::clone(world),
+        client.clone(),
+    ));
+    world.note(format_args!("{} starts", life.name));
+    world.lives.lock().expect("nobody panics with it")[slot] = Some(Arc::clone(&life));
+    let (sender, receiver) = mpsc::channel(1);
+    let forwarding = tokio::spawn(forward(Arc::clone(&life), events, sender));
+
+    let metrics = Arc::new(Metrics::new());
+    let broker = SimBroker(Arc::clone(&life));
+    let seed = world.plan.seed ^ number << 32 ^ (slot as u64) << 48;
+    let scheduler = Scheduler::new(settings(&world.plan, &broker), Arc::clone(&metrics), seed);
+    let engine = Engine {
+        broker: Arc::new(broker),
+        gate: Arc::new(SimGate(Arc::clone(&life))),
+        handler: Arc::new(SimHandler(Arc::clone(&life))),
+        metrics,
+        health: Arc::new(Health::default()),
+        shutdown_timeout: world.plan.shutdown_timeout,
+    };
+    let run = engine.run(scheduler, receiver, life.stop.clone());
+    let mut process = tokio::spawn(Process {
+        run: Box::pin(run),
+        life: Arc::clone(&life),
+        frozen: None,
+        at: Instant::now(),
+        polls: 0,
+    });
+
+    let in_time = async {
+        tokio::select! {
+            biased;
+            () = life.stop.hard.cancelled() => {}
+            () = life.stop.soft.cancelled() => {}
+            () = world.finish.cancelled() => life.stop.soft.cancel(),
+        }
+        // Its time counts from when it hears of it.
+        life.thaw().await;
+        sleep(world.plan.shutdown_timeout).await;
+        // The awaits of an ack, a cancel and a close may each be held up by a fault.
+        for _ in 0..3 {
+            life.thaw().await;
+            sleep(ms(1000)).await;
+        }
+        life.thaw().await;
+    };
+    let mut lingers = Duration::ZERO;
+    tokio::select! {
+        biased;
+        ended = &mut process => {
+            if let Err(why) = ended {
+                world.history().wrong(format_args!("{} panicked: {why}", life.name));
+            }
+        }
+        () = life.killed.cancelled() => {
+            process.abort();
+            // Aborted: there is nothing to learn from it.
+            let _ = process.await;
+            if world.below(3) == 0 {
+                lingers = world.up_to(20_000);
+            }
+        }
+        () = in_time => {
+            world.history().wrong(format_args!("{} did not stop in time", life.name));
+            process.abort();
+        }
+    }
+    world.note(format_args!("{} has ended", life.name));
+    world.lives.lock().expect("nobody panics with it")[slot] = None;
+    // The broker may learn late that the process is gone.
+    tokio::spawn(async move {
+        sleep(lingers).await;
+        client.close().await;
+        forwarding.abort();
+    });
+}
+
+/// The engine's process: it can stand still, and it may not spin.
+struct Process<F> {
+    run: Pin<Box<F>>,
+    life: Arc<Life>,
+    frozen: Option<Pin<Box<Sleep>>>,
+    at: Instant,
+    polls: u32,
+}
+
+impl<F: Future<Output = ()>> Future for Process<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        while let Some(until) = self.life.frozen_until() {
+            let sleep = self.frozen.insert(Box::pin(sleep_until(until)));
+            ready!(sleep.as_mut().poll(context));
+        }
+        self.frozen = None;
+        let now = Instant::now();
+        if now > self.at {
+            self.at = now;
+            self.polls = 0;
+        }
+        self.polls += 1;
+        assert!(self.polls < MOST_POLLS, "the engine spins");
+        self.run.as_mut().poll(context)
+    }
+}

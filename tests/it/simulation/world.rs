@@ -1,0 +1,196 @@
+//! What the parts of a simulation share: the plan, the dice, the history, the server, and the living workers.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use sluicegate::broker::memory::MemoryBroker;
+use sluicegate::engine::Stop;
+use sluicegate::gate::memory::MemoryGate;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::history::History;
+use super::plan::{Plan, Trouble, ms};
+
+pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
+
+pub struct World {
+    pub plan: Plan,
+    pub began: Instant,
+    pub gate: Arc<MemoryGate<Clock>>,
+    /// The publisher's client.
+    pub server: MemoryBroker,
+    pub gate_down_until: Mutex<Instant>,
+    pub finish: CancellationToken,
+    pub lives: Mutex<Vec<Option<Arc<Life>>>>,
+    random: Mutex<SmallRng>,
+    history: Mutex<History>,
+}
+
+impl World {
+    pub fn new(plan: Plan, gate: MemoryGate<Clock>, server: MemoryBroker, keep: bool) -> Self {
+        Self {
+            began: Instant::now(),
+            gate: Arc::new(gate),
+            server,
+            gate_down_until: Mutex::new(Instant::now()),
+            finish: CancellationToken::new(),
+            lives: Mutex::new(vec![None; plan.workers]),
+            random: Mutex::new(SmallRng::seed_from_u64(!plan.seed)),
+            history: Mutex::new(History::new(keep)),
+            plan,
+        }
+    }
+
+    pub fn history(&self) -> MutexGuard<'_, History> {
+        self.history.lock().expect("nobody panics with it")
+    }
+
+    pub fn note(&self, what: fmt::Arguments<'_>) {
+        self.history().note(what);
+    }
+
+    /// Notes something that goes wrong on purpose.
+    pub fn fault(&self, what: fmt::Arguments<'_>) {
+        self.note(format_args!("fault: {what}"));
+    }
+
+    /// The gate's clock, in microseconds since the epoch.
+    pub fn now_us(&self) -> u64 {
+        self.plan.epoch_us + micros(self.began.elapsed())
+    }
+
+    pub fn troubled(&self) -> bool {
+        let history = self.history();
+        // A lost session copies a whole batch: where copies breed copies, the trouble has been enough.
+        let bred = history.events > 200 * self.plan.jobs.len() as u64 + 2000;
+        let over = history.faults >= self.plan.most_faults || bred;
+        !over && self.began.elapsed() < self.plan.trouble_until
+    }
+
+    /// Whether a fault of this rate happens now.
+    pub fn dice(&self, rate: impl Fn(&Trouble) -> f64) -> bool {
+        let happens = self.chance(rate);
+        if happens {
+            self.history().faults += 1;
+        }
+        happens
+    }
+
+    /// As [`Self::dice`], for what harms nobody.
+    fn chance(&self, rate: impl Fn(&Trouble) -> f64) -> bool {
+        let rate = rate(&self.plan.trouble);
+        rate > 0.0 && self.troubled() && self.random().random_bool(rate)
+    }
+
+    /// A time from 0 to `most_ms`.
+    pub fn up_to(&self, most_ms: u64) -> Duration {
+        if most_ms == 0 {
+            return Duration::ZERO;
+        }
+        ms(self.random().random_range(0..=most_ms))
+    }
+
+    pub fn below(&self, end: usize) -> usize {
+        self.random().random_range(0..end)
+    }
+
+    fn random(&self) -> MutexGuard<'_, SmallRng> {
+        self.random.lock().expect("nobody panics with it")
+    }
+}
+
+pub fn micros(d: Duration) -> u64 {
+    u64::try_from(d.as_micros()).expect("a simulation is short")
+}
+
+/// One run of a worker, from its start to its end.
+pub struct Life {
+    pub name: String,
+    pub world: Arc<World>,
+    pub broker: MemoryBroker,
+    pub stop: Stop,
+    pub killed: CancellationToken,
+    frozen_until: Mutex<Instant>,
+}
+
+impl Life {
+    pub fn new(name: String, world: Arc<World>, broker: MemoryBroker) -> Self {
+        Self {
+            name,
+            world,
+            broker,
+            stop: Stop::default(),
+            killed: CancellationToken::new(),
+            frozen_until: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Something may strike here: every await of a server or of the handler has one before and one after.
+    pub async fn point(&self, place: &str) {
+        let world = &self.world;
+        let name = &self.name;
+        if world.dice(|t| t.kill) {
+            world.fault(format_args!("{name} is killed at {place}"));
+            self.killed.cancel();
+            std::future::pending::<()>().await;
+        }
+        if world.dice(|t| t.freeze) {
+            self.freeze(world.up_to(30_000), place);
+        }
+        if world.dice(|t| t.cut) {
+            self.cut(place);
+        }
+        if world.dice(|t| t.soft_stop) {
+            world.fault(format_args!("{name} is to stop at {place}"));
+            self.stop.soft.cancel();
+        }
+        if world.dice(|t| t.hard_stop) {
+            world.fault(format_args!("{name} is to end at {place}"));
+            self.stop.hard.cancel();
+        }
+        if world.chance(|t| t.pause) {
+            // Other tasks get in between, at the same moment or later.
+            for _ in 0..world.below(4) {
+                tokio::task::yield_now().await;
+            }
+            sleep(world.up_to(20)).await;
+        }
+        self.thaw().await;
+    }
+
+    pub fn cut(&self, place: &str) {
+        let outage = match self.world.below(3) {
+            0 => self.world.up_to(10_000),
+            _ => Duration::ZERO,
+        };
+        let name = &self.name;
+        self.world.fault(format_args!(
+            "{name} loses its session at {place} for {outage:?}"
+        ));
+        self.broker.kill_session_for(outage);
+    }
+
+    pub fn freeze(&self, duration: Duration, place: &str) {
+        let name = &self.name;
+        self.world.fault(format_args!(
+            "{name} stands still at {place} for {duration:?}"
+        ));
+        let mut until = self.frozen_until.lock().expect("nobody panics with it");
+        *until = (*until).max(Instant::now() + duration);
+    }
+
+    pub fn frozen_until(&self) -> Option<Instant> {
+        let until = *self.frozen_until.lock().expect("nobody panics with it");
+        (until > Instant::now()).then_some(until)
+    }
+
+    pub async fn thaw(&self) {
+        while let Some(until) = self.frozen_until() {
+            sleep_until(until).await;
+        }
+    }
+}
