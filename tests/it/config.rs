@@ -599,7 +599,7 @@ fn bad_urls_say_what_is_wrong_with_them() {
         (
             "redis",
             "redis://h:port",
-            "has a port that is no number; it must be a url such as redis://:password@host:6379/0 (in a password, write : / @ and # percent-encoded)",
+            "has a port that is no number; it must be a url such as redis://user:password@host:6379/0 (in a password, write : / @ and # percent-encoded)",
         ),
     ] {
         check(
