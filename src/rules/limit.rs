@@ -4,6 +4,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::rules::decision::LEASE_MS;
+
 /// The name of the limit of a configuration that names none.
 pub const DEFAULT_LIMIT: &str = "default";
 /// The highest `max-requests`. A sliding log of a million entries takes about 100 MB of Redis per tenant.
@@ -441,6 +443,16 @@ impl Limits {
     /// Whether the gate must be told when a call has ended.
     pub fn hold_places(&self) -> bool {
         self.0.iter().any(|limit| limit.algorithm.holds_places())
+    }
+
+    /// After so long, in milliseconds, no start counts any more at the downstream; a call that runs for longer than a
+    /// lease is left out of account.
+    pub fn memory_ms(&self) -> u64 {
+        let memory = |limit: &Limit| {
+            let held = matches!(limit.algorithm, Algorithm::Strict | Algorithm::Concurrency);
+            limit.span() + limit.guard_ms() + if held { LEASE_MS } else { 0 }
+        };
+        self.0.iter().map(memory).max().unwrap_or(0)
     }
 
     /// The longest time that any of them looks back, in milliseconds.

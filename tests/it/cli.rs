@@ -89,6 +89,11 @@ fn every_command_has_help_with_an_example() {
         &["dead", "show"],
         &["dead", "replay"],
         &["dead", "drop"],
+        &["tenant"],
+        &["tenant", "pause"],
+        &["tenant", "resume"],
+        &["tenant", "limit"],
+        &["tenant", "reset"],
         &["demo"],
     ] {
         let all = [args, &["--help"]].concat();
@@ -130,6 +135,24 @@ fn wrong_usage_is_exit_code_2() {
         &["dead", "drop"],
         &["dead", "drop", "--all", "--id", "7"],
         &["dead", "list", "--limit", "0"],
+        &["check", "--plan", "pro"],
+        &["check", "--tenant", "a", "--plan", "pro"],
+        &["inspect", "a", "--plan", "pro"],
+        &["publish", "--tenant", "a", "--plan", "pro"],
+        &["tenant"],
+        &["tenant", "pause"],
+        &["tenant", "pause", ""],
+        &["tenant", "pause", "a", "--for", "soon"],
+        &["tenant", "pause", "a", "--for", "0"],
+        &["tenant", "pause", "a", "--for", "366d"],
+        &["tenant", "resume", "a", "--for", "1h"],
+        &["tenant", "limit", "a"],
+        &["tenant", "limit", "a", "0"],
+        &["tenant", "limit", "a", "1000001"],
+        &["tenant", "limit", "a", "5", "--clear"],
+        &["tenant", "limit", "a", "--clear", "--for", "1h"],
+        &["tenant", "limit", "a", "5", "--limit", "other"],
+        &["tenant", "rest", "a"],
         &["run"],
     ] {
         let done = sluicegate("", args).exited(2);
@@ -140,6 +163,17 @@ fn wrong_usage_is_exit_code_2() {
     assert_eq!(
         done.err,
         "error: which dead letters? name --reason, --tenant or --id, or all with --all\n"
+    );
+    let done = sluicegate("", &["tenant", "limit", "a", "5", "--limit", "defult"]).exited(2);
+    assert_eq!(
+        done.err,
+        "error: a has no limit called \"defult\" (rate-limiter); did you mean default?\n"
+    );
+    let plans = "rate-limiter: {plans: {pro: {guard: 0}}, plan-header: x-plan}";
+    let done = sluicegate(plans, &["inspect", "a", "--plan", "prod"]).exited(2);
+    assert_eq!(
+        done.err,
+        "error: rate-limiter.plans has no plan \"prod\"; did you mean pro?\n"
     );
     let done = sluicegate("", &["run"]).exited(2);
     assert_eq!(
@@ -156,6 +190,7 @@ fn a_wrong_config_is_exit_code_2_with_a_line_for_each_mistake() {
         &["check", "--offline"],
         &["publish", "--tenant", "a"],
         &["inspect", "a"],
+        &["tenant", "pause", "a"],
         &["dead", "list"],
         &["demo"],
     ] {
@@ -228,15 +263,55 @@ rate-limiter: {max-requests: 7, window-size: 10}
     );
 
     let done = sluicegate(yaml, &["check", "--offline", "--tenant", "acme"]).exited(0);
-    let limit = "limit of acme: at most 7 in any 10000 ms (sliding-window-algo, guard 50 ms)\n";
-    assert!(done.out.ends_with(limit), "{}", done.out);
+    let limits = "limits of acme, from rate-limiter:\n  default: at most 7 units of cost in any 10s: sliding-window-algo, guard 50ms; worst case in any window: 7\n";
+    assert!(done.out.ends_with(limits), "{}", done.out);
 
     let json = sluicegate(yaml, &["check", "--offline", "--tenant", "acme", "--json"])
         .exited(0)
         .json();
     assert_eq!(json["ok"], true);
-    assert_eq!(json["limit"]["tenant"], "acme");
-    assert_eq!(json["limit"]["max_requests"], 7);
+    assert_eq!(json["tenant"], "acme");
+    assert_eq!(json["source"], "rate-limiter");
+    assert_eq!(json["limits"][0]["max_requests"], 7);
+}
+
+#[test]
+fn check_shows_the_limits_of_a_tenant_what_gives_it_them_and_what_is_idle() {
+    let yaml = "
+rate-limiter:
+  plans:
+    pro:
+      limits:
+        - {name: requests, use-algo: leaky-bucket-algo, max-requests: 60, burst: 3}
+        - {name: tokens, unit: cost, use-algo: token-bucket-algo, max-requests: 1000, guard: 0}
+        - {name: aligned, use-algo: fixed-window-algo, max-requests: 9, window-size: 1h}
+        - {name: idle, max-requests: 1000, window-size: 1s}
+  tenants: {trial-*: {plan: pro}}
+";
+    let done = sluicegate(yaml, &["check", "--offline", "--tenant", "trial-7"]).exited(0);
+    let limits = "limits of trial-7, from rate-limiter.plans.pro, by rate-limiter.tenants.trial-*:
+  requests: at most 60 calls per 1m: leaky-bucket-algo, burst 3, guard 50ms; worst case in any window: 62
+  tokens: at most 1000 units of cost per 1m: token-bucket-algo, burst 1000, guard 0ms; worst case in any window: 2000
+  aligned: at most 9 calls in each aligned 1h: fixed-window-algo, guard 50ms; worst case in any window: 18
+  idle: at most 1000 calls in any 1s: sliding-window-algo, guard 50ms; worst case in any window: 1000
+";
+    assert!(done.out.ends_with(limits), "{}", done.out);
+    let warning = "warn  config    rate-limiter.plans.pro: the limit idle can never bind: requests is stricter in every respect\n";
+    assert!(done.out.contains(warning), "{}", done.out);
+
+    let of = |args: &[&str]| {
+        let args = [&["check", "--offline", "--json", "--tenant"], args].concat();
+        sluicegate(yaml, &args).exited(0).json()
+    };
+    let json = of(&["trial-7"]);
+    assert_eq!(json["limits"][1]["burst"], 1000);
+    assert_eq!(json["limits"][1]["worst_case"], 2000);
+    assert_eq!(json["limits"][2]["burst"], serde_json::Value::Null);
+    assert_eq!(of(&["a"])["source"], "rate-limiter");
+    assert_eq!(
+        of(&["a", "--plan", "pro"])["source"],
+        "rate-limiter.plans.pro"
+    );
 }
 
 #[test]
@@ -254,6 +329,8 @@ redis: {url: 'redis://:hunter2@127.0.0.1:1/0'}
         &["dead", "replay", "--all"],
         &["dead", "drop", "--all"],
         &["inspect", "a"],
+        &["tenant", "pause", "a"],
+        &["tenant", "limit", "a", "--clear"],
     ] {
         let done = sluicegate(yaml, args).exited(1);
         assert_eq!(done.err.lines().count(), 1, "{args:?}: {}", done.err);

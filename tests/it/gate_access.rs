@@ -1,6 +1,7 @@
 //! The gate at a Redis that lets not everybody in: users with few rights, TLS.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
@@ -8,7 +9,7 @@ use rcgen::{
 };
 use sluicegate::config::RedisServers;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Gate, GateError};
+use sluicegate::gate::{Gate, GateError, Start};
 use sluicegate::rules::limit::Algorithm;
 
 use crate::gate_conformance::{FRESH, LONG, Limited, ask, conforms, limit, started};
@@ -80,7 +81,8 @@ fn the_documented_rights_are_those_of_the_scripts() {
     let mut rule: Vec<&str> = documented_rule()[3..].to_vec();
     rule.sort_unstable();
     let mut needed = commands_of_scripts();
-    needed.extend(["+ping", "+evalsha", "+script|load", "+type"].map(String::from));
+    let others = ["ping", "evalsha", "script|load", "type", "hgetall"];
+    needed.extend(others.map(|name| format!("+{name}")));
     needed.sort();
     assert_eq!(rule, needed);
 }
@@ -106,10 +108,19 @@ async fn the_documented_rights_suffice() {
     allow(&redis, "p", &documented_rule());
     gate.ping().await.expect("allowed");
     let health = gate.check(&gate.limits).await.expect("allowed");
-    assert_eq!(health.maxmemory_policy, None);
-    redis.ctl(&["acl", "setuser", "worker", "+info"]);
-    let health = gate.check(&gate.limits).await.expect("allowed");
     assert_eq!(health.maxmemory_policy.as_deref(), Some("noeviction"));
+    // A worker's gate.
+    let worker = RedisGate::connect(&servers, "p").expect("a good url");
+    let worker = worker.watching(Duration::from_secs(60));
+    worker.begin(Start::Fresh).await.expect("allowed");
+    let worker = Limited::new(worker, gate.limits.clone());
+    assert_eq!(started(&ask(&worker, "t", 1, &[FRESH]).await), 1);
+    worker.ping().await.expect("allowed");
+    worker.leave().await.expect("allowed");
+    // Who may not ask for INFO is told less.
+    redis.ctl(&["acl", "setuser", "worker", "-info"]);
+    let health = gate.check(&gate.limits).await.expect("allowed");
+    assert_eq!(health.maxmemory_policy, None);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -289,6 +300,20 @@ async fn tls_is_with_our_ca_the_right_host_and_our_certificate_alone() {
     assert!(!redis.ctl(&["keys", "p:*"]).contains("refused"));
 }
 
+#[test]
+fn certificates_are_for_the_servers_with_tls_alone() {
+    let papers = Papers::new();
+    papers.issue("client", &["worker"]);
+    let ours = papers.keys(Some("ca.pem"), Some("client"));
+    for keys in [
+        "url: 'rediss://limits', sentinels: 'redis://a:1'",
+        "url: 'redis://limits', sentinels: 'rediss://a:1'",
+    ] {
+        let servers = configured(&format!("{keys}{ours}"));
+        RedisGate::connect(&servers, "p").expect(keys);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_nodes_of_a_cluster_are_reached_by_tls_too() {
     let papers = Papers::new();
@@ -306,7 +331,7 @@ async fn the_nodes_of_a_cluster_are_reached_by_tls_too() {
     while let Err(error) = gate.inspect(&crate::gate_conformance::tenant("t")).await {
         tries += 1;
         assert!(tries < 200, "{error}");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
     }
     assert_eq!(started(&ask(&gate, "t", 9, &[FRESH; 9]).await), 5);
 }

@@ -10,7 +10,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ::redis::io::tcp::TcpSettings;
-use ::redis::{Client, ClientTlsConfig, Cmd, IntoConnectionInfo, Pipeline, TlsCertificates, Value};
+use ::redis::{
+    Client, ClientTlsConfig, Cmd, ConnectionAddr, IntoConnectionInfo, Pipeline, TlsCertificates,
+    Value,
+};
 
 use self::cluster::Cluster;
 use self::node::Node;
@@ -119,15 +122,28 @@ impl Link {
         }
     }
 
+    /// One round trip to the only primary; a cluster has more, and gets an error.
+    pub async fn on_primary(&self, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
+        match &self.way {
+            Way::Single(node) => node.send(pipeline).await,
+            Way::Sentinel(sentinel) => sentinel.send(pipeline).await,
+            Way::Cluster(_) => Err(GateError::Refused(format!(
+                "{}: a cluster has several primaries",
+                self.servers
+            ))),
+        }
+    }
+
     /// `command` on every primary: the name of each and its answer.
     pub async fn on_primaries(&self, command: Cmd) -> Result<Vec<(String, Value)>, GateError> {
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.add_command(command);
-        let (name, answers) = match &self.way {
-            Way::Single(node) => (node.name().to_owned(), node.send(&pipeline).await?),
-            Way::Sentinel(sentinel) => (self.servers.to_string(), sentinel.send(&pipeline).await?),
+        let name = match &self.way {
+            Way::Single(node) => node.name().to_owned(),
+            Way::Sentinel(_) => self.servers.to_string(),
             Way::Cluster(cluster) => return cluster.on_primaries(&pipeline).await,
         };
+        let answers = self.on_primary(&pipeline).await?;
         Ok(answers
             .into_iter()
             .map(|value| (name.clone(), value))
@@ -146,7 +162,9 @@ fn client(url: &SecretUrl, tls: &RedisTls) -> Result<Client, GateError> {
                 "{url} is no Redis url; it must look like redis://user:password@host:6379/0"
             ))
         })?;
-    let client = match certificates(tls) {
+    // With TLS to the sentinels alone, or to the primary alone, the others need no certificates.
+    let encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+    let client = match certificates(tls).filter(|_| encrypted) {
         Some(certificates) => Client::build_with_tls(info, certificates),
         None => Client::open(info),
     };
