@@ -107,6 +107,7 @@ impl Link {
             }
             parcel
         };
+        // Boxed: the futures of the rarer ways would make that of every caller large and deep.
         match &self.way {
             Way::Single(node) => {
                 let parcel = parcel(requests);
@@ -115,10 +116,10 @@ impl Link {
             }
             Way::Sentinel(sentinel) => {
                 let parcel = parcel(requests);
-                let answers = sentinel.send(parcel.pipeline()).await?;
+                let answers = Box::pin(sentinel.send(parcel.pipeline())).await?;
                 Ok(parcel.unpack(answers))
             }
-            Way::Cluster(cluster) => cluster.send(&requests).await,
+            Way::Cluster(cluster) => Box::pin(cluster.send(&requests)).await,
         }
     }
 
@@ -126,7 +127,7 @@ impl Link {
     pub async fn on_primary(&self, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
         match &self.way {
             Way::Single(node) => node.send(pipeline).await,
-            Way::Sentinel(sentinel) => sentinel.send(pipeline).await,
+            Way::Sentinel(sentinel) => Box::pin(sentinel.send(pipeline)).await,
             Way::Cluster(_) => Err(GateError::Refused(format!(
                 "{}: a cluster has several primaries",
                 self.servers
@@ -141,7 +142,7 @@ impl Link {
         let name = match &self.way {
             Way::Single(node) => node.name().to_owned(),
             Way::Sentinel(_) => self.servers.to_string(),
-            Way::Cluster(cluster) => return cluster.on_primaries(&pipeline).await,
+            Way::Cluster(cluster) => return Box::pin(cluster.on_primaries(&pipeline)).await,
         };
         let answers = self.on_primary(&pipeline).await?;
         Ok(answers
