@@ -103,8 +103,9 @@ end
 
 -- The six elements of the reply for one job.
 local function decide(gen, place, cost)
-  cost = math.min(math.max(cost, 1), limits.most)
-  local units = limits.cost and cost or 1
+  cost = math.max(cost, 1)
+  -- An operator's lower limit lets a job that costs more start alone; it is charged all the same.
+  local units = limits.cost and math.min(cost, limits.most) or 1
   if gen ~= line.gen or place < 1 or place > line.issued then
     place = nil
   end

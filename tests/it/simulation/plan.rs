@@ -179,10 +179,10 @@ impl Plan {
                 _ => pick(&mut random, &[0, 5, 50, 1000]),
             },
             timeout: ms(if long { 200_000 } else { 10_000 }),
-            costs: pick(
-                &mut random,
-                &[Costs::AsAsked, Costs::AsAsked, Costs::Less, Costs::Any],
-            ),
+            costs: match ideal {
+                true => Costs::AsAsked,
+                false => pick(&mut random, &[Costs::AsAsked, Costs::Less, Costs::Any]),
+            },
             operator_every: match operated {
                 true => ms(pick(&mut random, &[1000, 5000, 20_000])),
                 false => Duration::ZERO,
