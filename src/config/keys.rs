@@ -97,9 +97,8 @@ pub(super) const NOT_BUILT: &[(&str, &str)] = &[
     ),
 ];
 
-/// Why `max-concurrent` is refused.
-pub(super) const MAX_CONCURRENT: &str =
-    "limits of jobs that run at once are not built yet; dispatch.concurrency bounds each worker";
+/// Why `max-concurrent` is refused outside of a list.
+pub(super) const MAX_CONCURRENT: &str = "is a limit of its own; put it into a list, such as limits: [{name: minute}, {name: running, max-concurrent: 5}]";
 
 /// The key at `path`.
 pub(super) fn find(path: &str) -> Option<&'static Key> {

@@ -5,7 +5,7 @@ use std::fmt::Display;
 
 use super::error::{Origin, Problem, shown};
 use super::keys::{self, LIMITS, PLANS, TENANTS, closest};
-use super::part::{FLAT, Part, build};
+use super::part::{FLAT, MAX_CONCURRENT, Part, build};
 use super::value::{self, what};
 use super::yaml::{Field, Raw};
 use crate::rules::limit::{DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
@@ -215,7 +215,19 @@ impl Reader<'_> {
                 if let Err(words) = part.set(name, raw, &at, &key) {
                     self.wrong::<()>(&at, &key, words);
                 }
-            } else if name == "max-concurrent" {
+            } else if name == MAX_CONCURRENT && more.contains(&MAX_CONCURRENT) {
+                let beside = mapping.fields.iter().map(|field| field.name.as_str());
+                let mut beside = beside.filter(|other| ![MAX_CONCURRENT, "name"].contains(other));
+                if let Some(other) = beside.next() {
+                    let words = format!(
+                        "stands beside {other}; calls under way are a limit of their own, with a name and no other key"
+                    );
+                    part.broken = true;
+                    self.wrong::<()>(&at, &key, words);
+                } else if let Err(words) = part.set(name, raw, &at, &key) {
+                    self.wrong::<()>(&at, &key, words);
+                }
+            } else if name == MAX_CONCURRENT {
                 self.wrong::<()>(&at, &key, keys::MAX_CONCURRENT);
             } else if !more.contains(&name.as_str()) {
                 let known = FLAT.iter().chain(more).copied();
@@ -272,7 +284,7 @@ impl Reader<'_> {
                 path,
             };
             let name = self.name(&mapping, items.len() == 1, &names);
-            parts.push(self.part(&mapping, &["name"]));
+            parts.push(self.part(&mapping, &["name", MAX_CONCURRENT]));
             whole &= name.is_some();
             names.push(name);
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::error::{Origin, Problem};
-use super::value::{self, Wrong, show};
+use super::value::{self, Guard, Wrong, show};
 use super::yaml::Raw;
 use crate::rules::limit::{
     Algorithm, Limit, LimitError, MAX_REQUESTS, MAX_WINDOW, MIN_WINDOW, Unit,
@@ -19,6 +19,9 @@ pub(super) const FLAT: [&str; 7] = [
     "guard",
     "scope",
 ];
+
+/// The key of an item that bounds the calls under way.
+pub(super) const MAX_CONCURRENT: &str = "max-concurrent";
 
 /// A value, who set it, and what an error calls it.
 #[derive(Debug, Clone)]
@@ -36,9 +39,10 @@ pub(super) struct Part {
     max: Option<Given<u64>>,
     burst: Option<Given<u64>>,
     unit: Option<Given<Unit>>,
-    guard: Option<Given<Duration>>,
+    guard: Option<Given<Guard>>,
+    concurrent: Option<Given<u64>>,
     /// Something in it is wrong, and has been reported.
-    broken: bool,
+    pub(super) broken: bool,
 }
 
 impl Part {
@@ -74,6 +78,7 @@ impl Part {
                 "burst" => self.burst = given(units(raw)?, at, key),
                 "unit" => self.unit = given(value::unit(raw)?, at, key),
                 "guard" => self.guard = given(value::guard(raw)?, at, key),
+                MAX_CONCURRENT => self.concurrent = given(units(raw)?, at, key),
                 // One of [`FLAT`], so this is `scope`, and there is only one yet.
                 _ => value::scope(raw)?,
             }
@@ -98,6 +103,18 @@ pub(super) fn build(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Li
     if parts.iter().any(|part| part.broken) {
         return None;
     }
+    // It says all there is to say: nothing of it comes from further out.
+    if let [
+        Part {
+            concurrent: Some(most),
+            ..
+        },
+        ..,
+    ] = parts
+    {
+        let error = |error| Problem::of(&most.at, &most.key, error);
+        return Some(Limit::concurrent(name, most.value).map_err(error));
+    }
     // The flat keys have defaults, so each of these four is there.
     let (_, algorithm) = first(parts, |part| &part.algorithm)?;
     let (_, max) = first(parts, |part| &part.max)?;
@@ -105,23 +122,33 @@ pub(super) fn build(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Li
     let (guard_depth, guard) = first(parts, |part| &part.guard)?;
     // The default of the unit says nothing: it depends on the other limits of the list.
     let said = first(parts, |part| &part.unit).filter(|(_, unit)| unit.at != Origin::Default);
-    let problem = |given: &Given<_>, words| Problem::of(&given.at, &given.key, words);
-    let limit = Limit::new(name, algorithm.value, max.value, window.value, guard.value);
+    let (which, within) = match (guard.value, algorithm.value) {
+        (Guard::Within(within), which) => (which, within),
+        (Guard::Strict, Algorithm::SlidingWindow) => (Algorithm::Strict, Duration::ZERO),
+        (Guard::Strict, other) => {
+            let words = format!(
+                "is strict, which only sliding-window-algo can be, not {}; use a duration, such as 50ms",
+                other.name()
+            );
+            return Some(Err(Problem::of(&guard.at, &guard.key, words)));
+        }
+    };
+    let limit = Limit::new(name, which, max.value, window.value, within);
     let limit = match limit {
         Ok(limit) => limit.with_unit(said.map_or(unit, |(_, unit)| unit.value)),
         Err(LimitError::Guard { .. }) => {
             // What was set closest to the limit is to blame, never a default.
-            let blamed = if guard.at == Origin::Default || window_depth < guard_depth {
-                window
+            let (at, key) = if guard.at == Origin::Default || window_depth < guard_depth {
+                (&window.at, &window.key)
             } else {
-                guard
+                (&guard.at, &guard.key)
             };
             let words = format!(
                 "the guard is {} and the window {}; the guard must be shorter than half the window",
-                show(guard.value),
+                show(within),
                 show(window.value)
             );
-            return Some(Err(problem(blamed, words)));
+            return Some(Err(Problem::of(at, key, words)));
         }
         Err(error) => return Some(Err(Problem::of(&max.at, &max.key, error))),
     };

@@ -151,12 +151,19 @@ pub(super) fn unit(raw: &Raw) -> Result<Unit, Wrong> {
 }
 
 /// `rate-limiter.guard`
-pub(super) fn guard(raw: &Raw) -> Result<Duration, Wrong> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guard {
+    /// `strict`
+    Strict,
+    /// A duration.
+    Within(Duration),
+}
+
+/// `rate-limiter.guard`
+pub(super) fn guard(raw: &Raw) -> Result<Guard, Wrong> {
     match raw {
-        Raw::Text(text) if text == "strict" => {
-            Err("is strict, which is not available yet; use a duration, such as 50ms".into())
-        }
-        raw => duration(raw, Duration::ZERO, MAX_WINDOW),
+        Raw::Text(text) if text == "strict" => Ok(Guard::Strict),
+        raw => duration(raw, Duration::ZERO, MAX_WINDOW).map(Guard::Within),
     }
 }
 

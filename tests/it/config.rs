@@ -155,7 +155,6 @@ fn values_out_of_range_say_the_range_and_the_place() {
         ("rate-limiter", "max-requests: 0", format!("is 0; it must be {number} from 1 to 1000000")),
         ("rate-limiter", "max-requests: 10000000", format!("is 10000000; it must be {number} from 1 to 1000000")),
         ("rate-limiter", "max-requests: 5 per minute", format!("is \"5 per minute\"; it must be {number} from 1 to 1000000")),
-        ("rate-limiter", "guard: strict", "is strict, which is not available yet; use a duration, such as 50ms".to_owned()),
         ("rate-limiter", "guard: 30s", "the guard is 30s and the window 1m; the guard must be shorter than half the window".to_owned()),
         ("rate-limiter", "window-size: 100ms", "the guard is 50ms and the window 100ms; the guard must be shorter than half the window".to_owned()),
         ("rate-limiter", "guard: 18446744073709551615s", "is \"18446744073709551615s\"; it must be from 0ms to 31d".to_owned()),
@@ -168,7 +167,7 @@ fn values_out_of_range_say_the_range_and_the_place() {
         ("rate-limiter", "scope: global", "is global, which is not built yet; use tenant, the default".to_owned()),
         ("rate-limiter", "scope: header:x-api", "is header:NAME, which is not built yet; use tenant, the default".to_owned()),
         ("rate-limiter", "scope: tennant", "is \"tennant\", an unknown scope; there are tenant, global, header:NAME and routing-key; did you mean tenant?".to_owned()),
-        ("rate-limiter", "max-concurrent: 5", "limits of jobs that run at once are not built yet; dispatch.concurrency bounds each worker".to_owned()),
+        ("rate-limiter", "max-concurrent: 5", "is a limit of its own; put it into a list, such as limits: [{name: minute}, {name: running, max-concurrent: 5}]".to_owned()),
         ("rate-limiter", "plan-header: ''", "is empty; it must be a header's name of 1 to 255 bytes, such as x-plan".to_owned()),
         ("job", "cost: routing-key", "is \"routing-key\"; it must be header:NAME or json:/pointer".to_owned()),
         ("job", "cost: 'header:'", "must name a header of 1 to 255 bytes after `header:`".to_owned()),
@@ -267,7 +266,7 @@ fn what_is_not_built_yet_says_so() {
     check_env(
         "SLUICEGATE_RATE_LIMITER__MAX_CONCURRENT",
         "5",
-        "rate-limiter.max-concurrent: limits of jobs that run at once are not built yet; dispatch.concurrency bounds each worker",
+        "rate-limiter.max-concurrent: is a limit of its own; put it into a list, such as limits: [{name: minute}, {name: running, max-concurrent: 5}]",
     );
     check(
         "amqp:\n  url: [amqp://a, amqp://b]\n",

@@ -1,7 +1,7 @@
 //! Several limits, plans, and what single tenants have instead.
 
 use sluicegate::config::Config;
-use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::limit::{Algorithm, Limit, Unit};
 use sluicegate::rules::tenant::Tenant;
 
 fn parse_with(yaml: &str, vars: &[(&str, &str)]) -> Result<Config, String> {
@@ -58,6 +58,19 @@ fn check_errors(lines: &str, expected: &[&str]) {
 fn check_warnings(lines: &str, expected: &[&str]) {
     let config = parse(&format!("rate-limiter:\n{lines}\n"));
     assert_eq!(config.warnings(), expected, "{lines}");
+}
+
+#[test]
+fn strict_windows_and_calls_at_once_are_limits_like_the_others() {
+    let text = "rate-limiter:\n  guard: strict\n  limits:\n    - {name: second, max-requests: 3, window-size: 1}\n    - {name: running, max-concurrent: 2}\n";
+    let config = parse(text);
+    let limits = config.rate_limiter.policy.default_limits();
+    assert_eq!(limits[0].algorithm(), Algorithm::Strict);
+    assert_eq!((limits[0].max(), limits[0].window_ms()), (3, 1000));
+    assert_eq!(limits[1].algorithm(), Algorithm::Concurrency);
+    assert_eq!((limits[1].max(), limits[1].unit()), (2, Unit::Calls));
+    let again = parse(&config.to_string());
+    assert_eq!(again.rate_limiter, config.rate_limiter);
 }
 
 #[test]
@@ -315,9 +328,9 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
             "rate-limiter.limits[1].guard: the guard is 30s and the window 1m; the guard must be shorter than half the window",
         ),
         (
-            "{name: b, guard: strict}",
+            "{name: b, guard: strict, use-algo: leaky-bucket-algo}",
             "4:17",
-            "rate-limiter.limits[1].guard: is strict, which is not available yet; use a duration, such as 50ms",
+            "rate-limiter.limits[1].guard: is strict, which only sliding-window-algo can be, not leaky-bucket-algo; use a duration, such as 50ms",
         ),
         (
             "{name: b, use-algo: token-bucket-algo, burst: 0}",
@@ -345,9 +358,9 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
             "rate-limiter.limits[1].scope: is \"team\", an unknown scope; there are tenant, global, header:NAME and routing-key",
         ),
         (
-            "{name: b, max-concurrent: 2}",
+            "{name: b, max-concurrent: 2, window-size: 1}",
             "4:17",
-            "rate-limiter.limits[1].max-concurrent: limits of jobs that run at once are not built yet; dispatch.concurrency bounds each worker",
+            "rate-limiter.limits[1].max-concurrent: stands beside window-size; calls under way are a limit of their own, with a name and no other key",
         ),
         (
             "{name: a}",
@@ -559,6 +572,7 @@ fn the_examples_of_the_documents_are_valid_and_warn_of_nothing() {
             "second sliding-window 10/1000 calls - 50",
             "requests sliding-window 500/60000 calls - 50",
             "tokens token-bucket 90000/60000 cost 20000 50",
+            "running max-concurrent 5/0 calls - 0",
         ]
     );
     assert_eq!(limits(&config, "trial-7", None).len(), 2);

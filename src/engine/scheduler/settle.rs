@@ -145,7 +145,10 @@ impl Scheduler {
             return;
         }
         self.ledger.renewed(now);
-        for entry in self.entries.values() {
+        // In the order of arrival, so that the same history does the same twice.
+        let mut running: Vec<_> = self.entries.iter().collect();
+        running.sort_unstable_by_key(|(key, _)| **key);
+        for (_, entry) in running {
             if let (Phase::Running, Some((limits, receipt))) = (entry.phase, &entry.started)
                 && limits.hold_places()
             {
