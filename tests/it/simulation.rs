@@ -66,11 +66,11 @@ async fn run(plan: Plan, keep: bool) -> Report {
     let began = Instant::now();
     let epoch_us = plan.epoch_us;
     let clock: Clock = Box::new(move || epoch_us + micros(began.elapsed()));
-    let gate = MemoryGate::new(plan.limit.clone(), clock);
+    let gate = MemoryGate::new(clock);
     let world = Arc::new(World::new(plan, gate, server, keep));
     world.note(format_args!(
         "{:?} {:?}",
-        world.plan.limit, world.plan.trouble
+        world.plan.limits, world.plan.trouble
     ));
     let faults = Arc::downgrade(&world);
     // The server outlives nobody: a strong count in its plan would be a cycle.
@@ -104,12 +104,12 @@ async fn run(plan: Plan, keep: bool) -> Report {
 /// How long the rest may take once nothing goes wrong any more.
 fn patience(world: &World) -> Duration {
     let (plan, server) = (&world.plan, &world.server);
-    let span = plan.limit.window_ms() + plan.limit.guard_ms();
+    let span = plan.limits[0].window_ms() + plan.limits[0].guard_ms();
     let copies = server.ready() + server.unacked() + server.waiting();
     let cost = plan.jobs.iter().map(|job| job.cost).max().unwrap_or(1);
     let units = copies as u64 * u64::from(cost);
     // As if all were of one tenant, with a start wasted for each that is used.
-    let rounds = 2 * units.div_ceil(u64::from(plan.limit.max())) + 2;
+    let rounds = 2 * units.div_ceil(u64::from(plan.limits[0].max())) + 2;
     ms(rounds * span)
         + 3 * plan.max_delay
         + 2 * plan.max_penalty
@@ -212,7 +212,7 @@ fn report(world: &World, lasted: Duration) -> Report {
     let deliveries: u64 = world.server.deliveries().values().sum();
     let deliveries = deliveries as f64 / plan.jobs.len() as f64;
     let mut history = world.history();
-    check::never_exceeded(&plan.limit, &mut history);
+    check::never_exceeded(&plan.limits[0], &mut history);
     let makespan = plan.ideal.then(|| check::makespan(plan, &history));
     if makespan.is_some_and(|ratio| ratio > 1.02) {
         history.wrong(format_args!(

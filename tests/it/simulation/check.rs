@@ -56,7 +56,7 @@ pub fn never_exceeded(limit: &Limit, history: &mut History) {
     for (tenant, record) in &history.tenants {
         let most = match limit.algorithm() {
             Algorithm::SlidingWindow => most_in_any(&record.arrivals, window),
-            Algorithm::FixedWindow => most_in_aligned(&record.arrivals, window),
+            _ => most_in_aligned(&record.arrivals, window),
         };
         if most > max {
             wrongs.push(format!("{tenant}: {most} in a window that allows {max}"));
@@ -91,18 +91,19 @@ fn most_in_aligned(arrivals: &[Call], window: u64) -> u64 {
 
 /// P3, where all jobs came at once and nothing went wrong: how long the slowest tenant took, by the ideal.
 pub fn makespan(plan: &Plan, history: &History) -> f64 {
-    let (max, window) = (u64::from(plan.limit.max()), plan.limit.window_ms() * 1000);
+    let (max, window) = (
+        u64::from(plan.limits[0].max()),
+        plan.limits[0].window_ms() * 1000,
+    );
     let ratio = |arrivals: &[Call]| {
         let (Some(first), Some(last)) = (arrivals.first(), arrivals.last()) else {
             return 0.0;
         };
         let rounds = (arrivals.len() as u64 - 1) / max;
-        let ideal = match plan.limit.algorithm() {
-            Algorithm::SlidingWindow => rounds * (window + plan.limit.guard_ms() * 1000),
+        let ideal = match plan.limits[0].algorithm() {
+            Algorithm::SlidingWindow => rounds * (window + plan.limits[0].guard_ms() * 1000),
             // From the first arrival to the beginning of the last window.
-            Algorithm::FixedWindow => {
-                ((first.at_us / window + rounds) * window).saturating_sub(first.at_us)
-            }
+            _ => ((first.at_us / window + rounds) * window).saturating_sub(first.at_us),
         };
         // What the way and one answer of the gate may add to any number of windows.
         let once = (plan.way_varies_ms + 2 * plan.gate_ms + 10) * 1000;

@@ -36,7 +36,7 @@ impl Handler for SimHandler {
             panic(world, &job.id);
         }
         if world.dice(|t| t.prepare_slow) {
-            sleep(world.up_to(world.plan.limit.guard_ms() * 2)).await;
+            sleep(world.up_to(world.plan.limits.guard_ms() * 2)).await;
         }
         life.thaw().await;
         // Looked at right before it is sent: no await lies in between.

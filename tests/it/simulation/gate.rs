@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::gate::{Answer, Gate, GateError, Inspection, TenantAsk, TenantReply};
-use sluicegate::rules::limit::ceil_ms;
+use sluicegate::gate::{
+    Answer, Change, Gate, GateError, Inspection, Replies, TenantAsk, TenantSettled,
+};
+use sluicegate::rules::limit::{Limits, ceil_ms};
 use sluicegate::rules::tenant::Tenant;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
@@ -43,7 +45,7 @@ impl SimGate {
         if world.dice(|t| t.gate_slow) {
             let way = world.below(2);
             let most = if world.below(2) == 0 {
-                world.plan.limit.guard_ms() * 2
+                world.plan.limits.guard_ms() * 2
             } else {
                 5000
             };
@@ -79,7 +81,7 @@ impl SimGate {
 }
 
 impl Gate for SimGate {
-    async fn ask(&self, batch: &[TenantAsk]) -> Result<Vec<TenantReply>, GateError> {
+    async fn ask(&self, batch: &[TenantAsk]) -> Result<Replies, GateError> {
         let batch = batch.to_vec();
         let name = self.0.name.clone();
         self.call("ask", |world| async move {
@@ -106,16 +108,34 @@ impl Gate for SimGate {
         .await
     }
 
-    async fn inspect(&self, tenant: &Tenant) -> Result<Inspection, GateError> {
-        self.0.world.gate.inspect(tenant).await
+    async fn settle(&self, batch: &[TenantSettled]) -> Result<(), GateError> {
+        let batch = batch.to_vec();
+        let name = self.0.name.clone();
+        self.call("settle", |world| async move {
+            world.note(format_args!("{name} settles {batch:?}"));
+            world.gate.settle(&batch).await
+        })
+        .await
+    }
+
+    async fn change(&self, tenant: &Tenant, change: &Change) -> Result<u64, GateError> {
+        self.0.world.gate.change(tenant, change).await
+    }
+
+    async fn inspect(&self, tenant: &Tenant, limits: &Limits) -> Result<Inspection, GateError> {
+        self.0.world.gate.inspect(tenant, limits).await
     }
 }
 
-fn note_replies(world: &World, name: &str, batch: &[TenantAsk], replies: &[TenantReply]) {
+fn note_replies(world: &World, name: &str, batch: &[TenantAsk], replies: &Replies) {
     let at_us = world.now_us();
     let mut history = world.history();
     for (ask, reply) in batch.iter().zip(replies) {
         let tenant = ask.tenant.as_str();
+        let Ok(reply) = reply else {
+            history.wrong(format_args!("{tenant}: the gate in memory never fails"));
+            continue;
+        };
         for (ask, answer) in ask.asks.iter().zip(&reply.answers) {
             history.note(format_args!("{name} asks for {tenant} {ask:?}: {answer:?}"));
             if !matches!(answer, Answer::Start { .. }) {

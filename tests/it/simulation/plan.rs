@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::retry::RetryPolicy;
 
 pub fn ms(n: u64) -> Duration {
@@ -55,7 +55,7 @@ pub struct Trouble {
 
 pub struct Plan {
     pub seed: u64,
-    pub limit: Limit,
+    pub limits: Limits,
     pub jobs: Vec<Planned>,
     pub workers: usize,
     pub prefetch: u16,
@@ -150,7 +150,7 @@ impl Plan {
             trouble_until,
             most_faults: pick(&mut random, &[10, 50, 200]),
             ideal,
-            limit,
+            limits: limit.into(),
             jobs,
         }
     }

@@ -11,8 +11,9 @@ use sluicegate::engine::Engine;
 use sluicegate::engine::action::Settings;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::job::TenantField;
+use sluicegate::rules::job::{CostField, Fields, TenantField};
 use sluicegate::rules::lanes::Ladder;
+use sluicegate::rules::policy::Policy;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
@@ -27,8 +28,11 @@ const MOST_POLLS: u32 = 1000;
 
 fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
     Settings {
-        limit: plan.limit.clone(),
-        tenant_field: TenantField::Header("x-tenant".into()),
+        policy: Policy::common(plan.limits.clone()),
+        fields: Fields {
+            tenant: TenantField::Header("x-tenant".into()),
+            cost: CostField::Header("x-cost".into()),
+        },
         concurrency: plan.concurrency,
         prefetch: usize::from(plan.prefetch),
         hold: plan.hold,
