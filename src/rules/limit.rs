@@ -4,6 +4,8 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::rules::decision::LEASE_MS;
+
 /// The name of the limit of a configuration that names none.
 pub const DEFAULT_LIMIT: &str = "default";
 /// The highest `max-requests`. A sliding log of a million entries takes about 100 MB of Redis per tenant.
@@ -69,7 +71,7 @@ impl Algorithm {
 }
 
 /// What a limit counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unit {
     /// `calls`: one for each start, whatever it costs.
     Calls,
@@ -368,6 +370,49 @@ impl Limit {
         }
     }
 
+    /// Both count with the same stored state, so it can be charged for one of them alone: sliding windows have a log in
+    /// common whatever their numbers, all others a state by name, span and unit.
+    pub fn shares_state(&self, other: &Self) -> bool {
+        let state = |limit: &Self| (limit.algorithm, limit.span(), limit.unit);
+        state(self) == state(other) && self.name == other.name
+    }
+
+    /// What allows a start only if both allow it, where both count with the same state.
+    fn stricter(&self, other: &Self) -> Self {
+        // A permit lasts as long as the shorter guard allows; a fixed window closes by the longer one.
+        let guard_of = |limit: &Self| match (limit.algorithm, limit.guard_ms) {
+            (Algorithm::FixedWindow, guard) => u64::MAX - guard,
+            (_, 0) => u64::MAX,
+            (_, guard) => guard,
+        };
+        let base = if guard_of(other) < guard_of(self) {
+            other
+        } else {
+            self
+        };
+        Self {
+            max: self.max.min(other.max),
+            burst: self.burst.min(other.burst),
+            ..base.clone()
+        }
+    }
+
+    /// As long as every start was charged to `before`, all that this limit counts is known, so it can take the place
+    /// of `before` at once: the calls of any window are at most what the one in force at the last of them allows.
+    /// False in doubt, and for a bucket with other numbers: it may begin full.
+    pub fn continues(&self, before: &Self) -> bool {
+        match self.algorithm {
+            Algorithm::SlidingWindow => {
+                before.algorithm == Algorithm::SlidingWindow && before.span() >= self.span()
+            }
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => self == before,
+            Algorithm::FixedWindow
+            | Algorithm::SlidingCounter
+            | Algorithm::Strict
+            | Algorithm::Concurrency => self.shares_state(before),
+        }
+    }
+
     /// No more units than this start in any `ms` milliseconds; `u64::MAX`: any number may.
     fn most_in(&self, ms: u64) -> u64 {
         let (max, span) = (u64::from(self.max), self.span());
@@ -423,6 +468,37 @@ impl Limits {
             }
         }
         Ok(Self(limits.into()))
+    }
+
+    /// These and all of `others` at once: what each set lets start alone, less what the others deny. Limits that count
+    /// with the same state become one, the stricter of both; names may repeat among the rest.
+    pub fn with_all<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut all = self.0.to_vec();
+        let before = all.clone();
+        for limit in others.into_iter().flat_map(|other| other.iter()) {
+            match all.iter_mut().find(|known| known.shares_state(limit)) {
+                Some(known) => *known = known.stricter(limit),
+                None => all.push(limit.clone()),
+            }
+        }
+        if all == before {
+            return self.clone();
+        }
+        Self(all.into())
+    }
+
+    /// Each of these continues one of `before`: see [`Limit::continues`].
+    pub fn continue_from(&self, before: &Self) -> bool {
+        self.iter()
+            .all(|limit| before.iter().any(|old| limit.continues(old)))
+    }
+
+    /// After so long, in milliseconds, a start counts no more: the longest span, with its guard, and a lease where
+    /// places are held.
+    pub fn memory_ms(&self) -> u64 {
+        let lease = |limit: &Limit| u64::from(limit.algorithm.holds_places()) * LEASE_MS;
+        let memory = |limit: &Limit| limit.span() + limit.guard_ms() + lease(limit);
+        self.0.iter().map(memory).max().unwrap_or(0)
     }
 
     /// The highest cost of a job that can start: above it, it never could. Jobs of any cost can where no limit
