@@ -123,13 +123,13 @@ impl Keys {
     }
 }
 
-/// The key of a limit with a state of its own. With its span and unit: two policies that are in force together may
+/// The key of a limit with a state of its own. With its window and unit: two policies that are in force together may
 /// have limits of one name that differ in them ([`Limit::shares_state`]).
 fn state(log: &str, kind: &str, limit: &Limit) -> String {
-    let (name, span) = (limit.name(), limit.span());
+    let (name, (window, guard)) = (limit.name(), limit.state_ms());
     match limit.unit() {
-        Unit::Cost => format!("{log}:{name}:{kind}:{span}"),
-        Unit::Calls => format!("{log}:{name}:{kind}:{span}:calls"),
+        Unit::Cost => format!("{log}:{name}:{kind}:{window}+{guard}"),
+        Unit::Calls => format!("{log}:{name}:{kind}:{window}+{guard}:calls"),
     }
 }
 
@@ -195,8 +195,10 @@ mod tests {
         }
         for (at, one) in all.iter().enumerate() {
             for two in &all[at + 1..] {
-                let [one_keys, two_keys] =
-                    [one, two].map(|l| keys.call(&tenant, std::slice::from_ref(l), 1_700_000_000_000).names);
+                let [one_keys, two_keys] = [one, two].map(|l| {
+                    keys.call(&tenant, std::slice::from_ref(l), 1_700_000_000_000)
+                        .names
+                });
                 let common = one_keys[1..].iter().any(|key| two_keys[1..].contains(key));
                 let both = [one, two].map(Limit::algorithm);
                 let shares = one.shares_state(two) || both == [Algorithm::SlidingWindow; 2];

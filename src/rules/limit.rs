@@ -370,30 +370,34 @@ impl Limit {
         }
     }
 
-    /// Both count with the same stored state, so it can be charged for one of them alone: sliding windows have a log in
-    /// common whatever their numbers, all others a state by name, span and unit.
+    /// Over how long its own state counts, in milliseconds: the window, and the guard where the algorithm counts over
+    /// both. With the name, the algorithm and the unit it tells states apart.
+    pub fn state_ms(&self) -> (u64, u64) {
+        match self.algorithm {
+            Algorithm::FixedWindow | Algorithm::Strict | Algorithm::Concurrency => {
+                (self.window_ms, 0)
+            }
+            Algorithm::SlidingWindow
+            | Algorithm::SlidingCounter
+            | Algorithm::TokenBucket
+            | Algorithm::LeakyBucket => (self.window_ms, self.guard_ms),
+        }
+    }
+
+    /// Both count with the same stored state, so it can be charged for one of them alone. Sliding windows have one log
+    /// in common besides, whatever their numbers.
     pub fn shares_state(&self, other: &Self) -> bool {
-        let state = |limit: &Self| (limit.algorithm, limit.span(), limit.unit);
+        let state = |limit: &Self| (limit.algorithm, limit.state_ms(), limit.unit);
         state(self) == state(other) && self.name == other.name
     }
 
     /// What allows a start only if both allow it, where both count with the same state.
     fn stricter(&self, other: &Self) -> Self {
-        // A permit lasts as long as the shorter guard allows; a fixed window closes by the longer one.
-        let guard_of = |limit: &Self| match (limit.algorithm, limit.guard_ms) {
-            (Algorithm::FixedWindow, guard) => u64::MAX - guard,
-            (_, 0) => u64::MAX,
-            (_, guard) => guard,
-        };
-        let base = if guard_of(other) < guard_of(self) {
-            other
-        } else {
-            self
-        };
         Self {
             max: self.max.min(other.max),
             burst: self.burst.min(other.burst),
-            ..base.clone()
+            guard_ms: self.guard_ms.max(other.guard_ms),
+            ..self.clone()
         }
     }
 

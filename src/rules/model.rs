@@ -278,7 +278,7 @@ impl State {
             return;
         }
         self.marks.insert(call.to_owned(), now + MARK_MS);
-        let newer_window = self.logs.load(&limits, clock, self.line.usual);
+        let newer_window = self.logs.load_own(&limits, clock, self.line.usual);
         let most = highest_cost(&limits);
         let before = self.line.clone();
         self.line.seen = self.line.seen.min(now);

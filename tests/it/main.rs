@@ -13,7 +13,6 @@ mod cli;
 mod cli_servers;
 mod config;
 mod config_limits;
-mod config_limits;
 mod engine_events;
 mod gate_conformance;
 mod gate_lua;

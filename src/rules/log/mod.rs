@@ -42,7 +42,7 @@ impl Clock {
 /// What one scope has started, as far as its limits still count it.
 ///
 /// All sliding windows share one log, which is as long as the longest of them needs; every other limit has a state
-/// of its own, by its name, its span and its unit ([`Limit::shares_state`]).
+/// of its own, by its name, its window and its unit ([`Limit::shares_state`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Logs {
     sliding: SlidingLog,
@@ -56,11 +56,11 @@ pub struct Logs {
 }
 
 /// Names a limit's own state.
-type Own = (Algorithm, String, u64, Unit);
+type Own = (Algorithm, String, (u64, u64), Unit);
 
 fn own(limit: &Limit) -> Own {
     let name = limit.name().to_owned();
-    (limit.algorithm(), name, limit.span(), limit.unit())
+    (limit.algorithm(), name, limit.state_ms(), limit.unit())
 }
 
 impl Logs {
@@ -74,6 +74,12 @@ impl Logs {
         if let Some(longest) = sliding.map(Limit::span).max() {
             self.sliding.load(longest, clock);
         }
+        self.load_own(limits, clock, usual)
+    }
+
+    /// [`Logs::load`] for a [`Logs::settle`]: the log of all sliding limits stays as it is, since other limits may be in
+    /// force by now, which look back further than those of the start.
+    pub fn load_own(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
         let mut newest = self.newest;
         for limit in limits {
             match limit.algorithm() {

@@ -1,0 +1,215 @@
+//! Which limits a worker enforces while the workers of one Redis do not all have the same configuration.
+//!
+//! # The rule
+//! Every worker enforces its own policy and every other policy that any worker had in force within the last
+//! *memory* and [`MARGIN_MS`], all at once. The memory is the longest time that any limit of these policies looks back.
+//!
+//! The workers learn of each other by a registry in Redis. In one atomic *exchange* a worker writes down its own policy
+//! with Redis's time, and reads all others. It makes an exchange before it first asks the gate, before it puts a changed
+//! policy in force (with the old and the new one), and every second. A worker whose last exchange was *sent* more than
+//! [`AGREED_FOR_MS`] ago does not ask.
+//!
+//! # Why no more passes than the larger of two policies
+//! Take any window of the memory's length that begins at t0, and the first exchange of any worker after t0 - A, where A
+//! is the age that an exchange may have when a start that it allows reaches the downstream: [`AGREED_FOR_MS`] and half a
+//! guard, which a permit lasts (the memory has the guard in it). Call what it registered P. Every start in the window
+//! follows an exchange of its own worker after t0 - A, so at or behind that first one, and sees P; none of them finds P
+//! too old, since P was registered after t0 - A and all these exchanges come before the window's end. So *all* starts in
+//! the window were charged to P's limits and allowed by them: the window holds at most what P lets pass, and P is one of
+//! the policies that were in force. This needs no agreement on who switches when, and holds for any number of policies, for
+//! workers that never switch, and for rolling restarts.
+//!
+//! - Times of the registry and of starts are Redis's. A worker measures an exchange's age by its own monotonic clock, from
+//!   before it was sent. A clock of Redis that is stepped back keeps policies for longer; stepped forward, it breaks the
+//!   windows themselves.
+//! - A process that is stopped (or swapped out) after it looked at the age of its exchange gets the gate's answer too late:
+//!   its permit, counted from the same look, is over, and nothing is sent.
+//! - A Redis that lost the registry does not make a worker forget: it keeps what it saw for as long as it would have.
+//! - A policy that a worker can't read (of a newer version, or damaged) stops it: it does not ask.
+//! - A job's cost is judged by its worker's own policy. One above another policy's whole limit is charged as much as fits
+//!   at its start, and the rest when its call has ended.
+//! - Calls that run for longer than the memory, a lease for `max-concurrent` and `guard: strict`, are out of account when
+//!   such a limit has changed its name or window; one that kept them has its places in common.
+//!
+//! # Dropped sooner
+//! A raised sliding limit need not wait for a whole window: what the new one counts was charged to the log all along
+//! ([`Limit::continues`](crate::rules::limit::Limit::continues)). Where that is so for all own limits of a tenant, and in every
+//! other policy of the registry, a policy that nobody uses any more ([`IDLE_MS`]) is left out for this tenant. Then a window
+//! whose last start was allowed by the old policy holds at most what that allows, and any other what the new one allows.
+
+pub mod text;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::rules::limit::Limits;
+use crate::rules::policy::Policy;
+use crate::rules::tenant::Tenant;
+
+/// So long after its last exchange was sent, a worker asks the gate no more.
+pub const AGREED_FOR_MS: u64 = 5_000;
+/// A policy is enforced for so long beyond the memory: twice what an exchange may be old.
+pub const MARGIN_MS: u64 = 2 * AGREED_FOR_MS;
+/// A policy that no worker had in force for so long is in no worker's mind.
+pub const IDLE_MS: u64 = 2 * AGREED_FOR_MS;
+/// The most policies at once. Each costs every decision its limits, so a worker refuses to bring in one more.
+pub const MAX_POLICIES: usize = 32;
+/// Joined limits of so many tenants are remembered; then they are joined anew.
+const REMEMBERED: usize = 10_000;
+
+/// A policy as the registry has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Registered {
+    /// Its name in the registry.
+    pub id: String,
+    /// What it says.
+    pub policy: Arc<Policy>,
+    /// When it was first registered, in milliseconds of Redis's clock.
+    pub since_ms: u64,
+    /// When a worker last had it in force, in milliseconds of Redis's clock.
+    pub used_ms: u64,
+}
+
+/// What a worker knows of the registry.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    policies: Vec<Registered>,
+}
+
+impl Known {
+    /// An exchange at `now_ms` (Redis's clock) gave `registered`. What it does not hold any more is kept for as long as
+    /// it is to be enforced: Redis may have lost it.
+    pub fn learn(&mut self, registered: Vec<Registered>, now_ms: u64) {
+        for new in registered {
+            match self.policies.iter_mut().find(|old| old.id == new.id) {
+                Some(old) => *old = new,
+                None => self.policies.push(new),
+            }
+        }
+        let longest = self.policies.iter().map(|known| memory_ms(&known.policy));
+        let kept_ms = longest.max().unwrap_or(0) + MARGIN_MS;
+        for known in &mut self.policies {
+            // Of later than now: the clock was stepped back.
+            known.used_ms = known.used_ms.min(now_ms);
+        }
+        (self.policies).retain(|known| known.used_ms + kept_ms >= now_ms);
+    }
+
+    /// All that are to be enforced.
+    pub fn policies(&self) -> &[Registered] {
+        &self.policies
+    }
+
+    /// The policy called `id`.
+    pub fn find(&self, id: &str) -> Option<&Arc<Policy>> {
+        let known = self.policies.iter().find(|known| known.id == id)?;
+        Some(&known.policy)
+    }
+
+    /// What a worker with the policy `own`, called `id`, enforces after an exchange at `now_ms`.
+    pub fn fleet(&self, own: Arc<Policy>, id: &str, now_ms: u64) -> Fleet {
+        let others = self.policies.iter().filter(|known| known.id != id);
+        let other = |known: &Registered| Other {
+            policy: Arc::clone(&known.policy),
+            idle: known.used_ms + IDLE_MS < now_ms,
+        };
+        Fleet {
+            own,
+            others: others.map(other).collect(),
+            joined: HashMap::new(),
+        }
+    }
+
+    /// When the policy called `id` is dropped at the latest, if nobody uses it from now on (Redis's clock).
+    pub fn dropped_at(&self, id: &str) -> Option<u64> {
+        let longest = self.policies.iter().map(|known| memory_ms(&known.policy));
+        let known = self.policies.iter().find(|known| known.id == id)?;
+        Some(known.used_ms + longest.max()? + MARGIN_MS)
+    }
+}
+
+/// After so long, in milliseconds, no start counts any more for any limit of `policy`.
+pub fn memory_ms(policy: &Policy) -> u64 {
+    policy.all().map(Limits::memory_ms).max().unwrap_or(0)
+}
+
+/// A policy of other workers, or one that was in force here before.
+#[derive(Debug, Clone)]
+struct Other {
+    policy: Arc<Policy>,
+    /// Nobody has it in force.
+    idle: bool,
+}
+
+/// What a worker enforces: its own policy and others.
+#[derive(Debug, Clone)]
+pub struct Fleet {
+    own: Arc<Policy>,
+    others: Vec<Other>,
+    /// The limits that were joined, by tenant and plan.
+    joined: HashMap<Tenant, Vec<(Option<String>, Limits)>>,
+}
+
+impl Fleet {
+    /// Nobody else is there.
+    pub fn alone(own: Arc<Policy>) -> Self {
+        Self {
+            own,
+            others: Vec::new(),
+            joined: HashMap::new(),
+        }
+    }
+
+    /// The worker's own policy.
+    pub fn own(&self) -> &Arc<Policy> {
+        &self.own
+    }
+
+    /// How many policies are enforced.
+    pub fn policies(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// Both enforce the same.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let same = |one: &Other, two: &Other| one.idle == two.idle && one.policy == two.policy;
+        self.own == other.own
+            && self.others.len() == other.others.len()
+            && (self.others.iter().zip(&other.others)).all(|(one, two)| same(one, two))
+    }
+
+    /// What is in force for `tenant`, whose job names `plan`.
+    pub fn limits(&mut self, tenant: &Tenant, plan: Option<&str>) -> Limits {
+        if self.others.is_empty() {
+            return self.own.limits(tenant, plan).clone();
+        }
+        let known = self.joined.get(tenant).and_then(|plans| {
+            let found = plans.iter().find(|(name, _)| name.as_deref() == plan)?;
+            Some(&found.1)
+        });
+        if let Some(limits) = known {
+            return limits.clone();
+        }
+        let limits = self.join(tenant, plan);
+        if self.joined.len() >= REMEMBERED {
+            self.joined.clear();
+        }
+        let plans = self.joined.entry(tenant.clone()).or_default();
+        plans.push((plan.map(str::to_owned), limits.clone()));
+        limits
+    }
+
+    fn join(&self, tenant: &Tenant, plan: Option<&str>) -> Limits {
+        let own = self.own.limits(tenant, plan);
+        let of = |other: &Other| -> Limits {
+            // Under another header the job may have another plan, or none.
+            let same_header = other.policy.plan_header() == self.own.plan_header();
+            let plan = plan.filter(|_| same_header);
+            other.policy.limits(tenant, plan).clone()
+        };
+        let others: Vec<(Limits, bool)> = self.others.iter().map(|o| (of(o), o.idle)).collect();
+        let continues = others.iter().all(|(limits, _)| own.continue_from(limits));
+        let in_force = others.iter().filter(|(_, idle)| !(continues && *idle));
+        own.with_all(in_force.map(|(limits, _)| limits))
+    }
+}
