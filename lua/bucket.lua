@@ -47,7 +47,7 @@ ALGORITHMS['token-bucket-algo'] = {
   end,
 
   settle = function(limit, _, _, more)
-    limit.level = math.min(limit.level - more * limit.span, limit.burst * limit.span)
+    limit.level = math.min(limit.level - more * limit.span, bucket_most(limit))
     limit.taken = true
   end,
 

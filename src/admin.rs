@@ -39,6 +39,7 @@ const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
 pub struct Health {
     rabbitmq: AtomicBool,
     redis: AtomicBool,
+    cold: AtomicBool,
     consuming: AtomicBool,
 }
 
@@ -51,6 +52,10 @@ impl Health {
     pub fn set_redis(&self, up: bool) {
         self.redis.store(up, Ordering::Relaxed);
     }
+    /// Redis may not know all that has started, or does.
+    pub fn set_cold(&self, cold: bool) {
+        self.cold.store(cold, Ordering::Relaxed);
+    }
     /// Jobs are being taken, or not.
     pub fn set_consuming(&self, consuming: bool) {
         self.consuming.store(consuming, Ordering::Relaxed);
@@ -59,11 +64,14 @@ impl Health {
     /// What is missing for being ready; empty: nothing.
     pub fn missing(&self) -> Vec<&'static str> {
         let parts = [
-            (&self.rabbitmq, "RabbitMQ does not answer"),
-            (&self.redis, "Redis does not answer"),
-            (&self.consuming, "no jobs are being taken"),
+            (&self.rabbitmq, true, "RabbitMQ does not answer"),
+            (&self.redis, true, "Redis does not answer"),
+            (&self.cold, false, "Redis may not know all that has started"),
+            (&self.consuming, true, "no jobs are being taken"),
         ];
-        let missing = |(up, what): (&AtomicBool, _)| (!up.load(Ordering::Relaxed)).then_some(what);
+        let missing = |(is, wanted, what): (&AtomicBool, bool, _)| {
+            (is.load(Ordering::Relaxed) != wanted).then_some(what)
+        };
         parts.into_iter().filter_map(missing).collect()
     }
 }

@@ -8,13 +8,13 @@ use tracing::{info, warn};
 
 use crate::admin::{self, Health};
 use crate::broker::BrokerError;
-use crate::broker::amqp::AmqpBroker;
+use crate::broker::amqp::{AmqpBroker, anybody_waits};
 use crate::config::Config;
 use crate::engine::action::Settings;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::{Engine, Stop};
-use crate::gate::GateError;
 use crate::gate::redis::RedisGate;
+use crate::gate::{GateError, Start};
 use crate::handler::Handler;
 use crate::handler::http::HttpHandler;
 use crate::metrics::Metrics;
@@ -23,6 +23,11 @@ use crate::rules::retry::RetryPolicy;
 
 /// How often an idle worker looks whether Redis answers, for `/readyz`.
 const PING_EVERY: Duration = Duration::from_secs(2);
+
+/// A RabbitMQ that is away when a worker starts is tried again after this.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// A worker that ends tells Redis so within this, or not at all.
+const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Why a worker could not start. Once it runs, it survives its servers.
 #[derive(Debug, thiserror::Error)]
@@ -49,16 +54,21 @@ pub enum AppError {
     Signals(std::io::Error),
 }
 
-/// Runs a worker that sends each job to `dispatch.http.url`, until SIGTERM or SIGINT.
+/// Runs a worker that sends each job to `dispatch.http.url`, until SIGTERM or SIGINT. With `fresh`, an operator says
+/// that nothing was started within the longest window: see [`Worker::fresh`].
 ///
 /// # Errors
 /// [`AppError`] when it can't start.
-pub async fn run(config: Config) -> Result<(), AppError> {
+pub async fn run(config: Config, fresh: bool) -> Result<(), AppError> {
     install_tls_provider();
     let http = config.dispatch.http.as_ref().ok_or(AppError::NoHandler)?;
     let handler = HttpHandler::new(http, config.dispatch.concurrency)
         .map_err(|why| AppError::Http(why.to_string()))?;
-    run_with(config, handler).await
+    let stop = Stop::default();
+    listen_for_signals(&stop).map_err(AppError::Signals)?;
+    let worker = Worker::new(config, handler)?;
+    let worker = if fresh { worker.fresh() } else { worker };
+    worker.run(stop).await
 }
 
 /// Runs a worker that gives each job to `handler`, until SIGTERM or SIGINT: the first stops softly (no more
@@ -86,6 +96,7 @@ pub struct Worker<H> {
     handler: Arc<H>,
     metrics: Arc<Metrics>,
     gate: Arc<RedisGate>,
+    fresh: bool,
 }
 
 impl<H: Handler> Worker<H> {
@@ -95,14 +106,23 @@ impl<H: Handler> Worker<H> {
     /// [`AppError`] when the configuration can't be used.
     pub fn new(config: Config, handler: H) -> Result<Self, AppError> {
         install_tls_provider();
-        let gate =
-            RedisGate::connect(&config.redis.url, &config.redis.prefix).map_err(AppError::Redis)?;
+        let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)
+            .map_err(AppError::Redis)?
+            .watching(config.rate_limiter.policy.memory());
         Ok(Self {
             config,
             handler: Arc::new(handler),
             metrics: Arc::new(Metrics::new()),
             gate: Arc::new(gate),
+            fresh: false,
         })
+    }
+
+    /// Nothing was started within the longest window: jobs start at once, even if Redis does not know what did. For
+    /// one start, after Redis was emptied on purpose; workers that run and know better object.
+    pub fn fresh(mut self) -> Self {
+        self.fresh = true;
+        self
     }
 
     /// What the worker counts.
@@ -120,6 +140,7 @@ impl<H: Handler> Worker<H> {
             handler,
             metrics,
             gate,
+            fresh,
         } = self;
         for limit in config.rate_limiter.policy.default_limits().iter() {
             info!(
@@ -145,12 +166,23 @@ impl<H: Handler> Worker<H> {
         let health = Arc::new(Health::default());
         let admin = admin::serve(&config.admin, Arc::clone(&metrics), Arc::clone(&health)).await?;
         let settings = settings(&config);
+        let start = if fresh {
+            Start::Fresh
+        } else {
+            earlier_starts(&config, &settings.ladder, &stop).await
+        };
+        // Before the queues are made: a second worker that finds them finds the epoch, too. An error shows itself again.
+        let _ = gate.begin(start).await;
         let (broker, events) = AmqpBroker::start(&config.amqp, &settings.ladder)?;
         let scheduler = Scheduler::new(settings, Arc::clone(&metrics), rand::random());
-        let pings = tokio::spawn(watch_redis(Arc::clone(&gate), Arc::clone(&health)));
+        let pings = tokio::spawn(watch_redis(
+            Arc::clone(&gate),
+            Arc::clone(&health),
+            Arc::clone(&metrics),
+        ));
         let engine = Engine {
             broker: Arc::new(broker),
-            gate,
+            gate: Arc::clone(&gate),
             handler,
             metrics,
             health,
@@ -158,6 +190,8 @@ impl<H: Handler> Worker<H> {
         };
         engine.run(scheduler, events, stop).await;
         pings.abort();
+        // Unsaid, it may cost other workers a window after a restart of Redis, and nothing else.
+        let _ = tokio::time::timeout(LEAVE_WITHIN, gate.leave()).await;
         admin.stop().await;
         info!("stopped");
         Ok(())
@@ -189,10 +223,37 @@ pub fn install_tls_provider() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// Keeps `/readyz` true to Redis while no job asks the gate.
-async fn watch_redis(gate: Arc<RedisGate>, health: Arc<Health>) {
+/// What RabbitMQ says of starts before ours. Waits until it answers: before that there is nothing to start.
+async fn earlier_starts(config: &Config, ladder: &Ladder, stop: &Stop) -> Start {
+    let mut told = false;
     loop {
-        health.set_redis(gate.ping().await.is_ok());
+        match anybody_waits(&config.amqp, ladder).await {
+            Ok(false) => return Start::Idle,
+            Err(why @ BrokerError::Unreachable { .. }) => {
+                if !told {
+                    warn!(reason = %why, "waiting for RabbitMQ");
+                    told = true;
+                }
+            }
+            // The session that follows says what is wrong.
+            Ok(true) | Err(_) => return Start::Unknown,
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_AGAIN) => {}
+            () = stop.soft.cancelled() => return Start::Unknown,
+            () = stop.hard.cancelled() => return Start::Unknown,
+        }
+    }
+}
+
+/// Keeps `/readyz` true to Redis, and this worker's pulse going, while no job asks the gate.
+async fn watch_redis(gate: Arc<RedisGate>, health: Arc<Health>, metrics: Arc<Metrics>) {
+    loop {
+        let answer = gate.ping().await;
+        let cold = matches!(answer, Err(GateError::Cold { .. }));
+        health.set_redis(answer.is_ok() || cold);
+        health.set_cold(cold);
+        metrics.set_gate_cold(cold);
         tokio::time::sleep(PING_EVERY).await;
     }
 }

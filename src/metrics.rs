@@ -50,6 +50,7 @@ pub struct Metrics {
     publish_failures: Family<Kind, Counter>,
     disconnects: Family<Server, Counter>,
     up: Family<Server, Gauge>,
+    gate_cold: Gauge,
     running: Gauge,
     held: Gauge,
     in_memory: Gauge,
@@ -144,6 +145,12 @@ impl Metrics {
             ),
             disconnects: register(r, "disconnects", "Connections lost", Family::default()),
             up: register(r, "up", "Whether a server answers", Family::default()),
+            gate_cold: register(
+                r,
+                "gate_cold",
+                "Whether nothing starts because Redis may not know all that has started",
+                Gauge::default(),
+            ),
             running: register(r, "running", "Jobs that run", Gauge::default()),
             held: register(
                 r,
@@ -267,6 +274,11 @@ impl Metrics {
         if was == 1 && !up {
             self.disconnects.get_or_create(&Server { server }).inc();
         }
+    }
+
+    /// Redis may not know all that has started, or does.
+    pub fn set_gate_cold(&self, cold: bool) {
+        self.gate_cold.set(i64::from(cold));
     }
 
     /// What is in memory now.

@@ -174,10 +174,15 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
     ) {
         match report {
             Report::Answered(result) => {
-                self.health.set_redis(result.is_ok());
-                self.metrics.set_up("redis", result.is_ok());
+                // A cold gate is an answer; the gate itself says why it is cold.
+                let cold = matches!(result, Err(GateError::Cold { .. }));
+                let answers = result.is_ok() || cold;
+                self.health.set_redis(answers);
+                self.health.set_cold(cold);
+                self.metrics.set_up("redis", answers);
+                self.metrics.set_gate_cold(cold);
                 match &result {
-                    Ok(_) => redis.over(now),
+                    Ok(_) | Err(GateError::Cold { .. }) => redis.over(now),
                     Err(why) => {
                         redis.failed(now, why);
                     }

@@ -201,11 +201,13 @@ impl Queues {
 
     /// Jobs that wait for a permit, are more than one tenant may keep in memory, and are `stale` (they have waited
     /// for long): taken out, so that they do not fill the prefetch. Each comes with the time when it may have a
-    /// permit if each needs one for `took` and the tenant has the share that it has while others wait.
+    /// permit if each needs one for `took` and the tenant has the share that it has while others wait; at the latest
+    /// `farthest` from now, since runs that take long today may be short tomorrow.
     pub fn take_surplus(
         &mut self,
         now: Duration,
         took: Duration,
+        farthest: Duration,
         stale: impl Fn(Key) -> bool,
     ) -> Vec<(Key, Duration)> {
         let keep = self.most_of_tenant();
@@ -230,7 +232,7 @@ impl Queues {
             self.ready -= keys.len();
             state.next_permit = state.next_permit.max(now);
             for key in keys.into_iter().rev() {
-                state.next_permit += took / share;
+                state.next_permit = (state.next_permit + took / share).min(now + farthest);
                 surplus.push((key, state.next_permit));
             }
         }
@@ -383,17 +385,17 @@ mod tests {
         fill(&mut queues, "a", 0..6);
         let second = Duration::from_secs(1);
         assert_eq!(
-            queues.take_surplus(second, second, |_| true),
+            queues.take_surplus(second, second, second * 9, |_| true),
             [],
             "it lacks no permit"
         );
         queues.set_starved(&a, true);
         assert_eq!(
-            queues.take_surplus(second, second, |_| false),
+            queues.take_surplus(second, second, second * 9, |_| false),
             [],
             "nobody waited for long"
         );
-        let surplus = queues.take_surplus(second, second, |_| true);
+        let surplus = queues.take_surplus(second, second, second * 3 / 2, |_| true);
         let at = |halves: u32| second + second / 2 * halves;
         assert_eq!(
             surplus,
@@ -401,7 +403,7 @@ mod tests {
                 (Key(2), at(1)),
                 (Key(3), at(2)),
                 (Key(4), at(3)),
-                (Key(5), at(4))
+                (Key(5), at(3)),
             ]
         );
         assert_eq!(queues.ready(), 2);

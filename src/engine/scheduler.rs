@@ -372,8 +372,17 @@ impl Scheduler {
                 .get(&key)
                 .is_some_and(|e: &Entry| e.since + hold < now)
         };
-        for (key, at) in self.queues.take_surplus(now, self.usual_run, stale) {
-            self.postpone(now, key, at.saturating_sub(now).max(hold));
+        let farthest = Duration::from_millis(self.settings.ladder.max_ms());
+        let surplus = self
+            .queues
+            .take_surplus(now, self.usual_run, farthest, stale);
+        for (key, at) in surplus {
+            let mut wait = at.saturating_sub(now);
+            if wait == farthest {
+                // Nobody knows when: they look again, and not all at one moment.
+                wait = wait.mul_f64(self.random.random_range(0.5..=1.0));
+            }
+            self.postpone(now, key, wait.max(hold));
         }
     }
 

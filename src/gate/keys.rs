@@ -54,6 +54,12 @@ impl Keys {
         }
     }
 
+    /// The epoch, a HASH, and the only key without an expiry: without it Redis has forgotten. No tenant's key has a
+    /// `%` before anything but two digits.
+    pub fn epoch(&self) -> String {
+        format!("{}:%epoch", self.prefix)
+    }
+
     /// The line of waiting jobs, a HASH.
     pub fn line(&self, tenant: &Tenant) -> String {
         format!("{}:line", self.log(tenant))

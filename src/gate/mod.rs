@@ -1,5 +1,6 @@
 //! The gate: one atomic decision for each job, one round trip for a whole batch.
 
+mod epoch;
 pub mod keys;
 mod link;
 pub mod memory;
@@ -16,6 +17,7 @@ pub use crate::rules::decision::{
     Answer, Ask, Change, End, Inspection, LEASE_MS, Receipt, Settled, TenantAsk, TenantReply,
     TenantSettled, Ticket, Usage,
 };
+pub use crate::rules::epoch::Start;
 use crate::rules::limit::Limits;
 use crate::rules::tenant::Tenant;
 
@@ -29,6 +31,14 @@ pub enum GateError {
     /// The store refused (out of memory, read-only replica, no permission, wrong type).
     #[error("Redis refused: {0}")]
     Refused(String),
+    /// The store answers, but may not know all that has started. Nothing may be admitted.
+    #[error("nothing starts for {wait:?} at most: Redis may not know all that has started: {why}")]
+    Cold {
+        /// The longest time until it counts again; it may be sooner.
+        wait: Duration,
+        /// What is known of it.
+        why: String,
+    },
 }
 
 /// One reply for each [`TenantAsk`].

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use ::redis::{Pipeline, Value};
 
 use crate::config::SecretUrl;
+use crate::gate::epoch::{Sent, Watch};
 use crate::gate::keys::{CallKeys, Keys};
 use crate::gate::link::Link;
 use crate::gate::refusal;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
-use crate::gate::{Change, Gate, GateError, Inspection, Replies, TenantAsk, TenantSettled};
+use crate::gate::{Change, Gate, GateError, Inspection, Replies, Start, TenantAsk, TenantSettled};
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::tenant::Tenant;
 
@@ -25,6 +26,8 @@ const TRIES: usize = 4;
 pub struct RedisGate {
     link: Link,
     keys: Keys,
+    /// Without it, a Redis that lost its memory is not noticed: for those who admit nothing.
+    watch: Option<Watch>,
     /// The last reading of Redis's clock, and when it was taken.
     clock: Mutex<Option<(u64, Instant)>>,
     test_clock: Option<TestClock>,
@@ -70,6 +73,7 @@ impl RedisGate {
         Ok(Self {
             link: Link::new(url)?,
             keys: Keys::new(prefix),
+            watch: None,
             clock: Mutex::new(None),
             test_clock: None,
         })
@@ -79,6 +83,26 @@ impl RedisGate {
     pub fn in_cluster(mut self) -> Self {
         self.keys = self.keys.in_cluster();
         self
+    }
+
+    /// For a worker: admits nothing while Redis may not know all that has started. After `memory` no start counts
+    /// any more; limits that are asked for and remember longer make it longer.
+    pub fn watching(mut self, memory: Duration) -> Self {
+        self.watch = Some(Watch::new(self.keys.epoch(), memory));
+        self
+    }
+
+    /// A watching gate learns what is known of starts before this worker's, and looks what Redis knows. Until it was
+    /// called, a Redis without an epoch counts as one that lost its memory.
+    ///
+    /// # Errors
+    /// [`GateError`]: nothing may be admitted yet. It needs not be called again.
+    pub async fn begin(&self, start: Start) -> Result<(), GateError> {
+        if let Some(watch) = &self.watch {
+            watch.set_start(start);
+            watch.ready(&self.link, self.test_clock()).await?;
+        }
+        Ok(())
     }
 
     /// Lets the scripts use `clock` in place of Redis's. For tests: workers with clocks of their own would not
@@ -93,11 +117,15 @@ impl RedisGate {
         self.link.round_trips()
     }
 
-    /// Whether Redis answers.
+    /// Whether Redis answers, and a watching gate may admit. A worker calls it every few seconds, so that others know
+    /// that it lives.
     ///
     /// # Errors
     /// [`GateError`] says why it does not.
     pub async fn ping(&self) -> Result<(), GateError> {
+        if let Some(watch) = &self.watch {
+            return watch.heartbeat(&self.link, self.test_clock()).await;
+        }
         let mut pipeline = Pipeline::new();
         pipeline.cmd("PING");
         match self.link.send(&pipeline).await?.as_slice() {
@@ -169,27 +197,47 @@ impl RedisGate {
         }
     }
 
+    /// A watching gate that ends: nobody has to wait for its word any more. Nothing may be asked after it.
+    ///
+    /// # Errors
+    /// [`GateError`]: Redis was not told, and after a restart of it others may wait for one span.
+    pub async fn leave(&self) -> Result<(), GateError> {
+        match &self.watch {
+            Some(watch) => watch.leave(&self.link).await,
+            None => Ok(()),
+        }
+    }
+
+    fn test_clock(&self) -> Option<u64> {
+        self.test_clock.as_ref().map(|clock| clock())
+    }
+
     fn test_micros(&self) -> String {
-        self.test_clock
-            .as_ref()
-            .map_or_else(String::new, |clock| clock().to_string())
+        self.test_clock()
+            .map_or_else(String::new, |micros| micros.to_string())
     }
 
     /// Makes all calls in one round trip, and those again whose script Redis had lost or whose window was guessed
-    /// wrong. One reply for each call, in order; an error that concerns one call alone stands in its place.
+    /// wrong. One reply for each call, in order; an error that concerns one call alone stands in its place. With
+    /// `pulse` the calls admit: they count only if Redis still knows all that has started.
     async fn run(
         &self,
         mut calls: Vec<Call<'_>>,
+        pulse: Option<(&Watch, Sent)>,
     ) -> Result<Vec<Result<Value, GateError>>, GateError> {
         let mut replies: Vec<_> = calls.iter().map(|_| Ok(Value::Nil)).collect();
         let mut open: Vec<usize> = (0..calls.len()).collect();
         let mut missing: Vec<&'static Script> = Vec::new();
+        let mut earliest = u64::MAX;
+        // The last pulse is behind all calls.
+        let mut counts = pulse.is_none();
         for _ in 0..TRIES {
-            if open.is_empty() {
+            if open.is_empty() && counts {
                 return Ok(replies);
             }
-            let answers = self.send_calls(&missing, &open, &calls).await?;
+            let mut answers = self.send_calls(&missing, &open, &calls, &pulse).await?;
             missing.clear();
+            let beat = pulse.as_ref().zip(answers.pop_if(|_| pulse.is_some()));
             let mut again = Vec::new();
             for (index, answer) in open.into_iter().zip(answers) {
                 let call = &mut calls[index];
@@ -215,6 +263,7 @@ impl RedisGate {
                         head => {
                             if let Some((_, now)) = head {
                                 self.learn(now);
+                                earliest = earliest.min(now);
                             }
                             replies[index] = Ok(answer);
                         }
@@ -222,8 +271,20 @@ impl RedisGate {
                 }
             }
             open = again;
+            counts = match beat {
+                Some((_, Value::ServerError(error))) if error.code() == "NOSCRIPT" => {
+                    missing.push(scripts::pulse());
+                    false
+                }
+                Some(((watch, _), Value::ServerError(error))) => return Err(watch.refused(&error)),
+                Some(((watch, sent), answer)) => {
+                    watch.beaten(sent, &answer, earliest)?;
+                    true
+                }
+                None => true,
+            };
         }
-        if open.is_empty() {
+        if open.is_empty() && counts {
             return Ok(replies);
         }
         Err(GateError::Unreachable(format!(
@@ -232,14 +293,15 @@ impl RedisGate {
         )))
     }
 
-    /// Sends `open` of `calls` as one pipeline, `missing` scripts first.
+    /// Sends `open` of `calls` as one pipeline, `missing` scripts first and the pulse last.
     async fn send_calls(
         &self,
         missing: &[&'static Script],
         open: &[usize],
         calls: &[Call<'_>],
+        pulse: &Option<(&Watch, Sent)>,
     ) -> Result<Vec<Value>, GateError> {
-        let mut pipeline = Pipeline::with_capacity(missing.len() + open.len());
+        let mut pipeline = Pipeline::with_capacity(missing.len() + open.len() + 1);
         for script in missing {
             pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
         }
@@ -256,6 +318,9 @@ impl RedisGate {
             }
             pipeline.arg(&call.more);
         }
+        if let Some((watch, sent)) = pulse {
+            watch.pulse(&mut pipeline, sent, &self.test_micros(), false);
+        }
         let mut answers = self.link.send(&pipeline).await?;
         for answer in answers.drain(..missing.len()) {
             if let Value::ServerError(error) = answer {
@@ -267,7 +332,7 @@ impl RedisGate {
 
     /// The only reply of one call.
     async fn run_one(&self, call: Call<'_>) -> Result<Value, GateError> {
-        let replies = self.run(vec![call]).await?;
+        let replies = self.run(vec![call], None).await?;
         replies.into_iter().next().unwrap_or(Ok(Value::Nil))
     }
 
@@ -311,6 +376,15 @@ impl Call<'_> {
 
 impl Gate for RedisGate {
     async fn ask(&self, batch: &[TenantAsk]) -> Result<Replies, GateError> {
+        let pulse = match &self.watch {
+            None => None,
+            Some(watch) => {
+                for ask in batch {
+                    watch.cover(Duration::from_millis(ask.limits.memory_ms()));
+                }
+                Some((watch, watch.ready(&self.link, self.test_clock()).await?))
+            }
+        };
         let calls = batch
             .iter()
             .map(|ask| {
@@ -319,7 +393,7 @@ impl Gate for RedisGate {
                 self.call(script, &ask.tenant, &ask.limits, more)
             })
             .collect();
-        let replies = self.run(calls).await?;
+        let replies = self.run(calls, pulse).await?;
         let decode = |(ask, reply): (&TenantAsk, Result<Value, GateError>)| {
             reply::acquired(&reply?, ask.asks.len())
         };
@@ -338,7 +412,7 @@ impl Gate for RedisGate {
             })
             .collect();
         // A tenant whose own keys can't be used has nothing to settle.
-        self.run(calls).await.map(drop)
+        self.run(calls, None).await.map(drop)
     }
 
     async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {

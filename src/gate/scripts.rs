@@ -110,6 +110,19 @@ pub fn policies() -> &'static Script {
     &POLICIES
 }
 
+/// Ends a batch: whether its decisions count.
+pub fn pulse() -> &'static Script {
+    static PULSE: LazyLock<Script> =
+        LazyLock::new(|| Script::new("pulse", &[lua!("clock"), lua!("pulse")]));
+    &PULSE
+}
+
+/// Changes the epoch.
+pub fn epoch() -> &'static Script {
+    static EPOCH: LazyLock<Script> = LazyLock::new(|| Script::new("epoch", &[lua!("epoch")]));
+    &EPOCH
+}
+
 /// Does what an operator asks for one tenant.
 pub fn change() -> &'static Script {
     static CHANGE: LazyLock<Script> =

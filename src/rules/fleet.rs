@@ -42,7 +42,7 @@ pub mod text;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::rules::limit::Limits;
+use crate::rules::limit::{Limits, ceil_ms};
 use crate::rules::policy::Policy;
 use crate::rules::tenant::Tenant;
 
@@ -130,7 +130,7 @@ impl Known {
 
 /// After so long, in milliseconds, no start counts any more for any limit of `policy`.
 pub fn memory_ms(policy: &Policy) -> u64 {
-    policy.all().map(Limits::memory_ms).max().unwrap_or(0)
+    ceil_ms(policy.memory())
 }
 
 /// A policy of other workers, or one that was in force here before.

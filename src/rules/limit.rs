@@ -497,14 +497,6 @@ impl Limits {
             .all(|limit| before.iter().any(|old| limit.continues(old)))
     }
 
-    /// After so long, in milliseconds, a start counts no more: the longest span, with its guard, and a lease where
-    /// places are held.
-    pub fn memory_ms(&self) -> u64 {
-        let lease = |limit: &Limit| u64::from(limit.algorithm.holds_places()) * LEASE_MS;
-        let memory = |limit: &Limit| limit.span() + limit.guard_ms() + lease(limit);
-        self.0.iter().map(memory).max().unwrap_or(0)
-    }
-
     /// The highest cost of a job that can start: above it, it never could. Jobs of any cost can where no limit
     /// counts cost.
     pub fn max_cost(&self) -> u32 {
@@ -521,6 +513,16 @@ impl Limits {
     /// Whether the gate must be told when a call has ended.
     pub fn hold_places(&self) -> bool {
         self.0.iter().any(|limit| limit.algorithm.holds_places())
+    }
+
+    /// After so long, in milliseconds, no start counts any more at the downstream; a call that runs for longer than a
+    /// lease is left out of account.
+    pub fn memory_ms(&self) -> u64 {
+        let memory = |limit: &Limit| {
+            let held = matches!(limit.algorithm, Algorithm::Strict | Algorithm::Concurrency);
+            limit.span() + limit.guard_ms() + if held { LEASE_MS } else { 0 }
+        };
+        self.0.iter().map(memory).max().unwrap_or(0)
     }
 
     /// The longest time that any of them looks back, in milliseconds.

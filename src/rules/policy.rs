@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::time::Duration;
 
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::tenant::Tenant;
@@ -143,6 +144,11 @@ impl Policy {
     /// What single tenants have instead, in the order in which it counts.
     pub fn tenants(&self) -> &[(Pattern, Own)] {
         &self.tenants
+    }
+
+    /// After so long no start of anybody counts any more.
+    pub fn memory(&self) -> Duration {
+        Duration::from_millis(self.all().map(Limits::memory_ms).max().unwrap_or(0))
     }
 
     /// All sets of limits there are.

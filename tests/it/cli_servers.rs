@@ -19,7 +19,7 @@ use crate::cli::{sluicegate, sluicegate_with};
 use crate::servers::{Rabbit, shared_rabbit, shared_redis, unique};
 
 /// A queue and a prefix of its own on the shared servers, with few lanes.
-fn yaml() -> String {
+pub fn yaml() -> String {
     let name = unique("cli");
     format!(
         "
@@ -33,7 +33,7 @@ delay: {{max-delay: 1s}}
     )
 }
 
-fn config(yaml: &str) -> Config {
+pub fn config(yaml: &str) -> Config {
     Config::parse("test.yaml", yaml, std::iter::empty()).expect("valid")
 }
 
@@ -279,12 +279,13 @@ async fn a_wrong_password_is_one_line_without_it() {
 async fn inspect_tells_what_is_used_and_who_waits() {
     let yaml = yaml();
     let config = config(&yaml);
-    let limit = config.rate_limiter.limit.clone();
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix, limit).expect("a gate");
+    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
     let tenant = Tenant::parse("acme").expect("a tenant");
     let ask = TenantAsk {
         tenant: tenant.clone(),
+        limits: config.rate_limiter.policy.default_limits().clone(),
         budget: 100,
+        permits: String::new(),
         asks: vec![
             Ask {
                 ticket: None,
@@ -305,27 +306,34 @@ async fn inspect_tells_what_is_used_and_who_waits() {
     let json = sluicegate(&yaml, &["inspect", "acme", "--json"])
         .exited(0)
         .json();
+    assert_eq!(json["source"], "rate-limiter");
+    assert_eq!(json["waiting"], 2);
+    assert_eq!(json["waits_for"], "block");
+    let limit = &json["limits"][0];
     for (key, value) in [
         ("used", 5),
         ("free", 0),
-        ("waiting", 2),
         ("max_requests", 5),
+        ("configured_max_requests", 5),
+        ("override_until_ms", 0),
     ] {
-        assert_eq!(json[key], value, "{key}: {json}");
+        assert_eq!(limit[key], value, "{key}: {json}");
     }
+    assert_eq!(limit["name"], "default");
     let number = |key: &str| {
         json[key]
             .as_u64()
             .unwrap_or_else(|| panic!("{key}: {json}"))
     };
-    assert!(number("next_in_ms") > 3_000_000, "{json}");
+    assert!(limit["next_in_ms"].as_u64() > Some(3_000_000), "{json}");
     assert!(number("line_end_in_ms") > 3_000_000, "{json}");
     assert!(number("blocked_until_ms") > number("now_ms"), "{json}");
     assert_eq!(json["blocked_by"], "429 from the downstream");
 
     let text = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
     for line in [
-        "used     5 of 5, 0 free",
+        "used   5 of 5, 0 free",
+        "why      nobody starts before the block ends, in 29m ",
         "line     2 waiting, the last may start in ",
         "blocked  ends in 29m ",
     ] {
@@ -333,8 +341,9 @@ async fn inspect_tells_what_is_used_and_who_waits() {
     }
     let text = sluicegate(&yaml, &["inspect", "nobody"]).exited(0).out;
     for line in [
-        "used     0 of 5, 5 free",
-        "next     now",
+        "used   0 of 5, 5 free",
+        "next   now",
+        "why      a job of cost 1 starts now",
         "line     nobody waits",
         "blocked  no",
     ] {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 
 use crate::gate_simulator::{Outcome, Scenario, limit, run};
 
@@ -160,12 +160,12 @@ fn late_returns_cost_little() {
 #[test]
 fn a_changed_limit_reaches_those_who_wait() {
     let scenario = Scenario {
-        change: Some((10 * S, sliding(200, 1))),
+        changes: vec![(10 * S, sliding(200, 1).into())],
         ..Scenario::new(sliding(20, 1), backlog(6000))
     };
     check("raised 20 to 200", scenario, 6000, 300.0, 2.5, 25.0);
     let scenario = Scenario {
-        change: Some((10 * S, sliding(20, 1))),
+        changes: vec![(10 * S, sliding(20, 1).into())],
         ..Scenario::new(sliding(100, 1), backlog(6000))
     };
     check("lowered 100 to 20", scenario, 6000, 262.0, 4.0, 1.0);
@@ -222,4 +222,171 @@ fn large_jobs_are_not_starved_by_small_ones() {
         ..Scenario::new(sliding(20, 1), backlog(1000))
     };
     check("costs 1 and 10", scenario, 1000, 120.0, 6.0, 5.0);
+}
+
+/// 20 in a second, by each algorithm.
+fn five() -> [Limit; 5] {
+    Algorithm::ALL.map(|algorithm| limit(algorithm, 20, 1))
+}
+
+/// P4: a delivery for each trip of a wait longer than `max_delay`, and beside these no more with a longer backlog.
+fn check_deliveries(name: &str, outcome: &Outcome, most: f64) {
+    let beside = outcome.deliveries - outcome.rechecks;
+    assert!(beside <= most, "{name}: {outcome:?}");
+}
+
+#[test]
+fn each_algorithm_ends_a_backlog_in_time_and_in_order() {
+    for limit in five() {
+        for jobs in [500, 2000, 8000] {
+            let name = format!("{} {jobs}", limit.algorithm().name());
+            let scenario = Scenario::new(limit.clone(), backlog(jobs));
+            let end = jobs as f64 / 20.0 * 1.012 + 1.0;
+            let outcome = check(&name, scenario, jobs as usize, end, 3.5, 1.1);
+            assert!(outcome.ideal / outcome.end >= 0.97, "{name}: {outcome:?}");
+            check_deliveries(&name, &outcome, 3.2);
+        }
+    }
+}
+
+#[test]
+fn each_algorithm_uses_long_windows_up() {
+    for algorithm in Algorithm::ALL {
+        let name = format!("{} 5/60s", algorithm.name());
+        let scenario = Scenario::new(limit(algorithm, 5, 60), backlog(200));
+        let outcome = check(&name, scenario, 200, 2400.0, 9.0, 0.05);
+        assert!(outcome.ideal / outcome.end >= 0.99, "{name}: {outcome:?}");
+        check_deliveries(&name, &outcome, 3.3);
+    }
+}
+
+#[test]
+fn each_algorithm_bears_faults() {
+    for limit in five() {
+        let name = limit.algorithm().name();
+        let backlog_of = |jobs| Scenario::new(limit.clone(), backlog(jobs));
+        let outage = Scenario {
+            outage: Some((30 * S, 90 * S)),
+            ..backlog_of(6000)
+        };
+        check(&format!("{name} outage"), outage, 6000, 364.0, 4.0, 4.0);
+        let late = Scenario {
+            late: 0.1,
+            ..backlog_of(10_000)
+        };
+        // A burst of 1 has no room for what comes so late.
+        let end = if limit.burst() == 1 { 550.0 } else { 515.0 };
+        check(&format!("{name} late"), late, 10_000, end, 4.5, 4.0);
+        let lost = Scenario {
+            lost: 0.3,
+            ..backlog_of(2000)
+        };
+        check(&format!("{name} lost"), lost, 1300, 104.0, 3.5, 7.0);
+        let twice = Scenario {
+            duplicated: 0.05,
+            ..backlog_of(2000)
+        };
+        check(&format!("{name} twice"), twice, 2000, 107.0, 3.8, 4.0);
+        let full = Scenario::new(limit.clone(), poisson(6000, 24.0));
+        check(&format!("{name} load 1.2"), full, 6000, 305.0, 3.1, 2.0);
+    }
+}
+
+#[test]
+fn each_algorithm_takes_changed_limits() {
+    for limit in five() {
+        let name = limit.algorithm().name();
+        let with = |max| -> Limits { limit.clone().with_max(max).into() };
+        let raised = Scenario {
+            changes: vec![(10 * S, with(200))],
+            ..Scenario::new(limit.clone(), backlog(6000))
+        };
+        check(&format!("{name} raised"), raised, 6000, 301.0, 2.8, 33.0);
+        let lowered = Scenario {
+            changes: vec![(10 * S, with(20))],
+            ..Scenario::new(with(100), backlog(6000))
+        };
+        check(&format!("{name} lowered"), lowered, 6000, 264.0, 4.0, 2.0);
+        let both = Scenario {
+            changes: vec![(10 * S, with(50)), (20 * S, with(5)), (30 * S, with(20))],
+            ..Scenario::new(limit.clone(), backlog(3000))
+        };
+        check(&format!("{name} up and down"), both, 3000, 180.0, 5.0, 20.0);
+    }
+}
+
+fn named(name: &str, algorithm: Algorithm, max: u64, seconds: u64) -> Limit {
+    let window = Duration::from_secs(seconds);
+    Limit::new(name, algorithm, max, window, Duration::ZERO).expect("in range")
+}
+
+#[test]
+fn three_limits_at_once_end_with_the_ideal() {
+    let limits = Limits::new(vec![
+        named("second", Algorithm::SlidingWindow, 10, 1),
+        named("minute", Algorithm::SlidingWindow, 100, 60),
+        named("hour", Algorithm::SlidingWindow, 1000, 3600),
+    ]);
+    let limits = limits.expect("three names");
+    // 1,000 in the first hour; in the next one five minutes' worth of 100, of which the last is ten seconds' worth.
+    let ideal = 3600.0 + 4.0 * 60.0 + 9.0;
+    let name = "10/s, 100/min, 1000/h";
+    let outcome = check(
+        name,
+        Scenario::new(limits, backlog(1500)),
+        1500,
+        ideal * 1.001,
+        9.0,
+        0.05,
+    );
+    check_deliveries(name, &outcome, 3.3);
+}
+
+/// Costs from `least` on, `spread` of them.
+fn cost(job: usize, least: u32, spread: u32) -> u32 {
+    least + (job as u32).wrapping_mul(2_654_435_761) % spread
+}
+
+/// 500 calls and 100,000 tokens a minute, counted by `algorithm`.
+fn language_model(algorithm: Algorithm) -> Limits {
+    let calls = named("calls", algorithm, 500, 60).with_unit(Unit::Calls);
+    let tokens = named("tokens", algorithm, 100_000, 60);
+    let tokens = match algorithm {
+        // The largest job must fit in.
+        Algorithm::LeakyBucket => tokens.with_burst(4000).expect("in range"),
+        _ => tokens,
+    };
+    Limits::new(vec![calls, tokens]).expect("two names")
+}
+
+/// Where tokens bind, and where calls do.
+#[test]
+fn calls_and_tokens_a_minute_are_used_up() {
+    for algorithm in Algorithm::ALL {
+        for jobs in [500, 2000, 8000] {
+            let cost: fn(usize) -> u32 = |job| cost(job, 50, 3951);
+            let scenario = Scenario {
+                cost,
+                ..Scenario::new(language_model(algorithm), backlog(jobs))
+            };
+            let name = format!("{} tokens bind, {jobs}", algorithm.name());
+            let outcome = check(&name, scenario, jobs as usize, f64::MAX, f64::MAX, 121.0);
+            assert!(outcome.ideal / outcome.end >= 0.97, "{name}: {outcome:?}");
+            check_deliveries(&name, &outcome, 3.4);
+        }
+        for jobs in [2000, 8000] {
+            let cost: fn(usize) -> u32 = |job| cost(job, 50, 250);
+            let scenario = Scenario {
+                cost,
+                ..Scenario::new(language_model(algorithm), backlog(jobs))
+            };
+            let name = format!("{} calls bind, {jobs}", algorithm.name());
+            let outcome = check(&name, scenario, jobs as usize, f64::MAX, f64::MAX, 301.0);
+            // The counter's first windows hold less.
+            let least = if jobs == 2000 { 0.96 } else { 0.97 };
+            assert!(outcome.ideal / outcome.end >= least, "{name}: {outcome:?}");
+            // How many calls are in front is guessed, and a job comes back early rather than late.
+            check_deliveries(&name, &outcome, 4.2);
+        }
+    }
 }

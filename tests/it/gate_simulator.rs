@@ -5,13 +5,12 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::slice;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::rules::decision::{Answer, Ask, Ticket};
-use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::State;
 
@@ -24,7 +23,7 @@ const BEGIN: u64 = 1_700_000_000_000_123;
 
 /// What happens. All times are microseconds after the begin.
 pub struct Scenario {
-    pub limit: Limit,
+    pub limits: Limits,
     /// When each job is published, in order.
     pub arrivals: Vec<u64>,
     /// Its units.
@@ -33,8 +32,8 @@ pub struct Scenario {
     pub max_delay: u64,
     /// Nobody asks in between.
     pub outage: Option<(u64, u64)>,
-    /// From then on another limit.
-    pub change: Option<(u64, Limit)>,
+    /// From then on other limits, of the same names; in order.
+    pub changes: Vec<(u64, Limits)>,
     /// The part of all trips that take 0.5 to 1.2 s longer.
     pub late: f64,
     /// The part of the waiting jobs that never come back.
@@ -44,14 +43,14 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    pub fn new(limit: Limit, arrivals: Vec<u64>) -> Self {
+    pub fn new(limits: impl Into<Limits>, arrivals: Vec<u64>) -> Self {
         Self {
-            limit,
+            limits: limits.into(),
             arrivals,
             cost: |_| 1,
             max_delay: 300_000_000,
             outage: None,
-            change: None,
+            changes: Vec::new(),
             late: 0.0,
             lost: 0.0,
             duplicated: 0.0,
@@ -66,11 +65,15 @@ pub struct Outcome {
     pub started: usize,
     /// When the last one did, in seconds.
     pub end: f64,
+    /// When it could have ended: that of the limits that is used the most, used up.
+    pub ideal: f64,
     /// Deliveries for each job that started, waits in the worker not counted.
     pub deliveries: f64,
+    /// Those of them, for each job, that ended a trip of a wait longer than `max_delay`.
+    pub rechecks: f64,
     /// The most of any job.
     pub worst: u32,
-    /// Starts that the limit does not allow.
+    /// Starts that a limit does not allow.
     pub violations: usize,
     /// The furthest that a job started from the moment at which its turn in the order of arrival was, in seconds.
     pub out_of_order: f64,
@@ -90,8 +93,8 @@ struct Event {
 /// Plays `scenario` to its end.
 pub fn run(scenario: Scenario) -> Outcome {
     let mut random = StdRng::seed_from_u64(1);
-    let mut limit = scenario.limit.clone();
-    let mut change = scenario.change;
+    let mut limits = scenario.limits.clone();
+    let mut changes = scenario.changes.into_iter().peekable();
     let mut state = State::default();
     let mut sequence = scenario.arrivals.len() as u64;
     let mut events: BinaryHeap<Reverse<Event>> = scenario
@@ -110,8 +113,8 @@ pub fn run(scenario: Scenario) -> Outcome {
         .collect();
     let mut deliveries = vec![0u32; scenario.arrivals.len()];
     let mut starts: Vec<Option<u64>> = vec![None; scenario.arrivals.len()];
-    let mut done: Vec<(u64, u32, Limit)> = Vec::new();
-    let (mut holding, mut held) = (0u32, 0u32);
+    let mut done: Vec<(u64, u32, Limits)> = Vec::new();
+    let (mut holding, mut held, mut rechecks) = (0u32, 0u32, 0u32);
 
     while let Some(Reverse(event)) = events.pop() {
         let mut again = |at: u64, job, ticket, held| {
@@ -137,8 +140,8 @@ pub fn run(scenario: Scenario) -> Outcome {
             );
             continue;
         }
-        if let Some((_, changed)) = change.take_if(|(at, _)| now >= *at) {
-            limit = changed;
+        while let Some((_, changed)) = changes.next_if(|(at, _)| now >= *at) {
+            limits = changed;
         }
         let job = event.job;
         if event.held {
@@ -153,16 +156,11 @@ pub fn run(scenario: Scenario) -> Outcome {
                 .map(|(generation, place)| Ticket { generation, place }),
             cost: (scenario.cost)(job),
         };
-        let (answers, _) = state.ask(
-            slice::from_ref(&limit),
-            Clock::from_micros(BEGIN + now),
-            1,
-            "",
-            &[ask],
-        );
+        let clock = Clock::from_micros(BEGIN + now);
+        let (answers, _) = state.ask(&limits, clock, 1, "", &[ask]);
         let (ttl, ticket) = match answers[0] {
             Answer::Start { .. } => {
-                done.push((BEGIN + now, ask.cost, limit.clone()));
+                done.push((BEGIN + now, ask.cost, limits.clone()));
                 starts[job].get_or_insert(now);
                 continue;
             }
@@ -183,6 +181,7 @@ pub fn run(scenario: Scenario) -> Outcome {
             let aim = ttl - LEAD;
             aim - random.random_range(0..=aim * 8 / 100)
         } else {
+            rechecks += 1;
             random.random_range(scenario.max_delay / 2..scenario.max_delay)
         };
         trip += random.random_range(0..10_000);
@@ -204,42 +203,85 @@ pub fn run(scenario: Scenario) -> Outcome {
         .map(|(start, turn)| start.abs_diff(*turn))
         .max()
         .unwrap_or(0);
+    let jobs = sorted.len().max(1) as f64;
     Outcome {
         started: sorted.len(),
         end: done
             .last()
             .map_or(0.0, |(at, ..)| (at - BEGIN) as f64 / 1e6),
-        deliveries: f64::from(deliveries.iter().sum::<u32>()) / sorted.len().max(1) as f64,
+        ideal: ideal(&scenario.limits, &done),
+        deliveries: f64::from(deliveries.iter().sum::<u32>()) / jobs,
+        rechecks: f64::from(rechecks) / jobs,
         worst: deliveries.iter().copied().max().unwrap_or(0),
-        violations: violations(&done),
+        violations: (0..scenario.limits.len())
+            .map(|which| violations(&of_limit(&done, which)))
+            .sum(),
         out_of_order: out_of_order as f64 / 1e6,
         held,
     }
 }
 
-/// Starts that exceed the limit that was in force when they started, with zero tolerance.
+/// What each start used of one limit.
+fn of_limit(done: &[(u64, u32, Limits)], which: usize) -> Vec<(u64, u32, Limit)> {
+    let of = |(at, cost, limits): &(u64, u32, Limits)| {
+        let limit = limits[which].clone();
+        (*at, limit.unit().of((*cost).into()) as u32, limit)
+    };
+    done.iter().map(of).collect()
+}
+
+/// When all that was done could have been, in seconds, if nothing but the limits took time and costs filled them
+/// without a gap.
+fn ideal(limits: &Limits, done: &[(u64, u32, Limits)]) -> f64 {
+    let end = |(which, limit): (usize, &Limit)| {
+        let used = of_limit(done, which);
+        let units: u64 = used.iter().map(|(_, units, _)| u64::from(*units)).sum();
+        let (units, max) = (units as f64, f64::from(limit.max()));
+        let spans = match limit.algorithm() {
+            Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::Strict => {
+                (units / max).ceil() - 1.0
+            }
+            Algorithm::Concurrency => 0.0,
+            Algorithm::SlidingCounter => units / max - 1.0,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                (units - f64::from(limit.burst())) / max
+            }
+        };
+        spans * (limit.window_ms() + limit.guard_ms()) as f64 / 1000.0
+    };
+    limits.iter().enumerate().map(end).fold(0.0, f64::max)
+}
+
+/// Starts that exceed the limit that was in force when they started, with zero tolerance. What a changed limit let
+/// pass before stays; only the sliding window counts all of it against the new one.
 pub fn violations(done: &[(u64, u32, Limit)]) -> usize {
     done.iter()
         .enumerate()
         .filter(|(index, (at, _, limit))| {
-            let held: u64 = done[..=*index]
+            let window = limit.window_ms() * 1000;
+            let fixed = limit.algorithm() == Algorithm::FixedWindow;
+            let counts = |earlier: u64| match fixed {
+                true => earlier / window == at / window,
+                false => earlier + window + limit.guard_ms() * 1000 > *at,
+            };
+            let (mut held, mut most) = (0, 0);
+            for (_, units, limit) in done[..=*index]
                 .iter()
                 .rev()
-                .take_while(|(earlier, ..)| match limit.algorithm() {
-                    Algorithm::FixedWindow => {
-                        earlier / (limit.window_ms() * 1000) == at / (limit.window_ms() * 1000)
-                    }
-                    _ => earlier + (limit.window_ms() + limit.guard_ms()) * 1000 > *at,
-                })
-                .map(|(_, cost, _)| u64::from(*cost))
-                .sum();
-            let in_closing_guard = limit.algorithm() == Algorithm::FixedWindow
-                && at % (limit.window_ms() * 1000) >= (limit.window_ms() - limit.guard_ms()) * 1000;
-            let most = match limit.algorithm() {
-                Algorithm::FixedWindow => u64::from(limit.max()),
-                _ => limit.worst_case(),
-            };
-            held > most || in_closing_guard
+                .take_while(|(earlier, ..)| counts(*earlier))
+            {
+                held += u64::from(*units);
+                most = most.max(if fixed {
+                    limit.max().into()
+                } else {
+                    limit.worst_case()
+                });
+            }
+            if limit.algorithm() == Algorithm::SlidingWindow {
+                most = limit.worst_case();
+            }
+            let closing = limit.guard_ms() * 1000;
+            held > most || fixed && at % window >= window - closing
         })
         .count()
 }

@@ -77,7 +77,7 @@ impl Attack<'_> {
         let limits = slice::from_ref(self.limit);
         let asks = [Ask { ticket, cost }];
         let clock = Clock::from_micros(self.now);
-        match self.state.ask(limits, clock, 1, &asks).0[0] {
+        match self.state.ask(limits, clock, 1, "", &asks).0[0] {
             Answer::Start { .. } => {
                 let units = cost.clamp(1, self.limit.capacity());
                 self.starts.push((self.now, units.into()));

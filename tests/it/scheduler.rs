@@ -495,6 +495,31 @@ fn jobs_that_wait_long_for_a_permit_do_not_fill_the_prefetch() {
 }
 
 #[test]
+fn after_slow_runs_nobody_waits_longer_for_a_permit_than_max_delay() {
+    let mut desk = Desk::new(1);
+    let key = desk.start_one();
+    let slow = Duration::from_secs(10_000);
+    desk.scheduler.finished(desk.now, key, slow, Outcome::Done);
+    desk.deliver(Source::Fresh, &["a"; 80]);
+    desk.answer(MS, vec![[vec![START], vec![CAPACITY; 79]].concat()]);
+    let surplus = desk.step(Duration::from_secs(1)).published;
+    assert_eq!(surplus.len(), 69);
+    let waits: Vec<u64> = surplus
+        .iter()
+        .map(
+            |(_, out)| match out.message.header("x-sluicegate-not-before") {
+                Field::Int(at) => at.cast_unsigned() - STORE_MS - 1000,
+                other => panic!("{other:?}"),
+            },
+        )
+        .collect();
+    let longest = waits.iter().max().expect("there are 69");
+    assert!((200_000..=300_000).contains(longest), "{waits:?}");
+    let shortest = waits.iter().min().expect("there are 69");
+    assert!(longest - shortest > 50_000, "they come together: {waits:?}");
+}
+
+#[test]
 fn a_draining_worker_takes_nothing_new() {
     let mut desk = Desk::new(4);
     let key = desk.start_one();

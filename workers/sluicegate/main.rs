@@ -61,7 +61,7 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
     let config = Config::load(cli.config.as_deref(), variables()?)?;
     let file = cli.config.unwrap_or_else(|| DEFAULT_FILE.into());
     match cli.command {
-        Command::Run(_) => run::run(config, &file).await,
+        Command::Run(args) => run::run(args, config, &file).await,
         Command::Publish(args) => publish::run(args, &config).await,
         Command::Check(args) => check::run(args, &config).await,
         Command::Inspect(args) => inspect::run(args, &config).await,

@@ -1,4 +1,4 @@
-//! What a server has and what it lacks, for `check`. Creates nothing.
+//! What a server has and what it lacks, for `check` and for a worker that starts. Creates nothing.
 
 use std::time::Duration;
 
@@ -16,6 +16,8 @@ use crate::rules::lanes::{Ladder, QueueNames};
 
 /// The connection's name in the broker's tools.
 const NAME: &str = "sluicegate check";
+/// The connection's name while a worker starts.
+const LOOK_NAME: &str = "sluicegate start";
 /// For the server's greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -71,11 +73,39 @@ pub async fn inventory(amqp: &config::Amqp, ladder: &Ladder) -> Result<Inventory
     })
 }
 
-async fn look(
+/// Whether jobs wait for their turn, so that some must have started lately: in a lane, or where lanes end.
+///
+/// # Errors
+/// [`BrokerError`] says why it can't be told.
+pub async fn anybody_waits(amqp: &config::Amqp, ladder: &Ladder) -> Result<bool, BrokerError> {
+    let target = Target::new(amqp)?;
+    let Topology { names, queues } = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
+    let link = Link::open(&target, LOOK_NAME).await?;
+    let mut channel = link.channel().await?;
+    let mut waits = false;
+    for queue in &queues {
+        if queue.name == names.fresh || queue.name == names.dead {
+            continue;
+        }
+        match depth(&target, &channel, queue).await? {
+            Some(messages) => waits = messages > 0,
+            // The refusal closed the channel.
+            None => channel = link.channel().await?,
+        }
+        if waits {
+            break;
+        }
+    }
+    link.close().await;
+    Ok(waits)
+}
+
+/// How many messages are in the queue; `None`: there is no such queue, and the channel is closed.
+async fn depth(
     target: &Target,
     channel: &Channel,
     queue: &Queue,
-) -> Result<QueueState, BrokerError> {
+) -> Result<Option<u32>, BrokerError> {
     let passive = QueueDeclareOptions {
         passive: true,
         ..QueueDeclareOptions::default()
@@ -83,9 +113,17 @@ async fn look(
     // Names fit: Topology::new has checked the longest.
     let name = ShortString::from(&*queue.name);
     let asking = channel.queue_declare(name, passive, FieldTable::default());
-    let messages = match target.rpc("queue.declare", not_found(asking)).await? {
-        Some(found) => found.message_count(),
-        None => return Ok(QueueState::Missing),
+    let found = target.rpc("queue.declare", not_found(asking)).await?;
+    Ok(found.map(|found| found.message_count()))
+}
+
+async fn look(
+    target: &Target,
+    channel: &Channel,
+    queue: &Queue,
+) -> Result<QueueState, BrokerError> {
+    let Some(messages) = depth(target, channel, queue).await? else {
+        return Ok(QueueState::Missing);
     };
     // It exists, so declaring it compares the arguments and creates nothing.
     match target.rpc("queue.declare", queue.declare(channel)).await {

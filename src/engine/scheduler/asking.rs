@@ -16,6 +16,8 @@ use crate::rules::tenant::Tenant;
 
 /// The jobs of a tenant whose keys can't be used come back after this: somebody has to mend them.
 const SET_ASIDE: Duration = Duration::from_secs(60);
+/// A gate that is closed because Redis may have forgotten starts is looked at so often: it may open early.
+const COLD_PAUSE: Duration = Duration::from_secs(1);
 /// Without a guard nothing is promised of the way to the downstream; a permit is still not good for ever.
 const UNGUARDED: Duration = Duration::from_secs(1);
 
@@ -132,13 +134,20 @@ impl Scheduler {
         };
         let took = now.saturating_sub(round.asked_at);
         self.metrics.gate_answered(took, result.is_ok());
-        let Ok(replies) = result else {
-            for question in &round.questions {
-                self.put_back(&question.keys());
+        let replies = match result {
+            Ok(replies) => replies,
+            Err(why) => {
+                for question in &round.questions {
+                    self.put_back(&question.keys());
+                }
+                let jitter = self.random.random();
+                let pause = match why {
+                    GateError::Cold { wait, .. } => wait.min(COLD_PAUSE),
+                    _ => self.gate_backoff.next(jitter),
+                };
+                self.gate_pause = Some(now + pause);
+                return;
             }
-            let jitter = self.random.random();
-            self.gate_pause = Some(now + self.gate_backoff.next(jitter));
-            return;
         };
         self.gate_pause = None;
         self.gate_backoff.reset();

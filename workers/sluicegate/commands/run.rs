@@ -15,10 +15,15 @@ use super::Failure;
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   sluicegate run --config /etc/sluicegate.yaml")]
-pub struct RunArgs {}
+pub struct RunArgs {
+    /// Start jobs at once though Redis does not know what was started before: nothing was within the longest window.
+    /// For one start, after Redis was emptied on purpose
+    #[arg(long)]
+    fresh: bool,
+}
 
 /// Runs until a signal.
-pub async fn run(config: Config, file: &Path) -> Result<ExitCode, Failure> {
+pub async fn run(args: RunArgs, config: Config, file: &Path) -> Result<ExitCode, Failure> {
     if config.dispatch.http.is_none() {
         return Err(Failure::Usage(format!(
             "{}: dispatch.http.url: is not set; run needs to know where jobs are sent",
@@ -27,6 +32,6 @@ pub async fn run(config: Config, file: &Path) -> Result<ExitCode, Failure> {
     }
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
     sluicegate::telemetry::init(&config.log).map_err(|error| failed(&error))?;
-    (sluicegate::app::run(config).await).map_err(|error| failed(&error))?;
+    (sluicegate::app::run(config, args.fresh).await).map_err(|error| failed(&error))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,41 @@
+-- pulse: whether Redis still knows all that has started; the last call of a pipeline whose decisions count only then.
+-- src/rules/epoch.rs says what the hash holds and what is done when it is not so. Needs clock.lua before it.
+--
+-- KEYS[1]  the epoch (HASH)
+--
+-- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
+-- ARGV[2]  the epoch's id, and
+-- ARGV[3]  the memory that it was confirmed for, both as the worker knows them
+-- ARGV[4]  that memory's history: the server's master_replid
+-- ARGV[5]  the worker's field
+-- ARGV[6]  a worker that is silent for longer than this, in milliseconds, is dropped
+-- ARGV[7]  so many fields are looked at for such workers
+--
+-- Reply: integers.
+-- [1]  1: it does; 0: it is not sure, nothing was changed, and [2] is all
+-- [2]  the clock in milliseconds since the epoch, rounded down
+-- [3]  before this, in milliseconds since the epoch, nothing could be admitted
+-- [4]  the worker's pulse
+
+local now = read_clock(ARGV[1])
+local key = KEYS[1]
+local f = redis.call('HMGET', key, 'id', 'run', 'cold', ARGV[5])
+local cold = tonumber(f[3] or 0)
+if f[1] ~= ARGV[2] or f[2] ~= ARGV[3] or not cold or cold > now
+  or not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. ARGV[4], 1, true) then
+  return { 0, now }
+end
+
+local pulse = tonumber(string.match(f[4] or '', '^%d+') or 0) + 1
+redis.call('HSET', key, ARGV[5], int(pulse) .. ':' .. int(now))
+
+if ARGV[7] ~= '0' then
+  local some = redis.call('HRANDFIELD', key, ARGV[7], 'WITHVALUES')
+  for i = 1, #some, 2 do
+    local at = string.match(some[i + 1], '^%d+:(%d+)')
+    if at and string.sub(some[i], 1, 2) == 'w:' and tonumber(at) < now - tonumber(ARGV[6]) then
+      redis.call('HDEL', key, some[i])
+    end
+  end
+end
+return { 1, now, cold, pulse }

@@ -1,0 +1,346 @@
+//! Watches whether Redis still knows all that has started, and keeps the gate closed while that is not sure.
+//! What is decided stands in `rules::epoch`; this reads and writes the hash.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ::redis::{Pipeline, Value, from_redis_value_ref};
+use tracing::{info, warn};
+use ulid::Ulid;
+
+use crate::gate::link::Link;
+use crate::gate::scripts;
+use crate::gate::{GateError, refusal};
+use crate::rules::epoch::{FORGET_MS, Known, Memory, Start, Step, Stored, decide};
+
+/// So many steps lead from any state to a decision, with some to spare for workers that write at the same time.
+const STEPS: usize = 12;
+/// A refused batch is worth another look at once, but not in a busy loop.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+/// Fields that a heartbeat looks at for workers that are gone.
+const SWEEP: u32 = 16;
+
+/// One worker's view of one Redis.
+pub struct Watch {
+    key: String,
+    worker: String,
+    span_ms: AtomicU64,
+    state: Mutex<State>,
+    /// One task looks, the others wait for what it finds.
+    looking: tokio::sync::Mutex<()>,
+}
+
+/// The hash as it was read.
+type Fields = BTreeMap<String, String>;
+
+struct State {
+    start: Start,
+    epoch: Option<(String, String)>,
+    history: String,
+    pulse: u64,
+    last_pulse: Option<Instant>,
+    /// Admissions count, as far as is known here.
+    sound: bool,
+    /// How often that ended: what was asked before is not believed after.
+    version: u64,
+    /// Why the log says that nothing starts.
+    told: Option<String>,
+}
+
+/// What a batch's pulse was sent with.
+pub struct Sent {
+    version: u64,
+    epoch: (String, String),
+    history: String,
+}
+
+impl Watch {
+    /// A new worker's. `span` is the longest time that a limit looks back.
+    pub fn new(key: String, span: Duration) -> Self {
+        let watch = Self {
+            key,
+            worker: Ulid::new().to_string(),
+            span_ms: AtomicU64::new(0),
+            state: Mutex::new(State {
+                start: Start::Unknown,
+                epoch: None,
+                history: String::new(),
+                pulse: 0,
+                last_pulse: None,
+                sound: false,
+                version: 0,
+                told: None,
+            }),
+            looking: tokio::sync::Mutex::new(()),
+        };
+        watch.cover(span);
+        watch
+    }
+
+    /// A limit looks back so far: it only ever grows.
+    pub fn cover(&self, span: Duration) {
+        let span = crate::rules::limit::ceil_ms(span);
+        self.span_ms.fetch_max(span, Ordering::Relaxed);
+    }
+
+    /// What is known of starts before this worker's.
+    pub fn set_start(&self, start: Start) {
+        self.state().start = start;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock, so a poisoned one can only be whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the next batch's pulse is sent with; `None`: look first.
+    fn sent(&self) -> Option<Sent> {
+        let state = self.state();
+        state
+            .epoch
+            .clone()
+            .filter(|_| state.sound)
+            .map(|epoch| Sent {
+                version: state.version,
+                epoch,
+                history: state.history.clone(),
+            })
+    }
+
+    /// Makes sure that admissions count as far as is known here.
+    ///
+    /// # Errors
+    /// [`GateError::Cold`] while they don't, and what keeps Redis from answering.
+    pub async fn ready(&self, link: &Link, clock: Option<u64>) -> Result<Sent, GateError> {
+        if let Some(sent) = self.sent() {
+            return Ok(sent);
+        }
+        let _one = self.looking.lock().await;
+        for _ in 0..STEPS {
+            if let Some(sent) = self.sent() {
+                return Ok(sent);
+            }
+            let (fields, memory, redis_now) = self.read(link).await?;
+            let now = clock.map_or(redis_now, |micros| micros / 1000);
+            let stored = Stored::parse(fields.iter().map(|(n, v)| (n.as_str(), v.as_str())));
+            match decide(
+                &stored,
+                &self.known(),
+                &memory,
+                now,
+                &Ulid::new().to_string(),
+            ) {
+                Step::Write(changed) => self.write(link, &fields, &changed).await?,
+                Step::Wait { until, why } => {
+                    return Err(self.cold(Duration::from_millis(until.saturating_sub(now)), why));
+                }
+                Step::Go { epoch, pulse } => self.go(epoch, memory.history, pulse),
+            }
+        }
+        Err(GateError::Unreachable(format!(
+            "{}: {} changes faster than it can be read",
+            link.url(),
+            self.key
+        )))
+    }
+
+    /// Ends a pipeline of decisions. `sweep`: also drops workers that are gone.
+    pub fn pulse(&self, pipeline: &mut Pipeline, sent: &Sent, micros: &str, sweep: bool) {
+        let silent = 2 * self.span_ms.load(Ordering::Relaxed) + FORGET_MS;
+        pipeline
+            .cmd("EVALSHA")
+            .arg(&scripts::pulse().sha)
+            .arg(1)
+            .arg(&self.key)
+            .arg(micros)
+            .arg(&sent.epoch.0)
+            .arg(&sent.epoch.1)
+            .arg(&sent.history)
+            .arg(self.field())
+            .arg(silent)
+            .arg(if sweep { SWEEP } else { 0 });
+    }
+
+    /// The pulse's answer: whether the decisions before it count, the `earliest` of which was at that time.
+    ///
+    /// # Errors
+    /// [`GateError::Cold`] when they don't.
+    pub fn beaten(&self, sent: &Sent, answer: &Value, earliest: u64) -> Result<(), GateError> {
+        let numbers: Vec<u64> = from_redis_value_ref(answer).unwrap_or_default();
+        let mut state = self.state();
+        if let [1, _, cold, pulse] = numbers[..]
+            && state.sound
+            && state.version == sent.version
+        {
+            // Pulses are numbered by Redis: of answers that overtook each other the highest counts.
+            state.pulse = state.pulse.max(pulse);
+            state.last_pulse = Some(Instant::now());
+            if earliest >= cold {
+                return Ok(());
+            }
+        } else if state.version == sent.version {
+            state.sound = false;
+            state.version += 1;
+        }
+        Err(GateError::Cold {
+            wait: LOOK_AGAIN,
+            why: "it changed while jobs were decided".to_owned(),
+        })
+    }
+
+    /// A pulse without decisions: proves that this worker lives, and notices what others did.
+    pub async fn heartbeat(&self, link: &Link, clock: Option<u64>) -> Result<(), GateError> {
+        let micros = clock.map_or_else(String::new, |micros| micros.to_string());
+        let mut refused = None;
+        // A second time for a script that was not loaded, or a change that is understood at once.
+        for _ in 0..2 {
+            let sent = self.ready(link, clock).await?;
+            let mut pipeline = Pipeline::with_capacity(2);
+            pipeline
+                .cmd("SCRIPT")
+                .arg("LOAD")
+                .arg(&scripts::pulse().source);
+            self.pulse(&mut pipeline, &sent, &micros, true);
+            match link.send(&pipeline).await?.as_slice() {
+                [Value::ServerError(error), _] => {
+                    return Err(refusal::refused(error, "SCRIPT LOAD"));
+                }
+                [_, Value::ServerError(error)] => return Err(self.refused(error)),
+                [_, answer] => match self.beaten(&sent, answer, u64::MAX) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => refused = Some(error),
+                },
+                _ => {}
+            }
+        }
+        refused.map_or(Ok(()), Err)
+    }
+
+    /// This worker ends and starts nothing more: nobody has to wait for its word. What it started is known to a Redis
+    /// that knows this, too.
+    pub async fn leave(&self, link: &Link) -> Result<(), GateError> {
+        if self.sent().is_none() {
+            return Ok(());
+        }
+        let mut pipeline = Pipeline::with_capacity(1);
+        pipeline.cmd("HDEL").arg(&self.key).arg(self.field());
+        match link.send(&pipeline).await?.as_slice() {
+            [Value::ServerError(error)] => Err(self.refused(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Redis refused something about the epoch.
+    pub fn refused(&self, error: &::redis::ServerError) -> GateError {
+        refusal::refused(error, &format!("the epoch ({})", self.key))
+    }
+
+    fn field(&self) -> String {
+        format!("w:{}", self.worker)
+    }
+
+    fn known(&self) -> Known {
+        let state = self.state();
+        let millis = |last: Instant| u64::try_from(last.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Known {
+            worker: self.worker.clone(),
+            epoch: state.epoch.clone(),
+            pulse: state.pulse,
+            idle_ms: state.last_pulse.map(millis),
+            span_ms: self.span_ms.load(Ordering::Relaxed),
+            start: state.start,
+        }
+    }
+
+    async fn read(&self, link: &Link) -> Result<(Fields, Memory, u64), GateError> {
+        let mut pipeline = Pipeline::with_capacity(4);
+        pipeline.cmd("HGETALL").arg(&self.key);
+        pipeline.cmd("INFO").arg("server");
+        pipeline.cmd("INFO").arg("replication");
+        pipeline.cmd("TIME");
+        let answers = link.send(&pipeline).await?;
+        for answer in &answers {
+            if let Value::ServerError(error) = answer {
+                return Err(self.refused(error));
+            }
+        }
+        let unreadable = || {
+            GateError::Refused(format!(
+                "{}: INFO does not name run_id, master_replid and master_replid2, by which a Redis that lost its \
+                 memory is known; is a proxy between this worker and Redis?",
+                link.url()
+            ))
+        };
+        let [hash, server, replication, time] = answers.as_slice() else {
+            return Err(unreadable());
+        };
+        let fields: Fields = from_redis_value_ref(hash).map_err(|_| unreadable())?;
+        let text = |value| from_redis_value_ref::<String>(value).unwrap_or_default();
+        let memory = Memory::parse(&format!("{}\n{}", text(server), text(replication)));
+        let (seconds, micros): (u64, u64) = from_redis_value_ref(time).map_err(|_| unreadable())?;
+        let memory = memory.ok_or_else(unreadable)?;
+        Ok((fields, memory, seconds * 1000 + micros / 1000))
+    }
+
+    /// Writes `changed` if the hash is still as it was read; either way it is read again.
+    async fn write(
+        &self,
+        link: &Link,
+        read: &Fields,
+        changed: &[(String, String)],
+    ) -> Result<(), GateError> {
+        let script = scripts::epoch();
+        let mut pipeline = Pipeline::with_capacity(2);
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
+        pipeline
+            .cmd("EVALSHA")
+            .arg(&script.sha)
+            .arg(1)
+            .arg(&self.key);
+        for name in ["id", "run", "cold", "next"] {
+            pipeline
+                .arg(name)
+                .arg(read.get(name).map_or("", String::as_str));
+        }
+        for (name, value) in changed {
+            pipeline.arg(name).arg(value);
+        }
+        for answer in link.send(&pipeline).await? {
+            if let Value::ServerError(error) = answer {
+                return Err(self.refused(&error));
+            }
+        }
+        Ok(())
+    }
+
+    fn go(&self, epoch: (String, String), history: String, pulse: u64) {
+        let mut state = self.state();
+        if state.told.take().is_some() {
+            info!(
+                epoch = self.key,
+                "Redis's memory is whole again: jobs start"
+            );
+        }
+        state.epoch = Some(epoch);
+        state.history = history;
+        state.pulse = pulse;
+        state.sound = true;
+    }
+
+    fn cold(&self, wait: Duration, why: String) -> GateError {
+        let mut state = self.state();
+        if state.told.as_ref() != Some(&why) {
+            let at_most_s = wait.as_secs_f64().ceil();
+            warn!(
+                epoch = self.key,
+                reason = why,
+                at_most_s,
+                "no job starts: Redis may not know all that has started"
+            );
+            state.told = Some(why.clone());
+        }
+        GateError::Cold { wait, why }
+    }
+}

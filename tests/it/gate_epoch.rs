@@ -1,0 +1,408 @@
+//! A Redis that forgets what was started: nothing exceeds the limit, and starts go on by themselves.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Ask, Gate, GateError, Start, Ticket};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::gate_conformance::{FRESH, LONG, Limited, decided, limit, started, tenant, waits};
+use crate::servers::{Redis, unique};
+
+const MAX: usize = 4;
+const WINDOW: Duration = Duration::from_millis(1_500);
+const GUARD: Duration = Duration::from_millis(500);
+/// What must happen happens within this.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn short() -> Limits {
+    let algorithm = Algorithm::SlidingWindow;
+    Limit::new("default", algorithm, MAX as u64, WINDOW, GUARD)
+        .expect("in range")
+        .into()
+}
+
+fn watching(url: &str, prefix: &str, limits: &Limits) -> Limited<RedisGate> {
+    let gate = RedisGate::connect(&SecretUrl::new(url), prefix).expect("a good url");
+    let memory = Duration::from_millis(limits.memory_ms());
+    Limited::new(gate.watching(memory), limits.clone())
+}
+
+/// Two workers on one Redis, and everything that they dispatched.
+struct Fleet {
+    gates: Vec<Limited<RedisGate>>,
+    /// The place of each worker's job.
+    tickets: Vec<Option<Ticket>>,
+    starts: Vec<Instant>,
+    /// The answers that said that Redis may have forgotten.
+    colds: Vec<(Duration, String)>,
+}
+
+impl Fleet {
+    async fn new(url: &str, limits: &Limits) -> Self {
+        let prefix = unique("epoch");
+        let gates: Vec<_> = (0..2).map(|_| watching(url, &prefix, limits)).collect();
+        for (gate, start) in gates.iter().zip([Start::Idle, Start::Unknown]) {
+            gate.begin(start).await.expect("a first start is no loss");
+        }
+        Self {
+            tickets: vec![None; gates.len()],
+            gates,
+            starts: Vec::new(),
+            colds: Vec::new(),
+        }
+    }
+
+    /// Each worker asks for one job, and dispatches it if it may while its permit is good.
+    async fn round(&mut self) {
+        for (gate, ticket) in self.gates.iter().zip(&mut self.tickets) {
+            let asked = Instant::now();
+            let job = Ask {
+                ticket: *ticket,
+                cost: 1,
+            };
+            match gate.ask(&[gate.question("t", 1, &[job])]).await {
+                Ok(replies) => {
+                    let answers = decided(&replies, 0);
+                    *ticket = waits(answers).first().map(|(ticket, _)| *ticket);
+                    let now = Instant::now();
+                    if started(answers) == 1 && now - asked < GUARD / 2 {
+                        self.starts.push(now);
+                    }
+                }
+                Err(GateError::Cold { wait, why }) => {
+                    if self.colds.last().is_none_or(|(_, last)| *last != why) {
+                        self.colds.push((wait, why));
+                    }
+                }
+                Err(_) => {}
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+
+    /// Goes on until `count` more have started.
+    async fn run(&mut self, count: usize) {
+        let (wanted, begun) = (self.starts.len() + count, Instant::now());
+        while self.starts.len() < wanted {
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "nothing starts: {:?}",
+                self.colds.last()
+            );
+            self.round().await;
+        }
+    }
+
+    /// The most that were dispatched in any window.
+    fn worst(&self) -> usize {
+        let within = |first: &Instant| {
+            let inside = |at: &&Instant| **at >= *first && **at - *first < WINDOW;
+            self.starts.iter().filter(inside).count()
+        };
+        self.starts.iter().map(within).max().unwrap_or(0)
+    }
+
+    fn assert_cold(&self, why: &str) {
+        let span = Duration::from_millis(self.gates[0].limits.memory_ms() + 100);
+        assert!(
+            self.colds.iter().any(|(_, said)| said.contains(why)),
+            "{:?}",
+            self.colds
+        );
+        assert!(self.colds.iter().all(|(wait, _)| *wait <= span));
+    }
+}
+
+#[tokio::test]
+async fn a_first_start_is_none_and_an_empty_redis_may_be_one() {
+    let redis = Redis::start();
+    let limits: Limits = limit(Algorithm::SlidingWindow, 3, LONG).into();
+    let ask = async |gate: &Limited<RedisGate>| {
+        let replies = gate.ask(&[gate.question("t", 1, &[FRESH])]).await?;
+        Ok::<_, GateError>(started(decided(&replies, 0)))
+    };
+    for start in [Start::Idle, Start::Fresh] {
+        let gate = watching(redis.url(), &unique("first"), &limits);
+        gate.begin(start).await.expect("it may start");
+        assert_eq!(ask(&gate).await.expect("a decision"), 1);
+    }
+    let prefix = unique("emptied");
+    let careful = watching(redis.url(), &prefix, &limits);
+    match ask(&careful).await {
+        Err(GateError::Cold { wait, why }) => {
+            assert!(why.contains("--fresh"), "{why}");
+            assert!(wait > Duration::from_secs(3600) && wait <= Duration::from_millis(LONG));
+        }
+        other => panic!("{other:?}"),
+    }
+    // Nothing was charged for what did not start, and the operator's word opens it for all.
+    let shown = careful.inspect(&tenant("t")).await.expect("it answers");
+    assert_eq!((shown.limits[0].count, shown.waiting), (0, 0));
+    let told = watching(redis.url(), &prefix, &limits);
+    told.begin(Start::Fresh).await.expect("it may start");
+    careful.ping().await.expect("it is open for all");
+    assert_eq!(ask(&careful).await.expect("a decision"), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_emptied_redis_lets_nothing_pass_for_a_window() {
+    let redis = Redis::start();
+    for restart in [false, true] {
+        let mut fleet = Fleet::new(redis.url(), &short()).await;
+        fleet.run(MAX + 1).await;
+        if restart {
+            redis.restart_empty();
+        } else {
+            redis.ctl(&["flushall"]);
+        }
+        fleet.run(2 * MAX).await;
+        assert_eq!(fleet.worst(), MAX);
+        fleet.assert_cold("emptied while workers ran");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_with_all_data_is_no_loss() {
+    let redis = Redis::start_with(&["appendfsync always"]);
+    let limits: Limits = limit(Algorithm::SlidingWindow, 1000, LONG).into();
+    let mut fleet = Fleet::new(redis.url(), &limits).await;
+    fleet.run(8).await;
+    redis.restart();
+    fleet.run(8).await;
+    assert!(fleet.colds.iter().all(|(_, why)| !why.contains("lost")));
+    // What was decided and not believed is charged all the same; nothing else is.
+    let shown = fleet.gates[0].inspect(&tenant("t")).await;
+    let count = shown.expect("it answers").limits[0].count;
+    assert!((16..=18).contains(&count), "{count}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_older_snapshot_is_a_loss() {
+    let redis = Redis::start_with(&["appendonly no"]);
+    let mut fleet = Fleet::new(redis.url(), &short()).await;
+    fleet.run(1).await;
+    redis.ctl(&["save"]);
+    fleet.run(2 * MAX).await;
+    redis.restart();
+    fleet.run(2 * MAX).await;
+    assert_eq!(fleet.worst(), MAX);
+    fleet.assert_cold("lost its last writes");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_can_not_vouch_delays_the_others_by_a_window_at_most() {
+    let redis = Redis::start();
+    let limits: Limits = limit(Algorithm::SlidingWindow, 1000, 6_000).into();
+    let mut fleet = Fleet::new(redis.url(), &limits).await;
+    fleet.run(8).await;
+    drop(fleet.gates.pop());
+    redis.restart();
+    fleet.run(2).await;
+    fleet.assert_cold("not all workers have said");
+
+    // One that ended in order delays nobody.
+    let limits: Limits = limit(Algorithm::SlidingWindow, 1000, LONG).into();
+    let mut fleet = Fleet::new(redis.url(), &limits).await;
+    fleet.run(8).await;
+    let ended = fleet.gates.pop().expect("there are two");
+    ended.leave().await.expect("Redis answers");
+    redis.restart();
+    fleet.run(2).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_script_cache_is_no_loss() {
+    let redis = Redis::start();
+    let limits: Limits = limit(Algorithm::TokenBucket, 1000, LONG).into();
+    let mut fleet = Fleet::new(redis.url(), &limits).await;
+    for round in 1..=5 {
+        redis.ctl(&["script", "flush"]);
+        fleet.round().await;
+        assert_eq!(fleet.starts.len(), 2 * round);
+    }
+    assert!(fleet.colds.is_empty());
+}
+
+/// An address that leads to one server or another, as a failover does. Returns it, and where it leads.
+async fn switch(to: &Redis) -> (String, Arc<AtomicU64>) {
+    let port = Arc::new(AtomicU64::new(port(to)));
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let address = listener.local_addr().expect("it is bound");
+    let target = Arc::clone(&port);
+    tokio::spawn(async move {
+        while let Ok((mut from, _)) = listener.accept().await {
+            let target = Arc::clone(&target);
+            tokio::spawn(async move {
+                let to = format!("127.0.0.1:{}", target.load(Ordering::Relaxed));
+                if let Ok(mut to) = TcpStream::connect(to).await {
+                    let _ = copy_bidirectional(&mut from, &mut to).await;
+                }
+            });
+        }
+    });
+    (format!("redis://{address}"), port)
+}
+
+fn port(redis: &Redis) -> u64 {
+    let port = redis.url().rsplit(':').next().expect("a port");
+    port.parse().expect("a number")
+}
+
+/// A replica that has all of the primary's data.
+fn replica_of(primary: &Redis) -> Redis {
+    let replica = Redis::start_with(&["repl-diskless-sync-delay 0"]);
+    replica.ctl(&["replicaof", "127.0.0.1", &port(primary).to_string()]);
+    let begun = Instant::now();
+    while !replica
+        .ctl(&["info", "replication"])
+        .contains("master_link_status:up")
+    {
+        assert!(begun.elapsed() < PATIENCE, "the replica does not sync");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    replica
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_promoted_replica_that_lags_is_a_loss_and_a_complete_one_is_none() {
+    let primary = Redis::start_with(&["repl-diskless-sync-delay 0"]);
+    let (url, target) = switch(&primary).await;
+    let mut fleet = Fleet::new(&url, &short()).await;
+    fleet.run(1).await;
+    let replica = replica_of(&primary);
+    // Replication that begins is no loss.
+    fleet.run(1).await;
+    assert!(fleet.colds.iter().all(|(_, why)| why.contains("changed")));
+    replica.ctl(&["replicaof", "no", "one"]);
+    fleet.run(2 * MAX).await;
+    target.store(port(&replica), Ordering::Relaxed);
+    primary.kill();
+    fleet.run(2 * MAX).await;
+    assert_eq!(fleet.worst(), MAX);
+    fleet.assert_cold("lost its last writes");
+
+    let limits: Limits = limit(Algorithm::SlidingWindow, 1000, LONG).into();
+    let mut fleet = Fleet::new(&url, &limits).await;
+    fleet.run(4).await;
+    let second = replica_of(&replica);
+    fleet.run(4).await;
+    replica.ctl(&["wait", "1", "0"]);
+    target.store(port(&second), Ordering::Relaxed);
+    replica.kill();
+    second.ctl(&["replicaof", "no", "one"]);
+    fleet.run(4).await;
+    assert!(fleet.colds.iter().all(|(_, why)| !why.contains("lost")));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_redis_lets_nothing_pass_and_goes_on_when_there_is_room() {
+    let redis = Redis::start();
+    let mut fleet = Fleet::new(redis.url(), &short()).await;
+    fleet.run(MAX).await;
+    redis.ctl(&["config", "set", "maxmemory", "1"]);
+    let before = fleet.starts.len();
+    let begun = Instant::now();
+    // Long enough for scripts that begin by deleting, which Redis lets go on.
+    while begun.elapsed() < WINDOW + GUARD {
+        fleet.round().await;
+    }
+    assert_eq!(fleet.starts.len(), before);
+    match fleet.gates[0].ping().await {
+        Err(GateError::Refused(why)) => {
+            assert!(why.contains("OOM") && why.contains("maxmemory"), "{why}")
+        }
+        other => panic!("{other:?}"),
+    }
+    redis.ctl(&["config", "set", "maxmemory", "0"]);
+    fleet.run(2 * MAX).await;
+    assert_eq!(fleet.worst(), MAX);
+    assert!(fleet.colds.is_empty());
+}
+
+/// A script that has deleted something may go on writing though memory is full: then all of it is written.
+#[tokio::test]
+async fn a_script_that_runs_out_of_memory_admits_what_it_writes_or_nothing() {
+    let redis = Redis::start();
+    let clock = Arc::new(AtomicU64::new(0));
+    for algorithm in Algorithm::ALL {
+        // Aligned, so that a fixed window begins with it.
+        let begin = 4_000_000_000_000_000 / 60_000_000 * 60_000_000;
+        clock.store(begin, Ordering::Relaxed);
+        let url = SecretUrl::new(redis.url());
+        let gate = RedisGate::connect(&url, &unique("oom")).expect("a good url");
+        let read = Arc::clone(&clock);
+        let gate = gate.with_test_clock(Arc::new(move || read.load(Ordering::Relaxed)));
+        let gate = Limited::new(gate, limit(algorithm, 3, 60_000));
+        let ask = async || {
+            let replies = gate.ask(&[gate.question("t", 9, &[FRESH; 3])]).await?;
+            Ok::<_, GateError>(started(decided(&replies, 0)))
+        };
+        assert_eq!(ask().await.expect("a decision"), 3);
+        // Everything of before is over, and is pruned by who comes next.
+        clock.store(begin + 2 * 60_000_000 + 1_000, Ordering::Relaxed);
+        redis.ctl(&["config", "set", "maxmemory", "1"]);
+        let full = ask().await;
+        redis.ctl(&["config", "set", "maxmemory", "0"]);
+        let more = ask().await.expect("a decision");
+        let refused = matches!(&full, Err(GateError::Refused(why)) if why.contains("OOM"));
+        assert!(refused || full.is_ok(), "{full:?}");
+        let all = full.unwrap_or(0) + more;
+        assert_eq!(all, 3, "{algorithm:?}");
+    }
+}
+
+#[tokio::test]
+async fn only_the_epoch_has_no_expiry_and_workers_that_are_gone_leave_it() {
+    let redis = Redis::start();
+    let prefix = unique("keys");
+    let limits: Limits = limit(Algorithm::SlidingWindow, 1, 1_000).into();
+    let epoch = format!("{prefix}:%epoch");
+    // As old workers have left it; the hash's size stays bounded.
+    for old in 0..100 {
+        redis.ctl(&["hset", &epoch, &format!("w:{old}"), "7:1000"]);
+    }
+    let gate = watching(redis.url(), &prefix, &limits);
+    gate.begin(Start::Idle).await.expect("it may start");
+    gate.ask(&[gate.question("t", 1, &[FRESH; 3])])
+        .await
+        .expect("a decision");
+    let keys = redis.ctl(&["keys", "*"]);
+    assert_eq!(keys.lines().count(), 3, "{keys}");
+    for key in keys.lines() {
+        let eternal = redis.ctl(&["pttl", key]) == "-1";
+        assert_eq!(eternal, key == epoch, "{key}");
+    }
+    let begun = Instant::now();
+    // Four fields of its own: id, run, cold, and its pulse.
+    while redis.ctl(&["hlen", &epoch]) != "4" {
+        assert!(begun.elapsed() < PATIENCE, "old workers stay");
+        gate.ping().await.expect("Redis answers");
+    }
+    // A tenant of that name has other keys.
+    let named = gate.question("%epoch", 1, &[FRESH]);
+    let replies = gate.ask(&[named]).await.expect("a decision");
+    assert_eq!(started(decided(&replies, 0)), 1);
+}
+
+#[tokio::test]
+async fn a_batch_with_its_pulse_is_one_round_trip() {
+    let redis = Redis::start();
+    let limits: Limits = limit(Algorithm::SlidingWindow, 100, LONG).into();
+    let gate = watching(redis.url(), &unique("trips"), &limits);
+    gate.begin(Start::Idle).await.expect("it may start");
+    let batch: Vec<_> = (0..20)
+        .map(|n| gate.question(&format!("t{n}"), 1, &[FRESH]))
+        .collect();
+    gate.ask(&batch).await.expect("a decision");
+    let before = gate.round_trips();
+    for _ in 0..5 {
+        gate.ask(&batch).await.expect("a decision");
+    }
+    assert_eq!(gate.round_trips(), before + 5);
+}
