@@ -44,6 +44,7 @@ for id, policy in pairs(policies) do
   end
 end
 
+local full = false
 for i = 0, mine - 1 do
   local id, text = ARGV[4 + 3 * i], ARGV[6 + 3 * i]
   if not policies[id] or redis.call('HEXISTS', key, id) == 0 then
@@ -51,9 +52,10 @@ for i = 0, mine - 1 do
       return { 1, now, 'text' }
     end
     number = number + 1
+    full = number > most
   end
 end
-if mine > 0 and number > most then
+if full then
   return { 1, now, 'full' }
 end
 for i = 0, mine - 1 do
