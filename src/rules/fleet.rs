@@ -213,3 +213,144 @@ impl Fleet {
         own.with_all(in_force.map(|(limits, _)| limits))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::rules::limit::{Algorithm, Limit, Unit};
+    use crate::rules::policy::{Own, Pattern};
+
+    fn limit(name: &str, algorithm: Algorithm, max: u64, ms: u64) -> Limit {
+        let window = Duration::from_millis(ms);
+        Limit::new(name, algorithm, max, window, Duration::ZERO).expect("in range")
+    }
+
+    fn registered(id: &str, policy: Policy, used_ms: u64) -> Registered {
+        Registered {
+            id: id.to_owned(),
+            policy: Arc::new(policy),
+            since_ms: 0,
+            used_ms,
+        }
+    }
+
+    fn joined(own: &Policy, others: Vec<Registered>, now_ms: u64, tenant: &str) -> Limits {
+        let mut known = Known::default();
+        known.learn(others, now_ms);
+        let tenant = Tenant::parse(tenant).expect("a tenant");
+        let mut fleet = known.fleet(Arc::new(own.clone()), "own", now_ms);
+        let limits = fleet.limits(&tenant, None);
+        assert_eq!(fleet.limits(&tenant, None), limits, "remembered");
+        limits
+    }
+
+    #[test]
+    fn limits_with_one_state_become_the_stricter_and_the_others_stay() {
+        use Algorithm::{FixedWindow, SlidingWindow, Strict, TokenBucket};
+        let bucket = |max, burst| {
+            let limit = limit("default", TokenBucket, max, 1_000);
+            limit.with_burst(burst).expect("in range")
+        };
+        let running = |max| Limit::concurrent("running", max).expect("in range");
+        for (one, two, both) in [
+            (bucket(10, 50), bucket(20, 5), vec![bucket(10, 5)]),
+            (running(4), running(9), vec![running(4)]),
+            (
+                limit("a", Strict, 4, 1_000),
+                limit("a", Strict, 2, 1_000),
+                vec![limit("a", Strict, 2, 1_000)],
+            ),
+            (
+                limit("a", FixedWindow, 4, 1_000),
+                limit("a", FixedWindow, 2, 2_000),
+                vec![
+                    limit("a", FixedWindow, 4, 1_000),
+                    limit("a", FixedWindow, 2, 2_000),
+                ],
+            ),
+            (
+                limit("a", SlidingWindow, 4, 1_000),
+                limit("a", SlidingWindow, 4, 1_000).with_unit(Unit::Calls),
+                vec![
+                    limit("a", SlidingWindow, 4, 1_000),
+                    limit("a", SlidingWindow, 4, 1_000).with_unit(Unit::Calls),
+                ],
+            ),
+        ] {
+            let [one, two] = [one, two].map(Limits::from);
+            assert_eq!(one.with_all([&two])[..], both[..]);
+            assert_eq!(one.with_all([&one]), one);
+        }
+    }
+
+    #[test]
+    fn a_policy_is_enforced_for_the_longest_memory_and_the_margin() {
+        let own = Policy::from(limit("default", Algorithm::FixedWindow, 5, 1_000));
+        let long = Policy::from(limit("default", Algorithm::TokenBucket, 5, 60_000));
+        let now_ms = 1_000_000;
+        let kept_ms = memory_ms(&long) + MARGIN_MS;
+        let with = |used_ms| {
+            let others = vec![
+                registered("own", own.clone(), now_ms),
+                registered("long", long.clone(), used_ms),
+            ];
+            joined(&own, others, now_ms, "acme").len()
+        };
+        assert_eq!(with(now_ms), 2);
+        assert_eq!(with(now_ms - kept_ms), 2);
+        assert_eq!(with(now_ms - kept_ms - 1), 1);
+        assert_eq!(with(now_ms + kept_ms), 2, "the clock was stepped back");
+    }
+
+    #[test]
+    fn a_clock_that_was_stepped_back_keeps_nothing_for_ever() {
+        let own = Policy::from(limit("default", Algorithm::FixedWindow, 5, 1_000));
+        let mut known = Known::default();
+        known.learn(vec![registered("a", own, 9_000_000)], 9_000_000);
+        known.learn(Vec::new(), 5_000);
+        assert_eq!(known.dropped_at("a"), Some(5_000 + 1_000 + MARGIN_MS));
+        known.learn(Vec::new(), 5_000 + 1_001 + MARGIN_MS);
+        assert_eq!(known.policies().len(), 0);
+    }
+
+    #[test]
+    fn only_what_continues_an_idle_policy_replaces_it_at_once() {
+        let sliding = |max, ms| limit("default", Algorithm::SlidingWindow, max, ms);
+        let fixed = |name, max| limit(name, Algorithm::FixedWindow, max, 60_000);
+        let bucket = |max| limit("default", Algorithm::TokenBucket, max, 60_000);
+        for (old, new, at_once) in [
+            (sliding(5, 60_000), sliding(9, 60_000), true),
+            (sliding(5, 60_000), sliding(9, 1_000), true),
+            (sliding(5, 1_000), sliding(9, 60_000), false),
+            (fixed("a", 5), fixed("a", 9), true),
+            (fixed("a", 5), fixed("b", 9), false),
+            (fixed("a", 5), sliding(9, 60_000), false),
+            (bucket(5), bucket(9), false),
+        ] {
+            let own = Policy::from(new.clone());
+            let now_ms = 1_000_000;
+            let with = |used_ms| {
+                let others = vec![registered("old", Policy::from(old.clone()), used_ms)];
+                joined(&own, others, now_ms, "acme") == Limits::from(new.clone())
+            };
+            let what = format!("{old:?} {new:?}");
+            assert!(!with(now_ms - IDLE_MS), "in use: {what}");
+            // The old one is forgotten later where its memory is long.
+            assert_eq!(with(now_ms - IDLE_MS - 1), at_once, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_tenant_whose_limits_did_not_change_feels_nothing() {
+        let common = || Limits::from(limit("default", Algorithm::SlidingWindow, 5, 1_000));
+        let own = Policy::common(common());
+        let acme = limit("default", Algorithm::LeakyBucket, 9, 1_000);
+        let acme = (Pattern::parse("acme"), Own::Limits(acme.into()));
+        let other = Policy::common(common()).with_tenants(vec![acme]);
+        let others = || vec![registered("other", other.clone(), 1_000)];
+        assert_eq!(joined(&own, others(), 1_000, "globex"), common());
+        assert_eq!(joined(&own, others(), 1_000, "acme").len(), 2);
+    }
+}
