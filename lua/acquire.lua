@@ -79,10 +79,11 @@ end
 -- After an ask that must wait until `at`: notes since when room has been there and nobody of the line came for it.
 -- Once that is longer than the grace, the ask is to come back when it can be told whether they vanished.
 local function watch(at)
-  if not open or not has_room(widest()) then
+  local first = limits_earliest(limits, base, widest(), 1)
+  if not open or first ~= now then
     -- Only a start takes room away: in the guard at a fixed window's end there may be none without.
     if not open or is_taken(widest()) then
-      line_note(line, 0, (limits_earliest(limits, base, widest(), 1)))
+      line_note(line, 0, first)
     end
     return at
   end
@@ -102,8 +103,9 @@ end
 
 -- The six elements of the reply for one job.
 local function decide(gen, place, cost)
-  cost = math.min(math.max(cost, 1), limits.most)
-  local units = limits.cost and cost or 1
+  cost = math.max(cost, 1)
+  -- An operator's lower limit lets a job that costs more start alone; it is charged all the same.
+  local units = limits.cost and math.min(cost, limits.most) or 1
   if gen ~= line.gen or place < 1 or place > line.issued then
     place = nil
   end
@@ -111,9 +113,8 @@ local function decide(gen, place, cost)
     return 2, 0, count(1), 0, 0, 0
   end
 
-  local room = open and has_room(units)
-  local stale = open and line_waiting(line) > 0 and has_room(widest()) and line.seen > 0
-    and now - line.seen > GRACE_MS
+  local stale = open and line.seen > 0 and now - line.seen > GRACE_MS and line_waiting(line) > 0
+    and has_room(widest())
   local at, which, due
   if place then
     at, which = turn_of(place, units)
@@ -123,7 +124,7 @@ local function decide(gen, place, cost)
     due = line_waiting(line) == 0
   end
 
-  if room and (due or stale) then
+  if open and (due or stale) and has_room(units) then
     if budget == 0 then
       full = true
       return 2, 0, count(1), 0, 0, 0

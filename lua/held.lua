@@ -6,6 +6,8 @@
 
 -- This is the constant of the same name in src/rules/decision.rs.
 local LEASE_MS = 60000
+-- A call that takes longer than usual is looked for after this at the latest, or after an eighth of what is usual.
+local LOOK_MS = 500
 
 local function held_member(limit, permit, cost)
   return string.format('%s:%.0f', permit, limit.calls and 1 or cost)
@@ -24,7 +26,17 @@ local function held_read(limit)
   end
 end
 
--- When the `unit`-th unit (from 1) leaves; a call that is under way is taken to need as long as others did.
+-- How long a call that is under way may still take: as long as others did or, where it has taken longer, as long again as
+-- it is late, so that nobody looks every millisecond for a call that takes a minute.
+local function held_left(limit, ends_at)
+  local elapsed = math.max(limit.now - math.max(ends_at - LEASE_MS, 0), 0)
+  if elapsed < limit.usual then
+    return limit.usual - elapsed
+  end
+  return math.max(math.min(elapsed - limit.usual, LOOK_MS), math.floor(limit.usual / 8), 1)
+end
+
+-- When the `unit`-th unit (from 1, and there is one) leaves.
 local function held_leaves(limit, unit)
   held_read(limit)
   local units = 0
@@ -34,7 +46,7 @@ local function held_leaves(limit, unit)
       if limit.ends_at[i] <= limit.now then
         return limit.ends_at[i] + limit.span
       end
-      break
+      return limit.now + held_left(limit, limit.ends_at[i]) + limit.span
     end
   end
   return limit.now + limit.usual + limit.span
@@ -65,13 +77,13 @@ ALGORITHMS['max-concurrent'] = {
   end,
 
   nth = function(limit, base, k)
-    if limit.held + k <= limit.max then
-      return base
+    -- A unit starts when the one that started max units before it leaves.
+    local turn, laps = (k - 1) % limit.max + 1, math.floor((k - 1) / limit.max)
+    local leaving, first = limit.held + turn - limit.max, base
+    if leaving > 0 then
+      first = math.max(base, held_leaves(limit, leaving))
     end
-    -- So many units must leave before.
-    local leaving = limit.held + k - limit.max
-    local laps = math.ceil(math.max(leaving - limit.held, 0) / limit.max)
-    return math.max(base, held_leaves(limit, math.min(leaving, limit.held))) + laps * (limit.span + limit.usual)
+    return first + laps * (limit.span + limit.usual)
   end,
 
   take = function(limit, limits, units, cost)

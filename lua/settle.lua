@@ -36,7 +36,7 @@ local holds = false
 for i = jobs_at + 1, #ARGV, 5 do
   local job = {
     permit = ARGV[i], started = tonumber(ARGV[i + 1]), sequence = tonumber(ARGV[i + 2]),
-    cost = math.min(math.max(tonumber(ARGV[i + 3]), 1), limits.most), used = tonumber(ARGV[i + 4]),
+    cost = math.max(tonumber(ARGV[i + 3]), 1), used = tonumber(ARGV[i + 4]),
   }
   local renew = ARGV[i + 4] == 'renew'
   for _, limit in ipairs(limits) do

@@ -13,7 +13,7 @@ use tracing::{info, warn};
 use crate::admin::{self, Health};
 use crate::app::reload::{Reload, Steward, changeable};
 use crate::broker::BrokerError;
-use crate::broker::amqp::{AmqpBroker, anybody_waits};
+use crate::broker::amqp::{AmqpBroker, in_use};
 use crate::config::{Config, Source};
 use crate::engine::action::{Changeable, Settings};
 use crate::engine::scheduler::Scheduler;
@@ -265,7 +265,7 @@ pub fn install_tls_provider() {
 async fn earlier_starts(config: &Config, ladder: &Ladder, stop: &Stop) -> Start {
     let mut told = false;
     loop {
-        match anybody_waits(&config.amqp, ladder).await {
+        match in_use(&config.amqp, ladder).await {
             Ok(false) => return Start::Idle,
             Err(why @ BrokerError::Unreachable { .. }) => {
                 if !told {

@@ -1,7 +1,8 @@
-//! The figures of docs/PERFORMANCE.md, on a private RabbitMQ and Redis: `cargo bench --bench figures [flow|park|memory]`.
+//! The figures of docs/PERFORMANCE.md, on a private RabbitMQ and Redis: `cargo bench --bench figures [flow|park|memory|pulse]`.
 //! Each is a ratio to a bare loop on the same queues in the same run, or a count. Nothing here passes or fails.
 
 mod bare;
+mod pulse;
 #[path = "../../tests/it/servers.rs"]
 #[expect(
     dead_code,
@@ -41,6 +42,10 @@ async fn main() {
     }
     if wanted("memory") {
         memory().await;
+    }
+    if wanted("pulse") {
+        pulse::pulse(1).await;
+        pulse::pulse(100).await;
     }
 }
 

@@ -2,91 +2,27 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
-use std::time::Duration;
 
 use super::error::{Origin, Problem, shown};
 use super::keys::{self, LIMITS, PLANS, TENANTS, closest};
-use super::value::{self, Wrong, show, what};
+use super::part::{FLAT, Part, build};
+use super::value::{self, what};
 use super::yaml::{Field, Raw};
-use crate::rules::limit::{
-    Algorithm, DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, MAX_REQUESTS, MAX_WINDOW,
-    MIN_WINDOW, Unit,
-};
+use crate::rules::limit::{DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
 use crate::rules::policy::{Own, Pattern, Policy};
 use crate::rules::tenant::MAX_TENANT_BYTES;
 
-/// The keys of one limit, flat below `rate-limiter`, or in a plan, a tenant's entry or an item of a list.
-pub(super) const FLAT: [&str; 7] = [
-    "use-algo",
-    "window-size",
-    "max-requests",
-    "burst",
-    "unit",
-    "guard",
-    "scope",
-];
-
-/// A value, who set it, and what an error calls it.
-#[derive(Debug, Clone)]
-struct Given<T> {
-    value: T,
-    at: Origin,
-    key: String,
-}
-
-/// What one place of the configuration says of its limits.
-#[derive(Debug, Default)]
-pub(super) struct Part {
-    algorithm: Option<Given<Algorithm>>,
-    window: Option<Given<Duration>>,
-    max: Option<Given<u64>>,
-    burst: Option<Given<u64>>,
-    unit: Option<Given<Unit>>,
-    guard: Option<Given<Duration>>,
-    /// Something in it is wrong, and has been reported.
-    broken: bool,
-}
-
-impl Part {
-    /// Takes `raw` as the value of the flat key `name`, which an error calls `key`.
-    pub(super) fn set(
-        &mut self,
-        name: &str,
-        raw: &Raw,
-        at: &Origin,
-        key: &str,
-    ) -> Result<(), Wrong> {
-        fn given<T>(value: T, at: &Origin, key: &str) -> Option<Given<T>> {
-            Some(Given {
-                value,
-                at: at.clone(),
-                key: key.to_owned(),
-            })
-        }
-        let units = |raw| value::integer(raw, 1, MAX_REQUESTS.into());
-        let result = (|| {
-            match name {
-                "use-algo" => self.algorithm = given(value::algorithm(raw)?, at, key),
-                "window-size" => {
-                    let window = value::duration(raw, MIN_WINDOW, MAX_WINDOW)?;
-                    self.window = given(window, at, key);
-                }
-                "max-requests" => self.max = given(units(raw)?, at, key),
-                "burst" => self.burst = given(units(raw)?, at, key),
-                "unit" => self.unit = given(value::unit(raw)?, at, key),
-                "guard" => self.guard = given(value::guard(raw)?, at, key),
-                // One of [`FLAT`], so this is `scope`, and there is only one yet.
-                _ => value::scope(raw)?,
-            }
-            Ok(())
-        })();
-        self.broken |= result.is_err();
-        result
+/// What an error calls the key `name` below `path`. A name comes from the user, who may have put anything there.
+fn below(path: &str, name: &str) -> String {
+    if name.contains("://") || name.len() > MAX_TENANT_BYTES {
+        return format!("{path}.…");
     }
+    format!("{path}.{name}")
 }
 
-/// A mapping of the configuration: its keys, where it stands, and what an error calls it.
+/// A mapping of the configuration: its name and keys, where it stands, and what an error calls it.
 struct Mapping<'a> {
+    name: &'a str,
     fields: &'a [Field],
     at: Origin,
     path: String,
@@ -139,8 +75,7 @@ impl Reader<'_> {
     fn plans(&mut self, tree: &Tree) -> BTreeMap<String, Option<Limits>> {
         let mut plans = BTreeMap::new();
         for plan in self.mappings(tree, PLANS, "{free: {max-requests: 5}}") {
-            let name = plan.path.strip_prefix(PLANS).unwrap_or_default();
-            let name = name.trim_start_matches('.').to_owned();
+            let name = plan.name.to_owned();
             if name.is_empty() || name.len() > 64 {
                 let words = format!("has {} bytes; a plan's name has 1 to 64", name.len());
                 self.wrong::<()>(&plan.at, &plan.path, words);
@@ -158,8 +93,7 @@ impl Reader<'_> {
     ) -> Option<Vec<(Pattern, Own)>> {
         let mut tenants = Some(Vec::new());
         for entry in self.mappings(tree, TENANTS, "{acme: {max-requests: 50}}") {
-            let text = entry.path.strip_prefix(TENANTS).unwrap_or_default();
-            let pattern = self.pattern(&entry, text.strip_prefix('.').unwrap_or(text));
+            let pattern = self.pattern(&entry);
             let own = if entry.field("plan").is_some() {
                 self.plan_of(&entry, plans).map(Own::Plan)
             } else {
@@ -173,7 +107,8 @@ impl Reader<'_> {
         tenants
     }
 
-    fn pattern(&mut self, entry: &Mapping<'_>, text: &str) -> Option<Pattern> {
+    fn pattern(&mut self, entry: &Mapping<'_>) -> Option<Pattern> {
+        let text = entry.name;
         let wrong = if text.is_empty() || text.len() > MAX_TENANT_BYTES {
             format!("a tenant's id has 1 to {MAX_TENANT_BYTES} bytes")
         } else if text.contains(char::is_control) {
@@ -204,7 +139,7 @@ impl Reader<'_> {
                 "stands beside a plan, which says all; keep the plan or {}",
                 shown(&other.name)
             );
-            return self.wrong(&at, &format!("{}.{}", entry.path, other.name), words);
+            return self.wrong(&at, &below(&entry.path, &other.name), words);
         }
         match value::text(&plan.raw, "the name of a plan") {
             Err(words) => self.wrong(&at, &key, words),
@@ -236,9 +171,14 @@ impl Reader<'_> {
         };
         let mut found = Vec::new();
         for field in fields {
-            let (at, path) = (at.inside(field.at), format!("{path}.{}", field.name));
+            let (at, path) = (at.inside(field.at), below(path, &field.name));
             match &field.raw {
-                Raw::Map(fields) if !fields.is_empty() => found.push(Mapping { fields, at, path }),
+                Raw::Map(fields) if !fields.is_empty() => found.push(Mapping {
+                    name: &field.name,
+                    fields,
+                    at,
+                    path,
+                }),
                 Raw::Map(_) | Raw::Null => {
                     let words = "sets nothing; give it keys, such as max-requests, or limits";
                     self.wrong::<()>(&at, &path, words);
@@ -325,15 +265,19 @@ impl Reader<'_> {
                 whole = false;
                 continue;
             };
-            let mapping = Mapping { fields, at, path };
+            let mapping = Mapping {
+                name: "",
+                fields,
+                at,
+                path,
+            };
             let name = self.name(&mapping, items.len() == 1, &names);
             parts.push(self.part(&mapping, &["name"]));
             whole &= name.is_some();
             names.push(name);
         }
         // Who counts tokens in one limit means requests by the others.
-        let tokens =
-            (parts.iter().flat_map(|part| &part.unit)).any(|unit| unit.value == Unit::Cost);
+        let tokens = parts.iter().any(Part::counts_cost);
         let unit = if tokens { Unit::Calls } else { Unit::Cost };
         let limits: Vec<_> = (names.iter().zip(&parts))
             .map(|(name, part)| {
@@ -390,56 +334,4 @@ impl Reader<'_> {
         self.problems.push(Problem::of(at, key, words));
         None
     }
-}
-
-/// The first of `parts` that says something, and what.
-fn first<'a, T>(
-    parts: &[&'a Part],
-    of: impl Fn(&'a Part) -> &'a Option<Given<T>>,
-) -> Option<(usize, &'a Given<T>)> {
-    let mut found = parts.iter().enumerate();
-    found.find_map(|(depth, part)| Some((depth, of(part).as_ref()?)))
-}
-
-/// `None`: one of `parts` is broken, and that has been reported.
-fn build(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Limit, Problem>> {
-    if parts.iter().any(|part| part.broken) {
-        return None;
-    }
-    // The flat keys have defaults, so each of these four is there.
-    let (_, algorithm) = first(parts, |part| &part.algorithm)?;
-    let (_, max) = first(parts, |part| &part.max)?;
-    let (window_depth, window) = first(parts, |part| &part.window)?;
-    let (guard_depth, guard) = first(parts, |part| &part.guard)?;
-    // The default of the unit says nothing: it depends on the other limits of the list.
-    let said = first(parts, |part| &part.unit).filter(|(_, unit)| unit.at != Origin::Default);
-    let problem = |given: &Given<_>, words| Problem::of(&given.at, &given.key, words);
-    let limit = Limit::new(name, algorithm.value, max.value, window.value, guard.value);
-    let limit = match limit {
-        Ok(limit) => limit.with_unit(said.map_or(unit, |(_, unit)| unit.value)),
-        Err(LimitError::Guard { .. }) => {
-            // What was set closest to the limit is to blame, never a default.
-            let blamed = if guard.at == Origin::Default || window_depth < guard_depth {
-                window
-            } else {
-                guard
-            };
-            let words = format!(
-                "the guard is {} and the window {}; the guard must be shorter than half the window",
-                show(guard.value),
-                show(window.value)
-            );
-            return Some(Err(problem(blamed, words)));
-        }
-        Err(error) => return Some(Err(Problem::of(&max.at, &max.key, error))),
-    };
-    let Some((depth, burst)) = first(parts, |part| &part.burst) else {
-        return Some(Ok(limit));
-    };
-    // A burst that stands further out is meant for those limits that have one.
-    if depth > 0 && !algorithm.value.has_burst() {
-        return Some(Ok(limit));
-    }
-    let burst_error = |error| Problem::of(&burst.at, &burst.key, error);
-    Some(limit.with_burst(burst.value).map_err(burst_error))
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 use super::error::{ConfigErrors, Origin, Problem, shown};
 use super::file::{self, Entry, MAX_FILE};
 use super::keys::{LIMITS, PLANS, TENANTS};
-use super::limits::{FLAT, Part, Reader, Tree};
-use super::secret::SecretUrl;
+use super::limits::{Reader, Tree};
+use super::part::{FLAT, Part};
 use super::value::{self, Wrong, show};
-use super::yaml::Raw;
+use super::yaml::{self, Raw};
 use super::{
     Admin, Amqp, Config, DEFAULT_FILE, Delay, Dispatch, Fields, Http, Log, RateLimiter, Redis,
     Retry, env, keys,
@@ -20,6 +20,8 @@ use super::{
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
+/// The largest file with a url, in bytes.
+const LONGEST_SECRET: u64 = 16 << 10;
 /// RabbitMQ closes a channel whose delivery is unacked for 30 minutes.
 const LONGEST_CALL: Duration = Duration::from_secs(25 * 60);
 
@@ -95,7 +97,7 @@ impl Default for Config {
 }
 
 /// What was set, by whom, and what was found wrong so far.
-struct Values {
+pub(super) struct Values {
     file: Vec<Entry>,
     env: Vec<Entry>,
     folder: PathBuf,
@@ -138,7 +140,9 @@ impl Values {
 
     fn amqp(&mut self) -> Option<Amqp> {
         let example = "amqp://user:password@host:5672/%2f";
-        let url = self.secret("amqp.url", "amqp.url-file", ["amqp", "amqps"], example);
+        let url = self.secret("amqp.url", "amqp.url-file", example, false, |text| {
+            value::secret_url(text, ["amqp", "amqps"], example)
+        });
         let ca_file = self.ca_file("amqp.ca-file");
         let queue = self.get("amqp.queue", value::queue);
         let queue_type = self.get("amqp.queue-type", value::queue_type);
@@ -155,11 +159,10 @@ impl Values {
     }
 
     fn redis(&mut self) -> Option<Redis> {
-        let example = "redis://:password@host:6379/0";
-        let url = self.secret("redis.url", "redis.url-file", ["redis", "rediss"], example);
+        let url = self.redis_servers();
         let prefix = self.get("redis.prefix", value::prefix);
         Some(Redis {
-            url: url??,
+            url: url?,
             prefix: prefix?,
         })
     }
@@ -209,11 +212,13 @@ impl Values {
         let shutdown_timeout = self.get("dispatch.shutdown-timeout", |raw| {
             value::duration(raw, Duration::ZERO, HOUR)
         });
+        let example = "https://api.example.com/jobs";
         let url = self.secret(
             "dispatch.http.url",
             "dispatch.http.url-file",
-            ["http", "https"],
-            "https://api.example.com/jobs",
+            example,
+            false,
+            |text| value::secret_url(text, ["http", "https"], example),
         );
         let timeout = self.get("dispatch.http.timeout", |raw| {
             value::duration(raw, Duration::from_millis(1), LONGEST_CALL)
@@ -275,7 +280,7 @@ impl Values {
         self.wrong(at, words)
     }
 
-    fn entry(&self, key: &str) -> Option<&Entry> {
+    pub(super) fn entry(&self, key: &str) -> Option<&Entry> {
         let find = |entries: &'_ [Entry]| entries.iter().position(|entry| entry.path == key);
         match find(&self.env) {
             Some(at) => self.env.get(at),
@@ -288,14 +293,18 @@ impl Values {
             .map_or(Origin::Default, |entry| entry.at.clone())
     }
 
-    fn wrong<T>(&mut self, key: &str, words: impl std::fmt::Display) -> Option<T> {
+    pub(super) fn wrong<T>(&mut self, key: &str, words: impl std::fmt::Display) -> Option<T> {
         let problem = Problem::of(&self.origin(key), key, words);
         self.problems.push(problem);
         None
     }
 
     /// The value of `key`, or of its default; `None` after a problem, which is kept.
-    fn get<T>(&mut self, key: &str, parse: impl FnOnce(&Raw) -> Result<T, Wrong>) -> Option<T> {
+    pub(super) fn get<T>(
+        &mut self,
+        key: &str,
+        parse: impl FnOnce(&Raw) -> Result<T, Wrong>,
+    ) -> Option<T> {
         let parsed = match self.entry(key) {
             Some(entry) => parse(&entry.raw),
             None => {
@@ -309,15 +318,17 @@ impl Values {
         }
     }
 
-    /// The url at `key`, or in the file that `file_key` names; `Some(None)`: neither is set and there is
-    /// no default. The environment's pair wins over the file's.
-    fn secret(
+    /// What `read` makes of the url at `key`, or in the file that `file_key` names; `Some(None)`: neither is set and
+    /// there is no default. The environment's pair wins over the file's. With `several` a list may stand there, which
+    /// is read with commas between its urls.
+    pub(super) fn secret<T>(
         &mut self,
         key: &'static str,
         file_key: &'static str,
-        schemes: [&str; 2],
         example: &str,
-    ) -> Option<Option<SecretUrl>> {
+        several: bool,
+        read: impl Fn(&str) -> Result<T, Wrong>,
+    ) -> Option<Option<T>> {
         let pair = |entries: &[Entry]| {
             let of = |key| entries.iter().find(|entry| entry.path == key).cloned();
             match (of(key), of(file_key)) {
@@ -337,26 +348,28 @@ impl Values {
         let (at, name, parsed) = match (url, file) {
             (Some(entry), _) => {
                 let text = match &entry.raw {
-                    Raw::Text(text) => Ok(text.as_str()),
-                    Raw::List(_) => {
-                        Err("is a list; several urls are not available yet, give one".into())
-                    }
+                    Raw::Text(text) => Ok(text.clone()),
+                    Raw::List(urls) if several => yaml::joined(urls).ok_or_else(|| {
+                        format!("holds no urls alone; each must be one such as {example}")
+                    }),
+                    Raw::List(_) => Err(format!("is a list; it must be a url such as {example}")),
                     Raw::Null => Err(format!("is empty; it must be a url such as {example}")),
                     _ => Err(format!("is no text; it must be a url such as {example}")),
                 };
-                let parsed = text.and_then(|text| value::secret_url(text, schemes, example));
+                let parsed = text.and_then(|text| read(&text));
                 (entry.at, key, parsed)
             }
             (None, Some(entry)) => {
-                let parsed = self.secret_file(&entry).and_then(|text| {
-                    value::secret_url(&text, schemes, example)
-                        .map_err(|words| format!("the text of the file {words}"))
+                let what = "the path of a file that holds the url";
+                let text = self.named_file(&entry, what, LONGEST_SECRET);
+                let parsed = text.and_then(|(_, text)| {
+                    read(&text).map_err(|words| format!("the text of the file {words}"))
                 });
                 (entry.at, file_key, parsed)
             }
             (None, None) => {
                 let default = keys::find(key)?.default;
-                return Some(default.map(SecretUrl::new));
+                return Some(default.and_then(|url| read(url).ok()));
             }
         };
         match parsed {
@@ -396,15 +409,19 @@ impl Values {
         })
     }
 
-    /// The text of the file that `entry` names, without the newline at its end.
-    fn secret_file(&self, entry: &Entry) -> Result<String, Wrong> {
-        const LONGEST: u64 = 16 << 10;
-        let must = "the path of a file that holds the url";
+    /// The name of the file that `entry` names, and its text without the newline at its end.
+    pub(super) fn named_file(
+        &self,
+        entry: &Entry,
+        must: &str,
+        longest: u64,
+    ) -> Result<(String, String), Wrong> {
         let (name, path) = (value::text(&entry.raw, must)?, self.path_of(entry, must)?);
-        let text = read_bounded(&path, LONGEST)
+        let text = read_bounded(&path, longest)
             .map_err(|err| format!("{} can't be read: {err}", shown(name)))?;
         let line = text.strip_suffix('\n').unwrap_or(&text);
-        Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
+        let text = line.strip_suffix('\r').unwrap_or(line).to_owned();
+        Ok((name.to_owned(), text))
     }
 }
 

@@ -6,6 +6,9 @@ mod file;
 mod keys;
 mod limits;
 mod load;
+mod load_redis;
+mod part;
+mod redis;
 mod secret;
 mod show;
 mod value;
@@ -19,6 +22,7 @@ use std::time::Duration;
 
 pub use error::{ConfigErrors, Origin, Problem};
 pub use keys::{KEYS, Key, closest, env_name};
+pub use redis::{Identity, Pem, RedisServers, RedisTls, RedisTopology};
 pub use secret::SecretUrl;
 pub use value::{parse_duration, show as show_duration};
 pub use watch::Source;
@@ -89,8 +93,8 @@ impl QueueType {
 /// `redis`
 #[derive(Debug, Clone, PartialEq)]
 pub struct Redis {
-    /// `redis.url`
-    pub url: SecretUrl,
+    /// `redis.url`, and what belongs to it.
+    pub url: RedisServers,
     /// `redis.prefix`: what every key begins with.
     pub prefix: String,
 }

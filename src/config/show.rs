@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::redis::join;
 use super::value::show;
-use super::{Config, CostField, TenantField};
+use super::{Config, CostField, RedisServers, RedisTopology, TenantField};
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Limits};
 use crate::rules::policy::{Own, Policy};
 
@@ -70,7 +71,7 @@ impl fmt::Display for Config {
         writeln!(f, "  queue-type: {}", amqp.queue_type.name())?;
         writeln!(f, "  prefetch: {}", amqp.prefetch)?;
         writeln!(f, "redis:")?;
-        writeln!(f, "  url: \"{}\"", redis.url)?;
+        redis_servers(f, &redis.url)?;
         writeln!(f, "  prefix: {}", Quoted(&redis.prefix))?;
         writeln!(f, "job:")?;
         writeln!(f, "  tenant: {}", Quoted(&job.tenant.to_string()))?;
@@ -163,6 +164,23 @@ fn limit(f: &mut fmt::Formatter<'_>, indent: &str, limit: &Limit) -> fmt::Result
         true => writeln!(f, "{indent}guard: strict"),
         false => writeln!(f, "{indent}guard: {}", millis(limit.guard_ms())),
     }
+}
+
+fn redis_servers(f: &mut fmt::Formatter<'_>, servers: &RedisServers) -> fmt::Result {
+    writeln!(f, "  url: \"{}\"", join(&servers.urls))?;
+    match &servers.topology {
+        RedisTopology::Single => {}
+        RedisTopology::Cluster => writeln!(f, "  cluster: true")?,
+        RedisTopology::Sentinel(all) => writeln!(f, "  sentinels: \"{}\"", join(all))?,
+    }
+    if let Some(ca) = &servers.tls.ca {
+        writeln!(f, "  ca-file: {}", Quoted(ca.path()))?;
+    }
+    if let Some(identity) = &servers.tls.identity {
+        writeln!(f, "  cert-file: {}", Quoted(identity.cert.path()))?;
+        writeln!(f, "  key-file: {}", Quoted(identity.key.path()))?;
+    }
+    Ok(())
 }
 
 fn millis(ms: u64) -> String {

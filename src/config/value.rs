@@ -46,6 +46,14 @@ pub(super) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, Wrong> {
     }
 }
 
+/// `true` or `false`.
+pub(super) fn boolean(raw: &Raw) -> Result<bool, Wrong> {
+    match raw {
+        Raw::Bool(value) => Ok(*value),
+        raw => choice(raw, &[("true", true), ("false", false)]),
+    }
+}
+
 /// A whole number from `min` to `max`.
 pub(super) fn integer(raw: &Raw, min: u64, max: u64) -> Result<u64, Wrong> {
     let value = match raw {

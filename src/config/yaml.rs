@@ -51,6 +51,16 @@ impl From<Location> for Place {
     }
 }
 
+/// The texts of `items` with commas between them; `None`: there is none, or something else.
+pub(super) fn joined(items: &[Item]) -> Option<String> {
+    let text = |item: &Item| match &item.raw {
+        Raw::Text(text) => Some(text.clone()),
+        _ => None,
+    };
+    let texts: Vec<String> = items.iter().map(text).collect::<Option<_>>()?;
+    (!texts.is_empty()).then(|| texts.join(","))
+}
+
 /// Why a text is no YAML, and where.
 pub(super) struct SyntaxError {
     pub at: Option<Place>,

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ::redis::{Pipeline, Value, from_redis_value_ref};
+use ::redis::{Cmd, Pipeline, Value, from_redis_value_ref};
 use tracing::{info, warn};
 use ulid::Ulid;
 
-use crate::gate::link::Link;
+use crate::gate::link::{Link, Request};
 use crate::gate::scripts;
 use crate::gate::{GateError, refusal};
 use crate::rules::epoch::{FORGET_MS, Known, Memory, Start, Step, Stored, decide};
@@ -141,16 +141,25 @@ impl Watch {
         }
         Err(GateError::Unreachable(format!(
             "{}: {} changes faster than it can be read",
-            link.url(),
+            link.servers(),
             self.key
         )))
     }
 
-    /// Ends a pipeline of decisions. `sweep`: also drops workers that are gone.
-    pub fn pulse(&self, pipeline: &mut Pipeline, sent: &Sent, micros: &str, sweep: bool) {
+    /// Ends a pipeline of decisions. `load`: Redis did not know the script.
+    pub fn request(&self, sent: &Sent, micros: &str, load: bool) -> Request<'_> {
+        Request {
+            key: &self.key,
+            command: self.pulse(sent, micros, false),
+            load: load.then(scripts::pulse),
+        }
+    }
+
+    /// `sweep`: also drops workers that are gone.
+    fn pulse(&self, sent: &Sent, micros: &str, sweep: bool) -> Cmd {
         let silent = 2 * self.span_ms.load(Ordering::Relaxed) + FORGET_MS;
-        pipeline
-            .cmd("EVALSHA")
+        let mut command = ::redis::cmd("EVALSHA");
+        command
             .arg(&scripts::pulse().sha)
             .arg(1)
             .arg(&self.key)
@@ -161,6 +170,7 @@ impl Watch {
             .arg(self.field())
             .arg(silent)
             .arg(if sweep { SWEEP } else { 0 });
+        command
     }
 
     /// The pulse's answer: whether the decisions before it count, the `earliest` of which was at that time.
@@ -202,8 +212,8 @@ impl Watch {
                 .cmd("SCRIPT")
                 .arg("LOAD")
                 .arg(&scripts::pulse().source);
-            self.pulse(&mut pipeline, &sent, &micros, true);
-            match link.send(&pipeline).await?.as_slice() {
+            pipeline.add_command(self.pulse(&sent, &micros, true));
+            match link.on_primary(&pipeline).await?.as_slice() {
                 [Value::ServerError(error), _] => {
                     return Err(refusal::refused(error, "SCRIPT LOAD"));
                 }
@@ -226,7 +236,7 @@ impl Watch {
         }
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.cmd("HDEL").arg(&self.key).arg(self.field());
-        match link.send(&pipeline).await?.as_slice() {
+        match link.on_primary(&pipeline).await?.as_slice() {
             [Value::ServerError(error)] => Err(self.refused(error)),
             _ => Ok(()),
         }
@@ -260,7 +270,7 @@ impl Watch {
         pipeline.cmd("INFO").arg("server");
         pipeline.cmd("INFO").arg("replication");
         pipeline.cmd("TIME");
-        let answers = link.send(&pipeline).await?;
+        let answers = link.on_primary(&pipeline).await?;
         for answer in &answers {
             if let Value::ServerError(error) = answer {
                 return Err(self.refused(error));
@@ -270,7 +280,7 @@ impl Watch {
             GateError::Refused(format!(
                 "{}: INFO does not name run_id, master_replid and master_replid2, by which a Redis that lost its \
                  memory is known; is a proxy between this worker and Redis?",
-                link.url()
+                link.servers()
             ))
         };
         let [hash, server, replication, time] = answers.as_slice() else {
@@ -307,7 +317,7 @@ impl Watch {
         for (name, value) in changed {
             pipeline.arg(name).arg(value);
         }
-        for answer in link.send(&pipeline).await? {
+        for answer in link.on_primary(&pipeline).await? {
             if let Value::ServerError(error) = answer {
                 return Err(self.refused(&error));
             }
@@ -342,5 +352,46 @@ impl Watch {
             state.told = Some(why.clone());
         }
         GateError::Cold { wait, why }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer(numbers: &[i64]) -> Value {
+        Value::Array(numbers.iter().map(|number| Value::Int(*number)).collect())
+    }
+
+    fn sound() -> (Watch, Sent) {
+        let watch = Watch::new("p:%epoch".to_owned(), Duration::from_secs(1));
+        assert!(watch.sent().is_none(), "nothing is known yet");
+        watch.go(("id".to_owned(), "run".to_owned()), "history".to_owned(), 0);
+        let sent = watch.sent().expect("it is sound");
+        (watch, sent)
+    }
+
+    #[test]
+    fn decisions_of_before_the_end_of_the_wait_do_not_count() {
+        let (watch, sent) = sound();
+        let pulse = answer(&[1, 200, 100, 7]);
+        assert!(watch.beaten(&sent, &pulse, 99).is_err());
+        assert!(watch.beaten(&sent, &pulse, 100).is_ok());
+        assert_eq!(watch.known().pulse, 7);
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_a_doubt_does_not_count() {
+        let (watch, sent) = sound();
+        assert!(watch.beaten(&sent, &answer(&[0, 200]), 200).is_err());
+        assert!(watch.sent().is_none());
+        let late = answer(&[1, 199, 0, 9]);
+        assert!(watch.beaten(&sent, &late, 150).is_err());
+        // Nor when all is well again: what it was decided on may be lost.
+        watch.go(("id".to_owned(), "run2".to_owned()), "other".to_owned(), 3);
+        assert!(watch.beaten(&sent, &late, 150).is_err());
+        assert_eq!(watch.known().pulse, 3);
+        let sent = watch.sent().expect("the late answer says nothing of now");
+        assert!(watch.beaten(&sent, &answer(&[1, 300, 0, 4]), 300).is_ok());
     }
 }

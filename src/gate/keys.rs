@@ -20,6 +20,11 @@ pub struct CallKeys {
 }
 
 impl CallKeys {
+    /// The line. In a cluster the others are on its node.
+    pub fn line(&self) -> &str {
+        self.names.first().map_or("", String::as_str)
+    }
+
     /// The key of the sliding log among them, when one of `limits` has it.
     pub fn sliding(&self, limits: &[Limit]) -> Option<&str> {
         let mut places = limits.iter().zip(&self.limits);

@@ -3,12 +3,12 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ::redis::{Pipeline, Value};
+use ::redis::{Cmd, ServerError, Value};
 
-use crate::config::SecretUrl;
+use crate::config::RedisServers;
 use crate::gate::epoch::{Sent, Watch};
 use crate::gate::keys::{CallKeys, Keys};
-use crate::gate::link::Link;
+use crate::gate::link::{Link, Request};
 use crate::gate::refusal;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
@@ -36,7 +36,7 @@ pub struct RedisGate {
 /// Microseconds since the epoch, in place of Redis's clock.
 pub type TestClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// What [`RedisGate::check`] found.
+/// What [`RedisGate::check`] found: in a cluster, on the first of its primaries that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Health {
     /// `redis` or `valkey`.
@@ -45,7 +45,7 @@ pub struct Health {
     pub version: String,
     /// `maxmemory-policy`; anything but `noeviction` can lose what has started. `None`: the server does not say.
     pub maxmemory_policy: Option<String>,
-    /// `master` or `slave`. `None`: the server does not say.
+    /// `master`, or `slave` where a replica was found. `None`: the server does not say.
     pub role: Option<String>,
     /// It is a node of a Redis Cluster.
     pub cluster: bool,
@@ -58,6 +58,8 @@ struct Call<'a> {
     /// What the script decides about; none for one that knows the line alone.
     limits: &'a [Limit],
     keys: CallKeys,
+    /// The node did not know the script.
+    load: bool,
     /// A key after those of the limits.
     mark: Option<String>,
     /// The arguments after those of the limits.
@@ -65,30 +67,32 @@ struct Call<'a> {
 }
 
 impl RedisGate {
-    /// A gate on the Redis at `url`, with keys that begin with `prefix`. It does not connect yet.
+    /// A gate on the Redis at `servers`, with keys that begin with `prefix`. It does not connect yet.
     ///
     /// # Errors
-    /// [`GateError::Refused`] when `url` is no Redis url.
-    pub fn connect(url: &SecretUrl, prefix: &str) -> Result<Self, GateError> {
+    /// [`GateError::Refused`] when a url is no Redis url.
+    pub fn connect(servers: impl Into<RedisServers>, prefix: &str) -> Result<Self, GateError> {
+        let link = Link::new(&servers.into())?;
+        let keys = Keys::new(prefix);
+        let keys = if link.is_cluster() {
+            keys.in_cluster()
+        } else {
+            keys
+        };
         Ok(Self {
-            link: Link::new(url)?,
-            keys: Keys::new(prefix),
+            link,
+            keys,
             watch: None,
             clock: Mutex::new(None),
             test_clock: None,
         })
     }
 
-    /// Keys for a Redis Cluster: the tenant in braces, so that all keys of one tenant share a slot.
-    pub fn in_cluster(mut self) -> Self {
-        self.keys = self.keys.in_cluster();
-        self
-    }
-
     /// For a worker: admits nothing while Redis may not know all that has started. After `memory` no start counts
-    /// any more; limits that are asked for and remember longer make it longer.
+    /// any more; limits that are asked for and remember longer make it longer. The shards of a cluster are not
+    /// watched: one that lost its memory starts from nothing.
     pub fn watching(mut self, memory: Duration) -> Self {
-        self.watch = Some(Watch::new(self.keys.epoch(), memory));
+        self.watch = (!self.link.is_cluster()).then(|| Watch::new(self.keys.epoch(), memory));
         self
     }
 
@@ -117,8 +121,8 @@ impl RedisGate {
         self.link.round_trips()
     }
 
-    /// Whether Redis answers, and a watching gate may admit. A worker calls it every few seconds, so that others know
-    /// that it lives.
+    /// Whether Redis answers (in a cluster, all of its primaries), and a watching gate may admit. A worker calls it
+    /// every few seconds, so that others know that it lives.
     ///
     /// # Errors
     /// [`GateError`] says why it does not.
@@ -126,12 +130,12 @@ impl RedisGate {
         if let Some(watch) = &self.watch {
             return watch.heartbeat(&self.link, self.test_clock()).await;
         }
-        let mut pipeline = Pipeline::new();
-        pipeline.cmd("PING");
-        match self.link.send(&pipeline).await?.as_slice() {
-            [Value::ServerError(error)] => Err(refusal::refused(error, "PING")),
-            _ => Ok(()),
+        for (node, answer) in self.link.on_primaries(::redis::cmd("PING")).await? {
+            if let Value::ServerError(error) = answer {
+                return Err(refusal::refused(&error, &format!("PING at {node}")));
+            }
         }
+        Ok(())
     }
 
     /// What the server is, and whether the gate's scripts for `limits` may run on it.
@@ -139,31 +143,26 @@ impl RedisGate {
     /// # Errors
     /// [`GateError`] says what is in the way.
     pub async fn check(&self, limits: &Limits) -> Result<Health, GateError> {
-        let mut pipeline = Pipeline::new();
-        pipeline.cmd("INFO");
-        let reply = self.link.send(&pipeline).await?;
-        let info = match reply.as_slice() {
-            [Value::ServerError(error)] => return Err(refusal::refused(error, "INFO")),
-            [value] => ::redis::from_redis_value_ref::<String>(value).unwrap_or_default(),
-            _ => String::new(),
-        };
+        let mut found: Option<Health> = None;
+        for (node, answer) in self.link.on_primaries(::redis::cmd("INFO")).await? {
+            let info = match answer {
+                // A user who may do what the scripts do, and no more, may not ask for this.
+                Value::ServerError(error) if error.code() == "NOPERM" => String::new(),
+                Value::ServerError(error) => {
+                    return Err(refusal::refused(&error, &format!("INFO at {node}")));
+                }
+                value => ::redis::from_redis_value(value).unwrap_or_default(),
+            };
+            let health = Health::from_info(&info);
+            if found.as_ref().is_none_or(Health::is_good) {
+                found = Some(health);
+            }
+        }
         let tenant = Tenant::parse("sluicegate-check")
             .map_err(|error| GateError::Refused(error.to_string()))?;
         self.inspect(&tenant, limits).await?;
-        let field = |name: &str| {
-            info.lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
-                .map(|value| value.trim().to_owned())
-        };
-        let valkey = field("valkey_version");
-        Ok(Health {
-            server: if valkey.is_some() { "valkey" } else { "redis" },
-            version: valkey
-                .or_else(|| field("redis_version"))
-                .unwrap_or_default(),
-            maxmemory_policy: field("maxmemory_policy"),
-            role: field("role"),
-            cluster: field("redis_mode").as_deref() == Some("cluster"),
+        found.ok_or_else(|| {
+            GateError::Unreachable(format!("{}: it has no primaries", self.link.servers()))
         })
     }
 
@@ -192,6 +191,7 @@ impl RedisGate {
             tenant,
             limits,
             keys: self.keys.call(tenant, limits, self.estimate()),
+            load: false,
             mark: None,
             more,
         }
@@ -217,9 +217,9 @@ impl RedisGate {
             .map_or_else(String::new, |micros| micros.to_string())
     }
 
-    /// Makes all calls in one round trip, and those again whose script Redis had lost or whose window was guessed
-    /// wrong. One reply for each call, in order; an error that concerns one call alone stands in its place. With
-    /// `pulse` the calls admit: they count only if Redis still knows all that has started.
+    /// Makes all calls in one round trip to each node, and those again whose script a node had lost or whose window
+    /// was guessed wrong. One reply for each call, in order; an error that concerns one call, or one node of several,
+    /// stands in its place. With `pulse` the calls admit: they count only if Redis still knows all that has started.
     async fn run(
         &self,
         mut calls: Vec<Call<'_>>,
@@ -227,34 +227,40 @@ impl RedisGate {
     ) -> Result<Vec<Result<Value, GateError>>, GateError> {
         let mut replies: Vec<_> = calls.iter().map(|_| Ok(Value::Nil)).collect();
         let mut open: Vec<usize> = (0..calls.len()).collect();
-        let mut missing: Vec<&'static Script> = Vec::new();
         let mut earliest = u64::MAX;
         // The last pulse is behind all calls.
         let mut counts = pulse.is_none();
+        let mut load_pulse = false;
         for _ in 0..TRIES {
             if open.is_empty() && counts {
                 return Ok(replies);
             }
-            let mut answers = self.send_calls(&missing, &open, &calls, &pulse).await?;
-            missing.clear();
+            let mut requests: Vec<_> = open
+                .iter()
+                .map(|index| self.request(&calls[*index]))
+                .collect();
+            if let Some((watch, sent)) = &pulse {
+                requests.push(watch.request(sent, &self.test_micros(), load_pulse));
+            }
+            let mut answers = self.link.send(requests).await?;
             let beat = pulse.as_ref().zip(answers.pop_if(|_| pulse.is_some()));
             let mut again = Vec::new();
             for (index, answer) in open.into_iter().zip(answers) {
                 let call = &mut calls[index];
                 match answer {
-                    Value::ServerError(error) if error.code() == "NOSCRIPT" => {
-                        if !missing.iter().any(|known| known.sha == call.script.sha) {
-                            missing.push(call.script);
-                        }
+                    Ok(Value::ServerError(error)) if error.code() == "NOSCRIPT" => {
+                        call.load = true;
                         again.push(index);
                     }
-                    Value::ServerError(error) if refusal::is_wrong_type(&error) => {
+                    Ok(Value::ServerError(error)) if refusal::is_wrong_type(&error) => {
                         replies[index] = Err(self.explain(call).await);
                     }
-                    Value::ServerError(error) => {
-                        return Err(refusal::refused(&error, &call.words()));
+                    Ok(Value::ServerError(error)) => {
+                        let why = self.refused(&error, call);
+                        replies[index] = Err(self.for_this_call(why)?);
                     }
-                    answer => match reply::head(&answer) {
+                    Err(why) => replies[index] = Err(self.for_this_call(why)?),
+                    Ok(answer) => match reply::head(&answer) {
                         Some((false, now)) => {
                             self.learn(now);
                             call.keys = self.keys.call(call.tenant, call.limits, now);
@@ -272,12 +278,15 @@ impl RedisGate {
             }
             open = again;
             counts = match beat {
-                Some((_, Value::ServerError(error))) if error.code() == "NOSCRIPT" => {
-                    missing.push(scripts::pulse());
+                Some((_, Ok(Value::ServerError(error)))) if error.code() == "NOSCRIPT" => {
+                    load_pulse = true;
                     false
                 }
-                Some(((watch, _), Value::ServerError(error))) => return Err(watch.refused(&error)),
-                Some(((watch, sent), answer)) => {
+                Some(((watch, _), Ok(Value::ServerError(error)))) => {
+                    return Err(watch.refused(&error));
+                }
+                Some((_, Err(why))) => return Err(why),
+                Some(((watch, sent), Ok(answer))) => {
                     watch.beaten(sent, &answer, earliest)?;
                     true
                 }
@@ -289,45 +298,50 @@ impl RedisGate {
         }
         Err(GateError::Unreachable(format!(
             "{}: its clock jumps, or it drops the script cache, faster than a call can be repeated",
-            self.link.url()
+            self.link.servers()
         )))
     }
 
-    /// Sends `open` of `calls` as one pipeline, `missing` scripts first and the pulse last.
-    async fn send_calls(
-        &self,
-        missing: &[&'static Script],
-        open: &[usize],
-        calls: &[Call<'_>],
-        pulse: &Option<(&Watch, Sent)>,
-    ) -> Result<Vec<Value>, GateError> {
-        let mut pipeline = Pipeline::with_capacity(missing.len() + open.len() + 1);
-        for script in missing {
-            pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
+    fn request<'c>(&self, call: &'c Call<'_>) -> Request<'c> {
+        let mut command = Cmd::new();
+        command
+            .arg("EVALSHA")
+            .arg(&call.script.sha)
+            .arg(call.keys.names.len() + usize::from(call.mark.is_some()))
+            .arg(&call.keys.names)
+            .arg(&call.mark)
+            .arg(self.test_micros());
+        if !call.limits.is_empty() {
+            command.arg(reply::limit_arguments(call.limits, &call.keys.limits));
         }
-        for call in open.iter().map(|index| &calls[*index]) {
-            pipeline
-                .cmd("EVALSHA")
-                .arg(&call.script.sha)
-                .arg(call.keys.names.len() + usize::from(call.mark.is_some()))
-                .arg(&call.keys.names)
-                .arg(&call.mark)
-                .arg(self.test_micros());
-            if !call.limits.is_empty() {
-                pipeline.arg(reply::limit_arguments(call.limits, &call.keys.limits));
+        command.arg(&call.more);
+        Request {
+            key: call.keys.line(),
+            command,
+            load: call.load.then_some(call.script),
+        }
+    }
+
+    /// Redis answered `call` with an error.
+    fn refused(&self, error: &ServerError, call: &Call<'_>) -> GateError {
+        match refusal::refused(error, &call.words()) {
+            // The next call finds the new primary.
+            GateError::Refused(why)
+                if refusal::is_read_only(error) && self.link.finds_primaries() =>
+            {
+                GateError::Unreachable(why)
             }
-            pipeline.arg(&call.more);
+            why => why,
         }
-        if let Some((watch, sent)) = pulse {
-            watch.pulse(&mut pipeline, sent, &self.test_micros(), false);
+    }
+
+    /// Whether an error of a node concerns this call alone: a cluster has others.
+    fn for_this_call(&self, why: GateError) -> Result<GateError, GateError> {
+        if self.link.is_cluster() {
+            Ok(why)
+        } else {
+            Err(why)
         }
-        let mut answers = self.link.send(&pipeline).await?;
-        for answer in answers.drain(..missing.len()) {
-            if let Value::ServerError(error) = answer {
-                return Err(refusal::refused(&error, "SCRIPT LOAD"));
-            }
-        }
-        Ok(answers)
     }
 
     /// The only reply of one call.
@@ -349,17 +363,50 @@ impl RedisGate {
     /// Which key holds something of another type.
     async fn explain(&self, call: &Call<'_>) -> GateError {
         let names = &call.keys.names;
-        let mut pipeline = Pipeline::with_capacity(names.len());
-        for name in names {
-            pipeline.cmd("TYPE").arg(name);
-        }
-        match self.link.send(&pipeline).await {
+        let request = |name: &'_ String| {
+            let mut command = ::redis::cmd("TYPE");
+            command.arg(name);
+            Request {
+                key: call.keys.line(),
+                command,
+                load: None,
+            }
+        };
+        let sent = self.link.send(names.iter().map(request).collect()).await;
+        match sent.and_then(|types| types.into_iter().collect::<Result<Vec<_>, _>>()) {
             Ok(types) => {
                 let sliding = call.keys.sliding(call.limits);
                 refusal::wrong_type(names, &types, sliding)
             }
             Err(error) => error,
         }
+    }
+}
+
+impl Health {
+    /// What `INFO` says; nothing is known where it may not be asked for.
+    fn from_info(info: &str) -> Self {
+        let field = |name: &str| {
+            info.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .map(|value| value.trim().to_owned())
+        };
+        let valkey = field("valkey_version");
+        let mode = field("redis_mode").or_else(|| field("server_mode"));
+        Self {
+            server: if valkey.is_some() { "valkey" } else { "redis" },
+            version: valkey
+                .or_else(|| field("redis_version"))
+                .unwrap_or_default(),
+            maxmemory_policy: field("maxmemory_policy"),
+            role: field("role"),
+            cluster: mode.as_deref() == Some("cluster"),
+        }
+    }
+
+    fn is_good(&self) -> bool {
+        self.maxmemory_policy.as_deref() == Some("noeviction")
+            && self.role.as_deref() == Some("master")
     }
 }
 

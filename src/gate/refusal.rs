@@ -2,20 +2,25 @@
 
 use ::redis::{RedisError, ServerError, Value};
 
-use crate::config::SecretUrl;
 use crate::gate::GateError;
 
 /// The connection failed before there was an answer.
-pub fn broken(error: &RedisError, url: &SecretUrl) -> GateError {
+pub fn broken(error: &RedisError, server: &str) -> GateError {
     match error.code() {
         Some(code @ ("WRONGPASS" | "NOAUTH" | "NOPERM")) => GateError::Refused(format!(
-            "{url}: {code}: the user or the password is not accepted; check redis.url"
+            "{server}: {code}: the user or the password is not accepted; check redis.url"
         )),
         _ if error.kind() == ::redis::ErrorKind::AuthenticationFailed => GateError::Refused(
-            format!("{url}: the user or the password is not accepted; check redis.url"),
+            format!("{server}: the user or the password is not accepted; check redis.url"),
         ),
-        _ => GateError::Unreachable(format!("{url}: {error}")),
+        _ => GateError::Unreachable(format!("{server}: {error}")),
     }
+}
+
+/// A write reached a replica. Older servers say so in the details, where a script made the write.
+pub fn is_read_only(error: &ServerError) -> bool {
+    let read_only = "READONLY";
+    error.code() == read_only || error.details().is_some_and(|text| text.contains(read_only))
 }
 
 /// Redis answered `what` with an error.
@@ -27,18 +32,28 @@ pub fn refused(error: &ServerError, what: &str) -> GateError {
             return GateError::Unreachable(format!("{code} on {what}"));
         }
         "OOM" => "Redis has no memory left; raise maxmemory or remove other data",
-        "READONLY" => "this is a replica; point redis.url at the primary",
-        "NOPERM" | "NOAUTH" => {
-            "the user may not run it; allow EVALSHA, SCRIPT|LOAD, INFO, TIME and the commands of lua/ on these keys"
+        _ if is_read_only(error) => {
+            "this is a replica; point redis.url at the primary, or name its sentinels in redis.sentinels"
+        }
+        "NOAUTH" => "it asks for a password: put the user and the password into redis.url",
+        _ if is_forbidden(error) => {
+            "the user of redis.url may not do it; docs/CONFIGURATION.md has the ACL rule with all that is needed"
         }
         "MISCONF" => "Redis can't save its data and stops writing; look at its log",
         "MOVED" | "ASK" | "CROSSSLOT" => {
-            "this is a node of a Redis Cluster, which this gate does not follow; use a single primary"
+            "this is a node of a Redis Cluster; set redis.cluster: true"
         }
         _ => "look at the log of Redis",
     };
     let details = error.details().unwrap_or_default();
     GateError::Refused(format!("{what}: {code} {details}: {todo}"))
+}
+
+/// The user may not do it. Where a script may not, the details say so.
+fn is_forbidden(error: &ServerError) -> bool {
+    let inside = ["The user executing the script", "ACL failure", "NOPERM"];
+    let details = error.details().unwrap_or_default();
+    error.code() == "NOPERM" || inside.iter().any(|word| details.contains(word))
 }
 
 /// A key holds something of another type.

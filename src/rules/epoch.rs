@@ -119,10 +119,10 @@ pub struct Known {
 /// What is known about earlier starts when a worker starts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Start {
-    /// Jobs wait for their turn, so jobs were started lately; or nobody looked.
+    /// Jobs wait for their turn, so jobs were started lately, or other workers live; or nobody looked.
     #[default]
     Unknown,
-    /// No job waits for its turn: a Redis without an epoch is a new one.
+    /// No job waits for its turn, and no other worker lives: a Redis without an epoch is a new one.
     Idle,
     /// An operator says that nothing counts any more (`run --fresh`).
     Fresh,
@@ -152,7 +152,7 @@ pub enum Step {
 /// The memory was empty though a worker remembers an epoch.
 const EMPTIED: &str = "its memory was emptied while workers ran";
 /// The memory was empty, and it is not known whether it was ever used.
-const UNKNOWN: &str = "it is empty though jobs wait for their turn; if nothing was started within the longest \
+const UNKNOWN: &str = "it is empty though jobs wait for their turn or other workers live; if nothing was started within the longest \
      window, `run --fresh` goes on at once";
 /// A worker's last writes are missing.
 const TRUNCATED: &str =

@@ -26,8 +26,8 @@
 //!   its permit, counted from the same look, is over, and nothing is sent.
 //! - A Redis that lost the registry does not make a worker forget: it keeps what it saw for as long as it would have.
 //! - A policy that a worker can't read (of a newer version, or damaged) stops it: it does not ask.
-//! - A job's cost is judged by its worker's own policy. One above another policy's whole limit is charged as much as fits
-//!   at its start, and the rest when its call has ended.
+//! - A job's cost is judged by its worker's own policy. One above another policy's whole limit starts when all of that is
+//!   free, and is charged in full.
 //! - Calls that run for longer than the memory, a lease for `max-concurrent` and `guard: strict`, are out of account when
 //!   such a limit has changed its name or window; one that kept them has its places in common.
 //!

@@ -93,8 +93,12 @@ impl State {
 
     fn decide(&mut self, call: &mut Call<'_>, ask: &Ask, permit: &str) -> Answer {
         let now = call.clock.now_ms;
-        let cost = u64::from(ask.cost).clamp(1, call.most());
-        let units = if call.counts_cost() { cost } else { 1 };
+        let cost = u64::from(ask.cost).max(1);
+        // An operator's lower limit lets a job that costs more start alone; it is charged all the same.
+        let units = match call.counts_cost() {
+            true => cost.min(call.most()),
+            false => 1,
+        };
         let ticket = ask.ticket.filter(|t| {
             t.generation == self.line.generation && (1..=self.line.issued).contains(&t.place)
         });
@@ -279,11 +283,10 @@ impl State {
         }
         self.marks.insert(call.to_owned(), now + MARK_MS);
         let newer_window = self.logs.load_own(&limits, clock, self.line.usual);
-        let most = highest_cost(&limits);
         let before = self.line.clone();
         self.line.seen = self.line.seen.min(now);
         for one in settled {
-            let cost = u64::from(one.receipt.cost).clamp(1, most);
+            let cost = u64::from(one.receipt.cost).max(1);
             self.logs.settle(&limits, clock, one, cost);
             if limits.iter().any(|limit| limit.algorithm().holds_places())
                 && matches!(one.end, End::Cost(_))
@@ -425,12 +428,59 @@ impl Call<'_> {
 
     /// The highest cost that can start.
     fn most(&self) -> u64 {
-        highest_cost(self.limits)
+        let costs = (self.limits.iter()).filter(|limit| limit.unit() == Unit::Cost);
+        let capacities = costs.map(Limit::capacity);
+        capacities.min().map_or(u64::from(u32::MAX), u64::from)
     }
 }
 
-fn highest_cost(limits: &[Limit]) -> u64 {
-    let costs = limits.iter().filter(|limit| limit.unit() == Unit::Cost);
-    let capacities = costs.map(Limit::capacity);
-    capacities.min().map_or(u64::from(u32::MAX), u64::from)
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::rules::decision::Receipt;
+    use crate::rules::limit::Algorithm;
+
+    #[test]
+    fn what_started_under_an_operators_lower_limit_is_found_when_it_has_ended() {
+        let (window, guard) = (Duration::from_secs(60), Duration::ZERO);
+        let limit = |name, algorithm| {
+            Limit::new(name, algorithm, 5, window, guard).expect("this is a limit")
+        };
+        let limits = [
+            limit("strict", Algorithm::Strict),
+            limit("fixed", Algorithm::FixedWindow),
+        ];
+        let clock = Clock::from_micros(1_700_000_000_000_000);
+        let mut state = State::default();
+        for name in ["strict", "fixed"] {
+            let (name, max, duration_ms) = (name.to_owned(), 2, 1000);
+            state.change(
+                clock.now_ms,
+                &Change::Limit {
+                    name,
+                    max,
+                    duration_ms,
+                },
+            );
+        }
+        let ask = Ask {
+            ticket: None,
+            cost: 5,
+        };
+        let (answers, _) = state.ask(&limits, clock, 1, "permit", &[ask]);
+        assert!(matches!(answers[..], [Answer::Start { .. }]), "{answers:?}");
+        let later = Clock::from_micros(1_700_000_002_000_000);
+        let receipt = Receipt {
+            permit: "permit:0".to_owned(),
+            started_ms: clock.now_ms,
+            sequence: 0,
+            cost: 5,
+        };
+        let end = End::Unused;
+        state.settle(&limits, later, "call", &[Settled { receipt, end }]);
+        let counts = state.inspect(&limits, later).limits;
+        assert!(counts.iter().all(|usage| usage.count == 0), "{counts:?}");
+    }
 }

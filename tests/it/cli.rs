@@ -291,7 +291,7 @@ rate-limiter:
     let done = sluicegate(yaml, &["check", "--offline", "--tenant", "trial-7"]).exited(0);
     let limits = "limits of trial-7, from rate-limiter.plans.pro, by rate-limiter.tenants.trial-*:
   requests: at most 60 calls per 1m: leaky-bucket-algo, burst 3, guard 50ms; worst case in any window: 62
-  tokens: at most 1000 units of cost per 1m: token-bucket-algo, burst 1000, guard 0ms; worst case in any window: 2000
+  tokens: at most 1000 units of cost per 1m: token-bucket-algo, burst 1000, guard 0ms; worst case in any window: 1999
   aligned: at most 9 calls in each aligned 1h: fixed-window-algo, guard 50ms; worst case in any window: 18
   idle: at most 1000 calls in any 1s: sliding-window-algo, guard 50ms; worst case in any window: 1000
 ";
@@ -305,7 +305,7 @@ rate-limiter:
     };
     let json = of(&["trial-7"]);
     assert_eq!(json["limits"][1]["burst"], 1000);
-    assert_eq!(json["limits"][1]["worst_case"], 2000);
+    assert_eq!(json["limits"][1]["worst_case"], 1999);
     assert_eq!(json["limits"][2]["burst"], serde_json::Value::Null);
     assert_eq!(of(&["a"])["source"], "rate-limiter");
     assert_eq!(

@@ -270,8 +270,8 @@ fn what_is_not_built_yet_says_so() {
         "rate-limiter.max-concurrent: limits of jobs that run at once are not built yet; dispatch.concurrency bounds each worker",
     );
     check(
-        "redis:\n  url: [redis://a, redis://b]\n",
-        "c.yaml:2:3: redis.url: is a list; several urls are not available yet, give one",
+        "amqp:\n  url: [amqp://a, amqp://b]\n",
+        "c.yaml:2:3: amqp.url: is a list; it must be a url such as amqp://user:password@host:5672/%2f",
     );
 }
 
@@ -424,7 +424,7 @@ fn urls_can_stand_in_files() {
     let config =
         Config::load(Some(&path), env(&[("SLUICEGATE_REDIS__URL_FILE", redis)])).expect("valid");
     assert_eq!(config.amqp.url.expose(), "amqp://u:hunter2@h/v");
-    assert_eq!(config.redis.url.expose(), "redis://:hunter2@h/3");
+    assert_eq!(config.redis.url.urls[0].expose(), "redis://:hunter2@h/3");
 
     let name = path.display();
     for (yaml, expected) in [
@@ -522,6 +522,14 @@ fn no_error_and_no_form_of_the_config_shows_a_password() {
                 texts.push(format!("{url}\n"));
                 texts.push(format!("amqp: {url}\n"));
                 texts.push(format!("'{url}': 1\n"));
+                for tree in [
+                    format!("tenants: {{'{url}': 1}}"),
+                    format!("tenants: {{a: {{'{url}': 1, plan: '{url}'}}}}"),
+                    format!("plans: {{'{url}': {{limits: '{url}'}}}}"),
+                    format!("limits: ['{url}', {{name: '{url}'}}, {{'{url}': 1}}]"),
+                ] {
+                    texts.push(format!("rate-limiter:\n  {tree}\n"));
+                }
                 texts.push(format!("amqp:\n  queue: amq.{url}\n  prefetch: {url}\n"));
                 texts.push(format!(
                     "rate-limiter:\n  use-algo: {url}\nlog:\n  level: {url}\n"
@@ -599,7 +607,7 @@ fn bad_urls_say_what_is_wrong_with_them() {
         (
             "redis",
             "redis://h:port",
-            "has a port that is no number; it must be a url such as redis://:password@host:6379/0 (in a password, write : / @ and # percent-encoded)",
+            "has a port that is no number; it must be a url such as redis://user:password@host:6379/0 (in a password, write : / @ and # percent-encoded)",
         ),
     ] {
         check(

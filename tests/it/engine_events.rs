@@ -1,5 +1,6 @@
 //! The engine's loop takes every event that it receives, however many have come at once.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::retry::RetryPolicy;
 use sluicegate::rules::tenant::Tenant;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 /// Remembers what was acked, and ends the engine when that is all.
 struct Acked {
@@ -45,11 +47,29 @@ impl Broker for Acked {
     async fn close(&self) {}
 }
 
-/// Lets everything start.
-struct Open;
+/// Lets everything start from some moment on; before it, it does not know what has started.
+struct Opens {
+    at: Instant,
+    refused: AtomicUsize,
+}
 
-impl Gate for Open {
+impl Opens {
+    fn after(wait: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            at: Instant::now() + wait,
+            refused: AtomicUsize::new(0),
+        })
+    }
+}
+
+impl Gate for Opens {
     async fn ask(&self, batch: &[TenantAsk]) -> Result<Replies, GateError> {
+        let wait = self.at.saturating_duration_since(Instant::now());
+        if !wait.is_zero() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            let why = "a test says so".to_owned();
+            return Err(GateError::Cold { wait, why });
+        }
         let start = |ask: &TenantAsk| TenantReply {
             now_ms: 1,
             blocked_until_ms: 0,
@@ -109,9 +129,10 @@ fn delivery(tag: u64) -> Event {
     }])
 }
 
-#[tokio::test(start_paused = true)]
-async fn no_delivery_is_dropped_when_many_events_have_come_at_once() {
-    const JOBS: usize = 100;
+const JOBS: usize = 100;
+
+/// Runs an engine until all jobs are acked.
+async fn run_all(gate: Arc<Opens>, metrics: Arc<Metrics>, health: Arc<Health>) {
     let second = Duration::from_secs(1);
     let limit = Limit::new(
         "default",
@@ -139,7 +160,6 @@ async fn no_delivery_is_dropped_when_many_events_have_come_at_once() {
         },
         max_penalty: second,
     };
-    let metrics = Arc::new(Metrics::new());
     let stop = Stop::default();
     let broker = Arc::new(Acked {
         tags: Mutex::default(),
@@ -156,10 +176,10 @@ async fn no_delivery_is_dropped_when_many_events_have_come_at_once() {
     }
     let engine = Engine {
         broker: Arc::clone(&broker),
-        gate: Arc::new(Open),
+        gate,
         handler: Arc::new(Nothing),
         metrics: Arc::clone(&metrics),
-        health: Arc::new(Health::default()),
+        health,
         shutdown_timeout: second,
     };
     let scheduler = Scheduler::new(settings, metrics, 7);
@@ -170,4 +190,32 @@ async fn no_delivery_is_dropped_when_many_events_have_come_at_once() {
     acked.sort_unstable();
     assert_eq!(acked, (1..=JOBS as u64).collect::<Vec<_>>());
     assert!(ended.is_ok(), "the engine did not end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_delivery_is_dropped_when_many_events_have_come_at_once() {
+    let (metrics, health) = (Arc::new(Metrics::new()), Arc::default());
+    run_all(Opens::after(Duration::ZERO), metrics, health).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_that_may_have_forgotten_is_looked_at_each_second_until_it_opens() {
+    let gate = Opens::after(Duration::from_millis(9_500));
+    let (metrics, health) = (Arc::new(Metrics::new()), Arc::new(Health::default()));
+    let run = run_all(Arc::clone(&gate), Arc::clone(&metrics), Arc::clone(&health));
+    let cold = "Redis may not know all that has started";
+    let look = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(health.missing(), [cold]);
+        assert!(metrics.encode().contains("sluicegate_gate_cold 1"));
+        assert!(
+            metrics
+                .encode()
+                .contains("sluicegate_up{server=\"redis\"} 1")
+        );
+    };
+    tokio::join!(run, look);
+    assert!(!health.missing().contains(&cold));
+    assert!(metrics.encode().contains("sluicegate_gate_cold 0"));
+    assert!(gate.refused.load(Ordering::Relaxed) <= 11);
 }

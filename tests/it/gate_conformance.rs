@@ -122,7 +122,7 @@ pub fn waits(answers: &[Answer]) -> Vec<(Ticket, u64)> {
 }
 
 /// All that a gate must do: `long` allows 5 in each [`LONG`], `short` 1 in each 400 ms.
-async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Limited<impl Gate>) {
+pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Limited<impl Gate>) {
     // A limit's worth starts, in order; the rest waits with places in order.
     let answers = ask(&long, "a", 10, &[FRESH; 8]).await;
     assert_eq!(started(&answers), 5);

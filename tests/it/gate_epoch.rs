@@ -255,7 +255,7 @@ fn port(redis: &Redis) -> u64 {
 }
 
 /// A replica that has all of the primary's data.
-fn replica_of(primary: &Redis) -> Redis {
+async fn replica_of(primary: &Redis) -> Redis {
     let replica = Redis::start_with(&["repl-diskless-sync-delay 0"]);
     replica.ctl(&["replicaof", "127.0.0.1", &port(primary).to_string()]);
     let begun = Instant::now();
@@ -264,7 +264,7 @@ fn replica_of(primary: &Redis) -> Redis {
         .contains("master_link_status:up")
     {
         assert!(begun.elapsed() < PATIENCE, "the replica does not sync");
-        std::thread::sleep(Duration::from_millis(20));
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
     replica
 }
@@ -275,7 +275,7 @@ async fn a_promoted_replica_that_lags_is_a_loss_and_a_complete_one_is_none() {
     let (url, target) = switch(&primary).await;
     let mut fleet = Fleet::new(&url, &short()).await;
     fleet.run(1).await;
-    let replica = replica_of(&primary);
+    let replica = replica_of(&primary).await;
     // Replication that begins is no loss.
     fleet.run(1).await;
     assert!(fleet.colds.iter().all(|(_, why)| why.contains("changed")));
@@ -290,7 +290,7 @@ async fn a_promoted_replica_that_lags_is_a_loss_and_a_complete_one_is_none() {
     let limits: Limits = limit(Algorithm::SlidingWindow, 1000, LONG).into();
     let mut fleet = Fleet::new(&url, &limits).await;
     fleet.run(4).await;
-    let second = replica_of(&replica);
+    let second = replica_of(&replica).await;
     fleet.run(4).await;
     replica.ctl(&["wait", "1", "0"]);
     target.store(port(&second), Ordering::Relaxed);

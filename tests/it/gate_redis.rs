@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use sluicegate::config::SecretUrl;
+use sluicegate::config::{RedisServers, RedisTopology, SecretUrl};
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Answer, Ask, Gate, GateError, TenantAsk};
@@ -331,9 +331,10 @@ async fn a_cluster_holds_a_tenant_in_one_slot() {
     let redis = Redis::start_with(&["cluster-enabled yes"]);
     redis.ctl(&["cluster", "addslotsrange", "0", "16383"]);
     for algorithm in Algorithm::ALL {
-        let url = SecretUrl::new(redis.url());
-        let gate = RedisGate::connect(&url, &unique("cluster")).expect("a good url");
-        let gate = Limited::new(gate.in_cluster(), limit(algorithm, 2, LONG));
+        let mut servers = RedisServers::from(&SecretUrl::new(redis.url()));
+        servers.topology = RedisTopology::Cluster;
+        let gate = RedisGate::connect(&servers, &unique("cluster")).expect("a good url");
+        let gate = Limited::new(gate, limit(algorithm, 2, LONG));
         let mut tries = 0;
         while let Err(error) = gate.inspect(&tenant("}{")).await {
             tries += 1;

@@ -73,39 +73,42 @@ pub async fn inventory(amqp: &config::Amqp, ladder: &Ladder) -> Result<Inventory
     })
 }
 
-/// Whether jobs wait for their turn, so that some must have started lately: in a lane, or where lanes end.
+/// Whether the queues are in use, so that jobs may have started lately: jobs wait for their turn, in a lane or where
+/// lanes end, or a worker takes them.
 ///
 /// # Errors
 /// [`BrokerError`] says why it can't be told.
-pub async fn anybody_waits(amqp: &config::Amqp, ladder: &Ladder) -> Result<bool, BrokerError> {
+pub async fn in_use(amqp: &config::Amqp, ladder: &Ladder) -> Result<bool, BrokerError> {
     let target = Target::new(amqp)?;
     let Topology { names, queues } = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
     let link = Link::open(&target, LOOK_NAME).await?;
     let mut channel = link.channel().await?;
-    let mut waits = false;
+    let mut used = false;
     for queue in &queues {
         if queue.name == names.fresh || queue.name == names.dead {
             continue;
         }
         match depth(&target, &channel, queue).await? {
-            Some(messages) => waits = messages > 0,
+            Some((messages, consumers)) => {
+                used = messages > 0 || (consumers > 0 && queue.name == names.due);
+            }
             // The refusal closed the channel.
             None => channel = link.channel().await?,
         }
-        if waits {
+        if used {
             break;
         }
     }
     link.close().await;
-    Ok(waits)
+    Ok(used)
 }
 
-/// How many messages are in the queue; `None`: there is no such queue, and the channel is closed.
+/// How many messages wait in the queue, and how many consumers it has; `None`: there is no such queue, and the channel is closed.
 async fn depth(
     target: &Target,
     channel: &Channel,
     queue: &Queue,
-) -> Result<Option<u32>, BrokerError> {
+) -> Result<Option<(u32, u32)>, BrokerError> {
     let passive = QueueDeclareOptions {
         passive: true,
         ..QueueDeclareOptions::default()
@@ -114,7 +117,7 @@ async fn depth(
     let name = ShortString::from(&*queue.name);
     let asking = channel.queue_declare(name, passive, FieldTable::default());
     let found = target.rpc("queue.declare", not_found(asking)).await?;
-    Ok(found.map(|found| found.message_count()))
+    Ok(found.map(|found| (found.message_count(), found.consumer_count())))
 }
 
 async fn look(
@@ -122,7 +125,7 @@ async fn look(
     channel: &Channel,
     queue: &Queue,
 ) -> Result<QueueState, BrokerError> {
-    let Some(messages) = depth(target, channel, queue).await? else {
+    let Some((messages, _)) = depth(target, channel, queue).await? else {
         return Ok(QueueState::Missing);
     };
     // It exists, so declaring it compares the arguments and creates nothing.

@@ -23,7 +23,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 pub use client::{Client, Fetched};
-pub use inventory::{Inventory, QueueState, anybody_waits, inventory};
+pub use inventory::{Inventory, QueueState, in_use, inventory};
 
 use crate::broker::topology::Topology;
 use crate::broker::{Broker, BrokerError, Event, Outgoing, PublishError, Tag};

@@ -50,13 +50,10 @@ impl Scheduler {
             let (limits, keys) = self.same_limits(turn.keys);
             let Some(limits) = limits else { continue };
             let (mut asks, mut jobs) = (Vec::new(), Vec::new());
-            let most = limits.max_cost();
             for key in keys {
                 if let Some(entry) = self.entries.get_mut(&key) {
                     entry.phase = Phase::Asking;
-                    // Another worker's policy may not know such a cost; the rest is charged when the call has ended.
-                    let cost = entry.claims.cost.min(most);
-                    let ticket = entry.claims.ticket;
+                    let (ticket, cost) = (entry.claims.ticket, entry.claims.cost);
                     asks.push(Ask { ticket, cost });
                     jobs.push((key, cost));
                 }

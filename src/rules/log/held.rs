@@ -6,6 +6,10 @@ use super::Clock;
 use crate::rules::decision::LEASE_MS;
 use crate::rules::limit::Limit;
 
+/// A call that takes longer than usual is looked for after this at the latest (milliseconds), or after an eighth of what
+/// is usual.
+const LOOK_MS: u64 = 500;
+
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
     /// In the order of their ends, then of their names.
@@ -39,17 +43,16 @@ impl Held {
 
     pub fn nth(&self, limit: &Limit, base: u64, k: u64) -> u64 {
         let (held, max) = (self.count(), u64::from(limit.max()));
-        if held + k <= max {
-            return base;
-        }
-        // So many units must leave before.
-        let leaving = held + k - max;
-        let laps = leaving.saturating_sub(held).div_ceil(max);
-        let last = self.leaves(limit, leaving.min(held));
-        base.max(last) + laps * (limit.span() + self.usual)
+        // A unit starts when the one that started `max` units before it leaves.
+        let (turn, laps) = ((k - 1) % max + 1, (k - 1) / max);
+        let first = match (held + turn).checked_sub(max) {
+            None | Some(0) => base,
+            Some(leaving) => base.max(self.leaves(limit, leaving)),
+        };
+        first + laps * (limit.span() + self.usual)
     }
 
-    /// When the `unit`-th unit (from 1) leaves; a call that is under way is taken to need as long as others did.
+    /// When the `unit`-th unit (from 1, and there is one) leaves.
     fn leaves(&self, limit: &Limit, unit: u64) -> u64 {
         let mut units = 0;
         let reached = |place: &&Place| {
@@ -58,7 +61,22 @@ impl Held {
         };
         match self.places.iter().find(reached) {
             Some(place) if place.end <= self.now => place.end + limit.span(),
-            _ => self.now + self.usual + limit.span(),
+            Some(place) => self.now + self.left(place) + limit.span(),
+            None => self.now + self.usual + limit.span(),
+        }
+    }
+
+    /// How long a call that is under way may still take: as long as others did or, where it has taken longer, as long
+    /// again as it is late, so that nobody looks every millisecond for a call that takes a minute.
+    fn left(&self, place: &Place) -> u64 {
+        let since = place.end.saturating_sub(LEASE_MS);
+        let elapsed = self.now.saturating_sub(since);
+        match self.usual.checked_sub(elapsed) {
+            None | Some(0) => (elapsed - self.usual)
+                .min(LOOK_MS)
+                .max(self.usual / 8)
+                .max(1),
+            Some(left) => left,
         }
     }
 
@@ -100,5 +118,51 @@ impl Held {
     fn find(&self, permit: &str, units: u64) -> Option<usize> {
         let wanted = |place: &Place| place.permit == permit && place.units == units;
         self.places.iter().position(wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_700_000_000_000;
+
+    fn clock(ms: u64) -> Clock {
+        Clock::from_micros((NOW + ms) * 1000)
+    }
+
+    fn held(max: u64, calls: u64, usual: u64) -> (Limit, Held) {
+        let limit = Limit::concurrent("places", max).expect("this is a limit");
+        let mut held = Held::default();
+        held.load(&limit, NOW, usual);
+        for call in 0..calls {
+            held.take(clock(call * 10), &format!("p:{call}"), 1);
+        }
+        (limit, held)
+    }
+
+    #[test]
+    fn the_next_units_start_when_those_before_them_leave() {
+        let times = |calls| {
+            let (limit, mut held) = held(2, calls, 100);
+            held.load(&limit, NOW + 10, 100);
+            let at = |k| held.nth(&limit, NOW + 10, k) - NOW;
+            [1, 2, 3, 4, 5].map(at)
+        };
+        assert_eq!(times(0), [10, 10, 110, 110, 210]);
+        assert_eq!(times(1), [10, 100, 110, 200, 210]);
+        assert_eq!(times(2), [100, 110, 200, 210, 300]);
+    }
+
+    #[test]
+    fn a_call_that_takes_long_is_not_looked_for_all_the_time() {
+        let (limit, mut held) = held(1, 1, 1);
+        let (mut now, mut looks) = (NOW, 0);
+        while now < NOW + 30_000 {
+            held.load(&limit, now, 1);
+            now = held.nth(&limit, now, 1);
+            looks += 1;
+        }
+        assert!((60..80).contains(&looks), "looked {looks} times in 30 s");
     }
 }

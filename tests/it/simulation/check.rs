@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 
 use sluicegate::broker::Message;
+use sluicegate::gate::Gate;
 use sluicegate::rules::headers;
 use sluicegate::rules::job::Field;
-use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::limit::{Algorithm, Limit, Unit};
+use sluicegate::rules::log::{Clock, Logs};
+use sluicegate::rules::tenant::Tenant;
 
-use super::history::{Call, History};
-use super::plan::Plan;
+use super::history::{Call, History, TenantRecord};
+use super::limits::WITNESS;
+use super::plan::{Costs, Plan};
 use super::world::World;
 
 /// P1, and that nobody is dead without a reason.
@@ -48,22 +52,100 @@ pub fn nothing_lost(world: &World) {
     }
 }
 
-/// P2: no window holds more than the limit, tolerance zero.
-pub fn never_exceeded(limit: &Limit, history: &mut History) {
-    let window = limit.window_ms() * 1000;
-    let max = u64::from(limit.max());
+/// P2: no window holds more than the limit's worst case, and no more calls are under way than allowed; tolerance zero.
+pub fn never_exceeded(plan: &Plan, history: &mut History) {
     let mut wrongs = Vec::new();
-    for (tenant, record) in &history.tenants {
-        let most = match limit.algorithm() {
-            Algorithm::SlidingWindow => most_in_any(&record.arrivals, window),
-            _ => most_in_aligned(&record.arrivals, window),
-        };
-        if most > max {
-            wrongs.push(format!("{tenant}: {most} in a window that allows {max}"));
+    for limit in plan.limits.iter() {
+        let raised = history.most.get(limit.name()).copied().unwrap_or(0);
+        let limit = limit.clone().with_max(limit.max().max(raised));
+        for (tenant, record) in &history.tenants {
+            let most = most_at_once(&limit, plan, record);
+            for (most, allowed) in most {
+                if most > allowed {
+                    let name = limit.name();
+                    wrongs.push(format!(
+                        "{tenant}: {most} where {name} allows {allowed}: {limit:?}"
+                    ));
+                }
+            }
         }
     }
     for wrong in wrongs {
         history.wrong(format_args!("{wrong}"));
+    }
+}
+
+/// What came at most, and what is allowed.
+fn most_at_once(limit: &Limit, plan: &Plan, record: &TenantRecord) -> Vec<(u64, u64)> {
+    let max = u64::from(limit.max());
+    if limit.algorithm() == Algorithm::Concurrency {
+        return vec![(record.most_under_way, max)];
+    }
+    // Nobody can know beforehand of a call that costs more than was asked for.
+    let unknown = limit.unit() == Unit::Cost && plan.costs == Costs::Any;
+    let unguarded = limit.algorithm() != Algorithm::Strict && (plan.far || limit.guard_ms() == 0);
+    if unknown || unguarded {
+        return Vec::new();
+    }
+    let units = |call: &Call| Call {
+        cost: limit.unit().of(call.cost),
+        ..*call
+    };
+    let arrivals: Vec<Call> = record.arrivals.iter().map(units).collect();
+    let window = limit.window_ms() * 1000;
+    let mut most = vec![(most_in_any(&arrivals, window), limit.worst_case())];
+    if limit.algorithm() == Algorithm::FixedWindow {
+        most.push((most_in_aligned(&arrivals, window), max));
+    }
+    most
+}
+
+/// Once all is quiet: what the gate counts is what was charged and corrected, which is what the handlers say
+/// they used where nothing was lost on the way; and no place is held.
+pub async fn charges(world: &World) {
+    let plan = &world.plan;
+    let t = &plan.trouble;
+    let lossy = [
+        t.kill,
+        t.hard_stop,
+        t.soft_stop,
+        t.gate_slow,
+        t.gate_fails_after,
+        t.strikes_every.as_secs_f64(),
+    ];
+    let exact = lossy.iter().all(|rate| *rate == 0.0);
+    let tenants: Vec<_> = {
+        let history = world.history();
+        let of =
+            |(name, record): (&String, &TenantRecord)| (name.clone(), record.charged, record.used);
+        history.tenants.iter().map(of).collect()
+    };
+    for (name, charged, used) in tenants {
+        // A limit that counts calls is not told what they cost.
+        let costs = plan.limits.iter().any(|limit| limit.unit() == Unit::Cost);
+        let equal = charged.calls == used.calls && (!costs || charged.cost == used.cost);
+        if exact && !equal {
+            world.history().wrong(format_args!(
+                "{name}: the gate was told of {charged:?}, the handlers used {used:?}"
+            ));
+        }
+        let tenant = Tenant::parse(&name).expect("a tenant");
+        let inspection = world.gate.inspect(&tenant, &plan.limits).await;
+        let usages = inspection.expect("the gate in memory never fails").limits;
+        for (limit, usage) in plan.limits.iter().zip(usages) {
+            let expected = match limit.algorithm() {
+                Algorithm::Concurrency => 0,
+                _ if limit.name().starts_with(WITNESS) => charged.of(limit.unit()),
+                _ => continue,
+            };
+            if usage.count.cast_signed() != expected {
+                world.history().wrong(format_args!(
+                    "{name}: {} counts {}, but {expected} were used: {limit:?}",
+                    limit.name(),
+                    usage.count
+                ));
+            }
+        }
     }
 }
 
@@ -91,19 +173,32 @@ fn most_in_aligned(arrivals: &[Call], window: u64) -> u64 {
 
 /// P3, where all jobs came at once and nothing went wrong: how long the slowest tenant took, by the ideal.
 pub fn makespan(plan: &Plan, history: &History) -> f64 {
-    let (max, window) = (
-        u64::from(plan.limits[0].max()),
-        plan.limits[0].window_ms() * 1000,
-    );
+    let limit = &plan.limits[0];
+    let (max, window) = (u64::from(limit.max()), limit.window_ms() * 1000);
+    let call = plan.call_ms() * 1000;
     let ratio = |arrivals: &[Call]| {
         let (Some(first), Some(last)) = (arrivals.first(), arrivals.last()) else {
             return 0.0;
         };
-        let rounds = (arrivals.len() as u64 - 1) / max;
-        let ideal = match plan.limits[0].algorithm() {
-            Algorithm::SlidingWindow => rounds * (window + plan.limits[0].guard_ms() * 1000),
+        let after = arrivals.len() as u64 - 1;
+        let rounds = after / max;
+        let ideal = match limit.algorithm() {
+            Algorithm::SlidingWindow => rounds * limit.span() * 1000,
             // From the first arrival to the beginning of the last window.
-            _ => ((first.at_us / window + rounds) * window).saturating_sub(first.at_us),
+            Algorithm::FixedWindow => {
+                ((first.at_us / window + rounds) * window).saturating_sub(first.at_us)
+            }
+            // What the model says of an empty log.
+            Algorithm::SlidingCounter => {
+                let (mut log, clock) = (Logs::default(), Clock::from_micros(first.at_us));
+                log.load(&plan.limits, clock, 1);
+                (log.nth(limit, clock.now_ms, after + 1) - clock.now_ms) * 1000
+            }
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let more = (after + 1).saturating_sub(limit.burst().into());
+                more * limit.span() * 1000 / max
+            }
+            Algorithm::Strict | Algorithm::Concurrency => rounds * (window + call),
         };
         // What the way and one answer of the gate may add to any number of windows.
         let once = (plan.way_varies_ms + 2 * plan.gate_ms + 10) * 1000;

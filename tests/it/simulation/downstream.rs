@@ -4,17 +4,16 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::handler::{Handler, Outcome, Permit};
+use sluicegate::handler::{Attempt, Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
+use sluicegate::rules::pushback::Seen;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
 
 use super::history::Call;
-use super::plan::ms;
+use super::plan::{Costs, ms};
 use super::world::{Life, World};
-
-/// The handler waits this long for an answer.
-const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub struct SimHandler(pub Arc<Life>);
 
@@ -27,52 +26,101 @@ enum Reply {
     Rejected,
 }
 
+/// What the downstream says of a call.
+struct Answered {
+    reply: Reply,
+    actual_cost: Option<u32>,
+    used_up: Option<Duration>,
+}
+
 impl Handler for SimHandler {
     async fn handle(&self, job: &Job, permit: Permit) -> Outcome {
+        self.attempt(job, permit).await.outcome
+    }
+
+    async fn attempt(&self, job: &Job, permit: Permit) -> Attempt {
         let Self(life) = self;
         let world = &life.world;
+        let _running = Running::new(world);
         life.point("call, before").await;
         if world.dice(|t| t.panic) {
-            panic(world, &job.id);
+            panic(world, job);
         }
         if world.dice(|t| t.prepare_slow) {
-            sleep(world.up_to(world.plan.limits.guard_ms() * 2)).await;
+            sleep(world.up_to(world.plan.limits.guard_ms().max(600) * 2)).await;
         }
         life.thaw().await;
         // Looked at right before it is sent: no await lies in between.
         if !permit.is_good() {
-            return Outcome::Late;
+            return Outcome::Late.into();
         }
         let way = ms(world.plan.way_ms) + world.up_to(world.plan.way_varies_ms);
         let (sender, answer) = oneshot::channel();
         let (job_sent, downstream) = (job.clone(), Arc::clone(world));
+        let given_up = CancellationToken::new();
+        let hung_up = given_up.clone();
         tokio::spawn(async move {
             // What was sent arrives, whatever becomes of its sender.
             sleep(way).await;
-            let (reply, took) = arrive(&downstream, &job_sent);
-            sleep(took).await;
-            let _ = sender.send(reply);
+            let (answered, took) = arrive(&downstream, &job_sent);
+            // A worker that is gone hangs up too, but the downstream may not see it.
+            let _ = timeout(took, hung_up.cancelled()).await;
+            let tenant = job_sent.tenant.as_str();
+            downstream.history().tenant(tenant).under_way -= 1;
+            let _ = sender.send(answered);
         });
-        let reply = timeout(TIMEOUT, answer).await;
+        let answered = timeout(world.plan.timeout, answer).await;
+        given_up.cancel();
         life.point("call, after").await;
         if world.dice(|t| t.panic) {
-            panic(world, &job.id);
+            panic(world, job);
         }
-        let outcome = match reply {
-            Ok(Ok(Reply::Done)) => Outcome::Done,
-            Ok(Ok(Reply::Closed(after))) => Outcome::Throttled {
-                after,
-                reason: "429 from the downstream".to_owned(),
+        let (reply, mut seen) = (answered.ok().and_then(Result::ok), Seen::default());
+        let outcome = match &reply {
+            Some(Answered { reply, .. }) => match reply {
+                Reply::Done => Outcome::Done,
+                &Reply::Closed(after) => Outcome::Throttled {
+                    after,
+                    reason: "429 from the downstream".to_owned(),
+                },
+                Reply::Rejected => Outcome::Reject {
+                    reason: "400".to_owned(),
+                },
+                Reply::Failed => failed(world, &job.id, "500"),
             },
-            Ok(Ok(Reply::Rejected)) => Outcome::Reject {
-                reason: "400".to_owned(),
-            },
-            Ok(Ok(Reply::Failed)) => failed(world, &job.id, "500"),
-            _ => failed(world, &job.id, "no answer in time"),
+            None => failed(world, &job.id, "no answer in time"),
         };
-        world.note(format_args!("{} has {} as {outcome:?}", life.name, job.id));
-        outcome
+        if let Some(answered) = reply {
+            (seen.actual_cost, seen.used_up) = (answered.actual_cost, answered.used_up);
+        }
+        used(world, job, seen.actual_cost.unwrap_or(job.cost));
+        world.note(format_args!(
+            "{} has {} as {outcome:?} {seen:?}",
+            life.name, job.id
+        ));
+        Attempt { outcome, seen }
     }
+}
+
+/// A handler at work.
+struct Running(Arc<World>);
+
+impl Running {
+    fn new(world: &Arc<World>) -> Self {
+        world.history().running += 1;
+        Self(Arc::clone(world))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.0.history().running -= 1;
+    }
+}
+
+fn used(world: &World, job: &Job, cost: u32) {
+    let mut history = world.history();
+    history.tenant(job.tenant.as_str()).used.add(1, cost.into());
 }
 
 fn failed(world: &World, id: &str, reason: &str) -> Outcome {
@@ -83,15 +131,33 @@ fn failed(world: &World, id: &str, reason: &str) -> Outcome {
 }
 
 /// Without the panic hook, which would write about it.
-fn panic(world: &World, id: &str) -> ! {
+fn panic(world: &World, job: &Job) -> ! {
+    let id = &job.id;
+    used(world, job, job.cost);
     world.fault(format_args!("the handler panics with {id}"));
     world.history().job(id).failures += 1;
     resume_unwind(Box::new("injected"));
 }
 
+/// What a call costs in fact, where the downstream says it.
+fn actual_cost(world: &World, asked: u32) -> Option<u32> {
+    let most = match world.plan.costs {
+        Costs::AsAsked => return None,
+        Costs::Less => asked,
+        Costs::Any => 2 * asked,
+    };
+    let most = usize::try_from(most).expect("small");
+    (world.below(4) > 0).then(|| u32::try_from(world.below(most + 1)).expect("small"))
+}
+
 /// A call arrives: what it is answered, and after how long.
-fn arrive(world: &World, job: &Job) -> (Reply, Duration) {
-    let mut took = world.up_to(world.plan.answer_ms);
+fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
+    let mut took = match world.plan.ideal {
+        true => ms(world.plan.answer_ms),
+        false => world.up_to(world.plan.answer_ms),
+    };
+    let actual_cost = actual_cost(world, job.cost);
+    let used_up = world.dice(|t| t.used_up).then(|| world.up_to(10_000));
     let reply = if world.dice(|t| t.throttle) {
         Reply::Closed((world.below(3) > 0).then(|| world.up_to(20_000)))
     } else if world.dice(|t| t.fail) {
@@ -109,17 +175,18 @@ fn arrive(world: &World, job: &Job) -> (Reply, Duration) {
     let Job {
         id,
         tenant,
-        cost,
         attempt,
         ..
     } = job;
     history.note(format_args!(
         "{id} of {tenant} arrives, attempt {attempt}: {reply:?}"
     ));
-    let cost = u64::from(*cost);
+    let cost = actual_cost.unwrap_or(job.cost).into();
     let record = history.tenant(tenant.as_str());
     record.arrivals.push(Call { at_us, cost });
-    record.arrived += cost;
+    record.arrived += 1;
+    record.under_way += 1;
+    record.most_under_way = record.most_under_way.max(record.under_way);
     let (arrived, started) = (record.arrived, record.started);
     if arrived > started {
         history.wrong(format_args!(
@@ -146,5 +213,10 @@ fn arrive(world: &World, job: &Job) -> (Reply, Duration) {
             "{id} is at attempt {attempt} after {failures} failures"
         ));
     }
-    (reply, took)
+    let answered = Answered {
+        reply,
+        actual_cost,
+        used_up,
+    };
+    (answered, took)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::gate::{
-    Answer, Change, Gate, GateError, Inspection, Replies, TenantAsk, TenantSettled,
+    Answer, Change, End, Gate, GateError, Inspection, Replies, TenantAsk, TenantSettled,
 };
 use sluicegate::rules::limit::{Limits, ceil_ms};
 use sluicegate::rules::tenant::Tenant;
@@ -45,7 +45,7 @@ impl SimGate {
         if world.dice(|t| t.gate_slow) {
             let way = world.below(2);
             let most = if world.below(2) == 0 {
-                world.plan.limits.guard_ms() * 2
+                world.plan.limits.guard_ms().max(600) * 2
             } else {
                 5000
             };
@@ -112,8 +112,18 @@ impl Gate for SimGate {
         let batch = batch.to_vec();
         let name = self.0.name.clone();
         self.call("settle", |world| async move {
-            world.note(format_args!("{name} settles {batch:?}"));
-            world.gate.settle(&batch).await
+            note_settled(&world, &name, &batch);
+            let result = world.gate.settle(&batch).await;
+            if world.dice(|t| t.settle_twice) {
+                let world = Arc::clone(&world);
+                tokio::spawn(async move {
+                    sleep(world.up_to(3000)).await;
+                    world.fault(format_args!("{name}'s settling arrives again"));
+                    // The answer was heard, or is asked for again.
+                    let _ = world.gate.settle(&batch).await;
+                });
+            }
+            result
         })
         .await
     }
@@ -144,8 +154,9 @@ fn note_replies(world: &World, name: &str, batch: &[TenantAsk], replies: &Replie
             let cost = u64::from(ask.cost);
             let record = history.tenant(tenant);
             record.starts.push(Call { at_us, cost });
-            record.started += cost;
-            let closed_until = record.closed_until;
+            record.started += 1;
+            record.charged.add(1, cost.cast_signed());
+            let closed_until = record.closed_until.max(record.paused_until);
             if reply.now_ms < closed_until {
                 history.wrong(format_args!(
                     "a job of {tenant} was started while it was closed"
@@ -154,6 +165,26 @@ fn note_replies(world: &World, name: &str, batch: &[TenantAsk], replies: &Replie
         }
         if reply.answers.len() != ask.asks.len() {
             history.wrong(format_args!("{tenant}: answers are missing"));
+        }
+    }
+}
+
+fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
+    let mut history = world.history();
+    for told in batch {
+        let first = history.told.insert(told.call.clone());
+        history.note(format_args!(
+            "{name} settles {} of {}, {first}: {:?}",
+            told.call, told.tenant, told.settled
+        ));
+        let record = history.tenant(told.tenant.as_str());
+        for one in told.settled.iter().filter(|_| first) {
+            let cost = i64::from(one.receipt.cost);
+            match one.end {
+                End::Cost(used) => record.charged.add(0, i64::from(used) - cost),
+                End::Unused => record.charged.add(-1, -cost),
+                End::Running => {}
+            }
         }
     }
 }

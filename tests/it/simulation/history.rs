@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::hash::{DefaultHasher, Hasher};
 
+use sluicegate::rules::limit::Unit;
 use tokio::time::Instant;
 
 /// A permit that the gate gave, or a call that arrived.
@@ -11,7 +12,29 @@ use tokio::time::Instant;
 pub struct Call {
     /// Microseconds since the epoch of the gate's clock.
     pub at_us: u64,
+    /// An arrival has what it costs in fact.
     pub cost: u64,
+}
+
+/// Calls and what they cost.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Sum {
+    pub calls: i64,
+    pub cost: i64,
+}
+
+impl Sum {
+    pub fn add(&mut self, calls: i64, cost: i64) {
+        self.calls += calls;
+        self.cost += cost;
+    }
+
+    pub fn of(self, unit: Unit) -> i64 {
+        match unit {
+            Unit::Calls => self.calls,
+            Unit::Cost => self.cost,
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -20,6 +43,14 @@ pub struct TenantRecord {
     pub started: u64,
     pub arrivals: Vec<Call>,
     pub arrived: u64,
+    /// Calls under way at the downstream, and the most of them.
+    pub under_way: u64,
+    pub most_under_way: u64,
+    /// What the gate was told to charge: starts, and corrections as they come in for the first time.
+    pub charged: Sum,
+    /// What the handlers say that they used.
+    pub used: Sum,
+    pub paused_until: u64,
     /// Milliseconds of the gate's clock.
     pub closed_until: u64,
 }
@@ -41,6 +72,12 @@ pub struct History {
     lines: Option<Vec<String>>,
     pub events: u64,
     pub faults: u64,
+    /// Handlers at work.
+    pub running: u64,
+    /// The highest `max` that an operator set, by the limit's name.
+    pub most: BTreeMap<String, u32>,
+    /// What the gate was told, by the calls' names.
+    pub told: BTreeSet<String>,
     pub tenants: BTreeMap<String, TenantRecord>,
     pub jobs: BTreeMap<String, JobRecord>,
     /// What must never happen and did.
@@ -56,6 +93,9 @@ impl History {
             lines: keep.then(Vec::new),
             events: 0,
             faults: 0,
+            running: 0,
+            most: BTreeMap::new(),
+            told: BTreeSet::new(),
             tenants: BTreeMap::new(),
             jobs: BTreeMap::new(),
             wrongs: BTreeSet::new(),

@@ -7,6 +7,8 @@ use rand::{Rng, SeedableRng};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::retry::RetryPolicy;
 
+use super::limits::pick_limits;
+
 pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
@@ -49,6 +51,10 @@ pub struct Trouble {
     pub panic: f64,
     pub prepare_slow: f64,
     pub answer_slow: f64,
+    /// The answer says that nothing is left.
+    pub used_up: f64,
+    /// What the gate is told arrives once more, later.
+    pub settle_twice: f64,
     /// Mean time between faults that strike out of the blue; zero: there are none.
     pub strikes_every: Duration,
 }
@@ -80,9 +86,25 @@ pub struct Plan {
     pub most_faults: u64,
     /// All jobs cost 1 and come at once, nothing goes wrong and nothing else limits: P3 and P4 are counted.
     pub ideal: bool,
+    /// Calls take so long to arrive that no guard is kept: only what needs none is promised.
+    pub far: bool,
+    /// The handler waits this long for an answer.
+    pub timeout: Duration,
+    pub costs: Costs,
+    /// Mean time between an operator's changes; zero: there are none.
+    pub operator_every: Duration,
 }
 
-fn pick<T: Copy>(random: &mut SmallRng, choices: &[T]) -> T {
+/// What calls cost in fact.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Costs {
+    AsAsked,
+    /// At most what was asked.
+    Less,
+    Any,
+}
+
+pub fn pick<T: Copy>(random: &mut SmallRng, choices: &[T]) -> T {
     choices[random.random_range(0..choices.len())]
 }
 
@@ -92,12 +114,13 @@ impl Plan {
         let mut random = SmallRng::seed_from_u64(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
         let ideal = seed.is_multiple_of(8);
         let troubled = !seed.is_multiple_of(4);
-        let limit = limit(&mut random);
-        let guard = limit.guard_ms();
+        let witness = !ideal && random.random_bool(0.5);
+        let limits = pick_limits(&mut random, ideal, witness);
+        let guard = limits.guard_ms();
         let rounds = random.random_range(1..=4);
         let tenants = random.random_range(1..=4);
-        let wide = !ideal && random.random_bool(0.3);
-        let jobs = jobs(&mut random, &limit, tenants, rounds, ideal, wide, troubled);
+        let wide = !ideal && random.random_bool(0.5);
+        let jobs = jobs(&mut random, &limits, tenants, rounds, ideal, wide, troubled);
         let trouble = if troubled {
             trouble(&mut random)
         } else {
@@ -108,12 +131,23 @@ impl Plan {
             true => (last + ms(random.random_range(0..60_000))).min(ms(120_000)),
             false => Duration::ZERO,
         };
-        let sliding = limit.algorithm() == Algorithm::SlidingWindow;
         let prefetch = pick(&mut random, &[2_u16, 8, 20, 50, 200]);
         let concurrency = pick(&mut random, &[1_usize, 2, 4, 16, 64]);
         // Much shorter than the window, and the trips with their duplicates are without end.
         let halves = pick(&mut random, &[1, 2, 4, 20]);
-        let max_delay = ms(limit.window_ms() * halves / 2).max(ms(2000));
+        let longest = limits[0].span();
+        let max_delay = ms(longest * halves / 2).max(ms(2000));
+        let guarded = limits.iter().any(|limit| limit.guard_ms() > 0);
+        let far = !ideal && (!guarded || random.random_bool(0.1));
+        // A fixed window is aligned: the way counts in full.
+        let aligned = |limit: &Limit| limit.algorithm() == Algorithm::FixedWindow;
+        let way_ms = match limits.iter().any(aligned) {
+            true => 0,
+            false => random.random_range(0..50),
+        };
+        // Calls that need their places renewed: nothing may keep a worker from that.
+        let long = !troubled && !ideal && !guarded && random.random_bool(0.3);
+        let operated = troubled && random.random_bool(0.4);
         Self {
             seed,
             workers: random.random_range(1..=3),
@@ -129,51 +163,49 @@ impl Plan {
                 max_interval: ms(pick(&mut random, &[5000, 60_000])),
             },
             epoch_us: 1_700_000_000_000_000 + random.random_range(0..120_000_000),
-            // A fixed window is aligned: the way counts in full.
-            way_ms: if sliding {
-                random.random_range(0..50)
-            } else {
-                0
+            way_ms,
+            way_varies_ms: match far {
+                true => 8000,
+                false => random.random_range(0..=guard / 2),
             },
-            way_varies_ms: random.random_range(0..=guard / 2),
             gate_ms: if ideal {
                 1
             } else {
-                random.random_range(0..=guard / 6)
+                random.random_range(0..=guard.max(60) / 6)
             },
-            answer_ms: if ideal {
-                5
-            } else {
-                pick(&mut random, &[0, 5, 50, 1000])
+            answer_ms: match (ideal, long) {
+                (true, _) => pick(&mut random, &[5, 200]),
+                (_, true) => 150_000,
+                _ => pick(&mut random, &[0, 5, 50, 1000]),
+            },
+            timeout: ms(if long { 200_000 } else { 10_000 }),
+            costs: match ideal {
+                true => Costs::AsAsked,
+                false => pick(&mut random, &[Costs::AsAsked, Costs::Less, Costs::Any]),
+            },
+            operator_every: match operated {
+                true => ms(pick(&mut random, &[1000, 5000, 20_000])),
+                false => Duration::ZERO,
             },
             trouble,
             trouble_until,
             most_faults: pick(&mut random, &[10, 50, 200]),
             ideal,
-            limits: limit.into(),
+            far,
+            limits,
             jobs,
         }
     }
-}
 
-fn limit(random: &mut SmallRng) -> Limit {
-    let algorithm = pick(
-        random,
-        &[
-            Algorithm::SlidingWindow,
-            Algorithm::SlidingWindow,
-            Algorithm::FixedWindow,
-        ],
-    );
-    let window = pick(random, &[500, 1000, 3000, 10_000, 60_000]);
-    let guard = pick(random, &[10, 50, 50, 100]);
-    let max = random.random_range(1..=12);
-    Limit::new("default", algorithm, max, ms(window), ms(guard)).expect("all of these are limits")
+    /// What a call of the downstream takes at most, the way included, while nothing goes wrong.
+    pub fn call_ms(&self) -> u64 {
+        self.way_ms + self.way_varies_ms + self.answer_ms
+    }
 }
 
 fn jobs(
     random: &mut SmallRng,
-    limit: &Limit,
+    limits: &Limits,
     tenants: usize,
     rounds: u64,
     ideal: bool,
@@ -193,18 +225,18 @@ fn jobs(
     let spread = if ideal || random.random_bool(0.4) {
         0
     } else {
-        limit.window_ms() * rounds
+        limits[0].span().max(1000) * rounds
     };
     let mut jobs = Vec::new();
     for tenant in 0..tenants {
-        let units = (u64::from(limit.max()) * rounds * random.random_range(1..=3)).clamp(2, 60);
+        let units = (u64::from(limits[0].max()) * rounds * random.random_range(1..=3)).clamp(2, 60);
         let mut left = units;
         for number in 0.. {
             if left == 0 {
                 break;
             }
             let cost = if wide {
-                random.random_range(1..=u64::from(limit.max()).min(left))
+                random.random_range(1..=u64::from(limits.max_cost().min(12)).min(left))
             } else {
                 1
             };
@@ -262,6 +294,8 @@ fn trouble(random: &mut SmallRng) -> Trouble {
         panic: rate(0.1),
         prepare_slow: rate(0.2),
         answer_slow: rate(0.1),
+        used_up: rate(0.1),
+        settle_twice: rate(0.5),
         strikes_every: Duration::ZERO,
     };
     if random.random_bool(0.6) {

@@ -85,7 +85,7 @@ impl Settings<'_> {
             amqp = quoted(self.config.amqp.url.expose()),
             queue = quoted(self.queue),
             prefetch = self.config.amqp.prefetch,
-            redis = quoted(self.config.redis.url.expose()),
+            redis = quoted(self.config.redis.url.urls[0].expose()),
             prefix = quoted(self.prefix),
             algo = limit.algorithm().name(),
             window = limit.window_ms(),

@@ -1,28 +1,29 @@
-//! The connection to Redis: made when it is first needed, and again whenever it is lost.
+//! The connection to one server: made when it is first needed, and again whenever it is lost.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use ::redis::aio::{ConnectionManager, ConnectionManagerConfig};
-use ::redis::io::tcp::TcpSettings;
-use ::redis::{Client, IntoConnectionInfo, Pipeline, RedisResult, Value};
+use ::redis::{Client, ConnectionInfo, Pipeline, RedisResult, Value};
 
-use crate::config::SecretUrl;
 use crate::gate::GateError;
 use crate::gate::refusal;
 
 /// How long Redis may take to answer, and to accept a connection.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// How long a server may take for all of it.
+pub const TIMEOUT_IN_ALL: Duration = Duration::from_secs(4);
 /// The longest pause between two attempts to connect.
 const RECONNECT: Duration = Duration::from_secs(1);
 
-/// A connection to one Redis, shared by all callers.
-pub struct Link {
+/// A connection to one server, shared by all callers.
+pub struct Node {
     client: Client,
-    url: SecretUrl,
+    /// What it is called in errors; no secret.
+    name: String,
     current: Mutex<Current>,
-    round_trips: AtomicU64,
+    round_trips: Arc<AtomicU64>,
 }
 
 /// The connection in use.
@@ -31,36 +32,34 @@ struct Current {
     manager: Option<ConnectionManager>,
     /// How many there were: a task that saw one fail drops that one, not the one that replaced it.
     number: u64,
+    /// When it last let us wait in vain, if it has not answered since.
+    silent: Option<Instant>,
 }
 
-impl Link {
-    /// It does not connect yet.
-    pub fn new(url: &SecretUrl) -> Result<Self, GateError> {
-        let client = url
-            .expose()
-            .into_connection_info()
-            .and_then(|info| {
-                Client::open(info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
-            })
-            .map_err(|_| {
-                GateError::Refused(format!(
-                    "{url} is no Redis url; it must look like redis://user:password@host:6379/0"
-                ))
-            })?;
-        Ok(Self {
+impl Node {
+    /// It does not connect yet. `round_trips` is where they are counted.
+    pub fn new(client: Client, name: String, round_trips: Arc<AtomicU64>) -> Self {
+        Self {
             client,
-            url: url.clone(),
+            name,
             current: Mutex::default(),
-            round_trips: AtomicU64::new(0),
-        })
+            round_trips,
+        }
     }
 
-    pub fn url(&self) -> &SecretUrl {
-        &self.url
+    pub fn name(&self) -> &str {
+        &self.name
     }
 
-    pub fn round_trips(&self) -> u64 {
-        self.round_trips.load(Ordering::Relaxed)
+    /// Where it is.
+    pub fn info(&self) -> &ConnectionInfo {
+        self.client.get_connection_info()
+    }
+
+    /// How long it is since it let us wait in vain; `None`: it answered.
+    pub fn silent(&self) -> Option<Duration> {
+        let current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.silent.map(|since| since.elapsed())
     }
 
     /// One round trip: one value for each of the pipeline's commands.
@@ -68,21 +67,32 @@ impl Link {
         let count = pipeline.len();
         let (mut manager, number) = self
             .manager()
-            .map_err(|why| refusal::broken(&why, &self.url))?;
+            .map_err(|why| refusal::broken(&why, &self.name))?;
         self.round_trips.fetch_add(1, Ordering::Relaxed);
         let sent = tokio::time::timeout(
-            TIMEOUT * 2,
+            TIMEOUT_IN_ALL,
             manager.send_packed_commands(pipeline, 0, count),
         );
-        let error = match sent.await {
-            Ok(Ok(answers)) if answers.len() == count => return Ok(answers),
-            Ok(Ok(_)) => GateError::Unreachable(format!("{}: an answer is missing", self.url)),
-            Ok(Err(error)) => refusal::broken(&error, &self.url),
-            Err(_) => GateError::Unreachable(format!("{}: no answer in time", self.url)),
+        let (error, silent) = match sent.await {
+            Ok(Ok(answers)) if answers.len() == count => {
+                let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+                current.silent = None;
+                return Ok(answers);
+            }
+            Ok(Ok(_)) => {
+                let words = format!("{}: an answer is missing", self.name);
+                (GateError::Unreachable(words), false)
+            }
+            Ok(Err(error)) => (refusal::broken(&error, &self.name), error.is_timeout()),
+            Err(_) => {
+                let words = format!("{}: no answer in time", self.name);
+                (GateError::Unreachable(words), true)
+            }
         };
         // A manager reconnects by itself after some errors, not after all (a login that failed, a peer that is
         // silent): a new one does after every error.
         let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
+        current.silent = silent.then(Instant::now);
         if current.number == number {
             current.manager = None;
         }

@@ -1,0 +1,83 @@
+//! What the pulse at the end of each batch costs, with and without it in one run.
+
+use std::time::{Duration, Instant};
+
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Ask, Gate, Start, TenantAsk};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::tenant::Tenant;
+
+use crate::servers::{shared_redis, unique};
+
+/// Turns of both, so that what else the machine does meets both.
+const TURNS: usize = 20;
+/// Batches in a turn.
+const BATCHES: usize = 200;
+
+/// One job of each of so many tenants.
+pub async fn pulse(tenants: usize) {
+    let url = SecretUrl::new(shared_redis().url());
+    let minute = Duration::from_secs(60);
+    let limit = Limit::new(
+        "default",
+        Algorithm::SlidingWindow,
+        100,
+        minute,
+        minute / 1000,
+    );
+    let limits: Limits = limit.expect("in range").into();
+    let gate = || RedisGate::connect(&url, &unique("pulse")).expect("a good url");
+    let memory = Duration::from_millis(limits.memory_ms());
+    let gates = [gate(), gate().watching(memory)];
+    gates[1].begin(Start::Idle).await.expect("a first start");
+    let batch: Vec<TenantAsk> = (0..tenants)
+        .map(|n| TenantAsk {
+            tenant: Tenant::parse(&format!("t{n}")).expect("a good id"),
+            limits: limits.clone(),
+            budget: 1,
+            permits: String::new(),
+            asks: vec![Ask {
+                ticket: None,
+                cost: 1,
+            }],
+        })
+        .collect();
+    let (mut took, mut scripts) = ([Duration::ZERO; 2], [0.0; 2]);
+    for _ in 0..TURNS {
+        for (index, gate) in gates.iter().enumerate() {
+            shared_redis().ctl(&["config", "resetstat"]);
+            let begun = Instant::now();
+            for _ in 0..BATCHES {
+                gate.ask(&batch).await.expect("a decision");
+            }
+            took[index] += begun.elapsed();
+            scripts[index] += script_micros();
+        }
+    }
+    let batches = (TURNS * BATCHES) as f64;
+    let each = took.map(|took| took.as_secs_f64() * 1e6 / batches);
+    let inside = scripts.map(|micros| micros / batches);
+    println!(
+        "pulse: a batch of {tenants} tenants takes {:.0} us, with its pulse {:.0} us, ratio {:.2}; in Redis's scripts \
+         {:.1} us and {:.1} us, ratio {:.2}",
+        each[0],
+        each[1],
+        each[1] / each[0],
+        inside[0],
+        inside[1],
+        inside[1] / inside[0]
+    );
+}
+
+/// How long scripts ran since the statistics were reset.
+fn script_micros() -> f64 {
+    let stats = shared_redis().ctl(&["info", "commandstats"]);
+    let line = stats
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_evalsha:"));
+    let micros = line.and_then(|line| line.split(',').find_map(|part| part.strip_prefix("usec=")));
+    micros
+        .and_then(|micros| micros.parse().ok())
+        .expect("scripts ran")
+}

@@ -1,0 +1,153 @@
+//! What a decision of the gate costs: `cargo bench --bench gate [one|many|tenants|waiting|bytes]`, on a private Redis.
+//! Each is a ratio to the floor, an EVALSHA of a script that returns 1 on a connection of the same kind, taken in turns
+//! in the same run; or a count of bytes. Nothing here passes or fails.
+
+mod bed;
+#[path = "../../tests/it/servers.rs"]
+#[expect(
+    dead_code,
+    reason = "shared with the tests, which also kill, freeze and restart"
+)]
+mod servers;
+
+use bed::{Bed, FRESH, PLENTY, limit};
+use sluicegate::rules::limit::{Algorithm, Limit};
+
+/// Decisions in one turn.
+const TURN: usize = 2000;
+/// Jobs in a batch.
+const BATCH: usize = 100;
+/// The most tenants and waiting jobs.
+const MOST: usize = 1_000_000;
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() {
+    let named: Vec<String> = std::env::args()
+        .skip(1)
+        .filter(|a| !a.starts_with('-'))
+        .collect();
+    let wanted = |name: &str| named.is_empty() || named.iter().any(|n| n == name);
+    if wanted("one") {
+        one().await;
+    }
+    if wanted("many") {
+        many().await;
+    }
+    if wanted("tenants") {
+        tenants().await;
+    }
+    if wanted("waiting") {
+        waiting().await;
+    }
+    if wanted("bytes") {
+        bytes().await;
+    }
+}
+
+/// All start, and none may.
+fn both(algorithm: Algorithm) -> [(&'static str, Limit); 2] {
+    let starts = limit(algorithm, PLENTY, 3600);
+    let starts = match algorithm.has_burst() {
+        true => starts.with_burst(PLENTY).expect("in range"),
+        false => starts,
+    };
+    [("starts", starts), ("waits", limit(algorithm, 1, 3600))]
+}
+
+/// One decision a round trip.
+async fn one() {
+    println!("one: decisions a second, one a round trip, as a part of the floor's");
+    for algorithm in Algorithm::ALL {
+        for (what, limit) in both(algorithm) {
+            let bed = Bed::start(limit.into()).await;
+            let ratio = bed
+                .against_floor(TURN, async |_| bed.ask("t", &[FRESH]).await)
+                .await;
+            println!("one: {:21} {what:6} {ratio:.2}", algorithm.name());
+        }
+    }
+}
+
+/// A batch of one tenant a round trip.
+async fn many() {
+    println!("many: jobs a second in batches of {BATCH}, as a multiple of the floor's calls");
+    for algorithm in Algorithm::ALL {
+        for (what, limit) in both(algorithm) {
+            let bed = Bed::start(limit.into()).await;
+            let jobs = [FRESH; BATCH];
+            let ratio = bed
+                .against_floor(TURN / 10, async |_| bed.ask("t", &jobs).await)
+                .await;
+            let ratio = ratio * BATCH as f64;
+            println!("many: {:21} {what:6} {ratio:.1}", algorithm.name());
+        }
+    }
+}
+
+/// The same with few tenants and with many.
+async fn tenants() {
+    println!("tenants: as one, over so many tenants in turn, each with two starts");
+    for algorithm in Algorithm::ALL {
+        let bed = Bed::start(limit(algorithm, 5, 24 * 3600).into()).await;
+        let mut ratios = Vec::new();
+        let mut filled = 0;
+        for count in [10, MOST] {
+            bed.fill_tenants(filled..count).await;
+            filled = count;
+            let ratio = bed
+                .against_floor(TURN, async |n| {
+                    // A large step, so that neighbours in memory are not asked one after the other.
+                    let tenant = n.wrapping_mul(7_654_321) % count;
+                    bed.ask(&tenant.to_string(), &[FRESH]).await;
+                })
+                .await;
+            ratios.push(format!("{count}: {ratio:.2}"));
+        }
+        println!("tenants: {:21} {}", algorithm.name(), ratios.join(", "));
+    }
+}
+
+/// The same with few jobs waiting and with many.
+async fn waiting() {
+    println!("waiting: as one, fresh jobs of one tenant behind so many that wait");
+    for algorithm in Algorithm::ALL {
+        let bed = Bed::start(limit(algorithm, 1000, 24 * 3600).into()).await;
+        bed.ask("t", &[FRESH; 1000]).await;
+        let mut ratios = Vec::new();
+        let mut filled = 0;
+        for count in [10, MOST] {
+            while filled < count {
+                let jobs = (count - filled).min(1000);
+                bed.ask("t", &vec![FRESH; jobs]).await;
+                filled += jobs;
+            }
+            let ratio = bed
+                .against_floor(TURN, async |_| bed.ask("t", &[FRESH]).await)
+                .await;
+            ratios.push(format!("{count}: {ratio:.2}"));
+        }
+        println!("waiting: {:21} {}", algorithm.name(), ratios.join(", "));
+    }
+}
+
+/// What Redis keeps of one tenant, whose limit is used up.
+async fn bytes() {
+    println!(
+        "bytes: of Redis for a tenant that used its limit up and has a job waiting: log, line"
+    );
+    for algorithm in Algorithm::ALL {
+        let mut found = Vec::new();
+        for max in [10, 100, 1000, 10_000] {
+            let limit = limit(algorithm, max, 24 * 3600);
+            let bed = Bed::start(limit.into()).await;
+            // One job at a time in the middle, as the totals' digits grow.
+            for _ in 0..=max / 10 {
+                bed.ask("tenant-1234", &[FRESH; 10]).await;
+            }
+            let (log, line) = bed.bytes().await;
+            let each = log as f64 / max as f64;
+            found.push(format!("{max}: {log} ({each:.1} a unit), {line}"));
+        }
+        println!("bytes: {:21} {}", algorithm.name(), found.join("; "));
+    }
+}

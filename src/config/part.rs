@@ -1,0 +1,137 @@
+//! One limit of the configuration: from the parts that say something about it.
+
+use std::time::Duration;
+
+use super::error::{Origin, Problem};
+use super::value::{self, Wrong, show};
+use super::yaml::Raw;
+use crate::rules::limit::{
+    Algorithm, Limit, LimitError, MAX_REQUESTS, MAX_WINDOW, MIN_WINDOW, Unit,
+};
+
+/// The keys of one limit, flat below `rate-limiter`, or in a plan, a tenant's entry or an item of a list.
+pub(super) const FLAT: [&str; 7] = [
+    "use-algo",
+    "window-size",
+    "max-requests",
+    "burst",
+    "unit",
+    "guard",
+    "scope",
+];
+
+/// A value, who set it, and what an error calls it.
+#[derive(Debug, Clone)]
+struct Given<T> {
+    value: T,
+    at: Origin,
+    key: String,
+}
+
+/// What one place of the configuration says of its limits.
+#[derive(Debug, Default)]
+pub(super) struct Part {
+    algorithm: Option<Given<Algorithm>>,
+    window: Option<Given<Duration>>,
+    max: Option<Given<u64>>,
+    burst: Option<Given<u64>>,
+    unit: Option<Given<Unit>>,
+    guard: Option<Given<Duration>>,
+    /// Something in it is wrong, and has been reported.
+    broken: bool,
+}
+
+impl Part {
+    /// It says `unit: cost`.
+    pub(super) fn counts_cost(&self) -> bool {
+        (self.unit.as_ref()).is_some_and(|unit| unit.value == Unit::Cost)
+    }
+
+    /// Takes `raw` as the value of the flat key `name`, which an error calls `key`.
+    pub(super) fn set(
+        &mut self,
+        name: &str,
+        raw: &Raw,
+        at: &Origin,
+        key: &str,
+    ) -> Result<(), Wrong> {
+        fn given<T>(value: T, at: &Origin, key: &str) -> Option<Given<T>> {
+            Some(Given {
+                value,
+                at: at.clone(),
+                key: key.to_owned(),
+            })
+        }
+        let units = |raw| value::integer(raw, 1, MAX_REQUESTS.into());
+        let result = (|| {
+            match name {
+                "use-algo" => self.algorithm = given(value::algorithm(raw)?, at, key),
+                "window-size" => {
+                    let window = value::duration(raw, MIN_WINDOW, MAX_WINDOW)?;
+                    self.window = given(window, at, key);
+                }
+                "max-requests" => self.max = given(units(raw)?, at, key),
+                "burst" => self.burst = given(units(raw)?, at, key),
+                "unit" => self.unit = given(value::unit(raw)?, at, key),
+                "guard" => self.guard = given(value::guard(raw)?, at, key),
+                // One of [`FLAT`], so this is `scope`, and there is only one yet.
+                _ => value::scope(raw)?,
+            }
+            Ok(())
+        })();
+        self.broken |= result.is_err();
+        result
+    }
+}
+
+/// The first of `parts` that says something, and what.
+fn first<'a, T>(
+    parts: &[&'a Part],
+    of: impl Fn(&'a Part) -> &'a Option<Given<T>>,
+) -> Option<(usize, &'a Given<T>)> {
+    let mut found = parts.iter().enumerate();
+    found.find_map(|(depth, part)| Some((depth, of(part).as_ref()?)))
+}
+
+/// `None`: one of `parts` is broken, and that has been reported.
+pub(super) fn build(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Limit, Problem>> {
+    if parts.iter().any(|part| part.broken) {
+        return None;
+    }
+    // The flat keys have defaults, so each of these four is there.
+    let (_, algorithm) = first(parts, |part| &part.algorithm)?;
+    let (_, max) = first(parts, |part| &part.max)?;
+    let (window_depth, window) = first(parts, |part| &part.window)?;
+    let (guard_depth, guard) = first(parts, |part| &part.guard)?;
+    // The default of the unit says nothing: it depends on the other limits of the list.
+    let said = first(parts, |part| &part.unit).filter(|(_, unit)| unit.at != Origin::Default);
+    let problem = |given: &Given<_>, words| Problem::of(&given.at, &given.key, words);
+    let limit = Limit::new(name, algorithm.value, max.value, window.value, guard.value);
+    let limit = match limit {
+        Ok(limit) => limit.with_unit(said.map_or(unit, |(_, unit)| unit.value)),
+        Err(LimitError::Guard { .. }) => {
+            // What was set closest to the limit is to blame, never a default.
+            let blamed = if guard.at == Origin::Default || window_depth < guard_depth {
+                window
+            } else {
+                guard
+            };
+            let words = format!(
+                "the guard is {} and the window {}; the guard must be shorter than half the window",
+                show(guard.value),
+                show(window.value)
+            );
+            return Some(Err(problem(blamed, words)));
+        }
+        Err(error) => return Some(Err(Problem::of(&max.at, &max.key, error))),
+    };
+    let Some((depth, burst)) = first(parts, |part| &part.burst) else {
+        return Some(Ok(limit));
+    };
+    // A burst that stands further out is meant for those limits that have one.
+    if depth > 0 && !algorithm.value.has_burst() {
+        return Some(Ok(limit));
+    }
+    let burst_error = |error| Problem::of(&burst.at, &burst.key, error);
+    Some(limit.with_burst(burst.value).map_err(burst_error))
+}

@@ -1,0 +1,196 @@
+//! Where Redis is: one server, a cluster, or behind Sentinel; and how TLS is done.
+
+use std::fmt;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use url::Url;
+
+use super::secret::SecretUrl;
+
+/// `redis.url`, and what belongs to it. `Display` and `Debug` show no password.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RedisServers {
+    /// `redis.url`: at least one; several are the seeds of a cluster. Behind Sentinel the host is the primary's name.
+    pub urls: Vec<SecretUrl>,
+    /// What they are.
+    pub topology: RedisTopology,
+    /// `redis.ca-file`, `redis.cert-file` and `redis.key-file`
+    pub tls: RedisTls,
+}
+
+/// What `redis.url` names.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RedisTopology {
+    /// A server.
+    Single,
+    /// Nodes of a Redis Cluster.
+    Cluster,
+    /// A primary, which these sentinels (`redis.sentinels`) find.
+    Sentinel(Vec<SecretUrl>),
+}
+
+/// TLS to Redis, beyond what `rediss://` says.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct RedisTls {
+    /// `redis.ca-file`: whose certificates are accepted, instead of the system's.
+    pub ca: Option<Pem>,
+    /// `redis.cert-file` and `redis.key-file`: what we show.
+    pub identity: Option<Identity>,
+}
+
+/// A certificate of our own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Identity {
+    /// Ours first, then those that sign it.
+    pub cert: Pem,
+    /// Its private key.
+    pub key: Pem,
+}
+
+/// The text of a PEM file. `Debug` shows its path alone.
+#[derive(Clone, PartialEq)]
+pub struct Pem {
+    path: String,
+    bytes: Arc<[u8]>,
+}
+
+impl Pem {
+    /// Keeps `text`, which was read from `path`.
+    pub fn new(path: impl Into<String>, text: &[u8]) -> Self {
+        Self {
+            path: path.into(),
+            bytes: text.into(),
+        }
+    }
+
+    /// As it was named.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// The text: it may be a private key.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// It holds one certificate at least, and nothing that is damaged.
+    pub(super) fn has_certificates(&self) -> bool {
+        let mut all = CertificateDer::pem_slice_iter(&self.bytes).peekable();
+        all.peek().is_some() && all.all(|each| each.is_ok())
+    }
+
+    /// It holds a private key.
+    pub(super) fn has_key(&self) -> bool {
+        PrivateKeyDer::from_pem_slice(&self.bytes).is_ok()
+    }
+}
+
+impl fmt::Debug for Pem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.path)
+    }
+}
+
+impl From<&SecretUrl> for RedisServers {
+    /// A single server.
+    fn from(url: &SecretUrl) -> Self {
+        Self {
+            urls: vec![url.clone()],
+            topology: RedisTopology::Single,
+            tls: RedisTls::default(),
+        }
+    }
+}
+
+impl From<&RedisServers> for RedisServers {
+    fn from(servers: &RedisServers) -> Self {
+        servers.clone()
+    }
+}
+
+impl fmt::Display for RedisServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&join(&self.urls))?;
+        match &self.topology {
+            RedisTopology::Sentinel(sentinels) => write!(f, " behind {}", join(sentinels)),
+            RedisTopology::Single | RedisTopology::Cluster => Ok(()),
+        }
+    }
+}
+
+/// `urls` with commas between them, as they may stand in the configuration; no password is shown.
+pub(super) fn join(urls: &[SecretUrl]) -> String {
+    let urls: Vec<String> = urls.iter().map(SecretUrl::to_string).collect();
+    urls.join(",")
+}
+
+/// The urls in `list`. A comma that no scheme follows is part of a url: passwords may have some.
+pub(super) fn split(list: &str) -> Vec<String> {
+    let mut urls: Vec<String> = Vec::new();
+    for part in list.split(',') {
+        match urls.last_mut() {
+            Some(last) if !part.trim_start().starts_with("redis") => {
+                last.push(',');
+                last.push_str(part);
+            }
+            _ => urls.push(part.trim().to_owned()),
+        }
+    }
+    urls
+}
+
+/// Why `urls` can't be servers of one kind: all of them are used with the login and the TLS of the first.
+pub(super) fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
+    let all: Vec<Url> = urls
+        .iter()
+        .filter_map(|url| Url::parse(url.expose()).ok())
+        .collect();
+    let first = all.first()?;
+    let differ = |f: fn(&Url) -> (&str, Option<&str>)| all.iter().any(|url| f(url) != f(first));
+    if differ(|url| (url.scheme(), None)) {
+        Some("names servers with and without TLS; give all of them one scheme")
+    } else if differ(|url| (url.username(), url.password())) {
+        Some("names servers with different users or passwords; all of them must have one login")
+    } else {
+        None
+    }
+}
+
+/// One of `urls` names a database other than 0.
+pub(super) fn has_database(urls: &[SecretUrl]) -> bool {
+    let other = |url: Url| !matches!(url.path(), "" | "/" | "/0");
+    urls.iter()
+        .filter_map(|url| Url::parse(url.expose()).ok())
+        .any(other)
+}
+
+/// One of `urls` is of a server with TLS.
+pub(super) fn has_tls(urls: &[SecretUrl]) -> bool {
+    urls.iter().any(|url| url.expose().starts_with("rediss://"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_split_where_a_url_begins() {
+        for (list, urls) in [
+            ("redis://a", vec!["redis://a"]),
+            (
+                "redis://a:1, rediss://b:2",
+                vec!["redis://a:1", "rediss://b:2"],
+            ),
+            (
+                "redis://:p,w@a:1,redis://b",
+                vec!["redis://:p,w@a:1", "redis://b"],
+            ),
+            ("a,b", vec!["a,b"]),
+            ("", vec![""]),
+        ] {
+            assert_eq!(split(list), urls, "{list}");
+        }
+    }
+}

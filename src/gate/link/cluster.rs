@@ -1,0 +1,318 @@
+//! The nodes of a Redis Cluster: each request goes to the primary that has its slot.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ::redis::cluster_routing::Slot;
+use ::redis::{Client, ConnectionAddr, ConnectionInfo, Pipeline, ServerError, Value};
+use futures_util::future::{join_all, select_ok};
+
+use super::node::Node;
+use super::parcel::Parcel;
+use super::slots::{self, Address};
+use super::{Answers, Request};
+use crate::gate::GateError;
+
+/// How often a request is sent on: twice when the slot has just moved on, and once for a slot on its way.
+const HOPS: usize = 4;
+/// How many nodes are asked at once which node has which slot; the first answer counts.
+const ASKED: usize = 5;
+/// A node that let us wait in vain is left alone for so long: its tenants get an error at once, and those of the other
+/// nodes do not wait with them.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// The connections to all nodes, made when they are first needed.
+pub struct Cluster {
+    seeds: Vec<Arc<Node>>,
+    map: Mutex<Map>,
+    /// Held while the map is made anew, so that one caller asks for all.
+    renewing: tokio::sync::Mutex<()>,
+    round_trips: Arc<AtomicU64>,
+}
+
+/// Which node has which slot, as far as is known.
+#[derive(Default)]
+struct Map {
+    nodes: HashMap<Address, Arc<Node>>,
+    slots: HashMap<Slot, Arc<Node>>,
+    /// How often it was made; 0: never.
+    version: u64,
+    /// Something did not fit: to be made anew before it is used again.
+    stale: bool,
+}
+
+/// A request that has no answer yet.
+struct Open {
+    index: usize,
+    slot: Slot,
+    /// Where a node sent it, and whether for this once (`ASK`).
+    sent_on: Option<(Arc<Node>, bool)>,
+}
+
+impl Cluster {
+    pub fn new(seeds: Vec<Node>, round_trips: Arc<AtomicU64>) -> Result<Self, GateError> {
+        if seeds.is_empty() {
+            return Err(GateError::Refused("redis.url is empty".to_owned()));
+        }
+        Ok(Self {
+            seeds: seeds.into_iter().map(Arc::new).collect(),
+            map: Mutex::default(),
+            renewing: tokio::sync::Mutex::default(),
+            round_trips,
+        })
+    }
+
+    /// As [`super::Link::send`].
+    pub async fn send(&self, requests: &[Request<'_>]) -> Result<Answers, GateError> {
+        self.fresh_map().await?;
+        let mut open: Vec<Open> = requests
+            .iter()
+            .enumerate()
+            .map(|(index, request)| Open {
+                index,
+                slot: Slot::for_key(request.key),
+                sent_on: None,
+            })
+            .collect();
+        let unsent = "its slot moves between nodes faster than a request can follow";
+        let mut answers: Answers = requests
+            .iter()
+            .map(|request| Err(GateError::Unreachable(format!("{}: {unsent}", request.key))))
+            .collect();
+        let mut reached = false;
+        for _ in 0..HOPS {
+            if open.is_empty() {
+                break;
+            }
+            let mut parcels: Vec<(Arc<Node>, Parcel, Vec<Open>)> = Vec::new();
+            for request in open.drain(..) {
+                let Some((node, asking)) = self.way_of(&request) else {
+                    let key = requests[request.index].key;
+                    answers[request.index] = Err(GateError::Unreachable(format!(
+                        "no node has the slot of {key}"
+                    )));
+                    self.map().stale = true;
+                    continue;
+                };
+                let at = parcels
+                    .iter()
+                    .position(|(known, ..)| Arc::ptr_eq(known, &node));
+                let at = at.unwrap_or_else(|| {
+                    parcels.push((node, Parcel::default(), Vec::new()));
+                    parcels.len() - 1
+                });
+                let Request { command, load, .. } = &requests[request.index];
+                parcels[at].1.add(*load, asking, command.clone());
+                parcels[at].2.push(request);
+            }
+            let sent = join_all(
+                parcels
+                    .into_iter()
+                    .map(|(node, parcel, requests)| async move {
+                        let answers = match node.silent() {
+                            Some(since) if since < SILENCE => Err(GateError::Unreachable(format!(
+                                "{}: it did not answer and is left alone for a moment",
+                                node.name()
+                            ))),
+                            _ => node.send(parcel.pipeline()).await,
+                        };
+                        (
+                            node,
+                            answers.map(|answers| parcel.unpack(answers)),
+                            requests,
+                        )
+                    }),
+            );
+            for (node, sent, requests) in sent.await {
+                let sent = match sent {
+                    Ok(sent) => sent,
+                    Err(why) => {
+                        self.map().stale = true;
+                        for request in requests {
+                            answers[request.index] = Err(why.clone());
+                        }
+                        continue;
+                    }
+                };
+                reached = true;
+                for (mut request, answer) in requests.into_iter().zip(sent) {
+                    match self.sent_on(&node, request.slot, &answer) {
+                        Some(way) => {
+                            request.sent_on = Some(way);
+                            open.push(request);
+                        }
+                        None => answers[request.index] = answer,
+                    }
+                }
+            }
+        }
+        if !reached && !requests.is_empty() {
+            // Is it these nodes, or all of them?
+            self.fresh_map().await?;
+        }
+        Ok(answers)
+    }
+
+    /// `pipeline`, of one command, on every primary.
+    pub async fn on_primaries(
+        &self,
+        pipeline: &Pipeline,
+    ) -> Result<Vec<(String, Value)>, GateError> {
+        self.map().stale = true;
+        self.fresh_map().await?;
+        let mut nodes: Vec<Arc<Node>> = self.map().nodes.values().cloned().collect();
+        nodes.sort_by(|a, b| a.name().cmp(b.name()));
+        let sent = join_all(nodes.iter().map(|node| node.send(pipeline))).await;
+        let mut values = Vec::with_capacity(nodes.len());
+        for (node, answers) in nodes.iter().zip(sent) {
+            let answers = answers.inspect_err(|_| self.map().stale = true)?;
+            values.extend(
+                answers
+                    .into_iter()
+                    .map(|value| (node.name().to_owned(), value)),
+            );
+        }
+        Ok(values)
+    }
+
+    fn map(&self) -> MutexGuard<'_, Map> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Which node a request goes to, and whether as one that was sent on for this once.
+    fn way_of(&self, request: &Open) -> Option<(Arc<Node>, bool)> {
+        match &request.sent_on {
+            Some(way) => Some(way.clone()),
+            None => Some((self.map().slots.get(&request.slot).cloned()?, false)),
+        }
+    }
+
+    /// Where `node` sends a request on to; `None`: its answer is the answer.
+    fn sent_on(
+        &self,
+        node: &Node,
+        slot: Slot,
+        answer: &Result<Value, GateError>,
+    ) -> Option<(Arc<Node>, bool)> {
+        let Ok(Value::ServerError(error)) = answer else {
+            return None;
+        };
+        match error.code() {
+            "MOVED" => {
+                let target = self.target(node, error);
+                let mut map = self.map();
+                map.stale = true;
+                let target = target?;
+                let target = self.node(&mut map, target)?;
+                map.slots.insert(slot, Arc::clone(&target));
+                Some((target, false))
+            }
+            "ASK" => {
+                let target = self.target(node, error)?;
+                let target = self.node(&mut self.map(), target)?;
+                Some((target, true))
+            }
+            "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" | "LOADING" => {
+                self.map().stale = true;
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// The address in a `MOVED` or `ASK`.
+    fn target(&self, node: &Node, error: &ServerError) -> Option<Address> {
+        slots::redirect(error.details()?, &slots::host(node.info()))
+    }
+
+    /// The node at `address`, known or new.
+    fn node(&self, map: &mut Map, address: Address) -> Option<Arc<Node>> {
+        if let Some(known) = map.nodes.get(&address) {
+            return Some(Arc::clone(known));
+        }
+        let seed = self.seeds.first()?;
+        let info = at(seed.info(), &address);
+        let name = format!("{}:{}", address.host, address.port);
+        let node = Node::new(
+            Client::open(info).ok()?,
+            name,
+            Arc::clone(&self.round_trips),
+        );
+        let node = Arc::new(node);
+        map.nodes.insert(address, Arc::clone(&node));
+        Some(node)
+    }
+
+    /// Makes the map anew, if there is none or something did not fit.
+    async fn fresh_map(&self) -> Result<(), GateError> {
+        let version = {
+            let map = self.map();
+            if map.version > 0 && !map.stale {
+                return Ok(());
+            }
+            map.version
+        };
+        let _one = self.renewing.lock().await;
+        if self.map().version != version {
+            return Ok(());
+        }
+        let mut pipeline = Pipeline::with_capacity(1);
+        pipeline.cmd("CLUSTER").arg("SLOTS");
+        let ask = |node: Arc<Node>| {
+            let pipeline = &pipeline;
+            Box::pin(async move {
+                let answers = node.send(pipeline).await?;
+                slots::parse(&answers, &slots::host(node.info()), node.name())
+            })
+        };
+        let (ranges, _) = select_ok(self.candidates().into_iter().map(ask)).await?;
+        let mut map = self.map();
+        let old = std::mem::take(&mut map.nodes);
+        let known: HashMap<Address, Arc<Node>> = old;
+        map.slots.clear();
+        for range in ranges {
+            if let Some(node) = known.get(&range.primary) {
+                map.nodes.insert(range.primary.clone(), Arc::clone(node));
+            }
+            let Some(node) = self.node(&mut map, range.primary) else {
+                continue;
+            };
+            for slot in (range.first..=range.last).filter_map(Slot::new) {
+                map.slots.insert(slot, Arc::clone(&node));
+            }
+        }
+        map.version += 1;
+        map.stale = false;
+        Ok(())
+    }
+
+    /// Whom to ask for the map: known nodes that answered last, and seeds.
+    fn candidates(&self) -> Vec<Arc<Node>> {
+        let mut nodes: Vec<Arc<Node>> = self.map().nodes.values().cloned().collect();
+        nodes.retain(|node| node.silent().is_none());
+        nodes.truncate(ASKED);
+        nodes.extend(self.seeds.iter().take(ASKED).cloned());
+        nodes
+    }
+}
+
+/// `info` for the node at `address`: the same login, the same TLS.
+fn at(info: &ConnectionInfo, address: &Address) -> ConnectionInfo {
+    let (host, port) = (address.host.clone(), address.port);
+    let addr = match info.addr() {
+        ConnectionAddr::TcpTls {
+            insecure,
+            tls_params,
+            ..
+        } => ConnectionAddr::TcpTls {
+            host,
+            port,
+            insecure: *insecure,
+            tls_params: tls_params.clone(),
+        },
+        _ => ConnectionAddr::Tcp(host, port),
+    };
+    info.clone().set_addr(addr)
+}

@@ -1,0 +1,195 @@
+//! The way to Redis: to a single server, to the nodes of a cluster, or to the primary that Sentinel names.
+
+mod cluster;
+mod node;
+mod parcel;
+mod sentinel;
+mod slots;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ::redis::io::tcp::TcpSettings;
+use ::redis::{
+    Client, ClientTlsConfig, Cmd, ConnectionAddr, IntoConnectionInfo, Pipeline, TlsCertificates,
+    Value,
+};
+
+use self::cluster::Cluster;
+use self::node::Node;
+use self::parcel::Parcel;
+use self::sentinel::Sentinel;
+use crate::config::{RedisServers, RedisTls, RedisTopology, SecretUrl};
+use crate::gate::GateError;
+use crate::gate::scripts::Script;
+
+/// A command and where it belongs.
+pub struct Request<'a> {
+    /// A key of it: in a cluster it goes to the primary that has this key.
+    pub key: &'a str,
+    pub command: Cmd,
+    /// A script that this node did not know when it was last asked: loaded in the same round trip, before it.
+    pub load: Option<&'static Script>,
+}
+
+/// One value for each request, in order; an error that concerns the node of some of them alone stands in their place.
+pub type Answers = Vec<Result<Value, GateError>>;
+
+/// The connections to Redis, shared by all callers.
+pub struct Link {
+    servers: RedisServers,
+    way: Way,
+    round_trips: Arc<AtomicU64>,
+}
+
+enum Way {
+    Single(Node),
+    Cluster(Cluster),
+    Sentinel(Sentinel),
+}
+
+impl Link {
+    /// It does not connect yet.
+    pub fn new(servers: &RedisServers) -> Result<Self, GateError> {
+        let round_trips = Arc::new(AtomicU64::new(0));
+        let way = match &servers.topology {
+            RedisTopology::Single => {
+                let mut nodes = nodes(servers, &round_trips)?;
+                let Some(node) = nodes.pop() else {
+                    return Err(GateError::Refused("redis.url is empty".to_owned()));
+                };
+                Way::Single(node)
+            }
+            RedisTopology::Cluster => {
+                let seeds = nodes(servers, &round_trips)?;
+                Way::Cluster(Cluster::new(seeds, Arc::clone(&round_trips))?)
+            }
+            RedisTopology::Sentinel(sentinels) => {
+                Way::Sentinel(Sentinel::new(servers, sentinels, &round_trips)?)
+            }
+        };
+        Ok(Self {
+            servers: servers.clone(),
+            way,
+            round_trips,
+        })
+    }
+
+    /// What it connects to, for messages.
+    pub fn servers(&self) -> &RedisServers {
+        &self.servers
+    }
+
+    /// Keys live on several nodes: an error of one is not one of all.
+    pub fn is_cluster(&self) -> bool {
+        matches!(self.way, Way::Cluster(_))
+    }
+
+    /// A server that is no primary, or not yet, is one that will soon be replaced by another.
+    pub fn finds_primaries(&self) -> bool {
+        !matches!(self.way, Way::Single(_))
+    }
+
+    pub fn round_trips(&self) -> u64 {
+        self.round_trips.load(Ordering::Relaxed)
+    }
+
+    /// One round trip to each node that has a key of `requests`, to all of them at once. On one node the requests run
+    /// in their order. What a node says that it did not do (it sends on to another) is sent there; what it may have
+    /// done is an error, and is not repeated.
+    ///
+    /// The outer error concerns all of them: nothing can be reached.
+    pub async fn send(&self, requests: Vec<Request<'_>>) -> Result<Answers, GateError> {
+        let parcel = |requests: Vec<Request<'_>>| {
+            let mut parcel = Parcel::default();
+            for request in requests {
+                parcel.add(request.load, false, request.command);
+            }
+            parcel
+        };
+        // Boxed: the futures of the rarer ways would make that of every caller large and deep.
+        match &self.way {
+            Way::Single(node) => {
+                let parcel = parcel(requests);
+                let answers = node.send(parcel.pipeline()).await?;
+                Ok(parcel.unpack(answers))
+            }
+            Way::Sentinel(sentinel) => {
+                let parcel = parcel(requests);
+                let answers = Box::pin(sentinel.send(parcel.pipeline())).await?;
+                Ok(parcel.unpack(answers))
+            }
+            Way::Cluster(cluster) => Box::pin(cluster.send(&requests)).await,
+        }
+    }
+
+    /// One round trip to the only primary; a cluster has more, and gets an error.
+    pub async fn on_primary(&self, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
+        match &self.way {
+            Way::Single(node) => node.send(pipeline).await,
+            Way::Sentinel(sentinel) => Box::pin(sentinel.send(pipeline)).await,
+            Way::Cluster(_) => Err(GateError::Refused(format!(
+                "{}: a cluster has several primaries",
+                self.servers
+            ))),
+        }
+    }
+
+    /// `command` on every primary: the name of each and its answer.
+    pub async fn on_primaries(&self, command: Cmd) -> Result<Vec<(String, Value)>, GateError> {
+        let mut pipeline = Pipeline::with_capacity(1);
+        pipeline.add_command(command);
+        let name = match &self.way {
+            Way::Single(node) => node.name().to_owned(),
+            Way::Sentinel(_) => self.servers.to_string(),
+            Way::Cluster(cluster) => return Box::pin(cluster.on_primaries(&pipeline)).await,
+        };
+        let answers = self.on_primary(&pipeline).await?;
+        Ok(answers
+            .into_iter()
+            .map(|value| (name.clone(), value))
+            .collect())
+    }
+}
+
+/// A client for the server at `url`.
+fn client(url: &SecretUrl, tls: &RedisTls) -> Result<Client, GateError> {
+    let info = url
+        .expose()
+        .into_connection_info()
+        .map(|info| info.set_tcp_settings(TcpSettings::default().set_nodelay(true)))
+        .map_err(|_| {
+            GateError::Refused(format!(
+                "{url} is no Redis url; it must look like redis://user:password@host:6379/0"
+            ))
+        })?;
+    // With TLS to the sentinels alone, or to the primary alone, the others need no certificates.
+    let encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+    let client = match certificates(tls).filter(|_| encrypted) {
+        Some(certificates) => Client::build_with_tls(info, certificates),
+        None => Client::open(info),
+    };
+    client.map_err(|error| GateError::Refused(format!("{url} can't be used: {error}")))
+}
+
+/// The certificates of `tls`, if it has any.
+fn certificates(tls: &RedisTls) -> Option<TlsCertificates> {
+    let client_tls = tls.identity.as_ref().map(|identity| ClientTlsConfig {
+        client_cert: identity.cert.bytes().to_vec(),
+        client_key: identity.key.bytes().to_vec(),
+    });
+    let root_cert = tls.ca.as_ref().map(|ca| ca.bytes().to_vec());
+    (client_tls.is_some() || root_cert.is_some()).then_some(TlsCertificates {
+        client_tls,
+        root_cert,
+    })
+}
+
+/// A node for each url.
+fn nodes(servers: &RedisServers, round_trips: &Arc<AtomicU64>) -> Result<Vec<Node>, GateError> {
+    let node = |url: &SecretUrl| {
+        let client = client(url, &servers.tls)?;
+        Ok(Node::new(client, url.to_string(), Arc::clone(round_trips)))
+    };
+    servers.urls.iter().map(node).collect()
+}

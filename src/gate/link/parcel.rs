@@ -1,0 +1,70 @@
+//! Requests for one node as one pipeline, and its answers taken apart again.
+
+use ::redis::{Cmd, Pipeline, Value};
+
+use super::Answers;
+use crate::gate::scripts::Script;
+use crate::gate::{GateError, refusal};
+
+/// What goes to one node in one round trip.
+#[derive(Default)]
+pub struct Parcel {
+    pipeline: Pipeline,
+    /// What each of the pipeline's commands is.
+    steps: Vec<Step>,
+}
+
+#[derive(Clone, Copy)]
+enum Step {
+    /// Loads the script of this SHA.
+    Load(&'static str),
+    /// Says that another node sent the next command here, while its slot moves.
+    Asking,
+    /// A request; the script that it had loaded before.
+    Request(Option<&'static str>),
+}
+
+impl Parcel {
+    /// Adds a request, with what must go before it.
+    pub fn add(&mut self, load: Option<&'static Script>, asking: bool, command: Cmd) {
+        let sha = load.map(|script| script.sha.as_str());
+        if let Some(script) = load
+            && !self
+                .steps
+                .iter()
+                .any(|step| matches!(step, Step::Load(known) if *known == script.sha))
+        {
+            self.pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
+            self.steps.push(Step::Load(&script.sha));
+        }
+        if asking {
+            self.pipeline.cmd("ASKING");
+            self.steps.push(Step::Asking);
+        }
+        self.pipeline.add_command(command);
+        self.steps.push(Step::Request(sha));
+    }
+
+    pub fn pipeline(&self) -> &Pipeline {
+        &self.pipeline
+    }
+
+    /// The answer to each request, in order. Who needed a script that could not be loaded gets that error.
+    pub fn unpack(&self, answers: Vec<Value>) -> Answers {
+        let mut failed: Vec<(&str, GateError)> = Vec::new();
+        let mut unpacked = Answers::with_capacity(self.steps.len());
+        for (step, answer) in self.steps.iter().zip(answers) {
+            match (step, answer) {
+                (Step::Load(sha), Value::ServerError(error)) => {
+                    failed.push((sha, refusal::refused(&error, "SCRIPT LOAD")));
+                }
+                (Step::Load(_) | Step::Asking, _) => {}
+                (Step::Request(script), answer) => {
+                    let failed = failed.iter().find(|(sha, _)| Some(*sha) == *script);
+                    unpacked.push(failed.map_or(Ok(answer), |(_, why)| Err(why.clone())));
+                }
+            }
+        }
+        unpacked
+    }
+}

@@ -1,0 +1,145 @@
+//! The primary that Sentinel names: asked for on each connect, and anew when the connection is lost or turns out to
+//! lead to a replica.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use ::redis::io::tcp::TcpSettings;
+use ::redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
+use ::redis::{Client, ConnectionAddr, Pipeline, TlsMode, Value};
+
+use super::node::{Node, TIMEOUT_IN_ALL};
+use super::{certificates, client};
+use crate::config::{RedisServers, SecretUrl};
+use crate::gate::{GateError, refusal};
+
+/// The way to a primary that changes.
+pub struct Sentinel {
+    /// Its lock is held while Sentinel is asked, so that one caller asks for all.
+    sentinels: tokio::sync::Mutex<SentinelClient>,
+    primary: Mutex<Option<Arc<Node>>>,
+    /// What all of it is called in errors.
+    name: String,
+    round_trips: Arc<AtomicU64>,
+}
+
+impl Sentinel {
+    /// The primary whose name is the host of the url of `servers`.
+    pub fn new(
+        servers: &RedisServers,
+        sentinels: &[SecretUrl],
+        round_trips: &Arc<AtomicU64>,
+    ) -> Result<Self, GateError> {
+        let name = servers.to_string();
+        let unusable = |error| GateError::Refused(format!("{name} can't be used: {error}"));
+        let (Some(url), Some(first)) = (servers.urls.first(), sentinels.first()) else {
+            return Err(GateError::Refused("redis.sentinels is empty".to_owned()));
+        };
+        let primary = client(url, &servers.tls)?;
+        let (addr, login) = (
+            primary.get_connection_info().addr(),
+            primary.get_connection_info().redis_settings(),
+        );
+        let (ConnectionAddr::Tcp(master, _) | ConnectionAddr::TcpTls { host: master, .. }) = addr
+        else {
+            return Err(GateError::Refused(format!("{url} names no primary")));
+        };
+        let addresses = sentinels
+            .iter()
+            .map(|url| {
+                Ok(client(url, &servers.tls)?
+                    .get_connection_info()
+                    .addr()
+                    .clone())
+            })
+            .collect::<Result<Vec<_>, GateError>>()?;
+        let tcp = TcpSettings::default().set_nodelay(true);
+        let mut builder = SentinelClientBuilder::new(addresses, master, SentinelServerType::Master)
+            .map_err(unusable)?
+            .set_client_to_redis_db(login.db())
+            .set_client_to_redis_tcp_settings(tcp);
+        if let Some(user) = login.username() {
+            builder = builder.set_client_to_redis_username(user);
+        }
+        if let Some(password) = login.password() {
+            builder = builder.set_client_to_redis_password(password);
+        }
+        if matches!(addr, ConnectionAddr::TcpTls { .. }) {
+            builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
+            if let Some(certificates) = certificates(&servers.tls) {
+                builder = builder.set_client_to_redis_certificates(certificates);
+            }
+        }
+        // One login for all sentinels: the configuration sees to it.
+        let first = client(first, &servers.tls)?;
+        let login = first.get_connection_info().redis_settings();
+        if let Some(user) = login.username() {
+            builder = builder.set_client_to_sentinel_username(user);
+        }
+        if let Some(password) = login.password() {
+            builder = builder.set_client_to_sentinel_password(password);
+        }
+        Ok(Self {
+            sentinels: tokio::sync::Mutex::new(builder.build().map_err(unusable)?),
+            primary: Mutex::default(),
+            round_trips: Arc::clone(round_trips),
+            name,
+        })
+    }
+
+    /// One round trip to the primary. After any error, and when it says that it is a replica, the next call asks
+    /// Sentinel again.
+    pub async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
+        let node = self.primary().await?;
+        let sent = node.send(pipeline).await;
+        let lost = match &sent {
+            Ok(answers) => answers.iter().any(
+                |answer| matches!(answer, Value::ServerError(error) if refusal::is_read_only(error)),
+            ),
+            Err(_) => true,
+        };
+        if lost {
+            let mut current = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
+            if current
+                .as_ref()
+                .is_some_and(|known| Arc::ptr_eq(known, &node))
+            {
+                *current = None;
+            }
+        }
+        sent
+    }
+
+    fn known(&self) -> Option<Arc<Node>> {
+        let current = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
+        current.clone()
+    }
+
+    async fn primary(&self) -> Result<Arc<Node>, GateError> {
+        if let Some(node) = self.known() {
+            return Ok(node);
+        }
+        let find = async {
+            let mut sentinels = self.sentinels.lock().await;
+            match self.known() {
+                Some(node) => Ok(node),
+                None => sentinels.async_get_client().await.map(|c| self.found(c)),
+            }
+        };
+        match tokio::time::timeout(TIMEOUT_IN_ALL, find).await {
+            Ok(found) => found.map_err(|error| refusal::broken(&error, &self.name)),
+            Err(_) => Err(GateError::Unreachable(format!(
+                "{}: no Sentinel names a primary in time",
+                self.name
+            ))),
+        }
+    }
+
+    fn found(&self, client: Client) -> Arc<Node> {
+        let name = format!("{} ({})", client.get_connection_info().addr(), self.name);
+        let node = Arc::new(Node::new(client, name, Arc::clone(&self.round_trips)));
+        let mut current = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
+        *current = Some(Arc::clone(&node));
+        node
+    }
+}

@@ -1,0 +1,153 @@
+//! What a cluster says of its nodes: the answer to `CLUSTER SLOTS`, and redirections.
+
+use ::redis::{ConnectionAddr, ConnectionInfo, Value};
+
+use crate::gate::{GateError, refusal};
+
+/// Where a node is.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Address {
+    pub host: String,
+    pub port: u16,
+}
+
+/// Slots and the primary that has them.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Range {
+    pub first: u16,
+    pub last: u16,
+    pub primary: Address,
+}
+
+/// The host in `info`.
+pub fn host(info: &ConnectionInfo) -> String {
+    match info.addr() {
+        ConnectionAddr::Tcp(host, _) | ConnectionAddr::TcpTls { host, .. } => host.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Where `MOVED` or `ASK` with these `details` (`3999 10.0.0.1:6381`) sends; without a host, to another port of the
+/// host that said so, `own`.
+pub fn redirect(details: &str, own: &str) -> Option<Address> {
+    let (host, port) = details.split_whitespace().nth(1)?.rsplit_once(':')?;
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    Some(Address {
+        host: if host.is_empty() { own } else { host }.to_owned(),
+        port: port.parse().ok()?,
+    })
+}
+
+/// The answer of the node `name`, at the host `own`, to `CLUSTER SLOTS`.
+pub fn parse(answers: &[Value], own: &str, name: &str) -> Result<Vec<Range>, GateError> {
+    let ranges = match answers {
+        [Value::ServerError(error)] => return Err(refusal::refused(error, "CLUSTER SLOTS")),
+        [Value::Array(ranges)] => ranges,
+        _ => &Vec::new(),
+    };
+    let ranges: Vec<Range> = ranges
+        .iter()
+        .filter_map(|value| range(value, own))
+        .collect();
+    if ranges.is_empty() {
+        return Err(GateError::Unreachable(format!(
+            "{name}: its cluster has given no slot to any node yet"
+        )));
+    }
+    Ok(ranges)
+}
+
+fn range(value: &Value, own: &str) -> Option<Range> {
+    let Value::Array(parts) = value else {
+        return None;
+    };
+    let [first, last, Value::Array(primary), ..] = parts.as_slice() else {
+        return None;
+    };
+    let [host, port, ..] = primary.as_slice() else {
+        return None;
+    };
+    let number = |value: &Value| match value {
+        Value::Int(number) => u16::try_from(*number).ok(),
+        _ => None,
+    };
+    // No host: that of the node that was asked. `?`: the node does not know its own name yet.
+    let host = ::redis::from_redis_value_ref::<Option<String>>(host).ok()?;
+    let host = host.filter(|host| !host.is_empty() && host != "?");
+    Some(Range {
+        first: number(first)?,
+        last: number(last)?,
+        primary: Address {
+            host: host.unwrap_or_else(|| own.to_owned()),
+            port: number(port)?,
+        },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(host: &str, port: u16) -> Address {
+        Address {
+            host: host.to_owned(),
+            port,
+        }
+    }
+
+    fn node(host: Value, port: i64) -> Value {
+        Value::Array(vec![
+            host,
+            Value::Int(port),
+            Value::SimpleString("id".into()),
+        ])
+    }
+
+    #[test]
+    fn redirections_are_read() {
+        for (details, found) in [
+            ("3999 10.0.0.1:6381", Some(address("10.0.0.1", 6381))),
+            ("3999 :6381", Some(address("own", 6381))),
+            ("3999 ::1:6381", Some(address("::1", 6381))),
+            ("3999 [::1]:6381", Some(address("::1", 6381))),
+            (
+                "3999 redis-1.example:6381",
+                Some(address("redis-1.example", 6381)),
+            ),
+            ("3999", None),
+            ("3999 host", None),
+            ("3999 host:70000", None),
+            ("", None),
+        ] {
+            assert_eq!(redirect(details, "own"), found, "{details}");
+        }
+    }
+
+    #[test]
+    fn slots_without_a_host_are_those_of_the_node_that_was_asked() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let range = |first, last, primary| {
+            let replica = node(text("10.0.0.9"), 1);
+            Value::Array(vec![Value::Int(first), Value::Int(last), primary, replica])
+        };
+        let answer = Value::Array(vec![
+            range(0, 5460, node(text("10.0.0.1"), 6379)),
+            range(5461, 10922, node(Value::Nil, 6380)),
+            range(10923, 16383, node(text(""), 6381)),
+            Value::Nil,
+        ]);
+        let ranges = parse(&[answer], "own", "n").expect("slots");
+        let primaries: Vec<&Address> = ranges.iter().map(|range| &range.primary).collect();
+        assert_eq!(
+            primaries,
+            [
+                &address("10.0.0.1", 6379),
+                &address("own", 6380),
+                &address("own", 6381)
+            ]
+        );
+        assert_eq!((ranges[1].first, ranges[1].last), (5461, 10922));
+        let none = parse(&[Value::Array(Vec::new())], "own", "n");
+        assert!(matches!(none, Err(GateError::Unreachable(_))));
+    }
+}

@@ -1,0 +1,337 @@
+//! The gate at a Redis that lets not everybody in: users with few rights, TLS.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair,
+};
+use sluicegate::config::RedisServers;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Gate, GateError, Start};
+use sluicegate::rules::limit::Algorithm;
+
+use crate::gate_conformance::{FRESH, LONG, Limited, ask, conforms, limit, started};
+use crate::gate_topology::configured;
+use crate::redis_topologies::{address, port, shared_cluster};
+use crate::servers::{Redis, unique};
+
+/// The words of the rule in the documentation: after the password.
+fn documented_rule() -> Vec<&'static str> {
+    let document = include_str!("../../docs/CONFIGURATION.md");
+    let rule = document
+        .lines()
+        .find(|line| line.starts_with("ACL SETUSER"));
+    let words = rule.expect("a rule").split(' ').skip(5).collect::<Vec<_>>();
+    assert_eq!(words[..3], ["resetkeys", "~rlaas:rate_limit:*", "-@all"]);
+    words
+}
+
+/// The commands that the scripts run.
+fn commands_of_scripts() -> Vec<String> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+    let mut commands = Vec::new();
+    for file in std::fs::read_dir(folder).expect("lua/") {
+        let text = std::fs::read_to_string(file.expect("a file").path()).expect("text");
+        for call in text
+            .split("redis.call(")
+            .chain(text.split("redis.pcall("))
+            .skip(1)
+        {
+            if let Some(name) = call.trim_start().strip_prefix('\'') {
+                let name = name.split('\'').next().expect("a name");
+                commands.push(format!("+{}", name.to_lowercase()));
+            }
+        }
+    }
+    commands.sort();
+    commands.dedup();
+    commands
+}
+
+/// Lets `worker` do what `rule` says, on keys that begin with `prefix`.
+fn allow(redis: &Redis, prefix: &str, rule: &[&str]) {
+    let keys = format!("~{prefix}:*");
+    let mut words = vec![
+        "acl",
+        "setuser",
+        "worker",
+        "reset",
+        "on",
+        ">sesame-5512",
+        "resetkeys",
+        &keys,
+    ];
+    words.extend(&rule[2..]);
+    assert_eq!(redis.ctl(&words), "OK");
+}
+
+fn worker(redis: &Redis) -> String {
+    format!("redis://worker:sesame-5512@{}", address(redis))
+}
+
+fn gate(servers: &RedisServers, prefix: &str, algorithm: Algorithm) -> Limited<RedisGate> {
+    let gate = RedisGate::connect(servers, prefix).expect("good urls");
+    Limited::new(gate, limit(algorithm, 5, LONG))
+}
+
+#[test]
+fn the_documented_rights_are_those_of_the_scripts() {
+    let mut rule: Vec<&str> = documented_rule()[3..].to_vec();
+    rule.sort_unstable();
+    let mut needed = commands_of_scripts();
+    let others = ["ping", "evalsha", "script|load", "type", "hgetall"];
+    needed.extend(others.map(|name| format!("+{name}")));
+    needed.sort();
+    assert_eq!(rule, needed);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documented_rights_suffice() {
+    let redis = Redis::start();
+    let servers = configured(&format!("url: '{}'", worker(&redis)));
+    for algorithm in Algorithm::ALL {
+        let prefix = unique("rights");
+        allow(&redis, &prefix, &documented_rule());
+        redis.ctl(&["script", "flush"]);
+        let short = RedisGate::connect(&servers, &prefix).expect("a good url");
+        let short = Limited::new(short, limit(algorithm, 1, 400));
+        conforms(
+            algorithm,
+            gate(&servers, &format!("{prefix}:long"), algorithm),
+            short,
+        )
+        .await;
+    }
+    let gate = gate(&servers, "p", Algorithm::SlidingWindow);
+    allow(&redis, "p", &documented_rule());
+    gate.ping().await.expect("allowed");
+    let health = gate.check(&gate.limits).await.expect("allowed");
+    assert_eq!(health.maxmemory_policy.as_deref(), Some("noeviction"));
+    // A worker's gate.
+    let worker = RedisGate::connect(&servers, "p").expect("a good url");
+    let worker = worker.watching(Duration::from_secs(60));
+    worker.begin(Start::Fresh).await.expect("allowed");
+    let worker = Limited::new(worker, gate.limits.clone());
+    assert_eq!(started(&ask(&worker, "t", 1, &[FRESH]).await), 1);
+    worker.ping().await.expect("allowed");
+    worker.leave().await.expect("allowed");
+    // Who may not ask for INFO is told less.
+    redis.ctl(&["acl", "setuser", "worker", "-info"]);
+    let health = gate.check(&gate.limits).await.expect("allowed");
+    assert_eq!(health.maxmemory_policy, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_cluster_needs_two_more_rights() {
+    let cluster = shared_cluster();
+    let prefix = unique("rights");
+    let mut rule = documented_rule();
+    rule.extend(["+cluster|slots", "+asking"]);
+    for node in &cluster.primaries {
+        allow(node, &prefix, &rule);
+    }
+    let urls: Vec<String> = cluster
+        .primaries
+        .iter()
+        .map(|node| format!("'{}'", worker(node)))
+        .collect();
+    let servers = configured(&format!("url: [{}]", urls.join(", ")));
+    let gate = gate(&servers, &prefix, Algorithm::TokenBucket);
+    for number in 0..50 {
+        assert_eq!(
+            started(&ask(&gate, &format!("t{number}"), 1, &[FRESH]).await),
+            1
+        );
+    }
+    gate.check(&gate.limits).await.expect("allowed");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_right_is_named() {
+    let redis = Redis::start();
+    let servers = configured(&format!("url: '{}'", worker(&redis)));
+    for (taken, prefix) in [
+        (Some("-evalsha"), "p"),
+        (Some("-script|load"), "p"),
+        (Some("-hset"), "p"),
+        (Some("-time"), "p"),
+        (None, "other"),
+    ] {
+        redis.ctl(&["script", "flush"]);
+        let mut rule = documented_rule();
+        rule.extend(taken);
+        allow(&redis, prefix, &rule);
+        let gate = gate(&servers, "p", Algorithm::SlidingWindow);
+        // The second start is the one that writes the line.
+        match gate.ask(&[gate.question("t", 9, &[FRESH; 9])]).await {
+            Err(GateError::Refused(why)) => {
+                assert!(why.contains("docs/CONFIGURATION.md"), "{taken:?}: {why}");
+                assert!(!why.contains("5512"), "{why}");
+            }
+            other => panic!("{taken:?}: {other:?}"),
+        }
+    }
+    let wrong = worker(&redis).replace("5512", "7781");
+    let gate = gate(
+        &configured(&format!("url: '{wrong}'")),
+        "p",
+        Algorithm::SlidingWindow,
+    );
+    match gate.ping().await {
+        Err(GateError::Refused(why)) => {
+            assert!(why.contains("password") && !why.contains("7781"), "{why}");
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// PEM files of a test, in a folder that goes away with it.
+struct Papers {
+    folder: tempfile::TempDir,
+    ca: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Papers {
+    fn new() -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Not the name of what it signs: that would pass for a certificate that signs itself.
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "CA of a test");
+        let key = KeyPair::generate().expect("a key");
+        let papers = Self {
+            folder: tempfile::tempdir().expect("a folder"),
+            ca: CertifiedIssuer::self_signed(params, key).expect("a CA"),
+        };
+        papers.write("ca.pem", &papers.ca.pem());
+        papers
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.path(name), text).expect("a folder to write to");
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `NAME.pem` and `NAME.key`, for a server or a client with these names.
+    fn issue(&self, name: &str, hosts: &[&str]) {
+        let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+        let mut params = CertificateParams::new(hosts).expect("good names");
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        let key = KeyPair::generate().expect("a key");
+        let cert = params.signed_by(&key, &self.ca).expect("a certificate");
+        self.write(&format!("{name}.pem"), &cert.pem());
+        self.write(&format!("{name}.key"), &key.serialize_pem());
+    }
+
+    /// A Redis that takes TLS, on the third of its ports, and wants a certificate of this CA.
+    fn server(&self, name: &str, more: &[&str]) -> Redis {
+        let setting = |key: &str, file: &str| format!("{key} {}", self.path(file).display());
+        let settings = [
+            setting("tls-cert-file", &format!("{name}.pem")),
+            setting("tls-key-file", &format!("{name}.key")),
+            setting("tls-ca-cert-file", "ca.pem"),
+            "tls-auth-clients yes".to_owned(),
+        ];
+        let mut all: Vec<&str> = settings.iter().map(String::as_str).collect();
+        all.extend(more);
+        Redis::start_with(&all)
+    }
+
+    /// The keys of the configuration that name these files.
+    fn keys(&self, ca: Option<&str>, client: Option<&str>) -> String {
+        let path = |file: &str| self.path(file).display().to_string();
+        let ca = ca.map(|file| format!(", ca-file: '{}'", path(file)));
+        let client = client.map(|name| {
+            let (cert, key) = (path(&format!("{name}.pem")), path(&format!("{name}.key")));
+            format!(", cert-file: '{cert}', key-file: '{key}'")
+        });
+        [ca, client].into_iter().flatten().collect()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_is_with_our_ca_the_right_host_and_our_certificate_alone() {
+    let (papers, foreign) = (Papers::new(), Papers::new());
+    papers.issue("server", &["localhost"]);
+    papers.issue("client", &["worker"]);
+    foreign.issue("client", &["worker"]);
+    let redis = papers.server("server", &[]);
+    let tls_port = port(&redis) + 2;
+    let localhost = format!("url: 'rediss://localhost:{tls_port}'");
+    let ours = papers.keys(Some("ca.pem"), Some("client"));
+
+    let good = gate(
+        &configured(&format!("{localhost}{ours}")),
+        "p",
+        Algorithm::FixedWindow,
+    );
+    assert_eq!(started(&ask(&good, "t", 1, &[FRESH]).await), 1);
+    assert!(redis.ctl(&["keys", "p:*"]).contains("p:t:"));
+
+    let other_host = format!("url: 'rediss://127.0.0.1:{tls_port}'{ours}");
+    let other_ca = foreign.keys(Some("ca.pem"), None) + &papers.keys(None, Some("client"));
+    let other_client = papers.keys(Some("ca.pem"), None) + &foreign.keys(None, Some("client"));
+    for keys in [
+        other_host,
+        // The system's CAs do not know ours.
+        format!("{localhost}{}", papers.keys(None, Some("client"))),
+        format!("{localhost}{other_ca}"),
+        format!("{localhost}{}", papers.keys(Some("ca.pem"), None)),
+        format!("{localhost}{other_client}"),
+    ] {
+        let gate = gate(&configured(&keys), "p", Algorithm::FixedWindow);
+        let refused = gate.ping().await;
+        assert!(
+            matches!(refused, Err(GateError::Unreachable(_))),
+            "{keys}: {refused:?}"
+        );
+        let refused = gate.ask(&[gate.question("refused", 1, &[FRESH])]).await;
+        assert!(refused.is_err(), "{keys}");
+    }
+    assert!(!redis.ctl(&["keys", "p:*"]).contains("refused"));
+}
+
+#[test]
+fn certificates_are_for_the_servers_with_tls_alone() {
+    let papers = Papers::new();
+    papers.issue("client", &["worker"]);
+    let ours = papers.keys(Some("ca.pem"), Some("client"));
+    for keys in [
+        "url: 'rediss://limits', sentinels: 'redis://a:1'",
+        "url: 'redis://limits', sentinels: 'rediss://a:1'",
+    ] {
+        let servers = configured(&format!("{keys}{ours}"));
+        RedisGate::connect(&servers, "p").expect(keys);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_nodes_of_a_cluster_are_reached_by_tls_too() {
+    let papers = Papers::new();
+    papers.issue("server", &["localhost", "127.0.0.1"]);
+    papers.issue("client", &["worker"]);
+    let redis = papers.server("server", &["cluster-enabled yes", "tls-cluster yes"]);
+    redis.ctl(&["cluster", "addslotsrange", "0", "16383"]);
+    let ours = papers.keys(Some("ca.pem"), Some("client"));
+    let url = format!(
+        "url: 'rediss://localhost:{}', cluster: true{ours}",
+        port(&redis) + 2
+    );
+    let gate = gate(&configured(&url), "p", Algorithm::SlidingCounter);
+    let mut tries = 0;
+    while let Err(error) = gate.inspect(&crate::gate_conformance::tenant("t")).await {
+        tries += 1;
+        assert!(tries < 200, "{error}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(started(&ask(&gate, "t", 9, &[FRESH; 9]).await), 5);
+}

@@ -1,0 +1,367 @@
+//! The gate on a Redis Cluster and behind Sentinel: many nodes, lost ones, slots on their way.
+
+use std::time::Duration;
+
+use sluicegate::config::{Config, RedisServers};
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Gate, GateError, TenantAsk};
+use sluicegate::rules::limit::{Algorithm, Limit};
+
+use crate::gate_conformance::{
+    FRESH, LONG, Limited, ask, conforms, decided, limit, started, tenant,
+};
+use crate::redis_topologies::{RedisCluster, Sentinels, address, port, shared_cluster, until};
+use crate::servers::{Redis, unique};
+
+/// What these keys of the section `redis` mean.
+pub fn configured(keys: &str) -> RedisServers {
+    let text = format!("redis: {{{keys}}}");
+    let config = Config::parse("c.yaml", &text, std::iter::empty());
+    config.expect("a good configuration").redis.url
+}
+
+/// A gate that knows two of the primaries: the others are found.
+fn connect(cluster: &RedisCluster, prefix: &str, limit: Limit) -> Limited<RedisGate> {
+    let [first, second, _] = &cluster.primaries[..] else {
+        panic!("three primaries");
+    };
+    let servers = configured(&format!("url: '{},{}'", first.url(), second.url()));
+    let gate = RedisGate::connect(&servers, prefix).expect("a good url");
+    Limited::new(gate, limit)
+}
+
+/// `count` ids for each primary, with keys that begin with `prefix`.
+fn tenants_of(cluster: &RedisCluster, prefix: &str, count: usize) -> [Vec<String>; 3] {
+    let mut found: [Vec<String>; 3] = Default::default();
+    for number in 0..1_000 {
+        let id = format!("t{number}");
+        let owner = &mut found[cluster.owner(&format!("{prefix}:{{{id}}}:line"))];
+        if owner.len() < count {
+            owner.push(id);
+        }
+        if found.iter().all(|ids| ids.len() == count) {
+            return found;
+        }
+    }
+    panic!("a primary without tenants");
+}
+
+/// Asks until the gate starts a job of `id`; the errors before that must be passing ones.
+async fn starts_again(gate: &Limited<RedisGate>, id: &str) {
+    let mut last = String::new();
+    for _ in 0..300 {
+        match gate.ask(&[gate.question(id, 1, &[FRESH])]).await {
+            Ok(mut replies) => match replies.remove(0) {
+                Ok(reply) => {
+                    assert_eq!(started(&reply.answers), 1);
+                    return;
+                }
+                Err(GateError::Unreachable(why)) => last = why,
+                Err(other) => panic!("{other}"),
+            },
+            Err(GateError::Unreachable(why)) => last = why,
+            Err(other) => panic!("{other}"),
+        }
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("no decision: {last}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gate_on_a_cluster_conforms() {
+    let cluster = shared_cluster();
+    for algorithm in Algorithm::ALL {
+        let long = connect(cluster, &unique("cluster"), limit(algorithm, 5, LONG));
+        let short = connect(cluster, &unique("cluster"), limit(algorithm, 1, 400));
+        conforms(algorithm, long, short).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_over_a_cluster_is_one_round_trip_to_each_primary() {
+    let cluster = shared_cluster();
+    for algorithm in Algorithm::ALL {
+        let prefix = unique("slots");
+        let gate = connect(cluster, &prefix, limit(algorithm, 2, LONG));
+        let mut ids: Vec<String> = (0..2_000).map(|number| format!("t{number}")).collect();
+        ids.extend(
+            [
+                "a", "{a}", "}{", "{", "}", "{}", "{}a", "a:line", "%61", "ä", " ",
+            ]
+            .map(String::from),
+        );
+        let batch: Vec<TenantAsk> = ids
+            .iter()
+            .map(|id| gate.question(id, 9, &[FRESH; 3]))
+            .collect();
+        for expected in [2, 0] {
+            // The first call also learns the slots, the clock and the scripts.
+            let before = gate.round_trips();
+            let replies = gate.ask(&batch).await.expect("a decision");
+            for (index, id) in ids.iter().enumerate() {
+                assert_eq!(
+                    started(decided(&replies, index)),
+                    expected,
+                    "{algorithm:?} {id}"
+                );
+            }
+            if expected == 0 {
+                assert_eq!(gate.round_trips() - before, 3);
+            }
+        }
+        for (node, keys) in cluster
+            .primaries
+            .iter()
+            .map(|node| (node, node.ctl(&["dbsize"])))
+        {
+            assert!(
+                keys.parse::<u32>().expect("a number") > 1_000,
+                "{}",
+                node.url()
+            );
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_lost_its_scripts_gets_them_again() {
+    let cluster = RedisCluster::start(&[]);
+    let prefix = unique("flush");
+    let gate = connect(&cluster, &prefix, limit(Algorithm::FixedWindow, 1, LONG));
+    let ids = tenants_of(&cluster, &prefix, 2).concat();
+    for round in 0..3 {
+        cluster.primaries[round].ctl(&["script", "flush"]);
+        let batch: Vec<TenantAsk> = ids
+            .iter()
+            .map(|id| gate.question(id, 9, &[FRESH; 2]))
+            .collect();
+        let replies = gate.ask(&batch).await.expect("a decision");
+        let total: usize = (0..ids.len())
+            .map(|index| started(decided(&replies, index)))
+            .sum();
+        assert_eq!(total, if round == 0 { 6 } else { 0 });
+    }
+    gate.ping().await.expect("all primaries answer");
+    let health = gate
+        .check(&gate.limits)
+        .await
+        .expect("all primaries answer");
+    assert_eq!(
+        (health.cluster, health.role.as_deref()),
+        (true, Some("master"))
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_primary_is_felt_by_its_tenants_alone_until_its_replica_takes_over() {
+    let cluster = RedisCluster::start(&[]);
+    let prefix = unique("lost");
+    let gate = connect(&cluster, &prefix, limit(Algorithm::SlidingWindow, 3, LONG));
+    let [mine, others, more] = tenants_of(&cluster, &prefix, 2);
+    let ids = [mine.clone(), others, more].concat();
+    let batch: Vec<TenantAsk> = ids
+        .iter()
+        .map(|id| gate.question(id, 1, &[FRESH]))
+        .collect();
+    let replies = gate.ask(&batch).await.expect("a decision");
+    assert!(replies.iter().all(Result::is_ok), "{replies:?}");
+    let replica = &cluster.replicas[0];
+    until("the replica has it all", || {
+        replica.ctl(&["dbsize"]) == cluster.primaries[0].ctl(&["dbsize"])
+    });
+
+    // A frozen one and a dead one. Neither error is one of the whole gate.
+    cluster.primaries[0].pause();
+    for dead in [false, true] {
+        if dead {
+            cluster.primaries[0].kill();
+        }
+        let replies = gate.ask(&batch).await.expect("the other primaries answer");
+        for (id, reply) in ids.iter().zip(&replies) {
+            match reply {
+                Ok(_) => assert!(!mine.contains(id), "{id}"),
+                Err(GateError::Unreachable(_)) => assert!(mine.contains(id), "{id}"),
+                Err(other) => panic!("{other}"),
+            }
+        }
+        assert!(gate.ping().await.is_err());
+        assert!(gate.inspect(&tenant(&mine[0])).await.is_err());
+    }
+
+    assert_eq!(replica.ctl(&["cluster", "failover", "takeover"]), "OK");
+    until("the others know", || {
+        let address = address(replica);
+        let is_primary = |line: &str| line.contains(address) && line.contains("master");
+        let others = &cluster.primaries[1..];
+        let knows = |node: &Redis| node.ctl(&["cluster", "nodes"]).lines().any(is_primary);
+        others.iter().all(knows)
+    });
+    starts_again(&gate, &mine[0]).await;
+    // The replica had what the primary had decided.
+    let answers = ask(&gate, &mine[0], 9, &[FRESH; 3]).await;
+    assert_eq!(started(&answers), 1);
+    gate.ping().await.expect("three primaries");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_whole_cluster_that_is_away_is_an_error_of_the_gate() {
+    let cluster = RedisCluster::start(&[]);
+    let gate = connect(&cluster, "p", limit(Algorithm::LeakyBucket, 3, LONG));
+    ask(&gate, "t", 1, &[FRESH]).await;
+    for node in cluster.primaries.iter().chain(&cluster.replicas) {
+        node.kill();
+    }
+    for _ in 0..2 {
+        let down = gate.ask(&[gate.question("t", 1, &[FRESH])]).await;
+        assert!(matches!(down, Err(GateError::Unreachable(_))), "{down:?}");
+    }
+    for node in cluster.primaries.iter().chain(&cluster.replicas) {
+        node.restart();
+    }
+    starts_again(&gate, "t").await;
+}
+
+/// `SETSLOT`, `MIGRATE` and `SETSLOT NODE`, as a resharding does it, with calls at each step.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_moves_takes_its_tenants_along() {
+    let cluster = RedisCluster::start(&[]);
+    let prefix = unique("moved");
+    let gate = connect(&cluster, &prefix, limit(Algorithm::FixedWindow, 3, LONG));
+    let [ids, ..] = tenants_of(&cluster, &prefix, 1);
+    let id = ids[0].as_str();
+    assert_eq!(started(&ask(&gate, id, 1, &[FRESH]).await), 1);
+
+    let slot = cluster.slot(&format!("{prefix}:{{{id}}}:line")).to_string();
+    let (from, to) = (&cluster.primaries[0], &cluster.primaries[1]);
+    let (from_id, to_id) = (from.ctl(&["cluster", "myid"]), to.ctl(&["cluster", "myid"]));
+    to.ctl(&["cluster", "setslot", &slot, "importing", &from_id]);
+    from.ctl(&["cluster", "setslot", &slot, "migrating", &to_id]);
+    let to_port = port(to).to_string();
+    let move_keys = || {
+        let keys = from.ctl(&["cluster", "getkeysinslot", &slot, "100"]);
+        for key in keys.lines() {
+            from.ctl(&["migrate", "127.0.0.1", &to_port, key, "0", "5000"]);
+        }
+    };
+    move_keys();
+    // Its keys are on their way. A call with one key is sent on; one with several waits until all have arrived.
+    gate.block(&tenant(id), Duration::from_secs(1), "test")
+        .await
+        .expect("sent on");
+    assert!(to.ctl(&["keys", &format!("{prefix}:*")]).contains(":line"));
+    let replies = gate
+        .ask(&[gate.question(id, 1, &[FRESH])])
+        .await
+        .expect("not for all");
+    assert!(
+        matches!(&replies[0], Err(GateError::Unreachable(why)) if why.contains("TRYAGAIN")),
+        "{replies:?}"
+    );
+    move_keys();
+    for node in [to, from, &cluster.primaries[2]] {
+        assert_eq!(
+            node.ctl(&["cluster", "setslot", &slot, "node", &to_id]),
+            "OK"
+        );
+    }
+    let shown = gate
+        .inspect(&tenant(id))
+        .await
+        .expect("the new primary answers");
+    assert_eq!(shown.limits[0].count, 1);
+    gate.ping().await.expect("all primaries answer");
+    let after = gate.round_trips();
+    gate.inspect(&tenant(id))
+        .await
+        .expect("the new primary answers");
+    assert_eq!(gate.round_trips(), after + 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_of_a_cluster_alone_says_what_to_set() {
+    let cluster = shared_cluster();
+    let servers = configured(&format!("url: '{}'", cluster.primaries[0].url()));
+    let limit = limit(Algorithm::SlidingWindow, 1, LONG);
+    let gate = RedisGate::connect(&servers, &unique("alone")).expect("a good url");
+    let gate = Limited::new(gate, limit);
+    for number in 0..20 {
+        match gate.inspect(&tenant(&format!("t{number}"))).await {
+            Err(GateError::Refused(why)) => assert!(why.contains("redis.cluster: true"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    let keys = format!("url: '{}', cluster: true", cluster.primaries[0].url());
+    let whole = RedisGate::connect(configured(&keys), &unique("seed")).expect("a good url");
+    let whole = Limited::new(whole, gate.limits.clone());
+    for number in 0..20 {
+        assert_eq!(
+            started(&ask(&whole, &format!("t{number}"), 1, &[FRESH]).await),
+            1
+        );
+    }
+}
+
+/// The first server of a configuration behind `sentinels`.
+fn behind(sentinels: &[Redis], name: &str) -> RedisServers {
+    let list: Vec<String> = sentinels
+        .iter()
+        .map(|sentinel| format!("'{}'", sentinel.url()))
+        .collect();
+    configured(&format!(
+        "url: 'redis://{name}', sentinels: [{}]",
+        list.join(", ")
+    ))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_failover_by_sentinel_is_followed() {
+    let set = Sentinels::start("gate-primary");
+    let gate = RedisGate::connect(behind(&set.sentinels, "gate-primary"), "p").expect("good urls");
+    let gate = Limited::new(gate, limit(Algorithm::TokenBucket, 1_000, LONG));
+    assert_eq!(started(&ask(&gate, "t", 1, &[FRESH]).await), 1);
+    gate.ping().await.expect("the primary answers");
+
+    // A primary that became a replica, which Sentinel does not know yet.
+    let [first, second, _] = &set.servers[..] else {
+        panic!("three servers");
+    };
+    first.ctl(&["replicaof", "127.0.0.1", &port(second).to_string()]);
+    for _ in 0..2 {
+        let refused = gate.ask(&[gate.question("t", 1, &[FRESH])]).await;
+        assert!(
+            matches!(refused, Err(GateError::Unreachable(_))),
+            "{refused:?}"
+        );
+    }
+    first.ctl(&["replicaof", "no", "one"]);
+    starts_again(&gate, "t").await;
+
+    // A sentinel may be away, and the primary dies.
+    set.sentinels[0].pause();
+    first.kill();
+    let dead = gate.ask(&[gate.question("t", 1, &[FRESH])]).await;
+    assert!(matches!(dead, Err(GateError::Unreachable(_))), "{dead:?}");
+    set.sentinels[0].resume();
+    until("the sentinels name another primary", || {
+        set.primary("gate-primary").is_some_and(|index| index != 0)
+    });
+    starts_again(&gate, "t").await;
+    gate.ping().await.expect("the new primary answers");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sentinels_that_are_away_or_know_no_such_name_are_told() {
+    let sentinel = Redis::start_with(&["sentinel monitor known 127.0.0.1 1 1"]);
+    let sentinels = [sentinel];
+    let unknown = RedisGate::connect(behind(&sentinels, "unknown"), "p").expect("good urls");
+    let asked = unknown.ping().await.expect_err("no such name").to_string();
+    assert!(
+        asked.contains("unknown") && asked.contains(address(&sentinels[0])),
+        "{asked}"
+    );
+    sentinels[0].kill();
+    assert!(matches!(
+        unknown.ping().await,
+        Err(GateError::Unreachable(_))
+    ));
+}

@@ -1,0 +1,167 @@
+//! Several Redis servers together: a cluster, and a primary behind Sentinel. From the same program as a single one.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use crate::servers::Redis;
+
+/// Primaries with all slots, and a replica of each.
+pub struct RedisCluster {
+    pub primaries: Vec<Redis>,
+    pub replicas: Vec<Redis>,
+}
+
+/// First slot, last slot and epoch of each primary.
+const SLOTS: [(&str, &str, &str); 3] = [
+    ("0", "5460", "1"),
+    ("5461", "10921", "2"),
+    ("10922", "16383", "3"),
+];
+
+/// The cluster of tests that break nothing.
+pub fn shared_cluster() -> &'static RedisCluster {
+    static SHARED: OnceLock<RedisCluster> = OnceLock::new();
+    SHARED.get_or_init(|| RedisCluster::start(&[]))
+}
+
+/// Waits for what must happen.
+#[expect(clippy::disallowed_methods, reason = "the servers' calls block too")]
+pub fn until(what: &str, happened: impl Fn() -> bool) {
+    let begin = Instant::now();
+    while !happened() {
+        assert!(
+            begin.elapsed() < Duration::from_secs(60),
+            "{what}: not in time"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// `host:port` of `redis`.
+pub fn address(redis: &Redis) -> &str {
+    redis.url().trim_start_matches("redis://")
+}
+
+/// The port of `redis`.
+pub fn port(redis: &Redis) -> u16 {
+    let (_, port) = address(redis).split_once(':').expect("host:port");
+    port.parse().expect("a port")
+}
+
+impl RedisCluster {
+    /// Three primaries, each with a replica. No failover happens by itself while a test runs.
+    pub fn start(settings: &[&str]) -> Self {
+        let mut all = vec![
+            "cluster-enabled yes",
+            "cluster-node-timeout 600000",
+            "cluster-require-full-coverage no",
+            "repl-diskless-sync-delay 0",
+        ];
+        all.extend(settings);
+        let start = || (0..3).map(|_| Redis::start_with(&all)).collect::<Vec<_>>();
+        let cluster = Self {
+            primaries: start(),
+            replicas: start(),
+        };
+        for (primary, (first, last, epoch)) in cluster.primaries.iter().zip(SLOTS) {
+            primary.ctl(&["cluster", "addslotsrange", first, last]);
+            primary.ctl(&["cluster", "set-config-epoch", epoch]);
+        }
+        // Each meets each: gossip would take longer.
+        let all: Vec<&Redis> = cluster.all().collect();
+        for (at, node) in all.iter().enumerate() {
+            for other in &all[at + 1..] {
+                let (port, bus) = (port(other).to_string(), (port(other) + 1).to_string());
+                node.ctl(&["cluster", "meet", "127.0.0.1", &port, &bus]);
+            }
+        }
+        until("all nodes know each other", || {
+            cluster.all().all(|node| {
+                let nodes = node.ctl(&["cluster", "nodes"]);
+                nodes.lines().count() == 6 && !nodes.contains("handshake")
+            })
+        });
+        for (primary, replica) in cluster.primaries.iter().zip(&cluster.replicas) {
+            let id = primary.ctl(&["cluster", "myid"]);
+            until("a replica follows", || {
+                replica.ctl(&["cluster", "replicate", &id]) == "OK"
+            });
+        }
+        until("the cluster is whole", || {
+            cluster.all().all(|node| {
+                let info = node.ctl(&["cluster", "info"]);
+                info.contains("cluster_state:ok") && info.contains("cluster_slots_assigned:16384")
+            })
+        });
+        until("the replicas have a link", || {
+            cluster.replicas.iter().all(|replica| {
+                let info = replica.ctl(&["info", "replication"]);
+                info.contains("master_link_status:up")
+            })
+        });
+        cluster
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Redis> {
+        self.primaries.iter().chain(&self.replicas)
+    }
+
+    /// Which of the primaries has the slot of `key`.
+    pub fn owner(&self, key: &str) -> usize {
+        usize::from(self.slot(key) / 5_461).min(2)
+    }
+
+    /// The slot of `key`.
+    pub fn slot(&self, key: &str) -> u16 {
+        let slot = self.replicas[2].ctl(&["cluster", "keyslot", key]);
+        slot.parse().expect("a slot")
+    }
+}
+
+/// A primary, two replicas, three sentinels.
+pub struct Sentinels {
+    pub servers: Vec<Redis>,
+    pub sentinels: Vec<Redis>,
+}
+
+impl Sentinels {
+    /// Watches over a primary that they call `name`; it is the first of the servers.
+    pub fn start(name: &str) -> Self {
+        let primary = Redis::start_with(&["repl-diskless-sync-delay 0"]);
+        let of = format!("replicaof 127.0.0.1 {}", port(&primary));
+        let replica = || Redis::start_with(&[&of, "repl-diskless-sync-delay 0"]);
+        let servers = vec![primary, replica(), replica()];
+        let monitor = format!("sentinel monitor {name} 127.0.0.1 {} 2", port(&servers[0]));
+        // A machine that is busy for a while is not taken for dead.
+        let down = format!("sentinel down-after-milliseconds {name} 5000");
+        let fail = format!("sentinel failover-timeout {name} 20000");
+        let sentinel = || Redis::start_with(&[&monitor, &down, &fail]);
+        let sentinels = vec![sentinel(), sentinel(), sentinel()];
+        until("the sentinels know each other and the replicas", || {
+            sentinels.iter().all(|sentinel| {
+                let info = sentinel.ctl(&["info", "sentinel"]);
+                info.contains("slaves=2")
+                    && info.contains("sentinels=3")
+                    && info.contains("status=ok")
+            })
+        });
+        Self { servers, sentinels }
+    }
+
+    /// The index of the server that all sentinels call the primary; `None`: they differ.
+    pub fn primary(&self, name: &str) -> Option<usize> {
+        let named = |sentinel: &Redis| {
+            let said = sentinel.ctl(&["sentinel", "get-master-addr-by-name", name]);
+            let port_named = said.lines().nth(1)?.trim().parse::<u16>().ok()?;
+            self.servers
+                .iter()
+                .position(|server| port(server) == port_named)
+        };
+        let first = named(&self.sentinels[0])?;
+        let agree = self
+            .sentinels
+            .iter()
+            .all(|sentinel| named(sentinel) == Some(first));
+        agree.then_some(first)
+    }
+}

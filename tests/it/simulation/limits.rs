@@ -1,0 +1,86 @@
+//! The limits of a simulation: every algorithm, alone and together.
+
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::SmallRng;
+use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
+
+use super::plan::{ms, pick};
+
+/// The limits that only count, whatever comes, are called so.
+pub const WITNESS: &str = "witness-";
+/// Longer than any simulation.
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// More than any simulation uses.
+const MANY: u64 = 1_000_000;
+
+/// The first one is the one that the load is made for. `witness`: others count all that is charged.
+pub fn pick_limits(random: &mut SmallRng, ideal: bool, witness: bool) -> Limits {
+    let mut limits = vec![limit(random, "default", ideal)];
+    if !ideal && random.random_bool(0.4) {
+        limits.push(limit(random, "second", false));
+        if random.random_bool(0.4) {
+            limits.push(limit(random, "third", false));
+        }
+    }
+    if witness {
+        let algorithms = [
+            Algorithm::SlidingWindow,
+            Algorithm::FixedWindow,
+            Algorithm::SlidingCounter,
+            Algorithm::Strict,
+        ];
+        for algorithm in algorithms {
+            if random.random_bool(0.5) {
+                let name = format!("{WITNESS}{}", limits.len());
+                let limit = Limit::new(&name, algorithm, MANY, 31 * DAY, Duration::ZERO);
+                limits.push(limit.expect("in range").with_unit(unit(random)));
+            }
+        }
+        if random.random_bool(0.5) {
+            let name = format!("{WITNESS}places");
+            limits.push(Limit::concurrent(&name, MANY).expect("in range"));
+        }
+    }
+    Limits::new(limits).expect("they have names of their own")
+}
+
+fn unit(random: &mut SmallRng) -> Unit {
+    pick(random, &[Unit::Cost, Unit::Cost, Unit::Calls])
+}
+
+fn limit(random: &mut SmallRng, name: &str, ideal: bool) -> Limit {
+    let max = random.random_range(1..=12);
+    let algorithm = pick(
+        random,
+        &[
+            Algorithm::SlidingWindow,
+            Algorithm::SlidingWindow,
+            Algorithm::FixedWindow,
+            Algorithm::SlidingCounter,
+            Algorithm::TokenBucket,
+            Algorithm::LeakyBucket,
+            Algorithm::Strict,
+            Algorithm::Concurrency,
+        ],
+    );
+    let window = ms(pick(random, &[500, 1000, 3000, 10_000, 60_000]));
+    let guard = ms(pick(random, &[10, 50, 50, 100]));
+    let unit = if ideal { Unit::Cost } else { unit(random) };
+    if algorithm == Algorithm::Concurrency {
+        return Limit::concurrent(name, max).expect("in range");
+    }
+    let guard = match algorithm {
+        Algorithm::Strict => Duration::ZERO,
+        _ => guard,
+    };
+    let limit = Limit::new(name, algorithm, max, window, guard).expect("in range");
+    let limit = match algorithm.has_burst() && random.random_bool(0.6) {
+        true => limit
+            .with_burst(random.random_range(1..=12))
+            .expect("in range"),
+        false => limit,
+    };
+    limit.with_unit(unit)
+}

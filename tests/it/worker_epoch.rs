@@ -1,0 +1,142 @@
+//! A whole worker on a Redis that was emptied while jobs wait for their turn.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable};
+use sluicegate::app::{AppError, Worker};
+use sluicegate::broker::amqp::{Client, in_use};
+use sluicegate::broker::{Message, Outgoing};
+use sluicegate::config::Config;
+use sluicegate::engine::Stop;
+use sluicegate::handler::{Handler, Outcome, Permit};
+use sluicegate::metrics::Metrics;
+use sluicegate::rules::job::Job;
+use sluicegate::rules::lanes::Ladder;
+use tokio::task::JoinHandle;
+
+use crate::servers::{Redis, shared_rabbit, unique};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Nothing;
+
+impl Handler for Nothing {
+    async fn handle(&self, _: &Job, _: Permit) -> Outcome {
+        Outcome::Done
+    }
+}
+
+/// A worker that runs in this process.
+struct Running {
+    metrics: Arc<Metrics>,
+    stop: Stop,
+    task: JoinHandle<Result<(), AppError>>,
+}
+
+impl Running {
+    fn start(config: &Config, fresh: bool) -> Self {
+        let worker = Worker::new(config.clone(), Nothing).expect("a worker");
+        let worker = if fresh { worker.fresh() } else { worker };
+        let (metrics, stop) = (worker.metrics(), Stop::default());
+        let task = tokio::spawn(worker.run(stop.clone()));
+        Self {
+            metrics,
+            stop,
+            task,
+        }
+    }
+
+    fn shows(&self, series: &str) -> bool {
+        self.metrics.encode().lines().any(|line| line == series)
+    }
+
+    async fn until(&self, series: &str) {
+        let begun = Instant::now();
+        while !self.shows(series) {
+            assert!(begun.elapsed() < PATIENCE, "{}", self.metrics.encode());
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    async fn stop(self) {
+        self.stop.soft.cancel();
+        let ended = self.task.await.expect("no panic");
+        ended.expect("it started");
+    }
+}
+
+async fn publish(config: &Config, ladder: &Ladder, tenant: &str, count: usize) {
+    let client = Client::connect(&config.amqp, ladder)
+        .await
+        .expect("RabbitMQ answers");
+    let mut headers = FieldTable::default();
+    headers.insert("x-tenant".into(), AMQPValue::LongString(tenant.into()));
+    let jobs: Vec<_> = (0..count)
+        .map(|_| Outgoing {
+            queue: config.amqp.queue.as_str().into(),
+            message: Message {
+                routing_key: config.amqp.queue.as_str().into(),
+                properties: BasicProperties::default().with_headers(headers.clone()),
+                body: "x".into(),
+            },
+        })
+        .collect();
+    let published = client.publish(&jobs).await.expect("it answers");
+    for published in published {
+        published.expect("it is confirmed");
+    }
+    client.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
+    let redis = Redis::start();
+    let queue = unique("emptied");
+    let text = format!(
+        "amqp: {{url: \"{}\", queue: \"{queue}\"}}\n\
+         redis: {{url: \"{}\", prefix: \"{queue}\"}}\n\
+         rate-limiter: {{max-requests: 2, window-size: 1h}}\n\
+         admin: {{listen: \"127.0.0.1:0\"}}\n",
+        shared_rabbit().url(),
+        redis.url(),
+    );
+    let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
+    let ladder = Ladder::new(config.delay.max_delay);
+    let done = |count| format!("sluicegate_dispatches_total{{outcome=\"done\"}} {count}");
+
+    // On a new system there is nothing to forget.
+    publish(&config, &ladder, "busy", 5).await;
+    assert!(!in_use(&config.amqp, &ladder).await.expect("it answers"));
+    let first = Running::start(&config, false);
+    first.until(&done(2)).await;
+    assert!(first.shows("sluicegate_gate_cold 0"));
+    // It takes jobs; later three of them wait in lanes.
+    assert!(in_use(&config.amqp, &ladder).await.expect("it answers"));
+    let lanes = "sluicegate_waits_total{how=\"recheck\"} 3";
+    first.until(lanes).await;
+    first.stop().await;
+    // A queue's count follows its confirms.
+    let begun = Instant::now();
+    while !in_use(&config.amqp, &ladder).await.expect("it answers") {
+        assert!(begun.elapsed() < PATIENCE, "nobody waits in a lane");
+    }
+
+    // Jobs wait, so some were started; how many is not known.
+    redis.ctl(&["flushall"]);
+    publish(&config, &ladder, "calm", 1).await;
+    let careful = Running::start(&config, false);
+    careful.until("sluicegate_gate_cold 1").await;
+    careful
+        .until("sluicegate_deliveries_total{queue=\"fresh\"} 1")
+        .await;
+    assert!(careful.shows("sluicegate_up{server=\"redis\"} 1"));
+    assert!(careful.shows(&done(0)));
+    careful.stop().await;
+
+    let told = Running::start(&config, true);
+    told.until(&done(1)).await;
+    assert!(told.shows("sluicegate_gate_cold 0"));
+    told.stop().await;
+}
