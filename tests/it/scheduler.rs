@@ -615,7 +615,8 @@ fn a_cost_above_another_workers_limit_is_no_dead_letter() {
 fn settings_change_while_jobs_run() {
     let mut desk = Desk::new(1);
     let key = desk.start_one();
-    assert!(desk.deliver(Source::Fresh, &["b"]).asked.is_empty());
+    assert_eq!(desk.deliver(Source::Fresh, &["b"]).asked[0].budget, 0);
+    desk.answer(MS, vec![vec![CAPACITY]]);
     desk.scheduler.change(Changeable {
         concurrency: 2,
         hold: MS * 500,
@@ -626,7 +627,8 @@ fn settings_change_while_jobs_run() {
         },
         max_penalty: MS,
     });
-    assert_eq!(desk.step(MS).asked.len(), 1, "there is a permit more");
+    let asked = desk.step(MS * 5).asked;
+    assert_eq!((asked.len(), asked[0].budget), (1, 1), "a permit more");
     let retry = Outcome::Retry {
         after: None,
         reason: "500".to_owned(),
