@@ -22,8 +22,9 @@
 local now = read_clock(ARGV[1])
 local key, most, mine = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 
-local policies, number, longest = {}, 0, 0
+local policies, texts, number, longest = {}, {}, 0, 0
 for _, field in ipairs(redis.call('HKEYS', key)) do
+  texts[field] = true
   local id = string.match(field, '^(%x+):times$')
   local since, used, kept = string.match(id and redis.call('HGET', key, field) or '', '^(%d+):(%d+):(%d+)$')
   if since then
@@ -47,7 +48,7 @@ end
 local full = false
 for i = 0, mine - 1 do
   local id, text = ARGV[4 + 3 * i], ARGV[6 + 3 * i]
-  if not policies[id] or redis.call('HEXISTS', key, id) == 0 then
+  if not policies[id] or not texts[id] then
     if text == '' then
       return { 1, now, 'text' }
     end
