@@ -23,9 +23,10 @@ local ALGORITHMS = {}
 local FIXED_ARGUMENTS = 2
 local LIMIT_ARGUMENTS = 9
 
--- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for.
-local function limits_load(line, now, stamp, jobs, writing)
-  local limits = { now = now, stamp = stamp, jobs = jobs, writing = writing, most = 4294967295, reach = 2, longest = 0 }
+-- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for. `whole`: what
+-- is shared is kept as it is.
+local function limits_load(line, now, stamp, jobs, writing, whole)
+  local limits = { now = now, stamp = stamp, jobs = jobs, writing = writing, whole = whole, most = 4294967295, reach = 2, longest = 0 }
   for i = 1, tonumber(ARGV[2]) do
     local at = FIXED_ARGUMENTS + (i - 1) * LIMIT_ARGUMENTS
     local limit = {

@@ -75,9 +75,10 @@ local function pull_back(log, longest)
   redis.call('PEXPIREAT', log.key, int(log.stamp + longest))
 end
 
--- The log at limits.now. Prunes and repairs it when writing; otherwise `gone` is how many dead entries lie in front.
+-- The log at limits.now. Prunes and repairs it when writing, unless it is to be kept whole; otherwise `gone` is how many dead entries lie in front.
 local function read_log(key, limits)
   local now, stamp, longest = limits.now, limits.stamp, limits.longest
+  local repairs = limits.writing and not limits.whole
   local log = {
     key = key, stamp = stamp, gone = 0, entries = 0, cost = 0, before = 0, sequence = 0, total = 0,
     scores = {}, totals = {}, taken = {}, taken_cost = 0, chunk = math.max(2, math.min(limits.jobs, CHUNK)),
@@ -85,7 +86,7 @@ local function read_log(key, limits)
   local first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
   if first[1] and tonumber(first[2]) <= now - longest then
     local dead = int(now - longest)
-    if limits.writing then
+    if repairs then
       redis.call('ZREMRANGEBYSCORE', key, '-inf', dead)
     else
       log.gone = redis.call('ZCOUNT', key, '-inf', dead)
@@ -96,7 +97,7 @@ local function read_log(key, limits)
     return log
   end
   local last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
-  if limits.writing and tonumber(last[2]) > stamp then
+  if repairs and tonumber(last[2]) > stamp then
     pull_back(log, longest)
     first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
     last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')

@@ -1,31 +1,38 @@
 //! The only wiring: reads like the list of what a worker is made of.
 
+mod reload;
+
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc;
 use tracing::{info, warn};
 
 use crate::admin::{self, Health};
+use crate::app::reload::{Reload, Steward, changeable};
 use crate::broker::BrokerError;
 use crate::broker::amqp::{AmqpBroker, in_use};
-use crate::config::Config;
-use crate::engine::action::Settings;
+use crate::config::{Config, Source};
+use crate::engine::action::{Changeable, Settings};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::{Engine, Stop};
 use crate::gate::redis::RedisGate;
+use crate::gate::registry::{Named, Registry};
 use crate::gate::{GateError, Start};
 use crate::handler::Handler;
 use crate::handler::http::HttpHandler;
 use crate::metrics::Metrics;
 use crate::rules::lanes::{Ladder, QueueNames};
-use crate::rules::retry::RetryPolicy;
 
 /// How often an idle worker looks whether Redis answers, for `/readyz`.
 const PING_EVERY: Duration = Duration::from_secs(2);
 
 /// A RabbitMQ that is away when a worker starts is tried again after this.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// News for the engine that may wait.
+const UPDATES: usize = 4;
 /// A worker that ends tells Redis so within this, or not at all.
 const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 
@@ -46,6 +53,9 @@ pub enum AppError {
     /// The Redis client can't be built.
     #[error("redis.url: {0}")]
     Redis(GateError),
+    /// The limits are too many to be agreed on with other workers.
+    #[error(transparent)]
+    Limits(GateError),
     /// The AMQP client can't be built.
     #[error(transparent)]
     Amqp(#[from] BrokerError),
@@ -55,18 +65,19 @@ pub enum AppError {
 }
 
 /// Runs a worker that sends each job to `dispatch.http.url`, until SIGTERM or SIGINT. With `fresh`, an operator says
-/// that nothing was started within the longest window: see [`Worker::fresh`].
+/// that nothing was started within the longest window: see [`Worker::fresh`]. The configuration was read from `file`, and is
+/// applied again when it changes: see [`Worker::reloading`].
 ///
 /// # Errors
 /// [`AppError`] when it can't start.
-pub async fn run(config: Config, fresh: bool) -> Result<(), AppError> {
+pub async fn run(config: Config, file: Option<PathBuf>, fresh: bool) -> Result<(), AppError> {
     install_tls_provider();
     let http = config.dispatch.http.as_ref().ok_or(AppError::NoHandler)?;
     let handler = HttpHandler::new(http, config.dispatch.concurrency)
         .map_err(|why| AppError::Http(why.to_string()))?;
     let stop = Stop::default();
     listen_for_signals(&stop).map_err(AppError::Signals)?;
-    let worker = Worker::new(config, handler)?;
+    let worker = Worker::new(config, handler)?.reloading(file);
     let worker = if fresh { worker.fresh() } else { worker };
     worker.run(stop).await
 }
@@ -97,6 +108,7 @@ pub struct Worker<H> {
     metrics: Arc<Metrics>,
     gate: Arc<RedisGate>,
     fresh: bool,
+    source: Option<Source>,
 }
 
 impl<H: Handler> Worker<H> {
@@ -115,7 +127,16 @@ impl<H: Handler> Worker<H> {
             metrics: Arc::new(Metrics::new()),
             gate: Arc::new(gate),
             fresh: false,
+            source: None,
         })
+    }
+
+    /// The configuration came from `file` (as [`Config::load`] takes it) and the environment: when the file changes, or
+    /// on SIGHUP, it is read again. What can change at run time is applied, of the rest is told that it takes a restart.
+    /// A wrong one is refused, and the old one stays in force.
+    pub fn reloading(mut self, file: Option<PathBuf>) -> Self {
+        self.source = Some(Source::new(file));
+        self
     }
 
     /// Nothing was started within the longest window: jobs start at once, even if Redis does not know what did. For
@@ -141,7 +162,16 @@ impl<H: Handler> Worker<H> {
             metrics,
             gate,
             fresh,
+            source,
         } = self;
+        let reload = match source {
+            Some(source) => Some(Reload {
+                source,
+                hangups: signal(SignalKind::hangup()).map_err(AppError::Signals)?,
+            }),
+            None => None,
+        };
+        let own = Named::new(config.rate_limiter.policy.clone()).map_err(AppError::Limits)?;
         for limit in config.rate_limiter.policy.default_limits().iter() {
             info!(
                 limit = limit.name(),
@@ -174,7 +204,12 @@ impl<H: Handler> Worker<H> {
         // Before the queues are made: a second worker that finds them finds the epoch, too. An error shows itself again.
         let _ = gate.begin(start).await;
         let (broker, events) = AmqpBroker::start(&config.amqp, &settings.ladder)?;
-        let scheduler = Scheduler::new(settings, Arc::clone(&metrics), rand::random());
+        let scheduler = Scheduler::new(settings, Arc::clone(&metrics), rand::random()).must_agree();
+        let (news, updates) = mpsc::channel(UPDATES);
+        let shutdown_timeout = config.dispatch.shutdown_timeout;
+        let registry = Registry::new(Arc::clone(&gate), own);
+        let steward = Steward::new(config, registry, news, Arc::clone(&metrics));
+        let steward = tokio::spawn(steward.run(reload));
         let pings = tokio::spawn(watch_redis(
             Arc::clone(&gate),
             Arc::clone(&health),
@@ -186,9 +221,10 @@ impl<H: Handler> Worker<H> {
             handler,
             metrics,
             health,
-            shutdown_timeout: config.dispatch.shutdown_timeout,
+            shutdown_timeout,
         };
-        engine.run(scheduler, events, stop).await;
+        engine.run_updated(scheduler, events, updates, stop).await;
+        steward.abort();
         pings.abort();
         // Unsaid, it may cost other workers a window after a restart of Redis, and nothing else.
         let _ = tokio::time::timeout(LEAVE_WITHIN, gate.leave()).await;
@@ -200,20 +236,22 @@ impl<H: Handler> Worker<H> {
 
 fn settings(config: &Config) -> Settings {
     let ladder = Ladder::new(config.delay.max_delay);
+    let Changeable {
+        concurrency,
+        hold,
+        retry,
+        max_penalty,
+    } = changeable(config);
     Settings {
         policy: config.rate_limiter.policy.clone(),
         fields: config.job.clone(),
-        concurrency: config.dispatch.concurrency,
+        concurrency,
         prefetch: usize::from(config.amqp.prefetch),
-        hold: config.delay.hold,
+        hold,
         names: QueueNames::new(&config.amqp.queue, &ladder),
         ladder,
-        retry: RetryPolicy {
-            max_attempts: config.retry.max_attempts,
-            initial_interval: config.retry.initial_interval,
-            max_interval: config.retry.max_interval,
-        },
-        max_penalty: config.rate_limiter.max_penalty,
+        retry,
+        max_penalty,
     }
 }
 

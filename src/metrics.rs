@@ -32,6 +32,7 @@ label!(How, how);
 label!(Reason, reason);
 label!(Kind, kind);
 label!(Server, server);
+label!(Reloaded, result);
 
 /// All metrics of a worker; cheap to count in, from any thread.
 pub struct Metrics {
@@ -51,6 +52,8 @@ pub struct Metrics {
     disconnects: Family<Server, Counter>,
     up: Family<Server, Gauge>,
     gate_cold: Gauge,
+    config_reloads: Family<Reloaded, Counter>,
+    policies: Gauge,
     running: Gauge,
     held: Gauge,
     in_memory: Gauge,
@@ -151,6 +154,18 @@ impl Metrics {
                 "Whether nothing starts because Redis may not know all that has started",
                 Gauge::default(),
             ),
+            config_reloads: register(
+                r,
+                "config_reloads",
+                "Configurations that were read again, by what became of them",
+                Family::default(),
+            ),
+            policies: register(
+                r,
+                "policies",
+                "Configurations of workers whose limits are in force together",
+                Gauge::default(),
+            ),
             running: register(r, "running", "Jobs that run", Gauge::default()),
             held: register(
                 r,
@@ -184,6 +199,9 @@ impl Metrics {
         }
         for kind in ["returned", "nacked", "down"] {
             drop(self.publish_failures.get_or_create(&Kind { kind }));
+        }
+        for result in ["applied", "refused"] {
+            drop(self.config_reloads.get_or_create(&Reloaded { result }));
         }
         for server in ["rabbitmq", "redis"] {
             drop(self.up.get_or_create(&Server { server }));
@@ -279,6 +297,19 @@ impl Metrics {
     /// Redis may not know all that has started, or does.
     pub fn set_gate_cold(&self, cold: bool) {
         self.gate_cold.set(i64::from(cold));
+    }
+
+    /// A configuration was read again, and applied or refused.
+    pub fn reloaded(&self, applied: bool) {
+        let result = if applied { "applied" } else { "refused" };
+        self.config_reloads
+            .get_or_create(&Reloaded { result })
+            .inc();
+    }
+
+    /// So many policies are in force together.
+    pub fn set_policies(&self, number: usize) {
+        self.policies.set(i64::try_from(number).unwrap_or(i64::MAX));
     }
 
     /// What is in memory now.

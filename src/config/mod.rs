@@ -13,6 +13,7 @@ mod secret;
 mod show;
 mod value;
 mod warn;
+mod watch;
 mod yaml;
 
 use std::net::SocketAddr;
@@ -24,6 +25,7 @@ pub use keys::{KEYS, Key, closest, env_name};
 pub use redis::{Identity, Pem, RedisServers, RedisTls, RedisTopology};
 pub use secret::SecretUrl;
 pub use value::{parse_duration, show as show_duration};
+pub use watch::Source;
 
 pub use crate::rules::job::{CostField, Fields, TenantField};
 use crate::rules::policy::Policy;

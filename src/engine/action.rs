@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::broker::{Outgoing, Tag};
 use crate::gate::{TenantAsk, TenantSettled};
+use crate::rules::fleet::Fleet;
 use crate::rules::job::{Fields, Job};
 use crate::rules::lanes::{Ladder, QueueNames};
 use crate::rules::policy::Policy;
@@ -13,7 +16,7 @@ use crate::rules::tenant::Tenant;
 /// What the scheduler needs to know of the configuration.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// What each tenant may do.
+    /// What each tenant may do, as long as no [`Update`] says otherwise.
     pub policy: Policy,
     /// Where a message says what a job needs.
     pub fields: Fields,
@@ -30,6 +33,33 @@ pub struct Settings {
     /// When a failed job is tried again.
     pub retry: RetryPolicy,
     /// The longest time that a downstream's answer can close a tenant.
+    pub max_penalty: Duration,
+}
+
+/// What changes while the worker runs.
+#[derive(Debug)]
+pub enum Update {
+    /// An exchange with the other workers: what is in force (`None`: what was), and until when the gate may be asked.
+    Agreed {
+        /// The policies of all workers.
+        fleet: Option<Fleet>,
+        /// After that, no job is asked for before another exchange.
+        until: Instant,
+    },
+    /// The configuration has changed.
+    Settings(Changeable),
+}
+
+/// The settings that can change while the worker runs, as in [`Settings`].
+#[derive(Debug, Clone, PartialEq)]
+pub struct Changeable {
+    /// See [`Settings::concurrency`]; what runs beyond it may finish.
+    pub concurrency: usize,
+    /// See [`Settings::hold`].
+    pub hold: Duration,
+    /// See [`Settings::retry`].
+    pub retry: RetryPolicy,
+    /// See [`Settings::max_penalty`].
     pub max_penalty: Duration,
 }
 

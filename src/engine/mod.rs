@@ -5,7 +5,7 @@ pub mod action;
 mod budget;
 mod ledger;
 mod moves;
-mod outage;
+pub(crate) mod outage;
 mod queues;
 pub mod scheduler;
 
@@ -22,7 +22,7 @@ use tracing::{info, warn};
 
 use crate::admin::Health;
 use crate::broker::{Broker, Event, PublishError};
-use crate::engine::action::{Action, Key};
+use crate::engine::action::{Action, Key, Update};
 use crate::engine::outage::Outage;
 use crate::engine::scheduler::Scheduler;
 use crate::gate::{Gate, GateError, Replies};
@@ -69,10 +69,17 @@ enum Report {
 
 impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
     /// Runs until `stop`, or until the broker's events end.
-    pub async fn run(
+    pub async fn run(self, scheduler: Scheduler, events: mpsc::Receiver<Event>, stop: Stop) {
+        let (_nobody, updates) = mpsc::channel(1);
+        self.run_updated(scheduler, events, updates, stop).await;
+    }
+
+    /// [`Engine::run`], with what changes meanwhile.
+    pub async fn run_updated(
         self,
         mut scheduler: Scheduler,
         mut events: mpsc::Receiver<Event>,
+        mut updates: mpsc::Receiver<Update>,
         stop: Stop,
     ) {
         let started = Instant::now();
@@ -116,6 +123,12 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                         next = tasks.try_join_next();
                     }
                 }
+                Some(update) = updates.recv() => match update {
+                    Update::Agreed { fleet, until } => {
+                        scheduler.agreed(fleet, until.saturating_duration_since(started));
+                    }
+                    Update::Settings(changed) => scheduler.change(changed),
+                },
                 event = events.recv() => {
                     let Some(event) = event else { break };
                     self.take_event(&mut scheduler, started.elapsed(), event);

@@ -86,6 +86,11 @@ impl Queues {
         }
     }
 
+    /// So many jobs may run at once from now on.
+    pub fn set_concurrency(&mut self, concurrency: usize) {
+        self.concurrency = concurrency;
+    }
+
     /// Jobs that are ready to ask.
     pub fn ready(&self) -> usize {
         self.ready

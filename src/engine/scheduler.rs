@@ -24,12 +24,13 @@ use tracing::warn;
 use ulid::Ulid;
 
 use crate::broker::{Delivery, Message, Outgoing, Source, Tag};
-use crate::engine::action::{Action, Key, Settings};
+use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::ledger::Ledger;
 use crate::engine::moves::Moves;
 use crate::engine::queues::{End, Queues};
 use crate::gate::Receipt;
 use crate::metrics::Metrics;
+use crate::rules::fleet::Fleet;
 use crate::rules::headers::{self, Headers};
 use crate::rules::job::{self, Claims};
 use crate::rules::lanes::Kind;
@@ -95,6 +96,10 @@ struct Question {
 /// The worker's memory, and what to do with it.
 pub struct Scheduler {
     settings: Settings,
+    /// What is enforced: the own policy and those of other workers.
+    fleet: Fleet,
+    /// Until when the gate may be asked; `None`: this worker has to agree with nobody.
+    agreed_until: Option<Duration>,
     metrics: Arc<Metrics>,
     random: SmallRng,
     session: u64,
@@ -127,6 +132,8 @@ impl Scheduler {
     pub fn new(settings: Settings, metrics: Arc<Metrics>, seed: u64) -> Self {
         Self {
             queues: Queues::new(settings.concurrency, settings.prefetch),
+            fleet: Fleet::alone(Arc::new(settings.policy.clone())),
+            agreed_until: None,
             settings,
             metrics,
             random: SmallRng::seed_from_u64(seed),
@@ -150,6 +157,40 @@ impl Scheduler {
             outbox: Vec::new(),
             acks: Vec::new(),
         }
+    }
+
+    /// Asks the gate only after an [`Scheduler::agreed`].
+    pub fn must_agree(self) -> Self {
+        Self {
+            agreed_until: Some(Duration::ZERO),
+            ..self
+        }
+    }
+
+    /// An exchange with the other workers: this is in force (`None`: what was), and the gate may be asked until then.
+    pub fn agreed(&mut self, fleet: Option<Fleet>, until: Duration) {
+        if let Some(fleet) = fleet {
+            self.fleet = fleet;
+        }
+        self.agreed_until = Some(until);
+    }
+
+    /// The configuration has changed.
+    pub fn change(&mut self, changed: Changeable) {
+        let Changeable {
+            concurrency,
+            hold,
+            retry,
+            max_penalty,
+        } = changed;
+        self.queues.set_concurrency(concurrency);
+        self.settings = Settings {
+            concurrency,
+            hold,
+            retry,
+            max_penalty,
+            ..self.settings.clone()
+        };
     }
 
     /// What is to be done now.
@@ -215,8 +256,8 @@ impl Scheduler {
                 message = message.with_id_if_missing(&Ulid::new().to_string());
             }
             let returned = delivery.source != Source::Fresh;
-            let Settings { fields, policy, .. } = &self.settings;
-            match job::read(&message, returned, fields, policy) {
+            let fields = &self.settings.fields;
+            match job::read(&message, returned, fields, self.fleet.own()) {
                 Ok(claims) => {
                     let phase = Phase::Ready;
                     self.entries.insert(
@@ -304,7 +345,7 @@ impl Scheduler {
     /// When [`Scheduler::tick`] is needed next, if nothing else happens.
     pub fn next_tick(&self, now: Duration) -> Option<Duration> {
         let timer = self.timers.peek().map(|Reverse((at, _))| *at);
-        let ask = self.wants_to_ask().then(|| self.ask_allowed_at());
+        let ask = self.wants_to_ask(now).then(|| self.ask_allowed_at());
         // A draining worker sends nothing round: a tick that is due and does nothing would be due for ever.
         let surplus = !self.draining && self.queues.has_surplus();
         let surplus = surplus.then_some(self.next_surplus);

@@ -1,6 +1,6 @@
 //! The names of a tenant's keys. Every key that a script touches is passed to it.
 
-use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit};
+use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
 use crate::rules::tenant::Tenant;
 
 /// How keys are named: `PREFIX:TENANT…`, with the tenant encoded so that no id can name another's key.
@@ -91,18 +91,19 @@ impl Keys {
                 }
                 Algorithm::FixedWindow => {
                     place.index = now_ms / limit.span();
-                    let windows = match limit.name() {
-                        DEFAULT_LIMIT => log.clone(),
-                        name => format!("{log}:{name}"),
+                    let windows = match (limit.name(), limit.unit()) {
+                        (DEFAULT_LIMIT, Unit::Cost) => log.clone(),
+                        (name, Unit::Cost) => format!("{log}:{name}"),
+                        (name, Unit::Calls) => format!("{log}:{name}:calls"),
                     };
                     names.push(format!("{windows}:{}", place.index));
                     names.push(format!("{windows}:{}", place.index + 1));
                 }
-                Algorithm::SlidingCounter => names.push(format!("{log}:{}:counter", limit.name())),
-                Algorithm::TokenBucket => names.push(format!("{log}:{}:token", limit.name())),
-                Algorithm::LeakyBucket => names.push(format!("{log}:{}:leaky", limit.name())),
-                Algorithm::Strict => names.push(format!("{log}:{}:strict", limit.name())),
-                Algorithm::Concurrency => names.push(format!("{log}:{}:running", limit.name())),
+                Algorithm::SlidingCounter => names.push(state(&log, "counter", limit)),
+                Algorithm::TokenBucket => names.push(state(&log, "token", limit)),
+                Algorithm::LeakyBucket => names.push(state(&log, "leaky", limit)),
+                Algorithm::Strict => names.push(state(&log, "strict", limit)),
+                Algorithm::Concurrency => names.push(state(&log, "running", limit)),
             }
             places.push(place);
         }
@@ -110,6 +111,11 @@ impl Keys {
             names,
             limits: places,
         }
+    }
+
+    /// The policies of all workers, a HASH. No tenant's key has a `%` before anything but two digits.
+    pub fn policies(&self) -> String {
+        format!("{}:%policies", self.prefix)
     }
 
     /// The mark of one call of `settle`.
@@ -125,6 +131,16 @@ impl Keys {
         } else {
             format!("{prefix}:{tenant}")
         }
+    }
+}
+
+/// The key of a limit with a state of its own. With its window and unit: two policies that are in force together may
+/// have limits of one name that differ in them ([`Limit::shares_state`]).
+fn state(log: &str, kind: &str, limit: &Limit) -> String {
+    let (name, (window, guard)) = (limit.name(), limit.state_ms());
+    match limit.unit() {
+        Unit::Cost => format!("{log}:{name}:{kind}:{window}+{guard}"),
+        Unit::Calls => format!("{log}:{name}:{kind}:{window}+{guard}:calls"),
     }
 }
 
@@ -166,6 +182,40 @@ mod tests {
                 "rlaas:rate_limit:alice:3"
             ]
         );
+    }
+
+    #[test]
+    fn limits_that_share_no_state_share_no_key() {
+        let tenant = Tenant::parse("alice").unwrap_or_else(|why| panic!("{why}"));
+        let keys = Keys::new("p");
+        let mut all = Vec::new();
+        for name in ["default", "calls", "counter"] {
+            for algorithm in [Algorithm::Strict, Algorithm::Concurrency]
+                .iter()
+                .chain(&Algorithm::ALL)
+            {
+                for seconds in [1, 60] {
+                    for unit in [Unit::Calls, Unit::Cost] {
+                        let window = Duration::from_secs(seconds);
+                        let limit = Limit::new(name, *algorithm, 5, window, Duration::ZERO);
+                        let limit = limit.unwrap_or_else(|why| panic!("{why}"));
+                        all.push(limit.with_unit(unit));
+                    }
+                }
+            }
+        }
+        for (at, one) in all.iter().enumerate() {
+            for two in &all[at + 1..] {
+                let [one_keys, two_keys] = [one, two].map(|l| {
+                    keys.call(&tenant, std::slice::from_ref(l), 1_700_000_000_000)
+                        .names
+                });
+                let common = one_keys[1..].iter().any(|key| two_keys[1..].contains(key));
+                let both = [one, two].map(Limit::algorithm);
+                let shares = one.shares_state(two) || both == [Algorithm::SlidingWindow; 2];
+                assert_eq!(common, shares, "{one:?} {two:?}");
+            }
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod link;
 pub mod memory;
 pub mod redis;
 mod refusal;
+pub mod registry;
 mod reply;
 pub mod scripts;
 

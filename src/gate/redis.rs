@@ -350,6 +350,16 @@ impl RedisGate {
         replies.into_iter().next().unwrap_or(Ok(Value::Nil))
     }
 
+    /// One exchange with the registry of policies: the arguments of `policies.lua` after the clock, and its reply.
+    pub(super) async fn run_policies(&self, more: Vec<String>) -> Result<Value, GateError> {
+        // Only for the words of an error.
+        let nobody =
+            Tenant::parse("all-policies").map_err(|error| GateError::Refused(error.to_string()))?;
+        let mut call = self.call(scripts::policies(), &nobody, &[], more);
+        call.keys.names = vec![self.keys.policies()];
+        self.run_one(call).await
+    }
+
     /// Which key holds something of another type.
     async fn explain(&self, call: &Call<'_>) -> GateError {
         let names = &call.keys.names;

@@ -103,6 +103,13 @@ pub fn block() -> &'static Script {
     &BLOCK
 }
 
+/// Registers a worker's policies, and reads those of all.
+pub fn policies() -> &'static Script {
+    static POLICIES: LazyLock<Script> =
+        LazyLock::new(|| Script::new("policies", &[lua!("clock"), lua!("policies")]));
+    &POLICIES
+}
+
 /// Ends a batch: whether its decisions count.
 pub fn pulse() -> &'static Script {
     static PULSE: LazyLock<Script> =

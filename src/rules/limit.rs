@@ -71,7 +71,7 @@ impl Algorithm {
 }
 
 /// What a limit counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unit {
     /// `calls`: one for each start, whatever it costs.
     Calls,
@@ -370,6 +370,53 @@ impl Limit {
         }
     }
 
+    /// Over how long its own state counts, in milliseconds: the window, and the guard where the algorithm counts over
+    /// both. With the name, the algorithm and the unit it tells states apart.
+    pub fn state_ms(&self) -> (u64, u64) {
+        match self.algorithm {
+            Algorithm::FixedWindow | Algorithm::Strict | Algorithm::Concurrency => {
+                (self.window_ms, 0)
+            }
+            Algorithm::SlidingWindow
+            | Algorithm::SlidingCounter
+            | Algorithm::TokenBucket
+            | Algorithm::LeakyBucket => (self.window_ms, self.guard_ms),
+        }
+    }
+
+    /// Both count with the same stored state, so it can be charged for one of them alone. Sliding windows have one log
+    /// in common besides, whatever their numbers.
+    pub fn shares_state(&self, other: &Self) -> bool {
+        let state = |limit: &Self| (limit.algorithm, limit.state_ms(), limit.unit);
+        state(self) == state(other) && self.name == other.name
+    }
+
+    /// What allows a start only if both allow it, where both count with the same state.
+    fn stricter(&self, other: &Self) -> Self {
+        Self {
+            max: self.max.min(other.max),
+            burst: self.burst.min(other.burst),
+            guard_ms: self.guard_ms.max(other.guard_ms),
+            ..self.clone()
+        }
+    }
+
+    /// As long as every start was charged to `before`, all that this limit counts is known, so it can take the place
+    /// of `before` at once: the calls of any window are at most what the one in force at the last of them allows.
+    /// False in doubt, and for a bucket with other numbers: it may begin full.
+    pub fn continues(&self, before: &Self) -> bool {
+        match self.algorithm {
+            Algorithm::SlidingWindow => {
+                before.algorithm == Algorithm::SlidingWindow && before.span() >= self.span()
+            }
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => self == before,
+            Algorithm::FixedWindow
+            | Algorithm::SlidingCounter
+            | Algorithm::Strict
+            | Algorithm::Concurrency => self.shares_state(before),
+        }
+    }
+
     /// No more units than this start in any `ms` milliseconds; `u64::MAX`: any number may.
     fn most_in(&self, ms: u64) -> u64 {
         let (max, span) = (u64::from(self.max), self.span());
@@ -425,6 +472,29 @@ impl Limits {
             }
         }
         Ok(Self(limits.into()))
+    }
+
+    /// These and all of `others` at once: what each set lets start alone, less what the others deny. Limits that count
+    /// with the same state become one, the stricter of both; names may repeat among the rest.
+    pub fn with_all<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut all = self.0.to_vec();
+        let before = all.clone();
+        for limit in others.into_iter().flat_map(|other| other.iter()) {
+            match all.iter_mut().find(|known| known.shares_state(limit)) {
+                Some(known) => *known = known.stricter(limit),
+                None => all.push(limit.clone()),
+            }
+        }
+        if all == before {
+            return self.clone();
+        }
+        Self(all.into())
+    }
+
+    /// Each of these continues one of `before`: see [`Limit::continues`].
+    pub fn continue_from(&self, before: &Self) -> bool {
+        self.iter()
+            .all(|limit| before.iter().any(|old| limit.continues(old)))
     }
 
     /// The highest cost of a job that can start: above it, it never could. Jobs of any cost can where no limit

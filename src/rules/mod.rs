@@ -1,6 +1,7 @@
 //! The pure core: every decision, no I/O, `now` is always an argument.
 pub mod decision;
 pub mod epoch;
+pub mod fleet;
 pub mod headers;
 pub mod job;
 pub mod lanes;

@@ -282,7 +282,7 @@ impl State {
             return;
         }
         self.marks.insert(call.to_owned(), now + MARK_MS);
-        let newer_window = self.logs.load(&limits, clock, self.line.usual);
+        let newer_window = self.logs.load_own(&limits, clock, self.line.usual);
         let before = self.line.clone();
         self.line.seen = self.line.seen.min(now);
         for one in settled {

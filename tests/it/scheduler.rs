@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sluicegate::broker::{Delivery, Message, Outgoing, PublishError, Source, Tag};
-use sluicegate::engine::action::{Action, Key, Settings};
+use sluicegate::engine::action::{Action, Changeable, Key, Settings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::{Answer, End, GateError, TenantAsk, TenantReply, TenantSettled, Ticket};
 use sluicegate::handler::Outcome;
 use sluicegate::metrics::Metrics;
+use sluicegate::rules::fleet::{Fleet, Known, Registered};
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::{CostField, Field, Fields, Job, TenantField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::policy::Policy;
 use sluicegate::rules::retry::RetryPolicy;
 
 const STORE_MS: u64 = 1_700_000_000_000;
@@ -544,4 +546,94 @@ fn a_draining_worker_with_jobs_that_lack_a_permit_waits_for_what_runs() {
         next.is_none_or(|at| at > desk.now),
         "a tick that is due and does nothing: the worker spins until its jobs have ended"
     );
+}
+
+fn policy(max: u64) -> Arc<Policy> {
+    let guard = Duration::from_millis(50);
+    let limit = Limit::new("default", Algorithm::SlidingWindow, max, MS * 1000, guard);
+    Arc::new(limit.expect("a limit").into())
+}
+
+/// What a worker of 20 a second enforces beside one of `max` a second.
+fn fleet_with(max: u64) -> Fleet {
+    let mut known = Known::default();
+    let other = Registered {
+        id: "other".to_owned(),
+        policy: policy(max),
+        since_ms: STORE_MS,
+        used_ms: STORE_MS,
+    };
+    known.learn(vec![other], STORE_MS);
+    known.fleet(policy(20), "own", STORE_MS)
+}
+
+#[test]
+fn a_worker_asks_only_while_it_agrees_with_the_others() {
+    let mut desk = Desk::new(4);
+    let scheduler = std::mem::replace(&mut desk.scheduler, Desk::new(4).scheduler);
+    desk.scheduler = scheduler.must_agree();
+    assert!(desk.deliver(Source::Fresh, &["a"]).asked.is_empty());
+    let until = desk.now + MS * 100;
+    assert!(
+        desk.scheduler
+            .next_tick(desk.now)
+            .is_none_or(|at| at > desk.now),
+        "it does not spin"
+    );
+    desk.scheduler.agreed(Some(fleet_with(4)), until);
+    let asked = desk.step(MS).asked;
+    assert_eq!((asked.len(), asked[0].limits[0].max()), (1, 4));
+    desk.answer(MS, vec![vec![START]]);
+
+    assert!(desk.deliver(Source::Fresh, &["b"]).asked.len() == 1);
+    desk.answer(MS, vec![vec![START]]);
+    desk.step(until - desk.now);
+    assert!(desk.deliver(Source::Fresh, &["c"]).asked.is_empty());
+    desk.scheduler.agreed(None, desk.now + MS * 100);
+    assert_eq!(desk.step(MS).asked[0].limits[0].max(), 4, "as it was");
+}
+
+#[test]
+fn a_cost_above_another_workers_limit_is_no_dead_letter() {
+    let mut desk = Desk::new(4);
+    let until = desk.now + MS * 1000;
+    desk.scheduler.agreed(Some(fleet_with(4)), until);
+    let text = |text: &str| HeaderValue::Text(text.to_owned());
+    let job = |cost| message(&[("x-tenant", text("a")), ("x-cost", text(cost))]);
+    let done = desk.deliver_messages(Source::Fresh, vec![job("10"), job("21")]);
+    assert_eq!(
+        (done.asked[0].asks.len(), done.asked[0].asks[0].cost),
+        (1, 10)
+    );
+    assert_eq!(
+        &*done.published[0].1.queue, "jobs.dead",
+        "its own limit is 20"
+    );
+}
+
+#[test]
+fn settings_change_while_jobs_run() {
+    let mut desk = Desk::new(1);
+    let key = desk.start_one();
+    assert_eq!(desk.deliver(Source::Fresh, &["b"]).asked[0].budget, 0);
+    desk.answer(MS, vec![vec![CAPACITY]]);
+    desk.scheduler.change(Changeable {
+        concurrency: 2,
+        hold: MS * 500,
+        retry: RetryPolicy {
+            max_attempts: 1,
+            initial_interval: MS,
+            max_interval: MS,
+        },
+        max_penalty: MS,
+    });
+    let asked = desk.step(MS * 5).asked;
+    assert_eq!((asked.len(), asked[0].budget), (1, 1), "a permit more");
+    let retry = Outcome::Retry {
+        after: None,
+        reason: "500".to_owned(),
+    };
+    desk.scheduler.finished(desk.now, key, MS, retry);
+    let published = desk.actions().published;
+    assert_eq!(&*published[0].1.queue, "jobs.dead", "no second attempt");
 }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sluicegate::config::{Config, DEFAULT_FILE};
+use sluicegate::config::Config;
 
 use commands::{Failure, check, dead, inspect, publish, run, tenant};
 
@@ -59,9 +59,8 @@ fn main() -> ExitCode {
 
 async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
     let config = Config::load(cli.config.as_deref(), variables()?)?;
-    let file = cli.config.unwrap_or_else(|| DEFAULT_FILE.into());
     match cli.command {
-        Command::Run(args) => run::run(args, config, &file).await,
+        Command::Run(args) => run::run(args, config, cli.config).await,
         Command::Publish(args) => publish::run(args, &config).await,
         Command::Check(args) => check::run(args, &config).await,
         Command::Inspect(args) => inspect::run(args, &config).await,

@@ -22,10 +22,11 @@ const COLD_PAUSE: Duration = Duration::from_secs(1);
 const UNGUARDED: Duration = Duration::from_secs(1);
 
 impl Scheduler {
-    pub(super) fn wants_to_ask(&self) -> bool {
+    pub(super) fn wants_to_ask(&self, now: Duration) -> bool {
         let somebody = !self.unclocked.is_empty() || self.queues.may_ask();
         // What was not used is given back before anybody asks.
-        somebody && !self.draining && self.asking.is_none() && self.ledger.is_empty()
+        let agreed = self.agreed_until.is_none_or(|until| now < until);
+        somebody && agreed && !self.draining && self.asking.is_none() && self.ledger.is_empty()
     }
 
     pub(super) fn ask_allowed_at(&self) -> Duration {
@@ -37,7 +38,7 @@ impl Scheduler {
     }
 
     pub(super) fn ask(&mut self, now: Duration) {
-        if !self.wants_to_ask() || self.ask_allowed_at() > now {
+        if !self.wants_to_ask(now) || self.ask_allowed_at() > now {
             return;
         }
         let mut round = Round {
@@ -79,8 +80,9 @@ impl Scheduler {
         if batch.is_empty()
             && let Some(entry) = self.unclocked.first().and_then(|key| self.entries.get(key))
         {
-            let tenant = entry.claims.tenant.clone();
-            let limits = self.settings.policy.default_limits().clone();
+            let (tenant, plan) = (entry.claims.tenant.clone(), entry.claims.plan.as_deref());
+            // The tenant's own: the gate forgets what the limits that it is asked for don't count any more.
+            let limits = self.fleet.limits(&tenant, plan);
             batch.push(TenantAsk {
                 tenant: tenant.clone(),
                 limits: limits.clone(),
@@ -104,16 +106,20 @@ impl Scheduler {
 
     /// Those of `keys` that have the limits of the first one; the others, of another plan, go back and come next.
     fn same_limits(&mut self, keys: Vec<Key>) -> (Option<Limits>, Vec<Key>) {
-        // What is in the queues is in `entries`: a lost session empties both.
-        let limits = |key: &Key| {
-            let claims = &self.entries.get(key)?.claims;
-            let policy = &self.settings.policy;
-            Some(policy.limits(&claims.tenant, claims.plan.as_deref()))
-        };
-        let first = keys.iter().find_map(limits).cloned();
-        let (same, others): (Vec<_>, Vec<_>) = keys
-            .into_iter()
-            .partition(|key| limits(key) == first.as_ref());
+        let (mut first, mut same, mut others) = (None, Vec::new(), Vec::new());
+        for key in keys {
+            // What is in the queues is in `entries`: a lost session empties both.
+            let Some(entry) = self.entries.get(&key) else {
+                continue;
+            };
+            let claims = &entry.claims;
+            let limits = self.fleet.limits(&claims.tenant, claims.plan.as_deref());
+            if *first.get_or_insert_with(|| limits.clone()) == limits {
+                same.push(key);
+            } else {
+                others.push(key);
+            }
+        }
         self.put_back(&others);
         (first, same)
     }

@@ -67,7 +67,7 @@ impl Scheduler {
         match outcome {
             Outcome::Throttled { after, reason } => {
                 let claims = &entry.claims;
-                let limits = self.settings.policy.limits(tenant, claims.plan.as_deref());
+                let limits = self.fleet.own().limits(tenant, claims.plan.as_deref());
                 // It did not say for how long: until the shortest window has passed.
                 let window = limits.iter().map(Limit::window_ms).min().unwrap_or(0);
                 let duration = after

@@ -17,7 +17,7 @@ use self::fixed::FixedWindows;
 use self::held::Held;
 use self::sliding::SlidingLog;
 use crate::rules::decision::{End, Settled};
-use crate::rules::limit::{Algorithm, Limit};
+use crate::rules::limit::{Algorithm, Limit, Unit};
 
 /// One reading of the store's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,17 +42,25 @@ impl Clock {
 /// What one scope has started, as far as its limits still count it.
 ///
 /// All sliding windows share one log, which is as long as the longest of them needs; every other limit has a state
-/// of its own, by its name.
+/// of its own, by its name, its window and its unit ([`Limit::shares_state`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Logs {
     sliding: SlidingLog,
-    fixed: BTreeMap<String, FixedWindows>,
-    counters: BTreeMap<String, SlidingCounter>,
-    buckets: BTreeMap<(Algorithm, String), Bucket>,
-    held: BTreeMap<String, Held>,
+    fixed: BTreeMap<Own, FixedWindows>,
+    counters: BTreeMap<Own, SlidingCounter>,
+    buckets: BTreeMap<Own, Bucket>,
+    held: BTreeMap<Own, Held>,
     /// The start of the newest fixed window that was seen. The line's hash keeps it: a clock that is stepped back
     /// must not open a window whose count is forgotten.
     newest: u64,
+}
+
+/// Names a limit's own state.
+type Own = (Algorithm, String, (u64, u64), Unit);
+
+fn own(limit: &Limit) -> Own {
+    let name = limit.name().to_owned();
+    (limit.algorithm(), name, limit.state_ms(), limit.unit())
 }
 
 impl Logs {
@@ -66,27 +74,32 @@ impl Logs {
         if let Some(longest) = sliding.map(Limit::span).max() {
             self.sliding.load(longest, clock);
         }
+        self.load_own(limits, clock, usual)
+    }
+
+    /// [`Logs::load`] for a [`Logs::settle`]: the log of all sliding limits stays as it is, since other limits may be in
+    /// force by now, which look back further than those of the start.
+    pub fn load_own(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
         let mut newest = self.newest;
         for limit in limits {
-            let name = || limit.name().to_owned();
             match limit.algorithm() {
                 Algorithm::SlidingWindow => {}
                 Algorithm::FixedWindow => {
                     let start = clock.now_ms / limit.span() * limit.span();
                     newest = newest.max(start);
-                    let log = self.fixed.entry(name()).or_default();
+                    let log = self.fixed.entry(own(limit)).or_default();
                     log.load(limit, clock.now_ms, self.newest);
                 }
                 Algorithm::SlidingCounter => {
-                    let log = self.counters.entry(name()).or_default();
+                    let log = self.counters.entry(own(limit)).or_default();
                     log.load(limit, clock.now_ms);
                 }
-                algorithm @ (Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
-                    let log = self.buckets.entry((algorithm, name())).or_default();
+                Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                    let log = self.buckets.entry(own(limit)).or_default();
                     log.load(limit, clock.now_ms);
                 }
                 Algorithm::Strict | Algorithm::Concurrency => {
-                    let log = self.held.entry(name()).or_default();
+                    let log = self.held.entry(own(limit)).or_default();
                     log.load(limit, clock.now_ms, usual);
                 }
             }
@@ -103,10 +116,10 @@ impl Logs {
     pub fn count(&self, limit: &Limit, clock: Clock) -> u64 {
         match limit.algorithm() {
             Algorithm::SlidingWindow => self.sliding.count(limit, clock.now_ms),
-            Algorithm::FixedWindow => self.fixed[limit.name()].count(limit),
-            Algorithm::SlidingCounter => self.counters[limit.name()].count(limit, clock.now_ms),
+            Algorithm::FixedWindow => self.fixed[&own(limit)].count(limit),
+            Algorithm::SlidingCounter => self.counters[&own(limit)].count(limit, clock.now_ms),
             Algorithm::TokenBucket | Algorithm::LeakyBucket => self.bucket(limit).count(limit),
-            Algorithm::Strict | Algorithm::Concurrency => self.held[limit.name()].count(),
+            Algorithm::Strict | Algorithm::Concurrency => self.held[&own(limit)].count(),
         }
     }
 
@@ -114,13 +127,13 @@ impl Logs {
     pub fn nth(&self, limit: &Limit, base: u64, k: u64) -> u64 {
         match limit.algorithm() {
             Algorithm::SlidingWindow => self.sliding.nth(limit, base, k),
-            Algorithm::FixedWindow => self.fixed[limit.name()].nth(limit, base, k),
-            Algorithm::SlidingCounter => self.counters[limit.name()].nth(limit, base, k),
+            Algorithm::FixedWindow => self.fixed[&own(limit)].nth(limit, base, k),
+            Algorithm::SlidingCounter => self.counters[&own(limit)].nth(limit, base, k),
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 self.bucket(limit).nth(limit, base, k)
             }
             Algorithm::Strict | Algorithm::Concurrency => {
-                self.held[limit.name()].nth(limit, base, k)
+                self.held[&own(limit)].nth(limit, base, k)
             }
         }
     }
@@ -239,23 +252,22 @@ impl Logs {
     }
 
     fn bucket(&self, limit: &Limit) -> &Bucket {
-        &self.buckets[&(limit.algorithm(), limit.name().to_owned())]
+        &self.buckets[&own(limit)]
     }
 
     fn bucket_mut(&mut self, limit: &Limit) -> &mut Bucket {
-        let key = (limit.algorithm(), limit.name().to_owned());
-        self.buckets.entry(key).or_default()
+        self.buckets.entry(own(limit)).or_default()
     }
 
     fn held_mut(&mut self, limit: &Limit) -> &mut Held {
-        self.held.entry(limit.name().to_owned()).or_default()
+        self.held.entry(own(limit)).or_default()
     }
 
     fn fixed_mut(&mut self, limit: &Limit) -> &mut FixedWindows {
-        self.fixed.entry(limit.name().to_owned()).or_default()
+        self.fixed.entry(own(limit)).or_default()
     }
 
     fn counter_mut(&mut self, limit: &Limit) -> &mut SlidingCounter {
-        self.counters.entry(limit.name().to_owned()).or_default()
+        self.counters.entry(own(limit)).or_default()
     }
 }

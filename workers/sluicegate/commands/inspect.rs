@@ -3,11 +3,14 @@
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::Args;
+use serde::Serialize;
 use serde_json::{Value, json};
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::registry::{self, Named};
 use sluicegate::gate::{Gate, Inspection, Usage};
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::policy::Policy;
@@ -33,16 +36,29 @@ pub struct InspectArgs {
     json: bool,
 }
 
-/// One limit of the configuration, and its use.
+/// One limit in force, and its use.
 type Row<'a> = (&'a Limit, &'a Usage);
 
 /// Inspects.
 pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure> {
     let tenant = Tenant::parse(&args.tenant).map_err(|error| Failure::Usage(error.to_string()))?;
     let policy = &config.rate_limiter.policy;
-    let (source, limits) = limits::of(policy, &tenant, args.plan.as_deref())?;
+    let plan = args.plan.as_deref();
+    let (source, _) = limits::of(policy, &tenant, plan)?;
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let (known, now_ms) = registry::look(&gate).await?;
+    let own = Named::new(policy.clone())?;
+    let limits = &(known.fleet(Arc::clone(&own.policy), &own.id, now_ms)).limits(&tenant, plan);
     let found = gate.inspect(&tenant, limits).await?;
+    let others: Vec<Other> = (known.policies().iter())
+        .filter(|other| other.id != own.id)
+        .map(|other| Other {
+            policy: &other.id,
+            since_ms: other.since_ms,
+            used_ms: other.used_ms,
+            until_ms: known.dropped_at(&other.id).unwrap_or(now_ms),
+        })
+        .collect();
     let rows: Vec<Row> = limits.iter().zip(&found.limits).collect();
     if args.json {
         let waits = Waits::of(&rows, &found);
@@ -57,16 +73,41 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             "blocked_by": found.blocked_by,
             "waits_for": waits.short(),
             "reason": waits.in_words(&found),
+            "other_configurations": others,
         }))?;
     } else {
         let source = match hint(policy, args.plan.as_deref()) {
             Some(hint) => format!("{source} ({hint})"),
             None => source.to_string(),
         };
-        let text = in_words(&tenant, &source, &rows, &found);
+        let mut text = in_words(&tenant, &source, &rows, &found);
+        for other in &others {
+            text += &other.in_words();
+        }
         std::io::stdout().write_all(text.as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Limits of another configuration, which workers have or had until lately: they are enforced beside those of this one.
+#[derive(Debug, Serialize)]
+struct Other<'a> {
+    policy: &'a str,
+    since_ms: u64,
+    used_ms: u64,
+    /// Unless a worker has it in force after `used_ms`.
+    until_ms: u64,
+}
+
+impl Other<'_> {
+    fn in_words(&self) -> String {
+        format!(
+            "beside   another configuration that workers have had since {} and last at {}: its limits count until {}, and for longer if a worker keeps it\n",
+            at(self.since_ms),
+            at(self.used_ms),
+            at(self.until_ms),
+        )
+    }
 }
 
 /// What the user may have to add.

@@ -1,15 +1,16 @@
 //! `sluicegate run`: the worker.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use sluicegate::config::Config;
+use sluicegate::config::{Config, DEFAULT_FILE};
 
 use super::Failure;
 
 /// Take jobs from the queue, and send each on when its tenant's limit allows it
 ///
+/// SIGHUP, or a change of the file: applies the changed configuration; a wrong one is refused, and the old one stays.
 /// SIGTERM or Ctrl-C: takes no more jobs, and finishes what runs within dispatch.shutdown-timeout.
 /// A second signal ends at once; what ran then runs again elsewhere.
 #[derive(Debug, Args)]
@@ -22,16 +23,20 @@ pub struct RunArgs {
     fresh: bool,
 }
 
-/// Runs until a signal.
-pub async fn run(args: RunArgs, config: Config, file: &Path) -> Result<ExitCode, Failure> {
+/// Runs until a signal. The configuration was read from `file`; `None`: the default one.
+pub async fn run(
+    args: RunArgs,
+    config: Config,
+    file: Option<PathBuf>,
+) -> Result<ExitCode, Failure> {
     if config.dispatch.http.is_none() {
         return Err(Failure::Usage(format!(
             "{}: dispatch.http.url: is not set; run needs to know where jobs are sent",
-            file.display()
+            file.unwrap_or_else(|| DEFAULT_FILE.into()).display()
         )));
     }
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
     sluicegate::telemetry::init(&config.log).map_err(|error| failed(&error))?;
-    (sluicegate::app::run(config, args.fresh).await).map_err(|error| failed(&error))?;
+    (sluicegate::app::run(config, file, args.fresh).await).map_err(|error| failed(&error))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,89 @@
+-- policies: a worker writes down which policies it has in force, and reads those of all workers.
+-- Why and how it is used: src/rules/fleet.rs. Needs clock.lua before it.
+--
+-- KEYS[1]  the registry (HASH): for each policy its text in the field ID, and in the field "ID:times" its times
+--          "SINCE:USED:KEPT": when it was first and last registered, and for how long after that it is kept (ms)
+--
+-- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
+-- ARGV[2]  the most policies that there may be
+-- ARGV[3]  how many policies the worker has in force; 0: it only reads
+-- ARGV[4 + 3n], ARGV[5 + 3n], ARGV[6 + 3n]  policy n (from 0): its ID; for how long it is kept, in milliseconds; its
+--          text, or '' if the registry should have it
+-- the rest: the IDs of policies whose text the worker knows
+--
+-- Reply:
+-- [1]  1
+-- [2]  the clock in milliseconds since the epoch, rounded down
+-- [3]  'ok'; or 'text': the registry lacks a text of the worker's, or 'full': it has no room for one more. In these cases
+--      nothing was registered, and this is all
+-- then for each policy four: its ID, since when (ms), when it was last registered (ms), its text, '' where the worker
+-- knows it
+
+local now = read_clock(ARGV[1])
+local key, most, mine = KEYS[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+
+local policies, texts, number, longest = {}, {}, 0, 0
+for _, field in ipairs(redis.call('HKEYS', key)) do
+  texts[field] = true
+  local id = string.match(field, '^(%x+):times$')
+  local since, used, kept = string.match(id and redis.call('HGET', key, field) or '', '^(%d+):(%d+):(%d+)$')
+  if since then
+    -- Of later than now: the clock was stepped back.
+    policies[id] = { since = math.min(tonumber(since), now), used = math.min(tonumber(used), now), kept = tonumber(kept) }
+    longest = math.max(longest, policies[id].kept)
+  end
+end
+for i = 0, mine - 1 do
+  longest = math.max(longest, tonumber(ARGV[5 + 3 * i]))
+end
+for id, policy in pairs(policies) do
+  if policy.used + longest < now then
+    redis.call('HDEL', key, id, id .. ':times')
+    policies[id] = nil
+  else
+    number = number + 1
+  end
+end
+
+local full = false
+for i = 0, mine - 1 do
+  local id, text = ARGV[4 + 3 * i], ARGV[6 + 3 * i]
+  if not policies[id] or not texts[id] then
+    if text == '' then
+      return { 1, now, 'text' }
+    end
+    number = number + 1
+    full = number > most
+  end
+end
+if full then
+  return { 1, now, 'full' }
+end
+for i = 0, mine - 1 do
+  local id, kept, text = ARGV[4 + 3 * i], tonumber(ARGV[5 + 3 * i]), ARGV[6 + 3 * i]
+  local policy = policies[id] or { since = now }
+  policy.used, policy.kept = now, kept
+  policies[id] = policy
+  if text ~= '' then
+    redis.call('HSET', key, id, text)
+  end
+end
+
+local known = {}
+for i = 4 + 3 * mine, #ARGV do
+  known[ARGV[i]] = true
+end
+local reply = { 1, now, 'ok' }
+for id, policy in pairs(policies) do
+  if mine > 0 then
+    redis.call('HSET', key, id .. ':times',
+      string.format('%.0f:%.0f:%.0f', policy.since, policy.used, policy.kept))
+  end
+  local n = #reply
+  reply[n + 1], reply[n + 2], reply[n + 3] = id, policy.since, policy.used
+  reply[n + 4] = known[id] and '' or redis.call('HGET', key, id) or ''
+end
+if mine > 0 then
+  redis.call('PEXPIREAT', key, int(now + longest))
+end
+return reply

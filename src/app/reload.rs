@@ -1,0 +1,249 @@
+//! While a worker runs: agrees with the other workers on what is in force, and applies a configuration that has changed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::Signal;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+use tracing::{error, info, warn};
+
+use crate::config::{Config, ConfigErrors, Source};
+use crate::engine::action::{Changeable, Update};
+use crate::engine::outage::Outage;
+use crate::gate::GateError;
+use crate::gate::registry::{Agreed, Named, Registry};
+use crate::metrics::Metrics;
+use crate::rules::fleet::Fleet;
+use crate::rules::retry::RetryPolicy;
+
+/// How often the registry is read and the file looked at.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// Where the configuration comes from, and who says that it is to be read again.
+pub struct Reload {
+    /// The file and the environment.
+    pub source: Source,
+    /// SIGHUP.
+    pub hangups: Signal,
+}
+
+/// Keeps a running worker up to date.
+pub struct Steward {
+    /// What is in force, with the values at the start for what takes a restart.
+    running: Config,
+    registry: Registry,
+    /// A policy that Redis was not told of yet.
+    next: Option<Named>,
+    last: Option<Fleet>,
+    agreed_until: Instant,
+    outage: Outage,
+    started: Instant,
+    updates: mpsc::Sender<Update>,
+    metrics: Arc<Metrics>,
+}
+
+impl Steward {
+    /// Of a worker that was started with `running`.
+    pub fn new(
+        running: Config,
+        registry: Registry,
+        updates: mpsc::Sender<Update>,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let started = Instant::now();
+        Self {
+            running,
+            registry,
+            next: None,
+            last: None,
+            agreed_until: started,
+            outage: Outage::new("Redis"),
+            started,
+            updates,
+            metrics,
+        }
+    }
+
+    /// Runs until it is aborted.
+    pub async fn run(mut self, mut reload: Option<Reload>) {
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let asked = tokio::select! {
+                _ = ticks.tick() => false,
+                () = hangup(&mut reload) => true,
+            };
+            if let Some(Reload { source, .. }) = &mut reload
+                && (source.has_changed() || asked)
+            {
+                match source.load() {
+                    Ok(config) => self.apply(config, asked).await,
+                    Err(errors) => self.refuse(&errors),
+                }
+            }
+            self.agree().await;
+        }
+    }
+
+    fn refuse(&self, errors: &ConfigErrors) {
+        self.metrics.reloaded(false);
+        for line in errors.to_string().lines() {
+            error!("configuration refused, the old one stays in force: {line}");
+        }
+    }
+
+    /// Puts in force what can change at run time. `asked`: somebody waits for an answer.
+    async fn apply(&mut self, new: Config, asked: bool) {
+        let restart = takes_restart(&self.running, &new);
+        let applied = Config {
+            rate_limiter: new.rate_limiter.clone(),
+            dispatch: crate::config::Dispatch {
+                concurrency: new.dispatch.concurrency,
+                ..self.running.dispatch.clone()
+            },
+            delay: crate::config::Delay {
+                hold: new.delay.hold.min(self.running.delay.max_delay),
+                ..self.running.delay.clone()
+            },
+            retry: new.retry.clone(),
+            ..self.running.clone()
+        };
+        if applied == self.running && restart.is_empty() {
+            if asked {
+                self.metrics.reloaded(true);
+                info!("configuration read again: nothing has changed");
+            }
+            return;
+        }
+        let next = match Named::new(applied.rate_limiter.policy.clone()) {
+            Ok(next) => next,
+            Err(why) => {
+                self.metrics.reloaded(false);
+                error!(reason = %why, "configuration refused, the old one stays in force");
+                return;
+            }
+        };
+        self.metrics.reloaded(true);
+        for warning in new.warnings() {
+            warn!("configuration: {warning}");
+        }
+        if !restart.is_empty() {
+            warn!(
+                keys = restart.join(", "),
+                "configuration changed: these take a restart"
+            );
+        }
+        if changeable(&applied) != changeable(&self.running) {
+            info!("configuration applied: new values of dispatch, delay, retry or max-penalty");
+            self.send(Update::Settings(changeable(&applied))).await;
+        }
+        self.running = applied;
+        self.next = (next.id != self.registry.own().id).then_some(next);
+    }
+
+    /// One exchange with the other workers, with a changed policy if there is one.
+    async fn agree(&mut self) {
+        let agreed = match self.next.take() {
+            Some(next) => match self.registry.switch_to(next.clone()).await {
+                Ok(agreed) => {
+                    info!(
+                        policy = next.id,
+                        "configuration applied: new limits, beside the old ones for one longest window",
+                    );
+                    Ok(agreed)
+                }
+                Err(why) => {
+                    warn!(reason = %why, "the new limits are not in force yet: trying again");
+                    self.next = Some(next);
+                    self.registry.exchange().await
+                }
+            },
+            None => self.registry.exchange().await,
+        };
+        match agreed {
+            Ok(agreed) => self.agreed(agreed).await,
+            Err(why) => self.not_agreed(&why),
+        }
+    }
+
+    async fn agreed(&mut self, Agreed { fleet, until }: Agreed) {
+        self.agreed_until = until.into();
+        self.outage.over(self.started.elapsed());
+        let policies = fleet.policies();
+        let changed = !self.last.as_ref().is_some_and(|last| last.is_like(&fleet));
+        let before = self.last.as_ref().map_or(1, Fleet::policies);
+        if policies != before {
+            info!(
+                policies,
+                "limits of so many configurations are in force together"
+            );
+        }
+        self.metrics.set_policies(policies);
+        let fleet = changed.then(|| {
+            self.last = Some(fleet.clone());
+            fleet
+        });
+        let until = self.agreed_until;
+        self.send(Update::Agreed { fleet, until }).await;
+    }
+
+    fn not_agreed(&mut self, why: &GateError) {
+        // Before that, jobs still start.
+        if Instant::now() >= self.agreed_until {
+            self.outage.failed(self.started.elapsed(), why);
+        }
+    }
+
+    async fn send(&self, update: Update) {
+        // An engine that has ended needs no news.
+        let _ = self.updates.send(update).await;
+    }
+}
+
+/// What can change at run time, but for the policy.
+pub fn changeable(config: &Config) -> Changeable {
+    Changeable {
+        concurrency: config.dispatch.concurrency,
+        hold: config.delay.hold,
+        retry: RetryPolicy {
+            max_attempts: config.retry.max_attempts,
+            initial_interval: config.retry.initial_interval,
+            max_interval: config.retry.max_interval,
+        },
+        max_penalty: config.rate_limiter.max_penalty,
+    }
+}
+
+/// The parts that differ and are only read when a worker starts.
+fn takes_restart(old: &Config, new: &Config) -> Vec<&'static str> {
+    let (was, is) = (&old.dispatch, &new.dispatch);
+    let differ = [
+        ("amqp", old.amqp != new.amqp),
+        ("redis", old.redis != new.redis),
+        ("job", old.job != new.job),
+        (
+            "dispatch.shutdown-timeout",
+            was.shutdown_timeout != is.shutdown_timeout,
+        ),
+        ("dispatch.http", was.http != is.http),
+        (
+            "delay.max-delay",
+            old.delay.max_delay != new.delay.max_delay,
+        ),
+        ("admin", old.admin != new.admin),
+        ("log", old.log != new.log),
+    ];
+    let names = differ.into_iter().filter(|(_, differs)| *differs);
+    names.map(|(name, _)| name).collect()
+}
+
+/// Waits for SIGHUP; for ever where nobody listens.
+async fn hangup(reload: &mut Option<Reload>) {
+    if let Some(reload) = reload
+        && reload.hangups.recv().await.is_some()
+    {
+        return;
+    }
+    std::future::pending().await
+}

@@ -1,0 +1,113 @@
+//! Where a running worker's configuration came from, and whether it has changed there.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use super::{Config, ConfigErrors, DEFAULT_FILE};
+
+/// The file and the environment that a configuration is read from.
+#[derive(Debug)]
+pub struct Source {
+    /// `None`: [`DEFAULT_FILE`], which may be missing.
+    file: Option<PathBuf>,
+    /// What was there at the last look, and the one before.
+    seen: [Option<Stamp>; 2],
+    /// What was last said to have changed.
+    told: Option<Stamp>,
+}
+
+/// What tells one content of a file from another, without reading it. A file that was replaced by a rename is
+/// another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stamp {
+    File {
+        device: u64,
+        inode: u64,
+        length: u64,
+        modified: (i64, i64),
+    },
+    None(ErrorKind),
+}
+
+impl Source {
+    /// The file at `file`, as [`Config::load`] takes it.
+    pub fn new(file: Option<PathBuf>) -> Self {
+        Self {
+            file,
+            seen: [None; 2],
+            told: None,
+        }
+    }
+
+    /// Looks at the file. True once for each change, the first look included, when the file was the same at two looks in
+    /// a row: somebody may still be writing it. Reads the file system.
+    pub fn has_changed(&mut self) -> bool {
+        let path = self.file.as_deref().unwrap_or(Path::new(DEFAULT_FILE));
+        let now = Stamp::of(path);
+        self.seen = [self.seen[1], Some(now)];
+        if self.seen[0] != self.seen[1] || self.told == Some(now) {
+            return false;
+        }
+        self.told = Some(now);
+        true
+    }
+
+    /// Reads it all again, with this process's environment.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load(&self) -> Result<Config, ConfigErrors> {
+        // Only text can be meant for us.
+        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        };
+        Config::load(self.file.as_deref(), std::env::vars_os().filter_map(text))
+    }
+}
+
+impl Stamp {
+    fn of(path: &Path) -> Self {
+        match fs::metadata(path) {
+            Ok(found) => Self::File {
+                device: found.dev(),
+                inode: found.ino(),
+                length: found.len(),
+                modified: (found.mtime(), found.mtime_nsec()),
+            },
+            Err(why) => Self::None(why.kind()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_told_once_when_the_file_stands_still() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("sluicegate.yaml");
+        fs::write(&path, "log: {level: info}").expect("written");
+        let mut source = Source::new(Some(path.clone()));
+        let looks = |source: &mut Source| [(); 4].map(|()| source.has_changed());
+        assert_eq!(looks(&mut source), [false, true, false, false]);
+
+        fs::write(&path, "log: {level: debug}").expect("written");
+        assert!(!source.has_changed());
+        fs::write(&path, "log: {level: error}\n").expect("written");
+        assert_eq!(looks(&mut source), [false, true, false, false]);
+
+        // The same length, and perhaps the same time.
+        let other = folder.path().join("other");
+        fs::write(&other, "log: {level: debug}\n").expect("written");
+        fs::rename(&other, &path).expect("renamed");
+        assert_eq!(looks(&mut source), [false, true, false, false]);
+        assert_eq!(source.load().expect("valid").log.level, "debug");
+
+        fs::remove_file(&path).expect("removed");
+        assert_eq!(looks(&mut source), [false, true, false, false]);
+        assert!(source.load().is_err());
+    }
+}

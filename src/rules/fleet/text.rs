@@ -1,0 +1,230 @@
+//! A policy as text, for the registry: JSON, the same for equal policies, each set of limits once.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
+use crate::rules::policy::{Own, Pattern, Policy};
+
+/// The format. A worker reads its own and older ones.
+const FORMAT: u32 = 1;
+/// The longest text, in bytes. A configuration file of the longest kind makes less.
+pub const MAX_TEXT: usize = 4 << 20;
+
+/// Why a text is no policy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TextError {
+    /// A newer version wrote it.
+    #[error("it has format {0}, and this version of sluicegate reads up to {FORMAT}")]
+    Format(u32),
+    /// Somebody else wrote it, or it is damaged.
+    #[error("it is no policy: {0}")]
+    Broken(String),
+}
+
+#[derive(Deserialize)]
+struct Head {
+    format: u32,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Whole {
+    format: u32,
+    /// The sets of limits; the others name them by their place.
+    sets: Vec<Vec<One>>,
+    common: usize,
+    plans: BTreeMap<String, usize>,
+    tenants: Vec<(String, Target)>,
+    plan_header: Option<String>,
+}
+
+/// Name, algorithm, max, window and guard in milliseconds, burst, unit.
+#[derive(Serialize, Deserialize)]
+struct One(String, String, u32, u64, u64, u32, String);
+
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Target {
+    Set(usize),
+    Plan(String),
+}
+
+/// `policy` as text.
+pub fn write(policy: &Policy) -> String {
+    let (mut sets, mut places) = (Vec::new(), HashMap::new());
+    let mut place = |limits: &Limits| {
+        *places.entry(limits.clone()).or_insert_with(|| {
+            sets.push(limits.iter().map(One::of).collect());
+            sets.len() - 1
+        })
+    };
+    let common = place(policy.default_limits());
+    let plans = policy.plans().iter();
+    let plans = plans
+        .map(|(name, limits)| (name.clone(), place(limits)))
+        .collect();
+    let tenants = policy.tenants().iter().map(|(pattern, own)| {
+        let target = match own {
+            Own::Limits(limits) => Target::Set(place(limits)),
+            Own::Plan(name) => Target::Plan(name.clone()),
+        };
+        (pattern.to_string(), target)
+    });
+    let tenants = tenants.collect();
+    let whole = Whole {
+        format: FORMAT,
+        sets,
+        common,
+        plans,
+        tenants,
+        plan_header: policy.plan_header().map(str::to_owned),
+    };
+    serde_json::to_string(&whole).expect("texts and numbers are always JSON")
+}
+
+/// The policy that `text` says.
+///
+/// # Errors
+/// [`TextError`] when it says none.
+pub fn read(text: &str) -> Result<Policy, TextError> {
+    let broken = |why: &dyn std::fmt::Display| TextError::Broken(why.to_string());
+    let head: Head = serde_json::from_str(text).map_err(|why| broken(&why))?;
+    if head.format != FORMAT {
+        return Err(TextError::Format(head.format));
+    }
+    let whole: Whole = serde_json::from_str(text).map_err(|why| broken(&why))?;
+    let mut sets = Vec::with_capacity(whole.sets.len());
+    for set in &whole.sets {
+        let limits: Option<Vec<Limit>> = set.iter().map(One::limit).collect();
+        let limits = limits.ok_or_else(|| broken(&"a limit is out of range"))?;
+        sets.push(Limits::new(limits).map_err(|why| broken(&why))?);
+    }
+    let set = |at: usize| {
+        let found: Option<&Limits> = sets.get(at);
+        found
+            .cloned()
+            .ok_or_else(|| broken(&"a set of limits is missing"))
+    };
+    let plans: Result<BTreeMap<_, _>, TextError> = (whole.plans.into_iter())
+        .map(|(name, at)| Ok((name, set(at)?)))
+        .collect();
+    let mut tenants = Vec::with_capacity(whole.tenants.len());
+    for (pattern, target) in whole.tenants {
+        let own = match target {
+            Target::Set(at) => Own::Limits(set(at)?),
+            Target::Plan(name) => Own::Plan(name),
+        };
+        tenants.push((Pattern::parse(&pattern), own));
+    }
+    let policy = Policy::common(set(whole.common)?)
+        .with_plans(plans?)
+        .with_tenants(tenants);
+    Ok(match whole.plan_header {
+        Some(header) => policy.with_plan_header(header),
+        None => policy,
+    })
+}
+
+impl One {
+    fn of(limit: &Limit) -> Self {
+        Self(
+            limit.name().to_owned(),
+            limit.algorithm().name().to_owned(),
+            limit.max(),
+            limit.window_ms(),
+            limit.guard_ms(),
+            limit.burst(),
+            limit.unit().name().to_owned(),
+        )
+    }
+
+    fn limit(&self) -> Option<Limit> {
+        let Self(name, algorithm, max, window, guard, burst, unit) = self;
+        let others = [Algorithm::Strict, Algorithm::Concurrency];
+        let mut algorithms = Algorithm::ALL.into_iter().chain(others);
+        let algorithm = algorithms.find(|known| known.name() == algorithm)?;
+        let unit = [Unit::Calls, Unit::Cost]
+            .into_iter()
+            .find(|known| known.name() == unit)?;
+        let max = u64::from(*max);
+        let limit = match algorithm {
+            Algorithm::Concurrency => Limit::concurrent(name, max),
+            _ => {
+                let [window, guard] = [*window, *guard].map(Duration::from_millis);
+                Limit::new(name, algorithm, max, window, guard)
+            }
+        };
+        let limit = limit.ok()?.with_unit(unit);
+        if algorithm.has_burst() {
+            return limit.with_burst((*burst).into()).ok();
+        }
+        Some(limit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(name: &str, algorithm: Algorithm) -> Limits {
+        let (window, guard) = (Duration::from_secs(60), Duration::from_millis(50));
+        let limit = Limit::new(name, algorithm, 7, window, guard).expect("in range");
+        let limit = match algorithm.has_burst() {
+            true => limit.with_burst(3).expect("in range"),
+            false => limit.with_unit(Unit::Calls),
+        };
+        let running = Limit::concurrent("running", 9).expect("in range");
+        Limits::new(vec![limit, running]).expect("two names")
+    }
+
+    fn policy() -> Policy {
+        let [one, two] = [Algorithm::TokenBucket, Algorithm::Strict].map(|a| limits("a", a));
+        let plans = [("free".to_owned(), one.clone()), ("pro".to_owned(), two)];
+        Policy::common(one.clone())
+            .with_plans(plans.into())
+            .with_tenants(vec![
+                (Pattern::parse("trial-*"), Own::Plan("free".to_owned())),
+                (
+                    Pattern::parse("acme"),
+                    Own::Limits(limits("b", Algorithm::LeakyBucket)),
+                ),
+                (Pattern::parse("a*"), Own::Limits(one)),
+            ])
+            .with_plan_header("x-plan".to_owned())
+    }
+
+    #[test]
+    fn a_policy_is_read_as_it_was_written() {
+        for algorithm in Algorithm::ALL {
+            let policy = Policy::common(limits("default", algorithm));
+            assert_eq!(read(&write(&policy)), Ok(policy));
+        }
+        let text = write(&policy());
+        assert_eq!(read(&text), Ok(policy()));
+        assert_eq!(
+            text.matches("max-concurrent").count(),
+            3,
+            "each set once: {text}"
+        );
+    }
+
+    #[test]
+    fn what_is_no_policy_is_refused() {
+        let text = write(&policy());
+        let newer = text.replace("{\"format\":1,", "{\"format\":2,\"sets\":0,");
+        assert_eq!(read(&newer), Err(TextError::Format(2)));
+        for wrong in [
+            "",
+            "{}",
+            "[1]",
+            &text[..text.len() - 1],
+            &text.replace("\"common\":0", "\"common\":9"),
+            &text.replace("60000", "60"),
+            &text.replace("token-bucket-algo", "no-algo"),
+        ] {
+            assert!(matches!(read(wrong), Err(TextError::Broken(_))), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! A fleet whose workers change their limits at different times, or never: on the model, with a clock of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use sluicegate::gate::{Answer, Ask, Change};
+use sluicegate::rules::fleet::{AGREED_FOR_MS, Fleet, Known, MARGIN_MS, Registered, memory_ms};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::log::Clock;
+use sluicegate::rules::model::State;
+use sluicegate::rules::policy::Policy;
+use sluicegate::rules::tenant::Tenant;
+
+const EPOCH_MS: u64 = 1_700_000_000_000;
+/// Workers ask and look at their clocks so often.
+const STEP_MS: u64 = 20;
+
+/// What `lua/policies.lua` keeps.
+#[derive(Default)]
+struct Shared(BTreeMap<usize, Registered>);
+
+impl Shared {
+    fn exchange(
+        &mut self,
+        mine: &[usize],
+        policies: &[Arc<Policy>],
+        now_ms: u64,
+    ) -> Vec<Registered> {
+        let kept = |known: &Registered| memory_ms(&known.policy) + MARGIN_MS;
+        let longest = self.0.values().map(kept).max().unwrap_or(0);
+        let longest = mine.iter().fold(longest, |most, id| {
+            most.max(memory_ms(&policies[*id]) + MARGIN_MS)
+        });
+        self.0.retain(|_, known| known.used_ms + longest >= now_ms);
+        for &id in mine {
+            let known = self.0.entry(id).or_insert_with(|| Registered {
+                id: id.to_string(),
+                policy: Arc::clone(&policies[id]),
+                since_ms: now_ms,
+                used_ms: now_ms,
+            });
+            known.used_ms = now_ms;
+        }
+        self.0.values().cloned().collect()
+    }
+}
+
+struct Worker {
+    policy: usize,
+    known: Known,
+    fleet: Fleet,
+    agreed_ms: Option<u64>,
+    next_exchange_ms: u64,
+}
+
+/// What one worker does at a time of the history, instead of its usual work.
+#[derive(Debug, Clone, Copy)]
+enum Event {
+    /// It has another policy from now on.
+    Reload(usize),
+    /// Its exchanges fail for so long.
+    Cut(u64),
+    /// Its process ends, and one with this policy begins so much later.
+    Restart(usize, u64),
+}
+
+struct World {
+    policies: Vec<Arc<Policy>>,
+    shared: Shared,
+    workers: Vec<Worker>,
+    state: State,
+    tenant: Tenant,
+    now_ms: u64,
+    /// Of every start, in milliseconds.
+    starts: Vec<u64>,
+    /// Every worker enforces its own policy alone: what must go wrong.
+    alone: bool,
+}
+
+impl World {
+    fn new(policies: Vec<Policy>, workers: &[usize]) -> Self {
+        let policies: Vec<_> = policies.into_iter().map(Arc::new).collect();
+        let worker = |(at, policy): (usize, &usize)| Worker {
+            policy: *policy,
+            known: Known::default(),
+            fleet: Fleet::alone(Arc::clone(&policies[*policy])),
+            agreed_ms: None,
+            next_exchange_ms: EPOCH_MS + 300 * at as u64,
+        };
+        Self {
+            workers: workers.iter().enumerate().map(worker).collect(),
+            policies,
+            shared: Shared::default(),
+            state: State::default(),
+            tenant: Tenant::parse("acme").expect("a tenant"),
+            now_ms: EPOCH_MS,
+            starts: Vec::new(),
+            alone: false,
+        }
+    }
+
+    fn exchange(&mut self, worker: usize, next: usize) {
+        let one = &mut self.workers[worker];
+        let mut mine = vec![one.policy];
+        if next != one.policy {
+            mine.push(next);
+        }
+        let found = self.shared.exchange(&mine, &self.policies, self.now_ms);
+        one.known.learn(found, self.now_ms);
+        one.policy = next;
+        let own = Arc::clone(&self.policies[next]);
+        one.fleet = match self.alone {
+            true => Fleet::alone(own),
+            false => one.known.fleet(own, &next.to_string(), self.now_ms),
+        };
+        one.agreed_ms = Some(self.now_ms);
+        one.next_exchange_ms = self.now_ms + 1_000;
+    }
+
+    fn event(&mut self, worker: usize, event: Event) {
+        match event {
+            Event::Reload(next) => self.exchange(worker, next),
+            Event::Cut(ms) => self.workers[worker].next_exchange_ms = self.now_ms + ms,
+            Event::Restart(policy, ms) => {
+                let own = Arc::clone(&self.policies[policy]);
+                self.workers[worker] = Worker {
+                    policy,
+                    known: Known::default(),
+                    fleet: Fleet::alone(own),
+                    agreed_ms: None,
+                    next_exchange_ms: self.now_ms + ms,
+                };
+            }
+        }
+    }
+
+    /// Every worker has more to do than may start.
+    fn step(&mut self) {
+        self.now_ms += STEP_MS;
+        let order = (self.now_ms / STEP_MS) as usize;
+        for at in 0..self.workers.len() {
+            let at = (at + order) % self.workers.len();
+            if self.workers[at].next_exchange_ms <= self.now_ms {
+                self.exchange(at, self.workers[at].policy);
+            }
+            let worker = &mut self.workers[at];
+            if worker
+                .agreed_ms
+                .is_none_or(|agreed| agreed + AGREED_FOR_MS < self.now_ms)
+            {
+                continue;
+            }
+            let limits = worker.fleet.limits(&self.tenant, None);
+            let clock = Clock::from_micros(self.now_ms * 1_000);
+            let asks = [Ask {
+                ticket: None,
+                cost: 1,
+            }; 4];
+            let (answers, _) = self.state.ask(&limits, clock, 4, "p", &asks);
+            // Nobody stands in line: this is about room alone.
+            self.state.change(self.now_ms, &Change::Reset);
+            let started = answers.iter().filter(|a| matches!(a, Answer::Start { .. }));
+            self.starts.extend(started.map(|_| self.now_ms));
+        }
+    }
+
+    fn run(&mut self, for_ms: u64) {
+        for _ in 0..for_ms / STEP_MS {
+            self.step();
+        }
+    }
+
+    /// The most starts in any window of `ms`, wherever it begins.
+    fn most_in(&self, ms: u64) -> u64 {
+        let (mut most, mut first) = (0, 0);
+        for (last, at) in self.starts.iter().enumerate() {
+            while self.starts[first] + ms <= *at {
+                first += 1;
+            }
+            most = most.max(last - first + 1);
+        }
+        most as u64
+    }
+
+    fn starts_since(&self, ms: u64) -> usize {
+        self.starts.iter().filter(|at| **at > ms).count()
+    }
+}
+
+fn limit(name: &str, algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
+    let window = Duration::from_millis(window_ms);
+    Limit::new(name, algorithm, max, window, Duration::ZERO).expect("in range")
+}
+
+/// No more than this starts in any window of `ms` under `limits` alone.
+fn bound(limits: &Limits, ms: u64) -> u64 {
+    let of = |limit: &Limit| limit.worst_case() * ms.div_ceil(limit.window_ms());
+    limits.iter().map(of).min().expect("a limit")
+}
+
+fn keeps_the_larger(world: &World) -> Result<(), TestCaseError> {
+    for policy in &world.policies {
+        for window in policy.default_limits().iter().map(Limit::window_ms) {
+            let bounds = world
+                .policies
+                .iter()
+                .map(|p| bound(p.default_limits(), window));
+            let larger = bounds.max().expect("a policy");
+            let most = world.most_in(window);
+            prop_assert!(most <= larger, "{most} in {window} ms, {larger} may be");
+        }
+    }
+    Ok(())
+}
+
+fn some_limits() -> impl Strategy<Value = Limits> {
+    let algorithm = prop::sample::select(&Algorithm::ALL[..]);
+    let window = prop::sample::select(&[400_u64, 1_000, 3_000][..]);
+    let name = prop::sample::select(&["default", "other"][..]);
+    let one = (name, algorithm, 1..12_u64, window);
+    prop::collection::vec(one, 1..3).prop_map(|limits| {
+        let mut set = vec![];
+        for (name, algorithm, max, window) in limits {
+            let limit = limit(name, algorithm, max, window);
+            if set.iter().all(|known: &Limit| known.name() != name) {
+                set.push(limit);
+            }
+        }
+        Limits::new(set).expect("names of their own")
+    })
+}
+
+fn some_event(policies: usize) -> impl Strategy<Value = Event> {
+    prop_oneof![
+        4 => (0..policies).prop_map(Event::Reload),
+        1 => (1_000..9_000_u64).prop_map(Event::Cut),
+        1 => (0..policies, 0..8_000_u64).prop_map(|(policy, ms)| Event::Restart(policy, ms)),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+
+    /// Two workers change their policies at any time, one never does; exchanges fail, processes end.
+    #[test]
+    fn no_window_holds_more_than_the_larger_policy_allows(
+        sets in prop::collection::vec(some_limits(), 2..4),
+        events in prop::collection::vec((0..9_000_u64, 0..2_usize, some_event(3)), 3..9),
+    ) {
+        let policies: Vec<_> = sets.into_iter().map(Policy::common).collect();
+        let number = policies.len();
+        let mut world = World::new(policies, &[0, 0, 0]);
+        for (pause, worker, event) in events {
+            world.run(pause);
+            world.event(worker, match event {
+                Event::Reload(next) => Event::Reload(next % number),
+                Event::Restart(next, ms) => Event::Restart(next % number, ms),
+                Event::Cut(ms) => Event::Cut(ms),
+            });
+        }
+        world.run(18_000);
+        keeps_the_larger(&world)?;
+    }
+}
+
+#[test]
+fn every_pair_of_algorithms_switches_without_a_violation_and_recovers() {
+    for before in Algorithm::ALL {
+        for after in Algorithm::ALL {
+            for (from, to) in [(4, 12), (12, 4)] {
+                let policies = [(before, from), (after, to)];
+                let policies =
+                    policies.map(|(a, max)| Policy::from(limit("default", a, max, 1_000)));
+                let mut world = World::new(policies.to_vec(), &[0, 0, 0]);
+                world.run(3_310);
+                world.event(0, Event::Reload(1));
+                world.run(1_730);
+                world.event(1, Event::Reload(1));
+                world.run(8_000);
+                world.event(2, Event::Restart(1, 700));
+                // The old one is forgotten after a window and the margin.
+                world.run(MARGIN_MS + 4_000);
+                let recovered = world.now_ms;
+                world.run(10_000);
+                let what = format!("{} {from} to {} {to}", before.name(), after.name());
+                keeps_the_larger(&world).unwrap_or_else(|why| panic!("{what}: {why}"));
+                // As much as a fleet uses that never had the old one.
+                let mut only = World::new(policies[1..].to_vec(), &[0, 0, 0]);
+                only.run(recovered - EPOCH_MS);
+                only.run(10_000);
+                let (used, full) = (world.starts_since(recovered), only.starts_since(recovered));
+                assert!(full >= 7 * to as usize, "{what}: {full} alone");
+                assert!(used * 100 >= full * 95, "{what}: {used} of {full}");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_the_rule_a_fleet_exceeds_both_policies() {
+    let policies = [Algorithm::TokenBucket, Algorithm::SlidingWindow];
+    let policies = policies.map(|a| Policy::from(limit("default", a, 10, 1_000)));
+    let mut world = World::new(policies.to_vec(), &[0, 1]);
+    world.alone = true;
+    world.run(5_000);
+    assert!(
+        keeps_the_larger(&world).is_err(),
+        "each takes its own budget"
+    );
+    let mut world = World::new(policies.to_vec(), &[0, 1]);
+    world.run(5_000);
+    keeps_the_larger(&world).expect("both enforce both");
+}
+
+#[test]
+fn a_raised_sliding_limit_waits_for_no_window() {
+    let policies =
+        [10, 20].map(|max| Policy::from(limit("default", Algorithm::SlidingWindow, max, 600_000)));
+    let mut world = World::new(policies.to_vec(), &[0, 0]);
+    world.run(5_000);
+    assert_eq!(world.starts.len(), 10);
+    world.event(0, Event::Reload(1));
+    world.event(1, Event::Reload(1));
+    world.run(5_000);
+    assert_eq!(world.starts.len(), 10, "the old one may still be in use");
+    world.run(MARGIN_MS);
+    assert_eq!(world.starts.len(), 20);
+}
+
+#[test]
+fn a_worker_that_is_cut_off_stops_and_what_it_enforced_outlives_a_lost_registry() {
+    let policies = [(10, Algorithm::FixedWindow), (5, Algorithm::LeakyBucket)];
+    let policies = policies.map(|(max, a)| Policy::from(limit("default", a, max, 1_000)));
+    let mut world = World::new(policies.to_vec(), &[0]);
+    world.run(2_000);
+    world.event(0, Event::Cut(60_000));
+    world.run(AGREED_FOR_MS + 100);
+    let stopped = world.now_ms;
+    world.run(20_000);
+    assert_eq!(world.starts_since(stopped), 0);
+
+    let mut world = World::new(policies.to_vec(), &[0]);
+    world.run(2_000);
+    world.event(0, Event::Reload(1));
+    world.shared = Shared::default();
+    world.run(5_000);
+    assert_eq!(world.workers[0].fleet.policies(), 2);
+    world.run(MARGIN_MS);
+    assert_eq!(world.workers[0].fleet.policies(), 1);
+}

@@ -1,0 +1,434 @@
+//! A configuration that changes under a running worker, and the registry by which workers agree, on real servers.
+
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+use sluicegate::app::Worker;
+use sluicegate::broker::amqp::Client;
+use sluicegate::broker::{Message, Outgoing};
+use sluicegate::config::Config;
+use sluicegate::engine::Stop;
+use sluicegate::gate::GateError;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::registry::{Named, Registry, look};
+use sluicegate::handler::{Handler, Outcome, Permit};
+use sluicegate::metrics::Metrics;
+use sluicegate::rules::fleet::{MARGIN_MS, MAX_POLICIES};
+use sluicegate::rules::headers::HeaderValue;
+use sluicegate::rules::job::Job;
+use sluicegate::rules::lanes::Ladder;
+use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::policy::Policy;
+use tempfile::TempDir;
+
+use crate::servers::{shared_rabbit, shared_redis, unique};
+
+/// What must happen happens within this, on any machine.
+const PATIENCE: Duration = Duration::from_secs(90);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Configurations of one queue that differ in their limits.
+struct Bed {
+    folder: TempDir,
+    name: String,
+}
+
+impl Bed {
+    fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().expect("a folder"),
+            name: unique("reload"),
+        }
+    }
+
+    fn yaml(&self, limits: &str) -> String {
+        format!(
+            "amqp: {{url: '{}', queue: '{name}'}}
+redis: {{url: '{}', prefix: '{name}'}}
+rate-limiter: {{{limits}}}
+dispatch: {{http: {{url: 'http://127.0.0.1:9/'}}}}
+delay: {{max-delay: 1s}}
+admin: {{listen: '127.0.0.1:0'}}
+",
+            shared_rabbit().url(),
+            shared_redis().url(),
+            name = self.name
+        )
+    }
+
+    /// Replaces `file` by a rename, as editors and deployments do.
+    fn write(&self, file: &str, text: &str) -> PathBuf {
+        let (new, path) = (
+            self.folder.path().join("new"),
+            self.folder.path().join(file),
+        );
+        std::fs::write(&new, text).expect("written");
+        std::fs::rename(&new, &path).expect("renamed");
+        path
+    }
+
+    async fn publish(&self, jobs: usize) {
+        let config = load(&self.write("publish.yaml", &self.yaml("max-requests: 1")));
+        let ladder = Ladder::new(config.delay.max_delay);
+        let client = Client::connect(&config.amqp, &ladder).await;
+        let client = client.expect("the server is there");
+        let queue = Arc::clone(&client.names().fresh);
+        let outgoing = |_| {
+            let message = Message {
+                routing_key: String::new(),
+                properties: lapin::BasicProperties::default().with_message_id(unique("j").into()),
+                body: "{}".into(),
+            };
+            let tenant = vec![("x-tenant", HeaderValue::Text("acme".to_owned()))];
+            Outgoing {
+                queue: Arc::clone(&queue),
+                message: message.with_headers(&tenant, &[]),
+            }
+        };
+        let batch: Vec<_> = (0..jobs).map(outgoing).collect();
+        for answer in client.publish(&batch).await.expect("confirms") {
+            answer.expect("confirmed");
+        }
+    }
+}
+
+fn load(path: &Path) -> Config {
+    Config::load(Some(path), std::iter::empty()).expect("valid")
+}
+
+/// When calls began, of all workers that share it.
+#[derive(Clone, Default)]
+struct Calls(Arc<Mutex<Vec<Instant>>>);
+
+impl Handler for Calls {
+    async fn handle(&self, _: &Job, _: Permit) -> Outcome {
+        self.0.lock().expect("nobody panics").push(Instant::now());
+        Outcome::Done
+    }
+}
+
+impl Calls {
+    fn number(&self) -> usize {
+        self.0.lock().expect("nobody panics").len()
+    }
+
+    /// The most in any second that begins after `since`.
+    fn most_since(&self, since: Instant) -> usize {
+        let mut calls = self.0.lock().expect("nobody panics").clone();
+        calls.retain(|at| *at >= since);
+        calls.sort_unstable();
+        let within = |at: &Instant| {
+            calls
+                .iter()
+                .filter(|c| (*at..*at + SECOND).contains(*c))
+                .count()
+        };
+        calls.iter().map(within).max().unwrap_or(0)
+    }
+
+    async fn reach(&self, number: usize) {
+        wait(&format!("{number} calls"), || self.number() >= number).await;
+    }
+}
+
+async fn wait(what: &str, done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// A worker in this process.
+struct Running {
+    metrics: Arc<Metrics>,
+    stop: Stop,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Running {
+    fn start(file: PathBuf, calls: &Calls) -> Self {
+        let worker = Worker::new(load(&file), calls.clone()).expect("usable");
+        let worker = worker.reloading(Some(file)).fresh();
+        let (metrics, stop) = (worker.metrics(), Stop::default());
+        let until = stop.clone();
+        let task = tokio::spawn(async move { worker.run(until).await.expect("it ran") });
+        Self {
+            metrics,
+            stop,
+            task,
+        }
+    }
+
+    async fn shows(&self, line: &str) {
+        let shown = || self.metrics.encode().lines().any(|l| l == line);
+        wait(line, shown).await;
+    }
+
+    async fn stop(self) {
+        self.stop.soft.cancel();
+        self.task.await.expect("it ended");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_running_worker_applies_a_raised_and_a_lowered_limit() {
+    let (bed, calls) = (Bed::new(), Calls::default());
+    let limits = |max: u32| bed.yaml(&format!("max-requests: {max}, window-size: 1s"));
+    bed.publish(400).await;
+    let file = bed.write("worker.yaml", &limits(5));
+    let worker = Running::start(file, &calls);
+    calls.reach(12).await;
+    assert!(calls.most_since(Instant::now() - PATIENCE) <= 5);
+
+    bed.write("worker.yaml", &limits(60));
+    worker
+        .shows("sluicegate_config_reloads_total{result=\"applied\"} 1")
+        .await;
+    calls.reach(300).await;
+    worker.shows("sluicegate_policies 1").await;
+    assert!(calls.most_since(Instant::now() - PATIENCE) <= 60);
+    assert!(calls.most_since(Instant::now() - PATIENCE) > 5);
+
+    bed.publish(30).await;
+    bed.write("worker.yaml", &limits(5));
+    worker
+        .shows("sluicegate_config_reloads_total{result=\"applied\"} 2")
+        .await;
+    worker.shows("sluicegate_policies 2").await;
+    let lowered = Instant::now() + SECOND;
+    bed.publish(20).await;
+    calls.reach(450).await;
+    assert!(calls.most_since(lowered) <= 5, "both are enforced");
+    worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fleet_that_differs_and_switches_exceeds_no_policy() {
+    let (bed, calls) = (Bed::new(), Calls::default());
+    let limits = |algo: &str| {
+        bed.yaml(&format!(
+            "use-algo: {algo}, max-requests: 20, window-size: 1s"
+        ))
+    };
+    bed.publish(700).await;
+    let begun = Instant::now();
+    let one = bed.write("one.yaml", &limits("token-bucket-algo"));
+    let two = bed.write("two.yaml", &limits("leaky-bucket-algo"));
+    let one = Running::start(one, &calls);
+    let two = Running::start(two, &calls);
+    one.shows("sluicegate_policies 2").await;
+    two.shows("sluicegate_policies 2").await;
+    calls.reach(60).await;
+    let both = Instant::now();
+    calls.reach(120).await;
+    assert!(
+        calls.most_since(both + SECOND) <= 20,
+        "the stricter of both"
+    );
+
+    bed.write("two.yaml", &limits("fixed-window-algo"));
+    two.shows("sluicegate_policies 3").await;
+    bed.write("one.yaml", &limits("sliding-window-algo"));
+    one.shows("sluicegate_config_reloads_total{result=\"applied\"} 1")
+        .await;
+    one.shows("sluicegate_policies 2").await;
+    let dropped = calls.number();
+    calls.reach(dropped + 40).await;
+    // Two windows of the fixed window, or a burst and a refill.
+    assert!(calls.most_since(begun) <= 40);
+    one.stop().await;
+    two.stop().await;
+}
+
+/// The command, with its log.
+struct Program {
+    child: Child,
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl Program {
+    fn start(file: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+            .args(["run", "--config"])
+            .arg(file)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("it starts");
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let readers: [Box<dyn BufRead + Send>; 2] = [
+            Box::new(BufReader::new(out.expect("piped"))),
+            Box::new(BufReader::new(err.expect("piped"))),
+        ];
+        for reader in readers {
+            let lines = Arc::clone(&lines);
+            std::thread::spawn(move || {
+                for line in reader.lines().map_while(Result::ok) {
+                    lines.lock().expect("nobody panics").push(line);
+                }
+            });
+        }
+        Self { child, lines }
+    }
+
+    fn count(&self, words: &[&str]) -> usize {
+        let lines = self.lines.lock().expect("nobody panics");
+        let has_all = |line: &&String| words.iter().all(|word| line.contains(word));
+        lines.iter().filter(has_all).count()
+    }
+
+    async fn says(&self, words: &[&str]) {
+        wait(&format!("{words:?}"), || self.count(words) > 0).await;
+    }
+
+    fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.child.id()).expect("an id");
+        kill_process(Pid::from_raw(id).expect("an id"), signal).expect("it runs");
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broken_file_is_refused_and_what_takes_a_restart_is_told() {
+    let bed = Bed::new();
+    let good = bed.yaml("max-requests: 5, window-size: 1s");
+    let file = bed.write("worker.yaml", &good);
+    let mut worker = Program::start(&file);
+    worker.says(&["RabbitMQ: consuming"]).await;
+
+    let broken = bed.yaml("max-requests: five, window-size: 1s");
+    bed.write("worker.yaml", &broken);
+    let refused = ["configuration refused", "worker.yaml:3", "max-requests"];
+    worker.says(&refused).await;
+
+    // Told again when it is asked for again, and not otherwise.
+    worker.signal(Signal::HUP);
+    wait("a second refusal", || worker.count(&refused) == 2).await;
+
+    let restart = bed.yaml("max-requests: 6, window-size: 1s") + "retry: {max-attempts: 9}\n";
+    bed.write(
+        "worker.yaml",
+        &restart.replace("max-delay: 1s", "max-delay: 2s"),
+    );
+    worker.says(&["take a restart", "delay.max-delay"]).await;
+    worker.says(&["configuration applied", "new limits"]).await;
+    worker.says(&["configuration applied", "retry"]).await;
+    assert_eq!(worker.count(&refused), 2);
+    bed.write("worker.yaml", &restart);
+    worker.signal(Signal::HUP);
+    worker.says(&["nothing has changed"]).await;
+
+    worker.signal(Signal::TERM);
+    assert!(worker.child.wait().expect("it ends").success());
+}
+
+fn policy(max: u64) -> Policy {
+    let limit = Limit::new(
+        "default",
+        Algorithm::FixedWindow,
+        max,
+        SECOND,
+        Duration::ZERO,
+    );
+    limit.expect("in range").into()
+}
+
+fn named(max: u64) -> Named {
+    Named::new(policy(max)).expect("small")
+}
+
+/// A gate whose clock the test moves, and its prefix.
+fn gate(clock: &Arc<AtomicU64>) -> (Arc<RedisGate>, String) {
+    let (prefix, clock) = (unique("registry"), Arc::clone(clock));
+    let yaml = format!("redis: {{url: '{}'}}", shared_redis().url());
+    let config = Config::parse("t.yaml", &yaml, std::iter::empty()).expect("valid");
+    let gate = RedisGate::connect(&config.redis.url, &prefix).expect("a gate");
+    let gate = gate.with_test_clock(Arc::new(move || clock.load(Ordering::Relaxed)));
+    (Arc::new(gate), prefix)
+}
+
+/// A clock like Redis's, so that keys do not expire at once.
+fn test_clock() -> Arc<AtomicU64> {
+    let now = std::time::SystemTime::UNIX_EPOCH
+        .elapsed()
+        .expect("after 1970");
+    let micros = u64::try_from(now.as_micros()).expect("before the year 500,000");
+    Arc::new(AtomicU64::new(micros))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn workers_learn_of_each_other_until_nobody_used_a_policy_for_its_memory() {
+    let clock = test_clock();
+    let pass = |ms: u64| clock.fetch_add(ms * 1_000, Ordering::Relaxed);
+    let (gate, prefix) = gate(&clock);
+    let mut one = Registry::new(Arc::clone(&gate), named(1));
+    let mut two = Registry::new(Arc::clone(&gate), named(2));
+    assert_eq!(one.exchange().await.expect("agreed").fleet.policies(), 1);
+    assert_eq!(two.exchange().await.expect("agreed").fleet.policies(), 2);
+    assert_eq!(one.exchange().await.expect("agreed").fleet.policies(), 2);
+
+    pass(2_000);
+    assert_eq!(
+        two.switch_to(named(3))
+            .await
+            .expect("agreed")
+            .fleet
+            .policies(),
+        3
+    );
+    pass(MARGIN_MS + 1_000);
+    // One was in force before the switch, two until then.
+    assert_eq!(two.exchange().await.expect("agreed").fleet.policies(), 2);
+    pass(1);
+    assert_eq!(two.exchange().await.expect("agreed").fleet.policies(), 1);
+    let (known, _) = look(&gate).await.expect("known");
+    assert_eq!(known.policies().len(), 1);
+    assert_eq!(known.policies()[0].policy.default_limits()[0].max(), 3);
+    let left = shared_redis().ctl(&["PTTL", &format!("{prefix}:%policies")]);
+    assert!(left.trim().parse::<i64>().expect("a number") > 0, "{left}");
+
+    // Redis forgets: what is known is kept, and a text that it lacks is sent again.
+    assert_eq!(one.exchange().await.expect("agreed").fleet.policies(), 2);
+    shared_redis().ctl(&["DEL", &format!("{prefix}:%policies")]);
+    assert_eq!(two.exchange().await.expect("agreed").fleet.policies(), 1);
+    assert_eq!(one.exchange().await.expect("agreed").fleet.policies(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn too_many_policies_are_refused_and_one_that_cannot_be_read_stops() {
+    let clock = test_clock();
+    let (gate, prefix) = gate(&clock);
+    let mut worker = Registry::new(Arc::clone(&gate), named(1));
+    for max in 2..=MAX_POLICIES as u64 {
+        worker.switch_to(named(max)).await.expect("there is room");
+    }
+    let why = worker.switch_to(named(99)).await.expect_err("no room");
+    assert!(
+        matches!(&why, GateError::Refused(text) if text.contains("32 different")),
+        "{why}"
+    );
+    let agreed = worker.exchange().await.expect("the old one is still there");
+    assert_eq!(agreed.fleet.policies(), MAX_POLICIES);
+
+    let key = format!("{prefix}:%policies");
+    let times = format!("{0}:{0}:1000", clock.load(Ordering::Relaxed) / 1_000);
+    shared_redis().ctl(&["HSET", &key, "abc", "{\"format\":2}", "abc:times", &times]);
+    let why = worker.exchange().await.expect_err("unknown");
+    assert!(
+        matches!(&why, GateError::Refused(text) if text.contains("format 2")),
+        "{why}"
+    );
+}
