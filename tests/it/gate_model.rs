@@ -442,7 +442,7 @@ impl Bench {
 fn scripts_equal_the_model(family: Family) {
     let bench = Bench::new();
     let config = Config {
-        cases: 400,
+        cases: 200,
         max_shrink_iters: 2000,
         ..Config::with_source_file(file!())
     };
