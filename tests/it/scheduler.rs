@@ -637,3 +637,30 @@ fn settings_change_while_jobs_run() {
     let published = desk.actions().published;
     assert_eq!(&*published[0].1.queue, "jobs.dead", "no second attempt");
 }
+
+#[test]
+fn a_tenant_without_a_decision_waits_alone() {
+    for (why, least, most) in [
+        (GateError::Refused("WRONGTYPE".into()), 54_000, 60_000),
+        (GateError::Unreachable("a shard".into()), 4_500, 5_000),
+    ] {
+        let mut desk = Desk::new(4);
+        desk.deliver(Source::Fresh, &["a", "b"]);
+        let reply = TenantReply {
+            now_ms: STORE_MS,
+            blocked_until_ms: 0,
+            answers: vec![START],
+        };
+        desk.scheduler
+            .answered(desk.now, Ok(vec![Err(why), Ok(reply)]));
+        let done = desk.actions();
+        assert_eq!(done.dispatched[0].1.tenant.as_str(), "b");
+        let queue = &done.published[0].1.queue;
+        let lane: u64 = queue
+            .rsplit('.')
+            .next()
+            .and_then(|lane| lane.trim_end_matches("ms").parse().ok())
+            .unwrap_or_else(|| panic!("{queue}"));
+        assert!((least..=most).contains(&lane), "{queue}");
+    }
+}

@@ -16,6 +16,8 @@ use crate::rules::tenant::Tenant;
 
 /// The jobs of a tenant whose keys can't be used come back after this: somebody has to mend them.
 const SET_ASIDE: Duration = Duration::from_secs(60);
+/// Those of a tenant whose shard can't be reached come back after this: a replica takes over in some seconds.
+const SHARD_AWAY: Duration = Duration::from_secs(5);
 /// A gate that is closed because Redis may have forgotten starts is looked at so often: it may open early.
 const COLD_PAUSE: Duration = Duration::from_secs(1);
 /// Without a guard nothing is promised of the way to the downstream; a permit is still not good for ever.
@@ -197,10 +199,15 @@ impl Scheduler {
     /// The gate can't decide for this one tenant: its jobs wait, and nobody else does.
     fn set_aside(&mut self, now: Duration, tenant: &Tenant, keys: Vec<Key>, why: &GateError) {
         let jobs = keys.len();
-        error!(%tenant, jobs, reason = %why, "no decision for this tenant: its jobs wait for a minute");
+        let wait = match why {
+            GateError::Refused(_) => SET_ASIDE,
+            GateError::Unreachable(_) | GateError::Cold { .. } => SHARD_AWAY,
+        };
+        let wait_s = wait.as_secs();
+        error!(%tenant, jobs, wait_s, reason = %why, "no decision for this tenant: its jobs wait, the others go on");
         self.queues.set_starved(tenant, false);
         for key in keys {
-            self.postpone(now, key, SET_ASIDE);
+            self.postpone(now, key, wait);
         }
     }
 
