@@ -145,7 +145,10 @@ impl Scheduler {
             return;
         }
         self.ledger.renewed(now);
-        for entry in self.entries.values() {
+        // In the order of arrival, not the map's: the same events say the same.
+        let mut entries: Vec<_> = self.entries.iter().collect();
+        entries.sort_unstable_by_key(|(key, _)| **key);
+        for (_, entry) in entries {
             if let (Phase::Running, Some((limits, receipt))) = (entry.phase, &entry.started)
                 && limits.hold_places()
             {
