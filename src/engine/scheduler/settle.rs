@@ -145,10 +145,10 @@ impl Scheduler {
             return;
         }
         self.ledger.renewed(now);
-        // In the order of arrival, so that the same history does the same twice.
-        let mut running: Vec<_> = self.entries.iter().collect();
-        running.sort_unstable_by_key(|(key, _)| **key);
-        for (_, entry) in running {
+        // In the order of arrival, not the map's: the same events say the same.
+        let mut entries: Vec<_> = self.entries.iter().collect();
+        entries.sort_unstable_by_key(|(key, _)| **key);
+        for (_, entry) in entries {
             if let (Phase::Running, Some((limits, receipt))) = (entry.phase, &entry.started)
                 && limits.hold_places()
             {

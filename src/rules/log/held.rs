@@ -104,10 +104,14 @@ impl Held {
         }
     }
 
+    /// A place that is not there is taken again: the store may have lost its memory while the call was under way.
     pub fn renew(&mut self, clock: Clock, permit: &str, units: u64) {
-        if let Some(at) = self.find(permit, units) {
-            self.places[at].end = clock.stamp_ms + LEASE_MS;
-            self.places.sort_unstable();
+        match self.find(permit, units) {
+            Some(at) => {
+                self.places[at].end = clock.stamp_ms + LEASE_MS;
+                self.places.sort_unstable();
+            }
+            None => self.take(clock, permit, units),
         }
     }
 

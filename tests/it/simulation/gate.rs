@@ -181,8 +181,15 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
         for one in told.settled.iter().filter(|_| first) {
             let cost = i64::from(one.receipt.cost);
             match one.end {
-                End::Cost(used) => record.charged.add(0, i64::from(used) - cost),
-                End::Unused => record.charged.add(-1, -cost),
+                End::Cost(used) => {
+                    let used = i64::from(used);
+                    record.charged.add(0, used - cost);
+                    record.returned.add(0, (cost - used).max(0));
+                }
+                End::Unused => {
+                    record.charged.add(-1, -cost);
+                    record.returned.add(1, cost);
+                }
                 End::Running => {}
             }
         }
