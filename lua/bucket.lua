@@ -1,5 +1,9 @@
--- token-bucket-algo and leaky-bucket-algo: a STRING "SPAN:LEVEL:AT:FULL": tokens times SPAN at the time AT (ms), and
--- when the bucket is full. The specification is src/rules/log/bucket.rs.
+-- token-bucket-algo and leaky-bucket-algo: a STRING "SPAN:LEVEL:AT:FULL:SINCE:PEAK:BEFORE": tokens times SPAN at
+-- the time AT (ms), when the bucket is full, its highest level since the time SINCE, and in a minute or more before that.
+-- The specification is src/rules/log/bucket.rs.
+
+-- This is the constant of the same name there.
+local PERIOD_MS = 60000
 
 -- The level of a full bucket: `burst` tokens, and what flows in during the lateness.
 local function bucket_most(limit)
@@ -15,20 +19,32 @@ ALGORITHMS['token-bucket-algo'] = {
 
   load = function(limit, limits)
     local now = limits.now
-    local span, level, at, full =
-      string.match(redis.call('GET', KEYS[limit.key]) or '0:0:0:0', '^(%d+):(-?%d+):(%d+):(%d+)$')
+    local span, level, at, full, since, peak, before = string.match(
+      redis.call('GET', KEYS[limit.key]) or '0:0:0:0:0:0:0', '^(%d+):(-?%d+):(%d+):(%d+):(%d+):(-?%d+):(-?%d+)$')
     if not span then
       error('WRONGTYPE the value is not a level')
     end
-    span, level = tonumber(span), tonumber(level)
-    if tonumber(full) <= now then
+    span, level, full, since = tonumber(span), tonumber(level), tonumber(full), tonumber(since)
+    peak, before = tonumber(peak), tonumber(before)
+    if full <= now then
       level = bucket_most(limit)
     elseif span ~= limit.span then
       -- The fraction of a token is lost.
       level = math.floor(level / span) * limit.span
     end
     -- A level of later than now: the clock was stepped back.
-    limit.level = bucket_refilled(limit, level, now - math.min(tonumber(at), now))
+    level = bucket_refilled(limit, level, now - math.min(tonumber(at), now))
+    if full <= now or span ~= limit.span or since > now then
+      since, peak, before = now, bucket_most(limit), bucket_most(limit)
+    end
+    -- It has only risen since it was stored.
+    peak = math.max(peak, level)
+    if now >= since + 2 * PERIOD_MS then
+      since, peak, before = now, level, level
+    elseif now >= since + PERIOD_MS then
+      since, peak, before = now, level, peak
+    end
+    limit.level, limit.since, limit.peak, limit.before = level, since, peak, before
     return true
   end,
 
@@ -46,15 +62,31 @@ ALGORITHMS['token-bucket-algo'] = {
     limit.taken = true
   end,
 
-  settle = function(limit, _, _, more)
-    limit.level = math.min(limit.level - more * limit.span, bucket_most(limit))
+  -- Had it not been charged, a bucket that was full in between would have let that flow over. So only what still had
+  -- room at its highest level since then is given back, or what can't have flowed in again since.
+  settle = function(limit, _, job, more)
+    local tokens = -more * limit.span
+    if tokens > 0 then
+      local certain = tokens - math.max(limit.now - job.started, 0) * limit.max
+      local room = 0
+      if job.started >= limit.since then
+        room = bucket_most(limit) - limit.peak
+      elseif job.started + PERIOD_MS >= limit.since then
+        room = bucket_most(limit) - math.max(limit.peak, limit.before)
+      end
+      tokens = math.min(tokens, math.max(room, certain, 0))
+    end
+    limit.level = math.min(limit.level + tokens, bucket_most(limit))
+    limit.peak = math.max(limit.peak, limit.level)
     limit.taken = true
   end,
 
   save = function(limit)
     if limit.taken then
       local full = limit.now + math.ceil((bucket_most(limit) - limit.level) / limit.max)
-      redis.call('SET', KEYS[limit.key], string.format('%.0f:%.0f:%.0f:%.0f', limit.span, limit.level, limit.now, full),
+      redis.call('SET', KEYS[limit.key],
+        string.format('%.0f:%.0f:%.0f:%.0f:%.0f:%.0f:%.0f', limit.span, limit.level, limit.now, full, limit.since,
+          limit.peak, limit.before),
         'PXAT', int(full))
     end
   end,

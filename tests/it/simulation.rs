@@ -376,9 +376,10 @@ fn what_costs_more_than_an_operators_lower_limit_is_settled_in_full() {
 }
 
 #[test]
-fn a_bucket_gives_back_what_was_not_used_in_time() {
-    found(3841);
-    found(8615);
+fn a_bucket_that_was_full_in_between_gives_nothing_back() {
+    for seed in [3841, 5285, 6745, 7622, 8381, 8615] {
+        found(seed);
+    }
 }
 
 #[test]

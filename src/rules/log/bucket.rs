@@ -22,7 +22,14 @@ struct Level {
     at: u64,
     /// When it is full, and need not be remembered.
     full: u64,
+    /// Its highest level since then, and in [`PERIOD_MS`] or more before.
+    since: u64,
+    peak: i64,
+    peak_before: i64,
 }
+
+/// For how long the highest level is remembered at least, in milliseconds.
+const PERIOD_MS: u64 = 60_000;
 
 impl Bucket {
     pub fn load(&mut self, limit: &Limit, now: u64) {
@@ -32,6 +39,9 @@ impl Bucket {
             mut tokens,
             at,
             full,
+            mut since,
+            mut peak,
+            mut peak_before,
         } = self.stored;
         if full <= now {
             tokens = most(limit);
@@ -41,11 +51,25 @@ impl Bucket {
         }
         // A level of later than now: the clock was stepped back.
         let passed = now - at.min(now);
+        tokens = refilled(tokens, limit, passed);
+        if full <= now || scale != span || since > now {
+            (since, peak, peak_before) = (now, most(limit), most(limit));
+        }
+        // It has only risen since it was stored.
+        peak = peak.max(tokens);
+        if now >= since + 2 * PERIOD_MS {
+            (since, peak, peak_before) = (now, tokens, tokens);
+        } else if now >= since + PERIOD_MS {
+            (since, peak, peak_before) = (now, tokens, peak);
+        }
         self.live = Level {
             span,
-            tokens: refilled(tokens, limit, passed),
+            tokens,
             at: now,
             full,
+            since,
+            peak,
+            peak_before,
         };
     }
 
@@ -70,10 +94,27 @@ impl Bucket {
         self.stored = self.live;
     }
 
-    /// A start used so many units more (or fewer) than it was charged.
-    pub fn settle(&mut self, limit: &Limit, change: i64) {
-        let tokens = self.live.tokens - change * self.live.span.cast_signed();
-        self.live.tokens = tokens.min(most(limit));
+    /// A start at `started` used so many units more (or fewer) than it was charged.
+    ///
+    /// Had it not been charged, a bucket that was full in between would have let that flow over. So only what still
+    /// had room at its highest level since then is given back, or what can't have flowed in again since.
+    pub fn settle(&mut self, limit: &Limit, started: u64, change: i64) {
+        let mut tokens = -change * self.live.span.cast_signed();
+        if tokens > 0 {
+            let passed = self.live.at.saturating_sub(started);
+            let flowed = passed.saturating_mul(limit.max().into());
+            let certain = tokens.saturating_sub_unsigned(flowed);
+            let room = match started {
+                _ if started >= self.live.since => most(limit) - self.live.peak,
+                _ if started + PERIOD_MS >= self.live.since => {
+                    most(limit) - self.live.peak.max(self.live.peak_before)
+                }
+                _ => 0,
+            };
+            tokens = tokens.min(room.max(certain).max(0));
+        }
+        self.live.tokens = (self.live.tokens + tokens).min(most(limit));
+        self.live.peak = self.live.peak.max(self.live.tokens);
         self.take(limit, 0);
     }
 

@@ -201,7 +201,8 @@ impl Logs {
                     self.counter_mut(limit).settle(receipt.started_ms, change);
                 }
                 Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                    self.bucket_mut(limit).settle(limit, change);
+                    self.bucket_mut(limit)
+                        .settle(limit, receipt.started_ms, change);
                 }
                 Algorithm::Strict | Algorithm::Concurrency => {
                     let used = used.map(|used| limit.unit().of(used.into()));

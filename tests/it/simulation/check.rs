@@ -93,13 +93,7 @@ fn most_at_once(limit: &Limit, plan: &Plan, record: &TenantRecord) -> Vec<(u64, 
     };
     let arrivals: Vec<Call> = record.arrivals.iter().map(units).collect();
     let window = limit.window_ms() * 1000;
-    // A bucket that was full in between has room twice for what is given back after that.
-    let twice = match limit.algorithm().has_burst() {
-        true => record.returned.of(limit.unit()).cast_unsigned(),
-        false => 0,
-    };
-    let allowed = limit.worst_case() + twice;
-    let mut most = vec![(most_in_any(&arrivals, window), allowed)];
+    let mut most = vec![(most_in_any(&arrivals, window), limit.worst_case())];
     if limit.algorithm() == Algorithm::FixedWindow {
         most.push((most_in_aligned(&arrivals, window), max));
     }
