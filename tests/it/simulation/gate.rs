@@ -184,11 +184,9 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
                 End::Cost(used) => {
                     let used = i64::from(used);
                     record.charged.add(0, used - cost);
-                    record.returned.add(0, (cost - used).max(0));
                 }
                 End::Unused => {
                     record.charged.add(-1, -cost);
-                    record.returned.add(1, cost);
                 }
                 End::Running => {}
             }

@@ -48,8 +48,6 @@ pub struct TenantRecord {
     pub most_under_way: u64,
     /// What the gate was told to charge: starts, and corrections as they come in for the first time.
     pub charged: Sum,
-    /// What it was told to give back.
-    pub returned: Sum,
     /// What the handlers say that they used.
     pub used: Sum,
     pub paused_until: u64,
