@@ -79,6 +79,14 @@ impl Ledger {
         self.holding -= usize::from(limits.hold_places());
     }
 
+    /// Something is to be told before anybody asks. What failed once holds nobody up any more.
+    pub fn goes_first(&self) -> bool {
+        match &self.sent {
+            Some(sent) => sent.failures == 0,
+            None => !self.open.is_empty(),
+        }
+    }
+
     /// When places are to be renewed; `None`: none is held.
     pub fn renew_at(&self) -> Option<Duration> {
         (self.holding > 0).then_some(self.renewed + RENEW)

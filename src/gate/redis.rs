@@ -255,6 +255,9 @@ impl RedisGate {
                     Ok(Value::ServerError(error)) if refusal::is_wrong_type(&error) => {
                         replies[index] = Err(self.explain(call).await);
                     }
+                    Ok(Value::ServerError(error)) if refusal::is_unreadable(&error) => {
+                        replies[index] = Err(refusal::unreadable(&error, &call.words()));
+                    }
                     Ok(Value::ServerError(error)) => {
                         let why = self.refused(&error, call);
                         replies[index] = Err(self.for_this_call(why)?);
@@ -458,8 +461,16 @@ impl Gate for RedisGate {
                 call
             })
             .collect();
-        // A tenant whose own keys can't be used has nothing to settle.
-        self.run(calls, None).await.map(drop)
+        let replies = self.run(calls, None).await?;
+        // A tenant whose own keys can't be used has nothing to settle; one whose shard is away has it once more.
+        let away = |why: &GateError| !matches!(why, GateError::Refused(_));
+        match replies
+            .into_iter()
+            .find_map(|reply| reply.err().filter(away))
+        {
+            Some(why) => Err(why),
+            None => Ok(()),
+        }
     }
 
     async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {

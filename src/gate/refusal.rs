@@ -62,6 +62,19 @@ pub fn is_wrong_type(error: &ServerError) -> bool {
     error.code() == wrong || error.details().is_some_and(|text| text.contains(wrong))
 }
 
+/// A script met something that it can't read: what it reads was written by somebody else.
+pub fn is_unreadable(error: &ServerError) -> bool {
+    error.code() == "ERR" && error.details().is_some_and(|text| text.contains("script"))
+}
+
+/// What `what` reads makes no sense to it.
+pub fn unreadable(error: &ServerError, what: &str) -> GateError {
+    let details = error.details().unwrap_or_default();
+    GateError::Refused(format!(
+        "{what}: these keys hold what this version does not write ({details}): delete them, or set another redis.prefix"
+    ))
+}
+
 /// Which of `names` (the line, then what the limits need, with the log of the `sliding` windows) is in the way,
 /// after `TYPE` of each.
 pub fn wrong_type(names: &[String], types: &[Value], sliding: Option<&str>) -> GateError {

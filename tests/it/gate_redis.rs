@@ -435,3 +435,28 @@ async fn check_tells_the_server() {
     assert!(!health.cluster);
     assert!(keys(&redis, "p").is_empty());
 }
+
+#[tokio::test]
+async fn a_line_that_nobody_can_read_is_its_tenants_affair() {
+    let prefix = unique("unreadable");
+    let gate = connect(
+        shared_redis(),
+        &prefix,
+        limit(Algorithm::SlidingWindow, 5, LONG),
+    );
+    let line = Keys::new(&prefix).line(&tenant("junk"));
+    let _: () = redis::cmd("HSET")
+        .arg(&line)
+        .arg(&["front", "abc", "issued", "xyz"])
+        .query(&mut raw(shared_redis()))
+        .expect("Redis answers");
+    let batch = ["junk", "good"].map(|id| gate.question(id, 1, &[FRESH]));
+    let replies = gate.ask(&batch).await.expect("Redis answers");
+    assert_eq!(started(decided(&replies, 1)), 1);
+    match &replies[0] {
+        Err(GateError::Refused(why)) => {
+            assert!(why.contains(&line) && why.contains("delete"), "{why}");
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -664,3 +664,43 @@ fn a_tenant_without_a_decision_waits_alone() {
         assert!((least..=most).contains(&lane), "{queue}");
     }
 }
+
+#[test]
+fn a_clock_that_cannot_be_read_is_not_asked_for_all_the_time() {
+    let mut desk = Desk::new(4);
+    let headers = vec![
+        ("x-tenant", HeaderValue::Text("a".to_owned())),
+        ("x-sluicegate-not-before", HeaderValue::Int(1)),
+    ];
+    let mut done = desk.deliver_messages(Source::Due, vec![message(&headers)]);
+    for _ in 0..3 {
+        assert_eq!(done.asked.len(), 1, "a question for the clock");
+        assert!(done.asked[0].asks.is_empty());
+        let why = GateError::Refused("WRONGTYPE".into());
+        desk.scheduler.answered(desk.now, Ok(vec![Err(why)]));
+        assert!(desk.step(Duration::from_millis(500)).asked.is_empty());
+        done = desk.step(Duration::from_millis(600));
+    }
+    let reply = TenantReply {
+        now_ms: STORE_MS,
+        blocked_until_ms: 0,
+        answers: Vec::new(),
+    };
+    desk.scheduler.answered(desk.now, Ok(vec![Ok(reply)]));
+    assert_eq!(desk.step(MS * 5).asked[0].asks.len(), 1, "now for the job");
+}
+
+#[test]
+fn what_cannot_be_told_holds_nobody_up() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a"]);
+    let done = desk.answer(MS * 26, vec![vec![START]]);
+    assert!(done.dispatched.is_empty(), "it came too late");
+    assert_eq!(desk.step(MS * 5).settled.len(), 1);
+    let why = GateError::Unreachable("refused".into());
+    desk.scheduler.settled(desk.now, Err(why));
+    let done = desk.step(MS);
+    assert_eq!((done.asked.len(), done.settled.len()), (1, 0));
+    let done = desk.step(MS * 200);
+    assert_eq!(done.settled.len(), 1, "it is told again");
+}

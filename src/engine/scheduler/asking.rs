@@ -16,6 +16,8 @@ use crate::rules::tenant::Tenant;
 
 /// The jobs of a tenant whose keys can't be used come back after this: somebody has to mend them.
 const SET_ASIDE: Duration = Duration::from_secs(60);
+/// A clock that could not be read is asked for again after this.
+const CLOCK_AGAIN: Duration = Duration::from_secs(1);
 /// Those of a tenant whose shard can't be reached come back after this: a replica takes over in some seconds.
 const SHARD_AWAY: Duration = Duration::from_secs(5);
 /// A gate that is closed because Redis may have forgotten starts is looked at so often: it may open early.
@@ -26,9 +28,10 @@ const UNGUARDED: Duration = Duration::from_secs(1);
 impl Scheduler {
     pub(super) fn wants_to_ask(&self, now: Duration) -> bool {
         let somebody = !self.unclocked.is_empty() || self.queues.may_ask();
-        // What was not used is given back before anybody asks.
         let agreed = self.agreed_until.is_none_or(|until| now < until);
-        somebody && agreed && !self.draining && self.asking.is_none() && self.ledger.is_empty()
+        // What was not used is given back before anybody asks.
+        let told = !self.ledger.goes_first();
+        somebody && agreed && told && !self.draining && self.asking.is_none()
     }
 
     pub(super) fn ask_allowed_at(&self) -> Duration {
@@ -154,7 +157,14 @@ impl Scheduler {
             let reply = match reply {
                 Ok(reply) => reply,
                 Err(why) => {
-                    self.set_aside(now, &question.tenant, question.keys(), &why);
+                    if question.jobs.is_empty() {
+                        // Only the clock was asked for: next time with another tenant.
+                        let next = 1.min(self.unclocked.len());
+                        self.unclocked.rotate_left(next);
+                        self.gate_pause = Some(now + CLOCK_AGAIN);
+                    } else {
+                        self.set_aside(now, &question.tenant, question.keys(), &why);
+                    }
                     continue;
                 }
             };
