@@ -276,6 +276,23 @@ rate-limiter: {max-requests: 7, window-size: 10}
 }
 
 #[test]
+fn check_shows_a_strict_guard_as_it_is_configured() {
+    let yaml = "rate-limiter: {max-requests: 7, window-size: 10, guard: strict}";
+    let args = ["check", "--offline", "--tenant", "acme"];
+    let done = sluicegate(yaml, &args).exited(0);
+    let limit = "\n  default: at most 7 units of cost in any 10s: sliding-window-algo, guard strict; worst case in any window: 7\n";
+    assert!(done.out.ends_with(limit), "{}", done.out);
+
+    let json = sluicegate(yaml, &[&args[..], &["--json"]].concat())
+        .exited(0)
+        .json();
+    let limit = &json["limits"][0];
+    assert_eq!(limit["algorithm"], "sliding-window-algo");
+    assert_eq!(limit["guard"], "strict");
+    assert_eq!(limit["guard_ms"], serde_json::Value::Null);
+}
+
+#[test]
 fn check_shows_the_limits_of_a_tenant_what_gives_it_them_and_what_is_idle() {
     let yaml = "
 rate-limiter:
