@@ -159,6 +159,17 @@ fn wrong_usage_is_exit_code_2() {
         assert!(!done.err.is_empty(), "{args:?}");
         assert_eq!(done.out, "", "{args:?}");
     }
+    for cost in ["-1", "abc", "0", "1.5"] {
+        let args = ["publish", "--tenant", "a", "--cost", cost];
+        let done = sluicegate("", &args).exited(2);
+        let says = done.err.contains("a cost is a whole number from 1\n");
+        assert!(says, "{cost}: {}", done.err);
+    }
+    let done = sluicegate("", &["publish", "jobs.jsonl"]).exited(2);
+    assert_eq!(
+        done.err,
+        "error: the job: names no tenant: give --tenant, or --file FILE for lines\n"
+    );
     let done = sluicegate("", &["dead", "drop"]).exited(2);
     assert_eq!(
         done.err,
@@ -354,6 +365,16 @@ redis: {url: 'redis://:hunter2@127.0.0.1:1/0'}
         assert!(done.err.starts_with("error: "), "{args:?}: {}", done.err);
         assert!(
             done.err.contains("can't be reached"),
+            "{args:?}: {}",
+            done.err
+        );
+        let hints = [
+            "; see that it runs and that redis.url is right\n",
+            "; see that it runs and that amqp.url is right\n",
+        ];
+        let hinted = hints.iter().any(|hint| done.err.ends_with(hint));
+        assert!(
+            hinted && !done.err.contains("IO error"),
             "{args:?}: {}",
             done.err
         );

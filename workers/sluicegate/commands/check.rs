@@ -14,7 +14,7 @@ use sluicegate::rules::lanes::Ladder;
 use sluicegate::rules::policy::Source;
 use sluicegate::rules::tenant::Tenant;
 
-use super::{Failure, count, limits, plain, print_json};
+use super::{Failure, count, gate, limits, plain, print_json};
 
 /// For all questions to one server together.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -236,7 +236,7 @@ async fn redis(config: &Config, findings: &mut Findings) {
     };
     let health = match checked {
         Ok(health) => health,
-        Err(error) => return findings.add(Level::Error, WHAT, error.to_string()),
+        Err(error) => return findings.add(Level::Error, WHAT, gate(&error)),
     };
     let url = &config.redis.url;
     findings.add(
