@@ -37,6 +37,16 @@ pub enum BrokerError {
         /// The broker's text.
         reason: String,
     },
+    /// 404: there is no such queue.
+    #[error(
+        "RabbitMQ at {at} has no queue '{queue}': see that amqp.queue is right; run and publish create its queues"
+    )]
+    NoQueue {
+        /// The URL, redacted.
+        at: String,
+        /// The queue's name.
+        queue: String,
+    },
     /// 403 at a queue.
     #[error(
         "RabbitMQ at {at} forbids it: {reason}; give the user configure, write and read permission for the queue and those named after it"
@@ -120,6 +130,9 @@ impl BrokerError {
         let at = at.to_owned();
         let ErrorKind::ProtocolError(refusal) = error.kind() else {
             let reason = error.to_string();
+            // "Connection refused" says by itself what kind of error it is.
+            let reason = reason.strip_prefix("IO error: ").unwrap_or(&reason);
+            let reason = reason.to_owned();
             return if error.is_io_error() {
                 Self::Unreachable { at, reason }
             } else {

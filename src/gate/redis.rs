@@ -10,6 +10,7 @@ use crate::gate::epoch::{Sent, Watch};
 use crate::gate::keys::{CallKeys, Keys};
 use crate::gate::link::{Link, Request};
 use crate::gate::refusal;
+pub use crate::gate::refusal::NODE_OF_A_CLUSTER;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
 use crate::gate::{Change, Gate, GateError, Inspection, Replies, Start, TenantAsk, TenantSettled};

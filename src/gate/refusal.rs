@@ -4,6 +4,9 @@ use ::redis::{RedisError, ServerError, Value};
 
 use crate::gate::GateError;
 
+/// A node of a Redis Cluster was configured as a single server.
+pub const NODE_OF_A_CLUSTER: &str = "this is a node of a Redis Cluster; set redis.cluster: true";
+
 /// The connection failed before there was an answer.
 pub fn broken(error: &RedisError, server: &str) -> GateError {
     match error.code() {
@@ -40,9 +43,7 @@ pub fn refused(error: &ServerError, what: &str) -> GateError {
             "the user of redis.url may not do it; docs/CONFIGURATION.md has the ACL rule with all that is needed"
         }
         "MISCONF" => "Redis can't save its data and stops writing; look at its log",
-        "MOVED" | "ASK" | "CROSSSLOT" => {
-            "this is a node of a Redis Cluster; set redis.cluster: true"
-        }
+        "MOVED" | "ASK" | "CROSSSLOT" => NODE_OF_A_CLUSTER,
         _ => "look at the log of Redis",
     };
     let details = error.details().unwrap_or_default();

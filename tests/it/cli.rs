@@ -159,6 +159,17 @@ fn wrong_usage_is_exit_code_2() {
         assert!(!done.err.is_empty(), "{args:?}");
         assert_eq!(done.out, "", "{args:?}");
     }
+    for cost in ["-1", "abc", "0", "1.5"] {
+        let args = ["publish", "--tenant", "a", "--cost", cost];
+        let done = sluicegate("", &args).exited(2);
+        let says = done.err.contains("a cost is a whole number from 1\n");
+        assert!(says, "{cost}: {}", done.err);
+    }
+    let done = sluicegate("", &["publish", "jobs.jsonl"]).exited(2);
+    assert_eq!(
+        done.err,
+        "error: the job: names no tenant: give --tenant, or --file FILE for lines\n"
+    );
     let done = sluicegate("", &["dead", "drop"]).exited(2);
     assert_eq!(
         done.err,
@@ -276,6 +287,23 @@ rate-limiter: {max-requests: 7, window-size: 10}
 }
 
 #[test]
+fn check_shows_a_strict_guard_as_it_is_configured() {
+    let yaml = "rate-limiter: {max-requests: 7, window-size: 10, guard: strict}";
+    let args = ["check", "--offline", "--tenant", "acme"];
+    let done = sluicegate(yaml, &args).exited(0);
+    let limit = "\n  default: at most 7 units of cost in any 10s: sliding-window-algo, guard strict; worst case in any window: 7\n";
+    assert!(done.out.ends_with(limit), "{}", done.out);
+
+    let json = sluicegate(yaml, &[&args[..], &["--json"]].concat())
+        .exited(0)
+        .json();
+    let limit = &json["limits"][0];
+    assert_eq!(limit["algorithm"], "sliding-window-algo");
+    assert_eq!(limit["guard"], "strict");
+    assert_eq!(limit["guard_ms"], serde_json::Value::Null);
+}
+
+#[test]
 fn check_shows_the_limits_of_a_tenant_what_gives_it_them_and_what_is_idle() {
     let yaml = "
 rate-limiter:
@@ -337,6 +365,16 @@ redis: {url: 'redis://:hunter2@127.0.0.1:1/0'}
         assert!(done.err.starts_with("error: "), "{args:?}: {}", done.err);
         assert!(
             done.err.contains("can't be reached"),
+            "{args:?}: {}",
+            done.err
+        );
+        let hints = [
+            "; see that it runs and that redis.url is right\n",
+            "; see that it runs and that amqp.url is right\n",
+        ];
+        let hinted = hints.iter().any(|hint| done.err.ends_with(hint));
+        assert!(
+            hinted && !done.err.contains("IO error"),
             "{args:?}: {}",
             done.err
         );

@@ -355,10 +355,17 @@ async fn inspect_tells_what_is_used_and_who_waits() {
 async fn looking_at_dead_letters_leaves_them_there() {
     let yaml = yaml();
     let queue = config(&yaml).amqp.queue;
+    // A name that is misspelt must not look like a queue where all is well, and looking must not create it.
+    for _ in 0..2 {
+        let none = sluicegate(&yaml, &["dead", "list"]).exited(1);
+        let no_queue = format!(" has no queue '{queue}.dead': see that amqp.queue is right");
+        assert!(none.err.contains(&no_queue), "{}", none.err);
+        assert_eq!(none.out, "");
+    }
+    let client = client(&yaml).await;
     let none = sluicegate(&yaml, &["dead", "list"]).exited(0);
     assert_eq!(none.out, format!("no dead letter in {queue}.dead\n"));
 
-    let client = client(&yaml).await;
     bury(
         &client,
         &[

@@ -7,11 +7,12 @@ use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit};
 
+use crate::cli::sluicegate;
 use crate::gate_conformance::{
     FRESH, LONG, Limited, ask, conforms, decided, limit, started, tenant,
 };
 use crate::redis_topologies::{RedisCluster, Sentinels, address, port, shared_cluster, until};
-use crate::servers::{Redis, unique};
+use crate::servers::{Redis, shared_rabbit, unique};
 
 /// What these keys of the section `redis` mean.
 pub fn configured(keys: &str) -> RedisServers {
@@ -298,6 +299,46 @@ async fn a_node_of_a_cluster_alone_says_what_to_set() {
             started(&ask(&whole, &format!("t{number}"), 1, &[FRESH]).await),
             1
         );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn check_takes_a_cluster_that_is_configured_as_one_and_no_other() {
+    let cluster = shared_cluster();
+    let name = unique("check");
+    let yaml = |redis: &str| {
+        format!(
+            "{{amqp: {{url: '{}', queue: '{name}'}}, redis: {{prefix: '{name}', {redis}}}, delay: {{max-delay: 1s}}}}",
+            shared_rabbit().url()
+        )
+    };
+    let [first, second, third] = &cluster.primaries[..] else {
+        panic!("three primaries");
+    };
+    for whole in [
+        format!("url: '{}', cluster: true", first.url()),
+        format!("url: '{},{}'", first.url(), second.url()),
+    ] {
+        let done = sluicegate(&yaml(&whole), &["check"]).exited(0);
+        assert!(
+            done.out.contains("ok    redis     redis://"),
+            "{}",
+            done.out
+        );
+        assert!(!done.out.contains("error redis"), "{}", done.out);
+    }
+    // Also the one that serves the tenant which is tried.
+    for node in [first, second, third] {
+        let alone = format!("url: '{}'", node.url());
+        let done = sluicegate(&yaml(&alone), &["check"]).exited(1);
+        let error = done
+            .out
+            .lines()
+            .find(|line| line.starts_with("error redis"));
+        let says = error.is_some_and(|line| {
+            line.contains("a node of a Redis Cluster; set redis.cluster: true")
+        });
+        assert!(says, "{}", done.out);
     }
 }
 

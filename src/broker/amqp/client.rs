@@ -9,6 +9,7 @@ use lapin::types::{FieldTable, ShortString};
 use tokio::sync::Mutex;
 
 use super::connection::{Link, Target};
+use super::inventory::depth;
 use super::publish::ConfirmChannel;
 use crate::broker::topology::Topology;
 use crate::broker::{BrokerError, Message, Outgoing, PublishError};
@@ -45,9 +46,42 @@ impl Client {
     /// # Errors
     /// [`BrokerError`] says what is wrong, where, and what to do.
     pub async fn connect(amqp: &config::Amqp, ladder: &Ladder) -> Result<Self, BrokerError> {
+        Self::open(amqp, ladder, false).await
+    }
+
+    /// Connects once, where the work queue has its dead letters' queue already: of a name that nobody uses it makes
+    /// no queues. What else is missing is declared.
+    ///
+    /// # Errors
+    /// [`BrokerError`] says what is wrong, where, and what to do; [`BrokerError::NoQueue`]: there is no such queue.
+    pub async fn connect_existing(
+        amqp: &config::Amqp,
+        ladder: &Ladder,
+    ) -> Result<Self, BrokerError> {
+        Self::open(amqp, ladder, true).await
+    }
+
+    async fn open(
+        amqp: &config::Amqp,
+        ladder: &Ladder,
+        existing: bool,
+    ) -> Result<Self, BrokerError> {
         let target = Target::new(amqp)?;
         let topology = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
         let link = Link::open(&target, NAME).await?;
+        if existing {
+            let dead = &topology.names.dead;
+            if depth(&target, &link.channel().await?, dead)
+                .await?
+                .is_none()
+            {
+                link.close().await;
+                return Err(BrokerError::NoQueue {
+                    at: target.at,
+                    queue: dead.to_string(),
+                });
+            }
+        }
         let reader = link.channel().await?;
         topology.declare(&reader, &target.at).await?;
         Ok(Self {

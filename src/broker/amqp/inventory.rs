@@ -88,7 +88,7 @@ pub async fn in_use(amqp: &config::Amqp, ladder: &Ladder) -> Result<bool, Broker
         if queue.name == names.fresh || queue.name == names.dead {
             continue;
         }
-        match depth(&target, &channel, queue).await? {
+        match depth(&target, &channel, &queue.name).await? {
             Some((messages, consumers)) => {
                 used = messages > 0 || (consumers > 0 && queue.name == names.due);
             }
@@ -104,17 +104,17 @@ pub async fn in_use(amqp: &config::Amqp, ladder: &Ladder) -> Result<bool, Broker
 }
 
 /// How many messages wait in the queue, and how many consumers it has; `None`: there is no such queue, and the channel is closed.
-async fn depth(
+pub(super) async fn depth(
     target: &Target,
     channel: &Channel,
-    queue: &Queue,
+    queue: &str,
 ) -> Result<Option<(u32, u32)>, BrokerError> {
     let passive = QueueDeclareOptions {
         passive: true,
         ..QueueDeclareOptions::default()
     };
     // Names fit: Topology::new has checked the longest.
-    let name = ShortString::from(&*queue.name);
+    let name = ShortString::from(queue);
     let asking = channel.queue_declare(name, passive, FieldTable::default());
     let found = target.rpc("queue.declare", not_found(asking)).await?;
     Ok(found.map(|found| (found.message_count(), found.consumer_count())))
@@ -125,7 +125,7 @@ async fn look(
     channel: &Channel,
     queue: &Queue,
 ) -> Result<QueueState, BrokerError> {
-    let Some((messages, _)) = depth(target, channel, queue).await? else {
+    let Some((messages, _)) = depth(target, channel, &queue.name).await? else {
         return Ok(QueueState::Missing);
     };
     // It exists, so declaring it compares the arguments and creates nothing.

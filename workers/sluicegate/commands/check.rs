@@ -8,13 +8,13 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::json;
 use sluicegate::broker::amqp::{QueueState, inventory};
-use sluicegate::config::Config;
-use sluicegate::gate::redis::RedisGate;
+use sluicegate::config::{Config, RedisTopology};
+use sluicegate::gate::redis::{NODE_OF_A_CLUSTER, RedisGate};
 use sluicegate::rules::lanes::Ladder;
 use sluicegate::rules::policy::Source;
 use sluicegate::rules::tenant::Tenant;
 
-use super::{Failure, count, limits, plain, print_json};
+use super::{Failure, count, gate, limits, plain, print_json};
 
 /// For all questions to one server together.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
@@ -236,7 +236,7 @@ async fn redis(config: &Config, findings: &mut Findings) {
     };
     let health = match checked {
         Ok(health) => health,
-        Err(error) => return findings.add(Level::Error, WHAT, error.to_string()),
+        Err(error) => return findings.add(Level::Error, WHAT, gate(&error)),
     };
     let url = &config.redis.url;
     findings.add(
@@ -260,11 +260,8 @@ async fn redis(config: &Config, findings: &mut Findings) {
             format!("is a {role}; redis.url must name the master"),
         ),
     }
-    if health.cluster {
-        findings.add(
-            Level::Error,
-            WHAT,
-            "is a node of a Redis Cluster, which is not available yet",
-        );
+    // The tenant that was tried may live on this node; those of the other nodes would be refused.
+    if health.cluster && url.topology == RedisTopology::Single {
+        findings.add(Level::Error, WHAT, NODE_OF_A_CLUSTER);
     }
 }

@@ -127,7 +127,7 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
         }
     }
     let ladder = Ladder::new(config.delay.max_delay);
-    let client = Client::connect(&config.amqp, &ladder).await?;
+    let client = Client::connect_existing(&config.amqp, &ladder).await?;
     let dead = Dead {
         queue: Arc::clone(&client.names().dead),
         client: &client,

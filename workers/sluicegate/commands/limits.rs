@@ -48,24 +48,46 @@ pub fn in_words(limit: &Limit) -> String {
         "at most {} {what} {which} {}: {}{burst}, guard {}; worst case in any window: {}",
         limit.max(),
         millis(limit.window_ms()),
-        limit.algorithm().name(),
-        millis(limit.guard_ms()),
+        algorithm(limit),
+        guard(limit),
         limit.worst_case(),
     )
 }
 
-/// The same as JSON.
+/// The value of `use-algo` in the configuration: a strict guard belongs to the sliding window.
+fn algorithm(limit: &Limit) -> &'static str {
+    if strict(limit) {
+        Algorithm::SlidingWindow.name()
+    } else {
+        limit.algorithm().name()
+    }
+}
+
+/// The same as JSON. `guard` is the value of the configuration: `strict`, or a span, which `guard_ms` has as a number.
 pub fn as_json(limit: &Limit) -> Value {
     json!({
         "name": limit.name(),
-        "algorithm": limit.algorithm().name(),
+        "algorithm": algorithm(limit),
         "max_requests": limit.max(),
         "window_ms": limit.window_ms(),
         "burst": burst(limit),
         "unit": limit.unit().name(),
-        "guard_ms": limit.guard_ms(),
+        "guard": guard(limit),
+        "guard_ms": (!strict(limit)).then(|| limit.guard_ms()),
         "worst_case": limit.worst_case(),
     })
+}
+
+fn strict(limit: &Limit) -> bool {
+    limit.algorithm() == Algorithm::Strict
+}
+
+fn guard(limit: &Limit) -> String {
+    if strict(limit) {
+        "strict".to_owned()
+    } else {
+        millis(limit.guard_ms())
+    }
 }
 
 fn burst(limit: &Limit) -> Option<u32> {

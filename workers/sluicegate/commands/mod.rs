@@ -63,7 +63,17 @@ impl From<BrokerError> for Failure {
 
 impl From<GateError> for Failure {
     fn from(error: GateError) -> Self {
-        Self::Failed(error.to_string())
+        Self::Failed(gate(&error))
+    }
+}
+
+/// What `error` says, and what to do where Redis can't be reached.
+pub fn gate(error: &GateError) -> String {
+    match error {
+        GateError::Unreachable(_) => {
+            format!("{error}; see that it runs and that redis.url is right")
+        }
+        _ => error.to_string(),
     }
 }
 

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use sluicegate::broker::Outgoing;
 use sluicegate::broker::amqp::Client;
-use sluicegate::config::Config;
+use sluicegate::config::{Config, TenantField};
 use sluicegate::rules::lanes::Ladder;
 use tokio::io::{AsyncBufRead, BufReader};
 
@@ -45,7 +45,7 @@ pub struct PublishArgs {
     #[arg(long)]
     id: Option<String>,
     /// Units of the limit that the job uses [default: 1]
-    #[arg(long, value_name = "UNITS")]
+    #[arg(long, value_name = "UNITS", allow_hyphen_values = true, value_parser = cost)]
     cost: Option<u64>,
     /// The plan of the job's tenant, in the header that rate-limiter.plan-header names
     #[arg(long)]
@@ -59,6 +59,12 @@ pub struct PublishArgs {
     /// Print what was confirmed as JSON
     #[arg(long)]
     json: bool,
+}
+
+/// The value of `--cost`.
+fn cost(text: &str) -> Result<u64, &'static str> {
+    let units = text.parse().ok().filter(|units| *units > 0);
+    units.ok_or("a cost is a whole number from 1")
 }
 
 /// What became of the jobs.
@@ -79,6 +85,11 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
     let maker = JobMaker::new(config, &queue).map_err(Failure::Usage)?;
     let single = args.tenant.is_some() || args.id.is_some() || args.body.is_some();
     if single || args.cost.is_some() || args.plan.is_some() {
+        if args.tenant.is_none() && matches!(config.job.tenant, TenantField::Header(_)) {
+            return Err(Failure::Usage(
+                "the job: names no tenant: give --tenant, or --file FILE for lines".to_owned(),
+            ));
+        }
         let (body, kind) = body_of(args.body.as_deref().unwrap_or_default());
         let line = JobLine {
             tenant: args.tenant,

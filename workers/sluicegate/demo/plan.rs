@@ -30,7 +30,7 @@ pub struct DemoArgs {
     /// The guard, as in the configuration
     #[arg(long, default_value = "50ms", value_parser = duration)]
     pub guard: Duration,
-    /// How the limit counts
+    /// How the limit counts; the demo takes the two windows
     #[arg(long, value_enum, default_value_t = Algo::Sliding)]
     pub algo: Algo,
     /// Worker processes that share the queue

@@ -72,12 +72,13 @@ impl fmt::Display for Figures {
             "P3 never idle",
             p3.holds,
             format!(
-                "{:.1} % used (promised: {:.0} %); makespan {:.2} s, ideal {:.2} s with the guard, ratio {:.3}",
+                "{:.1} % used (promised: {:.0} %); makespan {:.2} s, ideal {:.2} s with the guard, ratio {:.3} (promised: at most {:.3})",
                 p3.used_share * 100.0,
                 p3.promised_share * 100.0,
                 p3.makespan_seconds,
                 p3.ideal_seconds,
                 p3.makespan_to_ideal,
+                p3.promised_ratio,
             ),
         )?;
         line(
