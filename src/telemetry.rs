@@ -70,10 +70,7 @@ mod tests {
         };
         let has = |filter: &str, directive| filter.split(',').any(|d| d == directive);
         let debug = filter("debug");
-        assert!(
-            has(&debug, "debug") && has(&debug, "lapin=off"),
-            "{debug}"
-        );
+        assert!(has(&debug, "debug") && has(&debug, "lapin=off"), "{debug}");
         let asked = filter("info,lapin=debug");
         assert!(
             has(&asked, "lapin=debug") && !has(&asked, "lapin=off"),
