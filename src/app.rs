@@ -2,13 +2,15 @@
 
 mod reload;
 
+use std::convert::Infallible;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tracing::{info, warn};
+use tokio::time::Instant;
+use tracing::{error, info, warn};
 
 use crate::admin::{self, Health};
 use crate::app::reload::{Reload, Steward, changeable};
@@ -16,6 +18,7 @@ use crate::broker::BrokerError;
 use crate::broker::amqp::{AmqpBroker, in_use};
 use crate::config::{Config, Source};
 use crate::engine::action::{Changeable, Settings};
+use crate::engine::outage::Outage;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::{Engine, Stop};
 use crate::gate::redis::RedisGate;
@@ -25,12 +28,12 @@ use crate::handler::Handler;
 use crate::handler::http::HttpHandler;
 use crate::metrics::Metrics;
 use crate::rules::lanes::{Ladder, QueueNames};
+use crate::rules::limit::Algorithm;
+use crate::rules::policy::Policy;
+use crate::rules::retry::Reconnect;
 
 /// How often an idle worker looks whether Redis answers, for `/readyz`.
 const PING_EVERY: Duration = Duration::from_secs(2);
-
-/// A RabbitMQ that is away when a worker starts is tried again after this.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// News for the engine that may wait.
 const UPDATES: usize = 4;
 /// A worker that ends tells Redis so within this, or not at all.
@@ -172,18 +175,7 @@ impl<H: Handler> Worker<H> {
             None => None,
         };
         let own = Named::new(config.rate_limiter.policy.clone()).map_err(AppError::Limits)?;
-        for limit in config.rate_limiter.policy.default_limits().iter() {
-            info!(
-                limit = limit.name(),
-                algorithm = limit.algorithm().name(),
-                max_requests = limit.max(),
-                window_ms = limit.window_ms(),
-                guard_ms = limit.guard_ms(),
-                burst = limit.burst(),
-                unit = limit.unit().name(),
-                "enforcing",
-            );
-        }
+        tell_policy(&config.rate_limiter.policy);
         for warning in config.warnings() {
             warn!("configuration: {warning}");
         }
@@ -197,12 +189,23 @@ impl<H: Handler> Worker<H> {
         let admin = admin::serve(&config.admin, Arc::clone(&metrics), Arc::clone(&health)).await?;
         let settings = settings(&config);
         let start = if fresh {
-            Start::Fresh
+            Some(Start::Fresh)
         } else {
-            earlier_starts(&config, &settings.ladder, &stop).await
+            tokio::select! {
+                start = earlier_starts(&config, &settings.ladder, &stop) => start,
+                never = watch_redis(&gate, &health, &metrics, Phase::Waits) => match never {},
+            }
         };
-        // Before the queues are made: a second worker that finds them finds the epoch, too. An error shows itself again.
-        let _ = gate.begin(start).await;
+        let Some(start) = start else {
+            admin.stop().await;
+            info!("stopped");
+            return Ok(());
+        };
+        // Before the queues are made: a second worker that finds them finds the epoch, too. What fails here is done by the
+        // next ping or batch. A gate that is cold says so itself, and a Redis that is away is said by the steward.
+        if let Err(why @ GateError::Refused(_)) = gate.begin(start).await {
+            error!(reason = %why, "no job starts; trying again");
+        }
         let (broker, events) = AmqpBroker::start(&config.amqp, &settings.ladder)?;
         let scheduler = Scheduler::new(settings, Arc::clone(&metrics), rand::random()).must_agree();
         let (news, updates) = mpsc::channel(UPDATES);
@@ -210,11 +213,10 @@ impl<H: Handler> Worker<H> {
         let registry = Registry::new(Arc::clone(&gate), own);
         let steward = Steward::new(config, registry, news, Arc::clone(&metrics));
         let steward = tokio::spawn(steward.run(reload));
-        let pings = tokio::spawn(watch_redis(
-            Arc::clone(&gate),
-            Arc::clone(&health),
-            Arc::clone(&metrics),
-        ));
+        let pings = {
+            let (gate, health, metrics) = (gate.clone(), health.clone(), metrics.clone());
+            tokio::spawn(async move { watch_redis(&gate, &health, &metrics, Phase::Runs).await })
+        };
         let engine = Engine {
             broker: Arc::new(broker),
             gate: Arc::clone(&gate),
@@ -261,33 +263,86 @@ pub fn install_tls_provider() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// What RabbitMQ says of starts before ours. Waits until it answers: before that there is nothing to start.
-async fn earlier_starts(config: &Config, ladder: &Ladder, stop: &Stop) -> Start {
-    let mut told = false;
-    loop {
-        match in_use(&config.amqp, ladder).await {
-            Ok(false) => return Start::Idle,
-            Err(why @ BrokerError::Unreachable { .. }) => {
-                if !told {
-                    warn!(reason = %why, "waiting for RabbitMQ");
-                    told = true;
-                }
+/// Logs what is enforced: the common limits, and how many others there are.
+fn tell_policy(policy: &Policy) {
+    for limit in policy.default_limits().iter() {
+        let algorithm = limit.algorithm();
+        let strict = algorithm == Algorithm::Strict;
+        let has_window = algorithm != Algorithm::Concurrency;
+        // An empty value leaves its field out.
+        info!(
+            limit = limit.name(),
+            algorithm = if strict {
+                Algorithm::SlidingWindow
+            } else {
+                algorithm
             }
-            // The session that follows says what is wrong.
-            Ok(true) | Err(_) => return Start::Unknown,
-        }
-        tokio::select! {
-            () = tokio::time::sleep(LOOK_AGAIN) => {}
-            () = stop.soft.cancelled() => return Start::Unknown,
-            () = stop.hard.cancelled() => return Start::Unknown,
-        }
+            .name(),
+            max_requests = limit.max(),
+            window_ms = has_window.then(|| limit.window_ms()),
+            guard = strict.then_some("strict"),
+            guard_ms = (has_window && !strict).then(|| limit.guard_ms()),
+            burst = algorithm.has_burst().then(|| limit.burst()),
+            unit = limit.unit().name(),
+            "enforcing",
+        );
+    }
+    let (plans, tenants) = (policy.plans().len(), policy.tenants().len());
+    if plans + tenants > 0 {
+        info!(plans, tenants, "enforcing limits of plans and tenants too");
     }
 }
 
-/// Keeps `/readyz` true to Redis, and this worker's pulse going, while no job asks the gate.
-async fn watch_redis(gate: Arc<RedisGate>, health: Arc<Health>, metrics: Arc<Metrics>) {
+/// What RabbitMQ says of starts before ours. Waits until it answers: before that there is nothing to start. `None`: the
+/// worker was stopped meanwhile, and nothing may be said of its start.
+async fn earlier_starts(config: &Config, ladder: &Ladder, stop: &Stop) -> Option<Start> {
+    let answered = async {
+        let began = Instant::now();
+        let mut outage = Outage::new("RabbitMQ");
+        let mut pauses = Reconnect::default();
+        loop {
+            match in_use(&config.amqp, ladder).await {
+                Err(why @ BrokerError::Unreachable { .. }) => {
+                    outage.failed(began.elapsed(), &why);
+                    tokio::time::sleep(pauses.next(rand::random())).await;
+                }
+                // The session that follows says what is wrong.
+                Err(_) => return Start::Unknown,
+                Ok(used) => {
+                    outage.over(began.elapsed());
+                    return if used { Start::Unknown } else { Start::Idle };
+                }
+            }
+        }
+    };
+    tokio::select! {
+        start = answered => Some(start),
+        () = stop.soft.cancelled() => None,
+        () = stop.hard.cancelled() => None,
+    }
+}
+
+/// How far a worker is.
+#[derive(Clone, Copy)]
+enum Phase {
+    /// What was started before is not known yet, so the gate may not be told of this worker.
+    Waits,
+    /// The gate has begun.
+    Runs,
+}
+
+/// Keeps `/readyz` true to Redis, and the pulse of a worker that runs going, while no job asks the gate.
+async fn watch_redis(
+    gate: &RedisGate,
+    health: &Health,
+    metrics: &Metrics,
+    phase: Phase,
+) -> Infallible {
     loop {
-        let answer = gate.ping().await;
+        let answer = match phase {
+            Phase::Waits => gate.answers().await,
+            Phase::Runs => gate.ping().await,
+        };
         let cold = matches!(answer, Err(GateError::Cold { .. }));
         health.set_redis(answer.is_ok() || cold);
         health.set_cold(cold);

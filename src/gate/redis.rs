@@ -131,6 +131,15 @@ impl RedisGate {
         if let Some(watch) = &self.watch {
             return watch.heartbeat(&self.link, self.test_clock()).await;
         }
+        self.answers().await
+    }
+
+    /// Whether Redis answers (in a cluster, all of its primaries). Changes nothing there, so that it may be asked before
+    /// [`RedisGate::begin`].
+    ///
+    /// # Errors
+    /// [`GateError`] says why it does not.
+    pub async fn answers(&self) -> Result<(), GateError> {
         for (node, answer) in self.link.on_primaries(::redis::cmd("PING")).await? {
             if let Value::ServerError(error) = answer {
                 return Err(refusal::refused(&error, &format!("PING at {node}")));

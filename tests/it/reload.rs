@@ -1,6 +1,6 @@
 //! A configuration that changes under a running worker, and the registry by which workers agree, on real servers.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -299,6 +299,48 @@ impl Drop for Program {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+#[tokio::test]
+async fn a_program_that_waits_for_rabbitmq_sees_redis_and_says_what_it_will_enforce() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("sluicegate.yaml");
+    let text = format!(
+        "amqp: {{url: 'amqp://127.0.0.1:1/%2f'}}\n\
+         redis: {{url: '{}', prefix: '{}'}}\n\
+         rate-limiter: {{window-size: 1s, max-requests: 5, guard: strict, plans: {{pro: {{window-size: 1s, max-requests: 9}}}}}}\n\
+         dispatch: {{http: {{url: 'http://127.0.0.1:1/'}}}}\n\
+         admin: {{listen: '127.0.0.1:0'}}\n",
+        shared_redis().url(),
+        unique("waits"),
+    );
+    std::fs::write(&file, text).expect("written");
+    let program = Program::start(&file);
+    program.says(&["RabbitMQ", "can't be reached"]).await;
+    assert_eq!(program.count(&["enforcing", "guard=\"strict\""]), 1);
+    assert_eq!(program.count(&["enforcing", "guard_ms"]), 0);
+    assert_eq!(program.count(&["enforcing", "burst"]), 0);
+    assert_eq!(program.count(&["enforcing", "plans=1", "tenants=0"]), 1);
+    let listen = {
+        let lines = program.lines.lock().expect("nobody panics");
+        let address = lines
+            .iter()
+            .find_map(|line| line.split("admin.listen=").nth(1));
+        address.expect("it is said before").trim().to_owned()
+    };
+    let answer = || {
+        let mut stream = std::net::TcpStream::connect(&*listen).expect("it listens");
+        let request = "GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        stream.write_all(request.as_bytes()).expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        answer
+    };
+    let all = "RabbitMQ does not answer\nno jobs are being taken\n";
+    wait("Redis is seen", || {
+        answer().ends_with(&format!("not ready\n{all}"))
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

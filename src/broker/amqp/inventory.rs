@@ -74,7 +74,7 @@ pub async fn inventory(amqp: &config::Amqp, ladder: &Ladder) -> Result<Inventory
 }
 
 /// Whether the queues are in use, so that jobs may have started lately: jobs wait for their turn, in a lane or where
-/// lanes end, or a worker takes them.
+/// lanes end, or a worker takes them; or lanes are missing, since jobs may wait in those of another `max-delay`.
 ///
 /// # Errors
 /// [`BrokerError`] says why it can't be told.
@@ -82,19 +82,21 @@ pub async fn in_use(amqp: &config::Amqp, ladder: &Ladder) -> Result<bool, Broker
     let target = Target::new(amqp)?;
     let Topology { names, queues } = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
     let link = Link::open(&target, LOOK_NAME).await?;
-    let mut channel = link.channel().await?;
+    let channel = link.channel().await?;
     let mut used = false;
     for queue in &queues {
         if queue.name == names.fresh || queue.name == names.dead {
             continue;
         }
-        match depth(&target, &channel, &queue.name).await? {
+        used = match depth(&target, &channel, &queue.name).await? {
             Some((messages, consumers)) => {
-                used = messages > 0 || (consumers > 0 && queue.name == names.due);
+                messages > 0 || (consumers > 0 && queue.name == names.due)
             }
-            // The refusal closed the channel.
-            None => channel = link.channel().await?,
-        }
+            // The one that is looked at first, and declared before all lanes, which lead to it: without it nobody has
+            // waited yet. Any other one that is missing leaves open where jobs wait. The channel is closed.
+            None if queue.name == names.due => break,
+            None => true,
+        };
         if used {
             break;
         }
