@@ -63,9 +63,11 @@ pub fn is_wrong_type(error: &ServerError) -> bool {
     error.code() == wrong || error.details().is_some_and(|text| text.contains(wrong))
 }
 
-/// A script met something that it can't read: what it reads was written by somebody else.
+/// A script met something that it can't reckon with (Lua's words for that): somebody else wrote what it reads.
 pub fn is_unreadable(error: &ServerError) -> bool {
-    error.code() == "ERR" && error.details().is_some_and(|text| text.contains("script"))
+    let lua = ["attempt to ", "bad argument "];
+    let said = |text: &str| lua.iter().any(|words| text.contains(words));
+    error.code() == "ERR" && error.details().is_some_and(said)
 }
 
 /// What `what` reads makes no sense to it.

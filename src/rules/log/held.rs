@@ -97,8 +97,12 @@ impl Held {
         match used {
             None => drop(self.places.remove(at)),
             Some(used) => {
-                self.places[at].end = clock.stamp_ms;
-                self.places[at].units = used;
+                let mut place = self.places.remove(at);
+                (place.end, place.units) = (clock.stamp_ms, used);
+                // One that was renewed after its end has the same name.
+                let same = |other: &Place| other.permit == place.permit && other.units == used;
+                self.places.retain(|other| !same(other));
+                self.places.push(place);
                 self.places.sort_unstable();
             }
         }
