@@ -17,10 +17,14 @@ pub struct FixedWindows {
 }
 
 impl FixedWindows {
+    /// Forgets the windows that are over.
+    pub fn forget(&mut self, now: u64) {
+        self.counts.retain(|_, (_, end)| *end > now);
+    }
+
     /// `newest` is the start of the newest window of any limit that was seen.
     pub fn load(&mut self, limit: &Limit, now: u64, newest: u64) {
         self.index = now / limit.span();
-        self.counts.retain(|_, (_, end)| *end > now);
         self.stepped_back = self.index < newest / limit.span();
     }
 

@@ -81,6 +81,10 @@ impl Logs {
     /// force by now, which look back further than those of the start.
     pub fn load_own(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
         let mut newest = self.newest;
+        // The store forgets a window that is over, whoever asks.
+        for log in self.fixed.values_mut() {
+            log.forget(clock.now_ms);
+        }
         for limit in limits {
             match limit.algorithm() {
                 Algorithm::SlidingWindow => {}
