@@ -1,0 +1,235 @@
+//! How two limits stand to each other: which one never decides, which count with one state, which continues which.
+
+use super::{Algorithm, Limit};
+
+impl Limit {
+    /// Whatever this limit lets start, `other` allows too, so `other` never decides. Both must count the same unit.
+    /// False when in doubt.
+    pub fn implies(&self, other: &Self) -> bool {
+        if self.unit != other.unit {
+            return false;
+        }
+        let like = |limit: &Self| (limit.algorithm, limit.window_ms, limit.guard_ms);
+        if like(self) == like(other) {
+            return self.max <= other.max && self.burst <= other.burst;
+        }
+        let max = u64::from(other.max);
+        match other.algorithm {
+            // How long calls take, nobody knows.
+            Algorithm::Strict | Algorithm::Concurrency => false,
+            Algorithm::SlidingWindow => self.most_in(other.span()) <= max,
+            // The estimate is never above what both windows hold.
+            Algorithm::SlidingCounter => self.most_in(2 * other.span()) <= max,
+            Algorithm::FixedWindow if self.algorithm == Algorithm::FixedWindow => {
+                // Each of its windows must end with one of ours, and the guard at that end with ours.
+                other.window_ms.is_multiple_of(self.window_ms)
+                    && self.guard_ms >= other.guard_ms
+                    && u64::from(self.max) * (other.window_ms / self.window_ms) <= max
+            }
+            Algorithm::FixedWindow => other.guard_ms == 0 && self.most_in(other.window_ms) <= max,
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                let slower = u128::from(self.max) * u128::from(other.span())
+                    <= u128::from(other.max) * u128::from(self.span());
+                // Whatever is above the refill must fit the bucket, with a unit for rounding.
+                let above = match self.algorithm {
+                    Algorithm::Strict | Algorithm::Concurrency => u64::MAX,
+                    Algorithm::SlidingWindow => u64::from(self.max),
+                    Algorithm::FixedWindow | Algorithm::SlidingCounter => 2 * u64::from(self.max),
+                    Algorithm::TokenBucket | Algorithm::LeakyBucket => u64::from(self.burst),
+                };
+                slower && above < u64::from(other.burst)
+            }
+        }
+    }
+
+    /// Over how long its own state counts, in milliseconds: the window, and the guard where the algorithm counts over
+    /// both. With the name, the algorithm and the unit it tells states apart.
+    pub fn state_ms(&self) -> (u64, u64) {
+        match self.algorithm {
+            Algorithm::FixedWindow | Algorithm::Strict | Algorithm::Concurrency => {
+                (self.window_ms, 0)
+            }
+            Algorithm::SlidingWindow
+            | Algorithm::SlidingCounter
+            | Algorithm::TokenBucket
+            | Algorithm::LeakyBucket => (self.window_ms, self.guard_ms),
+        }
+    }
+
+    /// Both count with the same stored state, so it can be charged for one of them alone. Sliding windows have one log
+    /// in common besides, whatever their numbers.
+    pub fn shares_state(&self, other: &Self) -> bool {
+        let state = |limit: &Self| (limit.algorithm, limit.state_ms(), limit.unit);
+        state(self) == state(other) && self.name == other.name
+    }
+
+    /// What allows a start only if both allow it, where both count with the same state.
+    pub(super) fn stricter(&self, other: &Self) -> Self {
+        Self {
+            max: self.max.min(other.max),
+            burst: self.burst.min(other.burst),
+            guard_ms: self.guard_ms.max(other.guard_ms),
+            ..self.clone()
+        }
+    }
+
+    /// As long as every start was charged to `before`, all that this limit counts is known, so it can take the place
+    /// of `before` at once: the calls of any window are at most what the one in force at the last of them allows.
+    /// False in doubt, and for a bucket with other numbers: it may begin full.
+    pub fn continues(&self, before: &Self) -> bool {
+        match self.algorithm {
+            Algorithm::SlidingWindow => {
+                before.algorithm == Algorithm::SlidingWindow && before.span() >= self.span()
+            }
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => self == before,
+            Algorithm::FixedWindow
+            | Algorithm::SlidingCounter
+            | Algorithm::Strict
+            | Algorithm::Concurrency => self.shares_state(before),
+        }
+    }
+
+    /// No more units than this start in any `ms` milliseconds; `u64::MAX`: any number may.
+    fn most_in(&self, ms: u64) -> u64 {
+        let (max, span) = (u64::from(self.max), self.span());
+        // A start is written up to a millisecond after it was decided.
+        let late = ms + 1;
+        match self.algorithm {
+            Algorithm::Strict | Algorithm::Concurrency => u64::MAX,
+            Algorithm::SlidingWindow => max * ms.div_ceil(span),
+            // Each aligned window holds at most `max`, and one more is touched.
+            Algorithm::FixedWindow | Algorithm::SlidingCounter => max * (late.div_ceil(span) + 1),
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                u64::from(self.burst) + (max * late).div_ceil(span)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use std::time::Duration;
+
+    use super::super::{Limits, Unit};
+    use super::*;
+    use crate::rules::decision::{Answer, Ask, Change};
+    use crate::rules::log::Clock;
+    use crate::rules::model::State;
+
+    fn limit(name: &'static str, most: u64) -> impl Strategy<Value = Limit> {
+        let algorithm = prop::sample::select(&Algorithm::ALL[..]);
+        let window = prop::sample::select(&[100_u64, 150, 200, 300, 1_000][..]);
+        let guard = prop::sample::select(&[0_u64, 10, 49][..]);
+        (algorithm, window, guard, 1..most, 1..most).prop_map(
+            move |(algorithm, window, guard, max, burst)| {
+                let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));
+                let limit = Limit::new(name, algorithm, max, window, guard).expect("in range");
+                if algorithm.has_burst() {
+                    limit.with_burst(burst).expect("in range")
+                } else {
+                    limit
+                }
+            },
+        )
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2_000, max_global_rejects: 100_000, ..ProptestConfig::default() })]
+
+        /// Where one limit implies another, the other changes no decision.
+        #[test]
+        fn an_implied_limit_never_decides(
+            strict in limit("strict", 10),
+            idle in limit("idle", 60),
+            steps in prop::collection::vec((0..120_000_u64, 1..4_u32), 1..200),
+        ) {
+            prop_assume!(strict.implies(&idle));
+            let alone = [strict.clone()];
+            let both = [strict, idle];
+            let (mut one, mut two) = (State::default(), State::default());
+            let mut micros = 1_700_000_000_000_000;
+            for (pause, cost) in steps {
+                // Half of them come at the same moment.
+                micros += pause.saturating_sub(60_000);
+                let clock = Clock::from_micros(micros);
+                let ask = [Ask { ticket: None, cost: cost.min(Limits::from(alone[0].clone()).max_cost()) }];
+                let starts = |state: &mut State, limits: &[Limit]| {
+                    let (answers, _) = state.ask(limits, clock, 1, "permit", &ask);
+                    // Nobody stands in line: this is about room alone.
+                    state.change(clock.now_ms, &Change::Reset);
+                    matches!(answers[..], [Answer::Start { .. }])
+                };
+                prop_assert_eq!(starts(&mut one, &alone), starts(&mut two, &both));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_stricter_in_every_respect_implies_the_other() {
+        let limit = |algorithm, max, seconds| {
+            let window = Duration::from_secs(seconds);
+            Limit::new("x", algorithm, max, window, Duration::from_millis(50)).expect("in range")
+        };
+        use Algorithm::{FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket};
+        for (strict, idle, implies) in [
+            (
+                limit(SlidingWindow, 10, 1),
+                limit(SlidingWindow, 1000, 1),
+                true,
+            ),
+            (
+                limit(SlidingWindow, 1000, 1),
+                limit(SlidingWindow, 10, 1),
+                false,
+            ),
+            (
+                limit(SlidingWindow, 100, 3600),
+                limit(SlidingWindow, 1000, 3600),
+                true,
+            ),
+            (
+                limit(SlidingWindow, 100, 3600),
+                limit(SlidingWindow, 1000, 60),
+                true,
+            ),
+            (
+                limit(SlidingWindow, 10, 1),
+                limit(SlidingWindow, 599, 60),
+                true,
+            ),
+            (
+                limit(SlidingWindow, 10, 1),
+                limit(SlidingWindow, 500, 60),
+                false,
+            ),
+            (
+                limit(SlidingWindow, 10, 1),
+                limit(TokenBucket, 1000, 60),
+                true,
+            ),
+            (
+                limit(SlidingWindow, 10, 1),
+                limit(LeakyBucket, 1000, 1),
+                false,
+            ),
+            (limit(FixedWindow, 10, 1), limit(FixedWindow, 600, 60), true),
+            (
+                limit(FixedWindow, 10, 1),
+                limit(FixedWindow, 599, 60),
+                false,
+            ),
+            (
+                limit(SlidingCounter, 10, 1),
+                limit(SlidingCounter, 10, 1),
+                true,
+            ),
+            (limit(TokenBucket, 10, 1), limit(TokenBucket, 100, 1), true),
+        ] {
+            assert_eq!(strict.implies(&idle), implies, "{strict:?} {idle:?}");
+        }
+        let tokens = limit(SlidingWindow, 1000, 1).with_unit(Unit::Calls);
+        assert!(!limit(SlidingWindow, 10, 1).implies(&tokens), "other units");
+    }
+}

@@ -1,0 +1,102 @@
+//! Several limits that are enforced together.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use super::{Algorithm, Limit, LimitError, Unit};
+use crate::rules::decision::LEASE_MS;
+
+/// The most limits that are enforced at once.
+pub const MAX_LIMITS: usize = 16;
+
+/// Limits that are enforced together: a job starts only when all of them allow it, and costs each of them or none.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Limits(Arc<[Limit]>);
+
+impl Limits {
+    /// `limits` together.
+    ///
+    /// # Errors
+    /// [`LimitError`] when there are none or too many, or two have one name.
+    pub fn new(limits: Vec<Limit>) -> Result<Self, LimitError> {
+        if limits.is_empty() || limits.len() > MAX_LIMITS {
+            return Err(LimitError::Number(limits.len()));
+        }
+        for (at, limit) in limits.iter().enumerate() {
+            if limits[..at].iter().any(|other| other.name == limit.name) {
+                return Err(LimitError::SameName(limit.name.clone()));
+            }
+        }
+        Ok(Self(limits.into()))
+    }
+
+    /// These and all of `others` at once: what each set lets start alone, less what the others deny. Limits that count
+    /// with the same state become one, the stricter of both; names may repeat among the rest.
+    pub fn with_all<'a>(&self, others: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut all = self.0.to_vec();
+        let before = all.clone();
+        for limit in others.into_iter().flat_map(|other| other.iter()) {
+            match all.iter_mut().find(|known| known.shares_state(limit)) {
+                Some(known) => *known = known.stricter(limit),
+                None => all.push(limit.clone()),
+            }
+        }
+        if all == before {
+            return self.clone();
+        }
+        Self(all.into())
+    }
+
+    /// Each of these continues one of `before`: see [`Limit::continues`].
+    pub fn continue_from(&self, before: &Self) -> bool {
+        self.iter()
+            .all(|limit| before.iter().any(|old| limit.continues(old)))
+    }
+
+    /// The highest cost of a job that can start: above it, it never could. Jobs of any cost can where no limit
+    /// counts cost.
+    pub fn max_cost(&self) -> u32 {
+        let costs = self.0.iter().filter(|limit| limit.unit == Unit::Cost);
+        costs.map(Limit::capacity).min().unwrap_or(u32::MAX)
+    }
+
+    /// The shortest guard, in milliseconds: a permit is good for half of it. 0: no limit has one.
+    pub fn guard_ms(&self) -> u64 {
+        let guards = self.0.iter().map(Limit::guard_ms);
+        guards.filter(|guard| *guard > 0).min().unwrap_or(0)
+    }
+
+    /// Whether the gate must be told when a call has ended.
+    pub fn hold_places(&self) -> bool {
+        self.0.iter().any(|limit| limit.algorithm.holds_places())
+    }
+
+    /// After so long, in milliseconds, no start counts any more at the downstream; a call that runs for longer than a
+    /// lease is left out of account.
+    pub fn memory_ms(&self) -> u64 {
+        let memory = |limit: &Limit| {
+            let held = matches!(limit.algorithm, Algorithm::Strict | Algorithm::Concurrency);
+            limit.span() + limit.guard_ms() + if held { LEASE_MS } else { 0 }
+        };
+        self.0.iter().map(memory).max().unwrap_or(0)
+    }
+
+    /// The longest time that any of them looks back, in milliseconds.
+    pub fn longest_span(&self) -> u64 {
+        self.0.iter().map(Limit::span).max().unwrap_or(0)
+    }
+}
+
+impl Deref for Limits {
+    type Target = [Limit];
+
+    fn deref(&self) -> &[Limit] {
+        &self.0
+    }
+}
+
+impl From<Limit> for Limits {
+    fn from(limit: Limit) -> Self {
+        Self(Arc::new([limit]))
+    }
+}
