@@ -1,4 +1,4 @@
--- token-bucket-algo and leaky-bucket-algo: a STRING "SPAN:LEVEL:AT:FULL:SINCE:PEAK:BEFORE": tokens times SPAN at
+-- token-bucket-algo and leaky-bucket-algo: a STRING "LEVEL:AT:FULL:SINCE:PEAK:BEFORE": tokens times the span at
 -- the time AT (ms), when the bucket is full, its highest level since the time SINCE, and in a minute or more before that.
 -- The specification is src/rules/log/bucket.rs.
 
@@ -19,22 +19,19 @@ ALGORITHMS['token-bucket-algo'] = {
 
   load = function(limit, limits)
     local now = limits.now
-    local span, level, at, full, since, peak, before = string.match(
-      redis.call('GET', KEYS[limit.key]) or '0:0:0:0:0:0:0', '^(%d+):(-?%d+):(%d+):(%d+):(%d+):(-?%d+):(-?%d+)$')
-    if not span then
+    local level, at, full, since, peak, before = string.match(
+      redis.call('GET', KEYS[limit.key]) or '0:0:0:0:0:0', '^(-?%d+):(%d+):(%d+):(%d+):(-?%d+):(-?%d+)$')
+    if not level then
       error('WRONGTYPE the value is not a level')
     end
-    span, level, full, since = tonumber(span), tonumber(level), tonumber(full), tonumber(since)
+    level, full, since = tonumber(level), tonumber(full), tonumber(since)
     peak, before = tonumber(peak), tonumber(before)
     if full <= now then
       level = bucket_most(limit)
-    elseif span ~= limit.span then
-      -- The fraction of a token is lost.
-      level = math.floor(level / span) * limit.span
     end
     -- A level of later than now: the clock was stepped back.
     level = bucket_refilled(limit, level, now - math.min(tonumber(at), now))
-    if full <= now or span ~= limit.span or since > now then
+    if full <= now or since > now then
       since, peak, before = now, bucket_most(limit), bucket_most(limit)
     end
     -- It has only risen since it was stored.
@@ -85,8 +82,8 @@ ALGORITHMS['token-bucket-algo'] = {
     if limit.taken then
       local full = limit.now + math.ceil((bucket_most(limit) - limit.level) / limit.max)
       redis.call('SET', KEYS[limit.key],
-        string.format('%.0f:%.0f:%.0f:%.0f:%.0f:%.0f:%.0f', limit.span, limit.level, limit.now, full, limit.since,
-          limit.peak, limit.before),
+        string.format('%.0f:%.0f:%.0f:%.0f:%.0f:%.0f', limit.level, limit.now, full, limit.since, limit.peak,
+          limit.before),
         'PXAT', int(full))
     end
   end,

@@ -1,5 +1,5 @@
--- sliding-counter-algo: a STRING "SPAN:INDEX:CURRENT:PREVIOUS": the counts of the window INDEX, of SPAN ms and aligned
--- to the epoch, and of the one before. The specification is src/rules/log/counter.rs.
+-- sliding-counter-algo: a STRING "INDEX:CURRENT:PREVIOUS": the counts of the window INDEX, aligned to the epoch, and of
+-- the one before. The specification is src/rules/log/counter.rs.
 
 -- The counts in the window `index`, if nobody starts before.
 local function counter_at(limit, index)
@@ -16,19 +16,12 @@ ALGORITHMS['sliding-counter-algo'] = {
   load = function(limit, limits)
     local now = limits.now
     local index = math.floor(now / limit.span)
-    local span, window, current, previous =
-      string.match(redis.call('GET', KEYS[limit.key]) or '0:0:0:0', '^(%d+):(%d+):(%d+):(%d+)$')
-    if not span then
+    local window, current, previous =
+      string.match(redis.call('GET', KEYS[limit.key]) or '0:0:0', '^(%d+):(%d+):(%d+)$')
+    if not window then
       error('WRONGTYPE the value is not two counts')
     end
-    span = tonumber(span)
     limit.window, limit.current, limit.previous = tonumber(window), tonumber(current), tonumber(previous)
-    if (limit.window + 2) * span <= now then
-      limit.current, limit.previous = 0, 0
-    elseif span ~= limit.span then
-      -- Both may lie in the window of the new length.
-      limit.window, limit.current, limit.previous = index, limit.current + limit.previous, 0
-    end
     -- Beyond the clock: it was stepped back, and what was counted counts from here.
     limit.window = math.min(limit.window, index)
     limit.current, limit.previous = counter_at(limit, index)
@@ -81,7 +74,7 @@ ALGORITHMS['sliding-counter-algo'] = {
   save = function(limit)
     if limit.taken then
       redis.call('SET', KEYS[limit.key],
-        string.format('%.0f:%.0f:%.0f:%.0f', limit.span, limit.window, limit.current, limit.previous),
+        string.format('%.0f:%.0f:%.0f', limit.window, limit.current, limit.previous),
         'PXAT', int((limit.window + 2) * limit.span))
     end
   end,

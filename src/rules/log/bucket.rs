@@ -35,7 +35,7 @@ impl Bucket {
     pub fn load(&mut self, limit: &Limit, now: u64) {
         let span = limit.span();
         let Level {
-            span: scale,
+            span: _,
             mut tokens,
             at,
             full,
@@ -45,14 +45,11 @@ impl Bucket {
         } = self.stored;
         if full <= now {
             tokens = most(limit);
-        } else if scale != span {
-            // The fraction of a token is lost.
-            tokens = tokens.div_euclid(scale.cast_signed()) * span.cast_signed();
         }
         // A level of later than now: the clock was stepped back.
         let passed = now - at.min(now);
         tokens = refilled(tokens, limit, passed);
-        if full <= now || scale != span || since > now {
+        if full <= now || since > now {
             (since, peak, peak_before) = (now, most(limit), most(limit));
         }
         // It has only risen since it was stored.

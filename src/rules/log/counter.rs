@@ -30,11 +30,6 @@ impl SlidingCounter {
         let mut live = self.stored;
         if self.end() <= now {
             live = Counts::default();
-        } else if live.span != span {
-            // Both may lie in the window of the new length.
-            live.current += live.previous;
-            live.previous = 0;
-            live.index = index;
         }
         live.span = span;
         // Beyond the clock: it was stepped back, and what was counted counts from here.
