@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use super::{Algorithm, Limit, LimitError, Unit};
+use super::{Limit, LimitError, Unit};
 use crate::rules::decision::LEASE_MS;
 
 /// The most limits that are enforced at once.
@@ -75,7 +75,7 @@ impl Limits {
     /// lease is left out of account.
     pub fn memory_ms(&self) -> u64 {
         let memory = |limit: &Limit| {
-            let held = matches!(limit.algorithm, Algorithm::Strict | Algorithm::Concurrency);
+            let held = limit.algorithm.holds_places();
             limit.span() + limit.guard_ms() + if held { LEASE_MS } else { 0 }
         };
         self.0.iter().map(memory).max().unwrap_or(0)

@@ -1,0 +1,203 @@
+//! Script calls: sent together, sent again where nothing was done, and their errors in words.
+
+use ::redis::{Cmd, ServerError, Value};
+
+use super::RedisGate;
+use crate::gate::GateError;
+use crate::gate::epoch::{Sent, Watch};
+use crate::gate::keys::CallKeys;
+use crate::gate::link::Request;
+use crate::gate::refusal;
+use crate::gate::reply;
+use crate::gate::scripts::Script;
+use crate::rules::limit::Limit;
+use crate::rules::tenant::Tenant;
+
+/// How often a call is sent whose script was not cached, or whose window was guessed wrong.
+const TRIES: usize = 4;
+
+/// One script call: what is sent, and what it is for.
+pub(super) struct Call<'a> {
+    pub(super) script: &'static Script,
+    pub(super) tenant: &'a Tenant,
+    /// What the script decides about; none for one that knows the line alone.
+    pub(super) limits: &'a [Limit],
+    pub(super) keys: CallKeys,
+    /// The node did not know the script.
+    pub(super) load: bool,
+    /// A key after those of the limits.
+    pub(super) mark: Option<String>,
+    /// The arguments after those of the limits.
+    pub(super) more: Vec<String>,
+}
+
+impl RedisGate {
+    /// Makes all calls in one round trip to each node, and those again whose script a node had lost or whose window
+    /// was guessed wrong. One reply for each call, in order; an error that concerns one call, or one node of several,
+    /// stands in its place. With `pulse` the calls admit: they count only if Redis still knows all that has started.
+    pub(super) async fn run(
+        &self,
+        mut calls: Vec<Call<'_>>,
+        pulse: Option<(&Watch, Sent)>,
+    ) -> Result<Vec<Result<Value, GateError>>, GateError> {
+        let mut replies: Vec<_> = calls.iter().map(|_| Ok(Value::Nil)).collect();
+        let mut open: Vec<usize> = (0..calls.len()).collect();
+        let mut earliest = u64::MAX;
+        // The last pulse is behind all calls.
+        let mut counts = pulse.is_none();
+        let mut load_pulse = false;
+        for _ in 0..TRIES {
+            if open.is_empty() && counts {
+                return Ok(replies);
+            }
+            let mut requests: Vec<_> = open
+                .iter()
+                .map(|index| self.request(&calls[*index]))
+                .collect();
+            if let Some((watch, sent)) = &pulse {
+                requests.push(watch.request(sent, &self.test_micros(), load_pulse));
+            }
+            let mut answers = self.link.send(requests).await?;
+            let beat = pulse.as_ref().zip(answers.pop_if(|_| pulse.is_some()));
+            let mut again = Vec::new();
+            for (index, answer) in open.into_iter().zip(answers) {
+                let call = &mut calls[index];
+                match answer {
+                    Ok(Value::ServerError(error)) if error.code() == "NOSCRIPT" => {
+                        call.load = true;
+                        again.push(index);
+                    }
+                    Ok(Value::ServerError(error)) if refusal::is_wrong_type(&error) => {
+                        replies[index] = Err(self.explain(call).await);
+                    }
+                    Ok(Value::ServerError(error)) if refusal::is_unreadable(&error) => {
+                        replies[index] = Err(refusal::unreadable(&error, &call.words()));
+                    }
+                    Ok(Value::ServerError(error)) => {
+                        let why = self.refused(&error, call);
+                        replies[index] = Err(self.for_this_call(why)?);
+                    }
+                    Err(why) => replies[index] = Err(self.for_this_call(why)?),
+                    Ok(answer) => match reply::head(&answer) {
+                        Some((false, now)) => {
+                            self.learn(now);
+                            call.keys = self.keys.call(call.tenant, call.limits, now);
+                            again.push(index);
+                        }
+                        head => {
+                            if let Some((_, now)) = head {
+                                self.learn(now);
+                                earliest = earliest.min(now);
+                            }
+                            replies[index] = Ok(answer);
+                        }
+                    },
+                }
+            }
+            open = again;
+            counts = match beat {
+                Some((_, Ok(Value::ServerError(error)))) if error.code() == "NOSCRIPT" => {
+                    load_pulse = true;
+                    false
+                }
+                Some(((watch, _), Ok(Value::ServerError(error)))) => {
+                    return Err(watch.refused(&error));
+                }
+                Some((_, Err(why))) => return Err(why),
+                Some(((watch, sent), Ok(answer))) => {
+                    watch.beaten(sent, &answer, earliest)?;
+                    true
+                }
+                None => true,
+            };
+        }
+        if open.is_empty() && counts {
+            return Ok(replies);
+        }
+        Err(GateError::Unreachable(format!(
+            "{}: its clock jumps, or it drops the script cache, faster than a call can be repeated",
+            self.link.servers()
+        )))
+    }
+
+    fn request<'c>(&self, call: &'c Call<'_>) -> Request<'c> {
+        let mut command = Cmd::new();
+        command
+            .arg("EVALSHA")
+            .arg(&call.script.sha)
+            .arg(call.keys.names.len() + usize::from(call.mark.is_some()))
+            .arg(&call.keys.names)
+            .arg(&call.mark)
+            .arg(self.test_micros());
+        if !call.limits.is_empty() {
+            command.arg(reply::limit_arguments(call.limits, &call.keys.limits));
+        }
+        command.arg(&call.more);
+        Request {
+            key: call.keys.line(),
+            command,
+            load: call.load.then_some(call.script),
+        }
+    }
+
+    /// Redis answered `call` with an error.
+    fn refused(&self, error: &ServerError, call: &Call<'_>) -> GateError {
+        match refusal::refused(error, &call.words()) {
+            // The next call finds the new primary.
+            GateError::Refused(why)
+                if refusal::is_read_only(error) && self.link.finds_primaries() =>
+            {
+                GateError::Unreachable(why)
+            }
+            why => why,
+        }
+    }
+
+    /// Whether an error of a node concerns this call alone: a cluster has others.
+    fn for_this_call(&self, why: GateError) -> Result<GateError, GateError> {
+        if self.link.is_cluster() {
+            Ok(why)
+        } else {
+            Err(why)
+        }
+    }
+
+    /// The only reply of one call.
+    pub(super) async fn run_one(&self, call: Call<'_>) -> Result<Value, GateError> {
+        let replies = self.run(vec![call], None).await?;
+        replies.into_iter().next().unwrap_or(Ok(Value::Nil))
+    }
+
+    /// Which key holds something of another type.
+    async fn explain(&self, call: &Call<'_>) -> GateError {
+        let names = &call.keys.names;
+        let request = |name: &'_ String| {
+            let mut command = ::redis::cmd("TYPE");
+            command.arg(name);
+            Request {
+                key: call.keys.line(),
+                command,
+                load: None,
+            }
+        };
+        let sent = self.link.send(names.iter().map(request).collect()).await;
+        match sent.and_then(|types| types.into_iter().collect::<Result<Vec<_>, _>>()) {
+            Ok(types) => {
+                let sliding = call.keys.sliding(call.limits);
+                refusal::wrong_type(names, &types, sliding)
+            }
+            Err(error) => error,
+        }
+    }
+}
+
+impl Call<'_> {
+    fn words(&self) -> String {
+        format!(
+            "{} of tenant {} ({})",
+            self.script.name,
+            self.tenant,
+            self.keys.names.join(", ")
+        )
+    }
+}

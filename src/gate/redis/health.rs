@@ -1,0 +1,95 @@
+//! What the server is, and whether it answers.
+
+use ::redis::Value;
+
+use super::RedisGate;
+use crate::gate::refusal;
+use crate::gate::{Gate, GateError};
+use crate::rules::limit::Limits;
+use crate::rules::tenant::Tenant;
+
+/// What [`RedisGate::check`] found: in a cluster, on the first of its primaries that is not as it should be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Health {
+    /// `redis` or `valkey`.
+    pub server: &'static str,
+    /// Its version, such as `7.0.15`.
+    pub version: String,
+    /// `maxmemory-policy`; anything but `noeviction` can lose what has started. `None`: the server does not say.
+    pub maxmemory_policy: Option<String>,
+    /// `master`, or `slave` where a replica was found. `None`: the server does not say.
+    pub role: Option<String>,
+    /// It is a node of a Redis Cluster.
+    pub cluster: bool,
+}
+
+impl RedisGate {
+    /// Whether Redis answers (in a cluster, all of its primaries). Changes nothing there, so that it may be asked before
+    /// [`RedisGate::begin`].
+    ///
+    /// # Errors
+    /// [`GateError`] says why it does not.
+    pub async fn answers(&self) -> Result<(), GateError> {
+        for (node, answer) in self.link.on_primaries(::redis::cmd("PING")).await? {
+            if let Value::ServerError(error) = answer {
+                return Err(refusal::refused(&error, &format!("PING at {node}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// What the server is, and whether the gate's scripts for `limits` may run on it.
+    ///
+    /// # Errors
+    /// [`GateError`] says what is in the way.
+    pub async fn check(&self, limits: &Limits) -> Result<Health, GateError> {
+        let mut found: Option<Health> = None;
+        for (node, answer) in self.link.on_primaries(::redis::cmd("INFO")).await? {
+            let info = match answer {
+                // A user who may do what the scripts do, and no more, may not ask for this.
+                Value::ServerError(error) if error.code() == "NOPERM" => String::new(),
+                Value::ServerError(error) => {
+                    return Err(refusal::refused(&error, &format!("INFO at {node}")));
+                }
+                value => ::redis::from_redis_value(value).unwrap_or_default(),
+            };
+            let health = Health::from_info(&info);
+            if found.as_ref().is_none_or(Health::is_good) {
+                found = Some(health);
+            }
+        }
+        let tenant = Tenant::parse("sluicegate-check")
+            .map_err(|error| GateError::Refused(error.to_string()))?;
+        self.inspect(&tenant, limits).await?;
+        found.ok_or_else(|| {
+            GateError::Unreachable(format!("{}: it has no primaries", self.link.servers()))
+        })
+    }
+}
+
+impl Health {
+    /// What `INFO` says; nothing is known where it may not be asked for.
+    fn from_info(info: &str) -> Self {
+        let field = |name: &str| {
+            info.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .map(|value| value.trim().to_owned())
+        };
+        let valkey = field("valkey_version");
+        let mode = field("redis_mode").or_else(|| field("server_mode"));
+        Self {
+            server: if valkey.is_some() { "valkey" } else { "redis" },
+            version: valkey
+                .or_else(|| field("redis_version"))
+                .unwrap_or_default(),
+            maxmemory_policy: field("maxmemory_policy"),
+            role: field("role"),
+            cluster: mode.as_deref() == Some("cluster"),
+        }
+    }
+
+    fn is_good(&self) -> bool {
+        self.maxmemory_policy.as_deref() == Some("noeviction")
+            && self.role.as_deref() == Some("master")
+    }
+}
