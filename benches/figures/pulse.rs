@@ -6,6 +6,7 @@ use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Ask, Gate, Start, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
 use crate::servers::{shared_redis, unique};
@@ -34,6 +35,7 @@ pub async fn pulse(tenants: usize) {
     let batch: Vec<TenantAsk> = (0..tenants)
         .map(|n| TenantAsk {
             tenant: Tenant::parse(&format!("t{n}")).expect("a good id"),
+            labels: Labels::default(),
             limits: limits.clone(),
             budget: 1,
             permits: String::new(),

@@ -8,6 +8,7 @@ use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Ask, Gate, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
 use crate::servers::{shared_redis, unique};
@@ -66,6 +67,7 @@ impl Bed {
     fn tenant_ask(&self, tenant: &str, asks: &[Ask]) -> TenantAsk {
         TenantAsk {
             tenant: Tenant::parse(tenant).expect("a good id"),
+            labels: Labels::default(),
             limits: self.limits.clone(),
             permits: String::new(),
             budget: u32::MAX,

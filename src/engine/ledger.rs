@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::gate::{LEASE_MS, Settled, TenantSettled};
 use crate::rules::limit::Limits;
+use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
 /// What can't be told for so long is dropped: the gate may have forgotten by then that it was told. A place is given up
@@ -131,6 +132,7 @@ impl Ledger {
                 Some(known) => known.settled.push(settled),
                 None => batch.push(TenantSettled {
                     tenant,
+                    labels: Labels::default(),
                     limits,
                     call: self.name(),
                     settled: vec![settled],

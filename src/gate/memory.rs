@@ -10,6 +10,7 @@ use crate::gate::{
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::log::Clock;
 use crate::rules::model::State;
+use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
 /// Tenants that are kept before those with nothing left are looked for.
@@ -89,6 +90,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
     async fn settle(&self, batch: &[TenantSettled]) -> Result<(), GateError> {
         for TenantSettled {
             tenant,
+            labels: _,
             limits,
             call,
             settled,
@@ -114,7 +116,12 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         }))
     }
 
-    async fn inspect(&self, tenant: &Tenant, limits: &Limits) -> Result<Inspection, GateError> {
+    async fn inspect(
+        &self,
+        tenant: &Tenant,
+        _labels: &Labels,
+        limits: &Limits,
+    ) -> Result<Inspection, GateError> {
         Ok(self.with(tenant, Some(limits), |state, clock| {
             state.inspect(limits, clock)
         }))

@@ -19,6 +19,7 @@ pub use crate::rules::decision::{
 };
 pub use crate::rules::epoch::Start;
 use crate::rules::limit::Limits;
+use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
 /// Why the gate gave no answer. Nothing may be dispatched on an error; what was asked may or may not have
@@ -72,10 +73,11 @@ pub trait Gate: Send + Sync + 'static {
         change: &Change,
     ) -> impl Future<Output = Result<u64, GateError>> + Send;
 
-    /// The state of `tenant`, whose `limits` are in force, without changing it.
+    /// The state of `tenant` and its jobs with `labels`, whose `limits` are in force, without changing it.
     fn inspect(
         &self,
         tenant: &Tenant,
+        labels: &Labels,
         limits: &Limits,
     ) -> impl Future<Output = Result<Inspection, GateError>> + Send;
 }

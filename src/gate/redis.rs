@@ -20,6 +20,7 @@ use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
 use crate::gate::{Change, Gate, GateError, Inspection, Replies, Start, TenantAsk, TenantSettled};
 use crate::rules::limit::{Limit, Limits, ceil_ms};
+use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
 /// A gate that all workers with the same Redis and prefix share.
@@ -229,7 +230,12 @@ impl Gate for RedisGate {
         reply::changed(&self.run_one(call).await?)
     }
 
-    async fn inspect(&self, tenant: &Tenant, limits: &Limits) -> Result<Inspection, GateError> {
+    async fn inspect(
+        &self,
+        tenant: &Tenant,
+        _labels: &Labels,
+        limits: &Limits,
+    ) -> Result<Inspection, GateError> {
         let call = self.call(scripts::inspect(limits), tenant, limits, Vec::new());
         reply::inspected(&self.run_one(call).await?, limits.len())
     }

@@ -1,6 +1,7 @@
 //! What is asked of a gate, and what it answers.
 
 use crate::rules::limit::Limits;
+use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
 /// A waiting job's place in its tenant's line.
@@ -26,6 +27,8 @@ pub struct Ask {
 pub struct TenantAsk {
     /// Whose jobs these are.
     pub tenant: Tenant,
+    /// What they have in the headers by which `limits` tell a tenant's jobs apart.
+    pub labels: Labels,
     /// What is in force for them.
     pub limits: Limits,
     /// How many of them may start now at most (free permits of the worker's concurrency).
@@ -68,6 +71,8 @@ pub struct Settled {
 pub struct TenantSettled {
     /// Whose they are.
     pub tenant: Tenant,
+    /// The labels they were asked with.
+    pub labels: Labels,
     /// What was in force when they started.
     pub limits: Limits,
     /// A name of this call that no other one has: it counts once, however often it is sent.

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 pub use set::{Limits, MAX_LIMITS};
 
+use crate::rules::scope::Scope;
+
 /// The name of the limit of a configuration that names none.
 pub const DEFAULT_LIMIT: &str = "default";
 /// The highest `max-requests`. A sliding log of a million entries takes about 100 MB of Redis per tenant.
@@ -109,6 +111,7 @@ pub struct Limit {
     guard_ms: u64,
     burst: u32,
     unit: Unit,
+    scope: Scope,
 }
 
 /// Why the numbers make no limit.
@@ -183,6 +186,7 @@ impl Limit {
             guard_ms: ceil_ms(guard),
             burst: default_burst(algorithm, max),
             unit: Unit::Cost,
+            scope: Scope::Tenant,
         })
     }
 
@@ -226,6 +230,11 @@ impl Limit {
         Self { unit, ..self }
     }
 
+    /// In the budget that `scope` says, instead of a tenant's.
+    pub fn with_scope(self, scope: Scope) -> Self {
+        Self { scope, ..self }
+    }
+
     /// With another `max`, from 1 to [`MAX_REQUESTS`]; a burst that was the old one's default becomes the new one's.
     pub fn with_max(self, max: u32) -> Self {
         let max = max.clamp(1, MAX_REQUESTS);
@@ -264,6 +273,10 @@ impl Limit {
     /// What it counts.
     pub fn unit(&self) -> Unit {
         self.unit
+    }
+    /// Whose budget it is.
+    pub fn scope(&self) -> &Scope {
+        &self.scope
     }
 
     /// The most units that can start at one moment.

@@ -53,19 +53,24 @@ impl Tenant {
     /// other byte is percent-encoded. `:`, `{`, `}`, `*` and `%` never appear bare, so no id
     /// can name another's key, empty a hash tag or act as a pattern.
     pub fn key(&self) -> String {
-        let mut key = String::with_capacity(self.0.len());
-        for &byte in self.0.as_bytes() {
-            if byte.is_ascii_alphanumeric() || b"-._~@+".contains(&byte) {
-                key.push(char::from(byte));
-            } else {
-                key.push('%');
-                for nibble in [byte >> 4, byte & 15] {
-                    key.push(char::from(b"0123456789ABCDEF"[usize::from(nibble)]));
-                }
+        encode(&self.0)
+    }
+}
+
+/// `text` as a part of a Redis key, as [`Tenant::key`] says.
+pub fn encode(text: &str) -> String {
+    let mut key = String::with_capacity(text.len());
+    for &byte in text.as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~@+".contains(&byte) {
+            key.push(char::from(byte));
+        } else {
+            key.push('%');
+            for nibble in [byte >> 4, byte & 15] {
+                key.push(char::from(b"0123456789ABCDEF"[usize::from(nibble)]));
             }
         }
-        key
     }
+    key
 }
 
 impl fmt::Debug for Tenant {

@@ -13,6 +13,7 @@ use sluicegate::gate::{Ask, Gate, TenantAsk};
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::Field;
 use sluicegate::rules::lanes::Ladder;
+use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
 use crate::cli::{sluicegate, sluicegate_with};
@@ -283,6 +284,7 @@ async fn inspect_tells_what_is_used_and_who_waits() {
     let tenant = Tenant::parse("acme").expect("a tenant");
     let ask = TenantAsk {
         tenant: tenant.clone(),
+        labels: Labels::default(),
         limits: config.rate_limiter.policy.default_limits().clone(),
         budget: 100,
         permits: String::new(),

@@ -10,6 +10,7 @@ use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Ask, Gate, TenantAsk};
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
+use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
 use crate::cli::sluicegate;
@@ -33,6 +34,7 @@ async fn ask(yaml: &str, tenant: &str, number: usize) {
         cost: 1,
     };
     let ask = TenantAsk {
+        labels: Labels::default(),
         limits: config.rate_limiter.policy.limits(&tenant, None).clone(),
         tenant,
         budget: 100,

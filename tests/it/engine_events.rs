@@ -21,6 +21,7 @@ use sluicegate::rules::job::{CostField, Fields, Job, TenantField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::retry::RetryPolicy;
+use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -93,7 +94,7 @@ impl Gate for Opens {
     async fn change(&self, _: &Tenant, _: &Change) -> Result<u64, GateError> {
         Err(GateError::Refused("not in this test".into()))
     }
-    async fn inspect(&self, _: &Tenant, _: &Limits) -> Result<Inspection, GateError> {
+    async fn inspect(&self, _: &Tenant, _: &Labels, _: &Limits) -> Result<Inspection, GateError> {
         Err(GateError::Refused("nobody asks".into()))
     }
 }

@@ -10,6 +10,7 @@ use sluicegate::gate::{
     Answer, Ask, Change, Gate, GateError, Inspection, Replies, TenantAsk, Ticket, Usage,
 };
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
 use crate::servers::{shared_redis, unique};
@@ -51,6 +52,7 @@ impl<G: Gate> Limited<G> {
     pub fn question(&self, id: &str, budget: u32, asks: &[Ask]) -> TenantAsk {
         TenantAsk {
             tenant: tenant(id),
+            labels: Labels::default(),
             limits: self.limits.clone(),
             budget,
             permits: unique("permit"),
@@ -59,7 +61,9 @@ impl<G: Gate> Limited<G> {
     }
 
     pub async fn inspect(&self, tenant: &Tenant) -> Result<Inspection, GateError> {
-        self.gate.inspect(tenant, &self.limits).await
+        self.gate
+            .inspect(tenant, &Labels::default(), &self.limits)
+            .await
     }
 }
 

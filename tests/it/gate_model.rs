@@ -16,6 +16,7 @@ use sluicegate::rules::decision::Answer;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::State;
+use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
 use crate::gate_simulator::violations;
@@ -319,6 +320,7 @@ impl Bench {
                     }
                     let batch = [TenantAsk {
                         tenant: tenant.clone(),
+                        labels: Labels::default(),
                         limits: limits.clone(),
                         budget: *budget,
                         permits: permits.clone(),
@@ -387,6 +389,7 @@ impl Bench {
                     calls += 1;
                     let settled = TenantSettled {
                         tenant: tenant.clone(),
+                        labels: Labels::default(),
                         limits: limits.clone(),
                         call: format!("c{calls}"),
                         settled: vec![Settled {
@@ -413,7 +416,7 @@ impl Bench {
             let clock = Clock::from_micros(self.clock.load(Ordering::SeqCst));
             let shown = self
                 .runtime
-                .block_on(gate.inspect(&tenant, &sets[which]))
+                .block_on(gate.inspect(&tenant, &Labels::default(), &sets[which]))
                 .expect("Redis answers");
             prop_assert_eq!(shown, state.inspect(&sets[which], clock));
         }

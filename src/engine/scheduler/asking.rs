@@ -12,6 +12,7 @@ use crate::gate::{Answer, Ask, End, GateError, Receipt, Replies, Settled, Tenant
 use crate::rules::headers;
 use crate::rules::job::Job;
 use crate::rules::limit::Limits;
+use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
 /// The jobs of a tenant whose keys can't be used come back after this: somebody has to mend them.
@@ -69,6 +70,7 @@ impl Scheduler {
             };
             batch.push(TenantAsk {
                 tenant: turn.tenant.clone(),
+                labels: Labels::default(),
                 limits: limits.clone(),
                 budget: turn.budget,
                 permits: permits.clone(),
@@ -90,6 +92,7 @@ impl Scheduler {
             let limits = self.fleet.limits(&tenant, plan);
             batch.push(TenantAsk {
                 tenant: tenant.clone(),
+                labels: Labels::default(),
                 limits: limits.clone(),
                 budget: 0,
                 permits: String::new(),

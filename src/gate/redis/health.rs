@@ -6,6 +6,7 @@ use super::RedisGate;
 use crate::gate::refusal;
 use crate::gate::{Gate, GateError};
 use crate::rules::limit::Limits;
+use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
 /// What [`RedisGate::check`] found: in a cluster, on the first of its primaries that is not as it should be.
@@ -60,7 +61,7 @@ impl RedisGate {
         }
         let tenant = Tenant::parse("sluicegate-check")
             .map_err(|error| GateError::Refused(error.to_string()))?;
-        self.inspect(&tenant, limits).await?;
+        self.inspect(&tenant, &Labels::default(), limits).await?;
         found.ok_or_else(|| {
             GateError::Unreachable(format!("{}: it has no primaries", self.link.servers()))
         })

@@ -3,10 +3,10 @@
 use super::{Algorithm, Limit};
 
 impl Limit {
-    /// Whatever this limit lets start, `other` allows too, so `other` never decides. Both must count the same unit.
-    /// False when in doubt.
+    /// Whatever this limit lets start, `other` allows too, so `other` never decides. Both must count the same unit
+    /// of the same jobs. False when in doubt.
     pub fn implies(&self, other: &Self) -> bool {
-        if self.unit != other.unit {
+        if self.unit != other.unit || self.scope != other.scope {
             return false;
         }
         let like = |limit: &Self| (limit.algorithm, limit.window_ms, limit.guard_ms);
@@ -56,11 +56,11 @@ impl Limit {
         }
     }
 
-    /// Both count with the same stored state, so it can be charged for one of them alone. Sliding windows have one log
-    /// in common besides, whatever their numbers.
+    /// Both count with the same stored state, so it can be charged for one of them alone. The sliding windows of a scope
+    /// have one log in common besides, whatever their numbers.
     pub fn shares_state(&self, other: &Self) -> bool {
         let state = |limit: &Self| (limit.algorithm, limit.state_ms(), limit.unit);
-        state(self) == state(other) && self.name == other.name
+        state(self) == state(other) && self.name == other.name && self.scope == other.scope
     }
 
     /// What allows a start only if both allow it, where both count with the same state.
@@ -77,6 +77,9 @@ impl Limit {
     /// of `before` at once: the calls of any window are at most what the one in force at the last of them allows.
     /// False in doubt, and for a bucket with other numbers: it may begin full.
     pub fn continues(&self, before: &Self) -> bool {
+        if self.scope != before.scope {
+            return false;
+        }
         match self.algorithm {
             Algorithm::SlidingWindow => {
                 before.algorithm == Algorithm::SlidingWindow && before.span() >= self.span()

@@ -8,6 +8,7 @@ use sluicegate::rules::headers;
 use sluicegate::rules::job::Field;
 use sluicegate::rules::limit::{Algorithm, Limit, Unit};
 use sluicegate::rules::log::{Clock, Logs};
+use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
 use super::history::{Call, History, TenantRecord};
@@ -130,7 +131,10 @@ pub async fn charges(world: &World) {
             ));
         }
         let tenant = Tenant::parse(&name).expect("a tenant");
-        let inspection = world.gate.inspect(&tenant, &plan.limits).await;
+        let inspection = world
+            .gate
+            .inspect(&tenant, &Labels::default(), &plan.limits)
+            .await;
         let usages = inspection.expect("the gate in memory never fails").limits;
         for (limit, usage) in plan.limits.iter().zip(usages) {
             let expected = match limit.algorithm() {

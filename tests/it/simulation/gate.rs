@@ -7,6 +7,7 @@ use sluicegate::gate::{
     Answer, Change, End, Gate, GateError, Inspection, Replies, TenantAsk, TenantSettled,
 };
 use sluicegate::rules::limit::{Limits, ceil_ms};
+use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
@@ -132,8 +133,13 @@ impl Gate for SimGate {
         self.0.world.gate.change(tenant, change).await
     }
 
-    async fn inspect(&self, tenant: &Tenant, limits: &Limits) -> Result<Inspection, GateError> {
-        self.0.world.gate.inspect(tenant, limits).await
+    async fn inspect(
+        &self,
+        tenant: &Tenant,
+        labels: &Labels,
+        limits: &Limits,
+    ) -> Result<Inspection, GateError> {
+        self.0.world.gate.inspect(tenant, labels, limits).await
     }
 }
 

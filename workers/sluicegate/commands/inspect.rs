@@ -14,6 +14,7 @@ use sluicegate::gate::registry::{self, Named};
 use sluicegate::gate::{Gate, Inspection, Usage};
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::policy::Policy;
+use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
 use super::times::{at, when};
@@ -49,7 +50,7 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
     let (known, now_ms) = registry::look(&gate).await?;
     let own = Named::new(policy.clone())?;
     let limits = &(known.fleet(Arc::clone(&own.policy), &own.id, now_ms)).limits(&tenant, plan);
-    let found = gate.inspect(&tenant, limits).await?;
+    let found = gate.inspect(&tenant, &Labels::default(), limits).await?;
     let others: Vec<Other> = (known.policies().iter())
         .filter(|other| other.id != own.id)
         .map(|other| Other {

@@ -1,0 +1,249 @@
+//! Whose budget a limit is: a tenant's, one that all tenants share, or that of a tenant's jobs with the same header.
+
+use std::fmt;
+
+use crate::rules::limit::Limit;
+use crate::rules::tenant::{self, Tenant};
+
+/// The longest value that tells a tenant's jobs apart, in bytes.
+pub const MAX_VALUE_BYTES: usize = 255;
+
+/// The values of `rate-limiter.scope`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Scope {
+    /// `tenant`: each has a budget of its own.
+    #[default]
+    Tenant,
+    /// `header:NAME`: each value of the header has a budget of its own, within its tenant.
+    Header(String),
+    /// `routing-key`: each routing key has a budget of its own, within its tenant.
+    RoutingKey,
+    /// `global`: one budget for all tenants together.
+    Global,
+}
+
+impl Scope {
+    /// Only some of a tenant's jobs share the budget: those with the same value.
+    pub fn is_part(&self) -> bool {
+        matches!(self, Self::Header(_) | Self::RoutingKey)
+    }
+}
+
+impl fmt::Display for Scope {
+    /// As it stands in the configuration.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tenant => f.write_str("tenant"),
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::RoutingKey => f.write_str("routing-key"),
+            Self::Global => f.write_str("global"),
+        }
+    }
+}
+
+/// What a job has in the headers (or the routing key) by which its limits tell a tenant's jobs apart; empty where they
+/// don't. In the order of the scopes, each once.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Labels(Vec<(Scope, String)>);
+
+impl Labels {
+    /// The value of each scope of `limits` that is a part of a tenant, as `value` gives it; a job without one has the
+    /// empty value, and shares it with all others that have none.
+    pub fn of(limits: &[Limit], mut value: impl FnMut(&Scope) -> String) -> Self {
+        let mut labels: Vec<(Scope, String)> = Vec::new();
+        for scope in limits.iter().map(Limit::scope).filter(|s| s.is_part()) {
+            if labels.iter().all(|(known, _)| known != scope) {
+                labels.push((scope.clone(), value(scope)));
+            }
+        }
+        labels.sort_unstable();
+        Self(labels)
+    }
+
+    /// True where nothing tells the tenant's jobs apart.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Each scope and its value.
+    pub fn iter(&self) -> impl Iterator<Item = (&Scope, &str)> {
+        self.0.iter().map(|(scope, value)| (scope, value.as_str()))
+    }
+
+    /// As a part of a Redis key: `x-endpoint=%2Fv1`, or `=jobs` for a routing key, joined by `:`. A limit's name has no
+    /// `=`, so this names no limit's key.
+    pub fn key(&self) -> String {
+        let part = |(scope, value): &(Scope, String)| {
+            let scope = match scope {
+                Scope::Header(name) => tenant::encode(name),
+                // No header has an empty name.
+                Scope::RoutingKey | Scope::Tenant | Scope::Global => String::new(),
+            };
+            format!("{scope}={}", tenant::encode(value))
+        };
+        self.0.iter().map(part).collect::<Vec<_>>().join(":")
+    }
+
+    fn only(&self, scope: &Scope) -> Self {
+        let label = self.0.iter().find(|(known, _)| known == scope);
+        Self(label.into_iter().cloned().collect())
+    }
+}
+
+impl fmt::Display for Labels {
+    /// For logs: `header:x-endpoint=/v1, routing-key=jobs`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, (scope, value)) in self.0.iter().enumerate() {
+            let comma = if at > 0 { ", " } else { "" };
+            write!(f, "{comma}{scope}={value:?}")?;
+        }
+        Ok(())
+    }
+}
+
+/// One budget.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// What all tenants share.
+    Global,
+    /// A tenant's.
+    Tenant(Tenant),
+    /// That of a tenant's jobs with these labels.
+    Part(Tenant, Labels),
+}
+
+/// Where the jobs of one tenant and the same labels wait, and from which budgets they draw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// Where they wait: the narrowest. What is counted here, nobody else uses.
+    pub line: Place,
+    /// The wider budgets, the widest last, which other lines use as well.
+    pub shared: Vec<Shared>,
+    /// For each limit where its log is: 0 with the line, n in the n-th of the shared ones, from 1.
+    pub homes: Vec<usize>,
+    /// The same for what closes the tenant and what an operator set.
+    pub control: usize,
+}
+
+/// A budget that several lines share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shared {
+    /// Which.
+    pub place: Place,
+    /// What this line, or the tenant, is called among those that wait for it.
+    pub flow: String,
+    /// Those that wait come through this one of the shared budgets, from 1, where their tenant's lines share it first; 0:
+    /// from the line itself.
+    pub below: usize,
+}
+
+impl Layout {
+    /// For the jobs of `tenant` with `labels`, which are those that `limits` need.
+    pub fn of(limits: &[Limit], tenant: &Tenant, labels: &Labels) -> Self {
+        let mut shared = Vec::new();
+        let flow = labels.key();
+        let mut share = |place, flow: &str, below| {
+            let flow = flow.to_owned();
+            shared.push(Shared { place, flow, below });
+            shared.len()
+        };
+        let parts: Vec<usize> = match labels.0.len() {
+            0 | 1 => vec![0; labels.0.len()],
+            _ => (labels.0.iter())
+                .map(|(scope, _)| {
+                    let part = Place::Part(tenant.clone(), labels.only(scope));
+                    share(part, &flow, 0)
+                })
+                .collect(),
+        };
+        let control = match labels.is_empty() {
+            true => 0,
+            false => share(Place::Tenant(tenant.clone()), &flow, 0),
+        };
+        let global = match limits.iter().any(|limit| *limit.scope() == Scope::Global) {
+            true => share(Place::Global, &tenant.key(), control),
+            false => 0,
+        };
+        let home = |limit: &Limit| match limit.scope() {
+            Scope::Global => global,
+            Scope::Tenant => control,
+            part => {
+                let mut labels = labels.0.iter().zip(&parts);
+                // A label that nobody gave is empty; its limit counts with the line.
+                (labels.find(|((known, _), _)| known == part)).map_or(0, |(_, at)| *at)
+            }
+        };
+        Self {
+            line: match labels.is_empty() {
+                true => Place::Tenant(tenant.clone()),
+                false => Place::Part(tenant.clone(), labels.clone()),
+            },
+            homes: limits.iter().map(home).collect(),
+            shared,
+            control,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::rules::limit::Algorithm;
+
+    fn limit(name: &str, scope: Scope) -> Limit {
+        let second = Duration::from_secs(1);
+        let limit = Limit::new(name, Algorithm::SlidingWindow, 5, second, Duration::ZERO);
+        limit.expect("in range").with_scope(scope)
+    }
+
+    fn layout(scopes: &[&Scope]) -> (Layout, Labels) {
+        let limits: Vec<Limit> = (scopes.iter().enumerate())
+            .map(|(at, scope)| limit(&format!("l{at}"), (*scope).clone()))
+            .collect();
+        let labels = Labels::of(&limits, |scope| match scope {
+            Scope::Header(name) => format!("/{name}"),
+            _ => "key".to_owned(),
+        });
+        let tenant = Tenant::parse("a:b").expect("a good id");
+        (Layout::of(&limits, &tenant, &labels), labels)
+    }
+
+    #[test]
+    fn a_line_is_as_narrow_as_the_narrowest_limit_and_draws_from_the_wider_ones() {
+        let header = |name: &str| Scope::Header(name.to_owned());
+        let (path, token, key) = (header("path"), header("token"), Scope::RoutingKey);
+        let (tenant, global) = (Scope::Tenant, Scope::Global);
+
+        let (found, labels) = layout(&[&tenant, &tenant]);
+        assert!(labels.is_empty() && found.shared.is_empty());
+        assert_eq!((found.homes, found.control), (vec![0, 0], 0));
+
+        let (found, _) = layout(&[&global, &tenant]);
+        assert_eq!((found.homes, found.control), (vec![1, 0], 0));
+        assert_eq!(found.shared[0].place, Place::Global);
+        assert_eq!(
+            (found.shared[0].flow.as_str(), found.shared[0].below),
+            ("a%3Ab", 0)
+        );
+
+        // With one label only, its limits are the line's own.
+        let (found, labels) = layout(&[&tenant, &path, &global]);
+        assert_eq!(labels.key(), "path=%2Fpath");
+        assert_eq!((found.homes, found.control), (vec![1, 0, 2], 1));
+        assert_eq!((found.shared[0].below, found.shared[1].below), (0, 1));
+
+        let (found, labels) = layout(&[&key, &token, &path]);
+        assert_eq!(labels.key(), "path=%2Fpath:token=%2Ftoken:=key");
+        assert_eq!((found.homes, found.control), (vec![3, 2, 1], 4));
+        let parts = found.shared[..3].iter().map(|shared| &shared.place);
+        let keys: Vec<String> = parts
+            .map(|place| match place {
+                Place::Part(_, labels) => labels.key(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(keys, ["path=%2Fpath", "token=%2Ftoken", "=key"]);
+    }
+}
