@@ -5,7 +5,7 @@ mod set;
 
 use std::time::Duration;
 
-pub use set::{Limits, MAX_LIMITS};
+pub use set::{Limits, MAX_LIMITS, MAX_PARTS};
 
 use crate::rules::scope::Scope;
 
@@ -150,6 +150,11 @@ pub enum LimitError {
     /// None, or more than [`MAX_LIMITS`].
     #[error("{0} limits; there must be from 1 to {MAX_LIMITS}")]
     Number(usize),
+    /// More than [`MAX_PARTS`] scopes that are parts of a tenant.
+    #[error(
+        "{0} different headers (or the routing key) in the scopes of limits that are enforced together; {MAX_PARTS} at most can be"
+    )]
+    Parts(usize),
 }
 
 impl Limit {
@@ -277,6 +282,10 @@ impl Limit {
     /// Whose budget it is.
     pub fn scope(&self) -> &Scope {
         &self.scope
+    }
+    /// All tenants share it.
+    pub fn is_global(&self) -> bool {
+        self.scope == Scope::Global
     }
 
     /// The most units that can start at one moment.
