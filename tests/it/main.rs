@@ -32,6 +32,7 @@ mod http;
 mod redis_topologies;
 mod reload;
 mod scheduler;
+mod scheduler_scopes;
 mod servers;
 mod simulation;
 mod tidy;
