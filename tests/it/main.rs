@@ -10,6 +10,7 @@ mod broker_raw;
 mod broker_stop;
 mod broker_tls;
 mod cli;
+mod cli_scopes;
 mod cli_servers;
 mod cli_tenant;
 mod config;
