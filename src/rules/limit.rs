@@ -5,9 +5,9 @@ mod set;
 
 use std::time::Duration;
 
-pub use set::{Limits, MAX_LIMITS, MAX_PARTS};
+pub use set::{Limits, MAX_LIMITS};
 
-use crate::rules::scope::Scope;
+use crate::rules::scope::{MAX_PARTS, Scope};
 
 /// The name of the limit of a configuration that names none.
 pub const DEFAULT_LIMIT: &str = "default";

@@ -5,6 +5,8 @@ use std::fmt;
 use crate::rules::limit::Limit;
 use crate::rules::tenant::{self, Tenant};
 
+/// The most scopes that are a part of a tenant among the limits of one job.
+pub const MAX_PARTS: usize = 4;
 /// The longest value that tells a tenant's jobs apart, in bytes.
 pub const MAX_VALUE_BYTES: usize = 255;
 

@@ -5,12 +5,10 @@ use std::sync::Arc;
 
 use super::{Limit, LimitError, Unit};
 use crate::rules::decision::LEASE_MS;
-use crate::rules::scope::Scope;
+use crate::rules::scope::{MAX_PARTS, Scope};
 
 /// The most limits that are enforced at once.
 pub const MAX_LIMITS: usize = 16;
-/// The most headers, and the routing key, by which the limits that are enforced at once tell a tenant's jobs apart.
-pub const MAX_PARTS: usize = 4;
 
 /// Limits that are enforced together: a job starts only when all of them allow it, and costs each of them or none.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

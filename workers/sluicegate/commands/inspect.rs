@@ -217,8 +217,8 @@ fn in_words(
     found: &Inspection,
 ) -> String {
     let mut text = format!("tenant   {tenant}\nsource   {source}\n");
-    if !given.labels.is_empty() {
-        text += &format!("jobs     {}\n", given.labels);
+    if !given.told.is_empty() {
+        text += &format!("jobs     {}\n", given.told);
     }
     let hint = given.hint().unwrap_or_default();
     for (limit, usage) in rows {
@@ -299,6 +299,7 @@ mod tests {
 
     fn given(missing: &[Scope]) -> Given {
         Given {
+            told: Labels::default(),
             labels: Labels::default(),
             missing: missing.to_vec(),
         }

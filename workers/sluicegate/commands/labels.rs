@@ -22,6 +22,8 @@ pub struct LabelArgs {
 #[derive(Debug)]
 pub struct Given {
     /// What was said.
+    pub told: Labels,
+    /// The same, with the empty value where nothing was said: the tenant's budgets are those of any of its jobs.
     pub labels: Labels,
     /// The scopes of which nothing was said.
     pub missing: Vec<Scope>,
@@ -79,7 +81,8 @@ impl LabelArgs {
         let told: Vec<Limit> = limits.iter().filter(known).cloned().collect();
         let text = |scope: &Scope| find(scope).map_or_else(String::new, |(_, text)| text.clone());
         Ok(Given {
-            labels: Labels::of(&told, text),
+            told: Labels::of(&told, text),
+            labels: Labels::of(limits, text),
             missing: scopes.into_iter().filter(|s| find(s).is_none()).collect(),
         })
     }
@@ -105,7 +108,7 @@ impl Given {
 
     /// What was said, as JSON.
     pub fn as_json(&self) -> Value {
-        let labels = self.labels.iter();
+        let labels = self.told.iter();
         let labels: Map<String, Value> = labels
             .map(|(scope, value)| (scope.to_string(), value.into()))
             .collect();
@@ -154,7 +157,7 @@ mod tests {
         let path = || Scope::Header("x-path".to_owned());
         let limits = limits(&[path(), Scope::RoutingKey, Scope::Tenant, path()]);
         let found = given(&[], None, &limits).expect("fine");
-        assert!(found.labels.is_empty() && found.lacks(&limits[3]) && !found.lacks(&limits[2]));
+        assert!(found.told.is_empty() && found.lacks(&limits[3]) && !found.lacks(&limits[2]));
         assert_eq!(
             found.hint().as_deref(),
             Some("--header x-path=… --routing-key …")
@@ -162,7 +165,9 @@ mod tests {
         assert_eq!(found.lacking(), "header:x-path and routing-key");
 
         let found = given(&["x-path=/a=b"], None, &limits).expect("fine");
-        assert_eq!(found.labels.to_string(), "header:x-path=\"/a=b\"");
+        assert_eq!(found.told.to_string(), "header:x-path=\"/a=b\"");
+        let path_and_key = "header:x-path=\"/a=b\", routing-key=\"\"";
+        assert_eq!(found.labels.to_string(), path_and_key);
         assert_eq!(found.missing, [Scope::RoutingKey]);
         let found = given(&["x-path="], Some("k"), &limits).expect("fine");
         assert_eq!(found.hint(), None);
