@@ -724,6 +724,7 @@ fn the_examples_of_the_documents_are_valid_and_warn_of_nothing() {
     }
     let config = parse(&sample);
     assert_eq!(config.warnings(), [""; 0]);
+    let api = "api sliding-window 5000/60000 calls - 50 global";
     assert_eq!(
         limits(&config, "anybody", None),
         [
@@ -731,11 +732,13 @@ fn the_examples_of_the_documents_are_valid_and_warn_of_nothing() {
             "requests sliding-window 500/60000 calls - 50",
             "tokens token-bucket 90000/60000 cost 20000 50",
             "running max-concurrent 5/0 calls - 0",
+            "endpoint sliding-window 100/60000 calls - 50 header:x-endpoint",
+            api,
         ]
     );
-    assert_eq!(limits(&config, "trial-7", None).len(), 2);
+    assert_eq!(limits(&config, "trial-7", None).len(), 3);
     assert_eq!(
         limits(&config, "trial-8", None),
-        ["default sliding-window 2/60000 cost - 50"]
+        ["default sliding-window 2/60000 cost - 50", api]
     );
 }
