@@ -12,11 +12,12 @@
 -- [4]  units that wait in the line
 -- [5]  when the last of them may start, in milliseconds from now; 0 when nobody waits
 -- [6]  until when the tenant is closed, in milliseconds since the epoch; 0: it is not
--- [7 + 5n]   limit n (from 0): the max in force
--- [8 + 5n]   until when an operator's max is in force, in milliseconds since the epoch; 0: it is the configuration's
--- [9 + 5n]   units that count now
--- [10 + 5n]  units that may start now, the line ignored
--- [11 + 5n]  when the next unit may start, in milliseconds from now; 0: now
+-- [7 + 6n]   limit n (from 0): the max in force
+-- [8 + 6n]   until when an operator's max is in force, in milliseconds since the epoch; 0: it is the configuration's
+-- [9 + 6n]   units that count now
+-- [10 + 6n]  units that may start now, the line ignored
+-- [11 + 6n]  when the next unit may start, in milliseconds from now; 0: now
+-- [12 + 6n]  units that wait where it counts
 
 local now, stamp = read_clock(ARGV[1])
 local line = line_load(KEYS[1], now)
@@ -46,5 +47,6 @@ for _, limit in ipairs(limits) do
   reply[n + 3] = limit.algorithm.count(limit)
   reply[n + 4] = closed and 0 or limit_free(limit)
   reply[n + 5] = limit.algorithm.nth(limit, base, 1) - now
+  reply[n + 6] = waiting
 end
 return reply

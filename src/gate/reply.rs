@@ -4,7 +4,8 @@ use ::redis::Value;
 
 use crate::gate::keys::Place;
 use crate::gate::{
-    Answer, Change, End, GateError, Inspection, Settled, TenantAsk, TenantReply, Ticket, Usage,
+    Answer, Change, End, GateError, Inspection, Sequences, Settled, TenantAsk, TenantReply, Ticket,
+    Usage,
 };
 use crate::rules::limit::Limit;
 
@@ -48,7 +49,7 @@ pub fn settle_arguments(settled: &[Settled]) -> Vec<String> {
         arguments.extend([
             receipt.permit.clone(),
             receipt.started_ms.to_string(),
-            receipt.sequence.to_string(),
+            receipt.sequences.to_string(),
             receipt.cost.to_string(),
             match end {
                 End::Cost(used) => used.to_string(),
@@ -98,37 +99,56 @@ pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
         let Value::Array(values) = reply else {
             return None;
         };
-        let numbers: Vec<u64> = values.iter().map(number).collect::<Option<_>>()?;
-        let [1, now_ms, blocked_until_ms, rest @ ..] = numbers.as_slice() else {
+        let [decided, now, blocked_until, rest @ ..] = values.as_slice() else {
             return None;
         };
-        let (chunks, []) = rest.as_chunks::<6>() else {
+        let (1, chunks, []) = (
+            number(decided)?,
+            rest.as_chunks::<6>().0,
+            rest.as_chunks::<6>().1,
+        ) else {
             return None;
         };
         let answers: Vec<Answer> = chunks.iter().map(answer).collect::<Option<_>>()?;
         (answers.len() == jobs).then_some(TenantReply {
-            now_ms: *now_ms,
-            blocked_until_ms: *blocked_until_ms,
+            now_ms: number(now)?,
+            blocked_until_ms: number(blocked_until)?,
             answers,
         })
     };
     decode().ok_or_else(|| unreadable("acquire"))
 }
 
-fn answer(&[decision, limit, count, ttl_ms, generation, place]: &[u64; 6]) -> Option<Answer> {
-    match decision {
+fn answer([decision, limit, count, ttl_ms, generation, place]: &[Value; 6]) -> Option<Answer> {
+    let count = number(count)?;
+    match number(decision)? {
         0 => Some(Answer::Wait {
-            limit: usize::try_from(limit).ok()?,
+            limit: usize::try_from(number(limit)?).ok()?,
             count,
-            ttl_ms,
-            ticket: Ticket { generation, place },
+            ttl_ms: number(ttl_ms)?,
+            ticket: Ticket {
+                generation: number(generation)?,
+                place: number(place)?,
+            },
         }),
         1 => Some(Answer::Start {
             count,
-            sequence: place,
+            sequences: sequences(place)?,
         }),
         2 => Some(Answer::Capacity { count }),
         _ => None,
+    }
+}
+
+/// One number, or a text where several budgets may have one.
+fn sequences(value: &Value) -> Option<Sequences> {
+    match value {
+        Value::BulkString(text) => Sequences::parse(std::str::from_utf8(text).ok()?),
+        one => {
+            let mut sequences = Sequences::default();
+            sequences.set(0, number(one)?);
+            Some(sequences)
+        }
     }
 }
 
@@ -144,7 +164,7 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
         else {
             return None;
         };
-        let (chunks, []) = rest.as_chunks::<5>() else {
+        let (chunks, []) = rest.as_chunks::<6>() else {
             return None;
         };
         let usage: Vec<Usage> = chunks.iter().map(usage).collect::<Option<_>>()?;
@@ -160,13 +180,14 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
     decode().ok_or_else(|| unreadable("inspect"))
 }
 
-fn usage(&[max, override_until_ms, count, free, next_ms]: &[u64; 5]) -> Option<Usage> {
+fn usage(&[max, override_until_ms, count, free, next_ms, waiting]: &[u64; 6]) -> Option<Usage> {
     Some(Usage {
         max: u32::try_from(max).ok()?,
         override_until_ms,
         count,
         free,
         next_ms,
+        waiting,
     })
 }
 

@@ -278,6 +278,10 @@ impl Limit {
     pub fn scope(&self) -> &Scope {
         &self.scope
     }
+    /// All tenants share it.
+    pub fn is_global(&self) -> bool {
+        self.scope == Scope::Global
+    }
 
     /// The most units that can start at one moment.
     pub fn capacity(&self) -> u32 {

@@ -5,6 +5,8 @@ use std::fmt;
 use crate::rules::limit::Limit;
 use crate::rules::tenant::{self, Tenant};
 
+/// The most scopes that are a part of a tenant among the limits of one job.
+pub const MAX_PARTS: usize = 4;
 /// The longest value that tells a tenant's jobs apart, in bytes.
 pub const MAX_VALUE_BYTES: usize = 255;
 
@@ -138,6 +140,16 @@ pub struct Shared {
 }
 
 impl Layout {
+    /// For a budget on its own, whosever it is.
+    pub fn alone(limits: &[Limit]) -> Self {
+        Self {
+            line: Place::Global,
+            shared: Vec::new(),
+            homes: vec![0; limits.len()],
+            control: 0,
+        }
+    }
+
     /// For the jobs of `tenant` with `labels`, which are those that `limits` need.
     pub fn of(limits: &[Limit], tenant: &Tenant, labels: &Labels) -> Self {
         let mut shared = Vec::new();

@@ -338,11 +338,11 @@ impl Bench {
                         (clock.now_ms, blocked)
                     );
                     for (number, (ask, answer)) in asks.iter().zip(&answers).enumerate() {
-                        if let Answer::Start { sequence, .. } = answer {
+                        if let Answer::Start { sequences, .. } = answer {
                             receipts.push(Receipt {
                                 permit: format!("{permits}:{number}"),
                                 started_ms: clock.now_ms,
-                                sequence: *sequence,
+                                sequences: *sequences,
                                 cost: ask.cost,
                             });
                         }

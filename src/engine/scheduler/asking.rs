@@ -183,11 +183,11 @@ impl Scheduler {
             {
                 self.metrics.decided(answer);
                 match answer {
-                    &Answer::Start { sequence, .. } => {
+                    &Answer::Start { sequences, .. } => {
                         let receipt = Receipt {
                             permit: format!("{permits}:{number}"),
                             started_ms: reply.now_ms,
-                            sequence,
+                            sequences,
                             cost,
                         };
                         if !self.start(now, round.asked_at, &limits, key, receipt.clone()) {

@@ -253,6 +253,7 @@ mod tests {
             count,
             free,
             next_ms,
+            waiting: 0,
         }
     }
 

@@ -1,0 +1,195 @@
+//! The budgets of one call: the line where its jobs wait, and what that shares with other lines.
+
+use super::call::Call;
+use super::{MARK_MS, State};
+use crate::rules::decision::{Answer, Ask, End, Inspection, Settled, Usage};
+use crate::rules::limit::Limit;
+use crate::rules::line::KEEP_MS;
+use crate::rules::log::Clock;
+use crate::rules::scope::Layout;
+
+/// The states of one [`Layout`].
+pub struct Scopes<'a> {
+    layout: &'a Layout,
+    states: Vec<State>,
+}
+
+impl<'a> Scopes<'a> {
+    /// `state` gives what the store keeps of each budget: 0 is the line, n the n-th shared one.
+    pub fn take(layout: &'a Layout, state: impl FnMut(usize) -> State) -> Self {
+        let states = (0..=layout.shared.len()).map(state).collect();
+        Self { layout, states }
+    }
+
+    /// What the store keeps from now on, in the same order.
+    pub fn into_states(self) -> Vec<State> {
+        self.states
+    }
+
+    /// Decides for `asks` in order, as if they came one after the other; at most `budget` of them start. Also
+    /// returns until when the tenant is closed (milliseconds since the epoch, 0: it is not).
+    pub fn ask(
+        &mut self,
+        limits: &[Limit],
+        clock: Clock,
+        budget: u32,
+        permits: &str,
+        asks: &[Ask],
+    ) -> (Vec<Answer>, u64) {
+        let now = clock.now_ms;
+        let limits = self.in_force(limits, now);
+        let before = self.states[0].line.clone();
+        let newer = self.load(&limits, clock, State::load);
+        self.states[0].line.seen = before.seen.min(now);
+        let base = now.max(self.control().closed_until());
+        let mut call = Call::new(&mut self.states, self.layout, &limits, clock, base, budget);
+        let decide = |(number, ask)| call.decide(ask, &format!("{permits}:{number}"));
+        let answers = asks.iter().enumerate().map(decide).collect();
+        let (end, shared) = call.finish();
+        for (index, newer) in newer.into_iter().enumerate() {
+            let changed = match index.checked_sub(1) {
+                None => self.states[0].line != before,
+                Some(index) => shared[index],
+            };
+            if newer || changed {
+                let kept = self.states[index].kept_until();
+                let newest = self.newest_window_end(index, &limits);
+                self.states[index].expires = end.max(kept).max(newest) + KEEP_MS;
+            }
+        }
+        (answers, self.control().closed(now))
+    }
+
+    /// Calls have ended: what they used in fact is set against what they were charged, and their places are free, or
+    /// will be.
+    /// A `call` that was settled before counts for nothing.
+    pub fn settle(&mut self, limits: &[Limit], clock: Clock, call: &str, settled: &[Settled]) {
+        let now = clock.now_ms;
+        let limits = self.in_force(limits, now);
+        let marks = &mut self.states[0].marks;
+        marks.retain(|_, until| *until > now);
+        if marks.contains_key(call) {
+            return;
+        }
+        marks.insert(call.to_owned(), now + MARK_MS);
+        let newer = self.load(&limits, clock, State::load_own);
+        let line = &mut self.states[0].line;
+        let before = line.clone();
+        line.seen = line.seen.min(now);
+        let holds = limits.iter().any(|limit| limit.algorithm().holds_places());
+        for one in settled {
+            if holds && matches!(one.end, End::Cost(_)) {
+                let took = now.saturating_sub(one.receipt.started_ms);
+                line.usual = match line.usual {
+                    0 => took.max(1),
+                    usual => ((usual * 7 + took) / 8).max(1),
+                };
+            }
+        }
+        for (index, state) in self.states.iter_mut().enumerate() {
+            let limits = at_home(self.layout, index, &limits);
+            for one in settled {
+                let cost = u64::from(one.receipt.cost).max(1);
+                let sequence = one.receipt.sequences.get(index);
+                state.logs.settle(&limits, clock, one, sequence, cost);
+            }
+        }
+        for (index, newer) in newer.into_iter().enumerate() {
+            if newer || index == 0 && self.states[0].line != before {
+                let newest = self.newest_window_end(index, &limits);
+                let state = &mut self.states[index];
+                let end = now.max(state.kept_until()).max(newest);
+                state.expires = state.expires.max(end + KEEP_MS);
+            }
+        }
+    }
+
+    /// What there is, without changing it.
+    pub fn inspect(&self, limits: &[Limit], clock: Clock) -> Inspection {
+        let now = clock.now_ms;
+        let in_force = self.in_force(limits, now);
+        let mut states = Scopes {
+            layout: self.layout,
+            states: self.states.clone(),
+        };
+        states.load(&in_force, clock, State::load);
+        let closed = self.control().closed(now);
+        let base = now.max(closed);
+        let overrides = &self.control().overrides;
+        let mut call = Call::new(&mut states.states, self.layout, &in_force, clock, base, 0);
+        let usage = |(limit, home): (&Limit, usize)| {
+            let state = call.state(home);
+            Usage {
+                max: limit.max(),
+                override_until_ms: match overrides.get(limit.name()) {
+                    Some(&(_, until)) if until > now => until,
+                    _ => 0,
+                },
+                count: state.logs.count(limit, clock),
+                free: match closed {
+                    0 => state.logs.free(limit, now),
+                    _ => 0,
+                },
+                next_ms: state.logs.nth(limit, base, 1) - now,
+                waiting: match home {
+                    0 => state.line.waiting(),
+                    _ => state.register.waiting,
+                },
+            }
+        };
+        let homes = self.layout.homes.iter().copied();
+        let usages = in_force.iter().zip(homes).map(usage).collect();
+        let waiting = self.states[0].line.waiting();
+        Inspection {
+            now_ms: now,
+            limits: usages,
+            waiting,
+            line_end_ms: match waiting {
+                0 => 0,
+                waiting => call.turn(waiting, 1).0 - now,
+            },
+            blocked_until_ms: closed,
+            blocked_by: self.control().closed_by(now),
+        }
+    }
+
+    /// What closes the tenant, and what an operator set.
+    fn control(&self) -> &State {
+        &self.states[self.layout.control]
+    }
+
+    /// The limits with what an operator set instead. What all tenants share is not a tenant's operator's.
+    fn in_force(&self, limits: &[Limit], now: u64) -> Vec<Limit> {
+        let overrides = &self.control().overrides;
+        let set = |limit: &Limit| match overrides.get(limit.name()) {
+            Some(&(max, until)) if until > now && !limit.is_global() => limit.clone().with_max(max),
+            _ => limit.clone(),
+        };
+        limits.iter().map(set).collect()
+    }
+
+    /// For each budget whether its newest fixed window is a newer one.
+    fn load(
+        &mut self,
+        limits: &[Limit],
+        clock: Clock,
+        load: fn(&mut State, &[Limit], Clock, u64) -> bool,
+    ) -> Vec<bool> {
+        let usual = self.states[0].line.usual;
+        let states = self.states.iter_mut().enumerate();
+        let load = |(index, state)| load(state, &at_home(self.layout, index, limits), clock, usual);
+        states.map(load).collect()
+    }
+
+    fn newest_window_end(&self, index: usize, limits: &[Limit]) -> u64 {
+        let limits = at_home(self.layout, index, limits);
+        self.states[index].logs.newest_window_end(&limits)
+    }
+}
+
+/// Those of `limits` whose logs are in the budget `index`.
+pub(super) fn at_home(layout: &Layout, index: usize, limits: &[Limit]) -> Vec<Limit> {
+    let all = limits.iter().zip(&layout.homes);
+    let here = all.filter(|(_, home)| **home == index);
+    here.map(|(limit, _)| limit.clone()).collect()
+}
