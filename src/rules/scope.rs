@@ -127,6 +127,19 @@ pub struct Layout {
     pub control: usize,
 }
 
+impl Layout {
+    /// The budget `home`, which is the line's or one of the shared ones.
+    ///
+    /// # Panics
+    /// When there is no such.
+    pub fn place(&self, home: usize) -> &Place {
+        match home {
+            0 => &self.line,
+            shared => &self.shared[shared - 1].place,
+        }
+    }
+}
+
 /// A budget that several lines share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shared {
