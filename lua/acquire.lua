@@ -7,9 +7,10 @@
 --          each fixed window: that of the index that is given with the limit, and the next one
 --
 -- ARGV     the clock and the limits, as limits.lua says; then
--- [+1]     the budget: how many jobs may start at most
--- [+2]     what permits are called: this and ":n" for job n
--- [+3 + 3n], [+4 + 3n], [+5 + 3n]  job n (from 0): generation and place of its ticket (0 and 0: fresh), cost
+-- ARGV[3]  the budget: how many jobs may start at most
+-- ARGV[4]  what permits are called: this and ":n" for job n
+-- ARGV[5]  the jobs, at least one, packed one after the other. Each: generation and place of its ticket (0 and 0: fresh);
+--          its cost
 --
 -- Reply: integers.
 -- [1]  1: decided; 0: the clock is in a fixed window that is not among KEYS, nothing was changed, and [2] is all
@@ -23,14 +24,16 @@
 -- [9 + 6n]  place of its ticket; where it starts, its number in the sliding log, 0 without one
 
 local now, stamp = read_clock(ARGV[1])
-local jobs_at = FIXED_ARGUMENTS + tonumber(ARGV[2]) * LIMIT_ARGUMENTS + 1
 local line = line_load(KEYS[1], now)
-local limits = limits_load(line, now, stamp, (#ARGV - jobs_at - 1) / 3, true)
+local JOB_FORMAT, JOB_BYTES = '>I8I8I4', 20
+local jobs = #ARGV[5] / JOB_BYTES
+local limits = limits_load(line, now, stamp, jobs, true)
 if not limits then
   return { 0, now }
 end
 
-local budget, permits = tonumber(ARGV[jobs_at]), ARGV[jobs_at + 1]
+limits.permits = ARGV[4]
+local budget = tonumber(ARGV[3])
 local base = math.max(now, line.closed)
 local open = base == now
 local full = false
@@ -56,7 +59,7 @@ local function start(place, cost, units, due)
   if not due then
     line_reset(line, now)
   elseif place then
-    line_claim(line, place, units, limits.reach)
+    line_claim(line, place, units, limits_reach(limits))
   end
   local room = line.room
   if line_waiting(line) > 0 then
@@ -101,8 +104,10 @@ local function turn_of(place, units)
   return limits_turn(limits, line, base, math.max(units, place - line.front - line.claimed), units)
 end
 
--- The six elements of the reply for one job.
-local function decide(gen, place, cost)
+-- The six elements of the reply for job number `n`, from 0.
+local function decide(n)
+  local gen, place, cost = struct.unpack(JOB_FORMAT, ARGV[5], n * JOB_BYTES + 1)
+  limits.job = n
   cost = math.max(cost, 1)
   -- An operator's lower limit lets a job that costs more start alone; it is charged all the same.
   local units = limits.cost and math.min(cost, limits.most) or 1
@@ -142,12 +147,11 @@ local function decide(gen, place, cost)
   return 0, which - 1, count(which), math.max(at - now, 1), line.gen, place
 end
 
-local reply = { 1, now, open and 0 or line.closed }
-for i = jobs_at + 2, #ARGV, 3 do
-  local n = #reply
-  limits.permit = string.format('%s:%.0f', permits, (i - jobs_at - 2) / 3)
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5], reply[n + 6] =
-    decide(tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]))
+-- The first job here, so that a table of the right size is made at once for the usual call, which is for one job.
+local reply = { 1, now, open and 0 or line.closed, decide(0) }
+for n = 1, jobs - 1 do
+  local at = 3 + 6 * n
+  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6] = decide(n)
 end
 
 local ends = limits.fixed and line.window + limits.fixed or 0

@@ -71,8 +71,7 @@ ALGORITHMS['fixed-window-algo'] = {
 
   save = function(limit)
     if limit.taken ~= 0 then
-      redis.call('INCRBY', limit.window_key, int(limit.taken))
-      redis.call('PEXPIREAT', limit.window_key, int((limit.window + 1) * limit.span))
+      redis.call('SET', limit.window_key, int(limit.stored + limit.taken), 'PXAT', int((limit.window + 1) * limit.span))
     end
   end,
 }

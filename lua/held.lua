@@ -10,7 +10,7 @@ local LEASE_MS = 60000
 local LOOK_MS = 500
 
 local function held_member(limit, permit, cost)
-  return string.format('%s:%.0f', permit, limit.calls and 1 or cost)
+  return string.format('%s:%d', permit, limit.calls and 1 or cost)
 end
 
 -- The places that count, the first to end first: units and ends.
@@ -89,7 +89,7 @@ ALGORITHMS['max-concurrent'] = {
   take = function(limit, limits, units, cost)
     limit.held = limit.held + units
     limit.taken[#limit.taken + 1] = int(limits.stamp + LEASE_MS)
-    limit.taken[#limit.taken + 1] = held_member(limit, limits.permit, cost)
+    limit.taken[#limit.taken + 1] = held_member(limit, limits.permits .. ':' .. int(limits.job), cost)
   end,
 
   save = function(limit, limits)

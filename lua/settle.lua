@@ -7,11 +7,11 @@
 -- KEYS[#KEYS]  a mark (STRING) of this very call: one that is repeated because its answer was lost does nothing
 --
 -- ARGV     the clock and the limits, as limits.lua says; then for job n (from 0)
--- [+1 + 5n]  its permit's name
--- [+2 + 5n]  the clock at its start, in milliseconds
--- [+3 + 5n]  its number in the sliding log; 0 without one
--- [+4 + 5n]  the cost it was charged
--- [+5 + 5n]  the cost it had in fact; 'none': it was never called; 'renew': it is still under way
+-- ARGV[3 + 5n]  its permit's name
+-- ARGV[4 + 5n]  the clock at its start, in milliseconds
+-- ARGV[5 + 5n]  its number in the sliding log; 0 without one
+-- ARGV[6 + 5n]  the cost it was charged
+-- ARGV[7 + 5n]  the cost it had in fact; 'none': it was never called; 'renew': it is still under way
 --
 -- Reply: integers.
 -- [1]  1: done, now or before; 0: the clock is in a fixed window that is not among KEYS, nothing was changed
@@ -21,7 +21,6 @@
 local MARK_MS = 60000
 
 local now, stamp = read_clock(ARGV[1])
-local jobs_at = FIXED_ARGUMENTS + tonumber(ARGV[2]) * LIMIT_ARGUMENTS
 local line = line_load(KEYS[1], now)
 -- Other limits may be in force by now, which look back further into the log of all sliding windows: it is kept whole.
 local limits = limits_load(line, now, stamp, 1, true, true)
@@ -33,7 +32,7 @@ if not redis.call('SET', KEYS[#KEYS], '1', 'NX', 'PX', int(MARK_MS)) then
 end
 
 local holds = false
-for i = jobs_at + 1, #ARGV, 5 do
+for i = 3, #ARGV, 5 do
   local job = {
     permit = ARGV[i], started = tonumber(ARGV[i + 1]), sequence = tonumber(ARGV[i + 2]),
     cost = math.max(tonumber(ARGV[i + 3]), 1), used = tonumber(ARGV[i + 4]),

@@ -198,7 +198,7 @@ local function change_cost(log, member, used)
     if sequence then
       local new = entries[i] == member and used or old
       -- Added first: a key that is empty for a moment loses its expiry.
-      redis.call('ZADD', log.key, entries[i + 1], string.format('%016.0f:%.0f:%.0f', sequence, total + used - cost, new))
+      redis.call('ZADD', log.key, entries[i + 1], string.format('%016d:%d:%d', sequence, total + used - cost, new))
       redis.call('ZREM', log.key, entries[i])
     end
   end
@@ -249,7 +249,7 @@ ALGORITHMS['sliding-window-algo'] = {
     log.total = log.total + cost
     log.taken_cost = log.taken_cost + cost
     log.taken[#log.taken + 1] = int(log.stamp)
-    log.taken[#log.taken + 1] = string.format('%016.0f:%.0f:%.0f', log.sequence, log.total, cost)
+    log.taken[#log.taken + 1] = string.format('%016d:%d:%d', log.sequence, log.total, cost)
     return log.sequence
   end,
 

@@ -125,7 +125,7 @@ impl RedisGate {
         script: &'static Script,
         tenant: &'a Tenant,
         limits: &'a [Limit],
-        more: Vec<String>,
+        more: Vec<Vec<u8>>,
     ) -> Call<'a> {
         Call {
             script,
@@ -163,6 +163,7 @@ impl RedisGate {
         // Only for the words of an error.
         let nobody =
             Tenant::parse("all-policies").map_err(|error| GateError::Refused(error.to_string()))?;
+        let more = more.into_iter().map(String::into_bytes).collect();
         let mut call = self.call(scripts::policies(), &nobody, &[], more);
         call.keys.names = vec![self.keys.policies()];
         self.run_one(call).await
@@ -219,13 +220,13 @@ impl Gate for RedisGate {
     }
 
     async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {
-        let more = vec![ceil_ms(duration).to_string(), by.to_owned()];
+        let more = vec![ceil_ms(duration).to_string().into_bytes(), by.into()];
         let call = self.call(scripts::block(), tenant, &[], more);
         self.run_one(call).await.map(drop)
     }
 
     async fn change(&self, tenant: &Tenant, change: &Change) -> Result<u64, GateError> {
-        let more = reply::change_arguments(change).to_vec();
+        let more = reply::change_arguments(change);
         let call = self.call(scripts::change(), tenant, &[], more);
         reply::changed(&self.run_one(call).await?)
     }

@@ -7,46 +7,45 @@ use crate::gate::{
     Answer, Change, End, GateError, Inspection, Sequences, Settled, TenantAsk, TenantReply, Ticket,
     Usage,
 };
-use crate::rules::limit::Limit;
+use crate::rules::limit::{Limit, Unit};
 
-/// The limits as `lua/limits.lua` reads them.
-pub fn limit_arguments(limits: &[Limit], places: &[Place]) -> Vec<String> {
-    let mut arguments = vec![limits.len().to_string()];
+/// The limits as `lua/limits.lua` unpacks them: numbers with the highest byte first, texts that a zero byte ends.
+pub fn limits_argument(limits: &[Limit], places: &[Place]) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(limits.len() * 80);
     for (limit, place) in limits.iter().zip(places) {
-        arguments.extend([
-            limit.name().to_owned(),
-            limit.algorithm().name().to_owned(),
-            limit.max().to_string(),
-            limit.span().to_string(),
-            limit.margin().to_string(),
-            limit.burst().to_string(),
-            limit.unit().name().to_owned(),
-            place.first.to_string(),
-            place.index.to_string(),
-        ]);
+        packed.extend(limit.max().to_be_bytes());
+        packed.extend(limit.span().to_be_bytes());
+        packed.extend(limit.margin().to_be_bytes());
+        packed.extend(limit.burst().to_be_bytes());
+        packed.push(u8::from(limit.unit() == Unit::Calls));
+        packed.extend((place.first as u64).to_be_bytes());
+        packed.extend(place.index.to_be_bytes());
+        for text in [limit.name(), limit.algorithm().name()] {
+            packed.extend(text.as_bytes());
+            packed.push(0);
+        }
     }
-    arguments
+    packed
 }
 
-/// The budget, the permits' name, then generation, place and cost of each job.
-pub fn acquire_arguments(ask: &TenantAsk) -> Vec<String> {
-    let mut arguments = Vec::with_capacity(2 + 3 * ask.asks.len());
-    arguments.push(ask.budget.to_string());
-    arguments.push(ask.permits.clone());
+/// The budget, the permits' name, and generation, place and cost of all jobs, packed.
+pub fn acquire_arguments(ask: &TenantAsk) -> Vec<Vec<u8>> {
+    let mut jobs = Vec::with_capacity(20 * ask.asks.len());
     for ask in &ask.asks {
         let (generation, place) = ask.ticket.map_or((0, 0), |t| (t.generation, t.place));
-        arguments.push(generation.to_string());
-        arguments.push(place.to_string());
-        arguments.push(ask.cost.to_string());
+        jobs.extend(generation.to_be_bytes());
+        jobs.extend(place.to_be_bytes());
+        jobs.extend(ask.cost.to_be_bytes());
     }
-    arguments
+    let budget = ask.budget.to_string().into_bytes();
+    vec![budget, ask.permits.clone().into_bytes(), jobs]
 }
 
 /// Five for each of `settled`.
-pub fn settle_arguments(settled: &[Settled]) -> Vec<String> {
+pub fn settle_arguments(settled: &[Settled]) -> Vec<Vec<u8>> {
     let mut arguments = Vec::with_capacity(5 * settled.len());
     for Settled { receipt, end } in settled {
-        arguments.extend([
+        let fields = [
             receipt.permit.clone(),
             receipt.started_ms.to_string(),
             receipt.sequences.to_string(),
@@ -56,13 +55,14 @@ pub fn settle_arguments(settled: &[Settled]) -> Vec<String> {
                 End::Unused => "none".to_owned(),
                 End::Running => "renew".to_owned(),
             },
-        ]);
+        ];
+        arguments.extend(fields.map(String::into_bytes));
     }
     arguments
 }
 
 /// What `change` is told.
-pub fn change_arguments(change: &Change) -> [String; 4] {
+pub fn change_arguments(change: &Change) -> Vec<Vec<u8>> {
     let (what, duration, name, max) = match change {
         Change::Pause { duration_ms } => ("pause", *duration_ms, "", 0),
         Change::Resume => ("resume", 0, "", 0),
@@ -74,12 +74,13 @@ pub fn change_arguments(change: &Change) -> [String; 4] {
         Change::Unlimit { name } => ("unlimit", 0, name.as_str(), 0),
         Change::Reset => ("reset", 0, "", 0),
     };
-    [
+    let arguments = [
         what.to_owned(),
         duration.to_string(),
         name.to_owned(),
         max.to_string(),
-    ]
+    ];
+    arguments.map(String::into_bytes).to_vec()
 }
 
 /// What the replies of `acquire` and `inspect` begin with: whether it was decided, and the store's clock.

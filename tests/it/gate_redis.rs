@@ -447,7 +447,7 @@ async fn a_line_that_nobody_can_read_is_its_tenants_affair() {
     let line = Keys::new(&prefix).line(&tenant("junk"));
     let _: () = redis::cmd("HSET")
         .arg(&line)
-        .arg(&["front", "abc", "issued", "xyz"])
+        .arg(&["line", "abc"])
         .query(&mut raw(shared_redis()))
         .expect("Redis answers");
     let batch = ["junk", "good"].map(|id| gate.question(id, 1, &[FRESH]));

@@ -28,7 +28,7 @@ pub(super) struct Call<'a> {
     /// A key after those of the limits.
     pub(super) mark: Option<String>,
     /// The arguments after those of the limits.
-    pub(super) more: Vec<String>,
+    pub(super) more: Vec<Vec<u8>>,
 }
 
 impl RedisGate {
@@ -130,7 +130,7 @@ impl RedisGate {
             .arg(&call.mark)
             .arg(self.test_micros());
         if !call.limits.is_empty() {
-            command.arg(reply::limit_arguments(call.limits, &call.keys.limits));
+            command.arg(reply::limits_argument(call.limits, &call.keys.limits));
         }
         command.arg(&call.more);
         Request {
