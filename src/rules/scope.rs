@@ -138,6 +138,13 @@ impl Layout {
             shared => &self.shared[shared - 1].place,
         }
     }
+
+    /// Those of the layout's `limits` whose logs are in the budget `home`.
+    pub fn at_home(&self, home: usize, limits: &[Limit]) -> Vec<Limit> {
+        let all = limits.iter().zip(&self.homes);
+        let here = all.filter(|(_, here)| **here == home);
+        here.map(|(limit, _)| limit.clone()).collect()
+    }
 }
 
 /// A budget that several lines share.

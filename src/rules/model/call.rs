@@ -1,7 +1,6 @@
 //! The decisions of one call: may this job start, and if not, when is its turn?
 
 use super::State;
-use super::scopes::at_home;
 use crate::rules::decision::{Answer, Ask, Sequences, Ticket};
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::line::{AHEAD_MS, GRACE_MS, Line, reach};
@@ -16,8 +15,6 @@ pub(super) struct Call<'a> {
     layout: &'a Layout,
     /// For each shared budget what the line, or the tenant, sees of the others.
     views: Vec<View>,
-    /// The registers as the store has them.
-    before: Vec<Register>,
     limits: &'a [Limit],
     clock: Clock,
     /// Before this nobody starts: now, or when the tenant is open again.
@@ -40,19 +37,12 @@ impl<'a> Call<'a> {
         base: u64,
         budget: u32,
     ) -> Self {
-        let (mut views, mut before) = (Vec::new(), Vec::new());
-        for (index, shared) in layout.shared.iter().enumerate() {
-            let register = &mut states[index + 1].register;
-            before.push(register.clone());
-            register.seen = register.seen.min(clock.now_ms);
-            register.purge(reach(&at_home(layout, index + 1, limits)));
-            views.push(register.view(&shared.flow));
-        }
+        let shared = layout.shared.iter().zip(&states[1..]);
+        let views = shared.map(|(shared, state)| state.register.view(&shared.flow));
         Self {
+            views: views.collect(),
             states,
             layout,
-            views,
-            before,
             limits,
             clock,
             base,
@@ -152,15 +142,13 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// After the last decision: tells the shared budgets who waits. Returns when the last of the line may start, and
-    /// for each shared budget whether its register changed.
-    pub(super) fn finish(mut self) -> (u64, Vec<bool>) {
+    /// After the last decision: tells the shared budgets who waits. Returns when the last of the line may start.
+    pub(super) fn finish(mut self) -> u64 {
         let waiting = self.line().waiting();
         let end = match waiting {
             0 => self.clock.now_ms,
             waiting => self.turn(waiting, 1).0,
         };
-        let mut changed = Vec::new();
         for home in self.shared() {
             let below = self.layout.shared[home - 1].below;
             let most = match below {
@@ -172,9 +160,8 @@ impl<'a> Call<'a> {
             let flow = &self.layout.shared[home - 1].flow;
             let register = &mut self.states[home].register;
             register.save(flow, started, units, widest);
-            changed.push(*register != self.before[home - 1]);
         }
-        (end, changed)
+        end
     }
 
     /// How many of the next `most` units wait for this budget, or for a wider one behind it, and not longer for what is
@@ -213,7 +200,7 @@ impl<'a> Call<'a> {
         let (now, clock) = (self.clock.now_ms, self.clock);
         let mut sequences = Sequences::default();
         for (home, state) in self.states.iter_mut().enumerate() {
-            let limits = at_home(self.layout, home, self.limits);
+            let limits = self.layout.at_home(home, self.limits);
             sequences.set(home, state.logs.take(&limits, clock, cost, permit));
         }
         if !due {

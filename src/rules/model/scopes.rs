@@ -4,7 +4,7 @@ use super::call::Call;
 use super::{MARK_MS, State};
 use crate::rules::decision::{Answer, Ask, End, Inspection, Settled, Usage};
 use crate::rules::limit::Limit;
-use crate::rules::line::KEEP_MS;
+use crate::rules::line::{KEEP_MS, reach};
 use crate::rules::log::Clock;
 use crate::rules::scope::Layout;
 
@@ -38,20 +38,17 @@ impl<'a> Scopes<'a> {
     ) -> (Vec<Answer>, u64) {
         let now = clock.now_ms;
         let limits = self.in_force(limits, now);
-        let before = self.states[0].line.clone();
+        let kept = |state: &State| (state.line.clone(), state.register.clone());
+        let before: Vec<_> = self.states.iter().map(kept).collect();
         let newer = self.load(&limits, clock, State::load);
-        self.states[0].line.seen = before.seen.min(now);
+        self.forget_what_is_over(&limits, now);
         let base = now.max(self.control().closed_until());
         let mut call = Call::new(&mut self.states, self.layout, &limits, clock, base, budget);
         let decide = |(number, ask)| call.decide(ask, &format!("{permits}:{number}"));
         let answers = asks.iter().enumerate().map(decide).collect();
-        let (end, shared) = call.finish();
-        for (index, newer) in newer.into_iter().enumerate() {
-            let changed = match index.checked_sub(1) {
-                None => self.states[0].line != before,
-                Some(index) => shared[index],
-            };
-            if newer || changed {
+        let end = call.finish();
+        for (index, (newer, before)) in newer.into_iter().zip(&before).enumerate() {
+            if newer || kept(&self.states[index]) != *before {
                 let kept = self.states[index].kept_until();
                 let newest = self.newest_window_end(index, &limits);
                 self.states[index].expires = end.max(kept).max(newest) + KEEP_MS;
@@ -87,7 +84,7 @@ impl<'a> Scopes<'a> {
             }
         }
         for (index, state) in self.states.iter_mut().enumerate() {
-            let limits = at_home(self.layout, index, &limits);
+            let limits = self.layout.at_home(index, &limits);
             for one in settled {
                 let cost = u64::from(one.receipt.cost).max(1);
                 let sequence = one.receipt.sequences.get(index);
@@ -133,7 +130,7 @@ impl<'a> Scopes<'a> {
                 next_ms: state.logs.nth(limit, base, 1) - now,
                 waiting: match home {
                     0 => state.line.waiting(),
-                    _ => state.register.waiting,
+                    home => self.states[home].register.waiting,
                 },
             }
         };
@@ -168,6 +165,26 @@ impl<'a> Scopes<'a> {
         limits.iter().map(set).collect()
     }
 
+    /// Before the first decision: what a clock that was stepped back left in the future, a line of before the
+    /// operator's reset, and those who let their turns pass.
+    fn forget_what_is_over(&mut self, limits: &[Limit], now: u64) {
+        let reset = match self.layout.control {
+            0 => 0,
+            control => self.states[control].line.generation,
+        };
+        let line = &mut self.states[0].line;
+        if (1..reset).contains(&line.generation) {
+            line.reset(now.max(reset));
+        }
+        line.seen = line.seen.min(now);
+        for home in 1..self.states.len() {
+            let reach = reach(&self.layout.at_home(home, limits));
+            let register = &mut self.states[home].register;
+            register.seen = register.seen.min(now);
+            register.purge(reach);
+        }
+    }
+
     /// For each budget whether its newest fixed window is a newer one.
     fn load(
         &mut self,
@@ -177,19 +194,12 @@ impl<'a> Scopes<'a> {
     ) -> Vec<bool> {
         let usual = self.states[0].line.usual;
         let states = self.states.iter_mut().enumerate();
-        let load = |(index, state)| load(state, &at_home(self.layout, index, limits), clock, usual);
+        let load = |(index, state)| load(state, &self.layout.at_home(index, limits), clock, usual);
         states.map(load).collect()
     }
 
     fn newest_window_end(&self, index: usize, limits: &[Limit]) -> u64 {
-        let limits = at_home(self.layout, index, limits);
+        let limits = self.layout.at_home(index, limits);
         self.states[index].logs.newest_window_end(&limits)
     }
-}
-
-/// Those of `limits` whose logs are in the budget `index`.
-pub(super) fn at_home(layout: &Layout, index: usize, limits: &[Limit]) -> Vec<Limit> {
-    let all = limits.iter().zip(&layout.homes);
-    let here = all.filter(|(_, home)| **home == index);
-    here.map(|(limit, _)| limit.clone()).collect()
 }
