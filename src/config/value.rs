@@ -11,6 +11,7 @@ use super::keys::closest;
 use super::secret::{SecretUrl, misplaced_at};
 use super::yaml::Raw;
 use super::{CostField, LogFormat, QueueType, TenantField};
+use crate::gate::keys::hash_tag;
 use crate::rules::limit::{Algorithm, MAX_WINDOW, Unit, is_name};
 
 /// A sentence that goes on after the key: `is 0; it must be …`.
@@ -246,14 +247,16 @@ pub(super) fn queue(raw: &Raw) -> Result<String, Wrong> {
     Ok(name.to_owned())
 }
 
-/// `redis.prefix`: braces would move keys to another slot of a cluster.
+/// `redis.prefix`. Braces are a hash tag, or would leave every key of a cluster in a slot of its own.
 pub(super) fn prefix(raw: &Raw) -> Result<String, Wrong> {
-    const MUST: &str = "1 to 128 bytes without spaces, braces and control characters";
+    const MUST: &str = "1 to 128 bytes without spaces and control characters, with braces only as one hash tag that is not empty, such as {rlaas}:rate_limit";
     let prefix = text(raw, MUST)?;
     if prefix.len() > 128 {
         return Err(format!("has {} bytes; it must be {MUST}", prefix.len()));
     }
-    if prefix.contains(|c: char| c.is_control() || c.is_whitespace() || "{}".contains(c)) {
+    let braces = prefix.matches(['{', '}']).count();
+    let one_tag = braces == 2 && hash_tag(prefix).is_some();
+    if prefix.contains(|c: char| c.is_control() || c.is_whitespace()) || (braces > 0 && !one_tag) {
         return Err(wrong(raw, MUST));
     }
     Ok(prefix.to_owned())

@@ -3,6 +3,14 @@
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
 use crate::rules::tenant::Tenant;
 
+/// The part of `key` that decides on its slot in a Redis Cluster, if it has one: what is between its first brace and
+/// the next closing one, unless that is nothing.
+pub fn hash_tag(key: &str) -> Option<&str> {
+    let (_, rest) = key.split_once('{')?;
+    let (tag, _) = rest.split_once('}')?;
+    (!tag.is_empty()).then_some(tag)
+}
+
 /// How keys are named: `PREFIX:TENANT…`, with the tenant encoded so that no id can name another's key.
 #[derive(Debug, Clone)]
 pub struct Keys {
@@ -51,10 +59,11 @@ impl Keys {
         }
     }
 
-    /// The tenant in braces, so that all keys of one tenant share a slot of a Redis Cluster.
+    /// The tenant in braces, so that all keys of one tenant share a slot of a Redis Cluster; unless the prefix has a
+    /// hash tag, by which all keys share one.
     pub fn in_cluster(self) -> Self {
         Self {
-            cluster: true,
+            cluster: hash_tag(&self.prefix).is_none(),
             ..self
         }
     }
@@ -216,6 +225,23 @@ mod tests {
                 assert_eq!(common, shares, "{one:?} {two:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_prefix_with_a_hash_tag_keeps_all_keys_in_one_slot() {
+        for (key, tag) in [
+            ("{a}:b", Some("a")),
+            ("a{b}{c}", Some("b")),
+            ("a{{b}", Some("{b")),
+            ("a{}b{c}", None),
+            ("a}b{c", None),
+            ("a", None),
+        ] {
+            assert_eq!(hash_tag(key), tag, "{key}");
+        }
+        let keys = Keys::new("{p}:x").in_cluster();
+        let tenant = Tenant::parse("alice").unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(keys.line(&tenant), "{p}:x:alice:line");
     }
 
     #[test]

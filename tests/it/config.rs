@@ -180,8 +180,10 @@ fn values_out_of_range_say_the_range_and_the_place() {
         ("amqp", "queue: no", "is read by YAML as false; put it in quotes".to_owned()),
         ("amqp", "queue: [a, b]", "is a list; it must be a name of 1 to 200 bytes".to_owned()),
         ("amqp", "queue-type: quorun", "is \"quorun\"; it must be quorum or classic; did you mean quorum?".to_owned()),
-        ("redis", "prefix: 'a{b}'", "is \"a{b}\"; it must be 1 to 128 bytes without spaces, braces and control characters".to_owned()),
-        ("redis", "prefix: a b", "is \"a b\"; it must be 1 to 128 bytes without spaces, braces and control characters".to_owned()),
+        ("redis", "prefix: 'a{}b'", "is \"a{}b\"; it must be 1 to 128 bytes without spaces and control characters, with braces only as one hash tag that is not empty, such as {rlaas}:rate_limit".to_owned()),
+        ("redis", "prefix: 'a{b}{c}'", "is \"a{b}{c}\"; it must be 1 to 128 bytes without spaces and control characters, with braces only as one hash tag that is not empty, such as {rlaas}:rate_limit".to_owned()),
+        ("redis", "prefix: 'a}b{'", "is \"a}b{\"; it must be 1 to 128 bytes without spaces and control characters, with braces only as one hash tag that is not empty, such as {rlaas}:rate_limit".to_owned()),
+        ("redis", "prefix: a b", "is \"a b\"; it must be 1 to 128 bytes without spaces and control characters, with braces only as one hash tag that is not empty, such as {rlaas}:rate_limit".to_owned()),
         ("job", "tenant: x-tenant", "is \"x-tenant\"; it must be header:NAME, routing-key, or json:/pointer".to_owned()),
         ("job", "tenant: 'header:'", "must name a header of 1 to 255 bytes after `header:`".to_owned()),
         ("job", "tenant: json:tenant", "is \"json:tenant\"; a JSON pointer (RFC 6901) begins with `/`, and `~` is written `~0`".to_owned()),
@@ -620,6 +622,14 @@ fn bad_urls_say_what_is_wrong_with_them() {
         "amqp://[::1]/v",
     ] {
         assert!(parse(&format!("amqp: {{url: '{url}'}}")).is_ok(), "{url}");
+    }
+}
+
+#[test]
+fn a_prefix_may_have_a_hash_tag() {
+    for prefix in ["{rlaas}:rate_limit", "a{b}c", "{a}"] {
+        let config = parse(&format!("redis: {{prefix: '{prefix}'}}")).expect("usable");
+        assert_eq!(config.redis.prefix, prefix);
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use sluicegate::config::{Config, RedisServers};
+use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit};
@@ -121,6 +122,37 @@ async fn a_batch_over_a_cluster_is_one_round_trip_to_each_primary() {
                 node.url()
             );
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefix_with_a_hash_tag_keeps_all_tenants_on_one_primary() {
+    let cluster = shared_cluster();
+    let prefix = format!("{{{}}}:limits", unique("tag"));
+    let gate = connect(cluster, &prefix, limit(Algorithm::TokenBucket, 2, LONG));
+    let slot = cluster.slot(&prefix);
+    let keys = Keys::new(&prefix).in_cluster();
+    for id in ["t", "{t}", "}{"] {
+        assert_eq!(cluster.slot(&keys.line(&tenant(id))), slot, "{id}");
+    }
+    let batch: Vec<TenantAsk> = (0..200)
+        .map(|number| gate.question(&format!("t{number}"), 9, &[FRESH; 3]))
+        .collect();
+    for expected in [2, 0] {
+        let before = gate.round_trips();
+        let replies = gate.ask(&batch).await.expect("a decision");
+        for index in 0..batch.len() {
+            assert_eq!(started(decided(&replies, index)), expected);
+        }
+        if expected == 0 {
+            assert_eq!(gate.round_trips() - before, 1);
+        }
+    }
+    for algorithm in Algorithm::ALL {
+        let prefix = |name| format!("{{{}}}:limits", unique(name));
+        let long = connect(cluster, &prefix("long"), limit(algorithm, 5, LONG));
+        let short = connect(cluster, &prefix("short"), limit(algorithm, 1, 400));
+        conforms(algorithm, long, short).await;
     }
 }
 
