@@ -55,12 +55,12 @@ end
 ALGORITHMS['max-concurrent'] = {
   holds = true,
 
-  load = function(limit, limits, line)
+  load = function(limit, limits)
     local key = KEYS[limit.key]
     if limits.writing then
       redis.call('ZREMRANGEBYSCORE', key, '-inf', int(limits.now - limit.span))
     end
-    limit.usual, limit.taken, limit.held = math.max(line.usual, 1), {}, 0
+    limit.usual, limit.taken, limit.held = math.max(limits.usual, 1), {}, 0
     if limit.calls then
       limit.held = redis.call('ZCOUNT', key, '(' .. int(limits.now - limit.span), '+inf')
     else

@@ -6,11 +6,17 @@
 --          Each: max: units in a window; the span in milliseconds: the window, with the guard where the algorithm counts
 --          over both; its margin in milliseconds (fixed window: the guard; counter and buckets: the lateness that they
 --          forgive); the burst in units; the unit: 1: calls, 0: cost; which of KEYS is its first; the index of the fixed
---          window that this key belongs to, 0 for the others; its name; its algorithm
-local LIMIT_FORMAT = '>I4I8I8I4I1I8I8ss'
+--          window that this key belongs to, 0 for the others; whose it is: 0: the line's, n: that of the n-th shared
+--          budget; its name; its algorithm
+-- ARGV[#ARGV]  what share.lua says, where any of the limits is shared
+local LIMIT_FORMAT = '>I4I8I8I4I1I8I8I1ss'
+
+-- What share.lua does with budgets that several lines share; nil where it is not part of the script.
+local SHARES
 
 -- An algorithm is a table of functions, put into ALGORITHMS by its file:
--- load(limit, limits, line)  what the store has of it at limits.now; nil if the window of now is not among KEYS
+-- load(limit, limits, line)  what the store has of it at limits.now; nil if the window of now is not among KEYS. `line`
+--                            is the HASH of the budget whose limit it is; what all of its limits share is kept there
 -- count(limit)               units that count against it
 -- nth(limit, base, k)        when the k-th next unit may start if nobody starts before `base`, which is now or later
 -- take(limit, limits, units, cost)  a job starts, with as job number limits.job; may return its number in the log
@@ -24,11 +30,15 @@ local ALGORITHMS = {}
 -- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for. `whole`: what
 -- is shared is kept as it is.
 local function limits_load(line, now, stamp, jobs, writing, whole)
-  local limits = { now = now, stamp = stamp, jobs = jobs, writing = writing, whole = whole, most = 4294967295, longest = 0 }
+  local limits = { now = now, stamp = stamp, jobs = jobs, writing = writing, whole = whole, most = 4294967295, usual = line.usual }
+  local homes = SHARES and SHARES.load(line, now)
+  local overrides = (homes and homes.control or line).overrides
+  limits.homes = homes
   local text, at = ARGV[2], 1
   while at <= #text do
-    local max, span, margin, burst, unit, key, index, name, algorithm
-    max, span, margin, burst, unit, key, index, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
+    local max, span, margin, burst, unit, key, index, home, name, algorithm
+    max, span, margin, burst, unit, key, index, home, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
+    local own = home == 0 and line or homes[home]
     local limit = {
       algorithm = ALGORITHMS[algorithm],
       max = max,
@@ -38,10 +48,12 @@ local function limits_load(line, now, stamp, jobs, writing, whole)
       calls = unit == 1,
       key = key,
       index = index,
+      home = home,
+      line = own,
       now = now,
       ends = 0,
     }
-    local set = line.overrides and line.overrides[name]
+    local set = overrides and not own.everybody and overrides[name]
     if set then
       -- A burst that was the default of the old max becomes that of the new one.
       if limit.burst == limit.max and not limit.algorithm.spaced then
@@ -54,23 +66,25 @@ local function limits_load(line, now, stamp, jobs, writing, whole)
       limits.most = math.min(limits.most, limit.algorithm.bucket and limit.burst or limit.max)
     end
     if limit.algorithm.shared then
-      limits.longest = math.max(limits.longest, limit.span)
+      own.longest = math.max(own.longest or 0, limit.span)
     end
     limits[#limits + 1] = limit
   end
   for _, limit in ipairs(limits) do
-    if not limit.algorithm.load(limit, limits, line) then
+    if not limit.algorithm.load(limit, limits, limit.line) then
       return nil
     end
   end
   return limits
 end
 
--- How far behind the newest start a place is given up.
-local function limits_reach(limits)
+-- How far behind the newest start a place is given up; with `home` as far as the limits of one budget go.
+local function limits_reach(limits, home)
   local reach = 2
   for _, limit in ipairs(limits) do
-    reach = math.max(reach, math.floor(limit.max * AHEAD_MS / math.max(limit.span, 1)))
+    if not home or limit.home == home then
+      reach = math.max(reach, math.floor(limit.max * AHEAD_MS / math.max(limit.span, 1)))
+    end
   end
   return math.min(reach, MAX_REACH)
 end
@@ -105,5 +119,8 @@ end
 
 -- When the k-th unit of the line may start, the last of a job of so many units, and which limit says so.
 local function limits_turn(limits, line, base, k, units)
+  if SHARES then
+    return SHARES.turn(limits, line, base, k, units)
+  end
   return limits_earliest(limits, base, k, line_jobs(line, k, units))
 end

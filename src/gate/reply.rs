@@ -2,17 +2,18 @@
 
 use ::redis::Value;
 
-use crate::gate::keys::Place;
+use crate::gate::keys::CallKeys;
 use crate::gate::{
     Answer, Change, End, GateError, Inspection, Sequences, Settled, TenantAsk, TenantReply, Ticket,
     Usage,
 };
 use crate::rules::limit::{Limit, Unit};
+use crate::rules::scope::{Layout, Place};
 
 /// The limits as `lua/limits.lua` unpacks them: numbers with the highest byte first, texts that a zero byte ends.
-pub fn limits_argument(limits: &[Limit], places: &[Place]) -> Vec<u8> {
+pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Vec<u8> {
     let mut packed = Vec::with_capacity(limits.len() * 80);
-    for (limit, place) in limits.iter().zip(places) {
+    for ((limit, place), home) in limits.iter().zip(&keys.limits).zip(&layout.homes) {
         packed.extend(limit.max().to_be_bytes());
         packed.extend(limit.span().to_be_bytes());
         packed.extend(limit.margin().to_be_bytes());
@@ -20,12 +21,34 @@ pub fn limits_argument(limits: &[Limit], places: &[Place]) -> Vec<u8> {
         packed.push(u8::from(limit.unit() == Unit::Calls));
         packed.extend((place.first as u64).to_be_bytes());
         packed.extend(place.index.to_be_bytes());
+        packed.push(byte(*home));
         for text in [limit.name(), limit.algorithm().name()] {
             packed.extend(text.as_bytes());
             packed.push(0);
         }
     }
     packed
+}
+
+/// The shared budgets as `lua/share.lua` unpacks them; `None`: there are none.
+pub fn shared_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
+    if layout.shared.is_empty() {
+        return None;
+    }
+    let mut packed = vec![byte(layout.control)];
+    for (shared, first) in layout.shared.iter().zip(&keys.shared) {
+        packed.push(byte(shared.below));
+        packed.push(u8::from(shared.place == Place::Global));
+        packed.extend((*first as u64).to_be_bytes());
+        packed.extend(shared.flow.as_bytes());
+        packed.push(0);
+    }
+    Some(packed)
+}
+
+/// The number of a budget: there are a handful.
+fn byte(home: usize) -> u8 {
+    u8::try_from(home).unwrap_or(u8::MAX)
 }
 
 /// The budget, the permits' name, and generation, place and cost of all jobs, packed.

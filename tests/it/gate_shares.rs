@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Scope;
 
-use crate::gate_simulator::{Outcome, Scenario, limit, run};
+use crate::gate_simulator::{Outcome, Scenario, run};
 
 fn named(name: &str, max: u64, seconds: u64) -> Limit {
     let (window, guard) = (Duration::from_secs(seconds), Duration::ZERO);

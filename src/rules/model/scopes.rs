@@ -69,10 +69,11 @@ impl<'a> Scopes<'a> {
             return;
         }
         marks.insert(call.to_owned(), now + MARK_MS);
+        let before: Vec<_> = (self.states.iter())
+            .map(|state| state.line.clone())
+            .collect();
         let newer = self.load(&limits, clock, State::load_own);
         let line = &mut self.states[0].line;
-        let before = line.clone();
-        line.seen = line.seen.min(now);
         let holds = limits.iter().any(|limit| limit.algorithm().holds_places());
         for one in settled {
             if holds && matches!(one.end, End::Cost(_)) {
@@ -92,7 +93,7 @@ impl<'a> Scopes<'a> {
             }
         }
         for (index, newer) in newer.into_iter().enumerate() {
-            if newer || index == 0 && self.states[0].line != before {
+            if newer || self.states[index].line != before[index] {
                 let newest = self.newest_window_end(index, &limits);
                 let state = &mut self.states[index];
                 let end = now.max(state.kept_until()).max(newest);
@@ -112,16 +113,12 @@ impl<'a> Scopes<'a> {
         states.load(&in_force, clock, State::load);
         let closed = self.control().closed(now);
         let base = now.max(closed);
-        let overrides = &self.control().overrides;
         let mut call = Call::new(&mut states.states, self.layout, &in_force, clock, base, 0);
         let usage = |(limit, home): (&Limit, usize)| {
             let state = call.state(home);
             Usage {
                 max: limit.max(),
-                override_until_ms: match overrides.get(limit.name()) {
-                    Some(&(_, until)) if until > now => until,
-                    _ => 0,
-                },
+                override_until_ms: self.override_of(limit, now).map_or(0, |(_, until)| until),
                 count: state.logs.count(limit, clock),
                 free: match closed {
                     0 => state.logs.free(limit, now),
@@ -157,16 +154,20 @@ impl<'a> Scopes<'a> {
 
     /// The limits with what an operator set instead. What all tenants share is not a tenant's operator's.
     fn in_force(&self, limits: &[Limit], now: u64) -> Vec<Limit> {
-        let overrides = &self.control().overrides;
-        let set = |limit: &Limit| match overrides.get(limit.name()) {
-            Some(&(max, until)) if until > now && !limit.is_global() => limit.clone().with_max(max),
-            _ => limit.clone(),
+        let set = |limit: &Limit| match self.override_of(limit, now) {
+            Some((max, _)) => limit.clone().with_max(max),
+            None => limit.clone(),
         };
         limits.iter().map(set).collect()
     }
 
-    /// Before the first decision: what a clock that was stepped back left in the future, a line of before the
-    /// operator's reset, and those who let their turns pass.
+    /// The `max` that an operator set instead of this limit's, and until when.
+    fn override_of(&self, limit: &Limit, now: u64) -> Option<(u32, u64)> {
+        let set = self.control().overrides.get(limit.name()).copied();
+        set.filter(|(_, until)| *until > now && !limit.is_global())
+    }
+
+    /// Before the first decision: a line of before the operator's reset, and those who let their turns pass.
     fn forget_what_is_over(&mut self, limits: &[Limit], now: u64) {
         let reset = match self.layout.control {
             0 => 0,
@@ -176,7 +177,6 @@ impl<'a> Scopes<'a> {
         if (1..reset).contains(&line.generation) {
             line.reset(now.max(reset));
         }
-        line.seen = line.seen.min(now);
         for home in 1..self.states.len() {
             let reach = reach(&self.layout.at_home(home, limits));
             let register = &mut self.states[home].register;
@@ -185,7 +185,7 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// For each budget whether its newest fixed window is a newer one.
+    /// Brings all to `clock`, also one that was stepped back. For each budget whether its newest fixed window is a newer one.
     fn load(
         &mut self,
         limits: &[Limit],
@@ -194,7 +194,10 @@ impl<'a> Scopes<'a> {
     ) -> Vec<bool> {
         let usual = self.states[0].line.usual;
         let states = self.states.iter_mut().enumerate();
-        let load = |(index, state)| load(state, &self.layout.at_home(index, limits), clock, usual);
+        let load = |(index, state): (usize, &mut State)| {
+            state.line.seen = state.line.seen.min(clock.now_ms);
+            load(state, &self.layout.at_home(index, limits), clock, usual)
+        };
         states.map(load).collect()
     }
 
