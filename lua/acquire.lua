@@ -1,15 +1,17 @@
 -- acquire: decides for jobs of one tenant, in order, as if they came one after the other.
--- The specification is State::ask in src/rules/model.rs. Needs clock.lua, line.lua, limits.lua and the algorithms
--- before it.
+-- The specification is Scopes::ask in src/rules/model/scopes.rs and src/rules/model/call.rs. Needs clock.lua, line.lua,
+-- limits.lua, share.lua where a limit is shared, and the algorithms before it.
 --
 -- KEYS[1]  the line (HASH)
--- KEYS[2…] the limits' keys: one for each that is not a fixed window (all sliding windows have one together), two for
---          each fixed window: that of the index that is given with the limit, and the next one
+-- KEYS[2…] the limits' keys: one for each that is not a fixed window (all sliding windows of a budget have one together),
+--          two for each fixed window: that of the index that is given with the limit, and the next one; then three for each
+--          shared budget, as share.lua says
 --
 -- ARGV     the clock and the limits, as limits.lua says; then
--- [+1]     the budget: how many jobs may start at most
--- [+2]     what permits are called: this and ":n" for job n
--- [+3 + 3n], [+4 + 3n], [+5 + 3n]  job n (from 0): generation and place of its ticket (0 and 0: fresh), cost
+-- ARGV[3]  the budget: how many jobs may start at most
+-- ARGV[4]  what permits are called: this and ":n" for job n
+-- ARGV[5]  the jobs, at least one, packed one after the other. Each: generation and place of its ticket (0 and 0: fresh);
+--          its cost
 --
 -- Reply: integers.
 -- [1]  1: decided; 0: the clock is in a fixed window that is not among KEYS, nothing was changed, and [2] is all
@@ -20,18 +22,26 @@
 -- [6 + 6n]  units that count against that limit after the decision
 -- [7 + 6n]  when to come back, in milliseconds from now, at least 1; 0 unless it waits
 -- [8 + 6n]  generation of its ticket; 0 unless it waits
--- [9 + 6n]  place of its ticket; where it starts, its number in the sliding log, 0 without one
+-- [9 + 6n]  place of its ticket; where it starts, its number in the sliding log, 0 without one. With shared budgets a
+--           text: its numbers in the logs of all budgets, the line's first, joined by ':'
 
 local now, stamp = read_clock(ARGV[1])
-local jobs_at = FIXED_ARGUMENTS + tonumber(ARGV[2]) * LIMIT_ARGUMENTS + 1
 local line = line_load(KEYS[1], now)
-local limits = limits_load(line, now, stamp, (#ARGV - jobs_at - 1) / 3, true)
+local JOB_FORMAT, JOB_BYTES = '>I8I8I4', 20
+local jobs = #ARGV[5] / JOB_BYTES
+local limits = limits_load(line, now, stamp, jobs, true)
 if not limits then
   return { 0, now }
 end
 
-local budget, permits = tonumber(ARGV[jobs_at]), ARGV[jobs_at + 1]
-local base = math.max(now, line.closed)
+if SHARES then
+  SHARES.begin(limits, now)
+end
+
+limits.permits = ARGV[4]
+local budget = tonumber(ARGV[3])
+local closed = (limits.homes and limits.homes.control or line).closed
+local base = math.max(now, closed)
 local open = base == now
 local full = false
 
@@ -43,27 +53,38 @@ local function has_room(units)
   return limits_earliest(limits, now, units, 1) == now
 end
 
+-- When the first of the line may start, whatever it costs.
+local function first()
+  return (limits_turn(limits, line, base, widest(), widest()))
+end
+
 local function count(which)
   return limits[which].algorithm.count(limits[which])
 end
 
--- Charges the limits, and moves the line on. Returns the start's number in the sliding log.
+-- Charges the limits, and moves the lines on. Returns the start's number in the sliding log, or its numbers.
 local function start(place, cost, units, due)
-  local sequence = 0
+  local sequences = { [0] = 0 }
   for _, limit in ipairs(limits) do
-    sequence = limit.algorithm.take(limit, limits, limit.calls and 1 or cost, cost) or sequence
+    local sequence = limit.algorithm.take(limit, limits, limit.calls and 1 or cost, cost)
+    sequences[limit.home] = sequence or sequences[limit.home]
   end
   if not due then
     line_reset(line, now)
   elseif place then
-    line_claim(line, place, units, limits.reach)
+    line_claim(line, place, units, limits_reach(limits))
   end
-  local room = line.room
-  if line_waiting(line) > 0 then
-    room = limits_earliest(limits, now, widest(), 1)
+  if SHARES then
+    SHARES.start(limits, units)
   end
-  line_note(line, 0, room)
-  return sequence
+  line_note(line, 0, line_waiting(line) > 0 and first() or line.room)
+  if not SHARES then
+    return sequences[0]
+  end
+  for n = 0, #limits.homes do
+    sequences[n] = int(sequences[n] or 0)
+  end
+  return table.concat(sequences, ':', 0)
 end
 
 -- A limit that has no room for so many units has let something start.
@@ -76,33 +97,34 @@ local function is_taken(units)
   return false
 end
 
--- After an ask that must wait until `at`: notes since when room has been there and nobody of the line came for it.
--- Once that is longer than the grace, the ask is to come back when it can be told whether they vanished.
-local function watch(at)
-  local first = limits_earliest(limits, base, widest(), 1)
-  if not open or first ~= now then
-    -- Only a start takes room away: in the guard at a fixed window's end there may be none without.
-    if not open or is_taken(widest()) then
-      line_note(line, 0, first)
+-- After an ask for the k-th unit that must wait until `at`: notes since when room has been there and nobody of the line, or
+-- of the others, came for it. Once that is longer than the grace, the ask is to come back when it can be told whether they
+-- vanished.
+local function watch(at, k)
+  local turn = first()
+  if open and turn == now then
+    if line.seen == 0 then
+      line_note(line, now, line.room)
     end
-    return at
+    if now - line.room > GRACE_MS then
+      at = math.min(at, line.seen + GRACE_MS + 1)
+    end
+  elseif not open or is_taken(widest()) or has_room(widest()) then
+    -- Only a start takes room away, or the others' turns: in the guard at a fixed window's end there may be none without.
+    line_note(line, 0, turn)
   end
-  if line.seen == 0 then
-    line_note(line, now, line.room)
-  end
-  if now - line.room > GRACE_MS then
-    return math.min(at, line.seen + GRACE_MS + 1)
-  end
-  return at
+  return SHARES and open and SHARES.watch(limits, base, at, k) or at
 end
 
--- When `place` may start if its job of `units` comes in time, and which limit says so.
-local function turn_of(place, units)
-  return limits_turn(limits, line, base, math.max(units, place - line.front - line.claimed), units)
+-- Up to which unit of the line a job of `units` at `place` has its own.
+local function distance(place, units)
+  return math.max(units, place - line.front - line.claimed)
 end
 
--- The six elements of the reply for one job.
-local function decide(gen, place, cost)
+-- The six elements of the reply for job number `n`, from 0.
+local function decide(n)
+  local gen, place, cost = struct.unpack(JOB_FORMAT, ARGV[5], n * JOB_BYTES + 1)
+  limits.job = n
   cost = math.max(cost, 1)
   -- An operator's lower limit lets a job that costs more start alone; it is charged all the same.
   local units = limits.cost and math.min(cost, limits.most) or 1
@@ -113,15 +135,18 @@ local function decide(gen, place, cost)
     return 2, 0, count(1), 0, 0, 0
   end
 
-  local stale = open and line.seen > 0 and now - line.seen > GRACE_MS and line_waiting(line) > 0
-    and has_room(widest())
+  if SHARES and open then
+    SHARES.give_up(limits)
+  end
+  local stale = open and line.seen > 0 and now - line.seen > GRACE_MS and line_waiting(line) > 0 and first() == now
   local at, which, due
   if place then
-    at, which = turn_of(place, units)
+    at, which = limits_turn(limits, line, base, distance(place, units), units)
     -- Beside jobs of several units nobody goes ahead: small ones would take what a large one waits for.
-    due = at <= now + (line.widest > 1 and 0 or AHEAD_MS)
+    local wide = line.widest > 1 or SHARES and SHARES.wide(limits)
+    due = at <= now + (wide and 0 or AHEAD_MS)
   else
-    due = line_waiting(line) == 0
+    due = line_waiting(line) == 0 and (not SHARES or limits_turn(limits, line, base, units, units) <= now)
   end
 
   if open and (due or stale) and has_room(units) then
@@ -130,33 +155,35 @@ local function decide(gen, place, cost)
       return 2, 0, count(1), 0, 0, 0
     end
     budget = budget - 1
-    local sequence = start(place, cost, units, due)
-    return 1, 0, count(1), 0, 0, sequence
+    local sequences = start(place, cost, units, due)
+    return 1, 0, count(1), 0, 0, sequences
   end
 
   if not place then
     place = line_issue(line, now, units)
-    at, which = turn_of(place, units)
+    at, which = limits_turn(limits, line, base, distance(place, units), units)
   end
-  at = watch(at)
+  at = watch(at, distance(place, units))
   return 0, which - 1, count(which), math.max(at - now, 1), line.gen, place
 end
 
-local reply = { 1, now, open and 0 or line.closed }
-for i = jobs_at + 2, #ARGV, 3 do
-  local n = #reply
-  limits.permit = string.format('%s:%.0f', permits, (i - jobs_at - 2) / 3)
-  reply[n + 1], reply[n + 2], reply[n + 3], reply[n + 4], reply[n + 5], reply[n + 6] =
-    decide(tonumber(ARGV[i]), tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]))
+-- The first job here, so that a table of the right size is made at once for the usual call, which is for one job.
+local reply = { 1, now, open and 0 or closed, decide(0) }
+for n = 1, jobs - 1 do
+  local at = 3 + 6 * n
+  reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6] = decide(n)
 end
 
-local ends = limits.fixed and line.window + limits.fixed or 0
+local ends = now
 local waiting = line_waiting(line)
-if line.changed then
-  ends = math.max(ends, waiting > 0 and limits_turn(limits, line, base, waiting, 1) or now)
+if waiting > 0 and (line.changed or SHARES) then
+  ends = limits_turn(limits, line, base, waiting, 1)
 end
 for _, limit in ipairs(limits) do
   limit.algorithm.save(limit, limits)
 end
-line_save(line, ends)
+if SHARES then
+  SHARES.save(limits, base, ends)
+end
+line_save(line, math.max(ends, line.fixed and line.window + line.fixed or 0))
 return reply

@@ -82,7 +82,7 @@ ALGORITHMS['token-bucket-algo'] = {
     if limit.taken then
       local full = limit.now + math.ceil((bucket_most(limit) - limit.level) / limit.max)
       redis.call('SET', KEYS[limit.key],
-        string.format('%.0f:%.0f:%.0f:%.0f:%.0f:%.0f', limit.level, limit.now, full, limit.since, limit.peak,
+        string.format('%d:%d:%d:%d:%d:%d', limit.level, limit.now, full, limit.since, limit.peak,
           limit.before),
         'PXAT', int(full))
     end

@@ -31,8 +31,8 @@ ALGORITHMS['fixed-window-algo'] = {
     limit.held = limit.stored
     -- Before the newest window that was seen: the clock was stepped back, and what this window let pass may be
     -- forgotten.
-    limits.newest = limits.newest or line.window
-    if index < math.floor(limits.newest / limit.span) then
+    line.newest = line.newest or line.window
+    if index < math.floor(line.newest / limit.span) then
       limit.held = math.max(limit.held, limit.max)
     end
     local start = index * limit.span
@@ -40,7 +40,7 @@ ALGORITHMS['fixed-window-algo'] = {
       line.window = start
       line.changed = true
     end
-    limits.fixed = math.max(limits.fixed or 0, limit.span)
+    line.fixed = math.max(line.fixed or 0, limit.span)
     return true
   end,
 
@@ -71,8 +71,7 @@ ALGORITHMS['fixed-window-algo'] = {
 
   save = function(limit)
     if limit.taken ~= 0 then
-      redis.call('INCRBY', limit.window_key, int(limit.taken))
-      redis.call('PEXPIREAT', limit.window_key, int((limit.window + 1) * limit.span))
+      redis.call('SET', limit.window_key, int(limit.stored + limit.taken), 'PXAT', int((limit.window + 1) * limit.span))
     end
   end,
 }

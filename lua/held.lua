@@ -10,7 +10,7 @@ local LEASE_MS = 60000
 local LOOK_MS = 500
 
 local function held_member(limit, permit, cost)
-  return string.format('%s:%.0f', permit, limit.calls and 1 or cost)
+  return string.format('%s:%d', permit, limit.calls and 1 or cost)
 end
 
 -- The places that count, the first to end first: units and ends.
@@ -55,12 +55,12 @@ end
 ALGORITHMS['max-concurrent'] = {
   holds = true,
 
-  load = function(limit, limits, line)
+  load = function(limit, limits)
     local key = KEYS[limit.key]
     if limits.writing then
       redis.call('ZREMRANGEBYSCORE', key, '-inf', int(limits.now - limit.span))
     end
-    limit.usual, limit.taken, limit.held = math.max(line.usual, 1), {}, 0
+    limit.usual, limit.taken, limit.held = math.max(limits.usual, 1), {}, 0
     if limit.calls then
       limit.held = redis.call('ZCOUNT', key, '(' .. int(limits.now - limit.span), '+inf')
     else
@@ -89,7 +89,7 @@ ALGORITHMS['max-concurrent'] = {
   take = function(limit, limits, units, cost)
     limit.held = limit.held + units
     limit.taken[#limit.taken + 1] = int(limits.stamp + LEASE_MS)
-    limit.taken[#limit.taken + 1] = held_member(limit, limits.permit, cost)
+    limit.taken[#limit.taken + 1] = held_member(limit, limits.permits .. ':' .. int(limits.job), cost)
   end,
 
   save = function(limit, limits)

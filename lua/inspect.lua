@@ -1,6 +1,6 @@
 -- inspect: the state of one tenant; writes nothing.
--- The specification is State::inspect in src/rules/model.rs. Needs clock.lua, line.lua, limits.lua and the algorithms
--- before it.
+-- The specification is Scopes::inspect in src/rules/model/scopes.rs. Needs clock.lua, line.lua, limits.lua, share.lua where a limit
+-- is shared, and the algorithms before it.
 --
 -- KEYS[1]  the line (HASH); the others as acquire.lua has them
 -- ARGV     the clock and the limits, as limits.lua says
@@ -12,11 +12,12 @@
 -- [4]  units that wait in the line
 -- [5]  when the last of them may start, in milliseconds from now; 0 when nobody waits
 -- [6]  until when the tenant is closed, in milliseconds since the epoch; 0: it is not
--- [7 + 5n]   limit n (from 0): the max in force
--- [8 + 5n]   until when an operator's max is in force, in milliseconds since the epoch; 0: it is the configuration's
--- [9 + 5n]   units that count now
--- [10 + 5n]  units that may start now, the line ignored
--- [11 + 5n]  when the next unit may start, in milliseconds from now; 0: now
+-- [7 + 6n]   limit n (from 0): the max in force
+-- [8 + 6n]   until when an operator's max is in force, in milliseconds since the epoch; 0: it is the configuration's
+-- [9 + 6n]   units that count now
+-- [10 + 6n]  units that may start now, the line ignored
+-- [11 + 6n]  when the next unit may start, in milliseconds from now; 0: now
+-- [12 + 6n]  units that wait where it counts
 
 local now, stamp = read_clock(ARGV[1])
 local line = line_load(KEYS[1], now)
@@ -25,19 +26,24 @@ if not limits then
   return { '', 0, now }
 end
 
-local closed = line.closed > now
-local base = math.max(now, line.closed)
+if SHARES then
+  SHARES.look(limits)
+end
+
+local control = limits.homes and limits.homes.control or line
+local closed = control.closed > now
+local base = math.max(now, control.closed)
 local waiting = line_waiting(line)
 local by = ''
-if line.paused > now then
+if control.paused > now then
   by = 'an operator (tenant pause)'
 elseif closed then
-  by = redis.call('HGET', KEYS[1], 'by') or ''
+  by = redis.call('HGET', control.key, 'by') or ''
 end
 local reply = {
   by, 1, now, waiting,
   waiting > 0 and limits_turn(limits, line, base, waiting, 1) - now or 0,
-  closed and line.closed or 0,
+  closed and control.closed or 0,
 }
 for _, limit in ipairs(limits) do
   local n = #reply
@@ -46,5 +52,6 @@ for _, limit in ipairs(limits) do
   reply[n + 3] = limit.algorithm.count(limit)
   reply[n + 4] = closed and 0 or limit_free(limit)
   reply[n + 5] = limit.algorithm.nth(limit, base, 1) - now
+  reply[n + 6] = limit.home > 0 and limit.line.register.waiting or waiting
 end
 return reply

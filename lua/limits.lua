@@ -2,17 +2,24 @@
 --
 -- Every script that knows limits has these before its own arguments:
 -- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
--- ARGV[2]  how many limits there are; then for each of them nine:
---          its name; its algorithm; max: units in a window; the span in milliseconds: the window, with the guard where
---          the algorithm counts over both; its margin in milliseconds (fixed window: the guard; counter and buckets: the
---          lateness that they forgive); the burst in units; the unit: 'calls' or 'cost'; which of KEYS is its first; the index of the
---          fixed window that this key belongs to, 0 for the others
---
+-- ARGV[2]  the limits, packed, one after the other: as text, nine arguments for each, they would take six times as long.
+--          Each: max: units in a window; the span in milliseconds: the window, with the guard where the algorithm counts
+--          over both; its margin in milliseconds (fixed window: the guard; counter and buckets: the lateness that they
+--          forgive); the burst in units; the unit: 1: calls, 0: cost; which of KEYS is its first; the index of the fixed
+--          window that this key belongs to, 0 for the others; whose it is: 0: the line's, n: that of the n-th shared
+--          budget; its name; its algorithm
+-- ARGV[#ARGV]  what share.lua says, where any of the limits is shared
+local LIMIT_FORMAT = '>I4I8I8I4I1I8I8I1ss'
+
+-- What share.lua does with budgets that several lines share; nil where it is not part of the script.
+local SHARES
+
 -- An algorithm is a table of functions, put into ALGORITHMS by its file:
--- load(limit, limits, line)  what the store has of it at limits.now; nil if the window of now is not among KEYS
+-- load(limit, limits, line)  what the store has of it at limits.now; nil if the window of now is not among KEYS. `line`
+--                            is the HASH of the budget whose limit it is; what all of its limits share is kept there
 -- count(limit)               units that count against it
 -- nth(limit, base, k)        when the k-th next unit may start if nobody starts before `base`, which is now or later
--- take(limit, limits, units, cost)  a job starts, with the permit limits.permit; may return its number in the log
+-- take(limit, limits, units, cost)  a job starts, with as job number limits.job; may return its number in the log
 -- settle(limit, limits, job, more)  a job of settle.lua used so many units more (or fewer) than it was charged
 -- save(limit, limits)        writes what was taken
 -- renew(limit, limits, job)  a job of settle.lua still holds its place; only where the mark `holds` is set
@@ -20,28 +27,33 @@
 -- the algorithm have one log, which must remember the longest span).
 local ALGORITHMS = {}
 
-local FIXED_ARGUMENTS = 2
-local LIMIT_ARGUMENTS = 9
-
 -- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for. `whole`: what
 -- is shared is kept as it is.
 local function limits_load(line, now, stamp, jobs, writing, whole)
-  local limits = { now = now, stamp = stamp, jobs = jobs, writing = writing, whole = whole, most = 4294967295, reach = 2, longest = 0 }
-  for i = 1, tonumber(ARGV[2]) do
-    local at = FIXED_ARGUMENTS + (i - 1) * LIMIT_ARGUMENTS
+  local limits = { now = now, stamp = stamp, jobs = jobs, writing = writing, whole = whole, most = 4294967295, usual = line.usual }
+  local homes = SHARES and SHARES.load(line, now)
+  local overrides = (homes and homes.control or line).overrides
+  limits.homes = homes
+  local text, at = ARGV[2], 1
+  while at <= #text do
+    local max, span, margin, burst, unit, key, index, home, name, algorithm
+    max, span, margin, burst, unit, key, index, home, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
+    local own = home == 0 and line or homes[home]
     local limit = {
-      algorithm = ALGORITHMS[ARGV[at + 2]],
-      max = tonumber(ARGV[at + 3]),
-      span = tonumber(ARGV[at + 4]),
-      margin = tonumber(ARGV[at + 5]),
-      burst = tonumber(ARGV[at + 6]),
-      calls = ARGV[at + 7] == 'calls',
-      key = tonumber(ARGV[at + 8]),
-      index = tonumber(ARGV[at + 9]),
+      algorithm = ALGORITHMS[algorithm],
+      max = max,
+      span = span,
+      margin = margin,
+      burst = burst,
+      calls = unit == 1,
+      key = key,
+      index = index,
+      home = home,
+      line = own,
       now = now,
       ends = 0,
     }
-    local set = line.overrides and line.overrides[ARGV[at + 1]]
+    local set = overrides and not own.everybody and overrides[name]
     if set then
       -- A burst that was the default of the old max becomes that of the new one.
       if limit.burst == limit.max and not limit.algorithm.spaced then
@@ -54,25 +66,35 @@ local function limits_load(line, now, stamp, jobs, writing, whole)
       limits.most = math.min(limits.most, limit.algorithm.bucket and limit.burst or limit.max)
     end
     if limit.algorithm.shared then
-      limits.longest = math.max(limits.longest, limit.span)
+      own.longest = math.max(own.longest or 0, limit.span)
     end
-    limits.reach = math.max(limits.reach, math.floor(limit.max * AHEAD_MS / math.max(limit.span, 1)))
-    limits[i] = limit
+    limits[#limits + 1] = limit
   end
-  limits.reach = math.min(limits.reach, MAX_REACH)
   for _, limit in ipairs(limits) do
-    if not limit.algorithm.load(limit, limits, line) then
+    if not limit.algorithm.load(limit, limits, limit.line) then
       return nil
     end
   end
   return limits
 end
 
+-- How far behind the newest start a place is given up; with `home` as far as the limits of one budget go.
+local function limits_reach(limits, home)
+  local reach = 2
+  for _, limit in ipairs(limits) do
+    if not home or limit.home == home then
+      reach = math.max(reach, math.floor(limit.max * AHEAD_MS / math.max(limit.span, 1)))
+    end
+  end
+  return math.min(reach, MAX_REACH)
+end
+
 -- When all limits allow the next `units` units in `calls` calls, not before `base`, and the first of the limits that
 -- allow them last.
 local function limits_earliest(limits, base, units, calls)
   local latest, which = 0, 1
-  for i, limit in ipairs(limits) do
+  for i = 1, #limits do
+    local limit = limits[i]
     local at = limit.algorithm.nth(limit, base, limit.calls and calls or units)
     if at > latest then
       latest, which = at, i
@@ -97,5 +119,8 @@ end
 
 -- When the k-th unit of the line may start, the last of a job of so many units, and which limit says so.
 local function limits_turn(limits, line, base, k, units)
+  if SHARES then
+    return SHARES.turn(limits, line, base, k, units)
+  end
   return limits_earliest(limits, base, k, line_jobs(line, k, units))
 end

@@ -1,19 +1,26 @@
 -- The line of waiting jobs: a HASH, the same for every algorithm. The specification is src/rules/line.rs.
 --
+-- Its fields are
+-- line       the nine numbers below, packed: they are read and written together, with one value in a sixth of the time
+--            that nine texts take
+-- past       a '1' or '0' for each place beyond front, up to the newest claimed one: claimed or not
+-- blocked    until when (ms) nobody may start, and by what: written by block.lua
+-- by
+-- paused     until when (ms) an operator lets nobody start: written by change.lua, as
+-- overrides  "NAME=MAX@UNTIL;" for each limit whose max an operator set
+--
 -- gen        which line this is; 0: there was none yet
 -- front      all places up to this one were claimed or given up
 -- issued     the last place that was given out
 -- jobs       jobs that were given places
--- past       a '1' or '0' for each place beyond front, up to the newest claimed one: claimed or not
 -- seen       since when (ms) room has been seen unclaimed; 0: it has not
 -- room       from when on (ms) the log has room for the first of the line
 -- widest     the largest cost in the line
 -- window     the start (ms) of the newest fixed window that was seen
 -- usual      how long (ms) a call holds a place, on average lately; 0: none has ended yet
--- blocked    until when (ms) nobody may start, and by what: written by block.lua
--- by
--- paused     until when (ms) an operator lets nobody start: written by change.lua, as
--- overrides  "NAME=MAX@UNTIL;" for each limit whose max an operator set
+--
+-- Together 58 bytes: beyond 64 Redis would keep the HASH in three times the memory.
+local LINE_FORMAT = '>I6I8I8I6I6I8I4I6I6'
 
 -- These four are the constants of the same names in src/rules/line.rs and its reach().
 local AHEAD_MS = 500
@@ -34,33 +41,36 @@ local function overrides_parse(text, now)
 end
 
 local function line_load(key, now)
-  local f = redis.call('HMGET', key, 'gen', 'front', 'issued', 'jobs', 'past', 'seen', 'room', 'widest', 'window',
-    'blocked', 'paused', 'overrides', 'usual')
-  local past = f[5] or ''
-  local seen = tonumber(f[6] or 0)
-  local line = {
+  local f = redis.call('HMGET', key, 'line', 'past', 'blocked', 'paused', 'overrides')
+  local gen, front, issued, jobs, seen, room, widest, window, usual = 0, 0, 0, 0, 0, 0, 0, 0, 0
+  if f[1] then
+    gen, front, issued, jobs, seen, room, widest, window, usual = struct.unpack(LINE_FORMAT, f[1])
+  end
+  local past, paused = f[2] or '', tonumber(f[4] or 0)
+  local closed = math.max(tonumber(f[3] or 0), paused)
+  local overrides, latest = nil, 0
+  if f[5] then
+    overrides, latest = overrides_parse(f[5], now)
+  end
+  return {
     key = key,
-    gen = tonumber(f[1] or 0),
-    front = tonumber(f[2] or 0),
-    issued = tonumber(f[3] or 0),
-    jobs = tonumber(f[4] or 0),
+    gen = gen,
+    front = front,
+    issued = issued,
+    jobs = jobs,
     past = past,
-    claimed = #string.gsub(past, '0', ''),
+    claimed = past == '' and 0 or #string.gsub(past, '0', ''),
     seen = math.min(seen, now),
-    room = tonumber(f[7] or 0),
-    widest = tonumber(f[8] or 0),
-    window = tonumber(f[9] or 0),
-    closed = math.max(tonumber(f[10] or 0), tonumber(f[11] or 0)),
-    paused = tonumber(f[11] or 0),
-    usual = tonumber(f[13] or 0),
+    room = room,
+    widest = widest,
+    window = window,
+    usual = usual,
+    paused = paused,
+    closed = closed,
+    overrides = overrides,
+    kept = math.max(closed, latest),
     changed = seen > now,
   }
-  local latest = 0
-  if f[12] then
-    line.overrides, latest = overrides_parse(f[12], now)
-  end
-  line.kept = math.max(line.closed, latest)
-  return line
 end
 
 -- Units that wait.
@@ -136,9 +146,9 @@ local function line_save(line, ends)
   if not line.changed then
     return
   end
-  redis.call('HSET', line.key, 'gen', int(line.gen), 'front', int(line.front), 'issued', int(line.issued),
-    'jobs', int(line.jobs), 'past', line.past, 'seen', int(line.seen), 'room', int(line.room),
-    'widest', int(line.widest), 'window', int(line.window), 'usual', int(line.usual))
+  local numbers = struct.pack(LINE_FORMAT, line.gen, line.front, line.issued, line.jobs, line.seen, line.room,
+    line.widest, line.window, line.usual)
+  redis.call('HSET', line.key, 'line', numbers, 'past', line.past)
   redis.call('PEXPIREAT', line.key, int(math.max(ends, line.kept) + KEEP_MS))
 end
 

@@ -1,17 +1,17 @@
 -- settle: calls have ended, or are still under way: what they used in fact is set against what they were charged, and
 -- places that they hold are given back or kept.
--- The specification is State::settle and State::renew in src/rules/model.rs. Needs clock.lua, line.lua, limits.lua and the
--- algorithms before it.
+-- The specification is Scopes::settle in src/rules/model/scopes.rs. Needs clock.lua, line.lua, limits.lua, share.lua where a
+-- limit is shared, and the algorithms before it.
 --
 -- KEYS[1]  the line (HASH); then the limits' keys, as acquire.lua has them
 -- KEYS[#KEYS]  a mark (STRING) of this very call: one that is repeated because its answer was lost does nothing
 --
 -- ARGV     the clock and the limits, as limits.lua says; then for job n (from 0)
--- [+1 + 5n]  its permit's name
--- [+2 + 5n]  the clock at its start, in milliseconds
--- [+3 + 5n]  its number in the sliding log; 0 without one
--- [+4 + 5n]  the cost it was charged
--- [+5 + 5n]  the cost it had in fact; 'none': it was never called; 'renew': it is still under way
+-- ARGV[3 + 5n]  its permit's name
+-- ARGV[4 + 5n]  the clock at its start, in milliseconds
+-- ARGV[5 + 5n]  its number in the sliding log, or its numbers, as acquire.lua gave them
+-- ARGV[6 + 5n]  the cost it was charged
+-- ARGV[7 + 5n]  the cost it had in fact; 'none': it was never called; 'renew': it is still under way
 --
 -- Reply: integers.
 -- [1]  1: done, now or before; 0: the clock is in a fixed window that is not among KEYS, nothing was changed
@@ -21,7 +21,6 @@
 local MARK_MS = 60000
 
 local now, stamp = read_clock(ARGV[1])
-local jobs_at = FIXED_ARGUMENTS + tonumber(ARGV[2]) * LIMIT_ARGUMENTS
 local line = line_load(KEYS[1], now)
 -- Other limits may be in force by now, which look back further into the log of all sliding windows: it is kept whole.
 local limits = limits_load(line, now, stamp, 1, true, true)
@@ -32,10 +31,19 @@ if not redis.call('SET', KEYS[#KEYS], '1', 'NX', 'PX', int(MARK_MS)) then
   return { 1, now }
 end
 
+-- By budget, the line's at 0.
+local function sequences_parse(text)
+  local sequences, n = {}, 0
+  for number in string.gmatch(text, '%d+') do
+    sequences[n], n = tonumber(number), n + 1
+  end
+  return sequences
+end
+
 local holds = false
-for i = jobs_at + 1, #ARGV, 5 do
+for i = 3, #ARGV, 5 do
   local job = {
-    permit = ARGV[i], started = tonumber(ARGV[i + 1]), sequence = tonumber(ARGV[i + 2]),
+    permit = ARGV[i], started = tonumber(ARGV[i + 1]), sequences = sequences_parse(ARGV[i + 2]),
     cost = math.max(tonumber(ARGV[i + 3]), 1), used = tonumber(ARGV[i + 4]),
   }
   local renew = ARGV[i + 4] == 'renew'
@@ -64,9 +72,12 @@ end
 for _, limit in ipairs(limits) do
   limit.algorithm.save(limit, limits)
 end
-if line.changed then
-  local left = redis.call('PTTL', KEYS[1])
-  local newest = limits.fixed and line.window + limits.fixed or 0
-  line_save(line, math.max(now, newest, now + left - KEEP_MS))
+for n = 0, limits.homes and #limits.homes or 0 do
+  local home = n == 0 and line or limits.homes[n]
+  if home.changed then
+    local left = redis.call('PTTL', home.key)
+    local newest = home.fixed and home.window + home.fixed or 0
+    line_save(home, math.max(now, newest, now + left - KEEP_MS))
+  end
 end
 return { 1, now }

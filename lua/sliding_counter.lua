@@ -74,7 +74,7 @@ ALGORITHMS['sliding-counter-algo'] = {
   save = function(limit)
     if limit.taken then
       redis.call('SET', KEYS[limit.key],
-        string.format('%.0f:%.0f:%.0f', limit.window, limit.current, limit.previous),
+        string.format('%d:%d:%d', limit.window, limit.current, limit.previous),
         'PXAT', int((limit.window + 2) * limit.span))
     end
   end,

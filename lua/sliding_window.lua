@@ -76,8 +76,8 @@ local function pull_back(log, longest)
 end
 
 -- The log at limits.now. Prunes and repairs it when writing, unless it is to be kept whole; otherwise `gone` is how many dead entries lie in front.
-local function read_log(key, limits)
-  local now, stamp, longest = limits.now, limits.stamp, limits.longest
+local function read_log(key, limits, longest)
+  local now, stamp = limits.now, limits.stamp
   local repairs = limits.writing and not limits.whole
   local log = {
     key = key, stamp = stamp, gone = 0, entries = 0, cost = 0, before = 0, sequence = 0, total = 0,
@@ -198,7 +198,7 @@ local function change_cost(log, member, used)
     if sequence then
       local new = entries[i] == member and used or old
       -- Added first: a key that is empty for a moment loses its expiry.
-      redis.call('ZADD', log.key, entries[i + 1], string.format('%016.0f:%.0f:%.0f', sequence, total + used - cost, new))
+      redis.call('ZADD', log.key, entries[i + 1], string.format('%016d:%d:%d', sequence, total + used - cost, new))
       redis.call('ZREM', log.key, entries[i])
     end
   end
@@ -207,12 +207,12 @@ end
 ALGORITHMS['sliding-window-algo'] = {
   shared = true,
 
-  load = function(limit, limits)
-    if not limits.log then
-      limits.log = read_log(KEYS[limit.key], limits)
+  load = function(limit, limits, line)
+    if not line.log then
+      line.log = read_log(KEYS[limit.key], limits, line.longest)
       limit.owner = true
     end
-    limit.log = limits.log
+    limit.log = line.log
     limit.dead = units_up_to(limit, dead_entries(limit, limits.now))
     return true
   end,
@@ -249,7 +249,7 @@ ALGORITHMS['sliding-window-algo'] = {
     log.total = log.total + cost
     log.taken_cost = log.taken_cost + cost
     log.taken[#log.taken + 1] = int(log.stamp)
-    log.taken[#log.taken + 1] = string.format('%016.0f:%.0f:%.0f', log.sequence, log.total, cost)
+    log.taken[#log.taken + 1] = string.format('%016d:%d:%d', log.sequence, log.total, cost)
     return log.sequence
   end,
 
@@ -257,12 +257,13 @@ ALGORITHMS['sliding-window-algo'] = {
   -- cost more or less changes the running totals from there on.
   settle = function(limit, _, job)
     local log = limit.log
-    if not limit.owner or job.sequence == 0 then
+    local sequence = job.sequences[limit.home] or 0
+    if not limit.owner or sequence == 0 then
       return
     end
     local started = redis.call('ZRANGEBYSCORE', log.key, int(job.started), int(job.started + 1))
     for _, member in ipairs(started) do
-      if parse(member) == job.sequence then
+      if parse(member) == sequence then
         if job.used then
           change_cost(log, member, job.used)
         else
@@ -283,6 +284,6 @@ ALGORITHMS['sliding-window-algo'] = {
     for i = 1, #log.taken, most do
       redis.call('ZADD', log.key, unpack(log.taken, i, math.min(i + most - 1, #log.taken)))
     end
-    redis.call('PEXPIREAT', log.key, int(log.stamp + limits.longest))
+    redis.call('PEXPIREAT', log.key, int(log.stamp + limit.line.longest))
   end,
 }

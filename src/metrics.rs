@@ -359,7 +359,7 @@ mod tests {
         metrics.delivered(Source::Due);
         metrics.decided(&Answer::Start {
             count: 1,
-            sequence: 0,
+            sequences: crate::gate::Sequences::NONE,
         });
         metrics.gate_answered(Duration::from_millis(2), false);
         metrics.set_up("redis", true);

@@ -1,6 +1,7 @@
 //! The names of a tenant's keys. Every key that a script touches is passed to it.
 
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
+use crate::rules::scope::{Layout, Place};
 use crate::rules::tenant::Tenant;
 
 /// The part of `key` that decides on its slot in a Redis Cluster, if it has one: what is between its first brace and
@@ -24,7 +25,9 @@ pub struct CallKeys {
     /// All of them, the line first.
     pub names: Vec<String>,
     /// Where each limit's keys are.
-    pub limits: Vec<Place>,
+    pub limits: Vec<LimitKeys>,
+    /// The first of the three keys of each shared budget, counted from 1 as Lua does.
+    pub shared: Vec<usize>,
 }
 
 impl CallKeys {
@@ -43,7 +46,7 @@ impl CallKeys {
 
 /// Where a limit's keys are among those of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Place {
+pub struct LimitKeys {
     /// The first of them, counted from 1 as Lua does.
     pub first: usize,
     /// Which fixed window it belongs to; 0 for the other algorithms.
@@ -74,26 +77,28 @@ impl Keys {
         format!("{}:%epoch", self.prefix)
     }
 
-    /// The line of waiting jobs, a HASH.
+    /// The line of a tenant's waiting jobs, a HASH.
     pub fn line(&self, tenant: &Tenant) -> String {
-        format!("{}:line", self.log(tenant))
+        format!("{}:line", self.log(&Place::Tenant(tenant.clone())))
     }
 
-    /// The line, and what the limits need. `now_ms` is the best guess of Redis's clock: a guess that is late by up to
-    /// a window names the right key.
-    pub fn call(&self, tenant: &Tenant, limits: &[Limit], now_ms: u64) -> CallKeys {
-        let log = self.log(tenant);
-        let mut names = vec![self.line(tenant)];
-        let mut sliding = None;
+    /// The line, what the limits need, and what tells the shared budgets of `layout` who waits. `now_ms` is the best
+    /// guess of Redis's clock: a guess that is late by up to a window names the right key.
+    pub fn call(&self, layout: &Layout, limits: &[Limit], now_ms: u64) -> CallKeys {
+        let homes = 0..=layout.shared.len();
+        let logs: Vec<String> = homes.map(|home| self.log(layout.place(home))).collect();
+        let mut names = vec![format!("{}:line", logs[0])];
+        let mut sliding = vec![None; logs.len()];
         let mut places = Vec::with_capacity(limits.len());
-        for limit in limits {
-            let mut place = Place {
+        for (limit, home) in limits.iter().zip(&layout.homes) {
+            let log = &logs[*home];
+            let mut place = LimitKeys {
                 first: names.len() + 1,
                 index: 0,
             };
             match limit.algorithm() {
                 Algorithm::SlidingWindow => {
-                    place.first = *sliding.get_or_insert(place.first);
+                    place.first = *sliding[*home].get_or_insert(place.first);
                     if place.first > names.len() {
                         names.push(log.clone());
                     }
@@ -108,17 +113,23 @@ impl Keys {
                     names.push(format!("{windows}:{}", place.index));
                     names.push(format!("{windows}:{}", place.index + 1));
                 }
-                Algorithm::SlidingCounter => names.push(state(&log, "counter", limit)),
-                Algorithm::TokenBucket => names.push(state(&log, "token", limit)),
-                Algorithm::LeakyBucket => names.push(state(&log, "leaky", limit)),
-                Algorithm::Strict => names.push(state(&log, "strict", limit)),
-                Algorithm::Concurrency => names.push(state(&log, "running", limit)),
+                Algorithm::SlidingCounter => names.push(state(log, "counter", limit)),
+                Algorithm::TokenBucket => names.push(state(log, "token", limit)),
+                Algorithm::LeakyBucket => names.push(state(log, "leaky", limit)),
+                Algorithm::Strict => names.push(state(log, "strict", limit)),
+                Algorithm::Concurrency => names.push(state(log, "running", limit)),
             }
             places.push(place);
+        }
+        let mut shared = Vec::with_capacity(layout.shared.len());
+        for log in &logs[1..] {
+            shared.push(names.len() + 1);
+            names.extend(["line", "waiting", "waiting-to"].map(|kind| format!("{log}:{kind}")));
         }
         CallKeys {
             names,
             limits: places,
+            shared,
         }
     }
 
@@ -128,18 +139,27 @@ impl Keys {
     }
 
     /// The mark of one call of `settle`.
-    pub fn mark(&self, tenant: &Tenant, call: &str) -> String {
-        format!("{}:settled:{call}", self.log(tenant))
+    pub fn mark(&self, layout: &Layout, call: &str) -> String {
+        format!("{}:settled:{call}", self.log(&layout.line))
     }
 
-    /// The log of the sliding window, and what all other keys of the tenant begin with.
-    fn log(&self, tenant: &Tenant) -> String {
-        let (prefix, tenant) = (&self.prefix, tenant.key());
-        if self.cluster {
-            format!("{prefix}:{{{tenant}}}")
-        } else {
-            format!("{prefix}:{tenant}")
+    /// The log of the sliding window, and what all other keys of the budget begin with.
+    fn log(&self, place: &Place) -> String {
+        let (tenant, labels) = match place {
+            // No tenant's key has a `%` before anything but two digits.
+            Place::Global => return format!("{}:%global", self.prefix),
+            Place::Tenant(tenant) => (tenant, None),
+            Place::Part(tenant, labels) => (tenant, Some(labels)),
+        };
+        let mut log = match self.cluster {
+            true => format!("{}:{{{}}}", self.prefix, tenant.key()),
+            false => format!("{}:{}", self.prefix, tenant.key()),
+        };
+        if let Some(labels) = labels {
+            log.push(':');
+            log.push_str(&labels.key());
         }
+        log
     }
 }
 
@@ -156,7 +176,12 @@ fn state(log: &str, kind: &str, limit: &Limit) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::scope::Labels;
     use std::time::Duration;
+
+    fn layout(tenant: &Tenant, limits: &[Limit]) -> Layout {
+        Layout::of(limits, tenant, &Labels::default())
+    }
 
     fn names(cluster: bool, tenant: &str, algorithm: Algorithm) -> Vec<String> {
         let limit = Limit::new(
@@ -171,7 +196,12 @@ mod tests {
             (Ok(limit), Ok(tenant)) => {
                 let keys = Keys::new("rlaas:rate_limit");
                 let keys = if cluster { keys.in_cluster() } else { keys };
-                keys.call(&tenant, &[limit], 120_000).names
+                keys.call(
+                    &layout(&tenant, std::slice::from_ref(&limit)),
+                    &[limit],
+                    120_000,
+                )
+                .names
             }
             other => panic!("{other:?}"),
         }
@@ -216,7 +246,8 @@ mod tests {
         for (at, one) in all.iter().enumerate() {
             for two in &all[at + 1..] {
                 let [one_keys, two_keys] = [one, two].map(|l| {
-                    keys.call(&tenant, std::slice::from_ref(l), 1_700_000_000_000)
+                    let limits = std::slice::from_ref(l);
+                    keys.call(&layout(&tenant, limits), limits, 1_700_000_000_000)
                         .names
                 });
                 let common = one_keys[1..].iter().any(|key| two_keys[1..].contains(key));

@@ -9,24 +9,49 @@ use crate::gate::{
 };
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::log::Clock;
-use crate::rules::model::State;
-use crate::rules::scope::Labels;
+use crate::rules::model::{Scopes, State};
+use crate::rules::scope::{Labels, Layout, Place};
 use crate::rules::tenant::Tenant;
 
-/// Tenants that are kept before those with nothing left are looked for.
+/// Budgets that are kept before those with nothing left are looked for.
 const SWEEP_AT: usize = 1024;
 
 /// A gate that is shared by nobody outside this process and forgets all when it ends.
 pub struct MemoryGate<C> {
     clock: C,
-    tenants: Mutex<Tenants>,
+    states: Mutex<States>,
 }
 
-struct Tenants {
-    /// Each with the limits that were last in force, by which it is known when all of it is over.
-    states: HashMap<Tenant, (State, Option<Limits>)>,
-    /// How many tenants there may be before the next sweep.
+struct States {
+    /// Each with the limits that were last in force there, by which it is known when all of it is over.
+    of: HashMap<Place, (State, Vec<Limit>)>,
+    /// How many there may be before the next sweep.
     sweep_at: usize,
+}
+
+impl States {
+    /// What the store would still have of `place` at `now_ms`; put back by [`States::put`].
+    fn take(&mut self, place: &Place, now_ms: u64) -> State {
+        match self.of.remove(place) {
+            None => State::default(),
+            Some((mut state, limits)) => {
+                state.expire(&limits, now_ms);
+                state
+            }
+        }
+    }
+
+    fn put(&mut self, place: &Place, state: State, limits: Vec<Limit>) {
+        self.of.insert(place.clone(), (state, limits));
+    }
+
+    fn sweep(&mut self, now_ms: u64) {
+        if self.of.len() >= self.sweep_at {
+            self.of
+                .retain(|_, (state, limits)| !state.expire(limits, now_ms));
+            self.sweep_at = SWEEP_AT.max(self.of.len() * 2);
+        }
+    }
 }
 
 impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
@@ -34,49 +59,56 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
     pub fn new(clock: C) -> Self {
         Self {
             clock,
-            tenants: Mutex::new(Tenants {
-                states: HashMap::new(),
+            states: Mutex::new(States {
+                of: HashMap::new(),
                 sweep_at: SWEEP_AT,
             }),
         }
     }
 
-    /// Runs `decide` on the tenant's state, as the store would have it now.
+    fn states(&self) -> (MutexGuard<'_, States>, Clock) {
+        // No code panics while it holds the lock, so a poisoned one can only be whole.
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        let clock = Clock::from_micros((self.clock)());
+        states.sweep(clock.now_ms);
+        (states, clock)
+    }
+
+    /// Runs `decide` on the budgets of `tenant`'s jobs with `labels`, as the store would have them now.
     fn with<T>(
         &self,
-        tenant: &Tenant,
-        limits: Option<&Limits>,
-        decide: impl FnOnce(&mut State, Clock) -> T,
+        (tenant, labels, limits): (&Tenant, &Labels, &Limits),
+        decide: impl FnOnce(&mut Scopes<'_>, Clock) -> T,
     ) -> T {
-        // No code panics while it holds the lock, so a poisoned one can only be whole.
-        let mut tenants: MutexGuard<'_, Tenants> =
-            self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
-        let clock = Clock::from_micros((self.clock)());
-        if tenants.states.len() >= tenants.sweep_at {
-            tenants
-                .states
-                .retain(|_, (state, limits)| !state.expire(in_force(limits), clock.now_ms));
-            tenants.sweep_at = SWEEP_AT.max(tenants.states.len() * 2);
+        let (mut states, clock) = self.states();
+        let layout = Layout::of(limits, tenant, labels);
+        let take = |home| states.take(layout.place(home), clock.now_ms);
+        let mut scopes = Scopes::take(&layout, take);
+        let result = decide(&mut scopes, clock);
+        for (home, state) in scopes.into_states().into_iter().enumerate() {
+            states.put(layout.place(home), state, layout.at_home(home, limits));
         }
-        let (state, known) = tenants.states.entry(tenant.clone()).or_default();
-        if limits.is_some() && limits != known.as_ref() {
-            *known = limits.cloned();
-        }
-        state.expire(in_force(known), clock.now_ms);
-        decide(state, clock)
+        result
     }
-}
 
-fn in_force(limits: &Option<Limits>) -> &[Limit] {
-    limits.as_deref().unwrap_or_default()
+    /// Runs `change` on what is the tenant's own.
+    fn with_tenant<T>(&self, tenant: &Tenant, change: impl FnOnce(&mut State, u64) -> T) -> T {
+        let (mut states, clock) = self.states();
+        let place = Place::Tenant(tenant.clone());
+        let limits = states.of.get(&place).map(|(_, limits)| limits.clone());
+        let mut state = states.take(&place, clock.now_ms);
+        let result = change(&mut state, clock.now_ms);
+        states.put(&place, state, limits.unwrap_or_default());
+        result
+    }
 }
 
 impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
     async fn ask(&self, batch: &[TenantAsk]) -> Result<Replies, GateError> {
         let decide = |ask: &TenantAsk| {
-            self.with(&ask.tenant, Some(&ask.limits), |state, clock| {
+            self.with((&ask.tenant, &ask.labels, &ask.limits), |scopes, clock| {
                 let (answers, blocked_until_ms) =
-                    state.ask(&ask.limits, clock, ask.budget, &ask.permits, &ask.asks);
+                    scopes.ask(&ask.limits, clock, ask.budget, &ask.permits, &ask.asks);
                 Ok(TenantReply {
                     now_ms: clock.now_ms,
                     blocked_until_ms,
@@ -90,40 +122,38 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
     async fn settle(&self, batch: &[TenantSettled]) -> Result<(), GateError> {
         for TenantSettled {
             tenant,
-            labels: _,
+            labels,
             limits,
             call,
             settled,
         } in batch
         {
-            self.with(tenant, Some(limits), |state, clock| {
-                state.settle(limits, clock, call, settled);
+            self.with((tenant, labels, limits), |scopes, clock| {
+                scopes.settle(limits, clock, call, settled);
             });
         }
         Ok(())
     }
 
     async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {
-        self.with(tenant, None, |state, clock| {
-            state.block(clock.now_ms, ceil_ms(duration), by);
+        self.with_tenant(tenant, |state, now| {
+            state.block(now, ceil_ms(duration), by);
         });
         Ok(())
     }
 
     async fn change(&self, tenant: &Tenant, change: &Change) -> Result<u64, GateError> {
-        Ok(self.with(tenant, None, |state, clock| {
-            state.change(clock.now_ms, change)
-        }))
+        Ok(self.with_tenant(tenant, |state, now| state.change(now, change)))
     }
 
     async fn inspect(
         &self,
         tenant: &Tenant,
-        _labels: &Labels,
+        labels: &Labels,
         limits: &Limits,
     ) -> Result<Inspection, GateError> {
-        Ok(self.with(tenant, Some(limits), |state, clock| {
-            state.inspect(limits, clock)
+        Ok(self.with((tenant, labels, limits), |scopes, clock| {
+            scopes.inspect(limits, clock)
         }))
     }
 }

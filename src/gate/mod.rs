@@ -14,8 +14,8 @@ use std::future::Future;
 use std::time::Duration;
 
 pub use crate::rules::decision::{
-    Answer, Ask, Change, End, Inspection, LEASE_MS, Receipt, Settled, TenantAsk, TenantReply,
-    TenantSettled, Ticket, Usage,
+    Answer, Ask, Change, End, Inspection, LEASE_MS, Receipt, Sequences, Settled, TenantAsk,
+    TenantReply, TenantSettled, Ticket, Usage,
 };
 pub use crate::rules::epoch::Start;
 use crate::rules::limit::Limits;

@@ -20,7 +20,7 @@ use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
 use crate::gate::{Change, Gate, GateError, Inspection, Replies, Start, TenantAsk, TenantSettled};
 use crate::rules::limit::{Limit, Limits, ceil_ms};
-use crate::rules::scope::Labels;
+use crate::rules::scope::{Labels, Layout};
 use crate::rules::tenant::Tenant;
 
 /// A gate that all workers with the same Redis and prefix share.
@@ -123,19 +123,31 @@ impl RedisGate {
     fn call<'a>(
         &self,
         script: &'static Script,
-        tenant: &'a Tenant,
+        (tenant, labels): (&'a Tenant, &Labels),
         limits: &'a [Limit],
-        more: Vec<String>,
+        more: Vec<Vec<u8>>,
     ) -> Call<'a> {
+        let layout = Layout::of(limits, tenant, labels);
         Call {
             script,
             tenant,
             limits,
-            keys: self.keys.call(tenant, limits, self.estimate()),
+            keys: self.keys.call(&layout, limits, self.estimate()),
+            layout,
             load: false,
             mark: None,
             more,
         }
+    }
+
+    /// One for a script that knows of no limits.
+    fn call_tenant<'a>(
+        &self,
+        script: &'static Script,
+        tenant: &'a Tenant,
+        more: Vec<Vec<u8>>,
+    ) -> Call<'a> {
+        self.call(script, (tenant, &Labels::default()), &[], more)
     }
 
     /// A watching gate that ends: nobody has to wait for its word any more. Nothing may be asked after it.
@@ -163,7 +175,8 @@ impl RedisGate {
         // Only for the words of an error.
         let nobody =
             Tenant::parse("all-policies").map_err(|error| GateError::Refused(error.to_string()))?;
-        let mut call = self.call(scripts::policies(), &nobody, &[], more);
+        let more = more.into_iter().map(String::into_bytes).collect();
+        let mut call = self.call_tenant(scripts::policies(), &nobody, more);
         call.keys.names = vec![self.keys.policies()];
         self.run_one(call).await
     }
@@ -185,7 +198,7 @@ impl Gate for RedisGate {
             .map(|ask| {
                 let script = scripts::acquire(&ask.limits);
                 let more = reply::acquire_arguments(ask);
-                self.call(script, &ask.tenant, &ask.limits, more)
+                self.call(script, (&ask.tenant, &ask.labels), &ask.limits, more)
             })
             .collect();
         let replies = self.run(calls, pulse).await?;
@@ -199,10 +212,16 @@ impl Gate for RedisGate {
         let calls = batch
             .iter()
             .map(|settled| {
-                let TenantSettled { tenant, limits, .. } = settled;
+                let TenantSettled {
+                    tenant,
+                    labels,
+                    limits,
+                    ..
+                } = settled;
                 let more = reply::settle_arguments(&settled.settled);
-                let mut call = self.call(scripts::settle(limits), tenant, limits, more);
-                call.mark = Some(self.keys.mark(tenant, &settled.call));
+                let script = scripts::settle(limits);
+                let mut call = self.call(script, (tenant, labels), limits, more);
+                call.mark = Some(self.keys.mark(&call.layout, &settled.call));
                 call
             })
             .collect();
@@ -219,24 +238,29 @@ impl Gate for RedisGate {
     }
 
     async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {
-        let more = vec![ceil_ms(duration).to_string(), by.to_owned()];
-        let call = self.call(scripts::block(), tenant, &[], more);
+        let more = vec![ceil_ms(duration).to_string().into_bytes(), by.into()];
+        let call = self.call_tenant(scripts::block(), tenant, more);
         self.run_one(call).await.map(drop)
     }
 
     async fn change(&self, tenant: &Tenant, change: &Change) -> Result<u64, GateError> {
-        let more = reply::change_arguments(change).to_vec();
-        let call = self.call(scripts::change(), tenant, &[], more);
+        let more = reply::change_arguments(change);
+        let call = self.call_tenant(scripts::change(), tenant, more);
         reply::changed(&self.run_one(call).await?)
     }
 
     async fn inspect(
         &self,
         tenant: &Tenant,
-        _labels: &Labels,
+        labels: &Labels,
         limits: &Limits,
     ) -> Result<Inspection, GateError> {
-        let call = self.call(scripts::inspect(limits), tenant, limits, Vec::new());
+        let call = self.call(
+            scripts::inspect(limits),
+            (tenant, labels),
+            limits,
+            Vec::new(),
+        );
         reply::inspected(&self.run_one(call).await?, limits.len())
     }
 }

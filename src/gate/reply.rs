@@ -2,66 +2,90 @@
 
 use ::redis::Value;
 
-use crate::gate::keys::Place;
+use crate::gate::keys::CallKeys;
 use crate::gate::{
-    Answer, Change, End, GateError, Inspection, Settled, TenantAsk, TenantReply, Ticket, Usage,
+    Answer, Change, End, GateError, Inspection, Sequences, Settled, TenantAsk, TenantReply, Ticket,
+    Usage,
 };
-use crate::rules::limit::Limit;
+use crate::rules::limit::{Limit, Unit};
+use crate::rules::scope::{Layout, Place};
 
-/// The limits as `lua/limits.lua` reads them.
-pub fn limit_arguments(limits: &[Limit], places: &[Place]) -> Vec<String> {
-    let mut arguments = vec![limits.len().to_string()];
-    for (limit, place) in limits.iter().zip(places) {
-        arguments.extend([
-            limit.name().to_owned(),
-            limit.algorithm().name().to_owned(),
-            limit.max().to_string(),
-            limit.span().to_string(),
-            limit.margin().to_string(),
-            limit.burst().to_string(),
-            limit.unit().name().to_owned(),
-            place.first.to_string(),
-            place.index.to_string(),
-        ]);
+/// The limits as `lua/limits.lua` unpacks them: numbers with the highest byte first, texts that a zero byte ends.
+pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Vec<u8> {
+    let mut packed = Vec::with_capacity(limits.len() * 80);
+    for ((limit, place), home) in limits.iter().zip(&keys.limits).zip(&layout.homes) {
+        packed.extend(limit.max().to_be_bytes());
+        packed.extend(limit.span().to_be_bytes());
+        packed.extend(limit.margin().to_be_bytes());
+        packed.extend(limit.burst().to_be_bytes());
+        packed.push(u8::from(limit.unit() == Unit::Calls));
+        packed.extend((place.first as u64).to_be_bytes());
+        packed.extend(place.index.to_be_bytes());
+        packed.push(byte(*home));
+        for text in [limit.name(), limit.algorithm().name()] {
+            packed.extend(text.as_bytes());
+            packed.push(0);
+        }
     }
-    arguments
+    packed
 }
 
-/// The budget, the permits' name, then generation, place and cost of each job.
-pub fn acquire_arguments(ask: &TenantAsk) -> Vec<String> {
-    let mut arguments = Vec::with_capacity(2 + 3 * ask.asks.len());
-    arguments.push(ask.budget.to_string());
-    arguments.push(ask.permits.clone());
+/// The shared budgets as `lua/share.lua` unpacks them; `None`: there are none.
+pub fn shared_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
+    if layout.shared.is_empty() {
+        return None;
+    }
+    let mut packed = vec![byte(layout.control)];
+    for (shared, first) in layout.shared.iter().zip(&keys.shared) {
+        packed.push(byte(shared.below));
+        packed.push(u8::from(shared.place == Place::Global));
+        packed.extend((*first as u64).to_be_bytes());
+        packed.extend(shared.flow.as_bytes());
+        packed.push(0);
+    }
+    Some(packed)
+}
+
+/// The number of a budget: there are a handful.
+fn byte(home: usize) -> u8 {
+    u8::try_from(home).unwrap_or(u8::MAX)
+}
+
+/// The budget, the permits' name, and generation, place and cost of all jobs, packed.
+pub fn acquire_arguments(ask: &TenantAsk) -> Vec<Vec<u8>> {
+    let mut jobs = Vec::with_capacity(20 * ask.asks.len());
     for ask in &ask.asks {
         let (generation, place) = ask.ticket.map_or((0, 0), |t| (t.generation, t.place));
-        arguments.push(generation.to_string());
-        arguments.push(place.to_string());
-        arguments.push(ask.cost.to_string());
+        jobs.extend(generation.to_be_bytes());
+        jobs.extend(place.to_be_bytes());
+        jobs.extend(ask.cost.to_be_bytes());
     }
-    arguments
+    let budget = ask.budget.to_string().into_bytes();
+    vec![budget, ask.permits.clone().into_bytes(), jobs]
 }
 
 /// Five for each of `settled`.
-pub fn settle_arguments(settled: &[Settled]) -> Vec<String> {
+pub fn settle_arguments(settled: &[Settled]) -> Vec<Vec<u8>> {
     let mut arguments = Vec::with_capacity(5 * settled.len());
     for Settled { receipt, end } in settled {
-        arguments.extend([
+        let fields = [
             receipt.permit.clone(),
             receipt.started_ms.to_string(),
-            receipt.sequence.to_string(),
+            receipt.sequences.to_string(),
             receipt.cost.to_string(),
             match end {
                 End::Cost(used) => used.to_string(),
                 End::Unused => "none".to_owned(),
                 End::Running => "renew".to_owned(),
             },
-        ]);
+        ];
+        arguments.extend(fields.map(String::into_bytes));
     }
     arguments
 }
 
 /// What `change` is told.
-pub fn change_arguments(change: &Change) -> [String; 4] {
+pub fn change_arguments(change: &Change) -> Vec<Vec<u8>> {
     let (what, duration, name, max) = match change {
         Change::Pause { duration_ms } => ("pause", *duration_ms, "", 0),
         Change::Resume => ("resume", 0, "", 0),
@@ -73,12 +97,13 @@ pub fn change_arguments(change: &Change) -> [String; 4] {
         Change::Unlimit { name } => ("unlimit", 0, name.as_str(), 0),
         Change::Reset => ("reset", 0, "", 0),
     };
-    [
+    let arguments = [
         what.to_owned(),
         duration.to_string(),
         name.to_owned(),
         max.to_string(),
-    ]
+    ];
+    arguments.map(String::into_bytes).to_vec()
 }
 
 /// What the replies of `acquire` and `inspect` begin with: whether it was decided, and the store's clock.
@@ -98,37 +123,56 @@ pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
         let Value::Array(values) = reply else {
             return None;
         };
-        let numbers: Vec<u64> = values.iter().map(number).collect::<Option<_>>()?;
-        let [1, now_ms, blocked_until_ms, rest @ ..] = numbers.as_slice() else {
+        let [decided, now, blocked_until, rest @ ..] = values.as_slice() else {
             return None;
         };
-        let (chunks, []) = rest.as_chunks::<6>() else {
+        let (1, chunks, []) = (
+            number(decided)?,
+            rest.as_chunks::<6>().0,
+            rest.as_chunks::<6>().1,
+        ) else {
             return None;
         };
         let answers: Vec<Answer> = chunks.iter().map(answer).collect::<Option<_>>()?;
         (answers.len() == jobs).then_some(TenantReply {
-            now_ms: *now_ms,
-            blocked_until_ms: *blocked_until_ms,
+            now_ms: number(now)?,
+            blocked_until_ms: number(blocked_until)?,
             answers,
         })
     };
     decode().ok_or_else(|| unreadable("acquire"))
 }
 
-fn answer(&[decision, limit, count, ttl_ms, generation, place]: &[u64; 6]) -> Option<Answer> {
-    match decision {
+fn answer([decision, limit, count, ttl_ms, generation, place]: &[Value; 6]) -> Option<Answer> {
+    let count = number(count)?;
+    match number(decision)? {
         0 => Some(Answer::Wait {
-            limit: usize::try_from(limit).ok()?,
+            limit: usize::try_from(number(limit)?).ok()?,
             count,
-            ttl_ms,
-            ticket: Ticket { generation, place },
+            ttl_ms: number(ttl_ms)?,
+            ticket: Ticket {
+                generation: number(generation)?,
+                place: number(place)?,
+            },
         }),
         1 => Some(Answer::Start {
             count,
-            sequence: place,
+            sequences: sequences(place)?,
         }),
         2 => Some(Answer::Capacity { count }),
         _ => None,
+    }
+}
+
+/// One number, or a text where several budgets may have one.
+fn sequences(value: &Value) -> Option<Sequences> {
+    match value {
+        Value::BulkString(text) => Sequences::parse(std::str::from_utf8(text).ok()?),
+        one => {
+            let mut sequences = Sequences::default();
+            sequences.set(0, number(one)?);
+            Some(sequences)
+        }
     }
 }
 
@@ -144,7 +188,7 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
         else {
             return None;
         };
-        let (chunks, []) = rest.as_chunks::<5>() else {
+        let (chunks, []) = rest.as_chunks::<6>() else {
             return None;
         };
         let usage: Vec<Usage> = chunks.iter().map(usage).collect::<Option<_>>()?;
@@ -160,13 +204,14 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
     decode().ok_or_else(|| unreadable("inspect"))
 }
 
-fn usage(&[max, override_until_ms, count, free, next_ms]: &[u64; 5]) -> Option<Usage> {
+fn usage(&[max, override_until_ms, count, free, next_ms, waiting]: &[u64; 6]) -> Option<Usage> {
     Some(Usage {
         max: u32::try_from(max).ok()?,
         override_until_ms,
         count,
         free,
         next_ms,
+        waiting,
     })
 }
 

@@ -3,6 +3,7 @@
 use std::sync::{LazyLock, OnceLock};
 
 use crate::rules::limit::{Algorithm, Limit};
+use crate::rules::scope::Scope;
 
 /// One script as Redis gets it.
 #[derive(Debug)]
@@ -52,7 +53,8 @@ fn file(algorithm: Algorithm) -> usize {
 struct Family {
     name: &'static str,
     entry: &'static str,
-    members: [OnceLock<Script>; 1 << ALGORITHMS.len()],
+    /// By a bit for each of [`ALGORITHMS`], and one for shared budgets.
+    members: [OnceLock<Script>; 2 << ALGORITHMS.len()],
 }
 
 impl Family {
@@ -60,7 +62,7 @@ impl Family {
         Self {
             name,
             entry,
-            members: [const { OnceLock::new() }; 1 << ALGORITHMS.len()],
+            members: [const { OnceLock::new() }; 2 << ALGORITHMS.len()],
         }
     }
 
@@ -68,8 +70,11 @@ impl Family {
         let used = limits
             .iter()
             .fold(0, |used, limit| used | 1 << file(limit.algorithm()));
-        self.members[used].get_or_init(|| {
+        let shares = limits.iter().any(|limit| *limit.scope() != Scope::Tenant);
+        let member = used | usize::from(shares) << ALGORITHMS.len();
+        self.members[member].get_or_init(|| {
             let mut parts = vec![lua!("clock"), lua!("line"), lua!("limits")];
+            parts.extend(shares.then_some(lua!("share")));
             let algorithms = ALGORITHMS.iter().enumerate();
             parts.extend(algorithms.filter_map(|(i, text)| (used >> i & 1 == 1).then_some(text)));
             parts.push(self.entry);

@@ -1,7 +1,9 @@
 //! What is asked of a gate, and what it answers.
 
+use std::fmt;
+
 use crate::rules::limit::Limits;
-use crate::rules::scope::Labels;
+use crate::rules::scope::{Labels, MAX_PARTS};
 use crate::rules::tenant::Tenant;
 
 /// A waiting job's place in its tenant's line.
@@ -44,6 +46,48 @@ pub struct TenantAsk {
 /// worker must have died. A worker renews them long before.
 pub const LEASE_MS: u64 = 60_000;
 
+/// A start's number in the sliding log of each budget of its [`Layout`](crate::rules::scope::Layout), in that order; 0
+/// where there is none.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sequences([u64; MAX_PARTS + 3]);
+
+impl Sequences {
+    /// No number anywhere.
+    pub const NONE: Self = Self([0; MAX_PARTS + 3]);
+
+    /// The number in the budget `home`.
+    pub fn get(&self, home: usize) -> u64 {
+        self.0.get(home).copied().unwrap_or(0)
+    }
+
+    /// Sets the number in the budget `home`, which is one of a layout.
+    pub fn set(&mut self, home: usize, sequence: u64) {
+        if let Some(place) = self.0.get_mut(home) {
+            *place = sequence;
+        }
+    }
+
+    /// Reads what it is written as: the numbers, joined by `:`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut sequences = Self::default();
+        for (home, number) in text.split(':').enumerate() {
+            *sequences.0.get_mut(home)? = number.parse().ok()?;
+        }
+        Some(sequences)
+    }
+}
+
+impl fmt::Display for Sequences {
+    /// Up to the last one that is not 0.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let last = self.0.iter().rposition(|number| *number > 0).unwrap_or(0);
+        write!(f, "{}", self.0[0])?;
+        self.0[1..=last]
+            .iter()
+            .try_for_each(|number| write!(f, ":{number}"))
+    }
+}
+
 /// What a start leaves to be settled when its call has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Receipt {
@@ -51,8 +95,8 @@ pub struct Receipt {
     pub permit: String,
     /// The store's clock when it started, as [`TenantReply::now_ms`] said.
     pub started_ms: u64,
-    /// Its number in the sliding log, as [`Answer::Start`] said.
-    pub sequence: u64,
+    /// Its numbers in the sliding logs, as [`Answer::Start`] said.
+    pub sequences: Sequences,
     /// The cost that was asked for.
     pub cost: u32,
 }
@@ -99,8 +143,8 @@ pub enum Answer {
     Start {
         /// Units that count against the first limit after the decision.
         count: u64,
-        /// Its number in the sliding log; 0 where there is none.
-        sequence: u64,
+        /// Its numbers in the sliding logs.
+        sequences: Sequences,
     },
     /// The limits have room, but the budget was used up: nothing was charged or changed; ask again when
     /// a permit of the concurrency is free.
@@ -163,6 +207,8 @@ pub struct Usage {
     pub free: u64,
     /// When the next unit may start, milliseconds from now; 0: now.
     pub next_ms: u64,
+    /// Units that wait where it counts: in the line, or of all lines that share the budget.
+    pub waiting: u64,
 }
 
 /// What an operator changes for one tenant, at once for all workers.

@@ -13,4 +13,5 @@ pub mod policy;
 pub mod pushback;
 pub mod retry;
 pub mod scope;
+pub mod share;
 pub mod tenant;

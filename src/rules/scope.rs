@@ -139,6 +139,26 @@ pub struct Layout {
     pub control: usize,
 }
 
+impl Layout {
+    /// The budget `home`, which is the line's or one of the shared ones.
+    ///
+    /// # Panics
+    /// When there is no such.
+    pub fn place(&self, home: usize) -> &Place {
+        match home {
+            0 => &self.line,
+            shared => &self.shared[shared - 1].place,
+        }
+    }
+
+    /// Those of the layout's `limits` whose logs are in the budget `home`.
+    pub fn at_home(&self, home: usize, limits: &[Limit]) -> Vec<Limit> {
+        let all = limits.iter().zip(&self.homes);
+        let here = all.filter(|(_, here)| **here == home);
+        here.map(|(limit, _)| limit.clone()).collect()
+    }
+}
+
 /// A budget that several lines share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shared {
@@ -152,6 +172,16 @@ pub struct Shared {
 }
 
 impl Layout {
+    /// For a budget on its own, whosever it is.
+    pub fn alone(limits: &[Limit]) -> Self {
+        Self {
+            line: Place::Global,
+            shared: Vec::new(),
+            homes: vec![0; limits.len()],
+            control: 0,
+        }
+    }
+
     /// For the jobs of `tenant` with `labels`, which are those that `limits` need.
     pub fn of(limits: &[Limit], tenant: &Tenant, labels: &Labels) -> Self {
         let mut shared = Vec::new();

@@ -13,7 +13,8 @@ use sluicegate::engine::action::Settings;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Stop};
 use sluicegate::gate::{
-    Answer, Change, Gate, GateError, Inspection, Replies, TenantAsk, TenantReply, TenantSettled,
+    Answer, Change, Gate, GateError, Inspection, Replies, Sequences, TenantAsk, TenantReply,
+    TenantSettled,
 };
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
@@ -79,7 +80,7 @@ impl Gate for Opens {
                 .iter()
                 .map(|_| Answer::Start {
                     count: 1,
-                    sequence: 0,
+                    sequences: Sequences::NONE,
                 })
                 .collect(),
         };

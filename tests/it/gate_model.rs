@@ -1,11 +1,13 @@
 //! The scripts give the model's answers, for random histories on a real Redis; and the model never exceeds a limit.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use redis::Commands;
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
@@ -15,8 +17,8 @@ use sluicegate::gate::{
 use sluicegate::rules::decision::Answer;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::log::Clock;
-use sluicegate::rules::model::State;
-use sluicegate::rules::scope::Labels;
+use sluicegate::rules::model::{Scopes, State};
+use sluicegate::rules::scope::{Labels, Layout, Place, Scope};
 use sluicegate::rules::tenant::Tenant;
 
 use crate::gate_simulator::violations;
@@ -52,8 +54,12 @@ enum Step {
     Foreign {
         millis_ago: i64,
     },
-    /// The line is gone.
+    /// The line is gone, and who waits for what it shares.
     Forget,
+    /// From here on it is about another tenant, or another part of its jobs, where limits tell them apart.
+    Turn {
+        who: usize,
+    },
     Change {
         change: Change,
     },
@@ -135,6 +141,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..4usize).prop_map(|which| Step::Limit { which }),
         1 => (-2000..2000i64).prop_map(|millis_ago| Step::Foreign { millis_ago }),
         1 => Just(Step::Forget),
+        8 => (0..6usize).prop_map(|who| Step::Turn { who }),
         1 => change().prop_map(|change| Step::Change { change }),
         5 => (any::<prop::sample::Index>(), end(), prop::bool::weighted(0.1))
             .prop_map(|(which, end, again)| Step::Settle { which, end, again }),
@@ -152,6 +159,8 @@ enum Family {
     Of(Algorithm),
     /// Several at once.
     Several,
+    /// Some of them of budgets that are shared.
+    Shared,
 }
 
 fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
@@ -176,6 +185,42 @@ fn sets(family: Family) -> Vec<Limits> {
                 .enumerate()
                 .map(|numbered| one(numbered).into())
                 .collect()
+        }
+        Family::Shared => {
+            use Algorithm::{
+                FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, Strict, TokenBucket,
+            };
+            let of = |name, algorithm, scope: &Scope, numbers| {
+                limit(name, algorithm, numbers).with_scope(scope.clone())
+            };
+            let (path, all) = (Scope::Header("path".to_owned()), Scope::Global);
+            let shared = [
+                vec![
+                    of("second", SlidingWindow, &Scope::Tenant, (3, 1000, 50)),
+                    of("all", SlidingWindow, &all, (5, 1000, 50)),
+                ],
+                vec![
+                    of("path", SlidingWindow, &path, (2, 800, 0)),
+                    of("day", FixedWindow, &Scope::Tenant, (6, 1500, 20)),
+                    of("all", TokenBucket, &all, (20, 2000, 20)).with_unit(Unit::Calls),
+                ],
+                vec![
+                    of("path", Strict, &path, (9, 900, 20)),
+                    of("key", SlidingCounter, &Scope::RoutingKey, (12, 700, 0)),
+                    of("second", SlidingWindow, &Scope::Tenant, (15, 1000, 50)),
+                    of("day", FixedWindow, &all, (30, 2000, 10)),
+                    of("cost", SlidingWindow, &all, (20, 1000, 10)),
+                    (Limit::concurrent("running", 7).expect("in range")).with_scope(all.clone()),
+                ],
+                vec![
+                    of("even", LeakyBucket, &all, (20, 1000, 10))
+                        .with_burst(5)
+                        .expect("in range"),
+                ],
+            ];
+            shared
+                .map(|limits| Limits::new(limits).expect("their names differ"))
+                .to_vec()
         }
         Family::Several => {
             use Algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
@@ -248,9 +293,37 @@ fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask {
     }
 }
 
+/// What the store keeps, as the model says.
+#[derive(Default)]
+struct World(HashMap<Place, State>);
+
+impl World {
+    fn with<T>(&mut self, layout: &Layout, run: impl FnOnce(&mut Scopes<'_>) -> T) -> T {
+        let take = |home| self.0.remove(layout.place(home)).unwrap_or_default();
+        let mut scopes = Scopes::take(layout, take);
+        let result = run(&mut scopes);
+        for (home, state) in scopes.into_states().into_iter().enumerate() {
+            self.0.insert(layout.place(home).clone(), state);
+        }
+        result
+    }
+
+    fn at(&mut self, place: &Place) -> &mut State {
+        self.0.entry(place.clone()).or_default()
+    }
+}
+
+/// What was given out to the jobs of one line.
+#[derive(Default)]
+struct Given {
+    tickets: Vec<(Ticket, u32)>,
+    receipts: Vec<Receipt>,
+}
+
 struct Bench {
     runtime: tokio::runtime::Runtime,
     gate: RedisGate,
+    prefix: String,
     keys: Keys,
     redis: redis::Client,
     clock: Arc<AtomicU64>,
@@ -272,28 +345,41 @@ impl Bench {
                 .expect("a good url")
                 .with_test_clock(Arc::new(move || micros.load(Ordering::SeqCst))),
             keys: Keys::new(&prefix),
+            prefix,
             redis: redis::Client::open(url).expect("a good url"),
             clock,
         }
     }
 
     fn play(&self, family: Family, steps: &[Step]) -> Result<(), TestCaseError> {
-        let tenant = Tenant::parse(&unique("t")).expect("a plain id");
+        let tenants = [0; 3].map(|_| Tenant::parse(&unique("t")).expect("a plain id"));
         let sets = sets(family);
         let gate = &self.gate;
-        let mut state = State::default();
-        let mut tickets: Vec<(Ticket, u32)> = Vec::new();
-        let mut receipts: Vec<Receipt> = Vec::new();
+        let mut world = World::default();
+        let mut all_given: HashMap<(Tenant, Labels), Given> = HashMap::new();
+        let mut now_of = 0;
         let mut calls = 0;
         let mut taken_back = false;
         let mut raw = self.redis.get_connection().expect("Redis answers");
+        // What all tenants share is there for the next history, and after one that failed.
+        for key in self.all_keys(&mut raw) {
+            let _: () = raw.del(key).expect("Redis answers");
+        }
         let (mut which, mut foreign) = (0, 0);
         let mut windows: Vec<(u64, String)> = Vec::new();
         for step in steps {
             let micros = self.clock.load(Ordering::SeqCst);
             let clock = Clock::from_micros(micros);
             let limits = &sets[which];
-            let keys = self.keys.call(&tenant, limits, clock.now_ms);
+            let tenant = &tenants[now_of / 2];
+            let labels = Labels::of(limits, |_| (now_of % 2).to_string());
+            let layout = Layout::of(limits, tenant, &labels);
+            let keys = self.keys.call(&layout, limits, clock.now_ms);
+            let own = Place::Tenant(tenant.clone());
+            let given = all_given
+                .entry((tenant.clone(), labels.clone()))
+                .or_default();
+            let Given { tickets, receipts } = given;
             if let Step::Ask { .. } | Step::Settle { .. } = step {
                 // Redis's clock is a day behind the test's: windows that ended are deleted here.
                 for (_, ended) in windows.extract_if(.., |(end, _)| *end <= clock.now_ms) {
@@ -305,13 +391,14 @@ impl Bench {
             }
             match step {
                 Step::Ask { budget, jobs } => {
-                    let asks: Vec<Ask> = jobs
-                        .iter()
-                        .map(|j| ask(j, &tickets, state.line.generation))
-                        .collect();
+                    let generation = world.at(&layout.line).line.generation;
+                    let asks: Vec<Ask> =
+                        (jobs.iter()).map(|j| ask(j, tickets, generation)).collect();
                     calls += 1;
                     let permits = format!("p{calls}");
-                    let (answers, blocked) = state.ask(limits, clock, *budget, &permits, &asks);
+                    let (answers, blocked) = world.with(&layout, |scopes| {
+                        scopes.ask(limits, clock, *budget, &permits, &asks)
+                    });
                     for (limit, place) in limits.iter().zip(&keys.limits) {
                         if limit.algorithm() == Algorithm::FixedWindow {
                             let end = (place.index + 1) * limit.window_ms();
@@ -320,7 +407,7 @@ impl Bench {
                     }
                     let batch = [TenantAsk {
                         tenant: tenant.clone(),
-                        labels: Labels::default(),
+                        labels: labels.clone(),
                         limits: limits.clone(),
                         budget: *budget,
                         permits: permits.clone(),
@@ -338,11 +425,11 @@ impl Bench {
                         (clock.now_ms, blocked)
                     );
                     for (number, (ask, answer)) in asks.iter().zip(&answers).enumerate() {
-                        if let Answer::Start { sequence, .. } = answer {
+                        if let Answer::Start { sequences, .. } = answer {
                             receipts.push(Receipt {
                                 permit: format!("{permits}:{number}"),
                                 started_ms: clock.now_ms,
-                                sequence: *sequence,
+                                sequences: *sequences,
                                 cost: ask.cost,
                             });
                         }
@@ -355,9 +442,9 @@ impl Bench {
                 }
                 Step::Block { millis } => {
                     let by = format!("{millis}");
-                    state.block(clock.now_ms, *millis, &by);
+                    world.at(&own).block(clock.now_ms, *millis, &by);
                     self.runtime
-                        .block_on(gate.block(&tenant, Duration::from_millis(*millis), &by))
+                        .block_on(gate.block(tenant, Duration::from_millis(*millis), &by))
                         .expect("Redis answers");
                 }
                 Step::Forward { micros: by } => self.clock.store(micros + by, Ordering::SeqCst),
@@ -365,10 +452,12 @@ impl Bench {
                 Step::Limit { which: other } => which = *other,
                 Step::Foreign { millis_ago } => {
                     // Beside starts that were taken back, another writer's are counted at best effort.
-                    if let Some(log) = keys.sliding(limits).filter(|_| !taken_back) {
+                    if let Some(log) =
+                        (keys.sliding(limits)).filter(|_| !taken_back && family != Family::Shared)
+                    {
                         let score = clock.now_ms.saturating_add_signed(-millis_ago);
                         foreign += 1;
-                        state.logs.add_foreign(score);
+                        world.at(&layout.line).logs.add_foreign(score);
                         let _: () = redis::pipe()
                             .zadd(log, format!("{score}-0.{foreign}"), score)
                             .cmd("PEXPIRE")
@@ -379,8 +468,8 @@ impl Bench {
                     }
                 }
                 Step::Change { change } => {
-                    let until = state.change(clock.now_ms, change);
-                    let told = self.runtime.block_on(gate.change(&tenant, change));
+                    let until = world.at(&own).change(clock.now_ms, change);
+                    let told = self.runtime.block_on(gate.change(tenant, change));
                     prop_assert_eq!(told.expect("Redis answers"), until);
                 }
                 Step::Settle { end, .. }
@@ -389,56 +478,63 @@ impl Bench {
                     calls += 1;
                     let settled = TenantSettled {
                         tenant: tenant.clone(),
-                        labels: Labels::default(),
+                        labels: labels.clone(),
                         limits: limits.clone(),
                         call: format!("c{calls}"),
                         settled: vec![Settled {
-                            receipt: which.get(&receipts).clone(),
+                            receipt: which.get(receipts.as_slice()).clone(),
                             end: *end,
                         }],
                     };
                     taken_back |= *end == End::Unused;
                     for _ in 0..=usize::from(*again) {
-                        state.settle(limits, clock, &settled.call, &settled.settled);
+                        world.with(&layout, |scopes| {
+                            scopes.settle(limits, clock, &settled.call, &settled.settled);
+                        });
                         self.runtime
                             .block_on(gate.settle(std::slice::from_ref(&settled)))
                             .expect("Redis answers");
                     }
                 }
                 Step::Forget => {
-                    state.forget_line();
+                    for home in 0..=layout.shared.len() {
+                        world.at(layout.place(home)).forget_line();
+                    }
+                    let shared = keys.shared.iter().flat_map(|first| first - 1..first + 2);
+                    let gone: Vec<&String> = [0]
+                        .into_iter()
+                        .chain(shared)
+                        .map(|at| &keys.names[at])
+                        .collect();
                     let _: () = redis::cmd("DEL")
-                        .arg(&keys.names[0])
+                        .arg(gone)
                         .query(&mut raw)
                         .expect("Redis answers");
                 }
+                Step::Turn { who } if family == Family::Shared => now_of = *who,
+                Step::Turn { .. } => {}
             }
             let clock = Clock::from_micros(self.clock.load(Ordering::SeqCst));
+            let (tenant, limits) = (&tenants[now_of / 2], &sets[which]);
+            let labels = Labels::of(limits, |_| (now_of % 2).to_string());
             let shown = self
                 .runtime
-                .block_on(gate.inspect(&tenant, &Labels::default(), &sets[which]))
+                .block_on(gate.inspect(tenant, &labels, limits))
                 .expect("Redis answers");
-            prop_assert_eq!(shown, state.inspect(&sets[which], clock));
+            let layout = Layout::of(limits, tenant, &labels);
+            let expected = world.with(&layout, |scopes| scopes.inspect(limits, clock));
+            prop_assert_eq!(shown, expected);
         }
-        for key in redis::cmd("KEYS")
-            .arg(format!(
-                "{}*",
-                self.keys.line(&tenant).trim_end_matches(":line")
-            ))
-            .query::<Vec<String>>(&mut raw)
-            .expect("Redis answers")
-        {
-            let left: i64 = redis::cmd("PTTL")
-                .arg(&key)
-                .query(&mut raw)
-                .expect("Redis answers");
+        for key in self.all_keys(&mut raw) {
+            let left: i64 = raw.pttl(&key).expect("Redis answers");
             prop_assert!(left > 0, "{} has no expiry", key);
-            let _: () = redis::cmd("DEL")
-                .arg(&key)
-                .query(&mut raw)
-                .expect("Redis answers");
         }
         Ok(())
+    }
+
+    fn all_keys(&self, raw: &mut redis::Connection) -> Vec<String> {
+        let pattern = format!("{}*", self.prefix);
+        raw.keys(pattern).expect("Redis answers")
     }
 }
 
@@ -494,6 +590,11 @@ fn the_scripts_of_several_limits_equal_the_model() {
     scripts_equal_the_model(Family::Several);
 }
 
+#[test]
+fn the_scripts_of_shared_budgets_equal_the_model() {
+    scripts_equal_the_model(Family::Shared);
+}
+
 /// Plays a history on the model alone, with one limit, and gives what started: for the sliding window by the time
 /// that really passed (the clock may be stepped back meanwhile), for the fixed one by the clock.
 fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<(u64, u32, Limit)> {
@@ -535,6 +636,7 @@ fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<(u64, u32, 
             | Step::Limit { .. }
             | Step::Foreign { .. }
             | Step::Change { .. }
+            | Step::Turn { .. }
             | Step::Settle { .. } => {}
         }
     }

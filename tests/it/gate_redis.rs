@@ -7,6 +7,7 @@ use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Answer, Ask, Gate, GateError, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::scope::{Labels, Layout};
 
 use crate::gate_conformance::{FRESH, LONG, Limited, ask, decided, limit, started, tenant, waits};
 use crate::servers::{Redis, shared_redis, unique};
@@ -224,7 +225,13 @@ async fn a_key_of_another_type_is_named() {
             .await
             .expect("Redis answers")
             .now_ms;
-        let names = Keys::new(&prefix).call(&tenant("t"), &limit, now).names;
+        let names = Keys::new(&prefix)
+            .call(
+                &Layout::of(&limit, &tenant("t"), &Labels::default()),
+                &limit,
+                now,
+            )
+            .names;
         for name in &names[..2] {
             let mut raw = raw(shared_redis());
             let _: () = redis::cmd("RPUSH")
@@ -265,7 +272,11 @@ async fn a_count_that_is_no_number_is_refused() {
         .expect("Redis answers")
         .now_ms;
     let key = Keys::new(&prefix)
-        .call(&tenant("t"), &limit, now)
+        .call(
+            &Layout::of(&limit, &tenant("t"), &Labels::default()),
+            &limit,
+            now,
+        )
         .names
         .remove(1);
     let _: () = redis::cmd("SET")
@@ -303,7 +314,11 @@ async fn entries_of_the_reference_share_the_budget() {
         .expect("Redis answers")
         .now_ms;
     let log = Keys::new(&prefix)
-        .call(&tenant("t"), &limit, now)
+        .call(
+            &Layout::of(&limit, &tenant("t"), &Labels::default()),
+            &limit,
+            now,
+        )
         .names
         .remove(1);
     ask(&gate, "t", 1, &[FRESH]).await;
@@ -447,7 +462,7 @@ async fn a_line_that_nobody_can_read_is_its_tenants_affair() {
     let line = Keys::new(&prefix).line(&tenant("junk"));
     let _: () = redis::cmd("HSET")
         .arg(&line)
-        .arg(&["front", "abc", "issued", "xyz"])
+        .arg(&["line", "abc"])
         .query(&mut raw(shared_redis()))
         .expect("Redis answers");
     let batch = ["junk", "good"].map(|id| gate.question(id, 1, &[FRESH]));

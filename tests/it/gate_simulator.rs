@@ -4,7 +4,7 @@
 //! and a job comes back `LEAD` before its turn and is held for the rest.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -12,7 +12,9 @@ use rand::{Rng, SeedableRng};
 use sluicegate::rules::decision::{Answer, Ask, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::log::Clock;
-use sluicegate::rules::model::State;
+use sluicegate::rules::model::{Scopes, State};
+use sluicegate::rules::scope::{Labels, Layout, Place};
+use sluicegate::rules::tenant::Tenant;
 
 /// A job is sent round so that it is back this much before its turn.
 const LEAD: u64 = 100_000;
@@ -28,6 +30,8 @@ pub struct Scenario {
     pub arrivals: Vec<u64>,
     /// Its units.
     pub cost: fn(usize) -> u32,
+    /// Whose it is, and the value of its header.
+    pub of: fn(usize) -> (usize, usize),
     /// The longest trip.
     pub max_delay: u64,
     /// Nobody asks in between.
@@ -48,6 +52,7 @@ impl Scenario {
             limits: limits.into(),
             arrivals,
             cost: |_| 1,
+            of: |_| (0, 0),
             max_delay: 300_000_000,
             outage: None,
             changes: Vec::new(),
@@ -79,6 +84,8 @@ pub struct Outcome {
     pub out_of_order: f64,
     /// The most jobs held in the worker at once.
     pub held: u32,
+    /// When each job started, in seconds.
+    pub starts: Vec<Option<f64>>,
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -95,7 +102,7 @@ pub fn run(scenario: Scenario) -> Outcome {
     let mut random = StdRng::seed_from_u64(1);
     let mut limits = scenario.limits.clone();
     let mut changes = scenario.changes.into_iter().peekable();
-    let mut state = State::default();
+    let mut states: HashMap<Place, State> = HashMap::new();
     let mut sequence = scenario.arrivals.len() as u64;
     let mut events: BinaryHeap<Reverse<Event>> = scenario
         .arrivals
@@ -113,7 +120,7 @@ pub fn run(scenario: Scenario) -> Outcome {
         .collect();
     let mut deliveries = vec![0u32; scenario.arrivals.len()];
     let mut starts: Vec<Option<u64>> = vec![None; scenario.arrivals.len()];
-    let mut done: Vec<(u64, u32, Limits)> = Vec::new();
+    let mut done: Vec<Done> = Vec::new();
     let (mut holding, mut held, mut rechecks) = (0u32, 0u32, 0u32);
 
     while let Some(Reverse(event)) = events.pop() {
@@ -157,10 +164,26 @@ pub fn run(scenario: Scenario) -> Outcome {
             cost: (scenario.cost)(job),
         };
         let clock = Clock::from_micros(BEGIN + now);
-        let (answers, _) = state.ask(&limits, clock, 1, "", &[ask]);
+        let (tenant, value) = (scenario.of)(job);
+        let tenant = Tenant::parse(&format!("t{tenant}")).expect("a good id");
+        let labels = Labels::of(&limits, |_| value.to_string());
+        let layout = Layout::of(&limits, &tenant, &labels);
+        let mut scopes = Scopes::take(&layout, |home| {
+            states.remove(layout.place(home)).unwrap_or_default()
+        });
+        let (answers, _) = scopes.ask(&limits, clock, 1, "", &[ask]);
+        for (home, state) in scopes.into_states().into_iter().enumerate() {
+            states.insert(layout.place(home).clone(), state);
+        }
         let (ttl, ticket) = match answers[0] {
             Answer::Start { .. } => {
-                done.push((BEGIN + now, ask.cost, limits.clone()));
+                let at = BEGIN + now;
+                done.push(Done {
+                    at,
+                    cost: ask.cost,
+                    limits: limits.clone(),
+                    layout,
+                });
                 starts[job].get_or_insert(now);
                 continue;
             }
@@ -208,34 +231,51 @@ pub fn run(scenario: Scenario) -> Outcome {
         started: sorted.len(),
         end: done
             .last()
-            .map_or(0.0, |(at, ..)| (at - BEGIN) as f64 / 1e6),
+            .map_or(0.0, |last| (last.at - BEGIN) as f64 / 1e6),
         ideal: ideal(&scenario.limits, &done),
         deliveries: f64::from(deliveries.iter().sum::<u32>()) / jobs,
         rechecks: f64::from(rechecks) / jobs,
         worst: deliveries.iter().copied().max().unwrap_or(0),
         violations: (0..scenario.limits.len())
-            .map(|which| violations(&of_limit(&done, which)))
+            .flat_map(|which| of_limit(&done, which).into_values())
+            .map(|of_one| violations(&of_one))
             .sum(),
         out_of_order: out_of_order as f64 / 1e6,
         held,
+        starts: (starts.iter())
+            .map(|start| start.map(|at| at as f64 / 1e6))
+            .collect(),
     }
 }
 
-/// What each start used of one limit.
-fn of_limit(done: &[(u64, u32, Limits)], which: usize) -> Vec<(u64, u32, Limit)> {
-    let of = |(at, cost, limits): &(u64, u32, Limits)| {
-        let limit = limits[which].clone();
-        (*at, limit.unit().of((*cost).into()) as u32, limit)
-    };
-    done.iter().map(of).collect()
+/// One start.
+struct Done {
+    at: u64,
+    cost: u32,
+    limits: Limits,
+    layout: Layout,
+}
+
+/// What each start used of one limit, by whose budget it is.
+fn of_limit(done: &[Done], which: usize) -> BTreeMap<Place, Vec<(u64, u32, Limit)>> {
+    let mut used: BTreeMap<Place, Vec<_>> = BTreeMap::new();
+    for one in done {
+        let limit = one.limits[which].clone();
+        let place = one.layout.place(one.layout.homes[which]).clone();
+        let units = limit.unit().of(one.cost.into()) as u32;
+        used.entry(place).or_default().push((one.at, units, limit));
+    }
+    used
 }
 
 /// When all that was done could have been, in seconds, if nothing but the limits took time and costs filled them
 /// without a gap.
-fn ideal(limits: &Limits, done: &[(u64, u32, Limits)]) -> f64 {
+fn ideal(limits: &Limits, done: &[Done]) -> f64 {
     let end = |(which, limit): (usize, &Limit)| {
-        let used = of_limit(done, which);
-        let units: u64 = used.iter().map(|(_, units, _)| u64::from(*units)).sum();
+        let sum = |used: &Vec<(u64, u32, Limit)>| -> u64 {
+            used.iter().map(|(_, units, _)| u64::from(*units)).sum()
+        };
+        let units = of_limit(done, which).values().map(sum).max().unwrap_or(0);
         let (units, max) = (units as f64, f64::from(limit.max()));
         let spans = match limit.algorithm() {
             Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::Strict => {

@@ -25,6 +25,7 @@ mod gate_model;
 mod gate_redis;
 mod gate_scenarios;
 mod gate_seeds;
+mod gate_shares;
 mod gate_simulator;
 mod gate_switch;
 mod gate_topology;

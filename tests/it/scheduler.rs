@@ -7,7 +7,9 @@ use bytes::Bytes;
 use sluicegate::broker::{Delivery, Message, Outgoing, PublishError, Source, Tag};
 use sluicegate::engine::action::{Action, Changeable, Key, Settings};
 use sluicegate::engine::scheduler::Scheduler;
-use sluicegate::gate::{Answer, End, GateError, TenantAsk, TenantReply, TenantSettled, Ticket};
+use sluicegate::gate::{
+    Answer, End, GateError, Sequences, TenantAsk, TenantReply, TenantSettled, Ticket,
+};
 use sluicegate::handler::Outcome;
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::fleet::{Fleet, Known, Registered};
@@ -151,7 +153,7 @@ impl Desk {
 pub const MS: Duration = Duration::from_millis(1);
 pub const START: Answer = Answer::Start {
     count: 1,
-    sequence: 0,
+    sequences: Sequences::NONE,
 };
 pub const CAPACITY: Answer = Answer::Capacity { count: 1 };
 

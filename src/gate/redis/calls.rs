@@ -11,6 +11,7 @@ use crate::gate::refusal;
 use crate::gate::reply;
 use crate::gate::scripts::Script;
 use crate::rules::limit::Limit;
+use crate::rules::scope::Layout;
 use crate::rules::tenant::Tenant;
 
 /// How often a call is sent whose script was not cached, or whose window was guessed wrong.
@@ -22,13 +23,15 @@ pub(super) struct Call<'a> {
     pub(super) tenant: &'a Tenant,
     /// What the script decides about; none for one that knows the line alone.
     pub(super) limits: &'a [Limit],
+    /// Whose budgets they are.
+    pub(super) layout: Layout,
     pub(super) keys: CallKeys,
     /// The node did not know the script.
     pub(super) load: bool,
     /// A key after those of the limits.
     pub(super) mark: Option<String>,
     /// The arguments after those of the limits.
-    pub(super) more: Vec<String>,
+    pub(super) more: Vec<Vec<u8>>,
 }
 
 impl RedisGate {
@@ -81,7 +84,7 @@ impl RedisGate {
                     Ok(answer) => match reply::head(&answer) {
                         Some((false, now)) => {
                             self.learn(now);
-                            call.keys = self.keys.call(call.tenant, call.limits, now);
+                            call.keys = self.keys.call(&call.layout, call.limits, now);
                             again.push(index);
                         }
                         head => {
@@ -130,9 +133,11 @@ impl RedisGate {
             .arg(&call.mark)
             .arg(self.test_micros());
         if !call.limits.is_empty() {
-            command.arg(reply::limit_arguments(call.limits, &call.keys.limits));
+            let packed = reply::limits_argument(call.limits, &call.layout, &call.keys);
+            command.arg(packed);
         }
         command.arg(&call.more);
+        command.arg(reply::shared_argument(&call.layout, &call.keys));
         Request {
             key: call.keys.line(),
             command,

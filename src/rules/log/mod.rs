@@ -179,7 +179,15 @@ impl Logs {
     }
 
     /// A call of `cost` has ended: what it used in fact is set against what it was charged.
-    pub fn settle(&mut self, limits: &[Limit], clock: Clock, settled: &Settled, cost: u64) {
+    /// `sequence` is its number in the sliding log.
+    pub fn settle(
+        &mut self,
+        limits: &[Limit],
+        clock: Clock,
+        settled: &Settled,
+        sequence: u64,
+        cost: u64,
+    ) {
         let Settled { receipt, end } = settled;
         let used = match end {
             End::Cost(used) => Some(*used),
@@ -195,7 +203,7 @@ impl Logs {
                 Algorithm::SlidingWindow if in_log => {}
                 Algorithm::SlidingWindow => {
                     in_log = true;
-                    self.sliding.settle(receipt, used);
+                    self.sliding.settle(receipt.started_ms, sequence, used);
                 }
                 Algorithm::FixedWindow => {
                     let started = receipt.started_ms;

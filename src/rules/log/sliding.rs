@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 
 use super::Clock;
-use crate::rules::decision::Receipt;
 use crate::rules::limit::{Limit, Unit};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -75,11 +74,10 @@ impl SlidingLog {
     }
 
     /// A start cost `used` in fact; `None`: it never called.
-    pub fn settle(&mut self, receipt: &Receipt, used: Option<u32>) {
-        let started = receipt.started_ms..=receipt.started_ms + 1;
-        let ours = |e: &Entry| {
-            e.sequence == receipt.sequence && started.contains(&e.score) && e.sequence > 0
-        };
+    pub fn settle(&mut self, started_ms: u64, sequence: u64, used: Option<u32>) {
+        let started = started_ms..=started_ms + 1;
+        let ours =
+            |e: &Entry| e.sequence == sequence && started.contains(&e.score) && e.sequence > 0;
         let Some(at) = self.entries.iter().position(ours) else {
             return;
         };

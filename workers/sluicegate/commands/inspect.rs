@@ -294,6 +294,7 @@ mod tests {
             count,
             free,
             next_ms,
+            waiting: 0,
         }
     }
 

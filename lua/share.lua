@@ -1,0 +1,377 @@
+-- Budgets that several lines share: whose turn it is there. Only in scripts for limits of such scopes; between limits.lua and
+-- the algorithms. The specifications are src/rules/share.rs and, for what a call does with it, src/rules/model/call.rs.
+--
+-- The last argument is taken from ARGV, so that the others stand where they always do. It is packed: which of the
+-- budgets is the tenant's own control (what closes it, what an operator set), 0: the line; then for each shared one, from
+-- 1: through which of the others, which have lower numbers, its lines come, 0: none; whether all tenants share it; which
+-- of KEYS is its first; what the line, or the tenant, is called there.
+local SHARED_FORMAT = '>I1I1I8s'
+
+-- Its keys:
+-- [1]  a HASH like that of a line, of which it has only `window` and what closes the tenant, and with the field
+--      register   the six numbers below, packed
+-- [2]  a ZSET of those who wait: score: behind which tag the units of one wait
+-- [3]  a ZSET of the same members: score: the tag of the last of its units
+--
+-- tag        of the newest start
+-- joined     the tag with which one came anew last
+-- waiting    units that wait, of all
+-- widest     the largest cost among them
+-- seen       since when (ms) room has been seen unclaimed; 0: it has not
+-- room       from when on (ms) there is room for the next unit
+local REGISTER_FORMAT = '>I8I8I8I4I6I6'
+
+-- These are the constants of the same names in src/rules/share.rs.
+local STEP = 65536
+local JOIN = STEP / 256
+local PURGE = 8
+
+-- Loads what waits for the budget of `home`, and what the flow `flow` sees of the others.
+local function register_load(home, flow, first, now)
+  local packed = redis.call('HGET', KEYS[first], 'register')
+  local r = {
+    fronts = KEYS[first + 1], ends = KEYS[first + 2], flow = flow, stored = packed,
+    tag = 0, joined = 0, waiting = 0, widest = 0, seen = 0, room = 0,
+  }
+  if packed then
+    r.tag, r.joined, r.waiting, r.widest, r.seen, r.room = struct.unpack(REGISTER_FORMAT, packed)
+    r.seen = math.min(r.seen, now)
+  end
+  r.known = r.waiting > 0
+  home.register = r
+end
+
+local function register_pack(r)
+  return struct.pack(REGISTER_FORMAT, r.tag, r.joined, r.waiting, r.widest, r.seen, r.room)
+end
+
+-- Takes out some of those that let more than `reach` turns pass.
+local function register_purge(r, reach)
+  local late = math.max(r.tag - reach * STEP, 0)
+  if r.waiting == 0 or late == 0 then
+    return
+  end
+  local passed = redis.call('ZRANGEBYSCORE', r.fronts, '-inf', '(' .. int(late), 'WITHSCORES', 'LIMIT', '0', PURGE)
+  for i = 1, #passed, 2 do
+    local last = tonumber(redis.call('ZSCORE', r.ends, passed[i]) or passed[i + 1])
+    r.waiting = math.max(r.waiting - (last - tonumber(passed[i + 1])) / STEP, 0)
+    redis.call('ZREM', r.fronts, passed[i])
+    redis.call('ZREM', r.ends, passed[i])
+  end
+end
+
+-- What the flow sees of the others, from here on.
+local function register_view(r)
+  r.points, r.first, r.front, r.last = {}, nil, nil, nil
+  if r.known then
+    local front = redis.call('ZSCORE', r.fronts, r.flow)
+    r.front = front and tonumber(front)
+    r.last = front and tonumber(redis.call('ZSCORE', r.ends, r.flow) or front)
+    local lowest = redis.call('ZRANGE', r.fronts, '0', '0', 'WITHSCORES')
+    r.origin = r.front or math.max(r.tag, r.joined + JOIN)
+    r.first = lowest[2] and math.floor((tonumber(lowest[2]) - r.origin) / STEP) + 1
+  end
+end
+
+-- How many of the others have a unit between the flow's unit `at`, from 0, and the one before it.
+local function register_between(r, at)
+  local tag = r.origin + at * STEP
+  local below = '(' .. int(tag)
+  local all = redis.call('ZCOUNT', r.fronts, '-inf', below) - redis.call('ZCOUNT', r.ends, '-inf', below)
+  if r.front and r.front < tag and r.last >= tag then
+    all = all - 1
+  end
+  return all
+end
+
+local function register_added(from, low, to, high)
+  local units = to - from
+  return units * low + math.floor((high - low) * (units + 1) / 2)
+end
+
+-- How many of the others' units have turns before the flow's `nth` one, from 1, counted from what it had at the
+-- beginning.
+local function register_before(r, nth)
+  local last = nth - 1
+  if not r.first or r.first > last then
+    return 0
+  end
+  local points = r.points
+  if not points[1] then
+    local between = register_between(r, r.first)
+    points[1] = { r.first, between, between }
+  end
+  while true do
+    local at, between, sum = unpack(points[#points])
+    local next_at = at + math.max(1, math.floor((at - r.first) / 2))
+    if at >= last or next_at > last then
+      break
+    end
+    local there = register_between(r, next_at)
+    points[#points + 1] = { next_at, there, sum + register_added(at, between, next_at, there) }
+  end
+  local n = #points
+  while n > 1 and points[n][1] > last do
+    n = n - 1
+  end
+  local at, between, sum = unpack(points[n])
+  if at < last then
+    sum = sum + register_added(at, between, last, register_between(r, last))
+  end
+  return math.max(sum, 0)
+end
+
+-- Nobody is known to wait.
+local function register_clear(r)
+  redis.call('DEL', r.fronts, r.ends)
+  r.tag, r.joined, r.waiting, r.widest, r.seen, r.room = 0, 0, 0, 0, 0, 0
+  r.known, r.cleared = false, true
+  register_view(r)
+end
+
+-- After the decisions: `started` units of the flow have started, and `waiting` wait, of jobs that cost `widest` at most.
+-- True when anything is to be written.
+local function register_settle(r, started, waiting, widest)
+  local fresh = math.max(r.tag, r.joined + JOIN)
+  local front, last = r.front or fresh, r.last or fresh
+  r.waiting = r.waiting - (last - front) / STEP + waiting
+  if r.waiting <= 0 then
+    if r.stored and not r.cleared then
+      register_clear(r)
+    end
+    r.waiting = 0
+    r.tag, r.joined, r.widest, r.seen, r.room = 0, 0, 0, 0, 0
+    return r.stored and r.stored ~= register_pack(r)
+  end
+  if started > 0 then
+    r.tag = math.max(r.tag, front + (started - 1) * STEP)
+  end
+  if waiting > 0 then
+    r.widest = math.max(r.widest, widest)
+    r.joined = r.front and r.joined or front
+  end
+  if not r.stored and not r.cleared then
+    -- Its HASH is new: what these may hold is of before.
+    redis.call('DEL', r.fronts, r.ends)
+  end
+  local moved = false
+  if r.front or waiting > 0 then
+    local new_front = front + started * STEP
+    local new_last = new_front + waiting * STEP
+    moved = new_front ~= r.front or new_last ~= r.last
+    if moved then
+      redis.call('ZADD', r.fronts, int(new_front), r.flow)
+      redis.call('ZADD', r.ends, int(new_last), r.flow)
+    end
+  end
+  return moved or r.stored ~= register_pack(r)
+end
+
+-- The budgets of the call: homes[0] is the line, homes[n] the n-th shared one; homes.control the one of the tenant.
+local function shares_load(line, now)
+  local homes = { [0] = line }
+  local text = table.remove(ARGV)
+  local control, at = string.byte(text), 2
+  while at <= #text do
+    local below, everybody, first, flow
+    below, everybody, first, flow, at = struct.unpack(SHARED_FORMAT, text, at)
+    local home = line_load(KEYS[first], now)
+    home.below, home.everybody = below, everybody == 1
+    register_load(home, flow, first, now)
+    homes[#homes + 1] = home
+  end
+  homes.control = homes[control]
+  homes.started = 0
+  return homes
+end
+
+-- Before the first decision.
+local function shares_begin(limits, now)
+  local homes = limits.homes
+  local line, control = homes[0], homes.control
+  if control ~= line and line.gen > 0 and line.gen < control.gen then
+    line_reset(line, math.max(now, control.gen))
+  end
+  for n, home in ipairs(homes) do
+    register_purge(home.register, limits_reach(limits, n))
+    register_view(home.register)
+  end
+end
+
+-- The same for a script that writes nothing.
+local function shares_look(limits)
+  for _, home in ipairs(limits.homes) do
+    register_view(home.register)
+  end
+end
+
+-- How many units start from the budget `n` up to the k-th of the line, if all take turns.
+local function shares_rank(homes, n, k)
+  local home = homes[n]
+  if home.below > 0 then
+    k = shares_rank(homes, home.below, k)
+  end
+  return k + register_before(home.register, homes.started + k)
+end
+
+-- About how many jobs have so many units, if the others' cost what those of the line do.
+local function shares_calls(line, units)
+  local each = math.max(math.floor(line.issued / math.max(line.jobs, 1)), 1)
+  return math.max(math.floor(units / each), 1)
+end
+
+-- limits_turn, where some of the limits are shared.
+local function shares_turn(limits, line, base, k, units)
+  local calls, latest, which = line_jobs(line, k, units), 0, 1
+  for i = 1, #limits do
+    local limit = limits[i]
+    local of_units, of_calls = k, calls
+    if limit.home > 0 then
+      of_units = shares_rank(limits.homes, limit.home, k)
+      of_calls = math.max(calls, shares_calls(line, of_units))
+    end
+    local at = limit.algorithm.nth(limit, base, limit.calls and of_calls or of_units)
+    if at > latest then
+      latest, which = at, i
+    end
+  end
+  return latest, which
+end
+
+-- When the k-th unit may start as far as the budget `n` goes; nil: it has no limit.
+local function shares_nth(limits, n, base, k)
+  local latest
+  local calls = shares_calls(limits.homes[0], k)
+  for i = 1, #limits do
+    local limit = limits[i]
+    if limit.home == n then
+      latest = math.max(latest or 0, limit.algorithm.nth(limit, base, limit.calls and calls or k))
+    end
+  end
+  return latest
+end
+
+local function shares_widest(limits, r)
+  return math.min(math.max(r.widest, 1), limits.most)
+end
+
+-- When the budget `n` has room for its next unit, whatever it costs; and whether it has none because something started.
+local function shares_room(limits, n)
+  local now, latest, taken = limits.now, 0, false
+  local widest = shares_widest(limits, limits.homes[n].register)
+  for i = 1, #limits do
+    local limit = limits[i]
+    if limit.home == n then
+      local at = limit.algorithm.nth(limit, now, limit.calls and 1 or widest)
+      latest = math.max(latest, at)
+      taken = taken or at > now and limit.algorithm.count(limit) > 0
+    end
+  end
+  return latest > 0 and latest or now, taken
+end
+
+-- Forgets who waits for a budget in which room was left unclaimed for too long.
+local function shares_give_up(limits)
+  for n, home in ipairs(limits.homes) do
+    local r = home.register
+    if r.waiting > 0 and r.seen > 0 and limits.now - r.seen > GRACE_MS and shares_room(limits, n) == limits.now then
+      register_clear(r)
+    end
+  end
+end
+
+-- A job of several units waits: nobody may go ahead.
+local function shares_wide(limits)
+  for _, home in ipairs(limits.homes) do
+    if home.register.widest > 1 then
+      return true
+    end
+  end
+  return false
+end
+
+-- A job of so many units has started.
+local function shares_start(limits, units)
+  limits.homes.started = limits.homes.started + units
+  for n, home in ipairs(limits.homes) do
+    if home.register.waiting > 0 then
+      home.register.seen, home.register.room = 0, (shares_room(limits, n))
+    end
+  end
+end
+
+-- After an ask for the k-th unit that must wait until `at`: as line_note does, where others have turns before it.
+local function shares_watch(limits, base, at, k)
+  local now = limits.now
+  for n, home in ipairs(limits.homes) do
+    local r = home.register
+    if r.waiting > 0 then
+      local below = home.below > 0 and shares_rank(limits.homes, home.below, k) or k
+      local rank = shares_rank(limits.homes, n, k)
+      local turn = rank > below and shares_nth(limits, n, base, rank)
+      if turn and turn > now then
+        local room, taken = shares_room(limits, n)
+        if room == now then
+          r.seen = r.seen > 0 and r.seen or now
+          if now - r.room > GRACE_MS then
+            at = math.min(at, r.seen + GRACE_MS + 1)
+          end
+        elseif taken then
+          r.seen, r.room = 0, room
+        end
+      end
+    end
+  end
+  return at
+end
+
+-- How many of the next `units` wait for the budget `n`, or for a wider one behind it, and not longer for what is narrower.
+local function shares_demand(limits, n, base, units)
+  local homes = limits.homes
+  local home = homes[n]
+  while units > 0 do
+    local narrow = shares_nth(limits, home.below, base, units) or base
+    local rank = units + register_before(home.register, homes.started + units)
+    local wide = shares_nth(limits, n, base, rank) or 0
+    for wider, other in ipairs(homes) do
+      if other.below == n then
+        local further = rank + register_before(other.register, homes.started + rank)
+        wide = math.max(wide, shares_nth(limits, wider, base, further) or 0)
+      end
+    end
+    if math.max(narrow, base) <= wide then
+      break
+    end
+    units = math.floor(units / 2)
+  end
+  return units
+end
+
+-- After the last decision: tells the budgets who waits; all that is written lives until `ends` and a while longer.
+local function shares_save(limits, base, ends)
+  local homes = limits.homes
+  local line = homes[0]
+  for n, home in ipairs(homes) do
+    local r = home.register
+    local most = line_waiting(line)
+    if home.below > 0 then
+      most = homes[home.below].register.waiting
+    end
+    local changed = register_settle(r, homes.started, shares_demand(limits, n, base, most), line.widest)
+    if changed or home.changed then
+      local until_ms = math.max(ends, home.kept, home.fixed and home.window + home.fixed or 0) + KEEP_MS
+      if home.changed then
+        line_save(home, until_ms - KEEP_MS)
+      end
+      redis.call('HSET', home.key, 'register', register_pack(r))
+      redis.call('PEXPIREAT', home.key, int(until_ms))
+      redis.call('PEXPIREAT', r.fronts, int(until_ms))
+      redis.call('PEXPIREAT', r.ends, int(until_ms))
+    end
+  end
+end
+
+SHARES = {
+  load = shares_load, begin = shares_begin, look = shares_look, turn = shares_turn, give_up = shares_give_up, wide = shares_wide,
+  start = shares_start, watch = shares_watch, save = shares_save,
+}

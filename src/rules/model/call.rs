@@ -1,0 +1,446 @@
+//! The decisions of one call: may this job start, and if not, when is its turn?
+
+use super::State;
+use crate::rules::decision::{Answer, Ask, Sequences, Ticket};
+use crate::rules::limit::{Limit, Unit};
+use crate::rules::line::{AHEAD_MS, GRACE_MS, Line, reach};
+use crate::rules::log::Clock;
+use crate::rules::scope::Layout;
+use crate::rules::share::{Register, View};
+
+/// What stays the same during one call, and what its jobs share.
+pub(super) struct Call<'a> {
+    /// The line first, then the shared budgets, narrow ones before wider ones.
+    states: &'a mut [State],
+    layout: &'a Layout,
+    /// For each shared budget what the line, or the tenant, sees of the others.
+    views: Vec<View>,
+    limits: &'a [Limit],
+    clock: Clock,
+    /// Before this nobody starts: now, or when the tenant is open again.
+    base: u64,
+    /// How many more may start.
+    budget: u32,
+    /// One had room and no budget: fresh jobs after it must not come before it.
+    full: bool,
+    /// Units that started.
+    started: u64,
+}
+
+impl<'a> Call<'a> {
+    /// The logs are loaded.
+    pub(super) fn new(
+        states: &'a mut [State],
+        layout: &'a Layout,
+        limits: &'a [Limit],
+        clock: Clock,
+        base: u64,
+        budget: u32,
+    ) -> Self {
+        let shared = layout.shared.iter().zip(&states[1..]);
+        let views = shared.map(|(shared, state)| state.register.view(&shared.flow));
+        Self {
+            views: views.collect(),
+            states,
+            layout,
+            limits,
+            clock,
+            base,
+            budget,
+            full: false,
+            started: 0,
+        }
+    }
+
+    pub(super) fn state(&self, home: usize) -> &State {
+        &self.states[home]
+    }
+
+    fn line(&self) -> &Line {
+        &self.states[0].line
+    }
+
+    fn line_mut(&mut self) -> &mut Line {
+        &mut self.states[0].line
+    }
+
+    fn register(&mut self, home: usize) -> &mut Register {
+        &mut self.states[home].register
+    }
+
+    fn shared(&self) -> std::ops::RangeInclusive<usize> {
+        1..=self.layout.shared.len()
+    }
+
+    pub(super) fn decide(&mut self, ask: &Ask, permit: &str) -> Answer {
+        let now = self.clock.now_ms;
+        let cost = u64::from(ask.cost).max(1);
+        // An operator's lower limit lets a job that costs more start alone; it is charged all the same.
+        let units = match self.counts_cost() {
+            true => cost.min(self.most()),
+            false => 1,
+        };
+        let line = self.line();
+        let ticket = ask
+            .ticket
+            .filter(|t| t.generation == line.generation && (1..=line.issued).contains(&t.place));
+        if self.full && ticket.is_none() {
+            return self.capacity();
+        }
+
+        let open = self.base == now;
+        if open {
+            self.give_up_others();
+        }
+        let room = open && self.has_room(units);
+        let seen = self.line().seen;
+        let stale = open
+            && self.line().waiting() > 0
+            && seen > 0
+            && now - seen > GRACE_MS
+            && self.first() == now;
+        let mut turn = None;
+        let due = match ticket {
+            None => {
+                let alone = self.layout.shared.is_empty();
+                self.line().waiting() == 0 && (alone || self.turn(units, units).0 <= now)
+            }
+            Some(ticket) => {
+                let (at, limit) = self.turn_of(ticket.place, units);
+                turn = Some((ticket.place, at, limit));
+                at <= now + self.ahead()
+            }
+        };
+
+        if room && (due || stale) {
+            if self.budget == 0 {
+                self.full = true;
+                return self.capacity();
+            }
+            self.budget -= 1;
+            let sequences = self.start(ticket, cost, units, due, permit);
+            return Answer::Start {
+                count: self.count(0),
+                sequences,
+            };
+        }
+
+        let (place, at, limit) = turn.unwrap_or_else(|| {
+            let place = self.line_mut().issue(now, units);
+            let (at, limit) = self.turn_of(place, units);
+            (place, at, limit)
+        });
+        let at = self.watch(open, at, place, units);
+        Answer::Wait {
+            limit,
+            count: self.count(limit),
+            ttl_ms: at.saturating_sub(now).max(1),
+            ticket: Ticket {
+                generation: self.line().generation,
+                place,
+            },
+        }
+    }
+
+    /// After the last decision: tells the shared budgets who waits. Returns when the last of the line may start.
+    pub(super) fn finish(mut self) -> u64 {
+        let waiting = self.line().waiting();
+        let end = match waiting {
+            0 => self.clock.now_ms,
+            waiting => self.turn(waiting, 1).0,
+        };
+        for home in self.shared() {
+            let below = self.layout.shared[home - 1].below;
+            let most = match below {
+                0 => waiting,
+                below => self.states[below].register.waiting,
+            };
+            let units = self.demand(home, most);
+            let (started, widest) = (self.started, self.line().widest);
+            let flow = &self.layout.shared[home - 1].flow;
+            let register = &mut self.states[home].register;
+            register.save(flow, started, units, widest);
+        }
+        end
+    }
+
+    /// How many of the next `most` units wait for this budget, or for a wider one behind it, and not longer for what is
+    /// narrower: only they are in the others' way. In doubt too few: then others come back a little early.
+    fn demand(&mut self, home: usize, most: u64) -> u64 {
+        let below = self.layout.shared[home - 1].below;
+        let mut units = most;
+        while units > 0 {
+            let narrow = self.nth(below, units).map_or(self.base, |(at, _)| at);
+            let own = self.started + units;
+            let rank = units + self.views[home - 1].before(own);
+            let mut wide = self.nth(home, rank).map_or(0, |(at, _)| at);
+            for wider in self.shared() {
+                if self.layout.shared[wider - 1].below == home {
+                    let rank = rank + self.views[wider - 1].before(self.started + rank);
+                    wide = wide.max(self.nth(wider, rank).map_or(0, |(at, _)| at));
+                }
+            }
+            if narrow.max(self.base) <= wide {
+                break;
+            }
+            units /= 2;
+        }
+        units
+    }
+
+    /// Moves the line on.
+    fn start(
+        &mut self,
+        ticket: Option<Ticket>,
+        cost: u64,
+        units: u64,
+        due: bool,
+        permit: &str,
+    ) -> Sequences {
+        let (now, clock) = (self.clock.now_ms, self.clock);
+        let mut sequences = Sequences::default();
+        for (home, state) in self.states.iter_mut().enumerate() {
+            let limits = self.layout.at_home(home, self.limits);
+            sequences.set(home, state.logs.take(&limits, clock, cost, permit));
+        }
+        if !due {
+            self.line_mut().reset(now);
+        } else if let Some(ticket) = ticket {
+            let reach = reach(self.limits);
+            self.line_mut().claim(ticket.place, units, reach);
+        }
+        self.started += units;
+        self.line_mut().seen = 0;
+        if self.line().waiting() > 0 {
+            self.line_mut().room = self.first();
+        }
+        for home in self.shared() {
+            if self.register(home).waiting > 0 {
+                let room = self.room_at(home);
+                let register = self.register(home);
+                (register.seen, register.room) = (0, room);
+            }
+        }
+        sequences
+    }
+
+    /// After an ask that must wait until `at`: notes since when room has been there and nobody of the line, or of the
+    /// other lines, came for it. Once that is longer than the grace, the ask is to come back when it can be told whether
+    /// they vanished.
+    fn watch(&mut self, open: bool, mut at: u64, place: u64, units: u64) -> u64 {
+        let now = self.clock.now_ms;
+        let first = self.first();
+        if open && first == now {
+            let line = self.line_mut();
+            if line.seen == 0 {
+                line.seen = now;
+            }
+            if now.saturating_sub(line.room) > GRACE_MS {
+                at = at.min(line.seen + GRACE_MS + 1);
+            }
+        } else {
+            // Only a start takes room away, or the others' turns: in the guard at a fixed window's end there may be
+            // none without.
+            let widest = self.widest();
+            if !open || self.is_taken(widest) || self.has_room(widest) {
+                let line = self.line_mut();
+                (line.seen, line.room) = (0, first);
+            }
+        }
+        if !open {
+            return at;
+        }
+        for home in self.shared() {
+            if self.register(home).waiting == 0 || !self.waits_for_others(home, place, units) {
+                continue;
+            }
+            let room = self.room_at(home);
+            if room == now {
+                let register = self.register(home);
+                if register.seen == 0 {
+                    register.seen = now;
+                }
+                if now.saturating_sub(register.room) > GRACE_MS {
+                    at = at.min(register.seen + GRACE_MS + 1);
+                }
+            } else if self.is_taken_at(home) {
+                let register = self.register(home);
+                (register.seen, register.room) = (0, room);
+            }
+        }
+        at
+    }
+
+    /// Others have turns before this place, and that is why it is not its own.
+    fn waits_for_others(&mut self, home: usize, place: u64, units: u64) -> bool {
+        let k = self.distance(place, units);
+        let below = match self.layout.shared[home - 1].below {
+            0 => k,
+            below => self.rank(below, k),
+        };
+        let rank = self.rank(home, k);
+        let now = self.clock.now_ms;
+        rank > below && self.nth(home, rank).is_some_and(|(at, _)| at > now)
+    }
+
+    /// Forgets who waits for a budget in which room was left unclaimed for too long.
+    fn give_up_others(&mut self) {
+        let now = self.clock.now_ms;
+        for home in self.shared() {
+            let Register { waiting, seen, .. } = *self.register(home);
+            if waiting > 0 && seen > 0 && now - seen > GRACE_MS && self.room_at(home) == now {
+                let flow = &self.layout.shared[home - 1].flow;
+                let register = &mut self.states[home].register;
+                *register = Register::default();
+                self.views[home - 1] = register.view(flow);
+            }
+        }
+    }
+
+    /// A waiting job may start this much before its turn. Beside jobs of several units nobody goes ahead: small ones
+    /// would take what a large one waits for.
+    fn ahead(&self) -> u64 {
+        let wide = self.line().widest > 1;
+        match wide
+            || self.states[1..]
+                .iter()
+                .any(|state| state.register.widest > 1)
+        {
+            true => 0,
+            false => AHEAD_MS,
+        }
+    }
+
+    /// Up to which unit of the line this job's are, from 1.
+    fn distance(&self, place: u64, units: u64) -> u64 {
+        units.max(place.saturating_sub(self.line().served()))
+    }
+
+    /// When `place` may start, if its job of so many units comes in time, and which limit says so.
+    fn turn_of(&mut self, place: u64, units: u64) -> (u64, usize) {
+        self.turn(self.distance(place, units), units)
+    }
+
+    /// When the first of the line may start, whatever it costs.
+    fn first(&mut self) -> u64 {
+        let widest = self.widest();
+        self.turn(widest, widest).0
+    }
+
+    /// When the `k`-th unit of the line may start, the last of a job of so many units, and the first of the limits
+    /// that allow it last.
+    pub(super) fn turn(&mut self, k: u64, units: u64) -> (u64, usize) {
+        let calls = self.line().jobs_in(k, units);
+        let mut latest = (0, 0);
+        for index in 0..self.limits.len() {
+            let (units, calls) = match self.layout.homes[index] {
+                0 => (k, calls),
+                home => {
+                    let rank = self.rank(home, k);
+                    (rank, calls.max(self.calls_in(rank)))
+                }
+            };
+            let at = self.nth_of(index, self.base, units, calls);
+            if at > latest.0 {
+                latest = (at, index);
+            }
+        }
+        latest
+    }
+
+    /// How many units start from this budget up to the `k`-th of the line, if all take turns.
+    fn rank(&mut self, home: usize, k: u64) -> u64 {
+        let k = match self.layout.shared[home - 1].below {
+            0 => k,
+            below => self.rank(below, k),
+        };
+        k + self.views[home - 1].before(self.started + k)
+    }
+
+    /// When the `k`-th unit may start as far as one budget goes, and the limit that says so; `None`: it has no limit.
+    fn nth(&self, home: usize, k: u64) -> Option<(u64, usize)> {
+        let calls = self.calls_in(k);
+        let all = self.layout.homes.iter().enumerate();
+        let here = all.filter(|(_, here)| **here == home);
+        here.map(|(index, _)| (self.nth_of(index, self.base, k, calls), index))
+            .max_by_key(|(at, _)| *at)
+    }
+
+    fn nth_of(&self, index: usize, base: u64, units: u64, calls: u64) -> u64 {
+        let limit = &self.limits[index];
+        let k = match limit.unit() {
+            Unit::Calls => calls,
+            Unit::Cost => units,
+        };
+        self.states[self.layout.homes[index]]
+            .logs
+            .nth(limit, base, k)
+    }
+
+    /// About how many jobs have so many units, if the others' cost what those of the line do.
+    fn calls_in(&self, units: u64) -> u64 {
+        let line = self.line();
+        let each = (line.issued / line.jobs.max(1)).max(1);
+        (units / each).max(1)
+    }
+
+    fn has_room(&self, units: u64) -> bool {
+        let now = self.clock.now_ms;
+        (0..self.limits.len()).all(|index| self.nth_of(index, now, units, 1) == now)
+    }
+
+    /// When a shared budget has room for its next unit, whatever it costs.
+    fn room_at(&self, home: usize) -> u64 {
+        let now = self.clock.now_ms;
+        let widest = self.states[home].register.widest.clamp(1, self.most());
+        let all = self.layout.homes.iter().enumerate();
+        let here = all.filter(|(_, here)| **here == home);
+        let latest = here
+            .map(|(index, _)| self.nth_of(index, now, widest, 1))
+            .max();
+        latest.unwrap_or(now)
+    }
+
+    /// A limit that has no room for so many units has let something start.
+    fn is_taken(&self, units: u64) -> bool {
+        (0..self.limits.len()).any(|index| self.takes_room(index, units))
+    }
+
+    fn is_taken_at(&self, home: usize) -> bool {
+        let widest = self.states[home].register.widest.clamp(1, self.most());
+        let mut all = self.layout.homes.iter().enumerate();
+        all.any(|(index, here)| *here == home && self.takes_room(index, widest))
+    }
+
+    fn takes_room(&self, index: usize, units: u64) -> bool {
+        let now = self.clock.now_ms;
+        self.nth_of(index, now, units, 1) > now && self.count(index) > 0
+    }
+
+    /// What the first of the line may cost at most.
+    fn widest(&self) -> u64 {
+        self.line().widest.clamp(1, self.most())
+    }
+
+    fn capacity(&self) -> Answer {
+        Answer::Capacity {
+            count: self.count(0),
+        }
+    }
+
+    fn count(&self, index: usize) -> u64 {
+        let logs = &self.states[self.layout.homes[index]].logs;
+        logs.count(&self.limits[index], self.clock)
+    }
+
+    fn counts_cost(&self) -> bool {
+        self.limits.iter().any(|limit| limit.unit() == Unit::Cost)
+    }
+
+    /// The highest cost that can start.
+    fn most(&self) -> u64 {
+        let costs = (self.limits.iter()).filter(|limit| limit.unit() == Unit::Cost);
+        let capacities = costs.map(Limit::capacity);
+        capacities.min().map_or(u64::from(u32::MAX), u64::from)
+    }
+}

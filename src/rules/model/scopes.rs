@@ -1,0 +1,208 @@
+//! The budgets of one call: the line where its jobs wait, and what that shares with other lines.
+
+use super::call::Call;
+use super::{MARK_MS, State};
+use crate::rules::decision::{Answer, Ask, End, Inspection, Settled, Usage};
+use crate::rules::limit::Limit;
+use crate::rules::line::{KEEP_MS, reach};
+use crate::rules::log::Clock;
+use crate::rules::scope::Layout;
+
+/// The states of one [`Layout`].
+pub struct Scopes<'a> {
+    layout: &'a Layout,
+    states: Vec<State>,
+}
+
+impl<'a> Scopes<'a> {
+    /// `state` gives what the store keeps of each budget: 0 is the line, n the n-th shared one.
+    pub fn take(layout: &'a Layout, state: impl FnMut(usize) -> State) -> Self {
+        let states = (0..=layout.shared.len()).map(state).collect();
+        Self { layout, states }
+    }
+
+    /// What the store keeps from now on, in the same order.
+    pub fn into_states(self) -> Vec<State> {
+        self.states
+    }
+
+    /// Decides for `asks` in order, as if they came one after the other; at most `budget` of them start. Also
+    /// returns until when the tenant is closed (milliseconds since the epoch, 0: it is not).
+    pub fn ask(
+        &mut self,
+        limits: &[Limit],
+        clock: Clock,
+        budget: u32,
+        permits: &str,
+        asks: &[Ask],
+    ) -> (Vec<Answer>, u64) {
+        let now = clock.now_ms;
+        let limits = self.in_force(limits, now);
+        let kept = |state: &State| (state.line.clone(), state.register.clone());
+        let before: Vec<_> = self.states.iter().map(kept).collect();
+        let newer = self.load(&limits, clock, State::load);
+        self.forget_what_is_over(&limits, now);
+        let base = now.max(self.control().closed_until());
+        let mut call = Call::new(&mut self.states, self.layout, &limits, clock, base, budget);
+        let decide = |(number, ask)| call.decide(ask, &format!("{permits}:{number}"));
+        let answers = asks.iter().enumerate().map(decide).collect();
+        let end = call.finish();
+        for (index, (newer, before)) in newer.into_iter().zip(&before).enumerate() {
+            if newer || kept(&self.states[index]) != *before {
+                let kept = self.states[index].kept_until();
+                let newest = self.newest_window_end(index, &limits);
+                self.states[index].expires = end.max(kept).max(newest) + KEEP_MS;
+            }
+        }
+        (answers, self.control().closed(now))
+    }
+
+    /// Calls have ended: what they used in fact is set against what they were charged, and their places are free, or
+    /// will be.
+    /// A `call` that was settled before counts for nothing.
+    pub fn settle(&mut self, limits: &[Limit], clock: Clock, call: &str, settled: &[Settled]) {
+        let now = clock.now_ms;
+        let limits = self.in_force(limits, now);
+        let marks = &mut self.states[0].marks;
+        marks.retain(|_, until| *until > now);
+        if marks.contains_key(call) {
+            return;
+        }
+        marks.insert(call.to_owned(), now + MARK_MS);
+        let before: Vec<_> = (self.states.iter())
+            .map(|state| state.line.clone())
+            .collect();
+        let newer = self.load(&limits, clock, State::load_own);
+        let line = &mut self.states[0].line;
+        let holds = limits.iter().any(|limit| limit.algorithm().holds_places());
+        for one in settled {
+            if holds && matches!(one.end, End::Cost(_)) {
+                let took = now.saturating_sub(one.receipt.started_ms);
+                line.usual = match line.usual {
+                    0 => took.max(1),
+                    usual => ((usual * 7 + took) / 8).max(1),
+                };
+            }
+        }
+        for (index, state) in self.states.iter_mut().enumerate() {
+            let limits = self.layout.at_home(index, &limits);
+            for one in settled {
+                let cost = u64::from(one.receipt.cost).max(1);
+                let sequence = one.receipt.sequences.get(index);
+                state.logs.settle(&limits, clock, one, sequence, cost);
+            }
+        }
+        for (index, newer) in newer.into_iter().enumerate() {
+            if newer || self.states[index].line != before[index] {
+                let newest = self.newest_window_end(index, &limits);
+                let state = &mut self.states[index];
+                let end = now.max(state.kept_until()).max(newest);
+                state.expires = state.expires.max(end + KEEP_MS);
+            }
+        }
+    }
+
+    /// What there is, without changing it.
+    pub fn inspect(&self, limits: &[Limit], clock: Clock) -> Inspection {
+        let now = clock.now_ms;
+        let in_force = self.in_force(limits, now);
+        let mut states = Scopes {
+            layout: self.layout,
+            states: self.states.clone(),
+        };
+        states.load(&in_force, clock, State::load);
+        let closed = self.control().closed(now);
+        let base = now.max(closed);
+        let mut call = Call::new(&mut states.states, self.layout, &in_force, clock, base, 0);
+        let usage = |(limit, home): (&Limit, usize)| {
+            let state = call.state(home);
+            Usage {
+                max: limit.max(),
+                override_until_ms: self.override_of(limit, now).map_or(0, |(_, until)| until),
+                count: state.logs.count(limit, clock),
+                free: match closed {
+                    0 => state.logs.free(limit, now),
+                    _ => 0,
+                },
+                next_ms: state.logs.nth(limit, base, 1) - now,
+                waiting: match home {
+                    0 => state.line.waiting(),
+                    home => self.states[home].register.waiting,
+                },
+            }
+        };
+        let homes = self.layout.homes.iter().copied();
+        let usages = in_force.iter().zip(homes).map(usage).collect();
+        let waiting = self.states[0].line.waiting();
+        Inspection {
+            now_ms: now,
+            limits: usages,
+            waiting,
+            line_end_ms: match waiting {
+                0 => 0,
+                waiting => call.turn(waiting, 1).0 - now,
+            },
+            blocked_until_ms: closed,
+            blocked_by: self.control().closed_by(now),
+        }
+    }
+
+    /// What closes the tenant, and what an operator set.
+    fn control(&self) -> &State {
+        &self.states[self.layout.control]
+    }
+
+    /// The limits with what an operator set instead. What all tenants share is not a tenant's operator's.
+    fn in_force(&self, limits: &[Limit], now: u64) -> Vec<Limit> {
+        let set = |limit: &Limit| match self.override_of(limit, now) {
+            Some((max, _)) => limit.clone().with_max(max),
+            None => limit.clone(),
+        };
+        limits.iter().map(set).collect()
+    }
+
+    /// The `max` that an operator set instead of this limit's, and until when.
+    fn override_of(&self, limit: &Limit, now: u64) -> Option<(u32, u64)> {
+        let set = self.control().overrides.get(limit.name()).copied();
+        set.filter(|(_, until)| *until > now && !limit.is_global())
+    }
+
+    /// Before the first decision: a line of before the operator's reset, and those who let their turns pass.
+    fn forget_what_is_over(&mut self, limits: &[Limit], now: u64) {
+        let reset = match self.layout.control {
+            0 => 0,
+            control => self.states[control].line.generation,
+        };
+        let line = &mut self.states[0].line;
+        if (1..reset).contains(&line.generation) {
+            line.reset(now.max(reset));
+        }
+        for home in 1..self.states.len() {
+            let reach = reach(&self.layout.at_home(home, limits));
+            let register = &mut self.states[home].register;
+            register.seen = register.seen.min(now);
+            register.purge(reach);
+        }
+    }
+
+    /// Brings all to `clock`, also one that was stepped back. For each budget whether its newest fixed window is a newer one.
+    fn load(
+        &mut self,
+        limits: &[Limit],
+        clock: Clock,
+        load: fn(&mut State, &[Limit], Clock, u64) -> bool,
+    ) -> Vec<bool> {
+        let usual = self.states[0].line.usual;
+        let states = self.states.iter_mut().enumerate();
+        let load = |(index, state): (usize, &mut State)| {
+            state.line.seen = state.line.seen.min(clock.now_ms);
+            load(state, &self.layout.at_home(index, limits), clock, usual)
+        };
+        states.map(load).collect()
+    }
+
+    fn newest_window_end(&self, index: usize, limits: &[Limit]) -> u64 {
+        let limits = self.layout.at_home(index, limits);
+        self.states[index].logs.newest_window_end(&limits)
+    }
+}

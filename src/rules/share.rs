@@ -1,0 +1,173 @@
+//! Equal shares of a budget that several lines draw from: whose turn it is.
+//!
+//! This is start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queuing", SIGCOMM 1996) without a queue. Each
+//! line that waits is a *flow*. Its next unit has a *tag*, and each further one of its units a tag that is [`STEP`] higher;
+//! the unit with the lowest tag of all is the next one. So flows that wait take turns, unit by unit, and one that comes
+//! anew goes in at the tag of the last start, however long the others' lines are.
+//!
+//! A flow is two numbers, the tag behind which its units wait and the last of them, so a register is as large as the
+//! number of lines that wait, and not of jobs. Which turn a unit has is how many units have lower tags
+//! ([`View::before`]).
+//!
+//! As a line does, a register only advises; the log admits. So a flow whose jobs vanished costs others a few turns: it is taken
+//! out when it let its turns pass, or when room was left unclaimed. One that is there after all comes in again when the
+//! next of its jobs asks.
+
+use std::collections::BTreeMap;
+
+/// From a flow's unit to its next one, in tags.
+pub const STEP: u64 = 65_536;
+/// From one flow that comes anew to the next: so many of them fit between two units of those that were there before.
+const JOIN: u64 = STEP / 256;
+/// How many flows that let their turns pass are taken out at once.
+const PURGE: usize = 8;
+
+/// The flows that wait for one budget.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Register {
+    /// By the flow's name: behind which tag its units wait, and the tag of the last of them.
+    flows: BTreeMap<String, (u64, u64)>,
+    /// The tag of the newest start.
+    pub now: u64,
+    /// The tag with which a flow came anew last.
+    pub joined: u64,
+    /// Units that wait, of all flows.
+    pub waiting: u64,
+    /// The largest cost among them.
+    pub widest: u64,
+    /// Since when room has been seen unclaimed, in milliseconds; 0: it has not.
+    pub seen: u64,
+    /// From when on there is room for the next unit, in milliseconds.
+    pub room: u64,
+}
+
+impl Register {
+    /// What the flow `name` sees of the others.
+    pub fn view(&self, name: &str) -> View {
+        let own = self.flows.get(name).copied();
+        let fresh = self.now.max(self.joined + JOIN);
+        let lowest = self.flows.values().map(|(front, _)| *front).min();
+        let origin = own.map_or(fresh, |(front, _)| front);
+        View {
+            flows: self.flows.values().copied().collect(),
+            own,
+            origin,
+            first: lowest.map(|lowest| {
+                (lowest.cast_signed() - origin.cast_signed()).div_euclid(STEP.cast_signed()) + 1
+            }),
+            points: Vec::new(),
+        }
+    }
+
+    /// Nobody is known to wait.
+    pub fn is_empty(&self) -> bool {
+        self.flows.is_empty()
+    }
+
+    /// Takes out what let more than `reach` turns pass.
+    pub fn purge(&mut self, reach: u64) {
+        let late = self.now.saturating_sub(reach * STEP);
+        let mut passed: Vec<_> = (self.flows.iter())
+            .filter(|(_, (front, _))| *front < late)
+            .map(|(name, (front, end))| (*front, name.clone(), (end - front) / STEP))
+            .collect();
+        passed.sort_unstable();
+        for (_, name, units) in passed.into_iter().take(PURGE) {
+            self.flows.remove(&name);
+            self.waiting -= units;
+        }
+    }
+
+    /// After a call: `started` units of the flow `name` have started, and `waiting` wait, of jobs that cost `widest` at
+    /// most.
+    pub fn save(&mut self, name: &str, started: u64, waiting: u64, widest: u64) {
+        let known = self.flows.get(name).copied();
+        let (front, end) = known.unwrap_or_else(|| {
+            let front = self.now.max(self.joined + JOIN);
+            (front, front)
+        });
+        self.waiting = self.waiting - (end - front) / STEP + waiting;
+        if self.waiting == 0 {
+            *self = Self::default();
+            return;
+        }
+        if started > 0 {
+            self.now = self.now.max(front + (started - 1) * STEP);
+        }
+        if waiting > 0 {
+            self.widest = self.widest.max(widest);
+        }
+        if known.is_none() && waiting > 0 {
+            self.joined = front;
+        }
+        // One that came and went at once is not worth a place.
+        if known.is_some() || waiting > 0 {
+            let front = front + started * STEP;
+            let end = front + waiting * STEP;
+            self.flows.insert(name.to_owned(), (front, end));
+        }
+    }
+}
+
+/// What one flow sees of the others during a call.
+#[derive(Debug)]
+pub struct View {
+    flows: Vec<(u64, u64)>,
+    own: Option<(u64, u64)>,
+    origin: u64,
+    /// The first of the flow's units that has any of the others' before it, from 0; `None`: there are no others.
+    first: Option<i64>,
+    /// Up to which unit (from 0) it is known how many of the others' have turns between it and the one before: the
+    /// unit, that number, and their sum up to here.
+    points: Vec<(i64, i64, i64)>,
+}
+
+impl View {
+    /// How many of the others' units have lower tags than the flow's `nth` one, from 1, counted from what it had when the
+    /// call began. Exact for the first units, where others come and go less often than units pass, and in between.
+    pub fn before(&mut self, nth: u64) -> u64 {
+        let last = nth.cast_signed() - 1;
+        let Some(first) = self.first.filter(|first| *first <= last) else {
+            return 0;
+        };
+        if self.points.is_empty() {
+            let between = self.between(first);
+            self.points.push((first, between, between));
+        }
+        loop {
+            // There is one: the list was filled above.
+            let &(at, between, sum) = &self.points[self.points.len() - 1];
+            let next = at + 1.max((at - first) / 2);
+            if at >= last || next > last {
+                break;
+            }
+            let there = self.between(next);
+            self.points
+                .push((next, there, sum + added(at, between, next, there)));
+        }
+        let known = self.points.iter().rev().find(|(at, ..)| *at <= last);
+        let &(at, between, sum) = known.unwrap_or(&self.points[0]);
+        let all = match at == last {
+            true => sum,
+            false => sum + added(at, between, last, self.between(last)),
+        };
+        all.max(0).cast_unsigned()
+    }
+
+    /// How many of the others have a unit between the flow's unit `at`, from 0, and the one before it.
+    fn between(&self, at: i64) -> i64 {
+        let tag = self.origin.cast_signed() + at * STEP.cast_signed();
+        let spans = |(front, end): &(u64, u64)| {
+            i64::from(front.cast_signed() < tag) - i64::from(end.cast_signed() < tag)
+        };
+        let all: i64 = self.flows.iter().map(spans).sum();
+        all - self.own.as_ref().map_or(0, spans)
+    }
+}
+
+/// The others' units behind the flow's unit `from`, up to its unit `to`: at either of them `low` and `high` have one each,
+/// and between them as many as on a straight line.
+fn added(from: i64, low: i64, to: i64, high: i64) -> i64 {
+    let units = to - from;
+    units * low + ((high - low) * (units + 1)).div_euclid(2)
+}
