@@ -39,3 +39,4 @@ mod servers;
 mod simulation;
 mod tidy;
 mod worker_epoch;
+mod worker_scopes;

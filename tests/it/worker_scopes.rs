@@ -1,0 +1,131 @@
+//! A worker on real servers, where the routing key says whose a job is.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lapin::options::{BasicPublishOptions, QueueBindOptions};
+use lapin::types::FieldTable;
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+use sluicegate::app;
+use sluicegate::broker::amqp::Client;
+use sluicegate::engine::Stop;
+use sluicegate::handler::{Handler, Outcome, Permit};
+use sluicegate::rules::job::Job;
+use sluicegate::rules::lanes::Ladder;
+
+use crate::cli_servers::{config, yaml};
+use crate::servers::shared_rabbit;
+
+/// Nothing takes this long; it only ends a test that hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Counts the calls by tenant and body.
+#[derive(Clone, Default)]
+struct Counter(Arc<Mutex<HashMap<String, usize>>>);
+
+impl Handler for Counter {
+    async fn handle(&self, job: &Job, _: Permit) -> Outcome {
+        let body = String::from_utf8_lossy(&job.body);
+        let name = format!("{} {body}", job.tenant);
+        let mut counts = self.0.lock().expect("nobody panics");
+        *counts.entry(name).or_default() += 1;
+        Outcome::Done
+    }
+}
+
+impl Counter {
+    fn counts(&self) -> HashMap<String, usize> {
+        self.0.lock().expect("nobody panics").clone()
+    }
+
+    async fn has(&self, number: usize) {
+        let there = async {
+            while self.counts().values().sum::<usize>() < number {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        let ended = tokio::time::timeout(PATIENCE, there).await;
+        assert!(ended.is_ok(), "{number} calls: {:?}", self.counts());
+    }
+}
+
+/// A worker that runs in this process until it is stopped.
+struct Running(Stop, tokio::task::JoinHandle<()>);
+
+impl Running {
+    fn start(yaml: &str, calls: &Counter) -> Self {
+        let config = config(&format!("{yaml}admin: {{listen: '127.0.0.1:0'}}\n"));
+        let (stop, handler) = (Stop::default(), calls.clone());
+        let told = stop.clone();
+        let task = tokio::spawn(async move {
+            app::run_until(config, handler, told)
+                .await
+                .expect("it starts");
+        });
+        Self(stop, task)
+    }
+
+    async fn stop(self) {
+        self.0.soft.cancel();
+        self.1.await.expect("it ends");
+    }
+}
+
+/// A channel on which the work queue is bound to `amq.topic` with each of `keys`.
+async fn bound(yaml: &str, keys: &[String]) -> Channel {
+    let config = config(yaml);
+    let ladder = Ladder::new(config.delay.max_delay);
+    let client = Client::connect(&config.amqp, &ladder).await;
+    client.expect("it makes the queues").close().await;
+    let properties = ConnectionProperties::default();
+    let link = Connection::connect(shared_rabbit().url(), properties).await;
+    let link = link.expect("RabbitMQ answers");
+    let channel = link.create_channel().await.expect("a channel");
+    let queue = config.amqp.queue.as_str();
+    for key in keys {
+        let (options, none) = (QueueBindOptions::default(), FieldTable::default());
+        let binding = channel.queue_bind(
+            queue.into(),
+            "amq.topic".into(),
+            key.as_str().into(),
+            options,
+            none,
+        );
+        binding.await.expect("it is bound");
+    }
+    channel
+}
+
+async fn publish(channel: &Channel, key: &str, body: &str) {
+    let publishing = channel.basic_publish(
+        "amq.topic".into(),
+        key.into(),
+        BasicPublishOptions::default(),
+        body.as_bytes(),
+        BasicProperties::default(),
+    );
+    publishing.await.expect("it is sent");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_waited_is_its_routing_keys_still() {
+    let rate = "rate-limiter: {max-requests: 1, window-size: 300ms}";
+    let job = "job: {tenant: routing-key}\n";
+    let yaml = yaml()
+        .replace("rate-limiter: {max-requests: 5, window-size: 1h}", rate)
+        .replace("max-delay: 1s", "max-delay: 1s, hold: 0");
+    let yaml = format!("{yaml}{job}");
+    let queue = config(&yaml).amqp.queue;
+    let keys = ["acme", "globex"].map(|tenant| format!("{queue}.{tenant}"));
+    let channel = bound(&yaml, &keys).await;
+    for key in keys.iter().cycle().take(6) {
+        publish(&channel, key, "x").await;
+    }
+    let calls = Counter::default();
+    let worker = Running::start(&yaml, &calls);
+    calls.has(6).await;
+    worker.stop().await;
+    let expected = keys.map(|key| (format!("{key} x"), 3));
+    assert_eq!(calls.counts(), HashMap::from(expected));
+}
