@@ -84,9 +84,10 @@ local function register_between(r, at)
   return all
 end
 
-local function register_added(from, low, to, high)
-  local units = to - from
-  return units * low + math.floor((high - low) * (units + 1) / 2)
+-- The others' units behind the flow's unit `from`, where `there` of them have one, up to its unit `to`, where `here` have:
+-- between the two at least as many as at the lower end.
+local function register_added(from, there, to, here)
+  return (to - from - 1) * math.min(there, here) + here
 end
 
 -- How many of the others' units have turns before the flow's `nth` one, from 1, counted from what it had at the

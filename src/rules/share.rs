@@ -124,7 +124,7 @@ pub struct View {
 
 impl View {
     /// How many of the others' units have lower tags than the flow's `nth` one, from 1, counted from what it had when the
-    /// call began. Exact for the first units, where others come and go less often than units pass, and in between.
+    /// call began. Exact for the first units, and for later ones where no other flow ends soon before them; never more.
     pub fn before(&mut self, nth: u64) -> u64 {
         let last = nth.cast_signed() - 1;
         let Some(first) = self.first.filter(|first| *first <= last) else {
@@ -165,9 +165,9 @@ impl View {
     }
 }
 
-/// The others' units behind the flow's unit `from`, up to its unit `to`: at either of them `low` and `high` have one each,
-/// and between them as many as on a straight line.
-fn added(from: i64, low: i64, to: i64, high: i64) -> i64 {
-    let units = to - from;
-    units * low + ((high - low) * (units + 1)).div_euclid(2)
+/// The others' units behind the flow's unit `from`, where `there` of them have one, up to its unit `to`, where `here` have:
+/// between the two at least as many as at the lower end. Who comes back a little early waits a little longer; who comes
+/// late leaves room unused.
+fn added(from: i64, there: i64, to: i64, here: i64) -> i64 {
+    (to - from - 1) * there.min(here) + here
 }

@@ -1,4 +1,4 @@
-//! A budget that several tenants share: what each gets of it, and that nobody wastes it.
+//! A budget that several lines share: what each gets of it, that nobody wastes it, and that few deliveries are enough.
 
 use std::time::Duration;
 
@@ -9,98 +9,233 @@ use sluicegate::rules::scope::Scope;
 
 use crate::gate_simulator::{Outcome, Scenario, run};
 
-fn named(name: &str, max: u64, seconds: u64) -> Limit {
-    let (window, guard) = (Duration::from_secs(seconds), Duration::ZERO);
-    Limit::new(name, Algorithm::SlidingWindow, max, window, guard).expect("in range")
+/// `max` per second.
+fn limit(name: &str, max: u64, scope: Scope) -> Limit {
+    let second = Duration::from_secs(1);
+    let limit = Limit::new(name, Algorithm::SlidingWindow, max, second, Duration::ZERO);
+    limit.expect("in range").with_scope(scope)
 }
 
-fn global(max: u64, seconds: u64) -> Limit {
-    named("all", max, seconds).with_scope(Scope::Global)
+fn global(max: u64) -> Limit {
+    limit("all", max, Scope::Global)
 }
 
-/// `n` jobs at once, 0.2 ms apart.
-fn backlog(n: u64) -> Vec<u64> {
-    (0..n).map(|job| job * 200).collect()
+/// Each tenant's own `max` per second, and `all` for all of them.
+fn both(max: u64, all: u64) -> Limits {
+    let limits = vec![limit("own", max, Scope::Tenant), global(all)];
+    Limits::new(limits).expect("their names differ")
 }
 
-fn played(name: &str, scenario: Scenario) -> Outcome {
-    let of = scenario.of;
-    let jobs = scenario.arrivals.len();
-    let mut outcome = run(scenario);
-    let starts = std::mem::take(&mut outcome.starts);
+/// `n` jobs at once, 0.2 ms apart; `of` says whose each is.
+fn backlog(limits: impl Into<Limits>, n: u64, of: fn(usize) -> (usize, usize)) -> Scenario {
+    let mut scenario = Scenario::new(limits, (0..n).map(|job| job * 200).collect());
+    scenario.of = of;
+    scenario
+}
+
+/// When the n-th of the jobs started that `whose` are, in seconds, for all of them in the order of their starts.
+fn starts(outcome: &Outcome, whose: impl Fn(usize) -> bool) -> Vec<f64> {
+    let jobs = outcome.starts.0.iter().enumerate();
+    let own = jobs.filter(|(job, _)| whose(*job));
+    let mut starts: Vec<f64> = own.filter_map(|(_, at)| *at).collect();
+    starts.sort_by(f64::total_cmp);
+    starts
+}
+
+/// Bounds of one scenario: jobs that start, seconds beyond the ideal end, deliveries a job.
+fn check(name: &str, scenario: Scenario, started: usize, late: f64, deliveries: f64) -> Outcome {
+    let outcome = run(scenario);
     println!("{name}: {outcome:?}");
-    for tenant in 0..4 {
-        let mut own: Vec<f64> = (0..jobs)
-            .filter(|job| of(*job).0 == tenant)
-            .filter_map(|job| starts[job])
-            .collect();
-        own.sort_by(f64::total_cmp);
-        if !own.is_empty() {
-            println!(
-                "  tenant {tenant}: {} of them, half by {:.1}, all by {:.1}",
-                own.len(),
-                own[own.len() / 2],
-                own[own.len() - 1]
-            );
-        }
-    }
-    outcome.starts = starts;
+    assert_eq!(outcome.violations, 0, "{name}");
+    assert!(outcome.started >= started, "{name}: {outcome:?}");
+    assert!(outcome.end <= outcome.ideal + late, "{name}: {outcome:?}");
+    assert!(outcome.deliveries <= deliveries, "{name}: {outcome:?}");
     outcome
 }
 
 #[test]
-fn shares() {
-    played("one alone", Scenario::new(global(20, 1), backlog(2000)));
-    let mut s = Scenario::new(global(20, 1), backlog(2000));
-    s.of = |job| (job % 4, 0);
-    played("four equal", s);
-    let mut s = Scenario::new(global(20, 1), backlog(2000));
-    s.of = |job| (usize::from(job >= 1800), 0);
-    played("1800 then 200", s);
-    let both = Limits::new(vec![global(20, 1), named("own", 5, 1)]).expect("limits");
-    let mut s = Scenario::new(both.clone(), backlog(2000));
-    s.of = |job| (job % 8, 0);
-    played("8 x 250, own 5/s of 20/s", s);
-    let mut s = Scenario::new(both.clone(), backlog(1000));
-    s.of = |job| (usize::from(job >= 800) + usize::from(job >= 990), 0);
-    played("800, 190, 10, own 5/s of 20/s", s);
-    let mut s = Scenario::new(global(20, 1), backlog(2000));
-    s.of = |job| (job % 500, 0);
-    played("500 x 4", s);
-    let mut s = Scenario::new(global(20, 1), backlog(2000));
-    s.of = |job| (job % 2, 0);
-    s.lost = 0.3;
-    s.late = 0.05;
-    played("30% lost, 5% late", s);
-    let mut s = Scenario::new(global(10, 1), backlog(1000));
-    s.of = |job| (job % 2, 0);
-    s.outage = Some((10_000_000, 70_000_000));
-    played("outage", s);
-    let parts = Limits::new(vec![
-        named("path", 10, 1).with_scope(Scope::Header("path".into())),
-        named("own", 20, 1),
-        global(30, 1),
-    ])
-    .expect("limits");
-    let mut s = Scenario::new(parts, backlog(2400));
-    s.of = |job| (job % 3, job % 7);
-    played("parts", s);
-    let mut s = Scenario::new(global(100, 1), backlog(2000));
-    s.of = |job| (job % 4, 0);
-    s.cost = |job| if job % 4 == 1 { 10 } else { 1 };
-    played("costs", s);
+fn a_shared_budget_costs_no_more_than_an_own_one() {
+    check(
+        "one tenant",
+        backlog(global(20), 2000, |_| (0, 0)),
+        2000,
+        0.5,
+        3.1,
+    );
+    check(
+        "four tenants",
+        backlog(global(20), 2000, |job| (job % 4, 0)),
+        2000,
+        0.5,
+        3.1,
+    );
+    check(
+        "500 tenants",
+        backlog(global(20), 2000, |job| (job % 500, 0)),
+        2000,
+        0.5,
+        3.3,
+    );
+}
+
+#[test]
+fn a_backlog_leaves_the_others_their_share() {
+    // 1,800 jobs of one tenant, then 200 of another: these have half of the budget.
+    let outcome = check(
+        "1,800 before 200",
+        backlog(global(20), 2000, |job| (usize::from(job >= 1800), 0)),
+        2000,
+        0.5,
+        3.7,
+    );
+    let small = starts(&outcome, |job| job >= 1800);
+    assert!(
+        small[199] <= 20.5 && small[99] <= 10.8,
+        "{} {}",
+        small[99],
+        small[199]
+    );
+    // And what it leaves, the others have: at 10 a second of its own each needs half a minute, and one a minute and a half.
+    let unequal = |job| (usize::from(job >= 900) + usize::from(job >= 1200), 0);
+    let outcome = check(
+        "900, 300, 300",
+        backlog(global(20), 1500, unequal),
+        1500,
+        0.5,
+        3.7,
+    );
+    let (big, small) = (
+        starts(&outcome, |job| job < 900),
+        starts(&outcome, |job| job >= 900),
+    );
+    assert!((43.0..47.0).contains(&small[599]), "{}", small[599]);
+    assert!(big[300] > 40.0, "{}", big[300]);
+}
+
+#[test]
+fn one_who_comes_later_does_not_queue_behind_the_backlog() {
+    let mut scenario = backlog(global(20), 2000, |job| (usize::from(job >= 1990), 0));
+    // Ten jobs of another tenant, one a second, in the middle of it.
+    for (number, at) in scenario.arrivals[1990..].iter_mut().enumerate() {
+        *at = 30_000_000 + number as u64 * 1_000_000;
+    }
+    let outcome = check("ten in between", scenario, 2000, 0.5, 3.1);
+    for (number, at) in (1990..2000).enumerate() {
+        let waited = outcome.starts.0[at].expect("it started") - 30.0 - number as f64;
+        assert!(waited < 0.6, "{number}: {waited}");
+    }
+}
+
+#[test]
+fn who_has_less_of_its_own_takes_nothing_from_the_others() {
+    // 5/s of its own each, 20/s of all: eight share it equally, three have what is theirs.
+    check(
+        "8 tenants",
+        backlog(both(5, 20), 2000, |job| (job % 8, 0)),
+        2000,
+        0.5,
+        3.1,
+    );
+    let few = |job| (usize::from(job >= 800) + usize::from(job >= 990), 0);
+    check("3 tenants", backlog(both(5, 20), 1000, few), 1000, 0.8, 3.2);
+    // One with 5/s and 1,000 jobs, one with 100/s of its own and 750: it has the other 15/s.
+    let mut scenario = backlog(both(5, 20), 1750, |job| (usize::from(job >= 1000), 0));
+    scenario.cost = |_| 1;
+    let outcome = run(scenario);
+    assert_eq!(outcome.violations, 0);
+    let limited = starts(&outcome, |job| job < 1000);
+    assert!(limited[999] <= 200.5, "{}", limited[999]);
+}
+
+#[test]
+fn parts_of_a_tenant_share_its_budget() {
+    let limits = Limits::new(vec![
+        limit("path", 10, Scope::Header("path".to_owned())),
+        limit("own", 20, Scope::Tenant),
+        global(30),
+    ]);
+    let limits = limits.expect("their names differ");
+    // Three tenants with seven paths each.
+    check(
+        "three levels",
+        backlog(limits.clone(), 2400, |job| (job % 3, job % 7)),
+        2400,
+        0.5,
+        4.0,
+    );
+    // One path has nearly all of the jobs: at first it has no more than each of the others, then its own 10/s.
+    let of = |job| (0, if job < 900 { 0 } else { job % 7 });
+    let outcome = check("one path", backlog(limits, 1000, of), 1000, 4.0, 3.3);
+    let others = starts(&outcome, |job| of(job).1 > 0);
+    assert!(
+        others[others.len() - 1] < 11.0,
+        "{}",
+        others[others.len() - 1]
+    );
+}
+
+#[test]
+fn costs_share_it_by_units() {
+    // One tenant's jobs cost ten times what those of the three others do.
+    let mut scenario = backlog(global(100), 2000, |job| (job % 4, 0));
+    scenario.cost = |job| if job % 4 == 1 { 10 } else { 1 };
+    let outcome = check("costs", scenario, 2000, 2.0, 3.1);
+    let cheap = starts(&outcome, |job| job % 4 != 1);
+    // 25 units a second each: 500 of them in 20 s.
+    assert!(cheap[1499] <= 21.5, "{}", cheap[1499]);
+}
+
+#[test]
+fn what_vanished_is_given_up() {
+    let two = |job| (job % 2, 0);
+    let mut scenario = backlog(global(20), 2000, two);
+    (scenario.lost, scenario.late) = (0.3, 0.05);
+    check("30 % lost", scenario, 1380, 33.0, 3.9);
+    let mut scenario = backlog(global(20), 2000, two);
+    scenario.duplicated = 0.1;
+    check("10 % twice", scenario, 2000, 0.5, 4.3);
+    let mut scenario = backlog(global(10), 1000, two);
+    scenario.outage = Some((10_000_000, 70_000_000));
+    check("an outage of a minute", scenario, 1000, 61.0, 4.0);
+    // A whole tenant vanishes with a third of the jobs: the other one's are back when they would have been beside it, and no
+    // later.
+    let mut scenario = backlog(global(20), 1500, |job| (usize::from(job % 3 == 0), 0));
+    scenario.vanished = |job| job % 3 == 0;
+    check("a tenant vanished", scenario, 1000, 24.5, 4.0);
+}
+
+#[test]
+fn at_nearly_full_load_nobody_waits_for_long() {
     let mut random = StdRng::seed_from_u64(3);
     let mut at = 0.0;
-    let arrivals: Vec<u64> = (0..4000)
-        .map(|_| {
-            at -= (1.0 - random.random::<f64>()).ln() / 19.0;
-            (at * 1e6) as u64
-        })
-        .collect();
-    let mut s = Scenario::new(global(20, 1), arrivals);
-    s.of = |job| (job % 4, 0);
-    played("95 % load", s);
-    let mut s = Scenario::new(global(60, 60), backlog(600));
-    s.of = |job| (job % 4, 0);
-    played("60/min, 4x150", s);
+    let mut scenario = backlog(global(20), 4000, |job| (job % 4, 0));
+    for arrival in &mut scenario.arrivals {
+        at -= (1.0 - random.random::<f64>()).ln() / 19.0;
+        *arrival = (at * 1e6) as u64;
+    }
+    let arrivals = scenario.arrivals.clone();
+    let outcome = check("95 % load", scenario, 4000, 15.0, 1.3);
+    let waits = outcome.starts.0.iter().zip(&arrivals);
+    let waits = waits.map(|(start, at)| start.expect("it started") - *at as f64 / 1e6);
+    let longest = waits.fold(0.0, f64::max);
+    assert!(longest < 3.0, "{longest}");
+}
+
+#[test]
+fn waits_beyond_the_longest_delay_keep_their_order() {
+    let minute = Limit::new(
+        "all",
+        Algorithm::SlidingWindow,
+        60,
+        Duration::from_secs(60),
+        Duration::ZERO,
+    );
+    let minute = minute.expect("in range").with_scope(Scope::Global);
+    check(
+        "60 a minute",
+        backlog(minute, 600, |job| (job % 4, 0)),
+        600,
+        0.5,
+        3.8,
+    );
 }

@@ -42,6 +42,8 @@ pub struct Scenario {
     pub late: f64,
     /// The part of the waiting jobs that never come back.
     pub lost: f64,
+    /// Those that never come back once they wait.
+    pub vanished: fn(usize) -> bool,
     /// The part of the waiting jobs that come back twice.
     pub duplicated: f64,
 }
@@ -58,6 +60,7 @@ impl Scenario {
             changes: Vec::new(),
             late: 0.0,
             lost: 0.0,
+            vanished: |_| false,
             duplicated: 0.0,
         }
     }
@@ -85,7 +88,16 @@ pub struct Outcome {
     /// The most jobs held in the worker at once.
     pub held: u32,
     /// When each job started, in seconds.
-    pub starts: Vec<Option<f64>>,
+    pub starts: Starts,
+}
+
+/// When each job started, in seconds.
+pub struct Starts(pub Vec<Option<f64>>);
+
+impl std::fmt::Debug for Starts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} jobs", self.0.len())
+    }
 }
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -197,7 +209,7 @@ pub fn run(scenario: Scenario) -> Outcome {
             again(now + ttl + random.random_range(0..1000), job, ticket, true);
             continue;
         }
-        if deliveries[job] == 1 && random.random_bool(scenario.lost) {
+        if deliveries[job] == 1 && ((scenario.vanished)(job) || random.random_bool(scenario.lost)) {
             continue;
         }
         let mut trip = if ttl <= scenario.max_delay {
@@ -242,9 +254,11 @@ pub fn run(scenario: Scenario) -> Outcome {
             .sum(),
         out_of_order: out_of_order as f64 / 1e6,
         held,
-        starts: (starts.iter())
-            .map(|start| start.map(|at| at as f64 / 1e6))
-            .collect(),
+        starts: Starts(
+            (starts.iter())
+                .map(|start| start.map(|at| at as f64 / 1e6))
+                .collect(),
+        ),
     }
 }
 
