@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lapin::options::{BasicPublishOptions, QueueBindOptions};
 use lapin::types::FieldTable;
@@ -14,6 +14,7 @@ use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
 use sluicegate::rules::lanes::Ladder;
 
+use crate::cli::sluicegate;
 use crate::cli_servers::{config, yaml};
 use crate::servers::shared_rabbit;
 
@@ -128,4 +129,48 @@ async fn a_job_that_waited_is_its_routing_keys_still() {
     worker.stop().await;
     let expected = keys.map(|key| (format!("{key} x"), 3));
     assert_eq!(calls.counts(), HashMap::from(expected));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_routing_key_has_its_budget_and_all_tenants_have_one() {
+    let limits = "rate-limiter: {window-size: 1h, limits: [{name: all, max-requests: 5, scope: global}, {name: key, max-requests: 2, scope: routing-key}]}";
+    let yaml = yaml().replace("rate-limiter: {max-requests: 5, window-size: 1h}", limits);
+    let yaml = format!("{yaml}job: {{tenant: json:/t}}\n");
+    let queue = config(&yaml).amqp.queue;
+    let keys = ["a", "b"].map(|key| format!("{queue}.{key}"));
+    let channel = bound(&yaml, &keys).await;
+    let calls = Counter::default();
+    let worker = Running::start(&yaml, &calls);
+    let inspect = |tenant: &str, key: &str| {
+        let args = ["inspect", tenant, "--routing-key", key, "--json"];
+        sluicegate(&yaml, &args).exited(0).json()
+    };
+    // One key after the other, so that each is at its end when the next one comes.
+    let steps = [("x", 0, 2), ("x", 1, 4), ("y", 0, 5)];
+    for (tenant, key, started) in steps {
+        for _ in 0..4 {
+            publish(&channel, &keys[key], &format!("{{\"t\":\"{tenant}\"}}")).await;
+        }
+        calls.has(started).await;
+        let waiting = 4 - if tenant == "x" { 2 } else { 1 };
+        let begun = Instant::now();
+        while inspect(tenant, &keys[key])["waiting"] != waiting {
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "{}",
+                inspect(tenant, &keys[key])
+            );
+        }
+    }
+    let found = inspect("y", &keys[0]);
+    assert_eq!(found["waits_for"], "limit all");
+    let used = |limit: usize| found["limits"][limit]["used"].as_u64();
+    assert_eq!((used(0), used(1)), (Some(5), Some(1)));
+    let found = inspect("x", &keys[1]);
+    assert_eq!(found["limits"][1]["used"], 2);
+    worker.stop().await;
+    let counts = calls.counts();
+    let expected = [("x {\"t\":\"x\"}", 4), ("y {\"t\":\"y\"}", 1)];
+    let expected = expected.map(|(name, count)| (name.to_owned(), count));
+    assert_eq!(counts, HashMap::from(expected));
 }
