@@ -253,3 +253,39 @@ async fn hangup(reload: &mut Option<Reload>) {
     }
     std::future::pending().await
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::redis::RedisGate;
+
+    fn parse(redis: &str, limiter: &str) -> Config {
+        let text = format!(
+            "redis: {{url: 'redis://127.0.0.1:1', cluster: true{redis}}}\nrate-limiter: {{{limiter}}}\n"
+        );
+        Config::parse("c.yaml", &text, std::iter::empty()).expect("valid")
+    }
+
+    #[tokio::test]
+    async fn a_global_limit_is_refused_while_the_prefix_that_it_needs_is_not_in_force() {
+        let running = parse("", "max-requests: 5");
+        let gate = RedisGate::connect(&running.redis.url, &running.redis.prefix);
+        let own = Named::new(running.rate_limiter.policy.clone()).expect("small");
+        let registry = Registry::new(Arc::new(gate.expect("no server is asked")), own);
+        let metrics = Arc::new(Metrics::new());
+        let (updates, _engine) = mpsc::channel(8);
+        let mut steward = Steward::new(running.clone(), registry, updates, Arc::clone(&metrics));
+        steward
+            .apply(parse(", prefix: '{x}:y'", "scope: global"), true)
+            .await;
+        assert_eq!(steward.running, running);
+        assert!(steward.next.is_none());
+        let refused = "sluicegate_config_reloads_total{result=\"refused\"} 1";
+        assert!(metrics.encode().contains(refused), "{}", metrics.encode());
+
+        steward
+            .apply(parse(", prefix: '{x}:y'", "max-requests: 6"), true)
+            .await;
+        assert!(steward.next.is_some());
+    }
+}

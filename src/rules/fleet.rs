@@ -28,6 +28,9 @@
 //! - A policy that a worker can't read (of a newer version, or damaged) stops it: it does not ask.
 //! - A job's cost is judged by its worker's own policy. One above another policy's whole limit starts when all of that is
 //!   free, and is charged in full.
+//! - So are the values that tell its jobs apart: what another policy's scopes can't use counts there as no value.
+//! - What holds for a tenant's limits holds for those that all tenants share, since each start of each tenant is charged to
+//!   them.
 //! - Calls that run for longer than the memory, a lease for `max-concurrent` and `guard: strict`, are out of account when
 //!   such a limit has changed its name or window; one that kept them has its places in common.
 //!
@@ -36,6 +39,8 @@
 //! ([`Limit::continues`](crate::rules::limit::Limit::continues)). Where that is so for all own limits of a tenant, and in every
 //! other policy of the registry, a policy that nobody uses any more ([`IDLE_MS`]) is left out for this tenant. Then a window
 //! whose last start was allowed by the old policy holds at most what that allows, and any other what the new one allows.
+//! It may be left out for some tenants and not for others: a limit that all tenants share is then continued for all of them,
+//! so that both count in one state.
 
 pub mod text;
 

@@ -3,8 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use proptest::collection::vec;
+use proptest::test_runner::Config;
+use proptest::{prop_assert, prop_assert_eq, proptest};
 use sluicegate::broker::{Message, Source};
-use sluicegate::gate::{End, GateError, TenantAsk, TenantReply};
+use sluicegate::engine::action::Key;
+use sluicegate::gate::{Answer, End, GateError, TenantAsk, TenantReply};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::fleet::{Known, Registered};
 use sluicegate::rules::headers::HeaderValue;
@@ -307,5 +311,62 @@ fn a_tenant_without_a_window_is_closed_for_a_moment() {
         };
         desk.scheduler.finished(desk.now, key, MS, throttled);
         assert_eq!(desk.actions().blocked[0].1, expected);
+    }
+}
+
+/// Three of ten jobs have to wait; of the others those with a permit start.
+fn answers(asked: &[TenantAsk], rolls: &mut impl Iterator<Item = u8>) -> Vec<Vec<Answer>> {
+    let one = |ask: &TenantAsk| {
+        let mut left = ask.budget;
+        let mut answer = |_| match (rolls.next().unwrap_or(0), left) {
+            (0..3, _) => wait(60_000, 1),
+            (_, 0) => CAPACITY,
+            (_, _) => {
+                left -= 1;
+                START
+            }
+        };
+        ask.asks.iter().map(&mut answer).collect()
+    };
+    asked.iter().map(one).collect()
+}
+
+proptest! {
+    #![proptest_config(Config::with_source_file(file!()))]
+
+    #[test]
+    fn no_round_exceeds_the_permits_and_no_job_is_lost(
+        jobs in vec((0..3_u8, 0..4_u8), 1..60),
+        rolls in vec(0..10_u8, 200),
+        concurrency in 1..9_usize,
+    ) {
+        let mut desk = of_paths(concurrency);
+        let mut rolls = rolls.into_iter().cycle();
+        let named = |(tenant, path): &(u8, u8)| job(&tenant.to_string(), &path.to_string());
+        let mut done = desk.deliver_messages(Source::Fresh, jobs.iter().map(named).collect());
+        let (mut running, mut ended): (Vec<Key>, usize) = (Vec::new(), 0);
+        for _ in 0..200 {
+            if done.asked.is_empty() {
+                let Some(key) = running.pop() else { break };
+                desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+                ended += 1;
+                done = desk.step(MS * 5);
+                continue;
+            }
+            let budget: u32 = done.asked.iter().map(|ask| ask.budget).sum();
+            let free = concurrency - running.len();
+            prop_assert!(budget as usize <= free, "{budget} of {free}");
+            let mut tenants: Vec<_> = done.asked.iter().map(|ask| &ask.tenant).collect();
+            tenants.dedup();
+            let runs = tenants.len();
+            tenants.sort_unstable();
+            tenants.dedup();
+            prop_assert_eq!(runs, tenants.len(), "a tenant's questions follow each other");
+            let answered = desk.answer(MS, answers(&done.asked, &mut rolls));
+            running.extend(answered.dispatched.iter().map(|(key, ..)| *key));
+            ended += answered.published.len();
+            done = desk.step(MS * 5);
+        }
+        prop_assert_eq!((running.len(), ended), (0, jobs.len()));
     }
 }

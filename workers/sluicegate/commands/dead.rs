@@ -9,10 +9,11 @@ use serde_json::{Value, json};
 use sluicegate::broker::amqp::{Client, Fetched};
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::{Config, TenantField};
+use sluicegate::rules::headers::ROUTING_KEY;
 use sluicegate::rules::job::{self, Field};
 use sluicegate::rules::lanes::Ladder;
 
-use super::letters::{afresh, headers, hex, reason};
+use super::letters::{again, headers, hex, reason};
 use super::{Failure, count, plain, print_json};
 
 /// Jobs that are published again at once, before their confirms are awaited.
@@ -121,7 +122,7 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
             && matches!(args.command, DeadCommand::Replay { .. })
         {
             return Err(Failure::Usage(
-                "job.tenant is routing-key, which a dead letter has lost: publish it to your exchange again"
+                "job.tenant is routing-key, which a dead letter may have lost: publish it to your exchange again"
                     .to_owned(),
             ));
         }
@@ -310,12 +311,9 @@ impl Dead<'_> {
         let tags: Vec<u64> = batch.iter().map(|fetched| fetched.tag).collect();
         let mut safe = vec![true; tags.len()];
         if replay && !batch.is_empty() {
-            let work = &self.client.names().fresh;
+            let names = self.client.names();
             let jobs: Vec<Outgoing> = (batch.into_iter())
-                .map(|fetched| Outgoing {
-                    queue: Arc::clone(work),
-                    message: afresh(fetched.message),
-                })
+                .map(|fetched| again(fetched.message, names))
                 .collect();
             let answers = self.client.publish(&jobs).await?;
             safe = answers.iter().map(Result::is_ok).collect();
@@ -364,6 +362,9 @@ impl Dead<'_> {
                 Field::Text(tenant) => Some(tenant.to_owned()),
                 _ => None,
             };
+        }
+        if let (TenantField::RoutingKey, Field::Text(key)) = (place, message.header(ROUTING_KEY)) {
+            return Some(key.to_owned());
         }
         let tenant = job::read_tenant(message, place).ok()?;
         Some(tenant.as_str().to_owned())

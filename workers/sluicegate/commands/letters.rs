@@ -4,12 +4,33 @@ use std::collections::BTreeMap;
 
 use lapin::types::AMQPValue;
 use serde_json::{Value, json};
-use sluicegate::broker::Message;
-use sluicegate::rules::headers::{OURS, REASON};
+use sluicegate::broker::{Message, Outgoing};
+use sluicegate::rules::headers::{HeaderValue, OURS, REASON, ROUTING_KEY};
 use sluicegate::rules::job::Field;
+use sluicegate::rules::lanes::QueueNames;
+
+/// The letter as a job, and the queue where it starts again. Its publisher's routing key can't be had by publishing it to
+/// the work queue; where jobs come back from lanes, our header says it.
+pub fn again(letter: Message, names: &QueueNames) -> Outgoing {
+    let key = match letter.header(ROUTING_KEY) {
+        Field::Text(key) => Some(HeaderValue::Text(key.to_owned())),
+        _ => None,
+    };
+    let message = afresh(letter);
+    match key {
+        Some(key) => Outgoing {
+            queue: names.due.clone(),
+            message: message.with_headers(&[(ROUTING_KEY, key)], &[]),
+        },
+        None => Outgoing {
+            queue: names.fresh.clone(),
+            message,
+        },
+    }
+}
 
 /// The message as a fresh job: without what the worker and the broker wrote on it.
-pub fn afresh(message: Message) -> Message {
+fn afresh(message: Message) -> Message {
     let id = ulid::Ulid::new().to_string();
     message
         .for_republish()
@@ -68,7 +89,10 @@ pub fn hex(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use lapin::BasicProperties;
-    use sluicegate::rules::headers::{ATTEMPT, HeaderValue};
+    use std::time::Duration;
+
+    use sluicegate::rules::headers::ATTEMPT;
+    use sluicegate::rules::lanes::Ladder;
 
     use super::*;
 
@@ -91,7 +115,7 @@ mod tests {
     #[test]
     fn a_replayed_job_starts_afresh_and_keeps_what_its_publisher_set() {
         let text = |text: &str| HeaderValue::Text(text.to_owned());
-        let message = Message {
+        let letter = Message {
             routing_key: "jobs.dead".to_owned(),
             properties: BasicProperties::default()
                 .with_message_id("7".into())
@@ -108,7 +132,19 @@ mod tests {
             ],
             &[],
         );
-        let fresh = afresh(message);
+        let names = QueueNames::new("jobs", &Ladder::new(Duration::from_secs(1)));
+        let keyed = letter
+            .clone()
+            .with_headers(&[(ROUTING_KEY, text("orders.eu"))], &[]);
+        let Outgoing { queue, message } = again(keyed, &names);
+        assert_eq!(&*queue, "jobs.due");
+        assert_eq!(message.header(ROUTING_KEY), Field::Text("orders.eu"));
+        assert_eq!(message.header(ATTEMPT), Field::Missing);
+        let Outgoing {
+            queue,
+            message: fresh,
+        } = again(letter, &names);
+        assert_eq!(&*queue, "jobs");
         assert_eq!(fresh.id(), Some("7"));
         assert_eq!(
             headers(&fresh),
