@@ -284,6 +284,7 @@ fn tell_policy(policy: &Policy) {
             guard_ms = (has_window && !strict).then(|| limit.guard_ms()),
             burst = algorithm.has_burst().then(|| limit.burst()),
             unit = limit.unit().name(),
+            scope = %limit.scope(),
             "enforcing",
         );
     }

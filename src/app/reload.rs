@@ -116,6 +116,12 @@ impl Steward {
             }
             return;
         }
+        // The new file fits itself, but the old prefix stays in force.
+        if let Some(why) = applied.redis.misfit(&applied.rate_limiter.policy) {
+            self.metrics.reloaded(false);
+            error!(reason = %why, "configuration refused, the old one stays in force; it takes a restart");
+            return;
+        }
         let next = match Named::new(applied.rate_limiter.policy.clone()) {
             Ok(next) => next,
             Err(why) => {

@@ -5,11 +5,12 @@ use std::fmt::Display;
 
 use super::error::{Origin, Problem, shown};
 use super::keys::{self, LIMITS, PLANS, TENANTS, closest};
-use super::part::{FLAT, MAX_CONCURRENT, Part, build};
+use super::part::{self, FLAT, MAX_CONCURRENT, Part, build};
 use super::value::{self, what};
 use super::yaml::{Field, Raw};
 use crate::rules::limit::{DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
 use crate::rules::policy::{Own, Pattern, Policy};
+use crate::rules::scope::Scope;
 use crate::rules::tenant::MAX_TENANT_BYTES;
 
 /// What an error calls the key `name` below `path`. A name comes from the user, who may have put anything there.
@@ -40,6 +41,8 @@ pub(super) struct Reader<'a> {
     pub problems: &'a mut Vec<Problem>,
     /// The flat keys, or their defaults.
     pub flat: &'a Part,
+    /// The names of the common limits that all tenants share, while the limits of plans and tenants are read.
+    pub global: Option<Vec<String>>,
 }
 
 /// A value of the file or the environment, and who set it.
@@ -60,6 +63,8 @@ impl Reader<'_> {
                 .limit(DEFAULT_LIMIT, &[self.flat], Unit::Cost)
                 .map(Limits::from),
         };
+        let global = common.iter().flat_map(Limits::global);
+        self.global = Some(global.map(|limit| limit.name().to_owned()).collect());
         let plans = self.plans(plans);
         let tenants = self.tenants(tenants, &plans);
         let plans = plans.into_iter().map(|(name, set)| Some((name, set?)));
@@ -201,8 +206,20 @@ impl Reader<'_> {
                 let (at, path) = (mapping.at.inside(field.at), &mapping.path);
                 self.list(&field.raw, &at, &format!("{path}.limits"), &parts)
             }
+            None if self.is_global(DEFAULT_LIMIT) => {
+                let words = format!(
+                    "its limit would be called {DEFAULT_LIMIT}, as the global one that holds beside it; give one of them a name, such as limits: [{{name: minute}}]"
+                );
+                self.wrong(&mapping.at, &mapping.path, words)
+            }
             None => (self.limit(DEFAULT_LIMIT, &parts, Unit::Cost)).map(Limits::from),
         }
+    }
+
+    /// A limit of this name holds for all tenants together, beside those that are being read.
+    fn is_global(&self, name: &str) -> bool {
+        let mut names = self.global.iter().flatten();
+        names.any(|known| known == name)
     }
 
     /// The flat keys of `mapping`; those in `more` are known and read elsewhere.
@@ -214,13 +231,20 @@ impl Reader<'_> {
             if FLAT.contains(&name.as_str()) {
                 if let Err(words) = part.set(name, raw, &at, &key) {
                     self.wrong::<()>(&at, &key, words);
+                } else if name == "scope" && part.is_global() && self.global.is_some() {
+                    part.broken = true;
+                    let words = format!(
+                        "is global: one budget of all tenants is the same for each; put this limit into {LIMITS}, and it holds beside those of plans and tenants"
+                    );
+                    self.wrong::<()>(&at, &key, words);
                 }
             } else if name == MAX_CONCURRENT && more.contains(&MAX_CONCURRENT) {
                 let beside = mapping.fields.iter().map(|field| field.name.as_str());
-                let mut beside = beside.filter(|other| ![MAX_CONCURRENT, "name"].contains(other));
+                let fits = [MAX_CONCURRENT, "name", "scope"];
+                let mut beside = beside.filter(|other| !fits.contains(other));
                 if let Some(other) = beside.next() {
                     let words = format!(
-                        "stands beside {other}; calls under way are a limit of their own, with a name and no other key"
+                        "stands beside {other}; calls under way are a limit of their own, with a name and a scope and no other key"
                     );
                     part.broken = true;
                     self.wrong::<()>(&at, &key, words);
@@ -259,9 +283,14 @@ impl Reader<'_> {
                 return self.wrong(at, path, words);
             }
         };
-        if items.len() > MAX_LIMITS {
+        let global = self.global.as_ref().map_or(0, Vec::len);
+        if items.len() + global > MAX_LIMITS {
+            let beside = match global {
+                0 => String::new(),
+                global => format!(", and {global} global ones hold beside them"),
+            };
             let words = format!(
-                "has {} limits; {MAX_LIMITS} at most are enforced together",
+                "has {} limits{beside}; {MAX_LIMITS} at most are enforced together",
                 items.len()
             );
             return self.wrong(at, path, words);
@@ -314,7 +343,16 @@ impl Reader<'_> {
         only: bool,
         others: &[Option<String>],
     ) -> Option<String> {
+        let taken = |name: &str| {
+            format!(
+                "is {name}, the name of a global limit of {LIMITS}, which holds beside this one; each needs a name of its own"
+            )
+        };
         let Some(field) = item.field("name") else {
+            if only && self.is_global(DEFAULT_LIMIT) {
+                let key = format!("{}.name", item.path);
+                return self.wrong(&item.at, &key, taken(DEFAULT_LIMIT));
+            }
             if only {
                 return Some(DEFAULT_LIMIT.to_owned());
             }
@@ -326,6 +364,7 @@ impl Reader<'_> {
             Ok(name) if others.iter().flatten().any(|other| *other == name) => {
                 self.wrong(&at, &key, LimitError::SameName(name))
             }
+            Ok(name) if self.is_global(&name) => self.wrong(&at, &key, taken(&name)),
             Ok(name) => Some(name),
             Err(words) => self.wrong(&at, &key, words),
         }
@@ -333,7 +372,12 @@ impl Reader<'_> {
 
     /// The limit that `parts` say, the first part first; `unit` where none of them says it.
     fn limit(&mut self, name: &str, parts: &[&Part], unit: Unit) -> Option<Limit> {
-        match build(name, parts, unit)? {
+        let scope = match part::scope(parts) {
+            // That of the flat keys is the common limits': what replaces them for a tenant is its own.
+            Scope::Global if self.global.is_some() => Scope::Tenant,
+            scope => scope,
+        };
+        match build(name, parts, unit, scope)? {
             Ok(limit) => return Some(limit),
             // Several limits may share what is wrong.
             Err(problem) if !self.problems.contains(&problem) => self.problems.push(problem),

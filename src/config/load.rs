@@ -119,6 +119,15 @@ impl Values {
         let listen = self.get("admin.listen", value::listen);
         let format = self.get("log.format", value::log_format);
         let level = self.get("log.level", value::log_level);
+        if let (Some(redis), Some(limiter)) = (&redis, &rate_limiter)
+            && let Some(words) = redis.misfit(&limiter.policy)
+        {
+            let key = match self.entry(LIMITS) {
+                Some(_) => LIMITS,
+                None => "rate-limiter.scope",
+            };
+            return self.wrong(key, words);
+        }
         Some(Config {
             amqp: amqp?,
             redis: redis?,
@@ -194,6 +203,7 @@ impl Values {
         let mut reader = Reader {
             problems: &mut self.problems,
             flat: &flat,
+            global: None,
         };
         Some(RateLimiter {
             policy: reader.policy(&limits, &plans, &tenants, plan_header)?,

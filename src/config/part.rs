@@ -8,6 +8,7 @@ use super::yaml::Raw;
 use crate::rules::limit::{
     Algorithm, Limit, LimitError, MAX_REQUESTS, MAX_WINDOW, MIN_WINDOW, Unit,
 };
+use crate::rules::scope::Scope;
 
 /// The keys of one limit, flat below `rate-limiter`, or in a plan, a tenant's entry or an item of a list.
 pub(super) const FLAT: [&str; 7] = [
@@ -40,6 +41,7 @@ pub(super) struct Part {
     burst: Option<Given<u64>>,
     unit: Option<Given<Unit>>,
     guard: Option<Given<Guard>>,
+    scope: Option<Given<Scope>>,
     concurrent: Option<Given<u64>>,
     /// Something in it is wrong, and has been reported.
     pub(super) broken: bool,
@@ -49,6 +51,11 @@ impl Part {
     /// It says `unit: cost`.
     pub(super) fn counts_cost(&self) -> bool {
         (self.unit.as_ref()).is_some_and(|unit| unit.value == Unit::Cost)
+    }
+
+    /// It says `scope: global`.
+    pub(super) fn is_global(&self) -> bool {
+        (self.scope.as_ref()).is_some_and(|scope| scope.value == Scope::Global)
     }
 
     /// Takes `raw` as the value of the flat key `name`, which an error calls `key`.
@@ -79,8 +86,8 @@ impl Part {
                 "unit" => self.unit = given(value::unit(raw)?, at, key),
                 "guard" => self.guard = given(value::guard(raw)?, at, key),
                 MAX_CONCURRENT => self.concurrent = given(units(raw)?, at, key),
-                // One of [`FLAT`], so this is `scope`, and there is only one yet.
-                _ => value::scope(raw)?,
+                // One of [`FLAT`], so this is `scope`.
+                _ => self.scope = given(value::scope(raw)?, at, key),
             }
             Ok(())
         })();
@@ -99,11 +106,27 @@ fn first<'a, T>(
 }
 
 /// `None`: one of `parts` is broken, and that has been reported.
-pub(super) fn build(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Limit, Problem>> {
+pub(super) fn build(
+    name: &str,
+    parts: &[&Part],
+    unit: Unit,
+    scope: Scope,
+) -> Option<Result<Limit, Problem>> {
     if parts.iter().any(|part| part.broken) {
         return None;
     }
-    // It says all there is to say: nothing of it comes from further out.
+    Some(build_of_tenant(name, parts, unit)?.map(|limit| limit.with_scope(scope)))
+}
+
+/// Whose budget `parts` say, the first part first.
+pub(super) fn scope(parts: &[&Part]) -> Scope {
+    first(parts, |part| &part.scope)
+        .map(|(_, scope)| scope.value.clone())
+        .unwrap_or_default()
+}
+
+fn build_of_tenant(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Limit, Problem>> {
+    // It says all there is to say but for its scope: nothing else of it comes from further out.
     if let [
         Part {
             concurrent: Some(most),

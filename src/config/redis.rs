@@ -7,7 +7,10 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use url::Url;
 
+use super::Redis;
 use super::secret::SecretUrl;
+use crate::gate::keys::hash_tag;
+use crate::rules::policy::Policy;
 
 /// `redis.url`, and what belongs to it. `Display` and `Debug` show no password.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,6 +32,21 @@ pub enum RedisTopology {
     Cluster,
     /// A primary, which these sentinels (`redis.sentinels`) find.
     Sentinel(Vec<SecretUrl>),
+}
+
+impl Redis {
+    /// Why the limits of `policy` can't be kept in it; `None`: they can.
+    pub fn misfit(&self, policy: &Policy) -> Option<String> {
+        let global = policy.default_limits().global().next()?;
+        let scattered =
+            self.url.topology == RedisTopology::Cluster && hash_tag(&self.prefix).is_none();
+        scattered.then(|| {
+            format!(
+                "the limit {} is global, so in a Redis Cluster its keys and those of all tenants must share a slot: give redis.prefix a hash tag, such as {{rlaas}}:rate_limit (then one primary decides for all tenants, and the others have nothing to do), or use one Redis",
+                global.name()
+            )
+        })
+    }
 }
 
 /// TLS to Redis, beyond what `rediss://` says.

@@ -6,8 +6,9 @@ use std::time::Duration;
 use super::redis::join;
 use super::value::show;
 use super::{Config, CostField, RedisServers, RedisTopology, TenantField};
-use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Limits};
+use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit};
 use crate::rules::policy::{Own, Policy};
+use crate::rules::scope::Scope;
 
 impl fmt::Display for TenantField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -103,13 +104,14 @@ impl fmt::Display for Config {
 }
 
 fn policy(f: &mut fmt::Formatter<'_>, policy: &Policy) -> fmt::Result {
-    set(f, "  ", policy.default_limits())?;
+    set(f, "  ", policy.default_limits().iter())?;
+    // What all tenants share holds for plans and tenants, too, because it stands above.
     if !policy.plans().is_empty() {
         writeln!(f, "  plans:")?;
     }
     for (name, limits) in policy.plans() {
         writeln!(f, "    {}:", Quoted(name))?;
-        set(f, "      ", limits)?;
+        set(f, "      ", limits.own())?;
     }
     if !policy.tenants().is_empty() {
         writeln!(f, "  tenants:")?;
@@ -117,7 +119,7 @@ fn policy(f: &mut fmt::Formatter<'_>, policy: &Policy) -> fmt::Result {
     for (pattern, own) in policy.tenants() {
         writeln!(f, "    {}:", Quoted(&pattern.to_string()))?;
         match own {
-            Own::Limits(limits) => set(f, "      ", limits)?,
+            Own::Limits(limits) => set(f, "      ", limits.own())?,
             Own::Plan(name) => writeln!(f, "      plan: {}", Quoted(name))?,
         }
     }
@@ -128,15 +130,21 @@ fn policy(f: &mut fmt::Formatter<'_>, policy: &Policy) -> fmt::Result {
 }
 
 /// The keys of `limits`, flat where there is one without a name of its own, each after `indent`.
-fn set(f: &mut fmt::Formatter<'_>, indent: &str, limits: &Limits) -> fmt::Result {
-    if let [only] = &**limits
+fn set<'a>(
+    f: &mut fmt::Formatter<'_>,
+    indent: &str,
+    limits: impl Iterator<Item = &'a Limit>,
+) -> fmt::Result {
+    let limits: Vec<&Limit> = limits.collect();
+    if let [only] = limits[..]
         && only.name() == DEFAULT_LIMIT
+        && only.algorithm() != Algorithm::Concurrency
     {
         return limit(f, indent, only);
     }
     writeln!(f, "{indent}limits:")?;
     let next = format!("{indent}    ");
-    for one in limits.iter() {
+    for one in limits {
         writeln!(f, "{indent}  - name: {}", one.name())?;
         limit(f, &next, one)?;
     }
@@ -145,7 +153,8 @@ fn set(f: &mut fmt::Formatter<'_>, indent: &str, limits: &Limits) -> fmt::Result
 
 fn limit(f: &mut fmt::Formatter<'_>, indent: &str, limit: &Limit) -> fmt::Result {
     if limit.algorithm() == Algorithm::Concurrency {
-        return writeln!(f, "{indent}max-concurrent: {}", limit.max());
+        writeln!(f, "{indent}max-concurrent: {}", limit.max())?;
+        return scope(f, indent, limit.scope());
     }
     let strict = limit.algorithm() == Algorithm::Strict;
     let algorithm = if strict {
@@ -163,6 +172,14 @@ fn limit(f: &mut fmt::Formatter<'_>, indent: &str, limit: &Limit) -> fmt::Result
     match strict {
         true => writeln!(f, "{indent}guard: strict"),
         false => writeln!(f, "{indent}guard: {}", millis(limit.guard_ms())),
+    }?;
+    scope(f, indent, limit.scope())
+}
+
+fn scope(f: &mut fmt::Formatter<'_>, indent: &str, scope: &Scope) -> fmt::Result {
+    match scope {
+        Scope::Header(_) => writeln!(f, "{indent}scope: {}", Quoted(&scope.to_string())),
+        scope => writeln!(f, "{indent}scope: {scope}"),
     }
 }
 

@@ -13,6 +13,7 @@ use super::yaml::Raw;
 use super::{CostField, LogFormat, QueueType, TenantField};
 use crate::gate::keys::hash_tag;
 use crate::rules::limit::{Algorithm, MAX_WINDOW, Unit, is_name};
+use crate::rules::scope::Scope;
 
 /// A sentence that goes on after the key: `is 0; it must be …`.
 pub(super) type Wrong = String;
@@ -168,15 +169,13 @@ pub(super) fn guard(raw: &Raw) -> Result<Guard, Wrong> {
     }
 }
 
-/// `rate-limiter.scope`: for now each tenant has a budget of its own.
-pub(super) fn scope(raw: &Raw) -> Result<(), Wrong> {
-    let text = text(raw, "tenant")?;
-    let built = "not built yet; use tenant, the default";
-    match text {
-        "tenant" => Ok(()),
-        "global" | "routing-key" => Err(format!("is {text}, which is {built}")),
-        text if text.starts_with("header:") => Err(format!("is header:NAME, which is {built}")),
-        text => {
+/// `rate-limiter.scope`
+pub(super) fn scope(raw: &Raw) -> Result<Scope, Wrong> {
+    let text = text(raw, "tenant, global, header:NAME or routing-key")?;
+    match (text.strip_prefix("header:"), Scope::parse(text)) {
+        (Some(name), _) if !is_header(name) => Err(NO_HEADER.to_owned()),
+        (_, Some(scope)) => Ok(scope),
+        (_, None) => {
             let hint = closest(text, ["tenant", "global", "routing-key"])
                 .map(|meant| format!("; did you mean {meant}?"))
                 .unwrap_or_default();
@@ -207,6 +206,9 @@ pub(super) fn header_name(raw: &Raw) -> Result<String, Wrong> {
     }
     Ok(name.to_owned())
 }
+
+/// Why a text after `header:` is no name.
+const NO_HEADER: &str = "must name a header of 1 to 255 bytes after `header:`";
 
 fn is_header(name: &str) -> bool {
     !name.is_empty() && name.len() <= 255 && !name.contains(char::is_control)
@@ -298,7 +300,7 @@ fn field(text: &str) -> Result<Option<Place>, Wrong> {
         if is_header(name) {
             return Ok(Some(Place::Header(name.to_owned())));
         }
-        return Err("must name a header of 1 to 255 bytes after `header:`".to_owned());
+        return Err(NO_HEADER.to_owned());
     }
     if let Some(pointer) = text.strip_prefix("json:") {
         let escapes = pointer.split('~').skip(1);

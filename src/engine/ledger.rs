@@ -24,7 +24,7 @@ pub struct Ledger {
     /// What calls of this worker are called; no other one has the same.
     worker: String,
     number: u64,
-    open: Vec<(Tenant, Limits, Settled)>,
+    open: Vec<(Tenant, Labels, Limits, Settled)>,
     sent: Option<Sent>,
     /// Running starts that hold places.
     holding: usize,
@@ -60,9 +60,9 @@ impl Ledger {
         format!("{}-{}", self.worker, self.number)
     }
 
-    /// To be told.
-    pub fn add(&mut self, tenant: Tenant, limits: Limits, settled: Settled) {
-        self.open.push((tenant, limits, settled));
+    /// To be told, of a start with these labels under these limits.
+    pub fn add(&mut self, tenant: Tenant, labels: Labels, limits: Limits, settled: Settled) {
+        self.open.push((tenant, labels, limits, settled));
     }
 
     /// Nothing is left to be told.
@@ -124,15 +124,16 @@ impl Ledger {
         let most = self.open.len().min(MOST);
         let open: Vec<_> = self.open.drain(..most).collect();
         let mut batch: Vec<TenantSettled> = Vec::new();
-        for (tenant, limits, settled) in open {
-            let same =
-                |known: &&mut TenantSettled| known.tenant == tenant && known.limits == limits;
+        for (tenant, labels, limits, settled) in open {
+            let same = |known: &&mut TenantSettled| {
+                known.tenant == tenant && known.labels == labels && known.limits == limits
+            };
             // The last ones are the likeliest; a miss only makes one more call of the same pipeline.
             match batch.iter_mut().rev().take(16).find(same) {
                 Some(known) => known.settled.push(settled),
                 None => batch.push(TenantSettled {
                     tenant,
-                    labels: Labels::default(),
+                    labels,
                     limits,
                     call: self.name(),
                     settled: vec![settled],

@@ -31,11 +31,12 @@ use crate::engine::queues::{End, Queues};
 use crate::gate::Receipt;
 use crate::metrics::Metrics;
 use crate::rules::fleet::Fleet;
-use crate::rules::headers::{self, Headers};
+use crate::rules::headers::{self, HeaderValue, Headers};
 use crate::rules::job::{self, Claims};
 use crate::rules::lanes::Kind;
 use crate::rules::limit::Limits;
 use crate::rules::retry::Reconnect;
+use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
 /// A job comes back from its lane this much before its turn and is held for the rest, so that a lane's own
@@ -71,8 +72,16 @@ struct Entry {
     claims: Claims,
     message: Message,
     phase: Phase,
-    /// What it started with; `None`: it has not started, or that is settled.
-    started: Option<(Limits, Receipt)>,
+    /// `None`: it has not started, or that is settled.
+    started: Option<Started>,
+}
+
+/// What a job started with.
+#[derive(Debug)]
+struct Started {
+    labels: Labels,
+    limits: Limits,
+    receipt: Receipt,
 }
 
 /// One round trip that is under way.
@@ -82,15 +91,24 @@ struct Round {
     questions: Vec<Question>,
 }
 
-/// What one tenant's jobs were asked for.
+/// What jobs of one tenant with the same limits and labels were asked for. Those of one tenant follow each other.
 #[derive(Debug)]
 struct Question {
     tenant: Tenant,
+    labels: Labels,
     limits: Limits,
     /// What their permits are called.
     permits: String,
-    /// With what each was to cost.
-    jobs: Vec<(Key, u32)>,
+    jobs: Vec<Asked>,
+}
+
+/// A job of a question.
+#[derive(Debug)]
+struct Asked {
+    key: Key,
+    /// Its place among all jobs of its tenant that were asked for.
+    place: usize,
+    cost: u32,
 }
 
 /// The worker's memory, and what to do with it.
@@ -256,6 +274,10 @@ impl Scheduler {
                 message = message.with_id_if_missing(&Ulid::new().to_string());
             }
             let returned = delivery.source != Source::Fresh;
+            if returned {
+                let work = &self.settings.names.fresh;
+                message.routing_key = job::first_routing_key(&message, work).to_owned();
+            }
             let fields = &self.settings.fields;
             match job::read(&message, returned, fields, self.fleet.own()) {
                 Ok(claims) => {
@@ -278,7 +300,7 @@ impl Scheduler {
                     warn!(job.id = id, reason = %why, "message is no usable job: dead letter");
                     self.metrics.dead("bad-message");
                     let dead = self.settings.names.dead.clone();
-                    self.move_to(key, tag, message, dead, &headers::dead(1, &why.to_string()));
+                    self.move_to(key, tag, message, dead, headers::dead(1, &why.to_string()));
                 }
             }
         }
@@ -427,7 +449,7 @@ impl Scheduler {
     /// The job becomes a message on its way to `queue`.
     fn leave(&mut self, key: Key, queue: Arc<str>, headers: Headers) {
         if let Some(entry) = self.entries.remove(&key) {
-            self.move_to(key, entry.tag, entry.message, queue, &headers);
+            self.move_to(key, entry.tag, entry.message, queue, headers);
         }
     }
 
@@ -437,11 +459,15 @@ impl Scheduler {
         tag: Tag,
         message: Message,
         queue: Arc<str>,
-        headers: &Headers,
+        mut headers: Headers,
     ) {
+        if *message.routing_key != *self.settings.names.fresh {
+            let key = HeaderValue::Text(message.routing_key.clone());
+            headers.push((headers::ROUTING_KEY, key));
+        }
         let message = message
             .for_republish()
-            .with_headers(headers, &headers::OURS);
+            .with_headers(&headers, &headers::OURS);
         self.outbox
             .push(self.moves.begin(key, tag, Outgoing { queue, message }));
     }

@@ -12,6 +12,8 @@ pub const ATTEMPT: &str = "x-sluicegate-attempt";
 pub const TICKET: &str = "x-sluicegate-ticket";
 /// Not to be asked for before this time of the store's clock, in milliseconds since the epoch.
 pub const NOT_BEFORE: &str = "x-sluicegate-not-before";
+/// The key that a job was first published with, where that is not the work queue's name: a lane gives it another one.
+pub const ROUTING_KEY: &str = "x-sluicegate-routing-key";
 /// Why a job is a dead letter.
 pub const REASON: &str = "x-sluicegate-reason";
 
@@ -27,10 +29,11 @@ const RESET: &str = "x-ratelimit-reset";
 const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
-pub const OURS: [&str; 9] = [
+pub const OURS: [&str; 10] = [
     ATTEMPT,
     TICKET,
     NOT_BEFORE,
+    ROUTING_KEY,
     REASON,
     POLICY,
     LIMIT,

@@ -1,10 +1,14 @@
 //! What a message says about itself, once it has been checked.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use crate::rules::decision::Ticket;
 use crate::rules::headers;
+use crate::rules::limit::Limit;
 use crate::rules::policy::Policy;
+use crate::rules::scope::{Labels, MAX_VALUE_BYTES, Scope};
 use crate::rules::tenant::Tenant;
 
 /// A header or another field of a message, as the rules see it.
@@ -26,7 +30,7 @@ pub trait Envelope {
     fn id(&self) -> Option<&str>;
     /// The header `name`.
     fn header(&self, name: &str) -> Field<'_>;
-    /// The routing key it was delivered with.
+    /// The routing key it was first published with.
     fn routing_key(&self) -> &str;
     /// The body.
     fn body(&self) -> &[u8];
@@ -119,8 +123,14 @@ pub fn read(
     }
     let tenant = read_tenant(message, &fields.tenant)?;
     let plan = read_plan(message, policy)?;
-    let max_cost = policy.limits(&tenant, plan.as_deref()).max_cost();
-    let cost = read_cost(message, &fields.cost, max_cost)?;
+    let limits = policy.limits(&tenant, plan.as_deref());
+    for limit in limits.iter() {
+        label(message, limit.scope()).map_err(|why| {
+            let name = limit.name();
+            BadMessage(format!("{why}; the limit {name} tells jobs apart by it"))
+        })?;
+    }
+    let cost = read_cost(message, &fields.cost, limits.max_cost())?;
     let mut claims = Claims {
         tenant,
         plan,
@@ -144,6 +154,47 @@ pub fn read(
         };
     }
     Ok(claims)
+}
+
+/// The routing key that a message from one of our own delay queues was first published with; `work` is the name of the
+/// work queue, where jobs are usually published to.
+pub fn first_routing_key<'a>(message: &'a impl Envelope, work: &'a str) -> &'a str {
+    match message.header(headers::ROUTING_KEY) {
+        Field::Text(key) => key,
+        _ => work,
+    }
+}
+
+/// What tells `message` apart from its tenant's other jobs, where `limits` do; what can't be used is the empty value.
+pub fn labels(message: &impl Envelope, limits: &[Limit]) -> Labels {
+    Labels::of(limits, |scope| {
+        label(message, scope).unwrap_or_default().into_owned()
+    })
+}
+
+/// The value of `message` for `scope`; empty where it has none.
+fn label<'a>(message: &'a impl Envelope, scope: &Scope) -> Result<Cow<'a, str>, BadMessage> {
+    let found = match scope {
+        Scope::Tenant | Scope::Global => return Ok(Cow::default()),
+        Scope::Header(name) => message.header(name),
+        Scope::RoutingKey => Field::Text(message.routing_key()),
+    };
+    let wrong = match found {
+        Field::Missing => return Ok(Cow::default()),
+        Field::Int(n) => return Ok(Cow::Owned(n.to_string())),
+        Field::Other(kind) => format!("is {kind}; it must be a text or a whole number"),
+        Field::Text(text) if text.len() > MAX_VALUE_BYTES => {
+            format!("has {} bytes; {MAX_VALUE_BYTES} at most can be", text.len())
+        }
+        Field::Text(text) => match text.char_indices().find(|(_, c)| c.is_control()) {
+            Some((at, _)) => format!("has a control character at byte {at}"),
+            None => return Ok(Cow::Borrowed(text)),
+        },
+    };
+    Err(BadMessage(match scope {
+        Scope::Header(name) => format!("header {name} {wrong}"),
+        _ => format!("routing key {wrong}"),
+    }))
 }
 
 /// Whose quota `message` uses, whatever else is wrong with it.
@@ -249,7 +300,7 @@ fn check_cost(found: Field<'_>, place: &str, max: u32) -> Result<u32, BadMessage
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rules::limit::{Algorithm, Limit};
+    use crate::rules::limit::{Algorithm, Limit, Limits};
 
     struct Fake {
         headers: Vec<(&'static str, Field<'static>)>,
@@ -350,6 +401,70 @@ mod tests {
             &[tenant, ("x-cost", Field::Other("a fraction"))],
             Err("a fraction"),
         );
+    }
+
+    fn scoped(scopes: &[Scope]) -> Limits {
+        let limit = |(at, scope): (usize, &Scope)| {
+            let limit = Limit::concurrent(&format!("l{at}"), 9).expect("in range");
+            limit.with_scope(scope.clone())
+        };
+        Limits::new(scopes.iter().enumerate().map(limit).collect()).expect("names differ")
+    }
+
+    #[test]
+    fn what_tells_jobs_apart_is_a_text_or_a_number_or_missing() {
+        let path = || Scope::Header("x-path".to_owned());
+        let limits = scoped(&[Scope::Tenant, path()]);
+        let policy = Policy::common(limits.clone());
+        let long = "v".repeat(MAX_VALUE_BYTES + 1).leak();
+        for (field, expected) in [
+            (Field::Missing, Ok("")),
+            (Field::Text(""), Ok("")),
+            (Field::Text("/v1 ä"), Ok("/v1 ä")),
+            (Field::Text(&long[1..]), Ok(&long[1..])),
+            (Field::Int(-7), Ok("-7")),
+            (
+                Field::Other("a boolean"),
+                Err("header x-path is a boolean; it must be a text or a whole number"),
+            ),
+            (
+                Field::Text(long),
+                Err("header x-path has 256 bytes; 255 at most can be"),
+            ),
+            (
+                Field::Text("a\n"),
+                Err("header x-path has a control character at byte 1"),
+            ),
+        ] {
+            let fake = Fake {
+                headers: vec![("x-tenant", Field::Text("acme")), ("x-path", field)],
+                body: b"",
+            };
+            let read = read(&fake, false, &x_tenant(), &policy).map_err(|why| why.to_string());
+            let expected_error = expected
+                .err()
+                .map(|why| format!("{why}; the limit l1 tells jobs apart by it"));
+            assert_eq!(read.err(), expected_error);
+            // Limits of other workers: it is told apart from nobody.
+            let value = expected.unwrap_or_default();
+            let labels = labels(&fake, &limits);
+            let found: Vec<_> = labels.iter().collect();
+            assert_eq!(found, [(&path(), value)]);
+        }
+    }
+
+    #[test]
+    fn a_job_that_comes_back_has_the_routing_key_of_its_publisher() {
+        let fake = |headers| Fake { headers, body: b"" };
+        let limits = scoped(&[Scope::RoutingKey]);
+        let found = labels(&fake(vec![]), &limits);
+        assert_eq!(
+            found.iter().collect::<Vec<_>>(),
+            [(&Scope::RoutingKey, "jobs.acme")]
+        );
+        let kept = fake(vec![("x-sluicegate-routing-key", Field::Text("a.b"))]);
+        assert_eq!(first_routing_key(&kept, "jobs"), "a.b");
+        assert_eq!(first_routing_key(&fake(vec![]), "jobs"), "jobs");
     }
 
     #[test]

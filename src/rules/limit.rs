@@ -7,7 +7,7 @@ use std::time::Duration;
 
 pub use set::{Limits, MAX_LIMITS};
 
-use crate::rules::scope::Scope;
+use crate::rules::scope::{MAX_PARTS, Scope};
 
 /// The name of the limit of a configuration that names none.
 pub const DEFAULT_LIMIT: &str = "default";
@@ -150,6 +150,11 @@ pub enum LimitError {
     /// None, or more than [`MAX_LIMITS`].
     #[error("{0} limits; there must be from 1 to {MAX_LIMITS}")]
     Number(usize),
+    /// More than [`MAX_PARTS`] scopes that are parts of a tenant.
+    #[error(
+        "{0} different headers (or the routing key) in the scopes of limits that are enforced together; {MAX_PARTS} at most can be"
+    )]
+    Parts(usize),
 }
 
 impl Limit {

@@ -7,7 +7,8 @@ use std::time::Duration;
 use crate::rules::limit::{Limit, Limits};
 use crate::rules::tenant::Tenant;
 
-/// The limits of every tenant: its own, else those of its plan, else the common ones.
+/// The limits of every tenant: its own, else those of its plan, else the common ones. Those of the common ones that all
+/// tenants share hold beside each of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     common: Limits,
@@ -64,13 +65,23 @@ impl Policy {
         }
     }
 
-    /// With these plans.
+    /// With these plans, each with the common limits that all tenants share.
     pub fn with_plans(self, plans: BTreeMap<String, Limits>) -> Self {
-        Self { plans, ..self }
+        let plans = plans.into_iter();
+        let plans = plans.map(|(name, limits)| (name, self.with_global(limits)));
+        Self {
+            plans: plans.collect(),
+            ..self
+        }
     }
 
-    /// With what single tenants have instead; the first that fits counts.
+    /// With what single tenants have instead, and the common limits that all tenants share; the first that fits counts.
     pub fn with_tenants(self, tenants: Vec<(Pattern, Own)>) -> Self {
+        let tenants = tenants.into_iter().map(|(pattern, own)| match own {
+            Own::Limits(limits) => (pattern, Own::Limits(self.with_global(limits))),
+            Own::Plan(_) => (pattern, own),
+        });
+        let tenants: Vec<_> = tenants.collect();
         let (mut exact, mut prefixes) = (HashMap::new(), Vec::new());
         for (at, (pattern, _)) in tenants.iter().enumerate() {
             match pattern {
@@ -85,6 +96,14 @@ impl Policy {
             exact,
             prefixes,
             ..self
+        }
+    }
+
+    fn with_global(&self, limits: Limits) -> Limits {
+        match Limits::new(self.common.global().cloned().collect()) {
+            Ok(global) => limits.with_all([&global]),
+            // There are none.
+            Err(_) => limits,
         }
     }
 
@@ -228,17 +247,16 @@ mod tests {
 
     use super::*;
     use crate::rules::limit::Algorithm;
+    use crate::rules::scope::Scope;
+
+    fn limit(name: &str, max: u64) -> Limit {
+        let second = Duration::from_secs(1);
+        let limit = Limit::new(name, Algorithm::SlidingWindow, max, second, Duration::ZERO);
+        limit.expect("in range")
+    }
 
     fn limits(max: u64) -> Limits {
-        let second = Duration::from_secs(1);
-        let limit = Limit::new(
-            "default",
-            Algorithm::SlidingWindow,
-            max,
-            second,
-            Duration::ZERO,
-        );
-        limit.expect("in range").into()
+        limit("default", max).into()
     }
 
     #[test]
@@ -276,6 +294,36 @@ mod tests {
             assert_eq!((found[0].max(), from.to_string()), (max, source.to_owned()));
             assert_eq!(policy.limits(&tenant, plan), found);
         }
+    }
+
+    #[test]
+    fn what_all_tenants_share_holds_beside_the_limits_of_plans_and_tenants() {
+        let all = limit("all", 100).with_scope(Scope::Global);
+        let common = Limits::new(vec![all.clone(), limit("default", 5)]).expect("two names");
+        let policy = || {
+            Policy::common(common.clone())
+                .with_plans([("pro".to_owned(), limits(9))].into())
+                .with_tenants(vec![
+                    (Pattern::parse("acme"), Own::Limits(limits(7))),
+                    (Pattern::parse("b*"), Own::Plan("pro".to_owned())),
+                ])
+        };
+        for (tenant, plan, own) in [
+            ("a", None, 5),
+            ("a", Some("pro"), 9),
+            ("acme", Some("pro"), 7),
+            ("b1", None, 9),
+        ] {
+            let tenant = Tenant::parse(tenant).expect("a tenant");
+            let (policy, mut expected) = (policy(), vec![limit("default", own), all.clone()]);
+            let mut found = policy.limits(&tenant, plan).to_vec();
+            found.sort_unstable_by_key(|limit| limit.max());
+            expected.sort_unstable_by_key(Limit::max);
+            assert_eq!(found, expected, "{tenant} {plan:?}");
+        }
+        // Once is enough.
+        let plans = policy().plans().clone();
+        assert_eq!(policy().with_plans(plans), policy());
     }
 
     #[test]

@@ -25,6 +25,18 @@ pub enum Scope {
 }
 
 impl Scope {
+    /// Reads what [`Display`](fmt::Display) writes; `None`: it is no scope.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "tenant" => Some(Self::Tenant),
+            "global" => Some(Self::Global),
+            "routing-key" => Some(Self::RoutingKey),
+            _ => (text.strip_prefix("header:"))
+                .filter(|name| !name.is_empty())
+                .map(|name| Self::Header(name.to_owned())),
+        }
+    }
+
     /// Only some of a tenant's jobs share the budget: those with the same value.
     pub fn is_part(&self) -> bool {
         matches!(self, Self::Header(_) | Self::RoutingKey)

@@ -2,6 +2,7 @@
 
 use sluicegate::config::Config;
 use sluicegate::rules::limit::{Algorithm, Limit, Unit};
+use sluicegate::rules::scope::Scope;
 use sluicegate::rules::tenant::Tenant;
 
 fn parse_with(yaml: &str, vars: &[(&str, &str)]) -> Result<Config, String> {
@@ -16,14 +17,18 @@ fn parse(yaml: &str) -> Config {
     parse_with(yaml, &[]).unwrap_or_else(|errors| panic!("{errors}\n{yaml}"))
 }
 
-/// `name algorithm max/window unit burst guard`, with `-` for what has no burst.
+/// `name algorithm max/window unit burst guard`, with `-` for what has no burst, and a scope that is not the tenant.
 fn shown(limit: &Limit) -> String {
     let burst = match limit.algorithm().has_burst() {
         true => limit.burst().to_string(),
         false => "-".to_owned(),
     };
+    let scope = match limit.scope() {
+        Scope::Tenant => String::new(),
+        scope => format!(" {scope}"),
+    };
     format!(
-        "{} {} {}/{} {} {burst} {}",
+        "{} {} {}/{} {} {burst} {}{scope}",
         limit.name(),
         limit.algorithm().name().trim_end_matches("-algo"),
         limit.max(),
@@ -209,6 +214,8 @@ fn what_is_shown_of_them_is_a_file_that_gives_the_same() {
         "rate-limiter: {plans: , tenants: }",
         "rate-limiter: {use-algo: leaky-bucket-algo, unit: calls}",
         "rate-limiter: {limits: [{name: a, unit: cost}, {name: b}]}",
+        "rate-limiter: {limits: [{max-concurrent: 3, scope: global}]}",
+        SCOPES,
         "rate-limiter: {tenants: {'*': {plan: 'a \"b\"'}}, plans: {'a \"b\"': {guard: 0}}}",
         "rate-limiter: {tenants: {yes: {max-requests: 1}, 0x1: {max-requests: 2}, 'é\u{301}': {burst: 2, use-algo: token-bucket-algo}}}",
     ] {
@@ -225,6 +232,141 @@ fn what_is_shown_of_them_is_a_file_that_gives_the_same() {
         "  plan-header: \"x-plan\"\n",
     ] {
         assert!(text.contains(line), "{line}\n{text}");
+    }
+}
+
+const SCOPES: &str = "
+rate-limiter:
+  scope: routing-key
+  limits:
+    - {name: all, max-requests: 100, scope: global}
+    - {name: running, max-concurrent: 9, scope: global}
+    - {name: key}
+    - {name: path, scope: 'header:x-\"path\": 1'}
+    - {name: calls, max-concurrent: 3}
+    - {name: tenant, scope: tenant}
+  plans:
+    pro: {max-requests: 9}
+  tenants:
+    acme: {limits: [{name: a, scope: tenant}, {name: b}]}
+    globex: {plan: pro}
+";
+
+#[test]
+fn a_limit_says_whose_budget_it_is() {
+    let config = parse(SCOPES);
+    let global = [
+        "all sliding-window 100/60000 cost - 50 global",
+        "running max-concurrent 9/0 calls - 0 global",
+    ];
+    let beside = |own: &[&'static str]| [own, &global].concat();
+    let common = [
+        "key sliding-window 5/60000 cost - 50 routing-key",
+        "path sliding-window 5/60000 cost - 50 header:x-\"path\": 1",
+        "calls max-concurrent 3/0 calls - 0 routing-key",
+        "tenant sliding-window 5/60000 cost - 50",
+    ];
+    assert_eq!(
+        limits(&config, "anybody", None),
+        [&global[..], &common].concat()
+    );
+    let pro = beside(&["default sliding-window 9/60000 cost - 50 routing-key"]);
+    assert_eq!(limits(&config, "anybody", Some("pro")), pro);
+    assert_eq!(limits(&config, "globex", None), pro);
+    let acme = beside(&[
+        "a sliding-window 5/60000 cost - 50",
+        "b sliding-window 5/60000 cost - 50 routing-key",
+    ]);
+    assert_eq!(limits(&config, "acme", None), acme);
+
+    // All common limits may be global: who has no plan has no other.
+    let yaml = "rate-limiter: {scope: global, limits: [{name: all}], tenants: {acme: {limits: [{name: own, max-requests: 1}]}}}";
+    let all = "all sliding-window 5/60000 cost - 50 global";
+    check_common(yaml, &[all]);
+    let config = parse(yaml);
+    let own = "own sliding-window 1/60000 cost - 50";
+    assert_eq!(limits(&config, "acme", None), [own, all], "not inherited");
+    assert_eq!(config.warnings(), [""; 0]);
+    check_common(
+        "rate-limiter: {scope: header:x-path}",
+        &["default sliding-window 5/60000 cost - 50 header:x-path"],
+    );
+}
+
+#[test]
+fn a_limit_of_all_tenants_stands_with_the_common_ones_alone() {
+    let elsewhere = "is global: one budget of all tenants is the same for each; put this limit into rate-limiter.limits, and it holds beside those of plans and tenants";
+    let taken = "the name of a global limit of rate-limiter.limits, which holds beside this one; each needs a name of its own";
+    check_errors(
+        "  limits: [{name: all, scope: global}]\n  plans: {a: {scope: global}}\n  tenants: {b: {limits: [{name: c, scope: global}]}}",
+        &[
+            &format!("c.yaml:3:15: rate-limiter.plans.a.scope: {elsewhere}"),
+            &format!("c.yaml:4:36: rate-limiter.tenants.b.limits[0].scope: {elsewhere}"),
+        ],
+    );
+    check_errors(
+        "  limits: [{name: all, scope: global}, {name: b}]\n  plans: {p: {limits: [{name: b}, {name: all}]}}",
+        &[&format!(
+            "c.yaml:3:36: rate-limiter.plans.p.limits[1].name: is all, {taken}"
+        )],
+    );
+    check_errors(
+        "  scope: global\n  plans: {p: {max-requests: 1}}\n  tenants: {t: {limits: [{max-requests: 1}]}}",
+        &[
+            "c.yaml:3:11: rate-limiter.plans.p: its limit would be called default, as the global one that holds beside it; give one of them a name, such as limits: [{name: minute}]",
+            &format!("c.yaml:4:26: rate-limiter.tenants.t.limits[0].name: is default, {taken}"),
+        ],
+    );
+    let list = |letter: &str, scope: &str, count: usize| {
+        let item = |n| format!("{{name: {letter}{n}, scope: {scope}}}");
+        let items: Vec<String> = (0..count).map(item).collect();
+        format!("[{}]", items.join(", "))
+    };
+    let (all, own) = (list("a", "global", 9), list("b", "tenant", 8));
+    check_errors(
+        &format!("  limits: {all}\n  plans: {{p: {{limits: {own}}}}}"),
+        &[
+            "c.yaml:3:15: rate-limiter.plans.p.limits: has 8 limits, and 9 global ones hold beside them; 16 at most are enforced together",
+        ],
+    );
+    let parts: Vec<String> = (0..5)
+        .map(|n| format!("{{name: p{n}, scope: 'header:h{n}'}}"))
+        .collect();
+    let four = format!("rate-limiter: {{limits: [{}]}}", parts[..4].join(", "));
+    assert_eq!(limits(&parse(&four), "a", None).len(), 4);
+    check_errors(
+        &format!("  limits: [{}]", parts.join(", ")),
+        &[
+            "c.yaml:2:3: rate-limiter.limits: 5 different headers (or the routing key) in the scopes of limits that are enforced together; 4 at most can be",
+        ],
+    );
+}
+
+#[test]
+fn a_limit_of_all_tenants_takes_one_slot_of_a_cluster() {
+    let yaml = |redis: &str, limiter: &str| {
+        format!("redis: {{url: 'redis://h', {redis}}}\nrate-limiter: {{{limiter}}}\n")
+    };
+    let refused = |redis: &str, limiter: &str| {
+        let yaml = yaml(redis, limiter);
+        parse_with(&yaml, &[]).expect_err(&yaml)
+    };
+    let why = "global, so in a Redis Cluster its keys and those of all tenants must share a slot: give redis.prefix a hash tag, such as {rlaas}:rate_limit (then one primary decides for all tenants, and the others have nothing to do), or use one Redis";
+    assert_eq!(
+        refused("cluster: true", "scope: global"),
+        format!("c.yaml:2:16: rate-limiter.scope: the limit default is {why}")
+    );
+    let listed = "limits: [{name: a}, {name: all, scope: global}]";
+    assert_eq!(
+        refused("cluster: true", listed),
+        format!("c.yaml:2:16: rate-limiter.limits: the limit all is {why}")
+    );
+    for (redis, limiter) in [
+        ("cluster: true, prefix: '{x}:y'", listed),
+        ("cluster: true", "scope: routing-key"),
+        ("cluster: false", listed),
+    ] {
+        parse(&yaml(redis, limiter));
     }
 }
 
@@ -348,9 +490,19 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
             "rate-limiter.limits[1].burst: burst has no meaning for fixed-window-algo; it belongs to token-bucket-algo and leaky-bucket-algo",
         ),
         (
-            "{name: b, scope: routing-key}",
+            "{name: b, scope: 'header:'}",
             "4:17",
-            "rate-limiter.limits[1].scope: is routing-key, which is not built yet; use tenant, the default",
+            "rate-limiter.limits[1].scope: must name a header of 1 to 255 bytes after `header:`",
+        ),
+        (
+            "{name: b, scope: \"header:a\\u0001\"}",
+            "4:17",
+            "rate-limiter.limits[1].scope: must name a header of 1 to 255 bytes after `header:`",
+        ),
+        (
+            "{name: b, scope: 5}",
+            "4:17",
+            "rate-limiter.limits[1].scope: is read by YAML as 5; put it in quotes",
         ),
         (
             "{name: b, scope: team}",
@@ -360,7 +512,7 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
         (
             "{name: b, max-concurrent: 2, window-size: 1}",
             "4:17",
-            "rate-limiter.limits[1].max-concurrent: stands beside window-size; calls under way are a limit of their own, with a name and no other key",
+            "rate-limiter.limits[1].max-concurrent: stands beside window-size; calls under way are a limit of their own, with a name and a scope and no other key",
         ),
         (
             "{name: a}",
@@ -513,7 +665,13 @@ fn what_has_no_effect_is_a_warning() {
         "  limits: [{name: a}, {name: b}]",
         &["rate-limiter: the limit b can never bind: a is stricter in every respect"],
     );
+    check_warnings(
+        "  scope: global\n  limits: [{name: a}, {name: b}]\n  tenants: {x: {limits: [{name: c}]}}",
+        &["rate-limiter: the limit b can never bind: a is stricter in every respect"],
+    );
     for fine in [
+        "  limits: [{name: a, max-requests: 5}, {name: b, max-requests: 500, scope: global}, {name: c, scope: header:x}]",
+        "  limits: [{name: all, scope: global}]\n  plans: {p: {limits: [{name: a}]}}\n  tenants: {x: {plan: p}}",
         "  limits: [{name: a, max-requests: 10, window-size: 1}, {name: b, max-requests: 100}, {name: c, max-requests: 1000, window-size: 1h}]",
         "  limits: [{name: a, max-requests: 5}, {name: b, max-requests: 500, unit: cost}]",
     ] {
@@ -566,6 +724,7 @@ fn the_examples_of_the_documents_are_valid_and_warn_of_nothing() {
     }
     let config = parse(&sample);
     assert_eq!(config.warnings(), [""; 0]);
+    let api = "api sliding-window 5000/60000 calls - 50 global";
     assert_eq!(
         limits(&config, "anybody", None),
         [
@@ -573,11 +732,13 @@ fn the_examples_of_the_documents_are_valid_and_warn_of_nothing() {
             "requests sliding-window 500/60000 calls - 50",
             "tokens token-bucket 90000/60000 cost 20000 50",
             "running max-concurrent 5/0 calls - 0",
+            "endpoint sliding-window 100/60000 calls - 50 header:x-endpoint",
+            api,
         ]
     );
-    assert_eq!(limits(&config, "trial-7", None).len(), 2);
+    assert_eq!(limits(&config, "trial-7", None).len(), 3);
     assert_eq!(
         limits(&config, "trial-8", None),
-        ["default sliding-window 2/60000 cost - 50"]
+        ["default sliding-window 2/60000 cost - 50", api]
     );
 }

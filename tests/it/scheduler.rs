@@ -22,33 +22,38 @@ use sluicegate::rules::retry::RetryPolicy;
 
 const STORE_MS: u64 = 1_700_000_000_000;
 
-struct Desk {
-    scheduler: Scheduler,
-    now: Duration,
+pub struct Desk {
+    pub scheduler: Scheduler,
+    pub now: Duration,
     next_tag: u64,
 }
 
 /// Everything that the scheduler asked for at one moment.
 #[derive(Default)]
-struct Done {
-    asked: Vec<TenantAsk>,
-    dispatched: Vec<(Key, Job, Duration)>,
-    published: Vec<(Key, Outgoing)>,
-    acked: Vec<u64>,
-    settled: Vec<TenantSettled>,
-    blocked: Vec<(Key, Duration, String)>,
+pub struct Done {
+    pub asked: Vec<TenantAsk>,
+    pub dispatched: Vec<(Key, Job, Duration)>,
+    pub published: Vec<(Key, Outgoing)>,
+    pub acked: Vec<u64>,
+    pub settled: Vec<TenantSettled>,
+    pub blocked: Vec<(Key, Duration, String)>,
 }
 
 impl Desk {
-    fn new(concurrency: usize) -> Self {
-        let ladder = Ladder::new(Duration::from_secs(300));
+    pub fn new(concurrency: usize) -> Self {
         let second = Duration::from_secs(1);
         let guard = Duration::from_millis(50);
         let limit = Limit::new("default", Algorithm::SlidingWindow, 20, second, guard);
+        let tenant = TenantField::Header("x-tenant".into());
+        Self::with(concurrency, limit.expect("a limit").into(), tenant)
+    }
+
+    pub fn with(concurrency: usize, policy: Policy, tenant: TenantField) -> Self {
+        let ladder = Ladder::new(Duration::from_secs(300));
         let settings = Settings {
-            policy: limit.expect("a limit").into(),
+            policy,
             fields: Fields {
-                tenant: TenantField::Header("x-tenant".into()),
+                tenant,
                 cost: CostField::Header("x-cost".into()),
             },
             concurrency,
@@ -72,13 +77,13 @@ impl Desk {
         }
     }
 
-    fn step(&mut self, forward: Duration) -> Done {
+    pub fn step(&mut self, forward: Duration) -> Done {
         self.now += forward;
         self.scheduler.tick(self.now);
         self.actions()
     }
 
-    fn actions(&mut self) -> Done {
+    pub fn actions(&mut self) -> Done {
         let mut done = Done::default();
         for action in self.scheduler.take_actions() {
             match action {
@@ -97,13 +102,13 @@ impl Desk {
         done
     }
 
-    fn deliver(&mut self, source: Source, tenants: &[&str]) -> Done {
+    pub fn deliver(&mut self, source: Source, tenants: &[&str]) -> Done {
         let headers = |tenant: &str| vec![("x-tenant", HeaderValue::Text(tenant.to_owned()))];
         let messages = tenants.iter().map(|t| message(&headers(t))).collect();
         self.deliver_messages(source, messages)
     }
 
-    fn deliver_messages(&mut self, source: Source, messages: Vec<Message>) -> Done {
+    pub fn deliver_messages(&mut self, source: Source, messages: Vec<Message>) -> Done {
         let deliver = |message| {
             self.next_tag += 1;
             let tag = Tag {
@@ -123,7 +128,7 @@ impl Desk {
         self.step(Duration::from_millis(5))
     }
 
-    fn answer(&mut self, after: Duration, answers: Vec<Vec<Answer>>) -> Done {
+    pub fn answer(&mut self, after: Duration, answers: Vec<Vec<Answer>>) -> Done {
         self.now += after;
         let reply = |answers| TenantReply {
             now_ms: STORE_MS,
@@ -138,21 +143,21 @@ impl Desk {
         self.actions()
     }
 
-    fn start_one(&mut self) -> Key {
+    pub fn start_one(&mut self) -> Key {
         self.deliver(Source::Fresh, &["a"]);
         let done = self.answer(MS, vec![vec![START]]);
         done.dispatched[0].0
     }
 }
 
-const MS: Duration = Duration::from_millis(1);
-const START: Answer = Answer::Start {
+pub const MS: Duration = Duration::from_millis(1);
+pub const START: Answer = Answer::Start {
     count: 1,
     sequences: Sequences::NONE,
 };
-const CAPACITY: Answer = Answer::Capacity { count: 1 };
+pub const CAPACITY: Answer = Answer::Capacity { count: 1 };
 
-fn wait(ttl_ms: u64, place: u64) -> Answer {
+pub fn wait(ttl_ms: u64, place: u64) -> Answer {
     let ticket = Ticket {
         generation: 9,
         place,
@@ -165,7 +170,7 @@ fn wait(ttl_ms: u64, place: u64) -> Answer {
     }
 }
 
-fn message(headers: &[(&str, HeaderValue)]) -> Message {
+pub fn message(headers: &[(&str, HeaderValue)]) -> Message {
     let plain = Message {
         routing_key: "jobs".into(),
         properties: Default::default(),

@@ -1,16 +1,20 @@
 //! One round trip to the gate: who asks, and what each answer means for its job.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use rand::Rng;
+use tracing::field::{DisplayValue, display};
 use tracing::{debug, error};
 
-use super::{FULL_ROUND, Key, LEAD, MAX_ROUND, PACE, Phase, Question, Round, Scheduler};
+use super::{
+    Asked, FULL_ROUND, Key, LEAD, MAX_ROUND, PACE, Phase, Question, Round, Scheduler, Started,
+};
 use crate::engine::action::Action;
-use crate::engine::queues::End as Place;
-use crate::gate::{Answer, Ask, End, GateError, Receipt, Replies, Settled, TenantAsk};
+use crate::engine::queues::{End as Place, Turn};
+use crate::gate::{Answer, Ask, End, GateError, Receipt, Replies, Settled, TenantAsk, TenantReply};
 use crate::rules::headers;
-use crate::rules::job::Job;
+use crate::rules::job::{self, Claims, Job};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
@@ -53,57 +57,22 @@ impl Scheduler {
         };
         let mut batch = Vec::new();
         for turn in self.queues.take_round(MAX_ROUND) {
-            let (limits, keys) = self.same_limits(turn.keys);
-            let Some(limits) = limits else { continue };
-            let (mut asks, mut jobs) = (Vec::new(), Vec::new());
-            for key in keys {
-                if let Some(entry) = self.entries.get_mut(&key) {
-                    entry.phase = Phase::Asking;
-                    let (ticket, cost) = (entry.claims.ticket, entry.claims.cost);
-                    asks.push(Ask { ticket, cost });
-                    jobs.push((key, cost));
-                }
+            for (ask, question) in self.questions(turn) {
+                batch.push(ask);
+                round.questions.push(question);
             }
-            let permits = match limits.hold_places() {
-                true => self.ledger.name(),
-                false => String::new(),
-            };
-            batch.push(TenantAsk {
-                tenant: turn.tenant.clone(),
-                labels: Labels::default(),
-                limits: limits.clone(),
-                budget: turn.budget,
-                permits: permits.clone(),
-                asks,
-            });
-            round.questions.push(Question {
-                tenant: turn.tenant,
-                limits,
-                permits,
-                jobs,
-            });
         }
         // A question without jobs only reads the store's clock.
         if batch.is_empty()
             && let Some(entry) = self.unclocked.first().and_then(|key| self.entries.get(key))
         {
             let (tenant, plan) = (entry.claims.tenant.clone(), entry.claims.plan.as_deref());
-            // The tenant's own: the gate forgets what the limits that it is asked for don't count any more.
+            // The job's own: the gate forgets what the limits that it is asked for don't count any more.
             let limits = self.fleet.limits(&tenant, plan);
-            batch.push(TenantAsk {
-                tenant: tenant.clone(),
-                labels: Labels::default(),
-                limits: limits.clone(),
-                budget: 0,
-                permits: String::new(),
-                asks: Vec::new(),
-            });
-            round.questions.push(Question {
-                tenant,
-                limits,
-                permits: String::new(),
-                jobs: Vec::new(),
-            });
+            let labels = job::labels(&entry.message, &limits);
+            let question = Question::new(tenant, labels, limits, String::new());
+            batch.push(question.ask());
+            round.questions.push(question);
         }
         if !batch.is_empty() {
             self.last_ask = Some(now);
@@ -112,24 +81,41 @@ impl Scheduler {
         }
     }
 
-    /// Those of `keys` that have the limits of the first one; the others, of another plan, go back and come next.
-    fn same_limits(&mut self, keys: Vec<Key>) -> (Option<Limits>, Vec<Key>) {
-        let (mut first, mut same, mut others) = (None, Vec::new(), Vec::new());
-        for key in keys {
+    /// What is asked for the jobs of `turn`: those with the same limits and labels together. The budget goes to the first
+    /// of the jobs, so that all questions together start no more.
+    fn questions(&mut self, turn: Turn) -> Vec<(TenantAsk, Question)> {
+        let mut questions: Vec<(TenantAsk, Question)> = Vec::new();
+        // Where those with the same labels are; jobs of another plan have other limits.
+        let mut alike: HashMap<Labels, Vec<usize>> = HashMap::new();
+        let budget = usize::try_from(turn.budget).unwrap_or(usize::MAX);
+        for (place, key) in turn.keys.into_iter().enumerate() {
             // What is in the queues is in `entries`: a lost session empties both.
-            let Some(entry) = self.entries.get(&key) else {
+            let Some(entry) = self.entries.get_mut(&key) else {
                 continue;
             };
-            let claims = &entry.claims;
-            let limits = self.fleet.limits(&claims.tenant, claims.plan.as_deref());
-            if *first.get_or_insert_with(|| limits.clone()) == limits {
-                same.push(key);
-            } else {
-                others.push(key);
-            }
+            entry.phase = Phase::Asking;
+            let Claims { tenant, plan, .. } = &entry.claims;
+            let limits = self.fleet.limits(tenant, plan.as_deref());
+            let labels = job::labels(&entry.message, &limits);
+            let known = alike.entry(labels.clone()).or_default();
+            let same = (known.iter().copied()).find(|at| questions[*at].0.limits == limits);
+            let at = same.unwrap_or_else(|| {
+                let permits = match limits.hold_places() {
+                    true => self.ledger.name(),
+                    false => String::new(),
+                };
+                let question = Question::new(tenant.clone(), labels, limits, permits);
+                known.push(questions.len());
+                questions.push((question.ask(), question));
+                questions.len() - 1
+            });
+            let (ask, question) = &mut questions[at];
+            let (ticket, cost) = (entry.claims.ticket, entry.claims.cost);
+            ask.budget += u32::from(place < budget);
+            ask.asks.push(Ask { ticket, cost });
+            question.jobs.push(Asked { key, place, cost });
         }
-        self.put_back(&others);
-        (first, same)
+        questions
     }
 
     /// The gate's answers to the last [`Action::Ask`].
@@ -142,8 +128,10 @@ impl Scheduler {
         let replies = match result {
             Ok(replies) => replies,
             Err(why) => {
-                for question in &round.questions {
-                    self.put_back(&question.keys());
+                let same = |one: &Question, two: &Question| one.tenant == two.tenant;
+                for of_tenant in round.questions.chunk_by(same) {
+                    let jobs = of_tenant.iter().flat_map(|question| &question.jobs);
+                    self.put_back_in_order(jobs.map(|job| (job.place, job.key)).collect());
                 }
                 let jitter = self.random.random();
                 let pause = match why {
@@ -156,71 +144,89 @@ impl Scheduler {
         };
         self.gate_pause = None;
         self.gate_backoff.reset();
-        for (question, reply) in round.questions.into_iter().zip(replies) {
-            let reply = match reply {
-                Ok(reply) => reply,
-                Err(why) => {
-                    if question.jobs.is_empty() {
-                        // Only the clock was asked for: next time with another tenant.
-                        let next = 1.min(self.unclocked.len());
-                        self.unclocked.rotate_left(next);
-                        self.gate_pause = Some(now + CLOCK_AGAIN);
-                    } else {
-                        self.set_aside(now, &question.tenant, question.keys(), &why);
-                    }
-                    continue;
+        let mut pairs = round.questions.into_iter().zip(replies).peekable();
+        let mut back = Back::default();
+        while let Some((question, reply)) = pairs.next() {
+            let (tenant, only_clock) = (question.tenant.clone(), question.jobs.is_empty());
+            match reply {
+                Ok(reply) => self.decided(now, round.asked_at, question, &reply, &mut back),
+                Err(_) if only_clock => {
+                    // Next time with another tenant.
+                    let next = 1.min(self.unclocked.len());
+                    self.unclocked.rotate_left(next);
+                    self.gate_pause = Some(now + CLOCK_AGAIN);
                 }
-            };
-            let Question {
-                tenant,
-                limits,
-                permits,
-                jobs,
-            } = question;
-            self.clock = Some((reply.now_ms, now));
-            let mut starved = Vec::new();
-            for (number, ((key, cost), answer)) in jobs.into_iter().zip(&reply.answers).enumerate()
-            {
-                self.metrics.decided(answer);
-                match answer {
-                    &Answer::Start { sequences, .. } => {
-                        let receipt = Receipt {
-                            permit: format!("{permits}:{number}"),
-                            started_ms: reply.now_ms,
-                            sequences,
-                            cost,
-                        };
-                        if !self.start(now, round.asked_at, &limits, key, receipt.clone()) {
-                            self.metrics.late_admission();
-                            let end = End::Unused;
-                            let settled = Settled { receipt, end };
-                            self.ledger.add(tenant.clone(), limits.clone(), settled);
-                        }
-                    }
-                    Answer::Capacity { .. } => starved.push(key),
-                    Answer::Wait { .. } => self.wait(now, key, &limits, reply.now_ms, answer),
-                }
+                Err(why) => self.set_aside(now, &question, &why),
             }
-            self.put_back(&starved);
-            self.queues.set_starved(&tenant, !starved.is_empty());
+            let more = pairs.peek().is_some_and(|(next, _)| next.tenant == tenant);
+            if !more && !only_clock {
+                let Back { jobs, starved } = std::mem::take(&mut back);
+                self.put_back_in_order(jobs);
+                self.queues.set_starved(&tenant, starved);
+            }
         }
         for key in std::mem::take(&mut self.unclocked) {
             self.arrange(now, key, Place::Due);
         }
     }
 
-    /// The gate can't decide for this one tenant: its jobs wait, and nobody else does.
-    fn set_aside(&mut self, now: Duration, tenant: &Tenant, keys: Vec<Key>, why: &GateError) {
-        let jobs = keys.len();
+    /// What the gate decided for the jobs of one question.
+    fn decided(
+        &mut self,
+        now: Duration,
+        asked_at: Duration,
+        question: Question,
+        reply: &TenantReply,
+        back: &mut Back,
+    ) {
+        let now_ms = reply.now_ms;
+        self.clock = Some((now_ms, now));
+        for (number, (asked, answer)) in question.jobs.iter().zip(&reply.answers).enumerate() {
+            let &Asked { key, place, cost } = asked;
+            self.metrics.decided(answer);
+            match answer {
+                &Answer::Start { sequences, .. } => {
+                    let receipt = Receipt {
+                        permit: format!("{}:{number}", question.permits),
+                        started_ms: now_ms,
+                        sequences,
+                        cost,
+                    };
+                    if !self.start(now, asked_at, &question, key, receipt.clone()) {
+                        self.metrics.late_admission();
+                        let Question {
+                            tenant,
+                            labels,
+                            limits,
+                            ..
+                        } = &question;
+                        let end = End::Unused;
+                        let settled = Settled { receipt, end };
+                        (self.ledger).add(tenant.clone(), labels.clone(), limits.clone(), settled);
+                        back.jobs.push((place, key));
+                    }
+                }
+                Answer::Capacity { .. } => {
+                    back.starved = true;
+                    back.jobs.push((place, key));
+                }
+                Answer::Wait { .. } => self.wait(now, key, &question, now_ms, answer),
+            }
+        }
+    }
+
+    /// The gate can't decide for these jobs of one tenant: they wait, and nobody else does.
+    fn set_aside(&mut self, now: Duration, question: &Question, why: &GateError) {
+        let (tenant, jobs) = (&question.tenant, question.jobs.len());
         let wait = match why {
             GateError::Refused(_) => SET_ASIDE,
             GateError::Unreachable(_) | GateError::Cold { .. } => SHARD_AWAY,
         };
         let wait_s = wait.as_secs();
-        error!(%tenant, jobs, wait_s, reason = %why, "no decision for this tenant: its jobs wait, the others go on");
-        self.queues.set_starved(tenant, false);
-        for key in keys {
-            self.postpone(now, key, wait);
+        let labels = shown(&question.labels);
+        error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this tenant: its jobs wait, the others go on");
+        for job in &question.jobs {
+            self.postpone(now, job.key, wait);
         }
     }
 
@@ -231,15 +237,23 @@ impl Scheduler {
         }
     }
 
+    /// The same for jobs with their places in that order.
+    fn put_back_in_order(&mut self, mut jobs: Vec<(usize, Key)>) {
+        jobs.sort_unstable_by_key(|(place, _)| *place);
+        let keys: Vec<Key> = jobs.into_iter().map(|(_, key)| key).collect();
+        self.put_back(&keys);
+    }
+
     /// False: it is too late for this start, or its job is gone.
     fn start(
         &mut self,
         now: Duration,
         asked_at: Duration,
-        limits: &Limits,
+        question: &Question,
         key: Key,
         receipt: Receipt,
     ) -> bool {
+        let limits = &question.limits;
         // Half of the guard: the other half is for the way to the downstream.
         let good_for = match limits.guard_ms() {
             0 => UNGUARDED,
@@ -247,14 +261,17 @@ impl Scheduler {
         };
         let deadline = asked_at + good_for;
         if now > deadline {
-            self.put_back(&[key]);
             return false;
         }
         let Some(entry) = self.entries.get_mut(&key) else {
             return false;
         };
         self.ledger.started(limits);
-        entry.started = Some((limits.clone(), receipt));
+        entry.started = Some(Started {
+            labels: question.labels.clone(),
+            limits: limits.clone(),
+            receipt,
+        });
         entry.phase = Phase::Running;
         self.queues.start(&entry.claims.tenant);
         let job = Job {
@@ -269,7 +286,14 @@ impl Scheduler {
         true
     }
 
-    fn wait(&mut self, now: Duration, key: Key, limits: &Limits, store_ms: u64, answer: &Answer) {
+    fn wait(
+        &mut self,
+        now: Duration,
+        key: Key,
+        question: &Question,
+        store_ms: u64,
+        answer: &Answer,
+    ) {
         let &Answer::Wait {
             limit,
             count,
@@ -283,10 +307,12 @@ impl Scheduler {
             return;
         };
         entry.claims.ticket = Some(ticket);
+        let limits = &question.limits;
         let limit = &limits[limit.min(limits.len() - 1)];
         debug!(
             job.id = entry.message.id(),
             tenant = %entry.claims.tenant,
+            labels = shown(&question.labels),
             limit = limit.name(),
             count,
             ttl_ms,
@@ -303,8 +329,39 @@ impl Scheduler {
     }
 }
 
+/// A tenant's jobs that ask again, with their places among those that asked.
+#[derive(Default)]
+struct Back {
+    jobs: Vec<(usize, Key)>,
+    /// Some of them lack only a permit.
+    starved: bool,
+}
+
 impl Question {
-    fn keys(&self) -> Vec<Key> {
-        self.jobs.iter().map(|(key, _)| *key).collect()
+    fn new(tenant: Tenant, labels: Labels, limits: Limits, permits: String) -> Self {
+        Self {
+            tenant,
+            labels,
+            limits,
+            permits,
+            jobs: Vec::new(),
+        }
     }
+
+    /// The same for the gate, with no jobs yet.
+    fn ask(&self) -> TenantAsk {
+        TenantAsk {
+            tenant: self.tenant.clone(),
+            labels: self.labels.clone(),
+            limits: self.limits.clone(),
+            budget: 0,
+            permits: self.permits.clone(),
+            asks: Vec::new(),
+        }
+    }
+}
+
+/// What tells jobs apart, for logs; where nothing does, the field is left out.
+fn shown(labels: &Labels) -> Option<DisplayValue<&Labels>> {
+    (!labels.is_empty()).then(|| display(labels))
 }

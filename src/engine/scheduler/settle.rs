@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::Rng;
 use tracing::{info, warn};
 
-use super::{Phase, Scheduler, millis};
+use super::{Phase, Scheduler, Started, millis};
 use crate::broker::PublishError;
 use crate::engine::action::{Action, Key};
 use crate::engine::queues::End as Place;
@@ -14,6 +14,9 @@ use crate::gate::{End, GateError, Settled};
 use crate::handler::{Attempt, Outcome};
 use crate::rules::headers;
 use crate::rules::limit::{Limit, Unit};
+
+/// A tenant with no window, whose downstream does not say for how long it is closed, is closed for so long.
+const NO_WINDOW: Duration = Duration::from_secs(1);
 
 impl Scheduler {
     /// The results of an [`Action::Publish`]: what is confirmed is acked, the rest is tried again.
@@ -68,11 +71,10 @@ impl Scheduler {
             Outcome::Throttled { after, reason } => {
                 let claims = &entry.claims;
                 let limits = self.fleet.own().limits(tenant, claims.plan.as_deref());
-                // It did not say for how long: until the shortest window has passed.
-                let window = limits.iter().map(Limit::window_ms).min().unwrap_or(0);
-                let duration = after
-                    .unwrap_or(Duration::from_millis(window))
-                    .min(self.settings.max_penalty);
+                // It did not say for how long: until the shortest window has passed. Calls under way have none.
+                let windows = limits.iter().map(Limit::window_ms).filter(|ms| *ms > 0);
+                let window = windows.min().map_or(NO_WINDOW, Duration::from_millis);
+                let duration = after.unwrap_or(window).min(self.settings.max_penalty);
                 let duration_ms = millis(duration);
                 info!(%tenant, duration_ms, reason, "the downstream closed this tenant");
                 entry.phase = Phase::Blocking { duration };
@@ -124,9 +126,14 @@ impl Scheduler {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
-        let Some((limits, receipt)) = entry.started.take() else {
+        let Some(started) = entry.started.take() else {
             return;
         };
+        let Started {
+            labels,
+            limits,
+            receipt,
+        } = started;
         self.ledger.ended(&limits);
         let counts_cost = limits.iter().any(|limit| limit.unit() == Unit::Cost);
         let as_charged = match end {
@@ -135,7 +142,8 @@ impl Scheduler {
         };
         if !as_charged || limits.hold_places() {
             let tenant = entry.claims.tenant.clone();
-            self.ledger.add(tenant, limits, Settled { receipt, end });
+            let settled = Settled { receipt, end };
+            self.ledger.add(tenant, labels, limits, settled);
         }
     }
 
@@ -149,15 +157,16 @@ impl Scheduler {
         let mut entries: Vec<_> = self.entries.iter().collect();
         entries.sort_unstable_by_key(|(key, _)| **key);
         for (_, entry) in entries {
-            if let (Phase::Running, Some((limits, receipt))) = (entry.phase, &entry.started)
-                && limits.hold_places()
+            if let (Phase::Running, Some(started)) = (entry.phase, &entry.started)
+                && started.limits.hold_places()
             {
                 let settled = Settled {
-                    receipt: receipt.clone(),
+                    receipt: started.receipt.clone(),
                     end: End::Running,
                 };
                 let tenant = entry.claims.tenant.clone();
-                self.ledger.add(tenant, limits.clone(), settled);
+                let (labels, limits) = (started.labels.clone(), started.limits.clone());
+                self.ledger.add(tenant, labels, limits, settled);
             }
         }
     }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use crate::rules::policy::{Own, Pattern, Policy};
+use crate::rules::scope::Scope;
 
 /// The format. A worker reads its own and older ones.
 const FORMAT: u32 = 1;
@@ -40,9 +41,9 @@ struct Whole {
     plan_header: Option<String>,
 }
 
-/// Name, algorithm, max, window and guard in milliseconds, burst, unit.
+/// Name, algorithm, max, window and guard in milliseconds, burst, unit, scope.
 #[derive(Serialize, Deserialize)]
-struct One(String, String, u32, u64, u64, u32, String);
+struct One(String, String, u32, u64, u64, u32, String, String);
 
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
@@ -51,16 +52,30 @@ enum Target {
     Plan(String),
 }
 
+/// Sets of limits, each once.
+#[derive(Default)]
+struct Sets<'a> {
+    all: Vec<Vec<One>>,
+    places: HashMap<Vec<&'a Limit>, usize>,
+}
+
+impl<'a> Sets<'a> {
+    fn place(&mut self, limits: impl Iterator<Item = &'a Limit>) -> usize {
+        let all = &mut self.all;
+        let place = |set: &Vec<&Limit>| {
+            all.push(set.iter().copied().map(One::of).collect());
+            all.len() - 1
+        };
+        *(self.places.entry(limits.collect())).or_insert_with_key(place)
+    }
+}
+
 /// `policy` as text.
 pub fn write(policy: &Policy) -> String {
-    let (mut sets, mut places) = (Vec::new(), HashMap::new());
-    let mut place = |limits: &Limits| {
-        *places.entry(limits.clone()).or_insert_with(|| {
-            sets.push(limits.iter().map(One::of).collect());
-            sets.len() - 1
-        })
-    };
-    let common = place(policy.default_limits());
+    let mut sets = Sets::default();
+    let common = sets.place(policy.default_limits().iter());
+    // What all tenants share stands with the common ones, and is put in again by who reads it.
+    let mut place = |limits| sets.place(Limits::own(limits));
     let plans = policy.plans().iter();
     let plans = plans
         .map(|(name, limits)| (name.clone(), place(limits)))
@@ -75,7 +90,7 @@ pub fn write(policy: &Policy) -> String {
     let tenants = tenants.collect();
     let whole = Whole {
         format: FORMAT,
-        sets,
+        sets: sets.all,
         common,
         plans,
         tenants,
@@ -137,11 +152,12 @@ impl One {
             limit.guard_ms(),
             limit.burst(),
             limit.unit().name().to_owned(),
+            limit.scope().to_string(),
         )
     }
 
     fn limit(&self) -> Option<Limit> {
-        let Self(name, algorithm, max, window, guard, burst, unit) = self;
+        let Self(name, algorithm, max, window, guard, burst, unit, scope) = self;
         let others = [Algorithm::Strict, Algorithm::Concurrency];
         let mut algorithms = Algorithm::ALL.into_iter().chain(others);
         let algorithm = algorithms.find(|known| known.name() == algorithm)?;
@@ -157,6 +173,7 @@ impl One {
             }
         };
         let limit = limit.ok()?.with_unit(unit);
+        let limit = limit.with_scope(Scope::parse(scope)?);
         if algorithm.has_burst() {
             return limit.with_burst((*burst).into()).ok();
         }
@@ -211,6 +228,27 @@ mod tests {
     }
 
     #[test]
+    fn a_scope_survives() {
+        let limit = |name: &str, scope| {
+            let limit = Limit::concurrent(name, 9).expect("in range");
+            limit.with_scope(scope)
+        };
+        let common = Limits::new(vec![
+            limit("all", Scope::Global),
+            limit("path", Scope::Header("x-päth: 1".to_owned())),
+            limit("key", Scope::RoutingKey),
+            limit("tenant", Scope::Tenant),
+        ]);
+        let plan = Limits::from(limit("only", Scope::RoutingKey));
+        let policy = Policy::common(common.expect("four names"))
+            .with_plans([("pro".to_owned(), plan.clone())].into())
+            .with_tenants(vec![(Pattern::parse("a*"), Own::Limits(plan))]);
+        let text = write(&policy);
+        assert_eq!(read(&text), Ok(policy));
+        assert_eq!(text.matches("global").count(), 1, "{text}");
+    }
+
+    #[test]
     fn what_is_no_policy_is_refused() {
         let text = write(&policy());
         let newer = text.replace("{\"format\":1,", "{\"format\":2,\"sets\":0,");
@@ -223,6 +261,7 @@ mod tests {
             &text.replace("\"common\":0", "\"common\":9"),
             &text.replace("60000", "60"),
             &text.replace("token-bucket-algo", "no-algo"),
+            &text.replace("\"tenant\"", "\"team\""),
         ] {
             assert!(matches!(read(wrong), Err(TextError::Broken(_))), "{wrong}");
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::{Limit, LimitError, Unit};
 use crate::rules::decision::LEASE_MS;
+use crate::rules::scope::{MAX_PARTS, Scope};
 
 /// The most limits that are enforced at once.
 pub const MAX_LIMITS: usize = 16;
@@ -17,7 +18,7 @@ impl Limits {
     /// `limits` together.
     ///
     /// # Errors
-    /// [`LimitError`] when there are none or too many, or two have one name.
+    /// [`LimitError`] when there are none or too many, two have one name, or they tell jobs apart by too many headers.
     pub fn new(limits: Vec<Limit>) -> Result<Self, LimitError> {
         if limits.is_empty() || limits.len() > MAX_LIMITS {
             return Err(LimitError::Number(limits.len()));
@@ -26,6 +27,13 @@ impl Limits {
             if limits[..at].iter().any(|other| other.name == limit.name) {
                 return Err(LimitError::SameName(limit.name.clone()));
             }
+        }
+        let mut parts: Vec<&Scope> = limits.iter().map(Limit::scope).collect();
+        parts.retain(|scope| scope.is_part());
+        parts.sort_unstable();
+        parts.dedup();
+        if parts.len() > MAX_PARTS {
+            return Err(LimitError::Parts(parts.len()));
         }
         Ok(Self(limits.into()))
     }
@@ -45,6 +53,16 @@ impl Limits {
             return self.clone();
         }
         Self(all.into())
+    }
+
+    /// Those that all tenants share.
+    pub fn global(&self) -> impl Iterator<Item = &Limit> {
+        self.0.iter().filter(|limit| limit.is_global())
+    }
+
+    /// Those that are a tenant's alone.
+    pub fn own(&self) -> impl Iterator<Item = &Limit> {
+        self.0.iter().filter(|limit| !limit.is_global())
     }
 
     /// Each of these continues one of `before`: see [`Limit::continues`].

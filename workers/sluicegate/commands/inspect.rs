@@ -14,9 +14,10 @@ use sluicegate::gate::registry::{self, Named};
 use sluicegate::gate::{Gate, Inspection, Usage};
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::policy::Policy;
-use sluicegate::rules::scope::Labels;
+use sluicegate::rules::scope::Scope;
 use sluicegate::rules::tenant::Tenant;
 
+use super::labels::{Given, LabelArgs};
 use super::times::{at, when};
 use super::{Failure, limits, plain, print_json};
 
@@ -25,6 +26,7 @@ use super::{Failure, limits, plain, print_json};
 #[command(after_help = "Examples:
   sluicegate inspect acme
   sluicegate inspect acme --plan pro
+  sluicegate inspect acme --header x-endpoint=/v1
   sluicegate inspect acme --json")]
 pub struct InspectArgs {
     /// Whose limits
@@ -32,6 +34,8 @@ pub struct InspectArgs {
     /// The plan that its jobs name (rate-limiter.plan-header)
     #[arg(long)]
     plan: Option<String>,
+    #[command(flatten)]
+    labels: LabelArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -50,7 +54,8 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
     let (known, now_ms) = registry::look(&gate).await?;
     let own = Named::new(policy.clone())?;
     let limits = &(known.fleet(Arc::clone(&own.policy), &own.id, now_ms)).limits(&tenant, plan);
-    let found = gate.inspect(&tenant, &Labels::default(), limits).await?;
+    let given = args.labels.given(limits)?;
+    let found = gate.inspect(&tenant, &given.labels, limits).await?;
     let others: Vec<Other> = (known.policies().iter())
         .filter(|other| other.id != own.id)
         .map(|other| Other {
@@ -62,18 +67,22 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
         .collect();
     let rows: Vec<Row> = limits.iter().zip(&found.limits).collect();
     if args.json {
-        let waits = Waits::of(&rows, &found);
+        let waits = Waits::of(&rows, &given, &found);
+        let one_line = given.missing.is_empty();
+        let missing: Vec<String> = given.missing.iter().map(Scope::to_string).collect();
         print_json(&json!({
             "tenant": tenant.as_str(),
             "source": source.to_string(),
             "now_ms": found.now_ms,
-            "limits": rows.iter().map(as_json).collect::<Vec<_>>(),
-            "waiting": found.waiting,
-            "line_end_in_ms": found.line_end_ms,
+            "labels": given.as_json(),
+            "labels_missing": missing,
+            "limits": rows.iter().map(|row| as_json(row, &given)).collect::<Vec<_>>(),
+            "waiting": one_line.then_some(found.waiting),
+            "line_end_in_ms": one_line.then_some(found.line_end_ms),
             "blocked_until_ms": found.blocked_until_ms,
             "blocked_by": found.blocked_by,
             "waits_for": waits.short(),
-            "reason": waits.in_words(&found),
+            "reason": waits.in_words(&given, &found),
             "other_configurations": others,
         }))?;
     } else {
@@ -81,7 +90,7 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             Some(hint) => format!("{source} ({hint})"),
             None => source.to_string(),
         };
-        let mut text = in_words(&tenant, &source, &rows, &found);
+        let mut text = in_words(&tenant, &source, &rows, &given, &found);
         for other in &others {
             text += &other.in_words();
         }
@@ -119,14 +128,15 @@ fn hint(policy: &Policy, plan: Option<&str>) -> Option<String> {
     ))
 }
 
-fn as_json((limit, usage): &Row<'_>) -> Value {
+fn as_json((limit, usage): &Row<'_>, given: &Given) -> Value {
+    let known = !given.lacks(limit);
     let mut json = limits::as_json(limit);
     json["configured_max_requests"] = json["max_requests"].take();
     json["max_requests"] = usage.max.into();
     json["override_until_ms"] = usage.override_until_ms.into();
-    json["used"] = usage.count.into();
-    json["free"] = usage.free.into();
-    json["next_in_ms"] = usage.next_ms.into();
+    json["used"] = known.then_some(usage.count).into();
+    json["free"] = known.then_some(usage.free).into();
+    json["next_in_ms"] = known.then_some(usage.next_ms).into();
     json
 }
 
@@ -136,16 +146,22 @@ enum Waits<'a> {
     Line,
     Limit(&'a str, u64),
     Nothing,
+    /// Not said, as not all of its labels are: what to give to see it.
+    Unknown(String),
 }
 
 impl<'a> Waits<'a> {
-    fn of(rows: &[Row<'a>], found: &Inspection) -> Self {
-        let latest = rows.iter().max_by_key(|(_, usage)| usage.next_ms);
+    fn of(rows: &[Row<'a>], given: &Given, found: &Inspection) -> Self {
+        let known = rows.iter().filter(|(limit, _)| !given.lacks(limit));
+        let latest = known.max_by_key(|(_, usage)| usage.next_ms);
         if found.blocked_until_ms > found.now_ms {
             return Self::Block;
         }
-        match latest {
-            Some((limit, usage)) if usage.next_ms > 0 => Self::Limit(limit.name(), usage.next_ms),
+        match (latest, given.hint()) {
+            (Some((limit, usage)), _) if usage.next_ms > 0 => {
+                Self::Limit(limit.name(), usage.next_ms)
+            }
+            (_, Some(hint)) => Self::Unknown(hint),
             _ if found.waiting > 0 => Self::Line,
             _ => Self::Nothing,
         }
@@ -156,11 +172,11 @@ impl<'a> Waits<'a> {
             Self::Block => Some("block".to_owned()),
             Self::Line => Some("line".to_owned()),
             Self::Limit(name, _) => Some(format!("limit {name}")),
-            Self::Nothing => None,
+            Self::Nothing | Self::Unknown(_) => None,
         }
     }
 
-    fn in_words(&self, found: &Inspection) -> String {
+    fn in_words(&self, given: &Given, found: &Inspection) -> String {
         let first = match self {
             Self::Block => format!(
                 "nobody starts before the block ends, {}",
@@ -177,9 +193,14 @@ impl<'a> Waits<'a> {
             }
             Self::Line => "there is room, and it belongs to those in the line".to_owned(),
             Self::Nothing => return "a job of cost 1 starts now".to_owned(),
+            Self::Unknown(hint) => {
+                return format!("nothing that all jobs of the tenant share; {hint} shows the rest");
+            }
         };
         match found.waiting {
             0 => first,
+            // Those of which line, was not said.
+            _ if !given.missing.is_empty() => first,
             waiting => format!(
                 "{first}; a new job stands behind {waiting} in the line, which ends {}",
                 when(found.now_ms, found.line_end_ms)
@@ -188,8 +209,18 @@ impl<'a> Waits<'a> {
     }
 }
 
-fn in_words(tenant: &Tenant, source: &str, rows: &[Row<'_>], found: &Inspection) -> String {
+fn in_words(
+    tenant: &Tenant,
+    source: &str,
+    rows: &[Row<'_>],
+    given: &Given,
+    found: &Inspection,
+) -> String {
     let mut text = format!("tenant   {tenant}\nsource   {source}\n");
+    if !given.told.is_empty() {
+        text += &format!("jobs     {}\n", given.told);
+    }
+    let hint = given.hint().unwrap_or_default();
     for (limit, usage) in rows {
         let next = match usage.next_ms {
             0 => "now".to_owned(),
@@ -204,6 +235,11 @@ fn in_words(tenant: &Tenant, source: &str, rows: &[Row<'_>], found: &Inspection)
                 at(until)
             ),
         };
+        if given.lacks(limit) {
+            let (name, words) = (limit.name(), limits::in_words(limit));
+            text += &format!("limit    {name}: {words}{changed}\n  used   see {hint}\n");
+            continue;
+        }
         // Writing to a text can't fail.
         let _ = write!(
             text,
@@ -218,6 +254,9 @@ fn in_words(tenant: &Tenant, source: &str, rows: &[Row<'_>], found: &Inspection)
         );
     }
     let line = match found.waiting {
+        _ if !given.missing.is_empty() => {
+            format!("one for each {}: see {hint}", given.lacking())
+        }
         0 => "nobody waits".to_owned(),
         waiting => format!(
             "{waiting} waiting, the last may start {}",
@@ -232,7 +271,7 @@ fn in_words(tenant: &Tenant, source: &str, rows: &[Row<'_>], found: &Inspection)
             plain(&found.blocked_by, 200)
         ),
     };
-    let why = Waits::of(rows, found).in_words(found);
+    let why = Waits::of(rows, given, found).in_words(given, found);
     let _ = write!(
         text,
         "line     {line}\nblocked  {blocked}\nwhy      {why}\n"
@@ -242,6 +281,8 @@ fn in_words(tenant: &Tenant, source: &str, rows: &[Row<'_>], found: &Inspection)
 
 #[cfg(test)]
 mod tests {
+    use sluicegate::rules::scope::Labels;
+
     use super::*;
 
     const NOW: u64 = 1_700_000_000_000;
@@ -254,6 +295,14 @@ mod tests {
             free,
             next_ms,
             waiting: 0,
+        }
+    }
+
+    fn given(missing: &[Scope]) -> Given {
+        Given {
+            told: Labels::default(),
+            labels: Labels::default(),
+            missing: missing.to_vec(),
         }
     }
 
@@ -270,7 +319,7 @@ mod tests {
         let tenant = Tenant::parse("acme").expect("a tenant");
         let policy = Config::default().rate_limiter.policy;
         let rows: Vec<Row> = policy.default_limits().iter().zip(&found.limits).collect();
-        in_words(&tenant, "rate-limiter", &rows, &found)
+        in_words(&tenant, "rate-limiter", &rows, &given(&[]), &found)
     }
 
     #[test]
@@ -293,6 +342,47 @@ blocked  ends in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT), by 429 from\\nthe downst
 why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT); a new job stands behind 12 in the line, which ends in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)
 "
         );
+    }
+
+    #[test]
+    fn what_was_not_said_is_not_guessed() {
+        let path = Scope::Header("x-path".to_owned());
+        let limit = |name: &str, scope: &Scope| {
+            let limit = Limit::concurrent(name, 5).expect("in range");
+            limit.with_scope(scope.clone())
+        };
+        let limits = [limit("all", &Scope::Global), limit("path", &path)];
+        let (free, full) = (usage(0, 5, 0), usage(5, 0, 350));
+        let show = |usages: [&Usage; 2], missing: &[Scope]| {
+            let found = Inspection {
+                now_ms: NOW,
+                limits: Vec::new(),
+                waiting: 7,
+                line_end_ms: 1,
+                blocked_until_ms: 0,
+                blocked_by: String::new(),
+            };
+            let rows: Vec<Row> = limits.iter().zip(usages).collect();
+            let tenant = Tenant::parse("acme").expect("a tenant");
+            let json = as_json(&rows[1], &given(missing))["used"].clone();
+            (in_words(&tenant, "x", &rows, &given(missing), &found), json)
+        };
+        let (text, used) = show([&free, &full], std::slice::from_ref(&path));
+        for line in [
+            "limit    all: at most 5 calls under way, for all tenants together\n  used   0 of 5, 5 free\n",
+            "limit    path: at most 5 calls under way, for each value of the header x-path\n  used   see --header x-path=…\n",
+            "line     one for each header:x-path: see --header x-path=…\n",
+            "why      nothing that all jobs of the tenant share; --header x-path=… shows the rest\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        assert_eq!(used, Value::Null);
+        let (text, _) = show([&full, &free], &[path]);
+        let why = "why      the limit all has no room: the next unit may start in 350ms (Tue, 14 Nov 2023 22:13:20 GMT)\n";
+        assert!(text.contains(why), "{text}");
+        let (text, used) = show([&free, &full], &[]);
+        assert!(text.contains("line     7 waiting"), "{text}");
+        assert_eq!(used, 5);
     }
 
     #[test]

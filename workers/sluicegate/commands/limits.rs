@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 use sluicegate::config::{closest, show_duration};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::policy::{Policy, Source};
+use sluicegate::rules::scope::Scope;
 use sluicegate::rules::tenant::Tenant;
 use std::time::Duration;
 
@@ -27,14 +28,18 @@ pub fn of<'a>(
     Ok(policy.find(tenant, plan))
 }
 
-/// `at most 5 units of cost in any 1m: sliding-window-algo, guard 50ms; worst case in any window: 5`
+/// `at most 5 units of cost in any 1m, for all tenants together: sliding-window-algo, guard 50ms; worst case in any
+/// window: 5`
 pub fn in_words(limit: &Limit) -> String {
     let what = match limit.unit() {
         Unit::Calls => "calls",
         Unit::Cost => "units of cost",
     };
     let which = match limit.algorithm() {
-        Algorithm::Concurrency => return format!("at most {} calls under way", limit.max()),
+        Algorithm::Concurrency => {
+            let whose = whose(limit.scope());
+            return format!("at most {} calls under way{whose}", limit.max());
+        }
         Algorithm::SlidingWindow | Algorithm::Strict => "in any",
         Algorithm::SlidingCounter => "in about any",
         Algorithm::FixedWindow => "in each aligned",
@@ -45,13 +50,24 @@ pub fn in_words(limit: &Limit) -> String {
         None => String::new(),
     };
     format!(
-        "at most {} {what} {which} {}: {}{burst}, guard {}; worst case in any window: {}",
+        "at most {} {what} {which} {}{}: {}{burst}, guard {}; worst case in any window: {}",
         limit.max(),
         millis(limit.window_ms()),
+        whose(limit.scope()),
         algorithm(limit),
         guard(limit),
         limit.worst_case(),
     )
+}
+
+/// Whose budget it is, where it is not simply the tenant's.
+fn whose(scope: &Scope) -> String {
+    match scope {
+        Scope::Tenant => String::new(),
+        Scope::Global => ", for all tenants together".to_owned(),
+        Scope::RoutingKey => ", for each routing key".to_owned(),
+        Scope::Header(name) => format!(", for each value of the header {name}"),
+    }
 }
 
 /// The value of `use-algo` in the configuration: a strict guard belongs to the sliding window.
@@ -74,6 +90,7 @@ pub fn as_json(limit: &Limit) -> Value {
         "unit": limit.unit().name(),
         "guard": guard(limit),
         "guard_ms": (!strict(limit)).then(|| limit.guard_ms()),
+        "scope": limit.scope().to_string(),
         "worst_case": limit.worst_case(),
     })
 }

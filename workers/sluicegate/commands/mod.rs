@@ -4,6 +4,7 @@ pub mod check;
 pub mod dead;
 pub mod inspect;
 pub mod jobs;
+pub mod labels;
 pub mod letters;
 pub mod limits;
 pub mod lines;

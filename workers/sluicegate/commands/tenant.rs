@@ -177,11 +177,22 @@ fn name(policy: &Policy, tenant: &Tenant, wanted: Option<&str>) -> Result<String
     }
     let mut names: Vec<&str> = sets
         .iter()
-        .flat_map(|set| set.iter())
+        .flat_map(|set| set.own())
         .map(Limit::name)
         .collect();
     names.sort_unstable();
     names.dedup();
+    let is_global = |name: &str| own.global().any(|limit| limit.name() == name);
+    if let Some(wanted) = wanted.filter(|wanted| is_global(wanted)) {
+        return Err(Failure::Usage(format!(
+            "the limit {wanted} is one of all tenants together (scope: global), not {tenant}'s; change it in the configuration, and workers apply it while they run"
+        )));
+    }
+    if names.is_empty() {
+        return Err(Failure::Usage(format!(
+            "{tenant} has no limit of its own ({source}): all are of all tenants together (scope: global)"
+        )));
+    }
     let list = names.join(", ");
     match (wanted, names.as_slice()) {
         (Some(wanted), names) if names.contains(&wanted) => Ok(wanted.to_owned()),
@@ -250,6 +261,7 @@ rate-limiter:
   tenants: {acme: {max-requests: 9}}
   plans: {pro: {limits: [{name: tokens}]}}
 ";
+        let global = "rate-limiter: {limits: [{name: all, scope: global}, {name: own}]}";
         let with_header = format!("{yaml}  plan-header: x-plan\n");
         for (yaml, tenant, wanted, expected) in [
             ("", "a", None, Ok("default")),
@@ -283,6 +295,23 @@ rate-limiter:
                 Err("a has no limit called \"tokens\" (rate-limiter); there are: minute, second"),
             ),
             (&with_header, "a", Some("tokens"), Ok("tokens")),
+            (global, "a", None, Ok("own")),
+            (
+                global,
+                "a",
+                Some("all"),
+                Err(
+                    "the limit all is one of all tenants together (scope: global), not a's; change it in the configuration, and workers apply it while they run",
+                ),
+            ),
+            (
+                "rate-limiter: {scope: global}",
+                "a",
+                None,
+                Err(
+                    "a has no limit of its own (rate-limiter): all are of all tenants together (scope: global)",
+                ),
+            ),
         ] {
             let found = named(yaml, tenant, wanted);
             let found = found.as_deref().map_err(String::as_str);
