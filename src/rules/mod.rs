@@ -11,5 +11,6 @@ pub mod log;
 pub mod model;
 pub mod policy;
 pub mod pushback;
+pub mod quota;
 pub mod retry;
 pub mod tenant;
