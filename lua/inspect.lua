@@ -5,7 +5,7 @@
 -- KEYS[1]  the line (HASH); the others as acquire.lua has them
 -- ARGV     the clock and the limits, as limits.lua says
 --
--- Reply: one text, then integers.
+-- Reply: one text, then integers, and a text at the end.
 -- [1]  what closed the tenant; empty: it is open
 -- [2]  1: here it is; 0: the clock is in a fixed window that is not among KEYS, and [3] is all
 -- [3]  the clock in milliseconds since the epoch, rounded down
@@ -17,6 +17,7 @@
 -- [9 + 5n]   units that count now
 -- [10 + 5n]  units that may start now, the line ignored
 -- [11 + 5n]  when the next unit may start, in milliseconds from now; 0: now
+-- [last]  what the downstream says of its own limits, as line.lua has it; empty: nothing
 
 local now, stamp = read_clock(ARGV[1])
 local line = line_load(KEYS[1], now)
@@ -47,4 +48,5 @@ for _, limit in ipairs(limits) do
   reply[n + 4] = closed and 0 or limit_free(limit)
   reply[n + 5] = limit.algorithm.nth(limit, base, 1) - now
 end
+reply[#reply + 1] = redis.call('HGET', KEYS[1], 'quota') or ''
 return reply

@@ -14,6 +14,8 @@
 -- by
 -- paused     until when (ms) an operator lets nobody start: written by change.lua, as
 -- overrides  "NAME=MAX@UNTIL;" for each limit whose max an operator set
+-- quota      "LIMIT/WINDOW_S,…@AT": what the downstream says of its own limits (window 0: it names none), and when (ms)
+--            that was noted: written by quota.lua
 
 -- These four are the constants of the same names in src/rules/line.rs and its reach().
 local AHEAD_MS = 500

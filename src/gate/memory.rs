@@ -10,6 +10,7 @@ use crate::gate::{
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::log::Clock;
 use crate::rules::model::State;
+use crate::rules::quota::Quotas;
 use crate::rules::tenant::Tenant;
 
 /// Tenants that are kept before those with nothing left are looked for.
@@ -105,6 +106,15 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         self.with(tenant, None, |state, clock| {
             state.block(clock.now_ms, ceil_ms(duration), by);
         });
+        Ok(())
+    }
+
+    async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {
+        for (tenant, quotas) in batch {
+            self.with(tenant, None, |state, clock| {
+                state.advertised(clock.now_ms, *quotas);
+            });
+        }
         Ok(())
     }
 

@@ -20,6 +20,7 @@ use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
 use crate::gate::{Change, Gate, GateError, Inspection, Replies, Start, TenantAsk, TenantSettled};
 use crate::rules::limit::{Limit, Limits, ceil_ms};
+use crate::rules::quota::Quotas;
 use crate::rules::tenant::Tenant;
 
 /// A gate that all workers with the same Redis and prefix share.
@@ -221,6 +222,14 @@ impl Gate for RedisGate {
         let more = vec![ceil_ms(duration).to_string(), by.to_owned()];
         let call = self.call(scripts::block(), tenant, &[], more);
         self.run_one(call).await.map(drop)
+    }
+
+    async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {
+        let calls = (batch.iter())
+            .map(|(tenant, quotas)| self.call(scripts::quota(), tenant, &[], vec![quotas.text()]))
+            .collect();
+        let replies = self.run(calls, None).await?;
+        replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
     async fn change(&self, tenant: &Tenant, change: &Change) -> Result<u64, GateError> {

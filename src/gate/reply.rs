@@ -7,6 +7,7 @@ use crate::gate::{
     Answer, Change, End, GateError, Inspection, Settled, TenantAsk, TenantReply, Ticket, Usage,
 };
 use crate::rules::limit::Limit;
+use crate::rules::quota::Quotas;
 
 /// The limits as `lua/limits.lua` reads them.
 pub fn limit_arguments(limits: &[Limit], places: &[Place]) -> Vec<String> {
@@ -139,6 +140,9 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
             return None;
         };
         let (by, numbers) = values.split_first()?;
+        let (quotas, numbers) = numbers.split_last()?;
+        let (quotas, quotas_at_ms) =
+            quotas_at(&::redis::from_redis_value_ref::<String>(quotas).ok()?)?;
         let numbers: Vec<u64> = numbers.iter().map(number).collect::<Option<_>>()?;
         let [1, now_ms, waiting, line_end_ms, blocked_until_ms, rest @ ..] = numbers.as_slice()
         else {
@@ -155,6 +159,8 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
             line_end_ms: *line_end_ms,
             blocked_until_ms: *blocked_until_ms,
             blocked_by: ::redis::from_redis_value_ref(by).ok()?,
+            quotas,
+            quotas_at_ms,
         })
     };
     decode().ok_or_else(|| unreadable("inspect"))
@@ -168,6 +174,15 @@ fn usage(&[max, override_until_ms, count, free, next_ms]: &[u64; 5]) -> Option<U
         free,
         next_ms,
     })
+}
+
+/// `LIMIT/WINDOW_S,…@AT`, as `lua/line.lua` has it; empty: nothing was said.
+fn quotas_at(text: &str) -> Option<(Quotas, u64)> {
+    if text.is_empty() {
+        return Some((Quotas::default(), 0));
+    }
+    let (quotas, at) = text.split_once('@')?;
+    Some((Quotas::read(quotas), at.parse().ok()?))
 }
 
 /// The reply of `change`.

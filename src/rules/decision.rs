@@ -1,6 +1,7 @@
 //! What is asked of a gate, and what it answers.
 
 use crate::rules::limit::Limits;
+use crate::rules::quota::Quotas;
 use crate::rules::tenant::Tenant;
 
 /// A waiting job's place in its tenant's line.
@@ -143,6 +144,10 @@ pub struct Inspection {
     pub blocked_until_ms: u64,
     /// What closed it, such as `429 from the downstream`; empty: nothing did.
     pub blocked_by: String,
+    /// What the downstream said last of its own limits.
+    pub quotas: Quotas,
+    /// When (milliseconds since the epoch) that was noted; 0: it has said nothing.
+    pub quotas_at_ms: u64,
 }
 
 /// One limit's use.

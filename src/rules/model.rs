@@ -1,7 +1,7 @@
 //! Every decision of the gate, for one tenant: the specification that the Lua scripts are held to.
 //!
-//! `lua/acquire.lua`, `lua/inspect.lua`, `lua/block.lua` and `lua/change.lua` are [`State::ask`], [`State::inspect`],
-//! [`State::block`] and [`State::change`]; property tests demand equal answers.
+//! `lua/acquire.lua`, `lua/inspect.lua`, `lua/block.lua`, `lua/change.lua` and `lua/quota.lua` are [`State::ask`],
+//! [`State::inspect`], [`State::block`], [`State::change`] and [`State::advertised`]; property tests demand equal answers.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,7 @@ use crate::rules::decision::{Answer, Ask, Change, End, Inspection, Settled, Tick
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::line::{AHEAD_MS, GRACE_MS, KEEP_MS, Line, reach};
 use crate::rules::log::{Clock, Logs};
+use crate::rules::quota::Quotas;
 
 /// How long a call of [`State::settle`] is remembered, in milliseconds.
 const MARK_MS: u64 = 60_000;
@@ -25,6 +26,8 @@ pub struct State {
     paused_until: u64,
     /// What an operator set: the `max` and until when, by the limit's name.
     overrides: BTreeMap<String, (u32, u64)>,
+    /// What the downstream says of its own limits, and since when.
+    quotas: (Quotas, u64),
     /// Until when each call of [`State::settle`] is remembered.
     marks: BTreeMap<String, u64>,
     /// When the line, with all that its hash keeps, is forgotten; 0: there is nothing to forget.
@@ -316,6 +319,12 @@ impl State {
         self.keep();
     }
 
+    /// Notes what the downstream says of its own limits; it decides nothing.
+    pub fn advertised(&mut self, now: u64, quotas: Quotas) {
+        self.quotas = (quotas, now);
+        self.line_expires = self.line_expires.max(now + KEEP_MS);
+    }
+
     /// Does what an operator asked for. Returns until when it is in force; 0 where it has no end.
     pub fn change(&mut self, now: u64, change: &Change) -> u64 {
         if let Change::Limit { .. } | Change::Unlimit { .. } = change {
@@ -395,6 +404,8 @@ impl State {
             },
             blocked_until_ms: closed,
             blocked_by: self.closed_by(now),
+            quotas: self.quotas.0,
+            quotas_at_ms: self.quotas.1,
         }
     }
 

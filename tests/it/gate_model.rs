@@ -16,6 +16,7 @@ use sluicegate::rules::decision::Answer;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::State;
+use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::tenant::Tenant;
 
 use crate::gate_simulator::violations;
@@ -35,6 +36,7 @@ enum Step {
         budget: u32,
         jobs: Vec<Job>,
     },
+    /// The downstream closes the tenant, and says what its limits are.
     Block {
         millis: u64,
     },
@@ -356,6 +358,12 @@ impl Bench {
                     state.block(clock.now_ms, *millis, &by);
                     self.runtime
                         .block_on(gate.block(&tenant, Duration::from_millis(*millis), &by))
+                        .expect("Redis answers");
+                    let quotas = Quotas::read(&format!("{millis}/{},7/9", millis % 5));
+                    state.advertised(clock.now_ms, quotas);
+                    let said = [(tenant.clone(), quotas)];
+                    self.runtime
+                        .block_on(gate.advertised(&said))
                         .expect("Redis answers");
                 }
                 Step::Forward { micros: by } => self.clock.store(micros + by, Ordering::SeqCst),
