@@ -8,7 +8,7 @@ use sluicegate::broker::{Delivery, Message, Outgoing, PublishError, Source, Tag}
 use sluicegate::engine::action::{Action, Changeable, Key, Settings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::{Answer, End, GateError, TenantAsk, TenantReply, TenantSettled, Ticket};
-use sluicegate::handler::Outcome;
+use sluicegate::handler::{Attempt, Outcome};
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::fleet::{Fleet, Known, Registered};
 use sluicegate::rules::headers::HeaderValue;
@@ -16,7 +16,10 @@ use sluicegate::rules::job::{CostField, Field, Fields, Job, TenantField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::policy::Policy;
+use sluicegate::rules::pushback::Seen;
+use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::retry::RetryPolicy;
+use sluicegate::rules::tenant::Tenant;
 
 const STORE_MS: u64 = 1_700_000_000_000;
 
@@ -35,6 +38,7 @@ struct Done {
     acked: Vec<u64>,
     settled: Vec<TenantSettled>,
     blocked: Vec<(Key, Duration, String)>,
+    advertised: Vec<(Tenant, Quotas)>,
 }
 
 impl Desk {
@@ -86,6 +90,7 @@ impl Desk {
                 }
                 Action::Publish(batch) => done.published.extend(batch),
                 Action::Settle(batch) => done.settled.extend(batch),
+                Action::Advertised(batch) => done.advertised.extend(batch),
                 Action::Ack(tags) => done.acked.extend(tags.iter().map(|t| t.tag)),
                 Action::Block {
                     key, duration, by, ..
@@ -703,4 +708,28 @@ fn what_cannot_be_told_holds_nobody_up() {
     assert_eq!((done.asked.len(), done.settled.len()), (1, 0));
     let done = desk.step(MS * 200);
     assert_eq!(done.settled.len(), 1, "it is told again");
+}
+
+#[test]
+fn what_the_downstream_says_of_its_limits_is_told_once_and_holds_nobody_up() {
+    let mut desk = Desk::new(4);
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        let key = desk.start_one();
+        let seen = Seen {
+            quotas: Quotas::read("10/1"),
+            ..Seen::default()
+        };
+        let outcome = Outcome::Done;
+        desk.scheduler
+            .finished(desk.now, key, MS, Attempt { outcome, seen });
+        // The gate never answers to it.
+        let done = desk.step(MS);
+        assert_eq!(done.acked.len(), 1);
+        told.extend(done.advertised);
+    }
+    let a = Tenant::parse("a").expect("a tenant");
+    assert_eq!(told, [(a, Quotas::read("10/1"))]);
+    desk.scheduler.drain();
+    assert!(desk.scheduler.is_idle());
 }
