@@ -29,6 +29,7 @@ mod gate_simulator;
 mod gate_switch;
 mod gate_topology;
 mod gate_worst;
+mod guard;
 mod http;
 mod latency;
 mod redis_topologies;
