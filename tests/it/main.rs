@@ -16,6 +16,7 @@ mod cli_tenant;
 mod config;
 mod config_limits;
 mod config_redis;
+mod demo;
 mod engine_events;
 mod gate_access;
 mod gate_conformance;
