@@ -5,7 +5,7 @@
 -- KEYS[1]  the line (HASH); the others as acquire.lua has them
 -- ARGV     the clock and the limits, as limits.lua says
 --
--- Reply: one text, then integers.
+-- Reply: one text, then integers, and a text at the end.
 -- [1]  what closed the tenant; empty: it is open
 -- [2]  1: here it is; 0: the clock is in a fixed window that is not among KEYS, and [3] is all
 -- [3]  the clock in milliseconds since the epoch, rounded down
@@ -18,6 +18,7 @@
 -- [10 + 6n]  units that may start now, the line ignored
 -- [11 + 6n]  when the next unit may start, in milliseconds from now; 0: now
 -- [12 + 6n]  units that wait where it counts
+-- [last]  what the downstream says of its own limits, as line.lua has it; empty: nothing
 
 local now, stamp = read_clock(ARGV[1])
 local line = line_load(KEYS[1], now)
@@ -54,4 +55,5 @@ for _, limit in ipairs(limits) do
   reply[n + 5] = limit.algorithm.nth(limit, base, 1) - now
   reply[n + 6] = limit.home > 0 and limit.line.register.waiting or waiting
 end
+reply[#reply + 1] = redis.call('HGET', control.key, 'quota') or ''
 return reply

@@ -8,6 +8,8 @@
 -- by
 -- paused     until when (ms) an operator lets nobody start: written by change.lua, as
 -- overrides  "NAME=MAX@UNTIL;" for each limit whose max an operator set
+-- quota      "LIMIT/WINDOW_S,…@AT": what the downstream says of its own limits (window 0: it names none), and when (ms)
+--            that was noted: written by quota.lua
 --
 -- gen        which line this is; 0: there was none yet
 -- front      all places up to this one were claimed or given up

@@ -19,6 +19,7 @@ pub use crate::rules::decision::{
 };
 pub use crate::rules::epoch::Start;
 use crate::rules::limit::Limits;
+use crate::rules::quota::Quotas;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
@@ -63,6 +64,12 @@ pub trait Gate: Send + Sync + 'static {
         tenant: &Tenant,
         duration: Duration,
         by: &str,
+    ) -> impl Future<Output = Result<(), GateError>> + Send;
+
+    /// Notes what the downstream says of its own limits for each tenant, for [`Inspection::quotas`]. It decides nothing.
+    fn advertised(
+        &self,
+        batch: &[(Tenant, Quotas)],
     ) -> impl Future<Output = Result<(), GateError>> + Send;
 
     /// Does what an operator asks for `tenant`, for all workers from their next decision on. Returns until when it

@@ -20,6 +20,7 @@ use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
 use crate::gate::{Change, Gate, GateError, Inspection, Replies, Start, TenantAsk, TenantSettled};
 use crate::rules::limit::{Limit, Limits, ceil_ms};
+use crate::rules::quota::Quotas;
 use crate::rules::scope::{Labels, Layout};
 use crate::rules::tenant::Tenant;
 
@@ -241,6 +242,16 @@ impl Gate for RedisGate {
         let more = vec![ceil_ms(duration).to_string().into_bytes(), by.into()];
         let call = self.call_tenant(scripts::block(), tenant, more);
         self.run_one(call).await.map(drop)
+    }
+
+    async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {
+        let calls = (batch.iter())
+            .map(|(tenant, quotas)| {
+                self.call_tenant(scripts::quota(), tenant, vec![quotas.text().into_bytes()])
+            })
+            .collect();
+        let replies = self.run(calls, None).await?;
+        replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
     async fn change(&self, tenant: &Tenant, change: &Change) -> Result<u64, GateError> {

@@ -11,6 +11,7 @@ pub mod log;
 pub mod model;
 pub mod policy;
 pub mod pushback;
+pub mod quota;
 pub mod retry;
 pub mod scope;
 pub mod share;
