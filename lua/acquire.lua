@@ -53,7 +53,8 @@ end
 -- Charges the limits, and moves the line on. Returns the start's number in the sliding log.
 local function start(place, cost, units, due)
   local sequence = 0
-  for _, limit in ipairs(limits) do
+  for i = 1, #limits do
+    local limit = limits[i]
     sequence = limit.algorithm.take(limit, limits, limit.calls and 1 or cost, cost) or sequence
   end
   if not due then
@@ -159,7 +160,8 @@ local waiting = line_waiting(line)
 if line.changed then
   ends = math.max(ends, waiting > 0 and limits_turn(limits, line, base, waiting, 1) or now)
 end
-for _, limit in ipairs(limits) do
+for i = 1, #limits do
+  local limit = limits[i]
   limit.algorithm.save(limit, limits)
 end
 line_save(line, ends)

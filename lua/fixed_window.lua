@@ -71,7 +71,12 @@ ALGORITHMS['fixed-window-algo'] = {
 
   save = function(limit)
     if limit.taken ~= 0 then
-      redis.call('SET', limit.window_key, int(limit.stored + limit.taken), 'PXAT', int((limit.window + 1) * limit.span))
+      if limit.known then
+        -- It has the same expiry already.
+        redis.call('SET', limit.window_key, int(limit.stored + limit.taken), 'KEEPTTL')
+      else
+        redis.call('SET', limit.window_key, int(limit.taken), 'PXAT', int((limit.window + 1) * limit.span))
+      end
     end
   end,
 }

@@ -18,6 +18,20 @@
 -- [10 + 5n]  units that may start now, the line ignored
 -- [11 + 5n]  when the next unit may start, in milliseconds from now; 0: now
 
+-- Units that may start at once now.
+local function limit_free(limit)
+  local free, most = 0, limit.algorithm.bucket and limit.burst or limit.max
+  while free < most do
+    local middle = math.ceil((free + most) / 2)
+    if limit.algorithm.nth(limit, limit.now, middle) == limit.now then
+      free = middle
+    else
+      most = middle - 1
+    end
+  end
+  return free
+end
+
 local now, stamp = read_clock(ARGV[1])
 local line = line_load(KEYS[1], now)
 local limits = limits_load(line, now, stamp, 1, false)
@@ -29,10 +43,9 @@ local closed = line.closed > now
 local base = math.max(now, line.closed)
 local waiting = line_waiting(line)
 local by = ''
-if line.paused > now then
-  by = 'an operator (tenant pause)'
-elseif closed then
-  by = redis.call('HGET', KEYS[1], 'by') or ''
+if closed then
+  local f = redis.call('HMGET', KEYS[1], 'by', 'paused')
+  by = tonumber(f[2] or 0) > now and 'an operator (tenant pause)' or f[1] or ''
 end
 local reply = {
   by, 1, now, waiting,

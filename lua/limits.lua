@@ -17,14 +17,18 @@ local LIMIT_FORMAT = '>I4I8I8I4I1I8I8ss'
 -- settle(limit, limits, job, more)  a job of settle.lua used so many units more (or fewer) than it was charged
 -- save(limit, limits)        writes what was taken
 -- renew(limit, limits, job)  a job of settle.lua still holds its place; only where the mark `holds` is set
--- and of the marks bucket (its capacity is the burst), spaced (whose default is 1, not max) and shared (all limits of
+-- and of the marks bucket (its capacity is the burst) and shared (all limits of
 -- the algorithm have one log, which must remember the longest span).
 local ALGORITHMS = {}
 
 -- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for. `whole`: what
 -- is shared is kept as it is.
 local function limits_load(line, now, stamp, jobs, writing, whole)
-  local limits = { now = now, stamp = stamp, jobs = jobs, writing = writing, whole = whole, most = 4294967295, longest = 0 }
+  -- All fields at once: a table that grows takes longer.
+  local limits = {
+    now = now, stamp = stamp, jobs = jobs, writing = writing, whole = whole, most = 4294967295, longest = 0,
+    cost = false, newest = false, fixed = false, permits = false, job = 0,
+  }
   local text, at = ARGV[2], 1
   while at <= #text do
     local max, span, margin, burst, unit, key, index, name, algorithm
@@ -43,8 +47,8 @@ local function limits_load(line, now, stamp, jobs, writing, whole)
     }
     local set = line.overrides and line.overrides[name]
     if set then
-      -- A burst that was the default of the old max becomes that of the new one.
-      if limit.burst == limit.max and not limit.algorithm.spaced then
+      -- A burst that was the default of the old max becomes that of the new one. A leaky bucket's default is 1.
+      if burst == max and algorithm ~= 'leaky-bucket-algo' then
         limit.burst = set.max
       end
       limit.max, limit.ends = set.max, set.ends
@@ -58,7 +62,8 @@ local function limits_load(line, now, stamp, jobs, writing, whole)
     end
     limits[#limits + 1] = limit
   end
-  for _, limit in ipairs(limits) do
+  for i = 1, #limits do
+    local limit = limits[i]
     if not limit.algorithm.load(limit, limits, line) then
       return nil
     end
@@ -87,20 +92,6 @@ local function limits_earliest(limits, base, units, calls)
     end
   end
   return latest, which
-end
-
--- Units that may start at once now.
-local function limit_free(limit)
-  local free, most = 0, limit.algorithm.bucket and limit.burst or limit.max
-  while free < most do
-    local middle = math.ceil((free + most) / 2)
-    if limit.algorithm.nth(limit, limit.now, middle) == limit.now then
-      free = middle
-    else
-      most = middle - 1
-    end
-  end
-  return free
 end
 
 -- When the k-th unit of the line may start, the last of a job of so many units, and which limit says so.
