@@ -83,10 +83,11 @@ end
 -- After an ask that must wait until `at`: notes since when room has been there and nobody of the line came for it.
 -- Once that is longer than the grace, the ask is to come back when it can be told whether they vanished.
 local function watch(at)
-  local first = limits_earliest(limits, base, widest(), 1)
+  local first, which = limits_earliest(limits, base, widest(), 1)
   if not open or first ~= now then
-    -- Only a start takes room away: in the guard at a fixed window's end there may be none without.
-    if not open or is_taken(widest()) then
+    -- Only a start takes room away: in the guard at a fixed window's end there may be none without. Mostly it is the limit
+    -- at hand that was taken, so that the others need not be looked at again.
+    if not open or count(which) > 0 or is_taken(widest()) then
       line_note(line, 0, first)
     end
     return at

@@ -166,6 +166,40 @@ impl Bed {
         figures[TURNS / 2]
     }
 
+    /// What Redis itself does for each of `calls` round trips with `ask`: microseconds in the script, and how many
+    /// commands the script calls.
+    pub async fn work(&self, calls: usize, ask: &TenantAsk) -> (f64, f64) {
+        let mut floor = self.floor.clone();
+        let _: () = redis::cmd("CONFIG")
+            .arg("RESETSTAT")
+            .query_async(&mut floor)
+            .await
+            .expect("Redis answers");
+        for _ in 0..calls {
+            self.send(std::slice::from_ref(ask)).await;
+        }
+        let text: String = redis::cmd("INFO")
+            .arg("commandstats")
+            .query_async(&mut floor)
+            .await
+            .expect("Redis answers");
+        let (mut micros, mut commands) = (0, 0);
+        for line in text.lines() {
+            // cmdstat_NAME:calls=COUNT,usec=MICROS,…
+            let fields: Vec<&str> = line.split([':', '=', ',']).collect();
+            let [name, _, count, _, usec, ..] = fields[..] else {
+                continue;
+            };
+            let number = |text: &str| text.parse::<u64>().expect("a count");
+            match name {
+                "cmdstat_evalsha" => micros = number(usec),
+                "cmdstat_config|resetstat" | "cmdstat_info" | "cmdstat_ping" => {}
+                _ => commands += number(count),
+            }
+        }
+        (micros as f64 / calls as f64, commands as f64 / calls as f64)
+    }
+
     /// Bytes of all keys but the line, and of the line.
     pub async fn bytes(&self) -> (u64, u64) {
         let mut floor = self.floor.clone();

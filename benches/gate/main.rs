@@ -65,7 +65,11 @@ async fn one() {
             let bed = Bed::start(limit.into(), &PLAIN).await;
             let ask = [bed.tenant_ask("t", &[FRESH])];
             let figure = bed.against_floor(TURN, &ask).await;
-            println!("one: {:21} {what:6} {figure}", algorithm.name());
+            let (micros, commands) = bed.work(TURN, &ask[0]).await;
+            println!(
+                "one: {:21} {what:6} {figure}; {micros:.1} us in the script, which calls {commands:.1} commands",
+                algorithm.name()
+            );
         }
     }
     let limit = limit(Algorithm::FixedWindow, PLENTY, 3600);
