@@ -9,7 +9,12 @@
 //! holds, what the worker itself knows, and Redis's clock, and names one step. The worker writes it only if the hash is
 //! still as it was read, reads again, and decides anew, until it may go or has to wait.
 
+pub mod shard;
+
 use std::collections::BTreeMap;
+
+use self::shard::Shard;
+use crate::rules::slots::Claims;
 
 /// After another server was seen, admissions wait at least this long, even when all known workers vouch: a worker that
 /// joined just before, and whose joining was lost, must be able to object. Workers look every 2 s.
@@ -51,6 +56,19 @@ impl Memory {
     /// As it stands in the hash.
     pub fn text(&self) -> String {
         format!("{} {} {}", self.process, self.history, self.before)
+    }
+
+    /// For so long the process has lost nothing, in milliseconds: since it began, unless it was promoted since. From
+    /// the same `info`.
+    pub fn whole_ms(&self, info: &str) -> u64 {
+        let uptime = info
+            .lines()
+            .find_map(|line| line.strip_prefix("uptime_in_seconds:"));
+        let seconds: Option<u64> = uptime.and_then(|text| text.trim().parse().ok());
+        let never_promoted = self.before.bytes().all(|digit| digit == b'0');
+        seconds
+            .filter(|_| never_promoted)
+            .map_or(0, |seconds| seconds * 1000)
     }
 
     /// The same process, never promoted since `text` was written: replication began or ended, and nothing was lost.
@@ -95,6 +113,10 @@ pub struct Stored {
     pub why: String,
     /// Set while another memory than `run` is being looked at.
     pub pending: Option<Pending>,
+    /// In a cluster: the slots that the epoch speaks for.
+    pub claims: Claims,
+    /// In a cluster: since when nothing was lost.
+    pub sure: Option<u64>,
     /// Everybody who asked lately.
     pub workers: BTreeMap<String, Pulse>,
 }
@@ -114,6 +136,8 @@ pub struct Known {
     pub span_ms: u64,
     /// What its start says about starts before it; counts until it has found an epoch.
     pub start: Start,
+    /// In a cluster: the primary.
+    pub shard: Option<Shard>,
 }
 
 /// What is known about earlier starts when a worker starts.
@@ -175,6 +199,8 @@ impl Stored {
                 // Not a number: closed until somebody mends it.
                 "cold" => stored.cold = value.parse().unwrap_or(u64::MAX),
                 "next" => stored.pending = Pending::parse(value),
+                "slots" => stored.claims = Claims::parse(value),
+                "sure" => stored.sure = value.parse().ok(),
                 _ => {
                     let worker = name.strip_prefix("w:").zip(Pulse::parse(value));
                     if let Some((worker, pulse)) = worker {
@@ -223,21 +249,41 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     let run = memory.text();
     let span = known.span_ms;
     let new = known.epoch.is_none();
+    let later = known.shard.as_ref().is_some_and(|shard| shard.later);
     if stored.id.is_empty() {
         let (cold, why) = match known.start {
             _ if !new => (now + span, EMPTIED),
+            // Its claims say it.
+            _ if later => (0, ""),
             Start::Unknown => (now + span, UNKNOWN),
             Start::Idle | Start::Fresh => (0, ""),
         };
         let mut fields = close(cold, why);
         fields.extend([field("id", new_id), field("run", &run)]);
+        if let Some(shard) = &known.shard {
+            let sure = shard.sure(now);
+            let claims = if new && later {
+                shard.claims(&Claims::default(), sure, now, span)
+            } else {
+                Claims::always(shard.owned.clone())
+            };
+            fields.extend([
+                field("slots", &claims.text()),
+                field("sure", &sure.to_string()),
+            ]);
+        }
         return Step::Write(fields);
     }
-    if new && known.start == Start::Fresh && (stored.cold > now || stored.run != run) {
+    if new && !later && known.start == Start::Fresh {
         // Workers that know better close it again.
-        let mut fields = close(0, "");
-        fields.extend([field("run", &run), field("next", "")]);
-        return Step::Write(fields);
+        let claims = (known.shard.as_ref()).map(|shard| Claims::always(shard.owned.clone()));
+        let claims = claims.filter(|claims| *claims != stored.claims);
+        if stored.cold > now || stored.run != run || claims.is_some() {
+            let mut fields = close(0, "");
+            fields.extend([field("run", &run), field("next", "")]);
+            fields.extend(claims.map(|claims| field("slots", &claims.text())));
+            return Step::Write(fields);
+        }
     }
     let own = stored.workers.get(&known.worker);
     let number = own.map_or(0, |own| own.number);
@@ -255,6 +301,12 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     if stored.run != run {
         return another_memory(stored, known, memory, now, intact);
     }
+    if let Some(shard) = &known.shard {
+        let claims = shard.claims(&stored.claims, stored.sure.unwrap_or(now), now, span);
+        if claims != stored.claims {
+            return Step::Write(vec![field("slots", &claims.text())]);
+        }
+    }
     if stored.cold > now {
         return Step::Wait {
             until: stored.cold,
@@ -270,9 +322,9 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
 /// The server is not the one that the epoch was last confirmed for. Nobody admits until it is confirmed.
 fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64, intact: bool) -> Step {
     let run = memory.text();
-    let confirm = || Step::Write(vec![field("run", &run), field("next", "")]);
+    let confirmed = || vec![field("run", &run), field("next", "")];
     if memory.continues(&stored.run) {
-        return confirm();
+        return Step::Write(confirmed());
     }
     let Some(pending) = stored.pending.as_ref().filter(|p| p.memory == run) else {
         let next = format!("{now}:{}:{run}", now + known.span_ms);
@@ -299,7 +351,14 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64, int
         (pending.until, DOUBTED)
     };
     if now >= until {
-        return confirm();
+        let mut fields = confirmed();
+        // What arrived from other primaries, and what nobody had a pulse behind, may be lost.
+        let sure = known
+            .shard
+            .as_ref()
+            .map(|_| field("sure", &now.to_string()));
+        fields.extend(sure);
+        return Step::Write(fields);
     }
     // A loss that is known says more than a doubt.
     let why = if stored.cold > now { &stored.why } else { why };

@@ -170,6 +170,18 @@ impl Fleet {
         1 + self.others.len()
     }
 
+    /// What two fleets enforce of one worker, which learned of others in two ways.
+    pub fn joined_with(mut self, more: Self) -> Self {
+        for other in more.others {
+            match (self.others.iter_mut()).find(|known| known.policy == other.policy) {
+                Some(known) => known.idle &= other.idle,
+                None => self.others.push(other),
+            }
+        }
+        self.joined.clear();
+        self
+    }
+
     /// Both enforce the same.
     pub fn is_like(&self, other: &Self) -> bool {
         let same = |one: &Other, two: &Other| one.idle == two.idle && one.policy == two.policy;

@@ -12,4 +12,5 @@ pub mod model;
 pub mod policy;
 pub mod pushback;
 pub mod retry;
+pub mod slots;
 pub mod tenant;
