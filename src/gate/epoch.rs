@@ -82,7 +82,9 @@ struct State {
 /// What a sound epoch says beside who it is.
 #[derive(Clone, Default)]
 struct Found {
-    /// The slots that the primary was thought to have.
+    /// The primary's name in a cluster.
+    node: String,
+    /// The slots that it was thought to have.
     mapped: Slots,
     /// Those that it speaks for, and as they stand in the hash.
     claims: Arc<Claims>,
@@ -132,6 +134,12 @@ impl Watch {
     /// The key of the epoch.
     pub fn key(&self) -> &str {
         &self.key
+    }
+
+    /// In a cluster, whether it was last sound at this primary; `None`: it never was.
+    pub fn was_at(&self, shard: &Shard) -> Option<bool> {
+        let state = self.state();
+        (state.epoch.is_some()).then(|| state.found.node == shard.name())
     }
 
     /// A limit looks back so far: it only ever grows.
@@ -192,7 +200,10 @@ impl Watch {
                     return Err(GateError::Unreachable(why));
                 }
                 let memory = read.memory.text();
-                if handed.is_none() && (stored.id.is_empty() || stored.run == memory) {
+                // What was handed over is lost where it can't be claimed soon.
+                let moves = self.later && known.epoch.is_none();
+                let soon = stored.id.is_empty() || stored.run == memory || moves;
+                if handed.is_none() && soon {
                     handed = Some(claims::ask_for(&owned, &stored.claims, &memory, now, at).await);
                 }
                 known.shard = Some(shard::Shard {
@@ -210,6 +221,7 @@ impl Watch {
                 Step::Go { epoch, pulse } => {
                     let field = |name: &str| read.fields.get(name).cloned().unwrap_or_default();
                     let found = Found {
+                        node: at.place.shard.name().to_owned(),
                         mapped: mapped.clone(),
                         slots: field("slots"),
                         sure: stored.sure,

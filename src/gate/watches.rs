@@ -76,6 +76,17 @@ impl Watches {
                 watch.set_start(start);
                 Arc::new(watch)
             };
+            // This primary has had another place, and this place another primary: what was known of that is about slots
+            // which are taken for lost here unless they are handed over.
+            let was_at = |watch: &Arc<Watch>| watch.was_at(&place.shard);
+            let here = |(key, watch): (&String, &Arc<Watch>)| {
+                *key != place.epoch && place.has(key) && was_at(watch) == Some(true)
+            };
+            if inner.watches.get(&place.epoch).and_then(was_at) == Some(false)
+                && inner.watches.iter().any(here)
+            {
+                inner.watches.remove(&place.epoch);
+            }
             let known = inner.watches.entry(place.epoch.clone());
             Arc::clone(known.or_insert_with(new))
         };
@@ -108,15 +119,12 @@ impl Watches {
         place: &Place,
         clock: Option<u64>,
     ) -> Result<(Arc<Watch>, Sent), GateError> {
-        let known = self.inner().watches.get(&place.epoch).map(Arc::clone);
-        let watch = known.or_else(|| {
-            self.over(places)
-                .into_iter()
-                .find(|watch| watch.key() == place.epoch)
-        });
-        let watch = watch.ok_or_else(|| {
-            GateError::Unreachable(format!("{}: its slots move", place.shard.name()))
-        })?;
+        let all = places.iter().zip(self.over(places));
+        let mut all = all.filter(|(known, _)| known.epoch == place.epoch);
+        let Some((_, watch)) = all.next() else {
+            let why = format!("{}: its slots move", place.shard.name());
+            return Err(GateError::Unreachable(why));
+        };
         let others = self.others(places, place);
         let at = At {
             link,

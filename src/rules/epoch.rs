@@ -250,7 +250,9 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     let span = known.span_ms;
     let new = known.epoch.is_none();
     let later = known.shard.as_ref().is_some_and(|shard| shard.later);
-    if stored.id.is_empty() {
+    // The primary's epoch moves here from another key; what is here is of another primary, from where its slot came.
+    let moves = (known.shard.as_ref()).is_some_and(|shard| new && shard.moves());
+    if stored.id.is_empty() || (moves && stored.run != run) {
         let (cold, why) = match known.start {
             _ if !new => (now + span, EMPTIED),
             // Its claims say it.
@@ -259,7 +261,7 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
             Start::Idle | Start::Fresh => (0, ""),
         };
         let mut fields = close(cold, why);
-        fields.extend([field("id", new_id), field("run", &run)]);
+        fields.extend([field("id", new_id), field("run", &run), field("next", "")]);
         if let Some(shard) = &known.shard {
             let sure = shard.sure(now);
             let claims = if new && later {

@@ -118,6 +118,54 @@ impl RedisCluster {
     }
 }
 
+/// A slot on its way, as a resharding moves it: `SETSLOT`, `MIGRATE`, `SETSLOT NODE`.
+pub struct Moving<'a> {
+    cluster: &'a RedisCluster,
+    slot: String,
+    from: &'a Redis,
+    to: &'a Redis,
+}
+
+impl RedisCluster {
+    /// Both primaries know that `slot` is on its way.
+    pub fn begin_move<'a>(&'a self, slot: u16, from: &'a Redis, to: &'a Redis) -> Moving<'a> {
+        let slot = slot.to_string();
+        let (from_id, to_id) = (from.ctl(&["cluster", "myid"]), to.ctl(&["cluster", "myid"]));
+        to.ctl(&["cluster", "setslot", &slot, "importing", &from_id]);
+        from.ctl(&["cluster", "setslot", &slot, "migrating", &to_id]);
+        Moving {
+            cluster: self,
+            slot,
+            from,
+            to,
+        }
+    }
+}
+
+impl Moving<'_> {
+    /// All keys go that are there.
+    pub fn keys(&self) {
+        let port = port(self.to).to_string();
+        let keys = self
+            .from
+            .ctl(&["cluster", "getkeysinslot", &self.slot, "100"]);
+        for key in keys.lines() {
+            self.from
+                .ctl(&["migrate", "127.0.0.1", &port, key, "0", "5000"]);
+        }
+    }
+
+    /// It has arrived: the new primary says so first, and then all others.
+    pub fn end(&self) {
+        let id = self.to.ctl(&["cluster", "myid"]);
+        let others = self.cluster.primaries.iter();
+        for node in [self.to, self.from].into_iter().chain(others) {
+            let said = node.ctl(&["cluster", "setslot", &self.slot, "node", &id]);
+            assert_eq!(said, "OK");
+        }
+    }
+}
+
 /// A primary, two replicas, three sentinels.
 pub struct Sentinels {
     pub servers: Vec<Redis>,

@@ -40,6 +40,11 @@ impl Shard {
         inherited.unwrap_or_else(|| now.saturating_sub(self.whole_ms))
     }
 
+    /// Its own epoch, which was sound until now, was at another key.
+    pub fn moves(&self) -> bool {
+        self.later && self.handed.iter().any(|handed| handed.sure.is_some())
+    }
+
     /// What is to be claimed where `stored` is, in a memory of which nothing was lost since `sure`.
     pub fn claims(&self, stored: &Claims, sure: u64, now: u64, span: u64) -> Claims {
         // What is gone is kept until it is handed over.
