@@ -16,6 +16,9 @@ use crate::rules::fleet::{
 };
 use crate::rules::policy::Policy;
 
+/// One of several primaries may take so long; the others' agreements end after [`AGREED_FOR_MS`].
+const PATIENCE: Duration = Duration::from_secs(3);
+
 /// A policy, as the registry names it.
 #[derive(Debug, Clone)]
 pub struct Named {
@@ -121,12 +124,18 @@ impl Registry {
         let exchanges = places.iter().map(|place| {
             let known = self.known.get(&place.policies);
             let known = known.map(|heard| heard.known.clone());
-            exchange(
-                &self.gate,
-                &place.policies,
-                &mine,
-                known.unwrap_or_default(),
-            )
+            let known = known.unwrap_or_default();
+            let exchange = exchange(&self.gate, &place.policies, &mine, known);
+            let several = places.len() > 1;
+            async move {
+                if !several {
+                    return exchange.await;
+                }
+                let late =
+                    |_| GateError::Unreachable(format!("{}: no answer in time", place.policies));
+                let done = tokio::time::timeout(PATIENCE, exchange).await;
+                done.map_err(late)?
+            }
         });
         let (mut agreed, mut failed) = (Vec::new(), Vec::new());
         for (place, exchanged) in places.iter().zip(join_all(exchanges).await) {

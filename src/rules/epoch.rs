@@ -263,11 +263,12 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
         let mut fields = close(cold, why);
         fields.extend([field("id", new_id), field("run", &run), field("next", "")]);
         if let Some(shard) = &known.shard {
-            let sure = shard.sure(now);
-            let claims = if new && later {
-                shard.claims(&Claims::default(), sure, now, span)
+            let (sure, claims) = if new && later {
+                let sure = shard.sure(now);
+                (sure, shard.claims(&Claims::default(), sure, now, span))
             } else {
-                Claims::always(shard.owned.clone())
+                let sure = if new { shard.sure(now) } else { now };
+                (sure, Claims::always(shard.owned.clone()))
             };
             fields.extend([
                 field("slots", &claims.text()),
@@ -653,6 +654,85 @@ mod tests {
         // The same process, which was a replica in between.
         bed.memory = memory("p1", "h10", "h9");
         assert!(bed.look(&mut a).is_some());
+    }
+
+    fn slots(text: &str) -> crate::rules::slots::Slots {
+        Claims::parse(text).slots()
+    }
+
+    /// A worker of a cluster, at a primary with these slots.
+    fn at(mut worker: Known, owned: &str, later: bool) -> Known {
+        worker.shard = Some(Shard {
+            owned: slots(owned),
+            later,
+            whole_ms: 2 * SPAN,
+            ..Shard::default()
+        });
+        worker
+    }
+
+    #[test]
+    fn an_epoch_speaks_for_the_slots_of_its_primary_and_for_others_after_a_span() {
+        let mut bed = Bed::new();
+        let mut a = at(worker("a", Start::Idle), "0-99", false);
+        assert_eq!(bed.look(&mut a), None);
+        assert_eq!(bed.fields["slots"], "0-99");
+        a = at(a, "0-100", false);
+        let until = bed.now + SPAN;
+        assert_eq!(bed.look(&mut a), None);
+        assert_eq!(bed.fields["slots"], format!("0-99 100@{until}"));
+        // Emptied: that stands above all.
+        bed.fields.clear();
+        assert!(bed.look(&mut a).is_some());
+        assert_eq!(bed.fields["slots"], "0-100");
+        assert_eq!(bed.fields["sure"], bed.now.to_string());
+    }
+
+    #[test]
+    fn a_primary_that_came_later_has_an_epoch_that_speaks_for_nothing_yet() {
+        let mut bed = Bed::new();
+        let start = Start::Idle;
+        assert_eq!(bed.look(&mut at(worker("a", start), "7", true)), None);
+        assert_eq!(bed.fields["slots"], format!("7@{}", bed.now + SPAN));
+        // To an operator's worker that begins now all is known.
+        let mut fresh = at(worker("b", Start::Fresh), "7", false);
+        assert_eq!(bed.look(&mut fresh), None);
+        assert_eq!(bed.fields["slots"], "7");
+    }
+
+    #[test]
+    fn an_epoch_that_moves_takes_the_place_of_another_primarys() {
+        let (mut bed, _, _) = running();
+        bed.fields.insert("slots".to_owned(), "50-99".to_owned());
+        bed.memory = memory("other", "h7", "0");
+        let mut moved = at(worker("c", Start::Unknown), "0-10 99", true);
+        let sure = bed.now - 5;
+        if let Some(shard) = &mut moved.shard {
+            shard.handed = vec![shard::Handed {
+                slots: slots("0-10"),
+                wait_ms: 0,
+                sure: Some(sure),
+            }];
+        }
+        assert_eq!(bed.look(&mut moved), None);
+        assert_eq!(bed.fields["run"], bed.memory.text());
+        let until = bed.now + SPAN;
+        assert_eq!(bed.fields["slots"], format!("0-10 99@{until}"));
+        assert_eq!(bed.fields["sure"], sure.to_string());
+    }
+
+    #[test]
+    fn a_primary_that_failed_over_is_not_sure_of_what_came_before() {
+        let mut bed = Bed::new();
+        let mut a = at(worker("a", Start::Idle), "0-99", false);
+        assert_eq!(bed.look(&mut a), None);
+        assert_eq!(bed.fields["sure"], (bed.now - 2 * SPAN).to_string());
+        assert!(bed.pulse(&mut a));
+        bed.memory = restarted();
+        assert!(bed.look(&mut a).is_some());
+        bed.pass(SETTLE_MS, &mut [&mut a]);
+        assert_eq!(bed.look(&mut a), None);
+        assert_eq!(bed.fields["sure"], bed.now.to_string());
     }
 
     #[test]

@@ -111,6 +111,19 @@ impl RedisCluster {
         usize::from(self.slot(key) / 5_461).min(2)
     }
 
+    /// Whether `node` says that it has `slot`.
+    pub fn has(&self, node: &Redis, slot: u16) -> bool {
+        let nodes = node.ctl(&["cluster", "nodes"]);
+        let own = nodes.lines().find(|line| line.contains("myself"));
+        let ranges = own.expect("it is one of them").split(' ').skip(8);
+        let mut ranges = ranges.filter(|range| !range.starts_with('['));
+        ranges.any(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let number = |text: &str| text.parse::<u16>().expect("a slot");
+            (number(first)..=number(last)).contains(&slot)
+        })
+    }
+
     /// The slot of `key`.
     pub fn slot(&self, key: &str) -> u16 {
         let slot = self.replicas[2].ctl(&["cluster", "keyslot", key]);
