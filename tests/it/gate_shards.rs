@@ -294,6 +294,43 @@ async fn the_slot_of_an_epoch_may_move_too() {
     });
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_joins_gets_slots_under_load() {
+    let cluster = RedisCluster::start(&[]);
+    let mut fleet = Fleet::new(&cluster, &short()).await;
+    fleet.run(&[0, 1, 2], MAX + 1).await;
+    let new = cluster.another();
+    // The lowest first, as `redis-cli` does it; with each the place of the new primary's epoch changes.
+    let slots = [0, 1, 2].map(|flow| fleet.slot(&cluster, flow));
+    for (flow, slot) in slots.into_iter().enumerate() {
+        for slot in [slot, slot + 1] {
+            let moving = cluster.begin_move(slot, &cluster.primaries[flow], &new);
+            moving.keys();
+            fleet.round().await;
+            moving.keys();
+            moving.end();
+            fleet.round().await;
+        }
+        fleet.run(&[0, 1, 2], MAX).await;
+    }
+    fleet.run(&[0, 1, 2], MAX).await;
+    fleet.keeps_the_limit();
+    let epochs = || new.ctl(&["keys", &format!("{}:*:%epoch", fleet.prefix)]);
+    let begun = Instant::now();
+    while epochs().lines().count() != 1 {
+        assert!(begun.elapsed() < PATIENCE, "{}", epochs());
+        fleet.gates[0].ping().await.expect("all answer");
+    }
+    // All that it has is its own by now: what it forgets stops those tenants.
+    new.ctl(&["flushall"]);
+    fleet.run(&[0, 1, 2], 2 * MAX).await;
+    fleet.keeps_the_limit();
+    for flow in 0..3 {
+        let told = fleet.losses(flow);
+        assert!(told.iter().any(|why| why.contains("emptied")), "{told:?}");
+    }
+}
+
 /// What `redis-cli --cluster fix` does when a primary is lost for good.
 #[tokio::test(flavor = "multi_thread")]
 async fn slots_of_a_primary_that_is_gone_wait_for_a_window_at_another() {

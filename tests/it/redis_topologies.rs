@@ -18,6 +18,14 @@ const SLOTS: [(&str, &str, &str); 3] = [
     ("10922", "16383", "3"),
 ];
 
+/// No failover happens by itself.
+const NODE: [&str; 4] = [
+    "cluster-enabled yes",
+    "cluster-node-timeout 600000",
+    "cluster-require-full-coverage no",
+    "repl-diskless-sync-delay 0",
+];
+
 /// The cluster of tests that break nothing.
 pub fn shared_cluster() -> &'static RedisCluster {
     static SHARED: OnceLock<RedisCluster> = OnceLock::new();
@@ -51,12 +59,7 @@ pub fn port(redis: &Redis) -> u16 {
 impl RedisCluster {
     /// Three primaries, each with a replica. No failover happens by itself while a test runs.
     pub fn start(settings: &[&str]) -> Self {
-        let mut all = vec![
-            "cluster-enabled yes",
-            "cluster-node-timeout 600000",
-            "cluster-require-full-coverage no",
-            "repl-diskless-sync-delay 0",
-        ];
+        let mut all = NODE.to_vec();
         all.extend(settings);
         let start = || (0..3).map(|_| Redis::start_with(&all)).collect::<Vec<_>>();
         let cluster = Self {
@@ -109,6 +112,22 @@ impl RedisCluster {
     /// Which of the primaries has the slot of `key`.
     pub fn owner(&self, key: &str) -> usize {
         usize::from(self.slot(key) / 5_461).min(2)
+    }
+
+    /// One more primary, without a slot.
+    pub fn another(&self) -> Redis {
+        let new = Redis::start_with(&NODE);
+        let (first, own) = (port(&self.primaries[0]), port(&new));
+        let (port, bus) = (first.to_string(), (first + 1).to_string());
+        new.ctl(&["cluster", "meet", "127.0.0.1", &port, &bus]);
+        until("all know the new one", || {
+            let knows = |node: &Redis| {
+                let nodes = node.ctl(&["cluster", "nodes"]);
+                nodes.contains(&format!(":{own}@")) && !nodes.contains("handshake")
+            };
+            self.all().all(knows) && new.ctl(&["cluster", "nodes"]).lines().count() == 7
+        });
+        new
     }
 
     /// Whether `node` says that it has `slot`.
