@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::registry::{Named, Registry};
+use sluicegate::gate::registry::{Named, Registry, look};
 use sluicegate::gate::{Ask, Gate, GateError, Start, TenantAsk, Ticket};
 use sluicegate::rules::fleet::AGREED_FOR_MS;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
@@ -15,7 +15,7 @@ use sluicegate::rules::policy::Policy;
 
 use crate::gate_conformance::{FRESH, LONG, Limited, limit, started, tenant, waits};
 use crate::gate_topology::{configured, tenants_of};
-use crate::redis_topologies::{RedisCluster, address, until};
+use crate::redis_topologies::{RedisCluster, address, shared_cluster, until};
 use crate::servers::{Redis, unique};
 
 const MAX: usize = 4;
@@ -177,6 +177,38 @@ fn take_over(cluster: &RedisCluster, at: usize) {
         let knows = |node: &Redis| node.ctl(&["cluster", "nodes"]).lines().any(is_primary);
         cluster.replicas.iter().all(knows) && knows(&cluster.primaries[1])
     });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_start_is_none_and_costs_no_more_round_trips() {
+    let cluster = shared_cluster();
+    let prefix = unique("first");
+    let limits = much(LONG);
+    let ids = tenants_of(cluster, &prefix, 20).concat();
+    let started_of = async |gate: &Limited<RedisGate>| {
+        let batch: Vec<_> = ids
+            .iter()
+            .map(|id| gate.question(id, 1, &[FRESH]))
+            .collect();
+        let replies = gate.ask(&batch).await?;
+        let replies = replies.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok::<_, GateError>(replies.iter().map(|r| started(&r.answers)).sum::<usize>())
+    };
+    let careful = watching(cluster, &prefix, &limits);
+    match started_of(&careful).await {
+        Err(GateError::Cold { why, .. }) => assert!(why.contains("--fresh"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    let told = watching(cluster, &prefix, &limits);
+    told.begin(Start::Fresh).await.expect("it may start");
+    careful.ping().await.expect("it is open for all");
+    for gate in [&careful, &told] {
+        assert_eq!(started_of(gate).await.expect("a decision"), 60);
+        let before = gate.round_trips();
+        assert_eq!(started_of(gate).await.expect("a decision"), 60);
+        assert_eq!(gate.round_trips() - before, 3);
+        gate.leave().await.expect("all answer");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -481,6 +513,8 @@ async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
             let agreed = registry.switch_to(named(last + 2)).await;
             let agreed = agreed.expect("two primaries answer");
             assert!(agreed.until > Instant::now());
+            let (known, _) = look(&gate).await.expect("two primaries answer");
+            assert!(known.find(&registry.own().id).is_some());
             tokio::time::sleep(Duration::from_secs(1)).await;
             assert_eq!(ask().await, others);
         }
