@@ -4,11 +4,13 @@ mod epoch;
 pub mod keys;
 mod link;
 pub mod memory;
+mod places;
 pub mod redis;
 mod refusal;
 pub mod registry;
 mod reply;
 pub mod scripts;
+mod watches;
 
 use std::future::Future;
 use std::time::Duration;

@@ -15,4 +15,5 @@ pub mod quota;
 pub mod retry;
 pub mod scope;
 pub mod share;
+pub mod slots;
 pub mod tenant;

@@ -27,6 +27,8 @@ mod gate_model;
 mod gate_redis;
 mod gate_scenarios;
 mod gate_seeds;
+mod gate_sentinel;
+mod gate_shards;
 mod gate_shares;
 mod gate_simulator;
 mod gate_switch;
