@@ -65,9 +65,11 @@ end
 -- Charges the limits, and moves the lines on. Returns the start's number in the sliding log, or its numbers.
 local function start(place, cost, units, due)
   local sequences = { [0] = 0 }
-  for _, limit in ipairs(limits) do
+  for i = 1, #limits do
+    local limit = limits[i]
     local sequence = limit.algorithm.take(limit, limits, limit.calls and 1 or cost, cost)
-    sequences[limit.home] = sequence or sequences[limit.home]
+    local home = limit.home or 0
+    sequences[home] = sequence or sequences[home]
   end
   if not due then
     line_reset(line, now)
@@ -101,7 +103,7 @@ end
 -- of the others, came for it. Once that is longer than the grace, the ask is to come back when it can be told whether they
 -- vanished.
 local function watch(at, k)
-  local turn = first()
+  local turn, which = limits_turn(limits, line, base, widest(), widest())
   if open and turn == now then
     if line.seen == 0 then
       line_note(line, now, line.room)
@@ -109,8 +111,9 @@ local function watch(at, k)
     if now - line.room > GRACE_MS then
       at = math.min(at, line.seen + GRACE_MS + 1)
     end
-  elseif not open or is_taken(widest()) or has_room(widest()) then
+  elseif not open or not SHARES and count(which) > 0 or is_taken(widest()) or SHARES and has_room(widest()) then
     -- Only a start takes room away, or the others' turns: in the guard at a fixed window's end there may be none without.
+    -- Without others mostly the limit at hand was taken, so that the rest need not be looked at again.
     line_note(line, 0, turn)
   end
   return SHARES and open and SHARES.watch(limits, base, at, k) or at
@@ -179,11 +182,12 @@ local waiting = line_waiting(line)
 if waiting > 0 and (line.changed or SHARES) then
   ends = limits_turn(limits, line, base, waiting, 1)
 end
-for _, limit in ipairs(limits) do
+for i = 1, #limits do
+  local limit = limits[i]
   limit.algorithm.save(limit, limits)
 end
 if SHARES then
   SHARES.save(limits, base, ends)
 end
-line_save(line, math.max(ends, line.fixed and line.window + line.fixed or 0))
+line_save(line, math.max(ends, limits.fixed and line.window + limits.fixed or 0))
 return reply

@@ -1,6 +1,7 @@
--- token-bucket-algo and leaky-bucket-algo: a STRING "LEVEL:AT:FULL:SINCE:PEAK:BEFORE": tokens times the span at
--- the time AT (ms), when the bucket is full, its highest level since the time SINCE, and in a minute or more before that.
+-- token-bucket-algo and leaky-bucket-algo: a STRING of six numbers, packed: tokens times the span at a time; this time (ms);
+-- when the bucket is full; its highest level since a time; this time; and its highest level in a minute or more before that.
 -- The specification is src/rules/log/bucket.rs.
+local BUCKET_FORMAT, BUCKET_BYTES = '>i8I6I6i8I6i8', 42
 
 -- This is the constant of the same name there.
 local PERIOD_MS = 60000
@@ -19,18 +20,19 @@ ALGORITHMS['token-bucket-algo'] = {
 
   load = function(limit, limits)
     local now = limits.now
-    local level, at, full, since, peak, before = string.match(
-      redis.call('GET', KEYS[limit.key]) or '0:0:0:0:0:0', '^(-?%d+):(%d+):(%d+):(%d+):(-?%d+):(-?%d+)$')
-    if not level then
-      error('WRONGTYPE the value is not a level')
+    local level, at, full, peak, since, before = 0, 0, 0, 0, 0, 0
+    local value = redis.call('GET', KEYS[limit.key])
+    if value then
+      if #value ~= BUCKET_BYTES then
+        error('WRONGTYPE the value is not a level')
+      end
+      level, at, full, peak, since, before = struct.unpack(BUCKET_FORMAT, value)
     end
-    level, full, since = tonumber(level), tonumber(full), tonumber(since)
-    peak, before = tonumber(peak), tonumber(before)
     if full <= now then
       level = bucket_most(limit)
     end
     -- A level of later than now: the clock was stepped back.
-    level = bucket_refilled(limit, level, now - math.min(tonumber(at), now))
+    level = bucket_refilled(limit, level, now - math.min(at, now))
     if full <= now or since > now then
       since, peak, before = now, bucket_most(limit), bucket_most(limit)
     end
@@ -82,14 +84,9 @@ ALGORITHMS['token-bucket-algo'] = {
     if limit.taken then
       local full = limit.now + math.ceil((bucket_most(limit) - limit.level) / limit.max)
       redis.call('SET', KEYS[limit.key],
-        string.format('%d:%d:%d:%d:%d:%d', limit.level, limit.now, full, limit.since, limit.peak,
-          limit.before),
-        'PXAT', int(full))
+        struct.pack(BUCKET_FORMAT, limit.level, limit.now, full, limit.peak, limit.since, limit.before), 'PXAT', int(full))
     end
   end,
 }
 
-ALGORITHMS['leaky-bucket-algo'] = { spaced = true }
-for name, part in pairs(ALGORITHMS['token-bucket-algo']) do
-  ALGORITHMS['leaky-bucket-algo'][name] = part
-end
+ALGORITHMS['leaky-bucket-algo'] = ALGORITHMS['token-bucket-algo']

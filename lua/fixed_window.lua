@@ -13,7 +13,7 @@ local function fixed_free(limit, at)
 end
 
 ALGORITHMS['fixed-window-algo'] = {
-  load = function(limit, limits, line)
+  load = function(limit, limits, line, own)
     local now = limits.now
     local index = math.floor(now / limit.span)
     local ahead = index - limit.index
@@ -31,8 +31,8 @@ ALGORITHMS['fixed-window-algo'] = {
     limit.held = limit.stored
     -- Before the newest window that was seen: the clock was stepped back, and what this window let pass may be
     -- forgotten.
-    line.newest = line.newest or line.window
-    if index < math.floor(line.newest / limit.span) then
+    own.newest = own.newest or line.window
+    if index < math.floor(own.newest / limit.span) then
       limit.held = math.max(limit.held, limit.max)
     end
     local start = index * limit.span
@@ -40,7 +40,7 @@ ALGORITHMS['fixed-window-algo'] = {
       line.window = start
       line.changed = true
     end
-    line.fixed = math.max(line.fixed or 0, limit.span)
+    own.fixed = math.max(own.fixed or 0, limit.span)
     return true
   end,
 
@@ -71,7 +71,12 @@ ALGORITHMS['fixed-window-algo'] = {
 
   save = function(limit)
     if limit.taken ~= 0 then
-      redis.call('SET', limit.window_key, int(limit.stored + limit.taken), 'PXAT', int((limit.window + 1) * limit.span))
+      if limit.known then
+        -- It has the same expiry already.
+        redis.call('SET', limit.window_key, int(limit.stored + limit.taken), 'KEEPTTL')
+      else
+        redis.call('SET', limit.window_key, int(limit.taken), 'PXAT', int((limit.window + 1) * limit.span))
+      end
     end
   end,
 }

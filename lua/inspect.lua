@@ -5,7 +5,7 @@
 -- KEYS[1]  the line (HASH); the others as acquire.lua has them
 -- ARGV     the clock and the limits, as limits.lua says
 --
--- Reply: one text, then integers.
+-- Reply: one text, then integers, and a text at the end.
 -- [1]  what closed the tenant; empty: it is open
 -- [2]  1: here it is; 0: the clock is in a fixed window that is not among KEYS, and [3] is all
 -- [3]  the clock in milliseconds since the epoch, rounded down
@@ -18,6 +18,21 @@
 -- [10 + 6n]  units that may start now, the line ignored
 -- [11 + 6n]  when the next unit may start, in milliseconds from now; 0: now
 -- [12 + 6n]  units that wait where it counts
+-- [last]  what the downstream says of its own limits, as line.lua has it; empty: nothing
+
+-- Units that may start at once now.
+local function limit_free(limit)
+  local free, most = 0, limit.algorithm.bucket and limit.burst or limit.max
+  while free < most do
+    local middle = math.ceil((free + most) / 2)
+    if limit.algorithm.nth(limit, limit.now, middle) == limit.now then
+      free = middle
+    else
+      most = middle - 1
+    end
+  end
+  return free
+end
 
 local now, stamp = read_clock(ARGV[1])
 local line = line_load(KEYS[1], now)
@@ -35,10 +50,9 @@ local closed = control.closed > now
 local base = math.max(now, control.closed)
 local waiting = line_waiting(line)
 local by = ''
-if control.paused > now then
-  by = 'an operator (tenant pause)'
-elseif closed then
-  by = redis.call('HGET', control.key, 'by') or ''
+if closed then
+  local f = redis.call('HMGET', control.key, 'by', 'paused')
+  by = tonumber(f[2] or 0) > now and 'an operator (tenant pause)' or f[1] or ''
 end
 local reply = {
   by, 1, now, waiting,
@@ -52,6 +66,7 @@ for _, limit in ipairs(limits) do
   reply[n + 3] = limit.algorithm.count(limit)
   reply[n + 4] = closed and 0 or limit_free(limit)
   reply[n + 5] = limit.algorithm.nth(limit, base, 1) - now
-  reply[n + 6] = limit.home > 0 and limit.line.register.waiting or waiting
+  reply[n + 6] = limit.home and limits.homes[limit.home].register.waiting or waiting
 end
+reply[#reply + 1] = redis.call('HGET', control.key, 'quota') or ''
 return reply

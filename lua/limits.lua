@@ -15,30 +15,38 @@ local LIMIT_FORMAT = '>I4I8I8I4I1I8I8I1ss'
 local SHARES
 
 -- An algorithm is a table of functions, put into ALGORITHMS by its file:
--- load(limit, limits, line)  what the store has of it at limits.now; nil if the window of now is not among KEYS. `line`
---                            is the HASH of the budget whose limit it is; what all of its limits share is kept there
+-- load(limit, limits, line, own)  what the store has of it at limits.now; nil if the window of now is not among KEYS.
+--                                `line` is the HASH of the budget whose limit it is, `own` what all of its limits share
 -- count(limit)               units that count against it
 -- nth(limit, base, k)        when the k-th next unit may start if nobody starts before `base`, which is now or later
 -- take(limit, limits, units, cost)  a job starts, with as job number limits.job; may return its number in the log
 -- settle(limit, limits, job, more)  a job of settle.lua used so many units more (or fewer) than it was charged
 -- save(limit, limits)        writes what was taken
 -- renew(limit, limits, job)  a job of settle.lua still holds its place; only where the mark `holds` is set
--- and of the marks bucket (its capacity is the burst), spaced (whose default is 1, not max) and shared (all limits of
+-- and of the marks bucket (its capacity is the burst) and shared (all limits of
 -- the algorithm have one log, which must remember the longest span).
 local ALGORITHMS = {}
+
+-- What all limits of the budget share whose limit this is: `longest`, the longest span of those with one log, `log`, that
+-- log, `newest`, the newest fixed window before this call, and `fixed`, the longest of these.
+local function limits_own(limits, limit)
+  return limit.home and limits.homes[limit.home] or limits
+end
 
 -- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for. `whole`: what
 -- is shared is kept as it is.
 local function limits_load(line, now, stamp, jobs, writing, whole)
-  local limits = { now = now, stamp = stamp, jobs = jobs, writing = writing, whole = whole, most = 4294967295, usual = line.usual }
   local homes = SHARES and SHARES.load(line, now)
   local overrides = (homes and homes.control or line).overrides
-  limits.homes = homes
+  -- All fields at once: a table that grows takes longer.
+  local limits = {
+    now = now, stamp = stamp, jobs = jobs, writing = writing, whole = whole, most = 4294967295, usual = line.usual,
+    homes = homes, cost = false, permits = false, job = 0, longest = 0, log = false, newest = false, fixed = false,
+  }
   local text, at = ARGV[2], 1
   while at <= #text do
     local max, span, margin, burst, unit, key, index, home, name, algorithm
     max, span, margin, burst, unit, key, index, home, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
-    local own = home == 0 and line or homes[home]
     local limit = {
       algorithm = ALGORITHMS[algorithm],
       max = max,
@@ -48,15 +56,16 @@ local function limits_load(line, now, stamp, jobs, writing, whole)
       calls = unit == 1,
       key = key,
       index = index,
-      home = home,
-      line = own,
+      -- nil for the line's own, as in all scripts without shared budgets: one field more, and the table doubles.
+      home = home > 0 and home or nil,
       now = now,
       ends = 0,
     }
+    local own = limits_own(limits, limit)
     local set = overrides and not own.everybody and overrides[name]
     if set then
-      -- A burst that was the default of the old max becomes that of the new one.
-      if limit.burst == limit.max and not limit.algorithm.spaced then
+      -- A burst that was the default of the old max becomes that of the new one. A leaky bucket's default is 1.
+      if burst == max and algorithm ~= 'leaky-bucket-algo' then
         limit.burst = set.max
       end
       limit.max, limit.ends = set.max, set.ends
@@ -66,12 +75,14 @@ local function limits_load(line, now, stamp, jobs, writing, whole)
       limits.most = math.min(limits.most, limit.algorithm.bucket and limit.burst or limit.max)
     end
     if limit.algorithm.shared then
-      own.longest = math.max(own.longest or 0, limit.span)
+      own.longest = math.max(own.longest, limit.span)
     end
     limits[#limits + 1] = limit
   end
-  for _, limit in ipairs(limits) do
-    if not limit.algorithm.load(limit, limits, limit.line) then
+  for i = 1, #limits do
+    local limit = limits[i]
+    local own = limits_own(limits, limit)
+    if not limit.algorithm.load(limit, limits, limit.home and own or line, own) then
       return nil
     end
   end
@@ -101,20 +112,6 @@ local function limits_earliest(limits, base, units, calls)
     end
   end
   return latest, which
-end
-
--- Units that may start at once now.
-local function limit_free(limit)
-  local free, most = 0, limit.algorithm.bucket and limit.burst or limit.max
-  while free < most do
-    local middle = math.ceil((free + most) / 2)
-    if limit.algorithm.nth(limit, limit.now, middle) == limit.now then
-      free = middle
-    else
-      most = middle - 1
-    end
-  end
-  return free
 end
 
 -- When the k-th unit of the line may start, the last of a job of so many units, and which limit says so.

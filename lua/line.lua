@@ -8,6 +8,8 @@
 -- by
 -- paused     until when (ms) an operator lets nobody start: written by change.lua, as
 -- overrides  "NAME=MAX@UNTIL;" for each limit whose max an operator set
+-- quota      "LIMIT/WINDOW_S,…@AT": what the downstream says of its own limits (window 0: it names none), and when (ms)
+--            that was noted: written by quota.lua
 --
 -- gen        which line this is; 0: there was none yet
 -- front      all places up to this one were claimed or given up
@@ -46,12 +48,12 @@ local function line_load(key, now)
   if f[1] then
     gen, front, issued, jobs, seen, room, widest, window, usual = struct.unpack(LINE_FORMAT, f[1])
   end
-  local past, paused = f[2] or '', tonumber(f[4] or 0)
-  local closed = math.max(tonumber(f[3] or 0), paused)
+  local past, closed = f[2] or '', math.max(tonumber(f[3] or 0), tonumber(f[4] or 0))
   local overrides, latest = nil, 0
   if f[5] then
     overrides, latest = overrides_parse(f[5], now)
   end
+  -- 16 fields: one more, and Lua makes a table of twice the size.
   return {
     key = key,
     gen = gen,
@@ -65,7 +67,6 @@ local function line_load(key, now)
     widest = widest,
     window = window,
     usual = usual,
-    paused = paused,
     closed = closed,
     overrides = overrides,
     kept = math.max(closed, latest),

@@ -10,6 +10,7 @@
 -- ARGV[5]  the worker's field
 -- ARGV[6]  a worker that is silent for longer than this, in milliseconds, is dropped
 -- ARGV[7]  so many fields are looked at for such workers
+-- ARGV[8]  the slots that it speaks for, as the worker knows them; '' without a cluster
 --
 -- Reply: integers.
 -- [1]  1: it does; 0: it is not sure, nothing was changed, and [2] is all
@@ -19,9 +20,9 @@
 
 local now = read_clock(ARGV[1])
 local key = KEYS[1]
-local f = redis.call('HMGET', key, 'id', 'run', 'cold', ARGV[5])
+local f = redis.call('HMGET', key, 'id', 'run', 'cold', ARGV[5], 'slots')
 local cold = tonumber(f[3] or 0)
-if f[1] ~= ARGV[2] or f[2] ~= ARGV[3] or not cold or cold > now
+if f[1] ~= ARGV[2] or f[2] ~= ARGV[3] or (f[5] or '') ~= ARGV[8] or not cold or cold > now
   or not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. ARGV[4], 1, true) then
   return { 0, now }
 end

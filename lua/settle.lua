@@ -76,7 +76,8 @@ for n = 0, limits.homes and #limits.homes or 0 do
   local home = n == 0 and line or limits.homes[n]
   if home.changed then
     local left = redis.call('PTTL', home.key)
-    local newest = home.fixed and home.window + home.fixed or 0
+    local fixed = n == 0 and limits.fixed or home.fixed
+    local newest = fixed and home.window + fixed or 0
     line_save(home, math.max(now, newest, now + left - KEEP_MS))
   end
 end

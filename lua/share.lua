@@ -178,6 +178,7 @@ local function shares_load(line, now)
     below, everybody, first, flow, at = struct.unpack(SHARED_FORMAT, text, at)
     local home = line_load(KEYS[first], now)
     home.below, home.everybody = below, everybody == 1
+    home.longest = 0
     register_load(home, flow, first, now)
     homes[#homes + 1] = home
   end
@@ -227,7 +228,7 @@ local function shares_turn(limits, line, base, k, units)
   for i = 1, #limits do
     local limit = limits[i]
     local of_units, of_calls = k, calls
-    if limit.home > 0 then
+    if limit.home then
       of_units = shares_rank(limits.homes, limit.home, k)
       of_calls = math.max(calls, shares_calls(line, of_units))
     end
@@ -245,7 +246,7 @@ local function shares_nth(limits, n, base, k)
   local calls = shares_calls(limits.homes[0], k)
   for i = 1, #limits do
     local limit = limits[i]
-    if limit.home == n then
+    if (limit.home or 0) == n then
       latest = math.max(latest or 0, limit.algorithm.nth(limit, base, limit.calls and calls or k))
     end
   end
@@ -262,7 +263,7 @@ local function shares_room(limits, n)
   local widest = shares_widest(limits, limits.homes[n].register)
   for i = 1, #limits do
     local limit = limits[i]
-    if limit.home == n then
+    if (limit.home or 0) == n then
       local at = limit.algorithm.nth(limit, now, limit.calls and 1 or widest)
       latest = math.max(latest, at)
       taken = taken or at > now and limit.algorithm.count(limit) > 0

@@ -1,5 +1,6 @@
--- sliding-counter-algo: a STRING "INDEX:CURRENT:PREVIOUS": the counts of the window INDEX, aligned to the epoch, and of
--- the one before. The specification is src/rules/log/counter.rs.
+-- sliding-counter-algo: a STRING of three numbers, packed: the index of a window, aligned to the epoch, the count in it, and
+-- in the one before. The specification is src/rules/log/counter.rs.
+local COUNTER_FORMAT, COUNTER_BYTES = '>I6I8I8', 22
 
 -- The counts in the window `index`, if nobody starts before.
 local function counter_at(limit, index)
@@ -16,14 +17,16 @@ ALGORITHMS['sliding-counter-algo'] = {
   load = function(limit, limits)
     local now = limits.now
     local index = math.floor(now / limit.span)
-    local window, current, previous =
-      string.match(redis.call('GET', KEYS[limit.key]) or '0:0:0', '^(%d+):(%d+):(%d+)$')
-    if not window then
-      error('WRONGTYPE the value is not two counts')
+    limit.stored, limit.current, limit.previous = 0, 0, 0
+    local value = redis.call('GET', KEYS[limit.key])
+    if value then
+      if #value ~= COUNTER_BYTES then
+        error('WRONGTYPE the value is not two counts')
+      end
+      limit.stored, limit.current, limit.previous = struct.unpack(COUNTER_FORMAT, value)
     end
-    limit.window, limit.current, limit.previous = tonumber(window), tonumber(current), tonumber(previous)
     -- Beyond the clock: it was stepped back, and what was counted counts from here.
-    limit.window = math.min(limit.window, index)
+    limit.window = math.min(limit.stored, index)
     limit.current, limit.previous = counter_at(limit, index)
     limit.window = index
     return true
@@ -73,9 +76,13 @@ ALGORITHMS['sliding-counter-algo'] = {
 
   save = function(limit)
     if limit.taken then
-      redis.call('SET', KEYS[limit.key],
-        string.format('%d:%d:%d', limit.window, limit.current, limit.previous),
-        'PXAT', int((limit.window + 2) * limit.span))
+      local value = struct.pack(COUNTER_FORMAT, limit.window, limit.current, limit.previous)
+      if limit.stored == limit.window then
+        -- It has the same expiry already.
+        redis.call('SET', KEYS[limit.key], value, 'KEEPTTL')
+      else
+        redis.call('SET', KEYS[limit.key], value, 'PXAT', int((limit.window + 2) * limit.span))
+      end
     end
   end,
 }

@@ -1,20 +1,21 @@
 -- sliding-window-algo: a ZSET with one entry for each start, for all sliding limits of a scope. The specification is
 -- src/rules/log/sliding.rs.
 --
--- Score: when the job started (ms, rounded up). Member: "SEQUENCE:TOTAL:COST", with SEQUENCE the running number of
--- the entry in 16 digits, TOTAL the running total of cost (this entry's included) and COST the cost. An entry with any
--- other member is another writer's: it costs 1.
+-- Score: when the job started (ms, rounded up). Member: the byte 1, then packed the running number of the entry, the
+-- running total of cost (this entry's included) and the cost; the highest byte first, so that entries of one score are in
+-- their order. An entry with any other member is another writer's: it costs 1.
 --
 -- `log` is what all limits share: ranks count from the first entry that any of them counts.
+local ENTRY_FORMAT, ENTRY_BYTES = '>BI6I8I4', 19
 
 -- Entries that are read or written at once at most. A call for few jobs reads few: each looks at two.
 local CHUNK = 64
 
 -- Sequence, total and cost of one of our members; nil for another writer's.
 local function parse(member)
-  local sequence, total, cost = string.match(member, '^(%d+):(%d+):(%d+)$')
-  if sequence and #sequence == 16 then
-    return tonumber(sequence), tonumber(total), tonumber(cost)
+  if #member == ENTRY_BYTES and string.byte(member) == 1 then
+    local _, sequence, total, cost = struct.unpack(ENTRY_FORMAT, member)
+    return sequence, total, cost
   end
 end
 
@@ -198,7 +199,7 @@ local function change_cost(log, member, used)
     if sequence then
       local new = entries[i] == member and used or old
       -- Added first: a key that is empty for a moment loses its expiry.
-      redis.call('ZADD', log.key, entries[i + 1], string.format('%016d:%d:%d', sequence, total + used - cost, new))
+      redis.call('ZADD', log.key, entries[i + 1], struct.pack(ENTRY_FORMAT, 1, sequence, total + used - cost, new))
       redis.call('ZREM', log.key, entries[i])
     end
   end
@@ -207,12 +208,12 @@ end
 ALGORITHMS['sliding-window-algo'] = {
   shared = true,
 
-  load = function(limit, limits, line)
-    if not line.log then
-      line.log = read_log(KEYS[limit.key], limits, line.longest)
+  load = function(limit, limits, _, own)
+    if not own.log then
+      own.log = read_log(KEYS[limit.key], limits, own.longest)
       limit.owner = true
     end
-    limit.log = line.log
+    limit.log = own.log
     limit.dead = units_up_to(limit, dead_entries(limit, limits.now))
     return true
   end,
@@ -248,8 +249,9 @@ ALGORITHMS['sliding-window-algo'] = {
     log.sequence = log.sequence + 1
     log.total = log.total + cost
     log.taken_cost = log.taken_cost + cost
-    log.taken[#log.taken + 1] = int(log.stamp)
-    log.taken[#log.taken + 1] = string.format('%016d:%d:%d', log.sequence, log.total, cost)
+    log.score = log.score or int(log.stamp)
+    log.taken[#log.taken + 1] = log.score
+    log.taken[#log.taken + 1] = struct.pack(ENTRY_FORMAT, 1, log.sequence, log.total, cost)
     return log.sequence
   end,
 
@@ -257,7 +259,7 @@ ALGORITHMS['sliding-window-algo'] = {
   -- cost more or less changes the running totals from there on.
   settle = function(limit, _, job)
     local log = limit.log
-    local sequence = job.sequences[limit.home] or 0
+    local sequence = job.sequences[limit.home or 0] or 0
     if not limit.owner or sequence == 0 then
       return
     end
@@ -284,6 +286,6 @@ ALGORITHMS['sliding-window-algo'] = {
     for i = 1, #log.taken, most do
       redis.call('ZADD', log.key, unpack(log.taken, i, math.min(i + most - 1, #log.taken)))
     end
-    redis.call('PEXPIREAT', log.key, int(log.stamp + limit.line.longest))
+    redis.call('PEXPIREAT', log.key, int(log.stamp + limits_own(limits, limit).longest))
   end,
 }

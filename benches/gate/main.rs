@@ -14,7 +14,9 @@ use bed::{Bed, FRESH, PLENTY, limit};
 use sluicegate::rules::limit::{Algorithm, Limit};
 
 /// Decisions in one turn.
-const TURN: usize = 2000;
+const TURN: usize = 250;
+/// Tenants that are asked for out of many: each is asked for once in all turns.
+const ASKED: usize = 20_000;
 /// Jobs in a batch.
 const BATCH: usize = 100;
 /// The most tenants and waiting jobs.
@@ -54,18 +56,36 @@ fn both(algorithm: Algorithm) -> [(&'static str, Limit); 2] {
     [("starts", starts), ("waits", limit(algorithm, 1, 3600))]
 }
 
+/// As `redis.conf` comes: no file of what is written.
+const PLAIN: [&str; 1] = ["appendonly no"];
+
 /// One decision a round trip.
 async fn one() {
     println!("one: decisions a second, one a round trip, as a part of the floor's");
     for algorithm in Algorithm::ALL {
         for (what, limit) in both(algorithm) {
-            let bed = Bed::start(limit.into()).await;
-            let ratio = bed
-                .against_floor(TURN, async |_| bed.ask("t", &[FRESH]).await)
-                .await;
-            println!("one: {:21} {what:6} {ratio:.2}", algorithm.name());
+            let bed = Bed::start(limit.into(), &PLAIN).await;
+            let ask = [bed.tenant_ask("t", &[FRESH])];
+            let figure = bed.against_floor(TURN, &ask).await;
+            let (micros, commands) = bed.work(10 * TURN, &ask[0]).await;
+            println!(
+                "one: {:21} {what:6} {figure}; {micros:.1} us in the script, which calls {commands:.1} commands",
+                algorithm.name()
+            );
         }
     }
+    let limit = limit(Algorithm::FixedWindow, PLENTY, 3600);
+    let bed = Bed::start(limit.clone().into(), &PLAIN)
+        .await
+        .watching()
+        .await;
+    let ask = [bed.tenant_ask("t", &[FRESH])];
+    let figure = bed.against_floor(TURN, &ask).await;
+    println!("one: fixed-window-algo starts, with the pulse: {figure}");
+    let bed = Bed::start(limit.into(), &["appendonly yes"]).await;
+    let ask = [bed.tenant_ask("t", &[FRESH])];
+    let figure = bed.against_floor(TURN, &ask).await;
+    println!("one: fixed-window-algo starts, with appendonly yes: {figure}");
 }
 
 /// A batch of one tenant a round trip.
@@ -73,12 +93,10 @@ async fn many() {
     println!("many: jobs a second in batches of {BATCH}, as a multiple of the floor's calls");
     for algorithm in Algorithm::ALL {
         for (what, limit) in both(algorithm) {
-            let bed = Bed::start(limit.into()).await;
-            let jobs = [FRESH; BATCH];
-            let ratio = bed
-                .against_floor(TURN / 10, async |_| bed.ask("t", &jobs).await)
-                .await;
-            let ratio = ratio * BATCH as f64;
+            let bed = Bed::start(limit.into(), &PLAIN).await;
+            let ask = [bed.tenant_ask("t", &[FRESH; BATCH])];
+            let figure = bed.against_floor(TURN / 10, &ask).await;
+            let ratio = figure.ratio() * BATCH as f64;
             println!("many: {:21} {what:6} {ratio:.1}", algorithm.name());
         }
     }
@@ -88,22 +106,23 @@ async fn many() {
 async fn tenants() {
     println!("tenants: as one, over so many tenants in turn, each with two starts");
     for algorithm in Algorithm::ALL {
-        let bed = Bed::start(limit(algorithm, 5, 24 * 3600).into()).await;
-        let mut ratios = Vec::new();
+        let bed = Bed::start(limit(algorithm, 5, 24 * 3600).into(), &PLAIN).await;
+        let mut figures = Vec::new();
         let mut filled = 0;
         for count in [10, MOST] {
             bed.fill_tenants(filled..count).await;
             filled = count;
-            let ratio = bed
-                .against_floor(TURN, async |n| {
+            let asks: Vec<_> = (0..ASKED)
+                .map(|n| {
                     // A large step, so that neighbours in memory are not asked one after the other.
                     let tenant = n.wrapping_mul(7_654_321) % count;
-                    bed.ask(&tenant.to_string(), &[FRESH]).await;
+                    bed.tenant_ask(&tenant.to_string(), &[FRESH])
                 })
-                .await;
-            ratios.push(format!("{count}: {ratio:.2}"));
+                .collect();
+            let figure = bed.against_floor(TURN, &asks).await;
+            figures.push(format!("{count}: {figure}"));
         }
-        println!("tenants: {:21} {}", algorithm.name(), ratios.join(", "));
+        println!("tenants: {:21} {}", algorithm.name(), figures.join(", "));
     }
 }
 
@@ -111,9 +130,9 @@ async fn tenants() {
 async fn waiting() {
     println!("waiting: as one, fresh jobs of one tenant behind so many that wait");
     for algorithm in Algorithm::ALL {
-        let bed = Bed::start(limit(algorithm, 1000, 24 * 3600).into()).await;
+        let bed = Bed::start(limit(algorithm, 1000, 24 * 3600).into(), &PLAIN).await;
         bed.ask("t", &[FRESH; 1000]).await;
-        let mut ratios = Vec::new();
+        let mut figures = Vec::new();
         let mut filled = 0;
         for count in [10, MOST] {
             while filled < count {
@@ -121,12 +140,11 @@ async fn waiting() {
                 bed.ask("t", &vec![FRESH; jobs]).await;
                 filled += jobs;
             }
-            let ratio = bed
-                .against_floor(TURN, async |_| bed.ask("t", &[FRESH]).await)
-                .await;
-            ratios.push(format!("{count}: {ratio:.2}"));
+            let ask = [bed.tenant_ask("t", &[FRESH])];
+            let figure = bed.against_floor(TURN, &ask).await;
+            figures.push(format!("{count}: {figure}"));
         }
-        println!("waiting: {:21} {}", algorithm.name(), ratios.join(", "));
+        println!("waiting: {:21} {}", algorithm.name(), figures.join(", "));
     }
 }
 
@@ -139,7 +157,7 @@ async fn bytes() {
         let mut found = Vec::new();
         for max in [10, 100, 1000, 10_000] {
             let limit = limit(algorithm, max, 24 * 3600);
-            let bed = Bed::start(limit.into()).await;
+            let bed = Bed::start(limit.into(), &PLAIN).await;
             // One job at a time in the middle, as the totals' digits grow.
             for _ in 0..=max / 10 {
                 bed.ask("tenant-1234", &[FRESH; 10]).await;

@@ -10,6 +10,7 @@ use crate::rules::fleet::Fleet;
 use crate::rules::job::{Fields, Job};
 use crate::rules::lanes::{Ladder, QueueNames};
 use crate::rules::policy::Policy;
+use crate::rules::quota::Quotas;
 use crate::rules::retry::RetryPolicy;
 use crate::rules::tenant::Tenant;
 
@@ -87,6 +88,9 @@ pub enum Action {
     Ack(Vec<Tag>),
     /// Tell the gate how starts ended, then call [`super::scheduler::Scheduler::settled`].
     Settle(Vec<TenantSettled>),
+    /// Tell the gate what the downstream says of its own limits, then call
+    /// [`super::scheduler::Scheduler::told`]. No job waits for it.
+    Advertised(Vec<(Tenant, Quotas)>),
     /// Close the tenant, then call [`super::scheduler::Scheduler::blocked`].
     Block {
         /// The job that waits for it; `None`: none does.

@@ -3,6 +3,7 @@
 
 pub mod action;
 mod budget;
+mod heard;
 mod ledger;
 mod moves;
 pub(crate) mod outage;
@@ -63,6 +64,7 @@ enum Report {
     Answered(Result<Replies, GateError>),
     Settled(Result<(), GateError>),
     Blocked(Option<Key>, Result<(), GateError>),
+    Advertised(Result<(), GateError>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
     Finished(Key, Attempt, Duration),
 }
@@ -191,6 +193,7 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
             }
             Report::Settled(result) => scheduler.settled(now, result),
             Report::Blocked(key, result) => scheduler.blocked(now, key, result),
+            Report::Advertised(result) => scheduler.told(now, result),
             Report::Moved(results) => scheduler.moved(now, results),
             Report::Finished(key, attempt, took) => {
                 scheduler.finished(now, key, took, attempt);
@@ -221,6 +224,10 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                     tasks.spawn(async move {
                         Report::Blocked(key, gate.block(&tenant, duration, &by).await)
                     });
+                }
+                Action::Advertised(batch) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(async move { Report::Advertised(gate.advertised(&batch).await) });
                 }
                 Action::Publish(batch) => {
                     let broker = Arc::clone(&self.broker);

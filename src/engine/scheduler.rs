@@ -25,6 +25,7 @@ use ulid::Ulid;
 
 use crate::broker::{Delivery, Message, Outgoing, Source, Tag};
 use crate::engine::action::{Action, Changeable, Key, Settings};
+use crate::engine::heard::Heard;
 use crate::engine::ledger::Ledger;
 use crate::engine::moves::Moves;
 use crate::engine::queues::{End, Queues};
@@ -130,6 +131,7 @@ pub struct Scheduler {
     unclocked: Vec<Key>,
     blocking: usize,
     ledger: Ledger,
+    heard: Heard,
     asking: Option<Round>,
     last_ask: Option<Duration>,
     gate_pause: Option<Duration>,
@@ -163,6 +165,7 @@ impl Scheduler {
             unclocked: Vec::new(),
             blocking: 0,
             ledger: Ledger::new(seed),
+            heard: Heard::default(),
             asking: None,
             last_ask: None,
             gate_pause: None,
@@ -358,6 +361,8 @@ impl Scheduler {
         self.renew(now);
         self.actions
             .extend(self.ledger.send(now).map(Action::Settle));
+        self.actions
+            .extend(self.heard.send().map(Action::Advertised));
         self.ask(now);
         let in_memory = self.entries.len() + self.moves.len();
         self.metrics

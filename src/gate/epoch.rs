@@ -1,19 +1,25 @@
 //! Watches whether Redis still knows all that has started, and keeps the gate closed while that is not sure.
-//! What is decided stands in `rules::epoch`; this reads and writes the hash.
+//! What is decided stands in `rules::epoch`.
+
+mod claims;
+mod hash;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ::redis::{Cmd, Pipeline, Value, from_redis_value_ref};
 use tracing::{info, warn};
 use ulid::Ulid;
 
-use crate::gate::link::{Link, Request};
+use crate::gate::link::{Link, Request, Shard};
+use crate::gate::places::{Place, Places};
 use crate::gate::scripts;
 use crate::gate::{GateError, refusal};
+use crate::rules::epoch::shard;
 use crate::rules::epoch::{FORGET_MS, Known, Memory, Start, Step, Stored, decide};
+use crate::rules::slots::{Claims, Slots};
 
 /// So many steps lead from any state to a decision, with some to spare for workers that write at the same time.
 const STEPS: usize = 12;
@@ -22,18 +28,40 @@ const LOOK_AGAIN: Duration = Duration::from_millis(50);
 /// Fields that a heartbeat looks at for workers that are gone.
 const SWEEP: u32 = 16;
 
-/// One worker's view of one Redis.
+/// One worker's view of one primary.
 pub struct Watch {
     key: String,
     worker: String,
+    /// It came when the worker had begun.
+    later: bool,
     span_ms: AtomicU64,
     state: Mutex<State>,
     /// One task looks, the others wait for what it finds.
     looking: tokio::sync::Mutex<()>,
 }
 
+/// Where a watch looks.
+pub struct At<'a> {
+    pub link: &'a Link,
+    pub places: &'a Places,
+    pub place: &'a Place,
+    /// In place of Redis's clock, in microseconds.
+    pub clock: Option<u64>,
+    /// The watches over other epochs, each with the primary that has it.
+    pub others: &'a [(Arc<Watch>, Shard)],
+}
+
 /// The hash as it was read.
 type Fields = BTreeMap<String, String>;
+
+/// What a primary says.
+struct Read {
+    fields: Fields,
+    memory: Memory,
+    now: u64,
+    /// In a cluster: its slots, and for how long nothing was lost.
+    owned: Option<(Slots, u64)>,
+}
 
 struct State {
     start: Start,
@@ -47,6 +75,25 @@ struct State {
     version: u64,
     /// Why the log says that nothing starts.
     told: Option<String>,
+    /// What else there was when it was last sound.
+    found: Found,
+}
+
+/// What a sound epoch says beside who it is.
+#[derive(Clone, Default)]
+struct Found {
+    /// The primary's name in a cluster.
+    node: String,
+    /// The slots that it was thought to have.
+    mapped: Slots,
+    /// Those that it speaks for, and as they stand in the hash.
+    claims: Arc<Claims>,
+    slots: String,
+    sure: Option<u64>,
+    cold: String,
+    next: String,
+    /// Redis's clock in milliseconds, and when it was read.
+    clock: Option<(u64, Instant)>,
 }
 
 /// What a batch's pulse was sent with.
@@ -54,14 +101,18 @@ pub struct Sent {
     version: u64,
     epoch: (String, String),
     history: String,
+    slots: String,
+    claims: Arc<Claims>,
+    clock: Option<(u64, Instant)>,
 }
 
 impl Watch {
     /// A new worker's. `span` is the longest time that a limit looks back.
-    pub fn new(key: String, span: Duration) -> Self {
+    pub fn new(key: String, span: Duration, later: bool) -> Self {
         let watch = Self {
             key,
             worker: Ulid::new().to_string(),
+            later,
             span_ms: AtomicU64::new(0),
             state: Mutex::new(State {
                 start: Start::Unknown,
@@ -72,11 +123,23 @@ impl Watch {
                 sound: false,
                 version: 0,
                 told: None,
+                found: Found::default(),
             }),
             looking: tokio::sync::Mutex::new(()),
         };
         watch.cover(span);
         watch
+    }
+
+    /// The key of the epoch.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// In a cluster, whether it was last sound at this primary; `None`: it never was.
+    pub fn was_at(&self, shard: &Shard) -> Option<bool> {
+        let state = self.state();
+        (state.epoch.is_some()).then(|| state.found.node == shard.name())
     }
 
     /// A limit looks back so far: it only ever grows.
@@ -95,53 +158,85 @@ impl Watch {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the next batch's pulse is sent with; `None`: look first.
-    fn sent(&self) -> Option<Sent> {
+    /// What the next batch's pulse is sent with, if the primary has these slots; `None`: look first.
+    fn sent(&self, mapped: Option<&Slots>) -> Option<Sent> {
         let state = self.state();
-        state
-            .epoch
-            .clone()
-            .filter(|_| state.sound)
-            .map(|epoch| Sent {
-                version: state.version,
-                epoch,
-                history: state.history.clone(),
-            })
+        let known = mapped.is_none_or(|mapped| *mapped == state.found.mapped);
+        let epoch = state.epoch.clone().filter(|_| state.sound && known)?;
+        Some(Sent {
+            version: state.version,
+            epoch,
+            history: state.history.clone(),
+            slots: state.found.slots.clone(),
+            claims: Arc::clone(&state.found.claims),
+            clock: state.found.clock,
+        })
     }
 
     /// Makes sure that admissions count as far as is known here.
     ///
     /// # Errors
     /// [`GateError::Cold`] while they don't, and what keeps Redis from answering.
-    pub async fn ready(&self, link: &Link, clock: Option<u64>) -> Result<Sent, GateError> {
-        if let Some(sent) = self.sent() {
+    pub async fn ready(&self, at: &At<'_>) -> Result<Sent, GateError> {
+        let mapped = &at.place.shard.slots;
+        if let Some(sent) = self.sent(Some(mapped)) {
             return Ok(sent);
         }
         let _one = self.looking.lock().await;
+        let mut handed = None;
         for _ in 0..STEPS {
-            if let Some(sent) = self.sent() {
+            if let Some(sent) = self.sent(Some(mapped)) {
                 return Ok(sent);
             }
-            let (fields, memory, redis_now) = self.read(link).await?;
-            let now = clock.map_or(redis_now, |micros| micros / 1000);
-            let stored = Stored::parse(fields.iter().map(|(n, v)| (n.as_str(), v.as_str())));
-            match decide(
-                &stored,
-                &self.known(),
-                &memory,
-                now,
-                &Ulid::new().to_string(),
-            ) {
-                Step::Write(changed) => self.write(link, &fields, &changed).await?,
+            let read = self.read(at).await?;
+            let now = at.clock.map_or(read.now, |micros| micros / 1000);
+            let stored = Stored::parse(read.fields.iter().map(|(n, v)| (n.as_str(), v.as_str())));
+            let mut known = self.known();
+            if let Some((owned, whole_ms)) = read.owned {
+                if !at.place.is_home_of(&owned) {
+                    at.link.doubt();
+                    let name = at.place.shard.name();
+                    let why = format!("{name}: its slots are not known yet: they move");
+                    return Err(GateError::Unreachable(why));
+                }
+                let memory = read.memory.text();
+                // What was handed over is lost where it can't be claimed soon.
+                let moves = self.later && known.epoch.is_none();
+                let soon = stored.id.is_empty() || stored.run == memory || moves;
+                if handed.is_none() && soon {
+                    handed = Some(claims::ask_for(&owned, &stored.claims, &memory, now, at).await);
+                }
+                known.shard = Some(shard::Shard {
+                    owned,
+                    handed: handed.clone().unwrap_or_default(),
+                    later: self.later,
+                    whole_ms,
+                });
+            }
+            match decide(&stored, &known, &read.memory, now, &Ulid::new().to_string()) {
+                Step::Write(changed) => self.write(at, &read.fields, &changed).await?,
                 Step::Wait { until, why } => {
                     return Err(self.cold(Duration::from_millis(until.saturating_sub(now)), why));
                 }
-                Step::Go { epoch, pulse } => self.go(epoch, memory.history, pulse),
+                Step::Go { epoch, pulse } => {
+                    let field = |name: &str| read.fields.get(name).cloned().unwrap_or_default();
+                    let found = Found {
+                        node: at.place.shard.name().to_owned(),
+                        mapped: mapped.clone(),
+                        slots: field("slots"),
+                        sure: stored.sure,
+                        cold: field("cold"),
+                        next: field("next"),
+                        claims: Arc::new(stored.claims),
+                        clock: Some((read.now, Instant::now())),
+                    };
+                    self.go(epoch, read.memory.history, pulse, found);
+                }
             }
         }
         Err(GateError::Unreachable(format!(
             "{}: {} changes faster than it can be read",
-            link.servers(),
+            at.link.servers(),
             self.key
         )))
     }
@@ -169,7 +264,8 @@ impl Watch {
             .arg(&sent.history)
             .arg(self.field())
             .arg(silent)
-            .arg(if sweep { SWEEP } else { 0 });
+            .arg(if sweep { SWEEP } else { 0 })
+            .arg(&sent.slots);
         command
     }
 
@@ -201,19 +297,21 @@ impl Watch {
     }
 
     /// A pulse without decisions: proves that this worker lives, and notices what others did.
-    pub async fn heartbeat(&self, link: &Link, clock: Option<u64>) -> Result<(), GateError> {
-        let micros = clock.map_or_else(String::new, |micros| micros.to_string());
+    pub async fn heartbeat(&self, at: &At<'_>) -> Result<(), GateError> {
+        let micros = at
+            .clock
+            .map_or_else(String::new, |micros| micros.to_string());
         let mut refused = None;
         // A second time for a script that was not loaded, or a change that is understood at once.
         for _ in 0..2 {
-            let sent = self.ready(link, clock).await?;
+            let sent = self.ready(at).await?;
             let mut pipeline = Pipeline::with_capacity(2);
             pipeline
                 .cmd("SCRIPT")
                 .arg("LOAD")
                 .arg(&scripts::pulse().source);
             pipeline.add_command(self.pulse(&sent, &micros, true));
-            match link.on_primary(&pipeline).await?.as_slice() {
+            match at.link.on(&at.place.shard, &pipeline).await?.as_slice() {
                 [Value::ServerError(error), _] => {
                     return Err(refusal::refused(error, "SCRIPT LOAD"));
                 }
@@ -230,13 +328,13 @@ impl Watch {
 
     /// This worker ends and starts nothing more: nobody has to wait for its word. What it started is known to a Redis
     /// that knows this, too.
-    pub async fn leave(&self, link: &Link) -> Result<(), GateError> {
-        if self.sent().is_none() {
+    pub async fn leave(&self, link: &Link, shard: &Shard) -> Result<(), GateError> {
+        if self.sent(None).is_none() {
             return Ok(());
         }
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.cmd("HDEL").arg(&self.key).arg(self.field());
-        match link.on_primary(&pipeline).await?.as_slice() {
+        match link.on(shard, &pipeline).await?.as_slice() {
             [Value::ServerError(error)] => Err(self.refused(error)),
             _ => Ok(()),
         }
@@ -261,71 +359,11 @@ impl Watch {
             idle_ms: state.last_pulse.map(millis),
             span_ms: self.span_ms.load(Ordering::Relaxed),
             start: state.start,
+            shard: None,
         }
     }
 
-    async fn read(&self, link: &Link) -> Result<(Fields, Memory, u64), GateError> {
-        let mut pipeline = Pipeline::with_capacity(4);
-        pipeline.cmd("HGETALL").arg(&self.key);
-        pipeline.cmd("INFO").arg("server");
-        pipeline.cmd("INFO").arg("replication");
-        pipeline.cmd("TIME");
-        let answers = link.on_primary(&pipeline).await?;
-        for answer in &answers {
-            if let Value::ServerError(error) = answer {
-                return Err(self.refused(error));
-            }
-        }
-        let unreadable = || {
-            GateError::Refused(format!(
-                "{}: INFO does not name run_id, master_replid and master_replid2, by which a Redis that lost its \
-                 memory is known; is a proxy between this worker and Redis?",
-                link.servers()
-            ))
-        };
-        let [hash, server, replication, time] = answers.as_slice() else {
-            return Err(unreadable());
-        };
-        let fields: Fields = from_redis_value_ref(hash).map_err(|_| unreadable())?;
-        let text = |value| from_redis_value_ref::<String>(value).unwrap_or_default();
-        let memory = Memory::parse(&format!("{}\n{}", text(server), text(replication)));
-        let (seconds, micros): (u64, u64) = from_redis_value_ref(time).map_err(|_| unreadable())?;
-        let memory = memory.ok_or_else(unreadable)?;
-        Ok((fields, memory, seconds * 1000 + micros / 1000))
-    }
-
-    /// Writes `changed` if the hash is still as it was read; either way it is read again.
-    async fn write(
-        &self,
-        link: &Link,
-        read: &Fields,
-        changed: &[(String, String)],
-    ) -> Result<(), GateError> {
-        let script = scripts::epoch();
-        let mut pipeline = Pipeline::with_capacity(2);
-        pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
-        pipeline
-            .cmd("EVALSHA")
-            .arg(&script.sha)
-            .arg(1)
-            .arg(&self.key);
-        for name in ["id", "run", "cold", "next"] {
-            pipeline
-                .arg(name)
-                .arg(read.get(name).map_or("", String::as_str));
-        }
-        for (name, value) in changed {
-            pipeline.arg(name).arg(value);
-        }
-        for answer in link.on_primary(&pipeline).await? {
-            if let Value::ServerError(error) = answer {
-                return Err(self.refused(&error));
-            }
-        }
-        Ok(())
-    }
-
-    fn go(&self, epoch: (String, String), history: String, pulse: u64) {
+    fn go(&self, epoch: (String, String), history: String, pulse: u64, found: Found) {
         let mut state = self.state();
         if state.told.take().is_some() {
             info!(
@@ -336,6 +374,7 @@ impl Watch {
         state.epoch = Some(epoch);
         state.history = history;
         state.pulse = pulse;
+        state.found = found;
         state.sound = true;
     }
 
@@ -364,10 +403,11 @@ mod tests {
     }
 
     fn sound() -> (Watch, Sent) {
-        let watch = Watch::new("p:%epoch".to_owned(), Duration::from_secs(1));
-        assert!(watch.sent().is_none(), "nothing is known yet");
-        watch.go(("id".to_owned(), "run".to_owned()), "history".to_owned(), 0);
-        let sent = watch.sent().expect("it is sound");
+        let watch = Watch::new("p:%epoch".to_owned(), Duration::from_secs(1), false);
+        assert!(watch.sent(None).is_none(), "nothing is known yet");
+        let epoch = ("id".to_owned(), "run".to_owned());
+        watch.go(epoch, "history".to_owned(), 0, Found::default());
+        let sent = watch.sent(None).expect("it is sound");
         (watch, sent)
     }
 
@@ -384,14 +424,17 @@ mod tests {
     fn an_answer_that_comes_after_a_doubt_does_not_count() {
         let (watch, sent) = sound();
         assert!(watch.beaten(&sent, &answer(&[0, 200]), 200).is_err());
-        assert!(watch.sent().is_none());
+        assert!(watch.sent(None).is_none());
         let late = answer(&[1, 199, 0, 9]);
         assert!(watch.beaten(&sent, &late, 150).is_err());
         // Nor when all is well again: what it was decided on may be lost.
-        watch.go(("id".to_owned(), "run2".to_owned()), "other".to_owned(), 3);
+        let epoch = ("id".to_owned(), "run2".to_owned());
+        watch.go(epoch, "other".to_owned(), 3, Found::default());
         assert!(watch.beaten(&sent, &late, 150).is_err());
         assert_eq!(watch.known().pulse, 3);
-        let sent = watch.sent().expect("the late answer says nothing of now");
+        let sent = watch
+            .sent(None)
+            .expect("the late answer says nothing of now");
         assert!(watch.beaten(&sent, &answer(&[1, 300, 0, 4]), 300).is_ok());
     }
 }

@@ -72,9 +72,9 @@ impl Keys {
     }
 
     /// The epoch, a HASH, and the only key without an expiry: without it Redis has forgotten. No tenant's key has a
-    /// `%` before anything but two digits.
-    pub fn epoch(&self) -> String {
-        format!("{}:%epoch", self.prefix)
+    /// `%` before anything but two digits. In a cluster there is one for each primary: `tag` gives it a slot.
+    pub fn epoch(&self, tag: Option<u32>) -> String {
+        self.shared("%epoch", tag)
     }
 
     /// The line of a tenant's waiting jobs, a HASH.
@@ -133,9 +133,22 @@ impl Keys {
         }
     }
 
-    /// The policies of all workers, a HASH. No tenant's key has a `%` before anything but two digits.
-    pub fn policies(&self) -> String {
-        format!("{}:%policies", self.prefix)
+    /// The policies of all workers, a HASH; as with [`Keys::epoch`].
+    pub fn policies(&self, tag: Option<u32>) -> String {
+        self.shared("%policies", tag)
+    }
+
+    fn shared(&self, name: &str, tag: Option<u32>) -> String {
+        let prefix = &self.prefix;
+        match tag {
+            Some(tag) => format!("{prefix}:{{{tag}}}:{name}"),
+            None => format!("{prefix}:{name}"),
+        }
+    }
+
+    /// By this tag all keys share a slot.
+    pub fn hash_tag(&self) -> Option<&str> {
+        hash_tag(&self.prefix)
     }
 
     /// The mark of one call of `settle`.

@@ -10,6 +10,7 @@ use crate::gate::{
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::log::Clock;
 use crate::rules::model::{Scopes, State};
+use crate::rules::quota::Quotas;
 use crate::rules::scope::{Labels, Layout, Place};
 use crate::rules::tenant::Tenant;
 
@@ -139,6 +140,13 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         self.with_tenant(tenant, |state, now| {
             state.block(now, ceil_ms(duration), by);
         });
+        Ok(())
+    }
+
+    async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {
+        for (tenant, quotas) in batch {
+            self.with_tenant(tenant, |state, now| state.advertised(now, *quotas));
+        }
         Ok(())
     }
 

@@ -4,11 +4,13 @@ mod epoch;
 pub mod keys;
 mod link;
 pub mod memory;
+mod places;
 pub mod redis;
 mod refusal;
 pub mod registry;
 mod reply;
 pub mod scripts;
+mod watches;
 
 use std::future::Future;
 use std::time::Duration;
@@ -19,6 +21,7 @@ pub use crate::rules::decision::{
 };
 pub use crate::rules::epoch::Start;
 use crate::rules::limit::Limits;
+use crate::rules::quota::Quotas;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
@@ -63,6 +66,12 @@ pub trait Gate: Send + Sync + 'static {
         tenant: &Tenant,
         duration: Duration,
         by: &str,
+    ) -> impl Future<Output = Result<(), GateError>> + Send;
+
+    /// Notes what the downstream says of its own limits for each tenant, for [`Inspection::quotas`]. It decides nothing.
+    fn advertised(
+        &self,
+        batch: &[(Tenant, Quotas)],
     ) -> impl Future<Output = Result<(), GateError>> + Send;
 
     /// Does what an operator asks for `tenant`, for all workers from their next decision on. Returns until when it

@@ -2,6 +2,7 @@
 
 mod calls;
 mod health;
+mod watched;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,14 +13,16 @@ use calls::Call;
 pub use health::Health;
 
 use crate::config::RedisServers;
-use crate::gate::epoch::Watch;
 use crate::gate::keys::Keys;
 use crate::gate::link::Link;
+use crate::gate::places::{All, Places};
 pub use crate::gate::refusal::NODE_OF_A_CLUSTER;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
+use crate::gate::watches::Watches;
 use crate::gate::{Change, Gate, GateError, Inspection, Replies, Start, TenantAsk, TenantSettled};
 use crate::rules::limit::{Limit, Limits, ceil_ms};
+use crate::rules::quota::Quotas;
 use crate::rules::scope::{Labels, Layout};
 use crate::rules::tenant::Tenant;
 
@@ -30,8 +33,9 @@ use crate::rules::tenant::Tenant;
 pub struct RedisGate {
     link: Link,
     keys: Keys,
+    places: Places,
     /// Without it, a Redis that lost its memory is not noticed: for those who admit nothing.
-    watch: Option<Watch>,
+    watch: Option<Watches>,
     /// The last reading of Redis's clock, and when it was taken.
     clock: Mutex<Option<(u64, Instant)>>,
     test_clock: Option<TestClock>,
@@ -55,6 +59,7 @@ impl RedisGate {
         };
         Ok(Self {
             link,
+            places: Places::new(keys.clone()),
             keys,
             watch: None,
             clock: Mutex::new(None),
@@ -63,10 +68,10 @@ impl RedisGate {
     }
 
     /// For a worker: admits nothing while Redis may not know all that has started. After `memory` no start counts
-    /// any more; limits that are asked for and remember longer make it longer. The shards of a cluster are not
-    /// watched: one that lost its memory starts from nothing.
+    /// any more; limits that are asked for and remember longer make it longer. In a cluster each primary is watched
+    /// by itself: one that lost its memory stops its own tenants.
     pub fn watching(mut self, memory: Duration) -> Self {
-        self.watch = (!self.link.is_cluster()).then(|| Watch::new(self.keys.epoch(), memory));
+        self.watch = Some(Watches::new(memory));
         self
     }
 
@@ -78,7 +83,8 @@ impl RedisGate {
     pub async fn begin(&self, start: Start) -> Result<(), GateError> {
         if let Some(watch) = &self.watch {
             watch.set_start(start);
-            watch.ready(&self.link, self.test_clock()).await?;
+            let clock = self.test_clock();
+            watch.begin(&self.link, &self.places, clock).await?;
         }
         Ok(())
     }
@@ -102,7 +108,8 @@ impl RedisGate {
     /// [`GateError`] says why it does not.
     pub async fn ping(&self) -> Result<(), GateError> {
         if let Some(watch) = &self.watch {
-            return watch.heartbeat(&self.link, self.test_clock()).await;
+            let clock = self.test_clock();
+            return watch.heartbeat(&self.link, &self.places, clock).await;
         }
         self.answers().await
     }
@@ -156,7 +163,7 @@ impl RedisGate {
     /// [`GateError`]: Redis was not told, and after a restart of it others may wait for one span.
     pub async fn leave(&self) -> Result<(), GateError> {
         match &self.watch {
-            Some(watch) => watch.leave(&self.link).await,
+            Some(watch) => watch.leave(&self.link, &self.places).await,
             None => Ok(()),
         }
     }
@@ -170,29 +177,37 @@ impl RedisGate {
             .map_or_else(String::new, |micros| micros.to_string())
     }
 
-    /// One exchange with the registry of policies: the arguments of `policies.lua` after the clock, and its reply.
-    pub(super) async fn run_policies(&self, more: Vec<String>) -> Result<Value, GateError> {
+    /// Where the registries of policies are: one, or that of each primary of a cluster.
+    pub(super) async fn registries(&self) -> Result<All, GateError> {
+        self.places.all(&self.link, true).await
+    }
+
+    /// In a cluster, jobs start at a primary only while its registry was exchanged lately: until `until`, or not at
+    /// all. Without one, the caller sees to it.
+    pub(super) fn agree(&self, registry: &str, until: Option<Instant>) {
+        if self.link.is_cluster() {
+            self.places.agree(registry, until);
+        }
+    }
+
+    /// One exchange with a registry of policies: the arguments of `policies.lua` after the clock, and its reply.
+    pub(super) async fn run_policies(
+        &self,
+        registry: &str,
+        more: Vec<String>,
+    ) -> Result<Value, GateError> {
         // Only for the words of an error.
         let nobody =
             Tenant::parse("all-policies").map_err(|error| GateError::Refused(error.to_string()))?;
         let more = more.into_iter().map(String::into_bytes).collect();
         let mut call = self.call_tenant(scripts::policies(), &nobody, more);
-        call.keys.names = vec![self.keys.policies()];
+        call.keys.names = vec![registry.to_owned()];
         self.run_one(call).await
     }
 }
 
 impl Gate for RedisGate {
     async fn ask(&self, batch: &[TenantAsk]) -> Result<Replies, GateError> {
-        let pulse = match &self.watch {
-            None => None,
-            Some(watch) => {
-                for ask in batch {
-                    watch.cover(Duration::from_millis(ask.limits.memory_ms()));
-                }
-                Some((watch, watch.ready(&self.link, self.test_clock()).await?))
-            }
-        };
         let calls = batch
             .iter()
             .map(|ask| {
@@ -201,7 +216,15 @@ impl Gate for RedisGate {
                 self.call(script, (&ask.tenant, &ask.labels), &ask.limits, more)
             })
             .collect();
-        let replies = self.run(calls, pulse).await?;
+        let replies = match &self.watch {
+            None => self.run(calls, None).await?,
+            Some(watches) => {
+                for ask in batch {
+                    watches.cover(Duration::from_millis(ask.limits.memory_ms()));
+                }
+                self.run_watched(calls, watches).await?
+            }
+        };
         let decode = |(ask, reply): (&TenantAsk, Result<Value, GateError>)| {
             reply::acquired(&reply?, ask.asks.len())
         };
@@ -241,6 +264,16 @@ impl Gate for RedisGate {
         let more = vec![ceil_ms(duration).to_string().into_bytes(), by.into()];
         let call = self.call_tenant(scripts::block(), tenant, more);
         self.run_one(call).await.map(drop)
+    }
+
+    async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {
+        let calls = (batch.iter())
+            .map(|(tenant, quotas)| {
+                self.call_tenant(scripts::quota(), tenant, vec![quotas.text().into_bytes()])
+            })
+            .collect();
+        let replies = self.run(calls, None).await?;
+        replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
     async fn change(&self, tenant: &Tenant, change: &Change) -> Result<u64, GateError> {

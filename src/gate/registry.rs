@@ -1,10 +1,12 @@
 //! The registry of policies in Redis: what all workers have in force. What follows from it is decided in
 //! [`rules::fleet`](crate::rules::fleet).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ::redis::Value;
+use futures_util::future::join_all;
 
 use crate::gate::GateError;
 use crate::gate::redis::RedisGate;
@@ -13,6 +15,9 @@ use crate::rules::fleet::{
     AGREED_FOR_MS, Fleet, Known, MARGIN_MS, MAX_POLICIES, Registered, memory_ms,
 };
 use crate::rules::policy::Policy;
+
+/// One of several primaries may take so long; the others' agreements end after [`AGREED_FOR_MS`].
+const PATIENCE: Duration = Duration::from_secs(3);
 
 /// A policy, as the registry names it.
 #[derive(Debug, Clone)]
@@ -54,11 +59,30 @@ pub struct Agreed {
     pub until: Instant,
 }
 
-/// One worker's view of the registry.
+/// One worker's view of the registry, of which each primary of a cluster has one: a tenant's limits are agreed on where the
+/// tenant is, so that a primary that is lost is felt by its tenants alone.
 pub struct Registry {
     gate: Arc<RedisGate>,
     own: Named,
+    /// By the key of the registry.
+    known: BTreeMap<String, Heard>,
+}
+
+/// What is known of one registry.
+#[derive(Debug, Clone)]
+struct Heard {
     known: Known,
+    /// Redis's clock in milliseconds at the last exchange, and when that was.
+    now_ms: u64,
+    at: Instant,
+}
+
+impl Heard {
+    /// Redis's clock by now.
+    fn now_ms(&self) -> u64 {
+        let since = u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.now_ms.saturating_add(since)
+    }
 }
 
 impl Registry {
@@ -67,18 +91,13 @@ impl Registry {
         Self {
             gate,
             own,
-            known: Known::default(),
+            known: BTreeMap::new(),
         }
     }
 
     /// The policy in force.
     pub fn own(&self) -> &Named {
         &self.own
-    }
-
-    /// All policies that are to be enforced, as of the last exchange.
-    pub fn known(&self) -> &Known {
-        &self.known
     }
 
     /// Says what is in force here, and learns what is elsewhere.
@@ -89,20 +108,75 @@ impl Registry {
         self.switch_to(self.own.clone()).await
     }
 
-    /// [`Registry::exchange`], and from then on `next` is in force.
+    /// [`Registry::exchange`], and from then on `next` is in force. In a cluster, where one primary is lost, `next` is in force at the
+    /// others, and nothing starts at that one until it knows it.
     ///
     /// # Errors
     /// [`GateError`]: all stays as it was.
     pub async fn switch_to(&mut self, next: Named) -> Result<Agreed, GateError> {
-        let sent = Instant::now();
         let mut mine = vec![&self.own];
         if next.id != self.own.id {
             mine.push(&next);
         }
-        let now_ms = exchange(&self.gate, &mine, &mut self.known).await?;
-        self.own = next;
-        let fleet = (self.known).fleet(Arc::clone(&self.own.policy), &self.own.id, now_ms);
+        let places = self.gate.registries().await?;
+        let sent = Instant::now();
         let until = sent + Duration::from_millis(AGREED_FOR_MS);
+        let exchanges = places.iter().map(|place| {
+            let known = self.known.get(&place.policies);
+            let known = known.map(|heard| heard.known.clone());
+            let known = known.unwrap_or_default();
+            let exchange = exchange(&self.gate, &place.policies, &mine, known);
+            let several = places.len() > 1;
+            async move {
+                if !several {
+                    return exchange.await;
+                }
+                let late =
+                    |_| GateError::Unreachable(format!("{}: no answer in time", place.policies));
+                let done = tokio::time::timeout(PATIENCE, exchange).await;
+                done.map_err(late)?
+            }
+        });
+        let (mut agreed, mut failed) = (Vec::new(), Vec::new());
+        for (place, exchanged) in places.iter().zip(join_all(exchanges).await) {
+            match exchanged {
+                Ok((known, now_ms)) => {
+                    let at = Instant::now();
+                    let heard = Heard { known, now_ms, at };
+                    self.known.insert(place.policies.clone(), heard);
+                    agreed.push(&place.policies);
+                }
+                Err(why) => failed.push((&place.policies, why)),
+            }
+        }
+        if agreed.is_empty() {
+            let why = failed.into_iter().map(|(_, why)| why).next();
+            return Err(why.unwrap_or_else(|| {
+                GateError::Unreachable("the cluster has no primaries".to_owned())
+            }));
+        }
+        if next.id != self.own.id {
+            for (place, _) in &failed {
+                self.gate.agree(place, None);
+            }
+        }
+        for place in &agreed {
+            self.gate.agree(place, Some(until));
+        }
+        self.own = next;
+        // A registry that is lost, or no more where it was, is remembered for as long as it is to be enforced.
+        for (_, heard) in (self.known.iter_mut()).filter(|(key, _)| !agreed.contains(key)) {
+            let now_ms = heard.now_ms();
+            heard.known.learn(Vec::new(), now_ms);
+        }
+        self.known
+            .retain(|key, heard| agreed.contains(&key) || !heard.known.policies().is_empty());
+        let fleets = self.known.values().map(|heard| {
+            let own = Arc::clone(&self.own.policy);
+            heard.known.fleet(own, &self.own.id, heard.now_ms())
+        });
+        let alone = Fleet::alone(Arc::clone(&self.own.policy));
+        let fleet = fleets.fold(alone, Fleet::joined_with);
         Ok(Agreed { fleet, until })
     }
 }
@@ -112,12 +186,37 @@ impl Registry {
 /// # Errors
 /// [`GateError`] says why nothing is known.
 pub async fn look(gate: &RedisGate) -> Result<(Known, u64), GateError> {
-    let mut known = Known::default();
-    let now_ms = exchange(gate, &[], &mut known).await?;
-    Ok((known, now_ms))
+    let places = gate.registries().await?;
+    let mut found: Option<(Known, u64)> = None;
+    let mut failed = None;
+    for place in places.iter() {
+        let before = found.clone().unwrap_or_default();
+        match exchange(gate, &place.policies, &[], Known::default()).await {
+            Ok((known, now_ms)) => {
+                let (mut all, latest) = before;
+                let now_ms = now_ms.max(latest);
+                let newer = known.policies().iter().filter(|policy| {
+                    let seen = all.policies().iter().find(|seen| seen.id == policy.id);
+                    seen.is_none_or(|seen| seen.used_ms < policy.used_ms)
+                });
+                let newer = newer.cloned().collect();
+                all.learn(newer, now_ms);
+                found = Some((all, now_ms));
+            }
+            Err(why) => failed = Some(why),
+        }
+    }
+    let nowhere = || GateError::Unreachable("the cluster has no primaries".to_owned());
+    found.ok_or_else(|| failed.unwrap_or_else(nowhere))
 }
 
-async fn exchange(gate: &RedisGate, mine: &[&Named], known: &mut Known) -> Result<u64, GateError> {
+/// One exchange with one registry, of which `known` is known: what is known then, and Redis's clock in milliseconds.
+async fn exchange(
+    gate: &RedisGate,
+    registry: &str,
+    mine: &[&Named],
+    mut known: Known,
+) -> Result<(Known, u64), GateError> {
     for with_text in [false, true] {
         let mut more = vec![MAX_POLICIES.to_string(), mine.len().to_string()];
         for named in mine {
@@ -128,15 +227,15 @@ async fn exchange(gate: &RedisGate, mine: &[&Named], known: &mut Known) -> Resul
         let texts = known.policies().iter().map(|policy| policy.id.clone());
         more.extend(texts);
         more.extend(mine.iter().map(|named| named.id.clone()));
-        let reply = gate.run_policies(more).await?;
+        let reply = gate.run_policies(registry, more).await?;
         let Some((now_ms, word, rest)) = head(&reply) else {
             return Err(broken("its reply has another form"));
         };
         match word.as_str() {
             "ok" => {
-                let registered = decode(rest, mine, known)?;
+                let registered = decode(rest, mine, &known)?;
                 known.learn(registered, now_ms);
-                return Ok(now_ms);
+                return Ok((known, now_ms));
             }
             "full" => {
                 return Err(GateError::Refused(format!(

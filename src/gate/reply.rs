@@ -8,6 +8,7 @@ use crate::gate::{
     Usage,
 };
 use crate::rules::limit::{Limit, Unit};
+use crate::rules::quota::Quotas;
 use crate::rules::scope::{Layout, Place};
 
 /// The limits as `lua/limits.lua` unpacks them: numbers with the highest byte first, texts that a zero byte ends.
@@ -183,6 +184,9 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
             return None;
         };
         let (by, numbers) = values.split_first()?;
+        let (quotas, numbers) = numbers.split_last()?;
+        let (quotas, quotas_at_ms) =
+            quotas_at(&::redis::from_redis_value_ref::<String>(quotas).ok()?)?;
         let numbers: Vec<u64> = numbers.iter().map(number).collect::<Option<_>>()?;
         let [1, now_ms, waiting, line_end_ms, blocked_until_ms, rest @ ..] = numbers.as_slice()
         else {
@@ -199,6 +203,8 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
             line_end_ms: *line_end_ms,
             blocked_until_ms: *blocked_until_ms,
             blocked_by: ::redis::from_redis_value_ref(by).ok()?,
+            quotas,
+            quotas_at_ms,
         })
     };
     decode().ok_or_else(|| unreadable("inspect"))
@@ -213,6 +219,15 @@ fn usage(&[max, override_until_ms, count, free, next_ms, waiting]: &[u64; 6]) ->
         next_ms,
         waiting,
     })
+}
+
+/// `LIMIT/WINDOW_S,…@AT`, as `lua/line.lua` has it; empty: nothing was said.
+fn quotas_at(text: &str) -> Option<(Quotas, u64)> {
+    if text.is_empty() {
+        return Some((Quotas::default(), 0));
+    }
+    let (quotas, at) = text.split_once('@')?;
+    Some((Quotas::read(quotas), at.parse().ok()?))
 }
 
 /// The reply of `change`.

@@ -108,6 +108,13 @@ pub fn block() -> &'static Script {
     &BLOCK
 }
 
+/// Notes what the downstream says of its own limits.
+pub fn quota() -> &'static Script {
+    static QUOTA: LazyLock<Script> =
+        LazyLock::new(|| Script::new("quota", &[lua!("clock"), lua!("line"), lua!("quota")]));
+    &QUOTA
+}
+
 /// Registers a worker's policies, and reads those of all.
 pub fn policies() -> &'static Script {
     static POLICIES: LazyLock<Script> =

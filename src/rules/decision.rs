@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::rules::limit::Limits;
+use crate::rules::quota::Quotas;
 use crate::rules::scope::{Labels, MAX_PARTS};
 use crate::rules::tenant::Tenant;
 
@@ -192,6 +193,10 @@ pub struct Inspection {
     pub blocked_until_ms: u64,
     /// What closed it, such as `429 from the downstream`; empty: nothing did.
     pub blocked_by: String,
+    /// What the downstream said last of its own limits.
+    pub quotas: Quotas,
+    /// When (milliseconds since the epoch) that was noted; 0: it has said nothing.
+    pub quotas_at_ms: u64,
 }
 
 /// One limit's use.

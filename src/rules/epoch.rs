@@ -9,7 +9,12 @@
 //! holds, what the worker itself knows, and Redis's clock, and names one step. The worker writes it only if the hash is
 //! still as it was read, reads again, and decides anew, until it may go or has to wait.
 
+pub mod shard;
+
 use std::collections::BTreeMap;
+
+use self::shard::Shard;
+use crate::rules::slots::Claims;
 
 /// After another server was seen, admissions wait at least this long, even when all known workers vouch: a worker that
 /// joined just before, and whose joining was lost, must be able to object. Workers look every 2 s.
@@ -51,6 +56,19 @@ impl Memory {
     /// As it stands in the hash.
     pub fn text(&self) -> String {
         format!("{} {} {}", self.process, self.history, self.before)
+    }
+
+    /// For so long the process has lost nothing, in milliseconds: since it began, unless it was promoted since. From
+    /// the same `info`.
+    pub fn whole_ms(&self, info: &str) -> u64 {
+        let uptime = info
+            .lines()
+            .find_map(|line| line.strip_prefix("uptime_in_seconds:"));
+        let seconds: Option<u64> = uptime.and_then(|text| text.trim().parse().ok());
+        let never_promoted = self.before.bytes().all(|digit| digit == b'0');
+        seconds
+            .filter(|_| never_promoted)
+            .map_or(0, |seconds| seconds * 1000)
     }
 
     /// The same process, never promoted since `text` was written: replication began or ended, and nothing was lost.
@@ -95,6 +113,10 @@ pub struct Stored {
     pub why: String,
     /// Set while another memory than `run` is being looked at.
     pub pending: Option<Pending>,
+    /// In a cluster: the slots that the epoch speaks for.
+    pub claims: Claims,
+    /// In a cluster: since when nothing was lost.
+    pub sure: Option<u64>,
     /// Everybody who asked lately.
     pub workers: BTreeMap<String, Pulse>,
 }
@@ -114,6 +136,8 @@ pub struct Known {
     pub span_ms: u64,
     /// What its start says about starts before it; counts until it has found an epoch.
     pub start: Start,
+    /// In a cluster: the primary.
+    pub shard: Option<Shard>,
 }
 
 /// What is known about earlier starts when a worker starts.
@@ -175,6 +199,8 @@ impl Stored {
                 // Not a number: closed until somebody mends it.
                 "cold" => stored.cold = value.parse().unwrap_or(u64::MAX),
                 "next" => stored.pending = Pending::parse(value),
+                "slots" => stored.claims = Claims::parse(value),
+                "sure" => stored.sure = value.parse().ok(),
                 _ => {
                     let worker = name.strip_prefix("w:").zip(Pulse::parse(value));
                     if let Some((worker, pulse)) = worker {
@@ -223,21 +249,44 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     let run = memory.text();
     let span = known.span_ms;
     let new = known.epoch.is_none();
-    if stored.id.is_empty() {
+    let later = known.shard.as_ref().is_some_and(|shard| shard.later);
+    // The primary's epoch moves here from another key; what is here is of another primary, from where its slot came.
+    let moves = (known.shard.as_ref()).is_some_and(|shard| new && shard.moves());
+    if stored.id.is_empty() || (moves && stored.run != run) {
         let (cold, why) = match known.start {
             _ if !new => (now + span, EMPTIED),
+            // Its claims say it.
+            _ if later => (0, ""),
             Start::Unknown => (now + span, UNKNOWN),
             Start::Idle | Start::Fresh => (0, ""),
         };
         let mut fields = close(cold, why);
-        fields.extend([field("id", new_id), field("run", &run)]);
+        fields.extend([field("id", new_id), field("run", &run), field("next", "")]);
+        if let Some(shard) = &known.shard {
+            let (sure, claims) = if new && later {
+                let sure = shard.sure(now);
+                (sure, shard.claims(&Claims::default(), sure, now, span))
+            } else {
+                let sure = if new { shard.sure(now) } else { now };
+                (sure, Claims::always(shard.owned.clone()))
+            };
+            fields.extend([
+                field("slots", &claims.text()),
+                field("sure", &sure.to_string()),
+            ]);
+        }
         return Step::Write(fields);
     }
-    if new && known.start == Start::Fresh && (stored.cold > now || stored.run != run) {
+    if new && !later && known.start == Start::Fresh {
         // Workers that know better close it again.
-        let mut fields = close(0, "");
-        fields.extend([field("run", &run), field("next", "")]);
-        return Step::Write(fields);
+        let claims = (known.shard.as_ref()).map(|shard| Claims::always(shard.owned.clone()));
+        let claims = claims.filter(|claims| *claims != stored.claims);
+        if stored.cold > now || stored.run != run || claims.is_some() {
+            let mut fields = close(0, "");
+            fields.extend([field("run", &run), field("next", "")]);
+            fields.extend(claims.map(|claims| field("slots", &claims.text())));
+            return Step::Write(fields);
+        }
     }
     let own = stored.workers.get(&known.worker);
     let number = own.map_or(0, |own| own.number);
@@ -255,6 +304,12 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     if stored.run != run {
         return another_memory(stored, known, memory, now, intact);
     }
+    if let Some(shard) = &known.shard {
+        let claims = shard.claims(&stored.claims, stored.sure.unwrap_or(now), now, span);
+        if claims != stored.claims {
+            return Step::Write(vec![field("slots", &claims.text())]);
+        }
+    }
     if stored.cold > now {
         return Step::Wait {
             until: stored.cold,
@@ -270,9 +325,9 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
 /// The server is not the one that the epoch was last confirmed for. Nobody admits until it is confirmed.
 fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64, intact: bool) -> Step {
     let run = memory.text();
-    let confirm = || Step::Write(vec![field("run", &run), field("next", "")]);
+    let confirmed = || vec![field("run", &run), field("next", "")];
     if memory.continues(&stored.run) {
-        return confirm();
+        return Step::Write(confirmed());
     }
     let Some(pending) = stored.pending.as_ref().filter(|p| p.memory == run) else {
         let next = format!("{now}:{}:{run}", now + known.span_ms);
@@ -299,7 +354,14 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64, int
         (pending.until, DOUBTED)
     };
     if now >= until {
-        return confirm();
+        let mut fields = confirmed();
+        // What arrived from other primaries, and what nobody had a pulse behind, may be lost.
+        let sure = known
+            .shard
+            .as_ref()
+            .map(|_| field("sure", &now.to_string()));
+        fields.extend(sure);
+        return Step::Write(fields);
     }
     // A loss that is known says more than a doubt.
     let why = if stored.cold > now { &stored.why } else { why };
@@ -592,6 +654,85 @@ mod tests {
         // The same process, which was a replica in between.
         bed.memory = memory("p1", "h10", "h9");
         assert!(bed.look(&mut a).is_some());
+    }
+
+    fn slots(text: &str) -> crate::rules::slots::Slots {
+        Claims::parse(text).slots()
+    }
+
+    /// A worker of a cluster, at a primary with these slots.
+    fn at(mut worker: Known, owned: &str, later: bool) -> Known {
+        worker.shard = Some(Shard {
+            owned: slots(owned),
+            later,
+            whole_ms: 2 * SPAN,
+            ..Shard::default()
+        });
+        worker
+    }
+
+    #[test]
+    fn an_epoch_speaks_for_the_slots_of_its_primary_and_for_others_after_a_span() {
+        let mut bed = Bed::new();
+        let mut a = at(worker("a", Start::Idle), "0-99", false);
+        assert_eq!(bed.look(&mut a), None);
+        assert_eq!(bed.fields["slots"], "0-99");
+        a = at(a, "0-100", false);
+        let until = bed.now + SPAN;
+        assert_eq!(bed.look(&mut a), None);
+        assert_eq!(bed.fields["slots"], format!("0-99 100@{until}"));
+        // Emptied: that stands above all.
+        bed.fields.clear();
+        assert!(bed.look(&mut a).is_some());
+        assert_eq!(bed.fields["slots"], "0-100");
+        assert_eq!(bed.fields["sure"], bed.now.to_string());
+    }
+
+    #[test]
+    fn a_primary_that_came_later_has_an_epoch_that_speaks_for_nothing_yet() {
+        let mut bed = Bed::new();
+        let start = Start::Idle;
+        assert_eq!(bed.look(&mut at(worker("a", start), "7", true)), None);
+        assert_eq!(bed.fields["slots"], format!("7@{}", bed.now + SPAN));
+        // To an operator's worker that begins now all is known.
+        let mut fresh = at(worker("b", Start::Fresh), "7", false);
+        assert_eq!(bed.look(&mut fresh), None);
+        assert_eq!(bed.fields["slots"], "7");
+    }
+
+    #[test]
+    fn an_epoch_that_moves_takes_the_place_of_another_primarys() {
+        let (mut bed, _, _) = running();
+        bed.fields.insert("slots".to_owned(), "50-99".to_owned());
+        bed.memory = memory("other", "h7", "0");
+        let mut moved = at(worker("c", Start::Unknown), "0-10 99", true);
+        let sure = bed.now - 5;
+        if let Some(shard) = &mut moved.shard {
+            shard.handed = vec![shard::Handed {
+                slots: slots("0-10"),
+                wait_ms: 0,
+                sure: Some(sure),
+            }];
+        }
+        assert_eq!(bed.look(&mut moved), None);
+        assert_eq!(bed.fields["run"], bed.memory.text());
+        let until = bed.now + SPAN;
+        assert_eq!(bed.fields["slots"], format!("0-10 99@{until}"));
+        assert_eq!(bed.fields["sure"], sure.to_string());
+    }
+
+    #[test]
+    fn a_primary_that_failed_over_is_not_sure_of_what_came_before() {
+        let mut bed = Bed::new();
+        let mut a = at(worker("a", Start::Idle), "0-99", false);
+        assert_eq!(bed.look(&mut a), None);
+        assert_eq!(bed.fields["sure"], (bed.now - 2 * SPAN).to_string());
+        assert!(bed.pulse(&mut a));
+        bed.memory = restarted();
+        assert!(bed.look(&mut a).is_some());
+        bed.pass(SETTLE_MS, &mut [&mut a]);
+        assert_eq!(bed.look(&mut a), None);
+        assert_eq!(bed.fields["sure"], bed.now.to_string());
     }
 
     #[test]

@@ -19,6 +19,10 @@
 //! the policies that were in force. This needs no agreement on who switches when, and holds for any number of policies, for
 //! workers that never switch, and for rolling restarts.
 //!
+//! - In a Redis Cluster each primary has a registry, and all of this holds for the starts at each by itself: a worker asks there
+//!   only while its exchange with that one is not too old, and enforces what any of them holds. Out of account is a slot
+//!   that moves from one primary to another while one worker is cut off from the latter, and a second one with another policy
+//!   from the former.
 //! - Times of the registry and of starts are Redis's. A worker measures an exchange's age by its own monotonic clock, from
 //!   before it was sent. A clock of Redis that is stepped back keeps policies for longer; stepped forward, it breaks the
 //!   windows themselves.
@@ -173,6 +177,18 @@ impl Fleet {
     /// How many policies are enforced.
     pub fn policies(&self) -> usize {
         1 + self.others.len()
+    }
+
+    /// What two fleets enforce of one worker, which learned of others in two ways.
+    pub fn joined_with(mut self, more: Self) -> Self {
+        for other in more.others {
+            match (self.others.iter_mut()).find(|known| known.policy == other.policy) {
+                Some(known) => known.idle &= other.idle,
+                None => self.others.push(other),
+            }
+        }
+        self.joined.clear();
+        self
     }
 
     /// Both enforce the same.

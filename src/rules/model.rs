@@ -1,7 +1,8 @@
 //! Every decision of the gate, for one tenant: the specification that the Lua scripts are held to.
 //!
-//! `lua/acquire.lua`, `lua/settle.lua`, `lua/inspect.lua`, `lua/block.lua` and `lua/change.lua` are [`Scopes::ask`],
-//! [`Scopes::settle`], [`Scopes::inspect`], [`State::block`] and [`State::change`]; property tests demand equal answers.
+//! `lua/acquire.lua`, `lua/settle.lua`, `lua/inspect.lua`, `lua/block.lua`, `lua/change.lua` and `lua/quota.lua` are
+//! [`Scopes::ask`], [`Scopes::settle`], [`Scopes::inspect`], [`State::block`], [`State::change`] and
+//! [`State::advertised`]; property tests demand equal answers.
 
 mod call;
 mod scopes;
@@ -13,6 +14,7 @@ use crate::rules::decision::{Answer, Ask, Change, Inspection, Settled};
 use crate::rules::limit::Limit;
 use crate::rules::line::{KEEP_MS, Line};
 use crate::rules::log::{Clock, Logs};
+use crate::rules::quota::Quotas;
 use crate::rules::scope::Layout;
 use crate::rules::share::Register;
 
@@ -33,6 +35,8 @@ pub struct State {
     paused_until: u64,
     /// What an operator set: the `max` and until when, by the limit's name.
     overrides: BTreeMap<String, (u32, u64)>,
+    /// What the downstream says of its own limits, and since when.
+    quotas: (Quotas, u64),
     /// Until when each call of [`State::settle`] is remembered.
     marks: BTreeMap<String, u64>,
     /// When the line and the register, with all that their hash keeps, are forgotten; 0: there is nothing to forget.
@@ -132,6 +136,12 @@ impl State {
         self.blocked_until = until;
         by.clone_into(&mut self.blocked_by);
         self.keep();
+    }
+
+    /// Notes what the downstream says of its own limits; it decides nothing.
+    pub fn advertised(&mut self, now: u64, quotas: Quotas) {
+        self.quotas = (quotas, now);
+        self.expires = self.expires.max(now + KEEP_MS);
     }
 
     /// Does what an operator asked for. Returns until when it is in force; 0 where it has no end.

@@ -1,5 +1,5 @@
-//! What an answer's headers say of the downstream's limit: for how long a tenant is to be closed, what the
-//! downstream says its limit is, and what the job has cost.
+//! What an answer's headers say of the downstream's limits: for how long a tenant is to be closed, what the
+//! downstream says its limits are, and what the job has cost.
 //!
 //! For how long, and the first that says something counts:
 //! 1. `Retry-After`: seconds or a date (RFC 9110);
@@ -16,9 +16,10 @@ mod value;
 
 use std::time::{Duration, SystemTime};
 
-pub use quota::Advertised;
 use quota::{Counter, State};
 use value::{When, count, date_ms, epoch_ms, number_ms, when};
+
+use crate::rules::quota::Quotas;
 
 /// No answer closes a tenant for longer (68 years, the largest delta that RFC 9111 demands).
 const LONGEST: Duration = Duration::from_secs(1 << 31);
@@ -44,8 +45,8 @@ pub struct Seen {
     /// It did not refuse, but says that nothing is left, whatever the status: the tenant is to be closed for so
     /// long, at least 1 s, since its next job would be refused. What becomes of this job is the status's affair.
     pub used_up: Option<Duration>,
-    /// The downstream's own limit.
-    pub quota: Option<Advertised>,
+    /// The downstream's own limits.
+    pub quotas: Quotas,
     /// `x-actual-cost`: what the job has cost, in the units of a limit that counts cost.
     pub actual_cost: Option<u32>,
 }
@@ -67,7 +68,7 @@ pub fn seen<'a>(
             Some(_) => None,
             None => said.used_up(),
         },
-        quota: said.quota(),
+        quotas: said.quotas(),
         actual_cost: said.actual_cost(),
     }
 }
@@ -135,7 +136,7 @@ impl Said {
         } else if let Some(suffix) = field.strip_prefix("remaining") {
             (suffix, number_ms(value).map(Counter::RemainingMs))
         } else if let Some(suffix) = field.strip_prefix("limit") {
-            (suffix, Counter::limit(value))
+            (suffix, Some(Counter::Limit(quota::policies(value))))
         } else {
             return;
         };
@@ -206,11 +207,11 @@ impl Said {
         self.counters.iter().filter_map(reset).max()
     }
 
-    fn quota(&self) -> Option<Advertised> {
+    fn quotas(&self) -> Quotas {
         if self.is_cached {
-            return None;
+            return Quotas::default();
         }
-        quota::tightest(&self.rate_limit, &self.policy, &self.counters, self.now_ms)
+        quota::all(&self.rate_limit, &self.policy, &self.counters)
     }
 
     /// Said once, or several times the same.

@@ -21,6 +21,7 @@ use sluicegate::metrics::Metrics;
 use sluicegate::rules::job::{CostField, Fields, Job, TenantField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::retry::RetryPolicy;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
@@ -90,6 +91,9 @@ impl Gate for Opens {
         Ok(())
     }
     async fn block(&self, _: &Tenant, _: Duration, _: &str) -> Result<(), GateError> {
+        Ok(())
+    }
+    async fn advertised(&self, _: &[(Tenant, Quotas)]) -> Result<(), GateError> {
         Ok(())
     }
     async fn change(&self, _: &Tenant, _: &Change) -> Result<u64, GateError> {

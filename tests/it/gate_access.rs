@@ -124,11 +124,11 @@ async fn the_documented_rights_suffice() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_cluster_needs_two_more_rights() {
+async fn a_cluster_needs_three_more_rights() {
     let cluster = shared_cluster();
     let prefix = unique("rights");
     let mut rule = documented_rule();
-    rule.extend(["+cluster|slots", "+asking"]);
+    rule.extend(["+cluster|slots", "+cluster|myid", "+asking"]);
     for node in &cluster.primaries {
         allow(node, &prefix, &rule);
     }
@@ -146,6 +146,14 @@ async fn a_cluster_needs_two_more_rights() {
         );
     }
     gate.check(&gate.limits).await.expect("allowed");
+    // A worker's gate.
+    let worker = RedisGate::connect(&servers, &prefix).expect("good urls");
+    let worker = worker.watching(Duration::from_secs(60));
+    worker.begin(Start::Fresh).await.expect("allowed");
+    let worker = Limited::new(worker, gate.limits.clone());
+    assert_eq!(started(&ask(&worker, "t", 1, &[FRESH]).await), 1);
+    worker.ping().await.expect("allowed");
+    worker.leave().await.expect("allowed");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -10,6 +10,7 @@ use sluicegate::gate::{
     Answer, Ask, Change, Gate, GateError, Inspection, Replies, TenantAsk, Ticket, Usage,
 };
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
@@ -294,6 +295,23 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     let shown = long.inspect(&operated).await.expect("the gate answers");
     assert_eq!((shown.limits[0].max, shown.waiting), (5, 0));
     assert_eq!(shown.limits[0].override_until_ms, 0);
+
+    // What the downstream says of its limits is shown, and decides nothing.
+    let said = |text| [(tenant("advertised"), Quotas::read(text))];
+    for text in ["7/1", "1/1,100/60,5/0"] {
+        long.advertised(&said(text))
+            .await
+            .expect("the gate answers");
+        let shown = long.inspect(&tenant("advertised")).await;
+        let shown = shown.expect("the gate answers");
+        assert_eq!(shown.quotas.text(), text);
+        assert!((1..=shown.now_ms).contains(&shown.quotas_at_ms));
+    }
+    assert_eq!(started(&ask(&long, "advertised", 9, &[FRESH; 6]).await), 5);
+    let shown = long.inspect(&tenant("advertised")).await;
+    assert!(!shown.expect("the gate answers").quotas.is_empty());
+    let shown = long.inspect(&closed).await.expect("the gate answers");
+    assert_eq!((shown.quotas.is_empty(), shown.quotas_at_ms), (true, 0));
 
     // The wait is enough: who comes back after it starts.
     let id = "time";

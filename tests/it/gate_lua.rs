@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-const ENTRIES: [&str; 5] = ["acquire", "inspect", "block", "change", "policies"];
+const ENTRIES: [&str; 6] = ["acquire", "inspect", "block", "change", "quota", "policies"];
 const PARTS: [&str; 7] = [
     "clock",
     "line",

@@ -18,6 +18,7 @@ use sluicegate::rules::decision::Answer;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
+use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::scope::{Labels, Layout, Place, Scope};
 use sluicegate::rules::tenant::Tenant;
 
@@ -38,6 +39,7 @@ enum Step {
         budget: u32,
         jobs: Vec<Job>,
     },
+    /// The downstream closes the tenant, and says what its limits are.
     Block {
         millis: u64,
     },
@@ -445,6 +447,12 @@ impl Bench {
                     world.at(&own).block(clock.now_ms, *millis, &by);
                     self.runtime
                         .block_on(gate.block(tenant, Duration::from_millis(*millis), &by))
+                        .expect("Redis answers");
+                    let quotas = Quotas::read(&format!("{millis}/{},7/9", millis % 5));
+                    world.at(&own).advertised(clock.now_ms, quotas);
+                    let said = [(tenant.clone(), quotas)];
+                    self.runtime
+                        .block_on(gate.advertised(&said))
                         .expect("Redis answers");
                 }
                 Step::Forward { micros: by } => self.clock.store(micros + by, Ordering::SeqCst),

@@ -1,4 +1,4 @@
-//! The gate on a Redis Cluster and behind Sentinel: many nodes, lost ones, slots on their way.
+//! The gate on a Redis Cluster: many nodes, lost ones, slots on their way.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::cli::sluicegate;
 use crate::gate_conformance::{
     FRESH, LONG, Limited, ask, conforms, decided, limit, started, tenant,
 };
-use crate::redis_topologies::{RedisCluster, Sentinels, address, port, shared_cluster, until};
+use crate::redis_topologies::{RedisCluster, address, shared_cluster, until};
 use crate::servers::{Redis, shared_rabbit, unique};
 
 /// What these keys of the section `redis` mean.
@@ -23,7 +23,7 @@ pub fn configured(keys: &str) -> RedisServers {
 }
 
 /// A gate that knows two of the primaries: the others are found.
-fn connect(cluster: &RedisCluster, prefix: &str, limit: Limit) -> Limited<RedisGate> {
+pub fn connect(cluster: &RedisCluster, prefix: &str, limit: Limit) -> Limited<RedisGate> {
     let [first, second, _] = &cluster.primaries[..] else {
         panic!("three primaries");
     };
@@ -33,7 +33,7 @@ fn connect(cluster: &RedisCluster, prefix: &str, limit: Limit) -> Limited<RedisG
 }
 
 /// `count` ids for each primary, with keys that begin with `prefix`.
-fn tenants_of(cluster: &RedisCluster, prefix: &str, count: usize) -> [Vec<String>; 3] {
+pub fn tenants_of(cluster: &RedisCluster, prefix: &str, count: usize) -> [Vec<String>; 3] {
     let mut found: [Vec<String>; 3] = Default::default();
     for number in 0..1_000 {
         let id = format!("t{number}");
@@ -49,7 +49,7 @@ fn tenants_of(cluster: &RedisCluster, prefix: &str, count: usize) -> [Vec<String
 }
 
 /// Asks until the gate starts a job of `id`; the errors before that must be passing ones.
-async fn starts_again(gate: &Limited<RedisGate>, id: &str) {
+pub async fn starts_again(gate: &Limited<RedisGate>, id: &str) {
     let mut last = String::new();
     for _ in 0..300 {
         match gate.ask(&[gate.question(id, 1, &[FRESH])]).await {
@@ -254,7 +254,7 @@ async fn a_whole_cluster_that_is_away_is_an_error_of_the_gate() {
     starts_again(&gate, "t").await;
 }
 
-/// `SETSLOT`, `MIGRATE` and `SETSLOT NODE`, as a resharding does it, with calls at each step.
+/// With calls at each step.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_moves_takes_its_tenants_along() {
     let cluster = RedisCluster::start(&[]);
@@ -264,19 +264,10 @@ async fn a_slot_that_moves_takes_its_tenants_along() {
     let id = ids[0].as_str();
     assert_eq!(started(&ask(&gate, id, 1, &[FRESH]).await), 1);
 
-    let slot = cluster.slot(&format!("{prefix}:{{{id}}}:line")).to_string();
+    let slot = cluster.slot(&format!("{prefix}:{{{id}}}:line"));
     let (from, to) = (&cluster.primaries[0], &cluster.primaries[1]);
-    let (from_id, to_id) = (from.ctl(&["cluster", "myid"]), to.ctl(&["cluster", "myid"]));
-    to.ctl(&["cluster", "setslot", &slot, "importing", &from_id]);
-    from.ctl(&["cluster", "setslot", &slot, "migrating", &to_id]);
-    let to_port = port(to).to_string();
-    let move_keys = || {
-        let keys = from.ctl(&["cluster", "getkeysinslot", &slot, "100"]);
-        for key in keys.lines() {
-            from.ctl(&["migrate", "127.0.0.1", &to_port, key, "0", "5000"]);
-        }
-    };
-    move_keys();
+    let moving = cluster.begin_move(slot, from, to);
+    moving.keys();
     // Its keys are on their way. A call with one key is sent on; one with several waits until all have arrived.
     gate.block(&tenant(id), Duration::from_secs(1), "test")
         .await
@@ -290,13 +281,8 @@ async fn a_slot_that_moves_takes_its_tenants_along() {
         matches!(&replies[0], Err(GateError::Unreachable(why)) if why.contains("TRYAGAIN")),
         "{replies:?}"
     );
-    move_keys();
-    for node in [to, from, &cluster.primaries[2]] {
-        assert_eq!(
-            node.ctl(&["cluster", "setslot", &slot, "node", &to_id]),
-            "OK"
-        );
-    }
+    moving.keys();
+    moving.end();
     let shown = gate
         .inspect(&tenant(id))
         .await
@@ -372,69 +358,4 @@ async fn check_takes_a_cluster_that_is_configured_as_one_and_no_other() {
         });
         assert!(says, "{}", done.out);
     }
-}
-
-/// The first server of a configuration behind `sentinels`.
-fn behind(sentinels: &[Redis], name: &str) -> RedisServers {
-    let list: Vec<String> = sentinels
-        .iter()
-        .map(|sentinel| format!("'{}'", sentinel.url()))
-        .collect();
-    configured(&format!(
-        "url: 'redis://{name}', sentinels: [{}]",
-        list.join(", ")
-    ))
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_failover_by_sentinel_is_followed() {
-    let set = Sentinels::start("gate-primary");
-    let gate = RedisGate::connect(behind(&set.sentinels, "gate-primary"), "p").expect("good urls");
-    let gate = Limited::new(gate, limit(Algorithm::TokenBucket, 1_000, LONG));
-    assert_eq!(started(&ask(&gate, "t", 1, &[FRESH]).await), 1);
-    gate.ping().await.expect("the primary answers");
-
-    // A primary that became a replica, which Sentinel does not know yet.
-    let [first, second, _] = &set.servers[..] else {
-        panic!("three servers");
-    };
-    first.ctl(&["replicaof", "127.0.0.1", &port(second).to_string()]);
-    for _ in 0..2 {
-        let refused = gate.ask(&[gate.question("t", 1, &[FRESH])]).await;
-        assert!(
-            matches!(refused, Err(GateError::Unreachable(_))),
-            "{refused:?}"
-        );
-    }
-    first.ctl(&["replicaof", "no", "one"]);
-    starts_again(&gate, "t").await;
-
-    // A sentinel may be away, and the primary dies.
-    set.sentinels[0].pause();
-    first.kill();
-    let dead = gate.ask(&[gate.question("t", 1, &[FRESH])]).await;
-    assert!(matches!(dead, Err(GateError::Unreachable(_))), "{dead:?}");
-    set.sentinels[0].resume();
-    until("the sentinels name another primary", || {
-        set.primary("gate-primary").is_some_and(|index| index != 0)
-    });
-    starts_again(&gate, "t").await;
-    gate.ping().await.expect("the new primary answers");
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn sentinels_that_are_away_or_know_no_such_name_are_told() {
-    let sentinel = Redis::start_with(&["sentinel monitor known 127.0.0.1 1 1"]);
-    let sentinels = [sentinel];
-    let unknown = RedisGate::connect(behind(&sentinels, "unknown"), "p").expect("good urls");
-    let asked = unknown.ping().await.expect_err("no such name").to_string();
-    assert!(
-        asked.contains("unknown") && asked.contains(address(&sentinels[0])),
-        "{asked}"
-    );
-    sentinels[0].kill();
-    assert!(matches!(
-        unknown.ping().await,
-        Err(GateError::Unreachable(_))
-    ));
 }

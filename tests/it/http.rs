@@ -11,7 +11,8 @@ use sluicegate::config::{Http, SecretUrl};
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Attempt, Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
-use sluicegate::rules::pushback::{Advertised, Seen};
+use sluicegate::rules::pushback::Seen;
+use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::tenant::Tenant;
 use tokio::net::TcpSocket;
 
@@ -161,16 +162,10 @@ async fn what_an_answer_says_of_limits_is_passed_on() {
         let Attempt { outcome, seen } = handler.attempt(&job("1"), permit()).await;
         assert_eq!(outcome == Outcome::Done, expected, "{outcome:?}");
         let eight = Some(Duration::from_secs(8));
-        let quota = Advertised {
-            limit: Some(9),
-            remaining: Some(0),
-            reset: eight,
-            window: Some(Duration::from_secs(60)),
-        };
         let all = Seen {
             refused: None,
             used_up: eight,
-            quota: Some(quota),
+            quotas: Quotas::read("9/60"),
             actual_cost: Some(3),
         };
         assert_eq!(seen, all);

@@ -18,6 +18,14 @@ const SLOTS: [(&str, &str, &str); 3] = [
     ("10922", "16383", "3"),
 ];
 
+/// No failover happens by itself.
+const NODE: [&str; 4] = [
+    "cluster-enabled yes",
+    "cluster-node-timeout 600000",
+    "cluster-require-full-coverage no",
+    "repl-diskless-sync-delay 0",
+];
+
 /// The cluster of tests that break nothing.
 pub fn shared_cluster() -> &'static RedisCluster {
     static SHARED: OnceLock<RedisCluster> = OnceLock::new();
@@ -51,12 +59,7 @@ pub fn port(redis: &Redis) -> u16 {
 impl RedisCluster {
     /// Three primaries, each with a replica. No failover happens by itself while a test runs.
     pub fn start(settings: &[&str]) -> Self {
-        let mut all = vec![
-            "cluster-enabled yes",
-            "cluster-node-timeout 600000",
-            "cluster-require-full-coverage no",
-            "repl-diskless-sync-delay 0",
-        ];
+        let mut all = NODE.to_vec();
         all.extend(settings);
         let start = || (0..3).map(|_| Redis::start_with(&all)).collect::<Vec<_>>();
         let cluster = Self {
@@ -111,10 +114,87 @@ impl RedisCluster {
         usize::from(self.slot(key) / 5_461).min(2)
     }
 
+    /// One more primary, without a slot.
+    pub fn another(&self) -> Redis {
+        let new = Redis::start_with(&NODE);
+        let (first, own) = (port(&self.primaries[0]), port(&new));
+        let (port, bus) = (first.to_string(), (first + 1).to_string());
+        new.ctl(&["cluster", "meet", "127.0.0.1", &port, &bus]);
+        until("all know the new one", || {
+            let knows = |node: &Redis| {
+                let nodes = node.ctl(&["cluster", "nodes"]);
+                nodes.contains(&format!(":{own}@")) && !nodes.contains("handshake")
+            };
+            self.all().all(knows) && new.ctl(&["cluster", "nodes"]).lines().count() == 7
+        });
+        new
+    }
+
+    /// Whether `node` says that it has `slot`.
+    pub fn has(&self, node: &Redis, slot: u16) -> bool {
+        let nodes = node.ctl(&["cluster", "nodes"]);
+        let own = nodes.lines().find(|line| line.contains("myself"));
+        let ranges = own.expect("it is one of them").split(' ').skip(8);
+        let mut ranges = ranges.filter(|range| !range.starts_with('['));
+        ranges.any(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let number = |text: &str| text.parse::<u16>().expect("a slot");
+            (number(first)..=number(last)).contains(&slot)
+        })
+    }
+
     /// The slot of `key`.
     pub fn slot(&self, key: &str) -> u16 {
         let slot = self.replicas[2].ctl(&["cluster", "keyslot", key]);
         slot.parse().expect("a slot")
+    }
+}
+
+/// A slot on its way, as a resharding moves it: `SETSLOT`, `MIGRATE`, `SETSLOT NODE`.
+pub struct Moving<'a> {
+    cluster: &'a RedisCluster,
+    slot: String,
+    from: &'a Redis,
+    to: &'a Redis,
+}
+
+impl RedisCluster {
+    /// Both primaries know that `slot` is on its way.
+    pub fn begin_move<'a>(&'a self, slot: u16, from: &'a Redis, to: &'a Redis) -> Moving<'a> {
+        let slot = slot.to_string();
+        let (from_id, to_id) = (from.ctl(&["cluster", "myid"]), to.ctl(&["cluster", "myid"]));
+        to.ctl(&["cluster", "setslot", &slot, "importing", &from_id]);
+        from.ctl(&["cluster", "setslot", &slot, "migrating", &to_id]);
+        Moving {
+            cluster: self,
+            slot,
+            from,
+            to,
+        }
+    }
+}
+
+impl Moving<'_> {
+    /// All keys go that are there.
+    pub fn keys(&self) {
+        let port = port(self.to).to_string();
+        let keys = self
+            .from
+            .ctl(&["cluster", "getkeysinslot", &self.slot, "100"]);
+        for key in keys.lines() {
+            self.from
+                .ctl(&["migrate", "127.0.0.1", &port, key, "0", "5000"]);
+        }
+    }
+
+    /// It has arrived: the new primary says so first, and then all others.
+    pub fn end(&self) {
+        let id = self.to.ctl(&["cluster", "myid"]);
+        let others = self.cluster.primaries.iter();
+        for node in [self.to, self.from].into_iter().chain(others) {
+            let said = node.ctl(&["cluster", "setslot", &self.slot, "node", &id]);
+            assert_eq!(said, "OK");
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -247,13 +247,13 @@ async fn a_fleet_that_differs_and_switches_exceeds_no_policy() {
 }
 
 /// The command, with its log.
-struct Program {
+pub struct Program {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
 }
 
 impl Program {
-    fn start(file: &Path) -> Self {
+    pub fn start(file: &Path) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
             .args(["run", "--config"])
             .arg(file)
@@ -278,17 +278,22 @@ impl Program {
         Self { child, lines }
     }
 
-    fn count(&self, words: &[&str]) -> usize {
+    pub fn count(&self, words: &[&str]) -> usize {
         let lines = self.lines.lock().expect("nobody panics");
         let has_all = |line: &&String| words.iter().all(|word| line.contains(word));
         lines.iter().filter(has_all).count()
     }
 
-    async fn says(&self, words: &[&str]) {
+    pub async fn says(&self, words: &[&str]) {
         wait(&format!("{words:?}"), || self.count(words) > 0).await;
     }
 
-    fn signal(&self, signal: Signal) {
+    /// Waits for its end.
+    pub fn ended(&mut self) -> ExitStatus {
+        self.child.wait().expect("it ends")
+    }
+
+    pub fn signal(&self, signal: Signal) {
         let id = i32::try_from(self.child.id()).expect("an id");
         kill_process(Pid::from_raw(id).expect("an id"), signal).expect("it runs");
     }
@@ -374,7 +379,7 @@ async fn a_broken_file_is_refused_and_what_takes_a_restart_is_told() {
     worker.says(&["nothing has changed"]).await;
 
     worker.signal(Signal::TERM);
-    assert!(worker.child.wait().expect("it ends").success());
+    assert!(worker.ended().success());
 }
 
 fn policy(max: u64) -> Policy {

@@ -10,7 +10,7 @@ use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::{
     Answer, End, GateError, Sequences, TenantAsk, TenantReply, TenantSettled, Ticket,
 };
-use sluicegate::handler::Outcome;
+use sluicegate::handler::{Attempt, Outcome};
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::fleet::{Fleet, Known, Registered};
 use sluicegate::rules::headers::HeaderValue;
@@ -18,7 +18,10 @@ use sluicegate::rules::job::{CostField, Field, Fields, Job, TenantField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::policy::Policy;
+use sluicegate::rules::pushback::Seen;
+use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::retry::RetryPolicy;
+use sluicegate::rules::tenant::Tenant;
 
 const STORE_MS: u64 = 1_700_000_000_000;
 
@@ -37,6 +40,7 @@ pub struct Done {
     pub acked: Vec<u64>,
     pub settled: Vec<TenantSettled>,
     pub blocked: Vec<(Key, Duration, String)>,
+    pub advertised: Vec<(Tenant, Quotas)>,
 }
 
 impl Desk {
@@ -93,6 +97,7 @@ impl Desk {
                 }
                 Action::Publish(batch) => done.published.extend(batch),
                 Action::Settle(batch) => done.settled.extend(batch),
+                Action::Advertised(batch) => done.advertised.extend(batch),
                 Action::Ack(tags) => done.acked.extend(tags.iter().map(|t| t.tag)),
                 Action::Block {
                     key, duration, by, ..
@@ -710,4 +715,28 @@ fn what_cannot_be_told_holds_nobody_up() {
     assert_eq!((done.asked.len(), done.settled.len()), (1, 0));
     let done = desk.step(MS * 200);
     assert_eq!(done.settled.len(), 1, "it is told again");
+}
+
+#[test]
+fn what_the_downstream_says_of_its_limits_is_told_once_and_holds_nobody_up() {
+    let mut desk = Desk::new(4);
+    let mut told = Vec::new();
+    for _ in 0..3 {
+        let key = desk.start_one();
+        let seen = Seen {
+            quotas: Quotas::read("10/1"),
+            ..Seen::default()
+        };
+        let outcome = Outcome::Done;
+        desk.scheduler
+            .finished(desk.now, key, MS, Attempt { outcome, seen });
+        // The gate never answers to it.
+        let done = desk.step(MS);
+        assert_eq!(done.acked.len(), 1);
+        told.extend(done.advertised);
+    }
+    let a = Tenant::parse("a").expect("a tenant");
+    assert_eq!(told, [(a, Quotas::read("10/1"))]);
+    desk.scheduler.drain();
+    assert!(desk.scheduler.is_idle());
 }

@@ -1,4 +1,4 @@
-//! A whole worker on a Redis that was emptied while jobs wait for their turn.
+//! A whole worker on a Redis that was emptied while jobs wait for their turn, and on a cluster that loses a primary.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,10 +12,13 @@ use sluicegate::config::Config;
 use sluicegate::engine::Stop;
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
+use sluicegate::rules::fleet::AGREED_FOR_MS;
 use sluicegate::rules::job::Job;
 use sluicegate::rules::lanes::Ladder;
 use tokio::task::JoinHandle;
 
+use crate::gate_topology::tenants_of;
+use crate::redis_topologies::RedisCluster;
 use crate::servers::{Redis, shared_rabbit, unique};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -143,4 +146,44 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     told.until(&done(1)).await;
     assert!(told.shows("sluicegate_gate_cold 0"));
     told.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
+    let cluster = RedisCluster::start(&[]);
+    let queue = unique("cluster");
+    let text = format!(
+        "amqp: {{url: \"{}\", queue: \"{queue}\"}}\n\
+         redis: {{url: \"{}\", cluster: true, prefix: \"{queue}\"}}\n\
+         rate-limiter: {{max-requests: 100, window-size: 1s}}\n\
+         admin: {{listen: \"127.0.0.1:0\"}}\n",
+        shared_rabbit().url(),
+        cluster.primaries[1].url(),
+    );
+    let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
+    let ladder = Ladder::new(config.delay.max_delay);
+    let done = |count| format!("sluicegate_dispatches_total{{outcome=\"done\"}} {count}");
+    let [lost, flushed, other] = tenants_of(&cluster, &queue, 1).map(|ids| ids[0].clone());
+    let worker = Running::start(&config, false);
+    for tenant in [&lost, &flushed, &other] {
+        publish(&config, &ladder, tenant, 1).await;
+    }
+    worker.until(&done(3)).await;
+
+    cluster.primaries[0].kill();
+    // What the workers had agreed on is over by then.
+    tokio::time::sleep(Duration::from_millis(AGREED_FOR_MS + 1_000)).await;
+    for tenant in [&lost, &flushed, &other] {
+        publish(&config, &ladder, tenant, 1).await;
+    }
+    worker.until(&done(5)).await;
+    cluster.primaries[1].ctl(&["flushall"]);
+    for tenant in [&flushed, &other] {
+        publish(&config, &ladder, tenant, 1).await;
+    }
+    worker.until(&done(7)).await;
+    cluster.primaries[0].restart();
+    worker.until(&done(8)).await;
+    worker.until("sluicegate_gate_cold 0").await;
+    worker.stop().await;
 }

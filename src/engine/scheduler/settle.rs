@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use rand::Rng;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{Phase, Scheduler, Started, millis};
 use crate::broker::PublishError;
@@ -14,6 +14,7 @@ use crate::gate::{End, GateError, Settled};
 use crate::handler::{Attempt, Outcome};
 use crate::rules::headers;
 use crate::rules::limit::{Limit, Unit};
+use crate::rules::quota::{Excess, Quotas};
 
 /// A tenant with no window, whose downstream does not say for how long it is closed, is closed for so long.
 const NO_WINDOW: Duration = Duration::from_secs(1);
@@ -60,6 +61,7 @@ impl Scheduler {
         };
         self.settle(key, end);
         self.close_used_up(key, seen.used_up);
+        self.hear(now, key, seen.quotas);
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
@@ -193,6 +195,35 @@ impl Scheduler {
             duration,
             by: "the downstream's RateLimit: nothing is left".to_owned(),
         });
+    }
+
+    /// The answer said what the downstream's limits are. A warning says where ours allow more.
+    fn hear(&mut self, now: Duration, key: Key, quotas: Quotas) {
+        let Some(entry) = self.entries.get(&key) else {
+            return;
+        };
+        let tenant = &entry.claims.tenant;
+        if !self.heard.hear(now, tenant, quotas) {
+            return;
+        }
+        let limits = self
+            .fleet
+            .own()
+            .limits(tenant, entry.claims.plan.as_deref());
+        for excess in quotas.iter().filter_map(|quota| Excess::of(limits, quota)) {
+            let warning = excess.to_string();
+            if self.heard.is_new_warning(now, &warning) {
+                warn!(%tenant, "{warning}");
+            }
+        }
+    }
+
+    /// What [`Action::Advertised`] came to.
+    pub fn told(&mut self, now: Duration, result: Result<(), GateError>) {
+        if let Err(why) = &result {
+            debug!(reason = %why, "what the downstream says of its limits was not noted");
+        }
+        self.heard.told(now, result.is_ok());
     }
 
     fn bury(&mut self, key: Key, kind: &'static str, reason: &str) {

@@ -12,8 +12,9 @@ use futures_util::future::{join_all, select_ok};
 use super::node::Node;
 use super::parcel::Parcel;
 use super::slots::{self, Address};
-use super::{Answers, Request};
+use super::{Answers, Request, Shard, Shards};
 use crate::gate::GateError;
+use crate::rules::slots::Slots;
 
 /// How often a request is sent on: twice when the slot has just moved on, and once for a slot on its way.
 const HOPS: usize = 4;
@@ -37,6 +38,8 @@ pub struct Cluster {
 struct Map {
     nodes: HashMap<Address, Arc<Node>>,
     slots: HashMap<Slot, Arc<Node>>,
+    /// The same by primary, as of when it was made.
+    shards: Shards,
     /// How often it was made; 0: never.
     version: u64,
     /// Something did not fit: to be made anew before it is used again.
@@ -111,13 +114,7 @@ impl Cluster {
                 parcels
                     .into_iter()
                     .map(|(node, parcel, requests)| async move {
-                        let answers = match node.silent() {
-                            Some(since) if since < SILENCE => Err(GateError::Unreachable(format!(
-                                "{}: it did not answer and is left alone for a moment",
-                                node.name()
-                            ))),
-                            _ => node.send(parcel.pipeline()).await,
-                        };
+                        let answers = ask(&node, parcel.pipeline()).await;
                         (
                             node,
                             answers.map(|answers| parcel.unpack(answers)),
@@ -153,6 +150,38 @@ impl Cluster {
             self.fresh_map().await?;
         }
         Ok(answers)
+    }
+
+    /// All primaries and their slots.
+    pub async fn shards(&self, anew: bool) -> Result<Shards, GateError> {
+        if anew {
+            self.doubt();
+        }
+        self.fresh_map().await?;
+        Ok(Arc::clone(&self.map().shards))
+    }
+
+    /// The map is made anew before it is used again.
+    pub fn doubt(&self) {
+        self.map().stale = true;
+    }
+
+    /// `pipeline` at `node` and nowhere else.
+    pub async fn at(&self, node: &Node, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
+        let answers = ask(node, pipeline).await;
+        let passing = [
+            "MOVED",
+            "ASK",
+            "CLUSTERDOWN",
+            "MASTERDOWN",
+            "READONLY",
+            "LOADING",
+        ];
+        let doubtful = |answer: &Value| matches!(answer, Value::ServerError(error) if passing.contains(&error.code()));
+        if !matches!(&answers, Ok(answers) if !answers.iter().any(doubtful)) {
+            self.doubt();
+        }
+        answers
     }
 
     /// `pipeline`, of one command, on every primary.
@@ -272,6 +301,7 @@ impl Cluster {
         let old = std::mem::take(&mut map.nodes);
         let known: HashMap<Address, Arc<Node>> = old;
         map.slots.clear();
+        let mut shards: Vec<Shard> = Vec::new();
         for range in ranges {
             if let Some(node) = known.get(&range.primary) {
                 map.nodes.insert(range.primary.clone(), Arc::clone(node));
@@ -279,9 +309,23 @@ impl Cluster {
             let Some(node) = self.node(&mut map, range.primary) else {
                 continue;
             };
+            let same = |shard: &&mut Shard| {
+                (shard.node.as_ref()).is_some_and(|known| Arc::ptr_eq(known, &node))
+            };
+            match shards.iter_mut().find(same) {
+                Some(shard) => shard.slots.add(range.first, range.last),
+                None => shards.push(Shard {
+                    node: Some(Arc::clone(&node)),
+                    slots: Slots::range(range.first, range.last),
+                }),
+            }
             for slot in (range.first..=range.last).filter_map(Slot::new) {
                 map.slots.insert(slot, Arc::clone(&node));
             }
+        }
+        shards.sort_by(|one, two| one.name().cmp(two.name()));
+        if !same_shards(&map.shards, &shards) {
+            map.shards = Arc::new(shards);
         }
         map.version += 1;
         map.stale = false;
@@ -296,6 +340,26 @@ impl Cluster {
         nodes.extend(self.seeds.iter().take(ASKED).cloned());
         nodes
     }
+}
+
+/// One round trip to `node`, unless it is left alone.
+async fn ask(node: &Node, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
+    match node.silent() {
+        Some(since) if since < SILENCE => Err(GateError::Unreachable(format!(
+            "{}: it did not answer and is left alone for a moment",
+            node.name()
+        ))),
+        _ => node.send(pipeline).await,
+    }
+}
+
+/// Both name the same nodes with the same slots.
+fn same_shards(one: &[Shard], two: &[Shard]) -> bool {
+    let same = |(one, two): (&Shard, &Shard)| {
+        let nodes = one.node.as_ref().zip(two.node.as_ref());
+        nodes.is_some_and(|(one, two)| Arc::ptr_eq(one, two)) && one.slots == two.slots
+    };
+    one.len() == two.len() && one.iter().zip(two).all(same)
 }
 
 /// `info` for the node at `address`: the same login, the same TLS.

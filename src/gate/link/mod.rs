@@ -19,9 +19,11 @@ use self::cluster::Cluster;
 use self::node::Node;
 use self::parcel::Parcel;
 use self::sentinel::Sentinel;
+pub use self::slots::{owned, slot_of};
 use crate::config::{RedisServers, RedisTls, RedisTopology, SecretUrl};
 use crate::gate::GateError;
 use crate::gate::scripts::Script;
+use crate::rules::slots::Slots;
 
 /// A command and where it belongs.
 pub struct Request<'a> {
@@ -35,10 +37,39 @@ pub struct Request<'a> {
 /// One value for each request, in order; an error that concerns the node of some of them alone stands in their place.
 pub type Answers = Vec<Result<Value, GateError>>;
 
+/// One primary.
+#[derive(Clone)]
+pub struct Shard {
+    /// In a cluster, which of its nodes it is.
+    node: Option<Arc<Node>>,
+    /// In a cluster, the slots that it has, as far as is known.
+    pub slots: Slots,
+}
+
+impl Shard {
+    /// The same primary, of which only these slots matter.
+    pub fn with(&self, slots: Slots) -> Self {
+        Self {
+            node: self.node.clone(),
+            slots,
+        }
+    }
+
+    /// Its name in a cluster.
+    pub fn name(&self) -> &str {
+        self.node.as_ref().map_or("", |node| node.name())
+    }
+}
+
+/// All primaries. Others of the same address mean that something has changed.
+pub type Shards = Arc<Vec<Shard>>;
+
 /// The connections to Redis, shared by all callers.
 pub struct Link {
     servers: RedisServers,
     way: Way,
+    /// Without a cluster: the primary, wherever it is.
+    only: Shards,
     round_trips: Arc<AtomicU64>,
 }
 
@@ -71,6 +102,10 @@ impl Link {
         Ok(Self {
             servers: servers.clone(),
             way,
+            only: Arc::new(vec![Shard {
+                node: None,
+                slots: Slots::default(),
+            }]),
             round_trips,
         })
     }
@@ -123,12 +158,60 @@ impl Link {
         }
     }
 
-    /// One round trip to the only primary; a cluster has more, and gets an error.
-    pub async fn on_primary(&self, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
+    /// All primaries. `anew`: what is known of them is not believed.
+    pub async fn shards(&self, anew: bool) -> Result<Shards, GateError> {
         match &self.way {
-            Way::Single(node) => node.send(pipeline).await,
-            Way::Sentinel(sentinel) => Box::pin(sentinel.send(pipeline)).await,
-            Way::Cluster(_) => Err(GateError::Refused(format!(
+            Way::Cluster(cluster) => Box::pin(cluster.shards(anew)).await,
+            Way::Single(_) | Way::Sentinel(_) => Ok(Arc::clone(&self.only)),
+        }
+    }
+
+    /// What is known of the primaries is asked for anew before it is used again.
+    pub fn doubt(&self) {
+        if let Way::Cluster(cluster) = &self.way {
+            cluster.doubt();
+        }
+    }
+
+    /// One round trip to `shard`, and to nobody else: what it sends on to another is not done, and an error.
+    pub async fn send_to(
+        &self,
+        shard: &Shard,
+        requests: Vec<Request<'_>>,
+    ) -> Result<Answers, GateError> {
+        let (Way::Cluster(cluster), Some(node)) = (&self.way, &shard.node) else {
+            return self.send(requests).await;
+        };
+        let mut parcel = Parcel::default();
+        for request in requests {
+            parcel.add(request.load, false, request.command);
+        }
+        let answers = Box::pin(cluster.at(node, parcel.pipeline())).await?;
+        let mut answers = parcel.unpack(answers);
+        for answer in &mut answers {
+            if let Ok(Value::ServerError(error)) = answer
+                && matches!(error.code(), "MOVED" | "ASK")
+            {
+                *answer = Err(moving(node));
+            }
+        }
+        Ok(answers)
+    }
+
+    /// One round trip to `shard`.
+    pub async fn on(&self, shard: &Shard, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
+        match (&self.way, &shard.node) {
+            (Way::Single(node), _) => node.send(pipeline).await,
+            (Way::Sentinel(sentinel), _) => Box::pin(sentinel.send(pipeline)).await,
+            (Way::Cluster(cluster), Some(node)) => {
+                let answers = Box::pin(cluster.at(node, pipeline)).await?;
+                let moved = |answer: &Value| matches!(answer, Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK"));
+                if answers.iter().any(moved) {
+                    return Err(moving(node));
+                }
+                Ok(answers)
+            }
+            (Way::Cluster(_), None) => Err(GateError::Refused(format!(
                 "{}: a cluster has several primaries",
                 self.servers
             ))),
@@ -144,12 +227,18 @@ impl Link {
             Way::Sentinel(_) => self.servers.to_string(),
             Way::Cluster(cluster) => return Box::pin(cluster.on_primaries(&pipeline)).await,
         };
-        let answers = self.on_primary(&pipeline).await?;
-        Ok(answers
-            .into_iter()
-            .map(|value| (name.clone(), value))
-            .collect())
+        let mut all = Vec::new();
+        for shard in self.only.iter() {
+            let answers = self.on(shard, &pipeline).await?;
+            all.extend(answers.into_iter().map(|value| (name.clone(), value)));
+        }
+        Ok(all)
     }
+}
+
+/// The node does not have the slot, or not any more.
+fn moving(node: &Node) -> GateError {
+    GateError::Unreachable(format!("{}: a slot moves to another node", node.name()))
 }
 
 /// A client for the server at `url`.

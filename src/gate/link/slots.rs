@@ -1,8 +1,13 @@
 //! What a cluster says of its nodes: the answer to `CLUSTER SLOTS`, and redirections.
 
+use std::collections::HashMap;
+use std::sync::LazyLock;
+
+use ::redis::cluster_routing::Slot;
 use ::redis::{ConnectionAddr, ConnectionInfo, Value};
 
 use crate::gate::{GateError, refusal};
+use crate::rules::slots::{SLOTS, Slots};
 
 /// Where a node is.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -17,6 +22,8 @@ pub struct Range {
     pub first: u16,
     pub last: u16,
     pub primary: Address,
+    /// What the primary calls itself.
+    pub id: String,
 }
 
 /// The host in `info`.
@@ -36,6 +43,17 @@ pub fn redirect(details: &str, own: &str) -> Option<Address> {
         host: if host.is_empty() { own } else { host }.to_owned(),
         port: port.parse().ok()?,
     })
+}
+
+/// The slot of `key`.
+pub fn slot_of(key: &str) -> u16 {
+    // The client library computes slots and does not tell their numbers.
+    static NUMBERS: LazyLock<HashMap<Slot, u16>> = LazyLock::new(|| {
+        let all = (0..SLOTS).filter_map(|number| Some((Slot::new(number)?, number)));
+        all.collect()
+    });
+    // It has every slot that there is.
+    NUMBERS.get(&Slot::for_key(key)).copied().unwrap_or(0)
 }
 
 /// The answer of the node `name`, at the host `own`, to `CLUSTER SLOTS`.
@@ -64,7 +82,7 @@ fn range(value: &Value, own: &str) -> Option<Range> {
     let [first, last, Value::Array(primary), ..] = parts.as_slice() else {
         return None;
     };
-    let [host, port, ..] = primary.as_slice() else {
+    let [host, port, id, ..] = primary.as_slice() else {
         return None;
     };
     let number = |value: &Value| match value {
@@ -81,7 +99,20 @@ fn range(value: &Value, own: &str) -> Option<Range> {
             host: host.unwrap_or_else(|| own.to_owned()),
             port: number(port)?,
         },
+        id: ::redis::from_redis_value_ref(id).ok()?,
     })
+}
+
+/// The slots that a node itself says it has, by its answers to `CLUSTER MYID` and `CLUSTER SLOTS`.
+pub fn owned(id: &Value, slots: &Value) -> Result<Slots, GateError> {
+    let own: String = ::redis::from_redis_value_ref(id).unwrap_or_default();
+    let mut owned = Slots::default();
+    for range in parse(std::slice::from_ref(slots), "", "it")? {
+        if range.id == own {
+            owned.add(range.first, range.last);
+        }
+    }
+    Ok(owned)
 }
 
 #[cfg(test)]
@@ -101,6 +132,14 @@ mod tests {
             Value::Int(port),
             Value::SimpleString("id".into()),
         ])
+    }
+
+    #[test]
+    fn a_key_has_the_slot_of_its_tag() {
+        // As `CLUSTER KEYSLOT` says.
+        for (key, slot) in [("somekey", 11_058), ("foo{hash_tag}", 2_515), ("", 0)] {
+            assert_eq!(slot_of(key), slot, "{key}");
+        }
     }
 
     #[test]
@@ -136,7 +175,7 @@ mod tests {
             range(10923, 16383, node(text(""), 6381)),
             Value::Nil,
         ]);
-        let ranges = parse(&[answer], "own", "n").expect("slots");
+        let ranges = parse(std::slice::from_ref(&answer), "own", "n").expect("slots");
         let primaries: Vec<&Address> = ranges.iter().map(|range| &range.primary).collect();
         assert_eq!(
             primaries,
@@ -147,6 +186,10 @@ mod tests {
             ]
         );
         assert_eq!((ranges[1].first, ranges[1].last), (5461, 10922));
+        let name = |name: &str| Value::SimpleString(name.into());
+        let slots = owned(&name("id"), &answer).expect("slots");
+        assert_eq!(slots, Slots::range(0, 16_383));
+        assert!(owned(&name("other"), &answer).expect("slots").is_empty());
         let none = parse(&[Value::Array(Vec::new())], "own", "n");
         assert!(matches!(none, Err(GateError::Unreachable(_))));
     }

@@ -6,7 +6,7 @@ use super::RedisGate;
 use crate::gate::GateError;
 use crate::gate::epoch::{Sent, Watch};
 use crate::gate::keys::CallKeys;
-use crate::gate::link::Request;
+use crate::gate::link::{Request, Shard};
 use crate::gate::refusal;
 use crate::gate::reply;
 use crate::gate::scripts::Script;
@@ -16,6 +16,14 @@ use crate::rules::tenant::Tenant;
 
 /// How often a call is sent whose script was not cached, or whose window was guessed wrong.
 const TRIES: usize = 4;
+
+/// What ends a pipeline of calls that admit.
+pub(super) struct Pulse<'a> {
+    pub(super) watch: &'a Watch,
+    pub(super) sent: Sent,
+    /// The primary that has all of the calls' keys.
+    pub(super) shard: &'a Shard,
+}
 
 /// One script call: what is sent, and what it is for.
 pub(super) struct Call<'a> {
@@ -41,7 +49,7 @@ impl RedisGate {
     pub(super) async fn run(
         &self,
         mut calls: Vec<Call<'_>>,
-        pulse: Option<(&Watch, Sent)>,
+        pulse: Option<Pulse<'_>>,
     ) -> Result<Vec<Result<Value, GateError>>, GateError> {
         let mut replies: Vec<_> = calls.iter().map(|_| Ok(Value::Nil)).collect();
         let mut open: Vec<usize> = (0..calls.len()).collect();
@@ -57,10 +65,13 @@ impl RedisGate {
                 .iter()
                 .map(|index| self.request(&calls[*index]))
                 .collect();
-            if let Some((watch, sent)) = &pulse {
-                requests.push(watch.request(sent, &self.test_micros(), load_pulse));
-            }
-            let mut answers = self.link.send(requests).await?;
+            let mut answers = match &pulse {
+                Some(Pulse { watch, sent, shard }) => {
+                    requests.push(watch.request(sent, &self.test_micros(), load_pulse));
+                    self.link.send_to(shard, requests).await?
+                }
+                None => self.link.send(requests).await?,
+            };
             let beat = pulse.as_ref().zip(answers.pop_if(|_| pulse.is_some()));
             let mut again = Vec::new();
             for (index, answer) in open.into_iter().zip(answers) {
@@ -103,12 +114,12 @@ impl RedisGate {
                     load_pulse = true;
                     false
                 }
-                Some(((watch, _), Ok(Value::ServerError(error)))) => {
-                    return Err(watch.refused(&error));
+                Some((pulse, Ok(Value::ServerError(error)))) => {
+                    return Err(pulse.watch.refused(&error));
                 }
                 Some((_, Err(why))) => return Err(why),
-                Some(((watch, sent), Ok(answer))) => {
-                    watch.beaten(sent, &answer, earliest)?;
+                Some((pulse, Ok(answer))) => {
+                    pulse.watch.beaten(&pulse.sent, &answer, earliest)?;
                     true
                 }
                 None => true,

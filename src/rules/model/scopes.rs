@@ -144,6 +144,8 @@ impl<'a> Scopes<'a> {
             },
             blocked_until_ms: closed,
             blocked_by: self.control().closed_by(now),
+            quotas: self.control().quotas.0,
+            quotas_at_ms: self.control().quotas.1,
         }
     }
 

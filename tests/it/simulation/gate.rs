@@ -7,6 +7,7 @@ use sluicegate::gate::{
     Answer, Change, End, Gate, GateError, Inspection, Replies, TenantAsk, TenantSettled,
 };
 use sluicegate::rules::limit::{Limits, ceil_ms};
+use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 use tokio::sync::oneshot;
@@ -125,6 +126,14 @@ impl Gate for SimGate {
                 });
             }
             result
+        })
+        .await
+    }
+
+    async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {
+        let batch = batch.to_vec();
+        self.call("advertised", |world| async move {
+            world.gate.advertised(&batch).await
         })
         .await
     }

@@ -9,7 +9,9 @@ use serde::Serialize;
 use serde_json::json;
 use sluicegate::broker::amqp::{QueueState, inventory};
 use sluicegate::config::{Config, RedisTopology};
+use sluicegate::gate::GateError;
 use sluicegate::gate::redis::{NODE_OF_A_CLUSTER, RedisGate};
+use sluicegate::gate::registry::{self, Named};
 use sluicegate::rules::lanes::Ladder;
 use sluicegate::rules::policy::Source;
 use sluicegate::rules::tenant::Tenant;
@@ -262,6 +264,27 @@ async fn redis(config: &Config, findings: &mut Findings) {
     }
     // The tenant that was tried may live on this node; those of the other nodes would be refused.
     if health.cluster && url.topology == RedisTopology::Single {
-        findings.add(Level::Error, WHAT, NODE_OF_A_CLUSTER);
+        return findings.add(Level::Error, WHAT, NODE_OF_A_CLUSTER);
     }
+    match others(config).await {
+        Ok(0) => {}
+        Ok(number) => findings.add(
+            Level::Warn,
+            WHAT,
+            format!(
+                "{} of other workers in force beside this one; inspect TENANT shows which limits, and until when",
+                count(number, "configuration")
+            ),
+        ),
+        Err(error) => findings.add(Level::Error, WHAT, gate(&error)),
+    }
+}
+
+/// How many other policies workers have in force, or have had within the longest window.
+async fn others(config: &Config) -> Result<u64, GateError> {
+    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let own = Named::new(config.rate_limiter.policy.clone())?;
+    let (known, _) = registry::look(&gate).await?;
+    let others = known.policies().iter().filter(|known| known.id != own.id);
+    Ok(others.count() as u64)
 }

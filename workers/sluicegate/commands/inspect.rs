@@ -19,7 +19,7 @@ use sluicegate::rules::tenant::Tenant;
 
 use super::labels::{Given, LabelArgs};
 use super::times::{at, when};
-use super::{Failure, limits, plain, print_json};
+use super::{Failure, api, limits, plain, print_json};
 
 /// Show a tenant's limits: what is used, what is free, who waits, why, and until when
 #[derive(Debug, Args)]
@@ -63,9 +63,14 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             since_ms: other.since_ms,
             used_ms: other.used_ms,
             until_ms: known.dropped_at(&other.id).unwrap_or(now_ms),
+            limits: own_limits(&other.policy, &tenant, plan),
         })
         .collect();
+    let in_force = others.is_empty() || known.find(&own.id).is_some();
     let rows: Vec<Row> = limits.iter().zip(&found.limits).collect();
+    let with_max = |(limit, usage): &Row| (*limit).clone().with_max(usage.max);
+    let ours: Vec<Limit> = rows.iter().map(with_max).collect();
+    let said = api::said(&found, &ours);
     if args.json {
         let waits = Waits::of(&rows, &given, &found);
         let one_line = given.missing.is_empty();
@@ -83,6 +88,9 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             "blocked_by": found.blocked_by,
             "waits_for": waits.short(),
             "reason": waits.in_words(&given, &found),
+            "advertised": said,
+            "advertised_at_ms": found.quotas_at_ms,
+            "in_force": in_force,
             "other_configurations": others,
         }))?;
     } else {
@@ -91,8 +99,12 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             None => source.to_string(),
         };
         let mut text = in_words(&tenant, &source, &rows, &given, &found);
+        text += &api::in_words(&found, &said);
         for other in &others {
             text += &other.in_words();
+        }
+        if !in_force {
+            text += "beside   no worker has the limits of this file in force\n";
         }
         std::io::stdout().write_all(text.as_bytes())?;
     }
@@ -107,16 +119,28 @@ struct Other<'a> {
     used_ms: u64,
     /// Unless a worker has it in force after `used_ms`.
     until_ms: u64,
+    /// What it gives this tenant.
+    limits: Vec<String>,
+}
+
+fn own_limits(policy: &Policy, tenant: &Tenant, plan: Option<&str>) -> Vec<String> {
+    let limits = policy.limits(tenant, plan).iter();
+    let words = |limit: &Limit| format!("{}: {}", limit.name(), limits::in_words(limit));
+    limits.map(words).collect()
 }
 
 impl Other<'_> {
     fn in_words(&self) -> String {
-        format!(
+        let mut text = format!(
             "beside   another configuration that workers have had since {} and last at {}: its limits count until {}, and for longer if a worker keeps it\n",
             at(self.since_ms),
             at(self.used_ms),
             at(self.until_ms),
-        )
+        );
+        for limit in &self.limits {
+            text += &format!("  limit  {limit}\n");
+        }
+        text
     }
 }
 
@@ -281,6 +305,7 @@ fn in_words(
 
 #[cfg(test)]
 mod tests {
+    use sluicegate::rules::quota::Quotas;
     use sluicegate::rules::scope::Labels;
 
     use super::*;
@@ -314,12 +339,16 @@ mod tests {
             line_end_ms: 0,
             blocked_until_ms: 0,
             blocked_by: String::new(),
+            quotas: Quotas::default(),
+            quotas_at_ms: 0,
         };
         change(&mut found);
         let tenant = Tenant::parse("acme").expect("a tenant");
         let policy = Config::default().rate_limiter.policy;
         let rows: Vec<Row> = policy.default_limits().iter().zip(&found.limits).collect();
-        in_words(&tenant, "rate-limiter", &rows, &given(&[]), &found)
+        let ours: Vec<Limit> = rows.iter().map(|(limit, _)| (*limit).clone()).collect();
+        let said = api::in_words(&found, &api::said(&found, &ours));
+        in_words(&tenant, "rate-limiter", &rows, &given(&[]), &found) + &said
     }
 
     #[test]
@@ -355,6 +384,8 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
         let (free, full) = (usage(0, 5, 0), usage(5, 0, 350));
         let show = |usages: [&Usage; 2], missing: &[Scope]| {
             let found = Inspection {
+                quotas: Quotas::default(),
+                quotas_at_ms: 0,
                 now_ms: NOW,
                 limits: Vec::new(),
                 waiting: 7,
@@ -421,5 +452,26 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
             text.contains("why      there is room, and it belongs"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn what_the_api_says_stands_beside_ours() {
+        let said = |text: &str| {
+            shown(usage(0, 5, 0), |found| {
+                found.quotas = Quotas::read(text);
+                found.quotas_at_ms = NOW;
+            })
+        };
+        assert!(!said("").contains("api"));
+        let text = said("4/60,2/0");
+        for line in [
+            "api      says that it takes 4 in 1m, 2 in a window that it does not name (noted Tue, 14 Nov 2023 22:13:20 GMT)\n",
+            "warning  the API says that it takes 4 calls in 60s, and the limit default lets 5 through: set its max-requests to 4\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
+        for kept in ["5/60", "2/0", "6/60"] {
+            assert!(!said(kept).contains("warning"), "{kept}");
+        }
     }
 }

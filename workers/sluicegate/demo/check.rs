@@ -1,50 +1,80 @@
 //! The checker: was a limit exceeded, and was any of it left idle? Pure functions over one tenant's
 //! arrivals, sorted, in nanoseconds of the downstream's own clock. Tolerance zero everywhere.
 
-/// How many arrivals came when the window that ends with them was already full: with `limit` others less
-/// than `window` before. Windows are half-open: an arrival exactly `window` later is in the next one.
-pub fn sliding_violations(times: &[u64], limit: usize, window: u64) -> usize {
-    times
-        .iter()
-        .zip(times.iter().skip(limit))
-        .filter(|(before, after)| *after - *before < window)
-        .count()
-}
+use std::collections::VecDeque;
 
-/// How many arrivals exceed `limit` in their window, with windows aligned to the epoch.
-pub fn aligned_violations(times: &[u64], limit: usize, window: u64) -> usize {
-    times
-        .chunk_by(|a, b| a / window == b / window)
-        .map(|arrivals| arrivals.len().saturating_sub(limit))
-        .sum()
-}
+/// An arrival: when, and how many units it used.
+pub type Arrival = (u64, u64);
 
-/// The most arrivals in any sliding window.
-pub fn fullest_sliding(times: &[u64], window: u64) -> usize {
-    let mut first = 0;
-    let mut most = 0;
-    for (last, time) in times.iter().enumerate() {
-        while time - times[first] >= window {
+/// For each arrival the units in the window that ends with it. Windows are half-open: an arrival exactly `window` later
+/// is in the next one.
+pub fn sliding(arrivals: &[Arrival], window: u64) -> Vec<u64> {
+    let (mut first, mut units) = (0, 0);
+    let mut all = Vec::with_capacity(arrivals.len());
+    for (time, used) in arrivals {
+        units += used;
+        while time - arrivals[first].0 >= window {
+            units -= arrivals[first].1;
             first += 1;
         }
-        most = most.max(last - first + 1);
+        all.push(units);
     }
-    most
+    all
 }
 
-/// The most arrivals in any aligned window.
-pub fn fullest_aligned(times: &[u64], window: u64) -> usize {
-    times
-        .chunk_by(|a, b| a / window == b / window)
-        .map(<[u64]>::len)
-        .max()
-        .unwrap_or(0)
+/// For each arrival the units so far in its window, with windows aligned to the epoch.
+pub fn aligned(arrivals: &[Arrival], window: u64) -> Vec<u64> {
+    let so_far = |arrivals: &[Arrival]| {
+        let add = |units: &mut u64, (_, used): &Arrival| {
+            *units += used;
+            Some(*units)
+        };
+        arrivals.iter().scan(0, add).collect::<Vec<_>>()
+    };
+    (arrivals.chunk_by(|a, b| a.0 / window == b.0 / window))
+        .flat_map(so_far)
+        .collect()
 }
 
-/// From the first to the last of `jobs` starts that wait for nothing but a sliding limit; `period` is
-/// the window with its guard.
-pub fn ideal_sliding(jobs: usize, limit: usize, period: u64) -> u64 {
-    (jobs.saturating_sub(1) / limit) as u64 * period
+/// A call that asks to start, in units of each limit.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// What there must be room for.
+    pub asked: Vec<u64>,
+    /// What it uses.
+    pub used: Vec<u64>,
+    /// For how long (in the unit of time of the limits' periods) its answer closes the tenant.
+    pub closes_for: u64,
+    /// It was under way when the tenant was closed, and did not wait for its opening.
+    pub under_way: bool,
+}
+
+/// From the first to the last start of `calls`, in order, each as early as all sliding `limits` allow: the units that
+/// each has, and its period, which is the window with the guard.
+pub fn ideal(calls: impl IntoIterator<Item = Call>, limits: &[(u64, u64)]) -> u64 {
+    let mut logs = vec![(VecDeque::<Arrival>::new(), 0); limits.len()];
+    let (mut now, mut open_at) = (0, 0);
+    for call in calls {
+        if !call.under_way {
+            now = open_at.max(now);
+        }
+        for (((log, units), (max, period)), asked) in logs.iter_mut().zip(limits).zip(&call.asked) {
+            while *units + asked > *max
+                && let Some((start, used)) = log.pop_front()
+            {
+                *units -= used;
+                now = now.max(start + period);
+            }
+        }
+        for ((log, units), used) in logs.iter_mut().zip(&call.used) {
+            log.push_back((now, *used));
+            *units += used;
+        }
+        if call.closes_for > 0 {
+            open_at = now + call.closes_for;
+        }
+    }
+    now
 }
 
 /// The same for aligned windows, when the first may start at `start`, and none in the last `guard` of a
@@ -127,30 +157,53 @@ mod tests {
             .collect()
     }
 
+    fn arrivals(times: &[u64]) -> Vec<Arrival> {
+        times.iter().map(|time| (*time, 1)).collect()
+    }
+
+    /// How many are above `max`, and the most.
+    fn found(units: &[u64], max: u64) -> (usize, u64) {
+        let above = units.iter().filter(|units| **units > max).count();
+        (above, units.iter().copied().max().unwrap_or(0))
+    }
+
+    fn one(asked: u64, used: u64) -> Call {
+        Call {
+            asked: vec![asked],
+            used: vec![used],
+            closes_for: 0,
+            under_way: false,
+        }
+    }
+
     #[test]
     fn a_kept_limit_has_no_violation_and_a_planted_one_is_found() {
         let mut times = kept(10);
-        assert_eq!(sliding_violations(&times, 3, 100), 0);
-        assert_eq!(fullest_sliding(&times, 100), 3);
+        assert_eq!(found(&sliding(&arrivals(&times), 100), 3), (0, 3));
         times.insert(12, 399); // a fourth call, 1 ns before the window of 300 to 399 ends
-        assert_eq!(sliding_violations(&times, 3, 100), 3); // it, and the two at 400 that it still counts for
-        assert_eq!(fullest_sliding(&times, 100), 4);
+        // It, and the two at 400 that it still counts for.
+        assert_eq!(found(&sliding(&arrivals(&times), 100), 3), (3, 4));
     }
 
     #[test]
     fn one_nanosecond_is_a_violation_and_none_is_not() {
-        assert_eq!(sliding_violations(&[0, 100], 1, 100), 0);
-        assert_eq!(sliding_violations(&[0, 99], 1, 100), 1);
-        assert_eq!(aligned_violations(&[199, 200], 1, 100), 0);
-        assert_eq!(aligned_violations(&[100, 199], 1, 100), 1);
+        assert_eq!(sliding(&[(0, 1), (100, 1)], 100), [1, 1]);
+        assert_eq!(sliding(&[(0, 1), (99, 1)], 100), [1, 2]);
+        assert_eq!(aligned(&[(199, 1), (200, 1)], 100), [1, 1]);
+        assert_eq!(aligned(&[(100, 1), (199, 1)], 100), [1, 2]);
     }
 
     #[test]
     fn aligned_windows_allow_twice_the_limit_across_an_edge_and_sliding_ones_do_not() {
-        let times = [98, 99, 100, 101];
-        assert_eq!(aligned_violations(&times, 2, 100), 0);
-        assert_eq!(fullest_aligned(&times, 100), 2);
-        assert_eq!(sliding_violations(&times, 2, 100), 2);
+        let times = arrivals(&[98, 99, 100, 101]);
+        assert_eq!(found(&aligned(&times, 100), 2), (0, 2));
+        assert_eq!(found(&sliding(&times, 100), 2), (2, 4));
+    }
+
+    #[test]
+    fn units_are_counted_not_calls() {
+        assert_eq!(sliding(&[(0, 5), (10, 7), (100, 1)], 100), [5, 12, 8]);
+        assert_eq!(aligned(&[(0, 5), (10, 7), (100, 1)], 100), [5, 12, 1]);
     }
 
     #[test]
@@ -189,12 +242,39 @@ mod tests {
 
     #[test]
     fn no_arrivals_are_no_violation_and_no_idleness() {
-        assert_eq!(sliding_violations(&[], 3, 100), 0);
-        assert_eq!(aligned_violations(&[], 3, 100), 0);
-        assert_eq!(fullest_sliding(&[], 100), 0);
-        assert_eq!(fullest_aligned(&[], 100), 0);
+        assert_eq!(sliding(&[], 100), [0; 0]);
+        assert_eq!(aligned(&[], 100), [0; 0]);
+        assert_eq!(ideal([], &[(3, 100)]), 0);
         assert_eq!(used_sliding(&[], 3, 100).share(), 1.0);
         assert_eq!(used_aligned(&[], 3, 100).share(), 1.0);
+    }
+
+    #[test]
+    fn the_ideal_waits_for_all_limits_for_what_is_reserved_and_for_the_opening() {
+        let many = |n, call: Call| vec![call; n];
+        // 2 per 10 and 3 per 100: the fourth waits for the longer one.
+        let both = Call {
+            asked: vec![1, 1],
+            used: vec![1, 1],
+            ..one(1, 1)
+        };
+        assert_eq!(ideal(many(4, both.clone()), &[(2, 10), (3, 100)]), 100);
+        assert_eq!(ideal(many(3, both), &[(2, 10), (3, 100)]), 10);
+        // Room for 8 is needed, and 3 of them are used: two start at once.
+        assert_eq!(ideal(many(2, one(8, 3)), &[(11, 10)]), 0);
+        assert_eq!(ideal(many(2, one(8, 3)), &[(10, 10)]), 10);
+        // Above the limit it could never start; it does not hang.
+        assert_eq!(ideal(many(2, one(20, 20)), &[(10, 10)]), 10);
+        let closes = Call {
+            closes_for: 50,
+            ..one(1, 1)
+        };
+        let under_way = Call {
+            under_way: true,
+            ..one(1, 1)
+        };
+        assert_eq!(ideal([closes.clone(), one(1, 1)], &[(9, 10)]), 50);
+        assert_eq!(ideal([closes, under_way], &[(9, 10)]), 0);
     }
 
     /// Starts each job as early as the definition of the limit allows, trying every nanosecond.
@@ -211,48 +291,46 @@ mod tests {
         times
     }
 
-    fn sorted_times() -> impl Strategy<Value = Vec<u64>> {
-        proptest::collection::vec(0..300_u64, 0..60).prop_map(|mut times| {
-            times.sort_unstable();
-            times
+    fn sorted_arrivals() -> impl Strategy<Value = Vec<Arrival>> {
+        proptest::collection::vec((0..300_u64, 1..4_u64), 0..60).prop_map(|mut arrivals| {
+            arrivals.sort_unstable();
+            arrivals
         })
     }
 
     proptest! {
         #[test]
-        fn sliding_violations_are_those_of_the_definition(
-            times in sorted_times(), limit in 1..6_usize, window in 1..80_u64,
-        ) {
-            let before = |last: usize| (0..=last).filter(|i| times[last] - times[*i] < window).count();
-            let expected = (0..times.len()).filter(|last| before(*last) > limit).count();
-            prop_assert_eq!(sliding_violations(&times, limit, window), expected);
-            let fullest = (0..times.len()).map(before).max().unwrap_or(0);
-            prop_assert_eq!(fullest_sliding(&times, window), fullest);
-            prop_assert_eq!(expected > 0, fullest > limit);
+        fn sliding_units_are_those_of_the_definition(arrivals in sorted_arrivals(), window in 1..80_u64) {
+            let before = |last: usize| -> u64 {
+                let within = |other: &&Arrival| arrivals[last].0 - other.0 < window;
+                arrivals[..=last].iter().filter(within).map(|(_, units)| units).sum()
+            };
+            let expected: Vec<u64> = (0..arrivals.len()).map(before).collect();
+            prop_assert_eq!(sliding(&arrivals, window), expected);
         }
 
         #[test]
-        fn aligned_violations_are_those_of_the_definition(
-            times in sorted_times(), limit in 1..6_usize, window in 1..80_u64,
-        ) {
-            let counts = || (0..=300 / window).map(|index| {
-                times.iter().filter(|time| (index * window..(index + 1) * window).contains(time)).count()
-            });
-            let expected: usize = counts().map(|count| count.saturating_sub(limit)).sum();
-            prop_assert_eq!(aligned_violations(&times, limit, window), expected);
-            prop_assert_eq!(fullest_aligned(&times, window), counts().max().unwrap_or(0));
+        fn aligned_units_are_those_of_the_definition(arrivals in sorted_arrivals(), window in 1..80_u64) {
+            let before = |last: usize| -> u64 {
+                let same = |other: &&Arrival| other.0 / window == arrivals[last].0 / window;
+                arrivals[..=last].iter().filter(same).map(|(_, units)| units).sum()
+            };
+            let expected: Vec<u64> = (0..arrivals.len()).map(before).collect();
+            prop_assert_eq!(aligned(&arrivals, window), expected);
         }
 
         #[test]
         fn the_sliding_ideal_is_the_greedy_one(
-            jobs in 1..30_usize, limit in 1..6_usize, period in 1..50_u64, start in 0..200_u64,
+            costs in proptest::collection::vec((1..4_u64, 1..4_u64), 1..30), max in 3..9_u64, period in 1..50_u64,
         ) {
-            let times = greedy(jobs, start, |times, now| {
-                times.iter().filter(|time| now - **time < period).count() < limit
+            let calls: Vec<(u64, u64)> = costs.iter().map(|(a, b)| (*a.max(b), *a.min(b))).collect();
+            let times = greedy(calls.len(), 0, |times, now| {
+                let within = times.iter().zip(&calls).filter(|(time, _)| now - **time < period);
+                let used: u64 = within.map(|(_, (_, used))| used).sum();
+                used + calls[times.len()].0 <= max
             });
-            prop_assert_eq!(ideal_sliding(jobs, limit, period), times[jobs - 1] - start);
-            prop_assert_eq!(sliding_violations(&times, limit, period), 0);
-            prop_assert_eq!(used_sliding(&times, limit, period).share(), 1.0);
+            let found = ideal(calls.iter().map(|(asked, used)| one(*asked, *used)), &[(max, period)]);
+            prop_assert_eq!(found, times[times.len() - 1]);
         }
 
         #[test]
@@ -266,7 +344,7 @@ mod tests {
             });
             let ideal = ideal_aligned(jobs, limit, window, guard, start);
             prop_assert_eq!(ideal, times[jobs - 1] - start);
-            prop_assert_eq!(aligned_violations(&times, limit, window), 0);
+            prop_assert!(aligned(&arrivals(&times), window).iter().all(|units| *units <= limit as u64));
             prop_assert_eq!(used_aligned(&times, limit, window).share(), 1.0);
         }
     }

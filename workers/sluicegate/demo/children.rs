@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use sluicegate::config::{Config, QueueType};
+use sluicegate::rules::limit::Limit;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
@@ -56,7 +57,7 @@ impl Drop for Folder {
 pub struct Settings<'a> {
     /// Where RabbitMQ and Redis are, and of which type the queues are.
     pub config: &'a Config,
-    /// The limit.
+    /// The limits.
     pub plan: &'a Plan,
     /// The work queue.
     pub queue: &'a str,
@@ -70,7 +71,7 @@ impl Settings<'_> {
     /// A worker's configuration. JSON strings are YAML strings too.
     fn yaml(&self, admin: SocketAddr) -> String {
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
-        let limit = &self.plan.limit;
+        let limits: String = self.plan.limits.iter().map(limit).collect();
         let queue_type = match self.config.amqp.queue_type {
             QueueType::Quorum => "quorum",
             QueueType::Classic => "classic",
@@ -78,7 +79,7 @@ impl Settings<'_> {
         format!(
             "amqp:\n  url: {amqp}\n  queue: {queue}\n  queue-type: {queue_type}\n  prefetch: {prefetch}\n\
              redis:\n  url: {redis}\n  prefix: {prefix}\n\
-             rate-limiter:\n  use-algo: {algo}\n  window-size: {window}ms\n  max-requests: {max}\n  guard: {guard}ms\n\
+             rate-limiter:\n  limits:\n{limits}\
              dispatch:\n  concurrency: {concurrency}\n  http:\n    url: {url}\n    timeout: 10s\n\
              delay:\n  max-delay: {max_delay}s\n\
              admin:\n  listen: {admin}\n",
@@ -87,16 +88,25 @@ impl Settings<'_> {
             prefetch = self.config.amqp.prefetch,
             redis = quoted(self.config.redis.url.urls[0].expose()),
             prefix = quoted(self.prefix),
-            algo = limit.algorithm().name(),
-            window = limit.window_ms(),
-            max = limit.max(),
-            guard = limit.guard_ms(),
             concurrency = self.config.dispatch.concurrency,
             url = quoted(self.url),
             max_delay = MAX_DELAY.as_secs(),
             admin = quoted(&admin.to_string()),
         )
     }
+}
+
+/// A line of `rate-limiter.limits`.
+fn limit(limit: &Limit) -> String {
+    format!(
+        "    - {{name: {}, use-algo: {}, unit: {}, max-requests: {}, window-size: {}ms, guard: {}ms}}\n",
+        limit.name(),
+        limit.algorithm().name(),
+        limit.unit().name(),
+        limit.max(),
+        limit.window_ms(),
+        limit.guard_ms(),
+    )
 }
 
 /// One worker process; dropped, it is killed.

@@ -5,9 +5,11 @@ mod check;
 mod children;
 mod downstream;
 mod fetch;
+mod ledger;
 mod plan;
 mod queues;
 mod report;
+mod scenario;
 mod table;
 mod view;
 
@@ -124,13 +126,13 @@ async fn observe(
     let downstream = Downstream::start(plan)
         .map_err(|error| DemoError(format!("the downstream can't be started: {error}")))?;
     say(format!(
-        "{} tenants x {} jobs; the API at {} takes {} calls per {} ms from each ({}); {} workers.",
+        "{} tenants x {} jobs; the API at {} takes {} from each ({}){}; {} workers.",
         plan.tenants,
         plan.jobs,
         downstream.url(),
-        plan.limit.max(),
-        plan.limit.window_ms(),
-        plan.limit.algorithm().name(),
+        plan.limits_in_words(),
+        plan.limit().algorithm().name(),
+        plan.scenario.in_words(plan.limit().max()),
         plan.workers,
     ));
     let folder = Folder::new(name)?;

@@ -3,34 +3,44 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use sluicegate::rules::limit::{Algorithm, Limit, ceil_ms};
+use sluicegate::config::show_duration;
+use sluicegate::rules::limit::{Algorithm, Limit, Unit, ceil_ms};
+
+use super::check;
+use super::scenario::{Cost, Scenario};
 
 /// `sluicegate demo`
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   sluicegate demo
+  sluicegate demo --scenario limits                     several limits at once, in 45 s
+  sluicegate demo --scenario costs --tenants 2          calls and tokens, as LLM APIs count
+  sluicegate demo --scenario penalties --json           an API that closes tenants with 429
   sluicegate demo --algo fixed-window-algo --seconds 60
-  sluicegate demo --tenants 1 --jobs 2000 --limit 20 --json")]
+  sluicegate demo --tenants 1 --jobs 2000 --limit 20")]
 pub struct DemoArgs {
+    /// What the API limits
+    #[arg(long, value_enum, default_value_t = Scenario::Limit)]
+    pub scenario: Scenario,
     /// Tenants that publish, all at once
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub tenants: u32,
-    /// Jobs of each tenant
-    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "seconds")]
-    pub jobs: u32,
-    /// As many jobs as the limit lets through in this many seconds, instead of --jobs
+    /// Jobs of each tenant [default: 200; with --scenario limits 16 times --limit]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "seconds")]
+    pub jobs: Option<u32>,
+    /// As many jobs as the limit lets through in this many seconds, instead of --jobs; only with --scenario limit
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: Option<u32>,
-    /// Calls that the downstream takes from one tenant in one window
+    /// Calls that the downstream takes from one tenant in one window; the other limits of a scenario are multiples
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
-    /// The window: 1s, 500ms, 1m; a bare number is in seconds
+    /// The window, of several the shortest: 1s, 500ms, 1m; a bare number is in seconds
     #[arg(long, default_value = "1s", value_parser = duration)]
     pub window: Duration,
     /// The guard, as in the configuration
     #[arg(long, default_value = "50ms", value_parser = duration)]
     pub guard: Duration,
-    /// How the limit counts; the demo takes the two windows
+    /// How the limit counts; the demo takes the two windows, the fixed one only with --scenario limit
     #[arg(long, value_enum, default_value_t = Algo::Sliding)]
     pub algo: Algo,
     /// Worker processes that share the queue
@@ -78,10 +88,12 @@ pub struct Plan {
     pub tenants: usize,
     /// Jobs of each tenant.
     pub jobs: usize,
-    /// What each tenant may do.
-    pub limit: Limit,
+    /// What each tenant may do: the first is the one that `--limit` and `--window` give.
+    pub limits: Vec<Limit>,
     /// Worker processes.
     pub workers: usize,
+    /// What else the API does.
+    pub scenario: Scenario,
 }
 
 impl Plan {
@@ -90,27 +102,31 @@ impl Plan {
     /// # Errors
     /// A sentence that says which argument does not fit.
     pub fn new(args: &DemoArgs) -> Result<Self, String> {
+        let scenario = args.scenario;
         let algorithm = match args.algo {
             Algo::Sliding => Algorithm::SlidingWindow,
             Algo::Fixed => Algorithm::FixedWindow,
         };
-        let limit = Limit::new(
-            "default",
-            algorithm,
-            u64::from(args.limit),
-            args.window,
-            args.guard,
-        )
-        .map_err(|error| error.to_string())?;
+        if scenario != Scenario::Limit && args.algo != Algo::Sliding {
+            return Err("--algo fixed-window-algo goes with --scenario limit only".to_owned());
+        }
+        if scenario != Scenario::Limit && args.seconds.is_some() {
+            return Err("--seconds goes with --scenario limit only; use --jobs".to_owned());
+        }
+        let limits = scenario.limits(algorithm, args.limit, args.window, args.guard);
+        let limits = limits.map_err(|error| error.to_string())?;
+        let jobs = args.jobs.unwrap_or_else(|| scenario.jobs(args.limit));
         let mut plan = Self {
             tenants: args.tenants as usize,
-            jobs: args.jobs as usize,
-            limit,
+            jobs: jobs as usize,
+            limits,
             workers: args.workers as usize,
+            scenario,
         };
         if let Some(seconds) = args.seconds {
-            let periods = ceil_ms(Duration::from_secs(seconds.into())).div_ceil(plan.period_ms());
-            let jobs = periods.saturating_mul(plan.limit.max().into());
+            let limit = plan.limit();
+            let periods = ceil_ms(Duration::from_secs(seconds.into())).div_ceil(limit.span());
+            let jobs = periods.saturating_mul(limit.max().into());
             plan.jobs = usize::try_from(jobs).unwrap_or(usize::MAX);
         }
         if plan.total() > 5_000_000 {
@@ -122,25 +138,69 @@ impl Plan {
         Ok(plan)
     }
 
-    /// All jobs of all tenants.
-    pub fn total(&self) -> usize {
-        self.tenants.saturating_mul(self.jobs)
+    /// The first limit.
+    pub fn limit(&self) -> &Limit {
+        // A scenario has one at least.
+        &self.limits[0]
     }
 
-    /// How long a call uses its place: a sliding window with its guard, or an aligned window.
-    pub fn period_ms(&self) -> u64 {
-        self.limit.span()
+    /// `20 calls per 1s and 2000 tokens per 1s`
+    pub fn limits_in_words(&self) -> String {
+        let words = |limit: &Limit| {
+            let what = match limit.unit() {
+                Unit::Calls => "calls",
+                Unit::Cost => "tokens",
+            };
+            let window = show_duration(Duration::from_millis(limit.window_ms()));
+            format!("{} {what} per {window}", limit.max())
+        };
+        let all: Vec<String> = self.limits.iter().map(words).collect();
+        all.join(" and ")
+    }
+
+    /// What a job costs.
+    pub fn cost(&self, job: Job) -> Cost {
+        self.scenario.cost(self.limit().max(), job.number)
+    }
+
+    /// A call for `job`, as the checker's ideal needs it; `corrected`: what it reserved beyond what it uses is given back.
+    pub fn call(&self, job: Job, corrected: bool) -> check::Call {
+        let Cost { asked, actual } = self.cost(job);
+        let used = if corrected { actual } else { asked };
+        let units = |cost: u32| {
+            let of = |limit: &Limit| limit.unit().of(cost.into());
+            self.limits.iter().map(of).collect()
+        };
+        check::Call {
+            asked: units(asked),
+            used: units(used),
+            closes_for: 0,
+            under_way: false,
+        }
+    }
+
+    /// The limits as the checker's ideal needs them: units, and nanoseconds with the guard.
+    pub fn periods(&self) -> Vec<(u64, u64)> {
+        let period = |limit: &Limit| (u64::from(limit.max()), limit.span() * 1_000_000);
+        self.limits.iter().map(period).collect()
     }
 
     /// The least time that one tenant's jobs take.
     pub fn ideal(&self) -> Duration {
-        let periods = self.jobs.saturating_sub(1) / self.limit.max() as usize;
-        Duration::from_millis(self.period_ms().saturating_mul(periods as u64))
+        let call = |number| self.call(Job { tenant: 0, number }, true);
+        let calls = (0..self.jobs).map(call);
+        let calling = Duration::from_nanos(check::ideal(calls, &self.periods()));
+        calling + self.scenario.closed(self.limit().max(), self.jobs)
     }
 
     /// When the demo stops waiting and counts what is there.
     pub fn deadline(&self) -> Duration {
         self.ideal() * 2 + Duration::from_secs(60)
+    }
+
+    /// All jobs of all tenants.
+    pub fn total(&self) -> usize {
+        self.tenants.saturating_mul(self.jobs)
     }
 
     /// A tenant's id.
@@ -201,7 +261,7 @@ mod tests {
         let plan = plan(&[]).expect("the defaults fit");
         assert_eq!((plan.tenants, plan.jobs, plan.workers), (5, 200, 2));
         assert_eq!(plan.ideal(), Duration::from_millis(9 * 1050));
-        assert_eq!(plan.limit.algorithm(), Algorithm::SlidingWindow);
+        assert_eq!(plan.limit().algorithm(), Algorithm::SlidingWindow);
     }
 
     #[test]
@@ -217,6 +277,22 @@ mod tests {
             "500ms",
         ];
         assert_eq!(plan(&args).map(|plan| plan.jobs), Ok(120 * 7));
+    }
+
+    #[test]
+    fn every_scenario_ends_in_a_minute() {
+        for (name, limits, least, most) in [
+            ("limit", 1, 9, 10),
+            ("limits", 3, 35, 45),
+            ("costs", 2, 10, 30),
+            ("penalties", 1, 13, 20),
+        ] {
+            let plan = plan(&["--scenario", name]).expect("the defaults fit");
+            assert_eq!(plan.limits.len(), limits);
+            let ideal = plan.ideal();
+            let range = Duration::from_secs(least)..Duration::from_secs(most);
+            assert!(range.contains(&ideal), "{name}: {ideal:?}");
+        }
     }
 
     #[test]
@@ -243,6 +319,14 @@ mod tests {
             (&["--limit", "0"], "0 is not in"),
             (&["--jobs", "9", "--seconds", "9"], "cannot be used with"),
             (&["--tenants", "1000", "--jobs", "1000000"], "too many"),
+            (&["--scenario", "cost"], "costs"),
+            (&["--scenario", "costs", "--seconds", "9"], "--seconds goes"),
+            (
+                &["--scenario", "limits", "--algo", "fixed-window-algo"],
+                "--algo fixed",
+            ),
+            (&["--scenario", "limits", "--window", "31d"], "unknown unit"),
+            (&["--scenario", "limits", "--window", "720h"], "window-size"),
         ] {
             let error = plan(args).expect_err("it does not fit");
             assert!(error.contains(message), "{args:?}: {error}");

@@ -111,6 +111,10 @@ impl Queues {
             let body = format!(r#"{{"tenant":"{tenant}","number":{}}}"#, job.number);
             let mut headers = FieldTable::default();
             headers.insert("x-tenant".into(), AMQPValue::LongString(tenant.into()));
+            headers.insert(
+                "x-cost".into(),
+                AMQPValue::LongLongInt(plan.cost(*job).asked.into()),
+            );
             let properties = BasicProperties::default()
                 .with_message_id(plan.id(*job).to_string().into())
                 .with_content_type("application/json".into())

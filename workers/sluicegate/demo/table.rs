@@ -24,7 +24,7 @@ impl fmt::Display for Figures {
                 t.done,
                 t.dead,
                 t.violations,
-                t.fullest_window,
+                t.fullest_windows.first().unwrap_or(&0),
                 t.answered_429,
                 t.used_share * 100.0,
                 t.makespan_seconds,
@@ -56,10 +56,25 @@ impl fmt::Display for Figures {
                 p1.left_in_queues,
             ),
         )?;
+        let fullest: Vec<String> = (p2.limits.iter())
+            .map(|limit| match p2.limits.len() {
+                1 => format!("{} of {}", limit.units, limit.max),
+                _ => format!("{} of {} ({})", limit.units, limit.max, limit.name),
+            })
+            .collect();
         let mut exceeded = format!(
-            "{} violations, tolerance zero; the fullest window held {} of {}; {} calls answered 429",
-            p2.violations, p2.fullest_window, p2.limit, p2.answered_429,
+            "{} violations, tolerance zero; the fullest window held {}; {} calls answered 429",
+            p2.violations,
+            fullest.join(", "),
+            p2.answered_429,
         );
+        if p2.closings > 0 {
+            write!(
+                exceeded,
+                "; the API closed a tenant {} times, {} calls were under way then, {} came later",
+                p2.closings, p2.under_way, p2.while_closed
+            )?;
+        }
         if p2.strangers > 0 {
             write!(
                 exceeded,
@@ -68,19 +83,22 @@ impl fmt::Display for Figures {
             )?;
         }
         line("P2 never exceeded", p2.holds, exceeded)?;
-        line(
-            "P3 never idle",
-            p3.holds,
-            format!(
-                "{:.1} % used (promised: {:.0} %); makespan {:.2} s, ideal {:.2} s with the guard, ratio {:.3} (promised: at most {:.3})",
-                p3.used_share * 100.0,
-                p3.promised_share * 100.0,
-                p3.makespan_seconds,
-                p3.ideal_seconds,
-                p3.makespan_to_ideal,
-                p3.promised_ratio,
-            ),
-        )?;
+        let mut idle = format!(
+            "{:.1} % used (promised: {:.0} %); makespan {:.2} s, ideal {:.2} s with the guard, ratio {:.3} (promised: at most {:.3})",
+            p3.used_share * 100.0,
+            p3.promised_share * 100.0,
+            p3.makespan_seconds,
+            p3.ideal_seconds,
+            p3.makespan_to_ideal,
+            p3.promised_ratio,
+        );
+        if let Some(seconds) = p3.ideal_corrected_seconds {
+            write!(
+                idle,
+                "; {seconds:.2} s if what x-actual-cost gives back were used at once"
+            )?;
+        }
+        line("P3 never idle", p3.holds, idle)?;
         line(
             "P4 cheap waiting",
             p4.holds,

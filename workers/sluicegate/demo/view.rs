@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-use super::downstream::Progress;
+use super::ledger::Progress;
 use super::plan::Plan;
 
 /// How often [`View::show`] is worth calling.

@@ -24,16 +24,10 @@ fn closes(status: u16, headers: &[(&str, &str)]) -> Option<u64> {
     wait.map(|wait| wait.as_secs())
 }
 
+/// What these headers say of limits, as the store keeps it; empty: nothing.
 #[track_caller]
-fn quota(headers: &[(&str, &str)], expected: [Option<u64>; 4]) {
-    let [limit, remaining, reset, window] = expected;
-    let expected = Advertised {
-        limit,
-        remaining,
-        reset: reset.map(Duration::from_secs),
-        window: window.map(Duration::from_secs),
-    };
-    assert_eq!(see(200, headers).quota, Some(expected), "{headers:?}");
+fn quotas(headers: &[(&str, &str)], expected: &str) {
+    assert_eq!(see(200, headers).quotas.text(), expected, "{headers:?}");
 }
 
 #[test]
@@ -106,42 +100,26 @@ fn what_a_cache_has_kept_counts_no_more() {
 }
 
 #[test]
-fn the_structured_fields_tell_of_the_limit() {
+fn the_structured_fields_tell_of_the_limits() {
+    let default = ("RateLimit-Policy", r#""default";q=100;w=10"#);
+    quotas(&[default], "100/10");
     let policy = (
         "RateLimit-Policy",
-        r#""burst";q=100;w=60,"daily";q=1000;w=86400;pk=:dHJpYWw=:"#,
+        r#""daily";q=1000;w=86400;pk=:dHJpYWw=:,"burst";q=100;w=60"#,
     );
-    let [none, q, w] = [None, Some(1_000), Some(86_400)];
-    quota(
-        &[policy, ("RateLimit", r#""daily";r=5;t=70"#)],
-        [q, Some(5), Some(70), w],
-    );
-    let both = r#""burst";r=9;t=3,"daily";r=12;t=70"#;
-    quota(
-        &[policy, ("RateLimit", both)],
-        [Some(100), Some(9), Some(3), Some(60)],
-    );
-    // Of equal ones the longer; and a name without its policy.
-    let both = r#""burst";r=0;t=3,"other";r=0;t=70"#;
-    quota(
-        &[policy, ("RateLimit", both)],
-        [none, Some(0), Some(70), none],
-    );
-    // The lowest rate where nothing is said to remain.
-    quota(&[policy], [q, none, none, w]);
-    quota(
-        &[("RateLimit-Policy", r#""a";q=5"#)],
-        [Some(5), none, none, none],
-    );
-    // One policy only, of another name.
-    let one = ("RateLimit-Policy", r#""x";q=7;w=1"#);
-    quota(
-        &[one, ("RateLimit", r#""y";r=3"#)],
-        [Some(7), Some(3), none, Some(1)],
-    );
-    // Lines may repeat.
-    let lines = [("RateLimit", r#""a";r=7"#), ("RateLimit", r#""b";r=6"#)];
-    quota(&lines, [none, Some(6), none, none]);
+    quotas(&[policy], "100/60,1000/86400");
+    // What is left says nothing of the limit.
+    let left = ("RateLimit", r#""daily";r=5;t=70"#);
+    quotas(&[policy, left], "100/60,1000/86400");
+    quotas(&[left], "");
+    quotas(&[("RateLimit-Policy", r#""a";q=5"#)], "5/0");
+    // Lines may repeat, and two of one window are as strict as the lower.
+    quotas(&[default, policy], "100/10,100/60,1000/86400");
+    let lower = ("RateLimit-Policy", r#""user";q=7;w=10"#);
+    quotas(&[default, lower], "7/10");
+    // They count before the older ones.
+    quotas(&[default, ("X-RateLimit-Limit-Minute", "20")], "100/10");
+    quotas(&[default, ("Age", "5")], "");
 }
 
 #[test]
@@ -157,51 +135,42 @@ fn limits_of_something_else_than_calls_are_not_shown() {
             ("RateLimit-Policy", policy.as_str()),
             ("RateLimit", r#""a";r=0;t=4"#),
         ];
-        assert_eq!(see(200, &headers).quota, None, "{unit}");
-        assert_eq!(see(200, &headers[..1]).quota, None, "{unit}");
+        quotas(&headers, "");
         // There is nothing left of it all the same.
         assert_eq!(closes(200, &headers), Some(4), "{unit}");
     }
     let calls = [("RateLimit-Policy", r#""a";q=5;w=10;qu="requests""#)];
-    quota(&calls, [Some(5), None, None, Some(10)]);
+    quotas(&calls, "5/10");
 }
 
 #[test]
-fn the_older_forms_tell_of_the_limit() {
+fn the_older_forms_tell_of_the_limits() {
     let dictionary = ("RateLimit", "limit=100, remaining=50, reset=5");
-    let half = [Some(100), Some(50), Some(5)];
-    let [limit, remaining, reset] = half;
-    quota(&[dictionary], [limit, remaining, reset, None]);
+    quotas(&[dictionary], "100/0");
     let policy = ("RateLimit-Policy", "10;w=1, 100;w=60");
-    quota(&[dictionary, policy], [limit, remaining, reset, Some(60)]);
-    for (prefix, value, window) in [
-        ("RateLimit", "100", None),
-        ("RateLimit", "100, 10;w=1, 100;w=60;burst=1000", Some(60)),
-        ("X-RateLimit", "100", None),
-        ("X-Rate-Limit", "100", None),
+    quotas(&[dictionary, policy], "10/1,100/60");
+    for (name, value, expected) in [
+        ("RateLimit-Limit", "100", "100/0"),
+        ("RateLimit-Limit", "100, 100;w=60", "100/60"),
+        (
+            "RateLimit-Limit",
+            "100, 10;w=1, 100;w=60;burst=1000",
+            "10/1,100/60",
+        ),
+        ("X-RateLimit-Limit", "100", "100/0"),
+        ("X-Rate-Limit-Limit", "100", "100/0"),
+        ("X-RateLimit-Limit-Minute", "100", "100/60"),
     ] {
-        let names = ["Limit", "Remaining", "Reset"].map(|field| format!("{prefix}-{field}"));
-        let headers = [
-            (names[0].as_str(), value),
-            (names[1].as_str(), "50"),
-            (names[2].as_str(), "1780315205"),
-        ];
-        quota(&headers, [limit, remaining, reset, window]);
+        quotas(&[(name, value)], expected);
     }
     let kong = [
         ("X-RateLimit-Limit-Minute", "20"),
         ("X-RateLimit-Remaining-Minute", "19"),
         ("X-RateLimit-Limit-Hour", "500"),
-        ("X-RateLimit-Remaining-Hour", "7"),
         ("X-RateLimit-Limit-Fortnight", "8"),
     ];
-    quota(&kong, [Some(500), Some(7), None, Some(3_600)]);
-    quota(&kong[4..], [Some(8), None, None, None]);
-    // The structured fields count before them.
-    quota(
-        &[kong[0], kong[1], dictionary],
-        [limit, remaining, reset, None],
-    );
+    quotas(&kong, "20/60,500/3600,8/0");
+    quotas(&[kong[0], dictionary], "100/0");
 }
 
 #[test]
@@ -218,7 +187,7 @@ fn what_tells_of_no_limit_is_none() {
         ("RateLimit-Policy", r#""a";q=5;w=30,"#),
         ("X-Shopify-Shop-Api-Call-Limit", "40/40"),
     ] {
-        assert_eq!(see(200, &[header]).quota, None, "{header:?}");
+        quotas(&[header], "");
     }
 }
 
@@ -282,9 +251,8 @@ proptest! {
         }
         prop_assert!(seen.refused.is_none() || seen.used_up.is_none());
         prop_assert_eq!(seen.refused, pushback(status, headers(), now));
-        if let Some(quota) = seen.quota {
-            prop_assert!(quota.limit.is_some() || quota.remaining.is_some());
-            prop_assert!(quota.reset.is_none_or(|reset| reset <= LONGEST));
+        for quota in seen.quotas.iter() {
+            prop_assert!(quota.limit > 0);
             prop_assert!(quota.window.is_none_or(|window| !window.is_zero() && window <= LONGEST));
         }
     }

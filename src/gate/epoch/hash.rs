@@ -1,0 +1,96 @@
+//! The epoch's hash and what else the server says of its memory: read and written.
+
+use ::redis::Value;
+use ::redis::{Pipeline, from_redis_value_ref};
+
+use super::{At, Fields, Read, Watch};
+use crate::gate::{GateError, link, scripts};
+use crate::rules::epoch::Memory;
+
+impl Watch {
+    pub(super) async fn read(&self, at: &At<'_>) -> Result<Read, GateError> {
+        let mut pipeline = Pipeline::with_capacity(6);
+        pipeline.cmd("HGETALL").arg(&self.key);
+        pipeline.cmd("INFO").arg("server");
+        pipeline.cmd("INFO").arg("replication");
+        pipeline.cmd("TIME");
+        if at.link.is_cluster() {
+            pipeline.cmd("CLUSTER").arg("MYID");
+            pipeline.cmd("CLUSTER").arg("SLOTS");
+        }
+        let answers = at.link.on(&at.place.shard, &pipeline).await?;
+        for answer in &answers {
+            if let Value::ServerError(error) = answer {
+                return Err(self.refused(error));
+            }
+        }
+        let unreadable = || {
+            GateError::Refused(format!(
+                "{}: INFO does not name run_id, master_replid and master_replid2, by which a Redis that lost its \
+                 memory is known; is a proxy between this worker and Redis?",
+                at.link.servers()
+            ))
+        };
+        let [hash, server, replication, time, more @ ..] = answers.as_slice() else {
+            return Err(unreadable());
+        };
+        let fields: Fields = from_redis_value_ref(hash).map_err(|_| unreadable())?;
+        let text = |value| from_redis_value_ref::<String>(value).unwrap_or_default();
+        let info = format!("{}\n{}", text(server), text(replication));
+        let memory = Memory::parse(&info).ok_or_else(unreadable)?;
+        let (seconds, micros): (u64, u64) = from_redis_value_ref(time).map_err(|_| unreadable())?;
+        let owned = match more {
+            [id, slots] => {
+                let owned = at.places.ours(&link::owned(id, slots)?);
+                Some((owned, memory.whole_ms(&info)))
+            }
+            _ => None,
+        };
+        Ok(Read {
+            fields,
+            memory,
+            now: seconds * 1000 + micros / 1000,
+            owned,
+        })
+    }
+
+    /// Writes `changed` if the hash is still as it was read; either way it is read again.
+    pub(super) async fn write(
+        &self,
+        at: &At<'_>,
+        read: &Fields,
+        changed: &[(String, String)],
+    ) -> Result<(), GateError> {
+        let value = |name| (name, read.get(name).map_or("", String::as_str));
+        let read = ["id", "run", "cold", "next", "slots"].map(value);
+        let mut pipeline = Pipeline::with_capacity(2);
+        self.add_write(&mut pipeline, &read, changed);
+        for answer in at.link.on(&at.place.shard, &pipeline).await? {
+            if let Value::ServerError(error) = answer {
+                return Err(self.refused(&error));
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn add_write(
+        &self,
+        pipeline: &mut Pipeline,
+        read: &[(&str, &str)],
+        changed: &[(String, String)],
+    ) {
+        let script = scripts::epoch();
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
+        pipeline
+            .cmd("EVALSHA")
+            .arg(&script.sha)
+            .arg(1)
+            .arg(&self.key);
+        for (name, value) in read {
+            pipeline.arg(name).arg(value);
+        }
+        for (name, value) in changed {
+            pipeline.arg(name).arg(value);
+        }
+    }
+}

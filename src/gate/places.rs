@@ -1,0 +1,163 @@
+//! Where the epoch and the registry of each primary are.
+//!
+//! A primary of a Redis Cluster keeps its own in the highest slot that it has: tools that move slots take the lowest first.
+//! The key's hash tag is the smallest number that falls into that slot. A replica that takes over has the same slots, so
+//! the same keys; where slots moved, the place may be another one.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use crate::gate::GateError;
+use crate::gate::keys::Keys;
+use crate::gate::link::{Link, Shard, Shards, slot_of};
+use crate::rules::slots::{SLOTS, Slots};
+
+/// The epoch and the registry of one primary.
+pub struct Place {
+    /// The primary; its slots are those that can have keys of ours. None without a cluster.
+    pub shard: Shard,
+    /// The key of the epoch.
+    pub epoch: String,
+    /// The key of the registry of policies.
+    pub policies: String,
+    /// The slot of both.
+    home: Option<u16>,
+}
+
+/// All places, as of what is known of the cluster.
+pub type All = Arc<Vec<Arc<Place>>>;
+
+/// Finds the places.
+pub struct Places {
+    keys: Keys,
+    /// By their prefix all keys are in this slot.
+    only: Option<Slots>,
+    last: Mutex<Option<(Shards, All)>>,
+    /// Until when jobs may start at a primary, by the key of its registry; `None`: nobody agrees with others.
+    agreed: Mutex<Option<HashMap<String, Instant>>>,
+}
+
+impl Places {
+    pub fn new(keys: Keys) -> Self {
+        let only = keys.hash_tag().map(slot_of);
+        Self {
+            only: only.map(|slot| Slots::range(slot, slot)),
+            keys,
+            last: Mutex::default(),
+            agreed: Mutex::default(),
+        }
+    }
+
+    /// All of them. `anew`: what is known of the cluster is not believed.
+    pub async fn all(&self, link: &Link, anew: bool) -> Result<All, GateError> {
+        let shards = link.shards(anew).await?;
+        let mut last = lock(&self.last);
+        if let Some((known, places)) = &*last
+            && Arc::ptr_eq(known, &shards)
+        {
+            return Ok(Arc::clone(places));
+        }
+        let places = shards.iter().filter_map(|shard| {
+            if !link.is_cluster() {
+                return Some(self.place(shard.clone(), None));
+            }
+            let slots = self.ours(&shard.slots);
+            let home = slots.highest()?;
+            Some(self.place(shard.with(slots), Some(home)))
+        });
+        let places: All = Arc::new(places.map(Arc::new).collect());
+        *last = Some((shards, Arc::clone(&places)));
+        Ok(places)
+    }
+
+    /// Those of `slots` that can have keys of ours.
+    pub fn ours(&self, slots: &Slots) -> Slots {
+        (self.only.as_ref()).map_or_else(|| slots.clone(), |only| slots.both(only))
+    }
+
+    fn place(&self, shard: Shard, home: Option<u16>) -> Place {
+        let tag = home.filter(|_| self.only.is_none()).map(tag);
+        Place {
+            shard,
+            epoch: self.keys.epoch(tag),
+            policies: self.keys.policies(tag),
+            home,
+        }
+    }
+
+    /// All workers that use the registry `policies` know what is in force here, as far as jobs start until then. `None`:
+    /// they do not. From the first call on, jobs start at no primary without it.
+    pub fn agree(&self, policies: &str, until: Option<Instant>) {
+        let mut agreed = lock(&self.agreed);
+        let agreed = agreed.get_or_insert_default();
+        let now = Instant::now();
+        agreed.retain(|_, until| *until > now);
+        match until {
+            Some(until) => agreed.insert(policies.to_owned(), until),
+            None => agreed.remove(policies),
+        };
+    }
+
+    /// Whether jobs may start at the primary with this registry.
+    pub fn agreed(&self, policies: &str) -> bool {
+        let agreed = lock(&self.agreed);
+        let until = |agreed: &HashMap<_, Instant>| {
+            agreed
+                .get(policies)
+                .is_some_and(|until| Instant::now() < *until)
+        };
+        agreed.as_ref().is_none_or(until)
+    }
+}
+
+impl Place {
+    /// By what the primary says itself, the place is here.
+    pub fn is_home_of(&self, slots: &Slots) -> bool {
+        self.home == slots.highest()
+    }
+
+    /// Whether the primary has the slot of `key`.
+    pub fn has(&self, key: &str) -> bool {
+        self.home.is_none() || self.shard.slots.contains(slot_of(key))
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Nothing panics while it holds the lock.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The smallest number whose digits are in `slot`.
+fn tag(slot: u16) -> u32 {
+    static TAGS: OnceLock<Vec<u32>> = OnceLock::new();
+    let tags = TAGS.get_or_init(|| {
+        let mut tags = vec![u32::MAX; usize::from(SLOTS)];
+        let mut open = tags.len();
+        for number in 0..u32::MAX {
+            let tag = &mut tags[usize::from(slot_of(&number.to_string()))];
+            if *tag == u32::MAX {
+                *tag = number;
+                open -= 1;
+                if open == 0 {
+                    break;
+                }
+            }
+        }
+        tags
+    });
+    tags[usize::from(slot % SLOTS)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_has_a_tag() {
+        for slot in 0..SLOTS {
+            let key = Keys::new("p").epoch(Some(tag(slot)));
+            assert_eq!(slot_of(&key), slot, "{key}");
+        }
+    }
+}

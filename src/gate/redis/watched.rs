@@ -1,0 +1,145 @@
+//! Calls that admit: each primary's by themselves, so that one that lost its memory, or its way, stops its own tenants alone.
+
+use ::redis::Value;
+use futures_util::future::join_all;
+
+use super::RedisGate;
+use super::calls::{Call, Pulse};
+use crate::gate::GateError;
+use crate::gate::link::slot_of;
+use crate::gate::places::{All, Place};
+use crate::gate::watches::Watches;
+
+type Answers = Vec<Result<Value, GateError>>;
+
+impl RedisGate {
+    /// [`RedisGate::run`] for calls that admit.
+    pub(super) async fn run_watched(
+        &self,
+        calls: Vec<Call<'_>>,
+        watches: &Watches,
+    ) -> Result<Answers, GateError> {
+        let places = self.places.all(&self.link, false).await?;
+        if !self.link.is_cluster() {
+            let Some(place) = places.first() else {
+                return Ok(Vec::new());
+            };
+            let (watch, sent) = self.ready(watches, &places, place).await?;
+            let pulse = Pulse {
+                watch: &watch,
+                sent,
+                shard: &place.shard,
+            };
+            return self.run(calls, Some(pulse)).await;
+        }
+        let unknown = |key: &str| {
+            let why = format!("no node has the slot of {key}");
+            Err(GateError::Unreachable(why))
+        };
+        let mut answers: Answers = calls.iter().map(|call| unknown(call.keys.line())).collect();
+        let mut parts: Vec<(usize, Vec<usize>, Vec<Call<'_>>)> = Vec::new();
+        for (index, call) in calls.into_iter().enumerate() {
+            let slot = slot_of(call.keys.line());
+            let Some(at) = places.iter().position(|p| p.shard.slots.contains(slot)) else {
+                self.link.doubt();
+                continue;
+            };
+            match parts.iter_mut().find(|(place, ..)| *place == at) {
+                Some((_, indexes, calls)) => {
+                    indexes.push(index);
+                    calls.push(call);
+                }
+                None => parts.push((at, vec![index], vec![call])),
+            }
+        }
+        let number = parts.len();
+        let runs = parts.into_iter().map(|(at, indexes, calls)| {
+            let place = &places[at];
+            let places = &places;
+            async move { (indexes, self.run_at(watches, places, place, calls).await) }
+        });
+        let mut failed = Vec::new();
+        for (indexes, run) in join_all(runs).await {
+            match run {
+                Ok(run) => {
+                    for (index, answer) in indexes.into_iter().zip(run) {
+                        answers[index] = answer;
+                    }
+                }
+                Err(why) => {
+                    for index in indexes {
+                        answers[index] = Err(why.clone());
+                    }
+                    failed.push(why);
+                }
+            }
+        }
+        if number > 0 && failed.len() == number {
+            // Is it these primaries, or all of them?
+            let all = self.places.all(&self.link, false).await?.len();
+            if number == all {
+                return Err(failed.swap_remove(0));
+            }
+        }
+        Ok(answers)
+    }
+
+    /// The calls of one primary.
+    async fn run_at(
+        &self,
+        watches: &Watches,
+        places: &All,
+        place: &Place,
+        calls: Vec<Call<'_>>,
+    ) -> Result<Answers, GateError> {
+        if !self.places.agreed(&place.policies) {
+            return Err(GateError::Unreachable(format!(
+                "{}: it is not known which policies are in force there",
+                place.shard.name()
+            )));
+        }
+        let (watch, sent) = self.ready(watches, places, place).await?;
+        let mut answers = Vec::with_capacity(calls.len());
+        let mut open = Vec::with_capacity(calls.len());
+        for call in calls {
+            let slot = slot_of(call.keys.line());
+            match watch.speaks_for(&sent, slot, self.test_clock()) {
+                Ok(()) => {
+                    answers.push(Ok(Value::Nil));
+                    open.push(call);
+                }
+                Err(why) => answers.push(Err(why)),
+            }
+        }
+        if open.is_empty() {
+            return Ok(answers);
+        }
+        let pulse = Pulse {
+            watch: &watch,
+            sent,
+            shard: &place.shard,
+        };
+        let mut replies = self.run(open, Some(pulse)).await?.into_iter();
+        let waiting = answers.iter_mut().filter(|answer| answer.is_ok());
+        for (answer, reply) in waiting.zip(&mut replies) {
+            *answer = reply;
+        }
+        Ok(answers)
+    }
+
+    async fn ready(
+        &self,
+        watches: &Watches,
+        places: &All,
+        place: &Place,
+    ) -> Result<
+        (
+            std::sync::Arc<crate::gate::epoch::Watch>,
+            crate::gate::epoch::Sent,
+        ),
+        GateError,
+    > {
+        let at = (&self.link, &self.places);
+        watches.ready(at, places, place, self.test_clock()).await
+    }
+}

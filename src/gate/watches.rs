@@ -1,0 +1,252 @@
+//! The watches of one worker: over its only Redis, or over each primary of a cluster.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ::redis::Pipeline;
+use futures_util::future::join_all;
+
+use crate::gate::epoch::{At, Sent, Watch};
+use crate::gate::link::{self, Link, Shard};
+use crate::gate::places::{All, Place, Places};
+use crate::gate::{GateError, Start};
+use crate::rules::slots::Slots;
+
+/// All watches.
+pub struct Watches {
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    /// By the key of the epoch.
+    watches: BTreeMap<String, Arc<Watch>>,
+    span: Duration,
+    /// What is known of starts before this worker's.
+    start: Option<Start>,
+    /// The primaries that were there when it began have been seen: any other came later.
+    begun: bool,
+}
+
+impl Watches {
+    /// A new worker's. `span` is the longest time that a limit looks back.
+    pub fn new(span: Duration) -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                watches: BTreeMap::new(),
+                span,
+                start: None,
+                begun: false,
+            }),
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        // Nothing panics while it holds the lock.
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A limit looks back so far: it only ever grows.
+    pub fn cover(&self, span: Duration) {
+        let mut inner = self.inner();
+        if span > inner.span {
+            inner.span = span;
+            inner.watches.values().for_each(|watch| watch.cover(span));
+        }
+    }
+
+    /// What is known of starts before this worker's.
+    pub fn set_start(&self, start: Start) {
+        let mut inner = self.inner();
+        inner.start = Some(start);
+        inner
+            .watches
+            .values()
+            .for_each(|watch| watch.set_start(start));
+    }
+
+    /// The watches over all `places`, in their order.
+    fn over(&self, places: &All) -> Vec<Arc<Watch>> {
+        let mut inner = self.inner();
+        let (span, begun) = (inner.span, inner.begun);
+        let start = inner.start.filter(|_| !begun).unwrap_or_default();
+        let mut watch = |place: &Arc<Place>| {
+            let new = || {
+                let watch = Watch::new(place.epoch.clone(), span, begun);
+                watch.set_start(start);
+                Arc::new(watch)
+            };
+            // This primary has had another place, and this place another primary: what was known of that is about slots
+            // which are taken for lost here unless they are handed over.
+            let was_at = |watch: &Arc<Watch>| watch.was_at(&place.shard);
+            let here = |(key, watch): (&String, &Arc<Watch>)| {
+                *key != place.epoch && place.has(key) && was_at(watch) == Some(true)
+            };
+            if inner.watches.get(&place.epoch).and_then(was_at) == Some(false)
+                && inner.watches.iter().any(here)
+            {
+                inner.watches.remove(&place.epoch);
+            }
+            let known = inner.watches.entry(place.epoch.clone());
+            Arc::clone(known.or_insert_with(new))
+        };
+        let all = places.iter().map(&mut watch).collect();
+        inner.begun |= inner.start.is_some() && !places.is_empty();
+        all
+    }
+
+    /// All watches but that of `place`, each with the primary that has its key.
+    fn others(&self, places: &All, place: &Place) -> Vec<(Arc<Watch>, Shard)> {
+        if places.len() < 2 && self.inner().watches.len() < 2 {
+            return Vec::new();
+        }
+        let inner = self.inner();
+        let others = inner.watches.values().filter_map(|watch| {
+            let at = places.iter().find(|place| place.has(watch.key()))?;
+            (watch.key() != place.epoch).then(|| (Arc::clone(watch), at.shard.clone()))
+        });
+        others.collect()
+    }
+
+    /// Makes sure that what is admitted at `place`, one of `places`, counts as far as is known.
+    ///
+    /// # Errors
+    /// As [`Watch::ready`].
+    pub async fn ready(
+        &self,
+        (link, finder): (&Link, &Places),
+        places: &All,
+        place: &Place,
+        clock: Option<u64>,
+    ) -> Result<(Arc<Watch>, Sent), GateError> {
+        let all = places.iter().zip(self.over(places));
+        let mut all = all.filter(|(known, _)| known.epoch == place.epoch);
+        let Some((_, watch)) = all.next() else {
+            let why = format!("{}: its slots move", place.shard.name());
+            return Err(GateError::Unreachable(why));
+        };
+        let others = self.others(places, place);
+        let at = At {
+            link,
+            places: finder,
+            place,
+            clock,
+            others: &others,
+        };
+        let sent = watch.ready(&at).await.inspect_err(|_| link.doubt())?;
+        Ok((watch, sent))
+    }
+
+    /// Looks at all primaries.
+    ///
+    /// # Errors
+    /// The first that any of them has.
+    pub async fn begin(
+        &self,
+        link: &Link,
+        finder: &Places,
+        clock: Option<u64>,
+    ) -> Result<(), GateError> {
+        let places = finder.all(link, false).await?;
+        let looks = places
+            .iter()
+            .map(|place| self.ready((link, finder), &places, place, clock));
+        for look in join_all(looks).await {
+            look?;
+        }
+        Ok(())
+    }
+
+    /// Looks at all primaries, and shows each that this worker lives.
+    ///
+    /// # Errors
+    /// The first that any of them has.
+    pub async fn heartbeat(
+        &self,
+        link: &Link,
+        finder: &Places,
+        clock: Option<u64>,
+    ) -> Result<(), GateError> {
+        let places = finder.all(link, true).await?;
+        let watches = self.over(&places);
+        let beats = places.iter().zip(&watches).map(|(place, watch)| {
+            let others = self.others(&places, place);
+            async move {
+                let at = At {
+                    link,
+                    places: finder,
+                    place,
+                    clock,
+                    others: &others,
+                };
+                watch.heartbeat(&at).await
+            }
+        });
+        let done = join_all(beats).await;
+        if link.is_cluster() {
+            self.tidy(link, finder, &places, &watches).await;
+        }
+        done.into_iter().collect()
+    }
+
+    /// Epochs give up what others speak for by now, and one that is in no primary's place any more goes.
+    async fn tidy(&self, link: &Link, finder: &Places, places: &All, current: &[Arc<Watch>]) {
+        for (place, watch) in places.iter().zip(current) {
+            let others = current
+                .iter()
+                .filter(|other| !Arc::ptr_eq(other, watch))
+                .fold(Slots::default(), |all, other| all.either(&other.claimed()));
+            watch.forget(link, &place.shard, &others).await;
+        }
+        let old: Vec<Arc<Watch>> = {
+            let inner = self.inner();
+            let is_old =
+                |watch: &&Arc<Watch>| !places.iter().any(|place| place.epoch == watch.key());
+            inner.watches.values().filter(is_old).cloned().collect()
+        };
+        for watch in old {
+            let at = places.iter().zip(current);
+            let mut at = at.filter(|(place, _)| place.has(watch.key()));
+            // Only when nothing can be learned from it any more.
+            let Some((place, _)) = at.find(|(_, current)| !current.claimed().is_empty()) else {
+                continue;
+            };
+            if retire(link, finder, place, watch.key()).await.is_ok() {
+                self.inner().watches.remove(watch.key());
+            }
+        }
+    }
+
+    /// This worker ends: nobody has to wait for its word.
+    ///
+    /// # Errors
+    /// The first that any primary has.
+    pub async fn leave(&self, link: &Link, finder: &Places) -> Result<(), GateError> {
+        let places = finder.all(link, false).await?;
+        let watches = self.over(&places);
+        let left = places.iter().zip(&watches);
+        let left = left.map(|(place, watch)| watch.leave(link, &place.shard));
+        join_all(left).await.into_iter().collect()
+    }
+}
+
+/// Deletes the epoch `key` at `place`, whose own is another one, unless the primary itself says that it is in its place.
+async fn retire(link: &Link, finder: &Places, place: &Place, key: &str) -> Result<(), GateError> {
+    let mut pipeline = Pipeline::with_capacity(2);
+    pipeline.cmd("CLUSTER").arg("MYID");
+    pipeline.cmd("CLUSTER").arg("SLOTS");
+    let answers = link.on(&place.shard, &pipeline).await?;
+    let [id, slots] = answers.as_slice() else {
+        return Ok(());
+    };
+    if place.is_home_of(&finder.ours(&link::owned(id, slots)?)) {
+        let mut pipeline = Pipeline::with_capacity(1);
+        pipeline.cmd("PEXPIRE").arg(key).arg(1);
+        link.on(&place.shard, &pipeline).await?;
+        return Ok(());
+    }
+    Err(GateError::Unreachable(format!(
+        "{}: its slots move",
+        place.shard.name()
+    )))
+}

@@ -1,0 +1,301 @@
+//! What an API says of its own limits, and how ours stand to it.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::rules::limit::{Algorithm, Limit, MAX_REQUESTS, MAX_WINDOW};
+
+/// So many limits of an API are kept; of more, those with the shortest windows.
+pub const MAX_QUOTAS: usize = 4;
+
+/// One limit of an API: so many calls in a window.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Quota {
+    /// Calls, from 1.
+    pub limit: u64,
+    /// Whole seconds, from 1; `None`: it does not say.
+    pub window: Option<Duration>,
+}
+
+/// All limits that an API tells of, each window once, the shortest first and the one without a window last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Quotas([Option<Quota>; MAX_QUOTAS]);
+
+impl Quotas {
+    /// The lowest of each window. One without a window says nothing new where another has its number.
+    pub fn new(said: impl IntoIterator<Item = Quota>) -> Self {
+        let mut all: Vec<Quota> = said.into_iter().filter(|quota| quota.limit > 0).collect();
+        all.sort_by_key(|quota| (quota.window.is_none(), quota.window, quota.limit));
+        all.dedup_by_key(|quota| quota.window);
+        let told = |limit| {
+            let same = |quota: &Quota| quota.limit == limit && quota.window.is_some();
+            all.iter().any(same)
+        };
+        let mut kept = all.iter().filter(|q| q.window.is_some() || !told(q.limit));
+        Self(std::array::from_fn(|_| kept.next().copied()))
+    }
+
+    /// Nothing was said.
+    pub fn is_empty(&self) -> bool {
+        self.0[0].is_none()
+    }
+
+    /// Each of them.
+    pub fn iter(&self) -> impl Iterator<Item = Quota> {
+        self.0.into_iter().flatten()
+    }
+
+    /// As the store keeps them: `10/1,100/60`, limit and window in seconds, 0 where it is not known.
+    pub fn text(&self) -> String {
+        let one = |quota: Quota| {
+            let seconds = quota.window.map_or(0, |window| window.as_secs());
+            format!("{}/{seconds}", quota.limit)
+        };
+        self.iter().map(one).collect::<Vec<_>>().join(",")
+    }
+
+    /// What [`Quotas::text`] wrote; whatever else is there counts as nothing.
+    pub fn read(text: &str) -> Self {
+        let one = |text: &str| {
+            let (limit, seconds) = text.split_once('/')?;
+            let seconds = seconds.parse().ok()?;
+            Some(Quota {
+                limit: limit.parse().ok()?,
+                window: (seconds > 0).then(|| Duration::from_secs(seconds)),
+            })
+        };
+        Self::new(text.split(',').filter_map(one))
+    }
+}
+
+/// An API allows less in one of its windows than our limits do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Excess {
+    quota: Quota,
+    window_ms: u64,
+    /// The strictest of our limits over that window, and what it lets through; `None`: there is none.
+    ours: Option<(Limit, u64)>,
+}
+
+impl Excess {
+    /// Compares `quota` with `limits`, which are in force together. `None`: they keep it, or it can't be told, since
+    /// it names no window.
+    pub fn of(limits: &[Limit], quota: Quota) -> Option<Self> {
+        let window_ms = u64::try_from(quota.window?.as_millis()).ok()?;
+        let counting = |limit: &&Limit| limit.algorithm() != Algorithm::Concurrency;
+        let ours = limits.iter().filter(counting);
+        let ours = ours.map(|limit| (limit.clone(), arriving(limit, window_ms)));
+        let ours = ours.min_by_key(|(_, allowed)| *allowed);
+        let exceeds = ours.as_ref().is_none_or(|(_, most)| *most > quota.limit);
+        exceeds.then_some(Self {
+            quota,
+            window_ms,
+            ours,
+        })
+    }
+
+    /// The most calls that our limits let through in that window; `None`: any number.
+    pub fn allowed(&self) -> Option<u64> {
+        self.ours.as_ref().map(|(_, allowed)| *allowed)
+    }
+
+    /// The limit of ours that is to be lowered.
+    pub fn limit(&self) -> Option<&Limit> {
+        self.ours.as_ref().map(|(limit, _)| limit)
+    }
+
+    /// The highest `max-requests` of it that keeps the API's limit.
+    pub fn max_requests(&self) -> Option<u32> {
+        let limit = self.limit()?;
+        let keeps =
+            |max: &u32| arriving(&limit.clone().with_max(*max), self.window_ms) <= self.quota.limit;
+        let (mut good, mut bad) = (0, limit.max());
+        while good + 1 < bad {
+            let max = good + (bad - good) / 2;
+            *(if keeps(&max) { &mut good } else { &mut bad }) = max;
+        }
+        (good > 0).then_some(good)
+    }
+
+    /// An item of `rate-limiter.limits` that keeps it.
+    fn item(&self) -> Option<String> {
+        let fits = self.quota.limit <= u64::from(MAX_REQUESTS)
+            && u128::from(self.window_ms) <= MAX_WINDOW.as_millis();
+        let (max, seconds) = (self.quota.limit, self.window_ms / 1000);
+        fits.then(|| {
+            format!("{{name: api, use-algo: {}, unit: calls, max-requests: {max}, window-size: {seconds}}}", Algorithm::SlidingWindow.name())
+        })
+    }
+}
+
+impl fmt::Display for Excess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (calls, seconds) = (self.quota.limit, self.window_ms / 1000);
+        write!(
+            f,
+            "the API says that it takes {calls} calls in {seconds}s, "
+        )?;
+        match &self.ours {
+            Some((limit, allowed)) => {
+                write!(f, "and the limit {} lets {allowed} through", limit.name())?;
+            }
+            None => write!(f, "and no limit counts calls")?,
+        }
+        let lower = (self.max_requests()).map(|max| format!("set its max-requests to {max}"));
+        let same = |limit: &Limit| limit.window_ms() == self.window_ms;
+        let add = match (&lower, self.limit().is_some_and(same)) {
+            (Some(_), true) => None,
+            _ => (self.item()).map(|item| format!("add {item} to rate-limiter.limits")),
+        };
+        let advice: Vec<String> = lower.into_iter().chain(add).collect();
+        if advice.is_empty() {
+            return write!(f, ": no limit can be set as low");
+        }
+        write!(f, ": {}", advice.join(", or "))
+    }
+}
+
+/// The most calls that `limit` lets arrive in an API's window of `window_ms`: [`Limit::worst_case`] for any length. An
+/// aligned window counts as the API's own where one is a multiple of the other, since whoever chose `fixed-window-algo`
+/// knows that the API counts so. A call costs one unit at least.
+fn arriving(limit: &Limit, window_ms: u64) -> u64 {
+    let (max, span, own) = (u64::from(limit.max()), limit.span(), limit.window_ms());
+    // Arrivals less than a window apart started less than this apart.
+    let apart = window_ms.saturating_add(limit.guard_ms());
+    let most = |times: u64| max.saturating_mul(times);
+    match limit.algorithm() {
+        Algorithm::Concurrency => u64::MAX,
+        Algorithm::SlidingWindow => most(apart.div_ceil(span)),
+        Algorithm::Strict => most(window_ms.div_ceil(own)),
+        Algorithm::FixedWindow if window_ms.is_multiple_of(own) => most(window_ms / own),
+        Algorithm::FixedWindow if own.is_multiple_of(window_ms) => max,
+        Algorithm::FixedWindow => most(window_ms.div_ceil(own) + 1),
+        Algorithm::SlidingCounter if window_ms == own => limit.worst_case(),
+        Algorithm::SlidingCounter => most(apart.div_ceil(own + limit.guard_ms()) + 1),
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            let filled = u128::from(max) * u128::from(apart.saturating_add(limit.lateness_ms()));
+            let filled = u64::try_from(filled / u128::from(span)).unwrap_or(u64::MAX);
+            filled.saturating_add(u64::from(limit.burst()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn quota(limit: u64, seconds: u64) -> Quota {
+        let window = (seconds > 0).then(|| Duration::from_secs(seconds));
+        Quota { limit, window }
+    }
+
+    fn limit(name: &str, algorithm: Algorithm, max: u64, seconds: u64) -> Limit {
+        let (window, guard) = (Duration::from_secs(seconds), Duration::from_millis(50));
+        Limit::new(name, algorithm, max, window, guard).expect("in range")
+    }
+
+    #[test]
+    fn each_window_counts_once_with_its_lowest_limit() {
+        let said = [(100, 0), (7, 0), (1000, 60), (100, 60), (0, 5), (10, 1)];
+        let quotas = Quotas::new(said.map(|(limit, seconds)| quota(limit, seconds)));
+        assert_eq!(quotas.text(), "10/1,100/60,7/0");
+        let told = Quotas::new([quota(100, 0), quota(100, 60)]);
+        assert_eq!(told.text(), "100/60");
+        assert_eq!(Quotas::new((1..9).map(|n| quota(n, n))).iter().count(), 4);
+        assert!(Quotas::new([quota(0, 1)]).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_kept_is_read_again(said in prop::collection::vec((any::<u64>(), 0..u64::from(u32::MAX)), 0..6)) {
+            let quotas = Quotas::new(said.into_iter().map(|(limit, seconds)| quota(limit, seconds)));
+            prop_assert_eq!(Quotas::read(&quotas.text()), quotas);
+        }
+
+        #[test]
+        fn any_text_can_be_read(text in "[0-9/,@-]{0,40}") {
+            prop_assert!(Quotas::read(&text).iter().all(|quota| quota.limit > 0));
+        }
+
+        /// Over its own window each limit lets through what its documentation says at worst.
+        #[test]
+        fn it_is_the_documented_worst_case(
+            which in 0..6_usize, max in 1..3_000_u64, seconds in 1..4_000_u64,
+        ) {
+            let algorithm = Algorithm::ALL.get(which).copied().unwrap_or(Algorithm::Strict);
+            let limit = limit("x", algorithm, max, seconds);
+            let most = match algorithm {
+                Algorithm::FixedWindow => max,
+                _ => limit.worst_case(),
+            };
+            prop_assert_eq!(arriving(&limit, seconds * 1000), most);
+        }
+
+        /// The advice is the highest number that keeps the API's limit.
+        #[test]
+        fn the_advice_is_exact(
+            which in 0..5_usize, max in 1..300_u64, seconds in 1..20_u64, calls in 1..400_u64, window in 1..60_u64,
+        ) {
+            let ours = limit("x", Algorithm::ALL[which], max, seconds);
+            let Some(excess) = Excess::of(std::slice::from_ref(&ours), quota(calls, window)) else {
+                prop_assert!(arriving(&ours, window * 1000) <= calls);
+                return Ok(());
+            };
+            let keeps = |max| arriving(&ours.clone().with_max(max), window * 1000) <= calls;
+            let best = (1..=ours.max()).rev().find(|max| keeps(*max));
+            prop_assert_eq!(excess.max_requests(), best);
+        }
+    }
+
+    #[track_caller]
+    fn says(limits: &[Limit], quota: Quota, expected: &str) {
+        let said = Excess::of(limits, quota).map(|excess| excess.to_string());
+        assert_eq!(said.as_deref().unwrap_or("kept"), expected);
+    }
+
+    #[test]
+    fn it_says_which_limit_and_what_to_set() {
+        use Algorithm::{FixedWindow, LeakyBucket, SlidingWindow, TokenBucket};
+        let second = limit("second", SlidingWindow, 20, 1);
+        let minute = limit("minute", SlidingWindow, 100, 60);
+        let both = [second.clone(), minute.clone()];
+        says(&both, quota(100, 60), "kept");
+        says(&both, quota(20, 1), "kept");
+        says(&both, quota(5, 0), "kept");
+        says(
+            &both,
+            quota(90, 60),
+            "the API says that it takes 90 calls in 60s, and the limit minute lets 100 through: set its max-requests to 90",
+        );
+        says(
+            &both,
+            quota(1000, 3600),
+            "the API says that it takes 1000 calls in 3600s, and the limit minute lets 6000 through: set its max-requests \
+             to 16, or add {name: api, use-algo: sliding-window-algo, unit: calls, max-requests: 1000, window-size: 3600} \
+             to rate-limiter.limits",
+        );
+        let bucket = [limit("default", TokenBucket, 100, 60)];
+        says(
+            &bucket,
+            quota(100, 60),
+            "the API says that it takes 100 calls in 60s, and the limit default lets 199 through: set its max-requests \
+             to 50",
+        );
+        says(
+            &[limit("even", LeakyBucket, 100, 60)],
+            quota(100, 60),
+            "kept",
+        );
+        let aligned = [limit("default", FixedWindow, 100, 60)];
+        says(&aligned, quota(100, 60), "kept");
+        says(&aligned, quota(100, 1), "kept");
+        let running = [Limit::concurrent("running", 5).expect("in range")];
+        says(
+            &running,
+            quota(2_000_000, 60),
+            "the API says that it takes 2000000 calls in 60s, and no limit counts calls: no limit can be set as low",
+        );
+    }
+}

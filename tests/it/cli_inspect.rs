@@ -1,0 +1,168 @@
+//! `sluicegate inspect` and `check`: what the API says of its limits, and the policies of other workers.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::registry::{Named, Registry};
+
+use crate::cli::sluicegate;
+use crate::cli_servers::{config, yaml};
+use crate::latency::{Api, Range};
+use crate::reload::Program;
+
+/// Nothing takes this long; it only ends a test that hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn inspect(yaml: &str, tenant: &str) -> Value {
+    let args = ["inspect", tenant, "--json"];
+    sluicegate(yaml, &args).exited(0).json()
+}
+
+fn text(yaml: &str, tenant: &str) -> String {
+    sluicegate(yaml, &["inspect", tenant]).exited(0).out
+}
+
+/// Until the worker has noted what the API said to `tenant`.
+async fn advertised(yaml: &str, tenant: &str) -> Value {
+    let begun = Instant::now();
+    loop {
+        let found = inspect(yaml, tenant);
+        if found["advertised_at_ms"] != 0 {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "nothing was noted: {found}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_api_says_of_its_limits_is_shown_with_a_warning_where_it_is_lower() {
+    const WARNING: &str = "the API says that it takes 3 calls in 3600s, and the limit default lets 5 through: set its \
+                           max-requests to 3";
+    let mut headers = vec![("ratelimit-policy", "\"default\";q=3;w=3600, 900;w=86400")];
+    let yaml = yaml();
+    let shown = inspect(&yaml, "acme");
+    assert_eq!(
+        (&shown["advertised"], &shown["advertised_at_ms"]),
+        (&json!([]), &json!(0))
+    );
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("sluicegate.yaml");
+    for (tenant, warns) in [("acme", true), ("plain", false)] {
+        let api = Api::start(Range::NONE, 1, &headers).await;
+        let rest = format!(
+            "dispatch: {{http: {{url: 'http://{}/'}}}}\nadmin: {{listen: '127.0.0.1:0'}}\n",
+            api.address
+        );
+        std::fs::write(&file, format!("{yaml}{rest}")).expect("written");
+        let mut worker = Program::start(&file);
+        for _ in 0..2 {
+            sluicegate(&yaml, &["publish", "--tenant", tenant]).exited(0);
+        }
+        let found = advertised(&yaml, tenant).await;
+        let said = &found["advertised"];
+        let text = text(&yaml, tenant);
+        if warns {
+            assert_eq!(said[0]["limit"], 3, "{found}");
+            assert_eq!(said[0]["window_ms"], 3_600_000);
+            assert_eq!(said[0]["exceeded"]["allowed"], 5);
+            assert_eq!(said[0]["exceeded"]["limit"], "default");
+            assert_eq!(said[0]["exceeded"]["max_requests"], 3);
+            assert_eq!(said[0]["exceeded"]["warning"], WARNING);
+            let day = json!({"limit": 900, "window_ms": 86_400_000});
+            assert_eq!(said[1], day, "ours keep it");
+            assert!(text.contains("says that it takes 3 in 1h, 900 in 1d"));
+            assert!(text.contains(&format!("warning  {WARNING}\n")), "{text}");
+            worker.says(&["WARN", WARNING, "tenant=acme"]).await;
+        } else {
+            // A quota without a window can't be compared.
+            assert_eq!(said, &json!([{"limit": 2, "window_ms": null}]));
+            assert!(text.contains("2 in a window that it does not name"));
+            assert!(!text.contains("warning"), "{text}");
+        }
+        worker.signal(Signal::TERM);
+        assert!(worker.ended().success());
+        // Two calls said the same, and it was told once.
+        assert_eq!(worker.count(&["WARN", WARNING]), usize::from(warns));
+        headers = vec![("x-ratelimit-limit", "2")];
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
+    let own = yaml();
+    let other = own.replace(
+        "rate-limiter: {max-requests: 5, window-size: 1h}",
+        "rate-limiter: {window-size: 1h, limits: [{name: calls, unit: calls, max-requests: 3}], \
+         tenants: {acme: {max-requests: 2}}}",
+    );
+    assert_ne!(own, other);
+    let register = async |yaml: &str| {
+        let config = config(yaml);
+        let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix).expect("a gate");
+        let named = Named::new(config.rate_limiter.policy).expect("small");
+        let mut registry = Registry::new(gate.into(), named);
+        registry.exchange().await.expect("agreed");
+    };
+    let check = |yaml: &str| sluicegate(yaml, &["check"]).exited(0).out;
+    assert!(!check(&own).contains("of other workers"));
+
+    // Only another one is in force.
+    register(&other).await;
+    let found = inspect(&own, "b");
+    assert_eq!(found["in_force"], false);
+    let text_of_b = text(&own, "b");
+    assert!(text_of_b.contains("beside   no worker has the limits of this file in force\n"));
+    assert_eq!(inspect(&other, "b")["in_force"], true);
+
+    // Both are.
+    register(&own).await;
+    for (yaml, tenant, limits, beside) in [
+        (
+            &own,
+            "b",
+            vec![("default", 5), ("calls", 3)],
+            "calls: at most 3 calls in any 1h",
+        ),
+        (
+            &own,
+            "acme",
+            vec![("default", 2)],
+            "default: at most 2 units of cost in any 1h",
+        ),
+        (
+            &other,
+            "b",
+            vec![("calls", 3), ("default", 5)],
+            "default: at most 5 units of cost in any 1h",
+        ),
+    ] {
+        let found = inspect(yaml, tenant);
+        assert_eq!(found["in_force"], true);
+        let shown: Vec<_> = (found["limits"].as_array().expect("limits").iter())
+            .map(|limit| (limit["name"].as_str(), limit["max_requests"].as_u64()))
+            .collect();
+        let expected: Vec<_> =
+            (limits.iter().map(|(name, max)| (Some(*name), Some(*max)))).collect();
+        assert_eq!(shown, expected, "all that is enforced: {found}");
+        let others = found["other_configurations"].as_array().expect("others");
+        assert_eq!(others.len(), 1);
+        let words = others[0]["limits"][0].as_str().expect("words");
+        assert!(words.starts_with(beside), "{words}");
+        let text = text(yaml, tenant);
+        assert!(
+            text.contains("beside   another configuration that workers have had since "),
+            "{text}"
+        );
+        assert!(text.contains(&format!("\n  limit  {beside}")), "{text}");
+        assert!(!text.contains("no worker has"), "{text}");
+    }
+    assert!(
+        check(&own)
+            .contains("warn  redis     1 configuration of other workers in force beside this one"),
+        "{}",
+        check(&own)
+    );
+}

@@ -1,0 +1,111 @@
+//! `sluicegate demo` in small: each scenario ends by itself with figures. What depends on the machine's speed (P2, P3) is
+//! counted, and not asserted here: `scripts/demo` is for that.
+
+use serde_json::Value;
+
+use crate::cli::sluicegate;
+use crate::cli_servers::yaml;
+
+/// Runs a scenario of 2 tenants in windows of 200 ms and more, and gives its figures.
+fn demo(scenario: &str, jobs: &str) -> Value {
+    let args = [
+        "demo",
+        "--scenario",
+        scenario,
+        "--tenants",
+        "2",
+        "--jobs",
+        jobs,
+        "--limit",
+        "5",
+        "--window",
+        "200ms",
+        "--guard",
+        "20ms",
+        "--workers",
+        "1",
+        "--json",
+    ];
+    let done = sluicegate(&yaml(), &args);
+    let figures = done.json();
+    let holds = figures["holds"].as_bool().expect("a verdict");
+    let figures = done.exited(i32::from(!holds)).json();
+    assert_eq!(figures["never_lost"]["holds"], true, "{figures:#}");
+    let p6 = &figures["throttling_is_not_failure"];
+    assert_eq!(p6["holds"], true, "{figures:#}");
+    assert_eq!(figures["never_lost"]["dead"], 2, "each tenant's last job");
+    assert_eq!(figures["never_exceeded"]["strangers"], 0);
+    assert_eq!(figures["tenants"].as_array().map(Vec::len), Some(2));
+    figures
+}
+
+/// The limits that were counted, and the fullest window of each.
+fn limits(figures: &Value) -> Vec<(&str, u64)> {
+    let limits = figures["never_exceeded"]["limits"]
+        .as_array()
+        .expect("limits");
+    let mut all = Vec::new();
+    for limit in limits {
+        let (name, units) = (limit["name"].as_str(), limit["units"].as_u64());
+        all.push((name.expect("a name"), units.expect("a number")));
+    }
+    all
+}
+
+#[test]
+fn one_limit() {
+    let figures = demo("limit", "30");
+    let limits = limits(&figures);
+    assert!(matches!(limits[..], [("default", 1..)]), "{limits:?}");
+}
+
+#[test]
+fn several_limits() {
+    let figures = demo("limits", "60");
+    let limits = limits(&figures);
+    assert!(
+        matches!(limits[..], [("short", 1..), ("middle", 6..), ("long", 6..)]),
+        "{limits:?}"
+    );
+}
+
+#[test]
+fn calls_and_tokens() {
+    let figures = demo("costs", "100");
+    let limits = limits(&figures);
+    assert!(
+        matches!(limits[..], [("calls", 1..), ("tokens", 5..)]),
+        "{limits:?}"
+    );
+    let p3 = &figures["never_idle"];
+    let seconds = |key: &str| p3[key].as_f64().expect("a number");
+    assert!(
+        seconds("ideal_corrected_seconds") < seconds("ideal_seconds"),
+        "{p3}"
+    );
+}
+
+#[test]
+fn penalties() {
+    let figures = demo("penalties", "30");
+    let p2 = &figures["never_exceeded"];
+    // Each 12th call of a tenant.
+    assert!(p2["closings"].as_u64() >= Some(4), "{p2}");
+}
+
+#[test]
+fn what_makes_no_demo_is_told() {
+    for (args, why) in [
+        (
+            ["--scenario", "costs", "--seconds", "9"],
+            "--seconds goes with --scenario limit only",
+        ),
+        (
+            ["--scenario", "limits", "--algo", "fixed-window-algo"],
+            "--algo fixed-window-algo goes with --scenario limit only",
+        ),
+    ] {
+        let done = sluicegate("", &[&["demo"], &args[..]].concat()).exited(2);
+        assert!(done.err.contains(why), "{}", done.err);
+    }
+}

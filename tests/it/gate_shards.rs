@@ -1,0 +1,530 @@
+//! A Redis Cluster whose primaries forget, fail over and give slots to each other: nothing exceeds a limit, each primary's
+//! tenants alone feel it, and starts go on by themselves.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::registry::{Named, Registry, look};
+use sluicegate::gate::{Ask, Gate, GateError, Start, TenantAsk, Ticket};
+use sluicegate::rules::fleet::AGREED_FOR_MS;
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::policy::Policy;
+
+use crate::gate_conformance::{FRESH, LONG, Limited, limit, started, tenant, waits};
+use crate::gate_topology::{configured, tenants_of};
+use crate::redis_topologies::{RedisCluster, address, shared_cluster, until};
+use crate::servers::{Redis, unique};
+
+const MAX: usize = 4;
+const WINDOW: Duration = Duration::from_millis(1_500);
+const GUARD: Duration = Duration::from_millis(500);
+/// What must happen happens within this.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn short() -> Limits {
+    let algorithm = Algorithm::SlidingWindow;
+    Limit::new("default", algorithm, MAX as u64, WINDOW, GUARD)
+        .expect("in range")
+        .into()
+}
+
+/// More than anybody asks for.
+fn much(window_ms: u64) -> Limits {
+    limit(Algorithm::SlidingWindow, 100_000, window_ms).into()
+}
+
+fn watching(cluster: &RedisCluster, prefix: &str, limits: &Limits) -> Limited<RedisGate> {
+    let urls: Vec<&str> = cluster.primaries.iter().map(Redis::url).collect();
+    let servers = configured(&format!("url: '{}', cluster: true", urls.join(",")));
+    let gate = RedisGate::connect(&servers, prefix).expect("good urls");
+    let memory = Duration::from_millis(limits.memory_ms());
+    Limited::new(gate.watching(memory), limits.clone())
+}
+
+/// A tenant, and all that was dispatched for it.
+struct Flow {
+    id: String,
+    /// The place of each worker's job.
+    tickets: Vec<Option<Ticket>>,
+    starts: Vec<Instant>,
+    /// Why nothing was decided, each once.
+    colds: Vec<String>,
+}
+
+/// Two workers on one cluster, with a tenant on each primary.
+struct Fleet {
+    prefix: String,
+    gates: Vec<Limited<RedisGate>>,
+    flows: Vec<Flow>,
+}
+
+impl Fleet {
+    async fn new(cluster: &RedisCluster, limits: &Limits) -> Self {
+        let prefix = unique("shards");
+        let ids = tenants_of(cluster, &prefix, 1).concat();
+        Self::of(cluster, prefix, ids, limits).await
+    }
+
+    async fn of(cluster: &RedisCluster, prefix: String, ids: Vec<String>, limits: &Limits) -> Self {
+        let gates: Vec<_> = (0..2).map(|_| watching(cluster, &prefix, limits)).collect();
+        for (gate, start) in gates.iter().zip([Start::Idle, Start::Unknown]) {
+            gate.begin(start).await.expect("a first start is no loss");
+        }
+        let flow = |id| Flow {
+            id,
+            tickets: vec![None; 2],
+            starts: Vec::new(),
+            colds: Vec::new(),
+        };
+        Self {
+            prefix,
+            gates,
+            flows: ids.into_iter().map(flow).collect(),
+        }
+    }
+
+    /// Each worker asks for one job of each tenant, and dispatches it if it may while its permit is good.
+    async fn round(&mut self) {
+        for (worker, gate) in self.gates.iter().enumerate() {
+            let batch: Vec<_> = self
+                .flows
+                .iter()
+                .map(|flow| {
+                    let ticket = flow.tickets[worker];
+                    gate.question(&flow.id, 1, &[Ask { ticket, cost: 1 }])
+                })
+                .collect();
+            let asked = Instant::now();
+            let replies = gate.ask(&batch).await;
+            let now = Instant::now();
+            let replies = replies.unwrap_or_else(|why| vec![Err(why); self.flows.len()]);
+            for (flow, reply) in self.flows.iter_mut().zip(replies) {
+                match reply {
+                    Ok(reply) => {
+                        let next = waits(&reply.answers).first().map(|(ticket, _)| *ticket);
+                        flow.tickets[worker] = next;
+                        if started(&reply.answers) == 1 && now - asked < GUARD / 2 {
+                            flow.starts.push(now);
+                        }
+                    }
+                    Err(GateError::Cold { why, .. }) if !flow.colds.contains(&why) => {
+                        flow.colds.push(why);
+                    }
+                    Err(GateError::Refused(why)) => panic!("{why}"),
+                    Err(_) => {}
+                }
+            }
+            // What a worker does every 2 s.
+            if let Err(GateError::Refused(why)) = gate.ping().await {
+                panic!("{why}");
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+
+    /// Goes on until `count` more of the jobs of `flows` have started.
+    async fn run(&mut self, flows: &[usize], count: usize) {
+        let wanted: Vec<usize> = self.flows.iter().map(|f| f.starts.len() + count).collect();
+        let begun = Instant::now();
+        while flows
+            .iter()
+            .any(|at| self.flows[*at].starts.len() < wanted[*at])
+        {
+            let why: Vec<_> = self.flows.iter().map(|flow| &flow.colds).collect();
+            assert!(begun.elapsed() < PATIENCE, "nothing starts: {why:?}");
+            self.round().await;
+        }
+    }
+
+    /// The most that were dispatched for any tenant in any window.
+    fn worst(&self) -> usize {
+        let worst = |flow: &Flow| {
+            let within = |first: &Instant| {
+                let inside = |at: &&Instant| **at >= *first && **at - *first < WINDOW;
+                flow.starts.iter().filter(inside).count()
+            };
+            flow.starts.iter().map(within).max().unwrap_or(0)
+        };
+        self.flows.iter().map(worst).max().unwrap_or(0)
+    }
+
+    fn keeps_the_limit(&self) {
+        assert_eq!(self.worst(), MAX);
+    }
+
+    /// Why nothing started, when all that was only looked at is left out.
+    fn losses(&self, flow: usize) -> Vec<&str> {
+        let colds = self.flows[flow].colds.iter().map(String::as_str);
+        let loss = |why: &&str| !why.contains("changed while") && !why.contains("it moves");
+        colds.filter(loss).collect()
+    }
+
+    fn slot(&self, cluster: &RedisCluster, flow: usize) -> u16 {
+        cluster.slot(&format!("{}:{{{}}}", self.prefix, self.flows[flow].id))
+    }
+}
+
+/// The replica becomes the primary, whatever the others say, and they learn it.
+fn take_over(cluster: &RedisCluster, at: usize) {
+    let replica = &cluster.replicas[at];
+    assert_eq!(replica.ctl(&["cluster", "failover", "takeover"]), "OK");
+    until("the others know", || {
+        let address = address(replica);
+        let is_primary = |line: &str| line.contains(address) && line.contains("master");
+        let knows = |node: &Redis| node.ctl(&["cluster", "nodes"]).lines().any(is_primary);
+        cluster.replicas.iter().all(knows) && knows(&cluster.primaries[1])
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_first_start_is_none_and_costs_no_more_round_trips() {
+    let cluster = shared_cluster();
+    let prefix = unique("first");
+    let limits = much(LONG);
+    let ids = tenants_of(cluster, &prefix, 20).concat();
+    let started_of = async |gate: &Limited<RedisGate>| {
+        let batch: Vec<_> = ids
+            .iter()
+            .map(|id| gate.question(id, 1, &[FRESH]))
+            .collect();
+        let replies = gate.ask(&batch).await?;
+        let replies = replies.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok::<_, GateError>(replies.iter().map(|r| started(&r.answers)).sum::<usize>())
+    };
+    let careful = watching(cluster, &prefix, &limits);
+    match started_of(&careful).await {
+        Err(GateError::Cold { why, .. }) => assert!(why.contains("--fresh"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+    let told = watching(cluster, &prefix, &limits);
+    told.begin(Start::Fresh).await.expect("it may start");
+    careful.ping().await.expect("it is open for all");
+    for gate in [&careful, &told] {
+        assert_eq!(started_of(gate).await.expect("a decision"), 60);
+        let before = gate.round_trips();
+        assert_eq!(started_of(gate).await.expect("a decision"), 60);
+        assert_eq!(gate.round_trips() - before, 3);
+        gate.leave().await.expect("all answer");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_was_emptied_stops_its_tenants_alone() {
+    let cluster = RedisCluster::start(&["appendonly no"]);
+    for restart in [false, true] {
+        let mut fleet = Fleet::new(&cluster, &short()).await;
+        fleet.run(&[0, 1, 2], MAX + 1).await;
+        if restart {
+            cluster.primaries[1].restart();
+            assert_eq!(cluster.primaries[1].ctl(&["dbsize"]), "0");
+        } else {
+            cluster.primaries[1].ctl(&["flushall"]);
+        }
+        fleet.run(&[0, 1, 2], 2 * MAX).await;
+        fleet.keeps_the_limit();
+        let told = fleet.losses(1);
+        assert!(told.iter().any(|why| why.contains("emptied")), "{told:?}");
+        for other in [0, 2] {
+            assert_eq!(fleet.losses(other), Vec::<&str>::new());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_promoted_replica_that_lags_is_a_loss_of_its_tenants_and_a_complete_one_is_none() {
+    let cluster = RedisCluster::start(&[]);
+    let (primary, replica) = (&cluster.primaries[0], &cluster.replicas[0]);
+    let mut fleet = Fleet::new(&cluster, &short()).await;
+    fleet.run(&[0, 1, 2], 1).await;
+    // From now on the replica hears nothing.
+    primary.ctl(&["acl", "setuser", "default", "-psync", "-sync", "-replconf"]);
+    primary.ctl(&["client", "kill", "type", "replica"]);
+    until("the link is down", || {
+        let info = replica.ctl(&["info", "replication"]);
+        info.contains("master_link_status:down")
+    });
+    fleet.run(&[0, 1, 2], 2 * MAX).await;
+    primary.kill();
+    take_over(&cluster, 0);
+    fleet.run(&[0, 1, 2], 2 * MAX).await;
+    fleet.keeps_the_limit();
+    let told = fleet.losses(0);
+    assert!(
+        told.iter().any(|why| why.contains("lost its last writes")),
+        "{told:?}"
+    );
+    for other in [1, 2] {
+        assert_eq!(fleet.losses(other), Vec::<&str>::new());
+    }
+
+    // Nobody waits for a window that lasts a month.
+    let mut fleet = Fleet::new(&cluster, &much(LONG)).await;
+    fleet.run(&[0, 1, 2], 4).await;
+    let primary = &cluster.primaries[2];
+    primary.ctl(&["wait", "1", "0"]);
+    primary.kill();
+    take_over(&cluster, 2);
+    fleet.run(&[0, 1, 2], 4).await;
+    let told = fleet.losses(2);
+    assert!(
+        told.iter()
+            .all(|why| why.contains("nobody misses") || why.contains("not all workers have said")),
+        "{told:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_moves_under_load_takes_what_was_started_along() {
+    let cluster = RedisCluster::start(&[]);
+    let (from, to) = (&cluster.primaries[0], &cluster.primaries[1]);
+    let mut fleet = Fleet::new(&cluster, &short()).await;
+    fleet.run(&[0, 1, 2], MAX + 1).await;
+    let slot = fleet.slot(&cluster, 0);
+    // There, back, and there again: what was believed of it once is not believed twice.
+    for (from, to) in [(from, to), (to, from), (from, to)] {
+        let moving = cluster.begin_move(slot, from, to);
+        fleet.round().await;
+        moving.keys();
+        fleet.round().await;
+        moving.keys();
+        moving.end();
+        fleet.run(&[0, 1, 2], MAX).await;
+    }
+    fleet.keeps_the_limit();
+    // Both primaries have run for longer than a window: nothing can be lost, so nobody waits.
+    for flow in 0..3 {
+        assert_eq!(fleet.losses(flow), Vec::<&str>::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_slot_of_an_epoch_may_move_too() {
+    let cluster = RedisCluster::start(&[]);
+    let mut fleet = Fleet::new(&cluster, &short()).await;
+    fleet.run(&[0, 1, 2], MAX + 1).await;
+    // The highest of the first primary is none of the highest of the second; that of the third is.
+    for (slot, from, to) in [(5_460, 0, 1), (16_383, 2, 1), (16_383, 1, 2)] {
+        let (from, to) = (&cluster.primaries[from], &cluster.primaries[to]);
+        let moving = cluster.begin_move(slot, from, to);
+        moving.keys();
+        fleet.round().await;
+        moving.keys();
+        moving.end();
+        fleet.run(&[0, 1, 2], 2 * MAX).await;
+    }
+    fleet.keeps_the_limit();
+    // Only what is in a primary's place stays.
+    until("one epoch for each primary", || {
+        let epochs = |node: &Redis| {
+            let keys = node.ctl(&["keys", &format!("{}:*:%epoch", fleet.prefix)]);
+            keys.lines().count()
+        };
+        cluster.primaries.iter().map(epochs).sum::<usize>() == 3
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_joins_gets_slots_under_load() {
+    let cluster = RedisCluster::start(&[]);
+    let mut fleet = Fleet::new(&cluster, &short()).await;
+    fleet.run(&[0, 1, 2], MAX + 1).await;
+    let new = cluster.another();
+    // The lowest first, as `redis-cli` does it; with each the place of the new primary's epoch changes.
+    let slots = [0, 1, 2].map(|flow| fleet.slot(&cluster, flow));
+    for (flow, slot) in slots.into_iter().enumerate() {
+        for slot in [slot, slot + 1] {
+            let moving = cluster.begin_move(slot, &cluster.primaries[flow], &new);
+            moving.keys();
+            fleet.round().await;
+            moving.keys();
+            moving.end();
+            fleet.round().await;
+        }
+        fleet.run(&[0, 1, 2], MAX).await;
+    }
+    fleet.run(&[0, 1, 2], MAX).await;
+    fleet.keeps_the_limit();
+    let epochs = || new.ctl(&["keys", &format!("{}:*:%epoch", fleet.prefix)]);
+    let begun = Instant::now();
+    while epochs().lines().count() != 1 {
+        assert!(begun.elapsed() < PATIENCE, "{}", epochs());
+        fleet.gates[0].ping().await.expect("all answer");
+    }
+    // All that it has is its own by now: what it forgets stops those tenants.
+    new.ctl(&["flushall"]);
+    fleet.run(&[0, 1, 2], 2 * MAX).await;
+    fleet.keeps_the_limit();
+    for flow in 0..3 {
+        let told = fleet.losses(flow);
+        assert!(told.iter().any(|why| why.contains("emptied")), "{told:?}");
+    }
+}
+
+/// What `redis-cli --cluster fix` does when a primary is lost for good.
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_of_a_primary_that_is_gone_wait_for_a_window_at_another() {
+    let cluster = RedisCluster::start(&[]);
+    let mut fleet = Fleet::new(&cluster, &short()).await;
+    fleet.run(&[0, 1, 2], MAX + 1).await;
+    let heir = &cluster.primaries[1];
+    let (slot, id) = (
+        fleet.slot(&cluster, 2).to_string(),
+        heir.ctl(&["cluster", "myid"]),
+    );
+    cluster.primaries[2].kill();
+    cluster.replicas[2].kill();
+    // With the highest, so that the heir's epoch gets another place.
+    for node in [heir, &cluster.primaries[0]] {
+        for slot in [slot.as_str(), "16383"] {
+            assert_eq!(node.ctl(&["cluster", "setslot", slot, "node", &id]), "OK");
+        }
+    }
+    heir.ctl(&["cluster", "bumpepoch"]);
+    fleet.run(&[0, 1, 2], 2 * MAX).await;
+    fleet.keeps_the_limit();
+    let told = fleet.losses(2);
+    assert!(
+        told.iter().any(|why| why.contains("did not say")),
+        "{told:?}"
+    );
+    for other in [0, 1] {
+        assert_eq!(fleet.losses(other), Vec::<&str>::new());
+    }
+}
+
+/// Whatever comes together. `STORM_SEEDS=FROM..TO` tries others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_exceeds_no_limit_and_ends() {
+    let seeds = std::env::var("STORM_SEEDS").unwrap_or_else(|_| "1..2".to_owned());
+    let (from, to) = seeds.split_once("..").expect("FROM..TO");
+    let [from, to] = [from, to].map(|seed| seed.parse::<u64>().expect("a number"));
+    for seed in from..to {
+        let cluster = RedisCluster::start(&["appendonly no"]);
+        let mut fleet = Fleet::new(&cluster, &short()).await;
+        fleet.run(&[0, 1, 2], MAX).await;
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut told = Vec::new();
+        for _ in 0..8 {
+            let [one, two] = [0, 1].map(|_| random.random_range(0..3));
+            let to = &cluster.primaries[two];
+            match random.random_range(0..6) {
+                0 => {
+                    told.push(format!("flush {one}"));
+                    cluster.primaries[one].ctl(&["flushall"]);
+                }
+                1 => {
+                    told.push(format!("empty {one}"));
+                    cluster.primaries[one].restart();
+                }
+                kind => {
+                    let slot = match kind {
+                        2 => [5_460, 10_921, 16_383][one],
+                        _ => fleet.slot(&cluster, one),
+                    };
+                    let mut primaries = cluster.primaries.iter();
+                    let has = |node: &&Redis| cluster.has(node, slot);
+                    let from = primaries.find(has).expect("somebody has it");
+                    if from.url() != to.url() {
+                        told.push(format!("{slot} from {} to {two}", address(from)));
+                        let moving = cluster.begin_move(slot, from, to);
+                        moving.keys();
+                        fleet.round().await;
+                        moving.keys();
+                        moving.end();
+                    }
+                }
+            }
+            for _ in 0..random.random_range(0..40) {
+                fleet.round().await;
+            }
+        }
+        fleet.run(&[0, 1, 2], 2 * MAX).await;
+        let worst = fleet.worst();
+        assert!(worst <= MAX, "seed {seed}: {worst} after {told:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_in_one_slot_have_one_epoch() {
+    let cluster = RedisCluster::start(&[]);
+    let prefix = format!("{{{}}}:limits", unique("tag"));
+    let owner = &cluster.primaries[cluster.owner(&prefix)];
+    let ids = vec!["a".to_owned(), "b".to_owned()];
+    let mut fleet = Fleet::of(&cluster, prefix.clone(), ids, &short()).await;
+    fleet.run(&[0, 1], MAX + 1).await;
+    let epochs = |node: &Redis| node.ctl(&["exists", &format!("{prefix}:%epoch")]);
+    assert_eq!(epochs(owner), "1");
+    // The others are not needed.
+    let other = cluster
+        .primaries
+        .iter()
+        .find(|node| node.url() != owner.url());
+    other.expect("three primaries").ctl(&["flushall"]);
+    fleet.run(&[0, 1], MAX).await;
+    assert_eq!(fleet.losses(0), Vec::<&str>::new());
+    owner.ctl(&["flushall"]);
+    fleet.run(&[0, 1], 2 * MAX).await;
+    fleet.keeps_the_limit();
+    for flow in 0..2 {
+        assert!(fleet.losses(flow).iter().any(|why| why.contains("emptied")));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
+    let cluster = RedisCluster::start(&[]);
+    let prefix = unique("agreed");
+    let ids = tenants_of(&cluster, &prefix, 1).concat();
+    let limits = much(LONG);
+    let gate = Arc::new(watching(&cluster, &prefix, &limits).gate);
+    gate.begin(Start::Idle).await.expect("it may start");
+    let named = |max| {
+        let limit = limit(Algorithm::SlidingWindow, max, 1_000);
+        Named::new(Policy::from(limit)).expect("small")
+    };
+    let mut registry = Registry::new(Arc::clone(&gate), named(1));
+    registry.exchange().await.expect("all primaries answer");
+    let question = |id: &String| TenantAsk {
+        labels: sluicegate::rules::scope::Labels::default(),
+        tenant: tenant(id),
+        limits: limits.clone(),
+        budget: 1,
+        permits: unique("permit"),
+        asks: vec![FRESH],
+    };
+    let ask = async || {
+        let batch: Vec<_> = ids.iter().map(question).collect();
+        let replies = gate.ask(&batch).await.expect("not for all");
+        replies.iter().map(Result::is_ok).collect::<Vec<_>>()
+    };
+    assert_eq!(ask().await, [true; 3]);
+    // Each of them in turn would have been the one with the only registry.
+    for lost in 0..3 {
+        cluster.primaries[lost].kill();
+        let begun = Instant::now();
+        let mut others = vec![true; 3];
+        others[lost] = false;
+        let mut last = u64::try_from(lost).expect("small") * 10;
+        while begun.elapsed() < Duration::from_millis(AGREED_FOR_MS + 500) {
+            last += 1;
+            // A changed policy takes effect, too.
+            let agreed = registry.switch_to(named(last + 2)).await;
+            let agreed = agreed.expect("two primaries answer");
+            assert!(agreed.until > Instant::now());
+            let (known, _) = look(&gate).await.expect("two primaries answer");
+            assert!(known.find(&registry.own().id).is_some());
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            assert_eq!(ask().await, others);
+        }
+        cluster.primaries[lost].restart();
+        let begun = Instant::now();
+        while ask().await != [true; 3] {
+            assert!(begun.elapsed() < PATIENCE, "its tenants do not go on");
+            registry.exchange().await.expect("two primaries answer");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}

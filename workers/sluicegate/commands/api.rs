@@ -1,0 +1,77 @@
+//! What the API says of its own limits, beside ours.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use serde::Serialize;
+use sluicegate::config::show_duration;
+use sluicegate::gate::Inspection;
+use sluicegate::rules::limit::Limit;
+use sluicegate::rules::quota::{Excess, Quota};
+
+use super::times::at;
+
+/// One limit of the API.
+#[derive(Debug, Serialize)]
+pub struct Said {
+    limit: u64,
+    /// `None`: it names no window, so nobody can tell whether ours keep it.
+    window_ms: Option<u64>,
+    /// Where ours let more through in that window: how many, which one, and what keeps it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exceeded: Option<Exceeded>,
+}
+
+#[derive(Debug, Serialize)]
+struct Exceeded {
+    /// `None`: no limit counts calls.
+    allowed: Option<u64>,
+    limit: Option<String>,
+    max_requests: Option<u32>,
+    warning: String,
+}
+
+/// What was said last, beside `ours`, which are in force.
+pub fn said(found: &Inspection, ours: &[Limit]) -> Vec<Said> {
+    let one = |quota: Quota| Said {
+        limit: quota.limit,
+        window_ms: quota.window.map(millis),
+        exceeded: Excess::of(ours, quota).map(|excess| Exceeded {
+            allowed: excess.allowed(),
+            limit: excess.limit().map(|limit| limit.name().to_owned()),
+            max_requests: excess.max_requests(),
+            warning: excess.to_string(),
+        }),
+    };
+    found.quotas.iter().map(one).collect()
+}
+
+fn millis(window: Duration) -> u64 {
+    u64::try_from(window.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Lines for people; none where nothing was said.
+pub fn in_words(found: &Inspection, said: &[Said]) -> String {
+    if said.is_empty() {
+        return String::new();
+    }
+    let one = |said: &Said| match said.window_ms {
+        Some(ms) => format!(
+            "{} in {}",
+            said.limit,
+            show_duration(Duration::from_millis(ms))
+        ),
+        None => format!("{} in a window that it does not name", said.limit),
+    };
+    let all: Vec<String> = said.iter().map(one).collect();
+    let mut text = format!(
+        "api      says that it takes {} (noted {})\n",
+        all.join(", "),
+        at(found.quotas_at_ms)
+    );
+    for exceeded in said.iter().filter_map(|said| said.exceeded.as_ref()) {
+        // Writing to a text can't fail.
+        let _ = writeln!(text, "warning  {}", exceeded.warning);
+    }
+    text
+}

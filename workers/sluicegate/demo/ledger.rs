@@ -1,0 +1,335 @@
+//! What the strict downstream writes down, and how it decides: zero tolerance, by its own clock. Pure.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use sluicegate::rules::limit::{Algorithm, Limit};
+
+use super::plan::{Job, Plan};
+use super::scenario::CLOSED;
+
+/// One call, as the downstream saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Arrival {
+    /// The job it came for.
+    pub job: Job,
+    /// What `x-attempt` said; 0 when it said nothing readable.
+    pub attempt: u32,
+    /// Nanoseconds since the downstream started, on its monotonic clock.
+    pub mono_ns: u64,
+    /// Nanoseconds since the epoch, on its wall clock.
+    pub wall_ns: u64,
+    /// What it was answered.
+    pub status: u16,
+    /// Why that was 429.
+    pub refused: Option<Refused>,
+}
+
+/// Why a call was answered 429.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refused {
+    /// A limit was exceeded.
+    Exceeded,
+    /// The scenario wants it: from now on the tenant is closed.
+    Closing,
+    /// The tenant had been closed so long before, in nanoseconds.
+    Closed(u64),
+}
+
+/// How far one tenant is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    /// Jobs answered for good: 2xx or 422, each once.
+    pub settled: usize,
+    /// Calls answered 429.
+    pub throttled: usize,
+}
+
+/// What counts against one limit of one tenant.
+#[derive(Debug, Clone, Default)]
+struct Recent {
+    calls: VecDeque<(u64, u64)>,
+    units: u64,
+}
+
+impl Recent {
+    /// Counts a call, and says for how long it came too early: 0, it did not.
+    fn arrive(&mut self, limit: &Limit, now: u64, units: u64) -> u64 {
+        let window = limit.window_ms() * 1_000_000;
+        let leaves = |start: u64| match limit.algorithm() {
+            Algorithm::FixedWindow => (start / window + 1) * window,
+            // The only other one that `--algo` takes is the sliding window.
+            _ => start + window,
+        };
+        while let Some(&(start, used)) = self.calls.front()
+            && leaves(start) <= now
+        {
+            self.units -= used;
+            self.calls.pop_front();
+        }
+        let mut above = (self.units + units).saturating_sub(limit.max().into());
+        let mut wait = 0;
+        for (start, used) in &self.calls {
+            if above == 0 {
+                break;
+            }
+            above = above.saturating_sub(*used);
+            wait = leaves(*start) - now;
+        }
+        self.calls.push_back((now, units));
+        self.units += units;
+        wait
+    }
+}
+
+/// One tenant at the downstream.
+#[derive(Debug, Clone, Default)]
+struct Account {
+    /// For each limit.
+    recent: Vec<Recent>,
+    /// Calls while it was open.
+    calls: usize,
+    /// When it was closed, and until when.
+    closed: (u64, u64),
+    progress: Progress,
+}
+
+/// Everything that arrived.
+#[derive(Debug)]
+pub struct Ledger {
+    plan: Plan,
+    arrivals: Vec<Arrival>,
+    /// Calls that name no job of the demo, or came when [`Self::has_room`] said no.
+    strangers: usize,
+    accounts: Vec<Account>,
+    settled: Vec<bool>,
+}
+
+impl Ledger {
+    /// Nothing has arrived.
+    pub fn new(plan: Plan) -> Self {
+        let account = Account {
+            recent: vec![Recent::default(); plan.limits.len()],
+            ..Account::default()
+        };
+        Self {
+            arrivals: Vec::with_capacity(plan.total()),
+            strangers: 0,
+            accounts: vec![account; plan.tenants],
+            settled: vec![false; plan.total()],
+            plan,
+        }
+    }
+
+    /// The workload.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// How far each tenant is.
+    pub fn progress(&self) -> Vec<Progress> {
+        self.accounts
+            .iter()
+            .map(|account| account.progress)
+            .collect()
+    }
+
+    /// Every arrival so far, in order, and how many strangers came.
+    pub fn arrivals(&self) -> (Vec<Arrival>, usize) {
+        (self.arrivals.clone(), self.strangers)
+    }
+
+    /// A call that names no job of the demo.
+    pub fn stranger(&mut self) {
+        self.strangers += 1;
+    }
+
+    /// Another arrival can be written down: a demo that goes wrong must not fill the memory.
+    pub fn has_room(&self) -> bool {
+        self.arrivals.len() < 4 * self.plan.total() + 1000
+    }
+
+    /// Writes a call down and decides its answer: a status, and with 429 the time to wait.
+    pub fn arrive(
+        &mut self,
+        job: Job,
+        attempt: u32,
+        mono_ns: u64,
+        wall_ns: u64,
+    ) -> (u16, Duration) {
+        let account = &mut self.accounts[job.tenant];
+        let actual = u64::from(self.plan.cost(job).actual);
+        let mut wait = 0;
+        for (limit, recent) in self.plan.limits.iter().zip(&mut account.recent) {
+            let now = match limit.algorithm() {
+                Algorithm::FixedWindow => wall_ns,
+                _ => mono_ns,
+            };
+            wait = wait.max(recent.arrive(limit, now, limit.unit().of(actual)));
+        }
+        let (since, until) = account.closed;
+        let each = self.plan.scenario.closes_each(self.plan.limit().max());
+        let refused = if mono_ns < until {
+            wait = wait.max(until - mono_ns);
+            Some(Refused::Closed(mono_ns - since))
+        } else if wait > 0 {
+            Some(Refused::Exceeded)
+        } else {
+            account.calls += 1;
+            let closes = each.is_some_and(|each| account.calls.is_multiple_of(each));
+            closes.then(|| {
+                let for_ns = CLOSED.as_nanos() as u64;
+                account.closed = (mono_ns, mono_ns + for_ns);
+                wait = for_ns;
+                Refused::Closing
+            })
+        };
+        let status = match (refused, self.plan.rejected(job)) {
+            (Some(_), _) => StatusCode::TOO_MANY_REQUESTS,
+            (None, true) => StatusCode::UNPROCESSABLE_ENTITY,
+            (None, false) => StatusCode::OK,
+        };
+        if refused.is_some() {
+            account.progress.throttled += 1;
+        } else if !std::mem::replace(&mut self.settled[self.plan.id(job)], true) {
+            account.progress.settled += 1;
+        }
+        let status = status.as_u16();
+        self.arrivals.push(Arrival {
+            job,
+            attempt,
+            mono_ns,
+            wall_ns,
+            status,
+            refused,
+        });
+        (status, Duration::from_nanos(wait))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::demo::check;
+    use crate::demo::scenario::Scenario;
+
+    const MS: u64 = 1_000_000;
+
+    fn ledger(scenario: Scenario, algorithm: Algorithm, max: u32) -> Ledger {
+        let (second, guard) = (Duration::from_secs(1), Duration::from_millis(50));
+        let limits = scenario.limits(algorithm, max, second, guard);
+        Ledger::new(Plan {
+            tenants: 2,
+            jobs: 100,
+            limits: limits.expect("limits"),
+            workers: 1,
+            scenario,
+        })
+    }
+
+    fn answers(ledger: &mut Ledger, tenant: usize, times_ms: &[u64]) -> Vec<(u16, u64)> {
+        let calls = times_ms.iter().enumerate().map(|(number, ms)| {
+            let (status, wait) = ledger.arrive(Job { tenant, number }, 1, ms * MS, ms * MS);
+            (status, wait.as_millis() as u64)
+        });
+        calls.collect()
+    }
+
+    #[test]
+    fn a_sliding_limit_is_kept_to_the_nanosecond_for_each_tenant() {
+        let mut ledger = ledger(Scenario::Limit, Algorithm::SlidingWindow, 2);
+        let expected = [(200, 0), (200, 0), (429, 1), (200, 0)];
+        assert_eq!(answers(&mut ledger, 0, &[0, 500, 999, 1500]), expected);
+        assert_eq!(answers(&mut ledger, 1, &[1500, 1500]), [(200, 0), (200, 0)]);
+        let progress = ledger.progress();
+        assert_eq!((progress[0].settled, progress[0].throttled), (3, 1));
+        assert_eq!((progress[1].settled, progress[1].throttled), (2, 0));
+    }
+
+    #[test]
+    fn a_fixed_limit_starts_anew_at_the_edge() {
+        let mut ledger = ledger(Scenario::Limit, Algorithm::FixedWindow, 2);
+        let expected = [(200, 0), (200, 0), (429, 1), (200, 0), (200, 0), (429, 999)];
+        assert_eq!(
+            answers(&mut ledger, 0, &[998, 998, 999, 1000, 1001, 1001]),
+            expected
+        );
+    }
+
+    #[test]
+    fn all_limits_count_and_the_longest_wait_is_told() {
+        let mut ledger = ledger(Scenario::Limits, Algorithm::SlidingWindow, 2);
+        // 2 in 1 s, 8 in 10 s.
+        let times: Vec<u64> = (0..8).map(|n| n / 2 * 1000).collect();
+        assert!(
+            answers(&mut ledger, 0, &times)
+                .iter()
+                .all(|answer| *answer == (200, 0))
+        );
+        let expected = [(429, 6000), (429, 1000)];
+        assert_eq!(
+            answers(&mut ledger, 0, &[4000, 9999]),
+            [expected[0], (429, 1)]
+        );
+        assert_eq!(answers(&mut ledger, 1, &[0, 0, 0])[2], expected[1]);
+    }
+
+    #[test]
+    fn costs_count_as_what_they_were_in_fact() {
+        let mut ledger = ledger(Scenario::Costs, Algorithm::SlidingWindow, 20);
+        let used = |ledger: &Ledger, numbers: std::ops::Range<usize>| -> u64 {
+            let cost = |number| ledger.plan.cost(Job { tenant: 0, number });
+            numbers.map(|n| u64::from(cost(n).actual)).sum()
+        };
+        // 2000 tokens: large jobs, until one does not fit.
+        let fitting = (50..100).take_while(|n| used(&ledger, 50..n + 1) <= 2000);
+        let last = fitting.last().expect("some fit");
+        for number in 50..=last {
+            assert_eq!(ledger.arrive(Job { tenant: 0, number }, 1, 0, 0).0, 200);
+        }
+        let number = last + 1;
+        assert_eq!(ledger.arrive(Job { tenant: 0, number }, 1, 0, 0).0, 429);
+    }
+
+    #[test]
+    fn a_penalty_closes_the_tenant_alone_and_is_told_apart() {
+        let mut ledger = ledger(Scenario::Penalties, Algorithm::SlidingWindow, 1);
+        // Each second call.
+        let expected = [(200, 0), (429, 2000), (429, 1500), (200, 0)];
+        let times = [0, 1000, 1500, 3000];
+        assert_eq!(answers(&mut ledger, 0, &times), expected);
+        assert_eq!(answers(&mut ledger, 1, &[2500]), [(200, 0)]);
+        let refused: Vec<_> = ledger.arrivals.iter().filter_map(|a| a.refused).collect();
+        assert_eq!(refused, [Refused::Closing, Refused::Closed(500 * MS)]);
+    }
+
+    #[test]
+    fn what_it_answers_429_is_what_the_checker_counts() {
+        let mut ledger = ledger(Scenario::Limit, Algorithm::SlidingWindow, 2);
+        let times: Vec<u64> = (0..90).map(|n| n * n % 97 + n * 400).collect();
+        let refused = answers(&mut ledger, 0, &times)
+            .iter()
+            .filter(|(status, _)| *status == 429)
+            .count();
+        assert!(refused > 0);
+        let arrivals: Vec<_> = times.iter().map(|time| (*time, 1)).collect();
+        let above = check::sliding(&arrivals, 1000)
+            .into_iter()
+            .filter(|n| *n > 2);
+        assert_eq!(refused, above.count());
+    }
+
+    #[test]
+    fn the_last_job_is_rejected_and_a_repeated_one_settles_once() {
+        let mut ledger = ledger(Scenario::Limit, Algorithm::SlidingWindow, 2);
+        let last = Job {
+            tenant: 0,
+            number: 99,
+        };
+        assert_eq!(ledger.arrive(last, 1, 0, 0).0, 422);
+        assert_eq!(ledger.arrive(last, 1, 1, 1).0, 422);
+        assert_eq!(ledger.progress()[0].settled, 1);
+        assert_eq!(ledger.arrivals().0.len(), 2);
+    }
+}

@@ -1,0 +1,167 @@
+//! The figures of each promise, from what was observed.
+
+use std::collections::HashSet;
+
+use sluicegate::rules::limit::Limit;
+
+use super::tenant::TenantFigures;
+use super::{CheapWaiting, Fullest, NeverExceeded, NeverIdle, NeverLost, NotFailure, Observed};
+use crate::demo::ledger::Refused;
+use crate::demo::plan::Plan;
+use crate::demo::queues::DeadLetter;
+use crate::demo::scenario::Scenario;
+
+/// A call of a closed tenant that arrives within this was under way when the workers were told: a guard's worth from
+/// the gate to the API, and four for the answer's way to Redis.
+const TOLD_NS: u64 = 250_000_000;
+/// What a dead letter's headers may take: the job's own, ours, and a reason.
+const HEADER_BYTES: usize = 1024;
+/// Headers that RabbitMQ adds at each trip, and that must not travel on.
+const BROKER_HEADERS: [&str; 4] = [
+    "x-death",
+    "x-delivery-count",
+    "x-first-death-",
+    "x-last-death-",
+];
+
+/// What the promise P3 says for this window.
+fn promised_share(plan: &Plan) -> f64 {
+    if plan.limit().window_ms() >= 10_000 {
+        0.99
+    } else {
+        0.97
+    }
+}
+
+pub fn never_lost(plan: &Plan, observed: &Observed, dead_jobs: &HashSet<usize>) -> NeverLost {
+    let final_answers: Vec<usize> = observed
+        .arrivals
+        .iter()
+        .filter(|call| call.status != 429)
+        .map(|call| plan.id(call.job))
+        .collect();
+    let answered: HashSet<usize> = final_answers.iter().copied().collect();
+    let done: HashSet<usize> = observed
+        .arrivals
+        .iter()
+        .filter(|call| call.status == 200)
+        .map(|call| plan.id(call.job))
+        .collect();
+    let confirmed: HashSet<usize> = observed.confirmed.iter().map(|job| plan.id(*job)).collect();
+    let lost = confirmed
+        .iter()
+        .filter(|id| !done.contains(id) && !dead_jobs.contains(id))
+        .count();
+    let asked = |dead: &&DeadLetter| plan.job(&dead.id).is_some_and(|job| plan.rejected(job));
+    let dead_unasked = observed.dead.len() - observed.dead.iter().filter(asked).count();
+    NeverLost {
+        holds: confirmed.len() == plan.total()
+            && lost == 0
+            && dead_unasked == 0
+            && observed.left == 0,
+        published: plan.total(),
+        confirmed: confirmed.len(),
+        done: done.len(),
+        dead: dead_jobs.len(),
+        dead_unasked,
+        lost,
+        duplicates: final_answers.len() - answered.len(),
+        left_in_queues: observed.left,
+    }
+}
+
+pub fn never_exceeded(
+    plan: &Plan,
+    observed: &Observed,
+    tenants: &[TenantFigures],
+) -> NeverExceeded {
+    let violations = tenants.iter().map(|tenant| tenant.violations).sum();
+    let answered_429 = tenants.iter().map(|tenant| tenant.answered_429).sum();
+    let fullest = |(at, limit): (usize, &Limit)| {
+        let units = tenants.iter().map(|tenant| tenant.fullest_windows[at]);
+        Fullest {
+            name: limit.name().to_owned(),
+            units: units.max().unwrap_or(0),
+            max: limit.max(),
+        }
+    };
+    let count = |which: fn(&Refused) -> bool| {
+        let refused = observed.arrivals.iter().filter_map(|call| call.refused);
+        refused.filter(which).count()
+    };
+    let late = |refused: &Refused| matches!(refused, Refused::Closed(ns) if *ns > TOLD_NS);
+    let under_way = |refused: &Refused| matches!(refused, Refused::Closed(ns) if *ns <= TOLD_NS);
+    let while_closed = count(late);
+    NeverExceeded {
+        holds: violations == 0 && answered_429 == 0 && while_closed == 0 && observed.strangers == 0,
+        violations,
+        limits: plan.limits.iter().enumerate().map(fullest).collect(),
+        answered_429,
+        closings: count(|refused| matches!(refused, Refused::Closing)),
+        under_way: count(under_way),
+        while_closed,
+        strangers: observed.strangers,
+    }
+}
+
+pub fn never_idle(plan: &Plan, tenants: &[TenantFigures]) -> NeverIdle {
+    let promised_share = promised_share(plan);
+    let promised_ratio = 1.0 / promised_share;
+    let used_share = tenants
+        .iter()
+        .map(|tenant| tenant.used_share)
+        .fold(f64::INFINITY, f64::min);
+    let slowest = tenants
+        .iter()
+        .max_by(|a, b| a.ratio().total_cmp(&b.ratio()));
+    let makespan_to_ideal = slowest.map_or(1.0, TenantFigures::ratio);
+    NeverIdle {
+        holds: used_share >= promised_share && makespan_to_ideal <= promised_ratio,
+        used_share,
+        promised_share,
+        makespan_seconds: slowest.map_or(0.0, |tenant| tenant.makespan_seconds),
+        ideal_seconds: slowest.map_or(0.0, |tenant| tenant.ideal_seconds),
+        makespan_to_ideal,
+        promised_ratio,
+        ideal_corrected_seconds: (plan.scenario == Scenario::Costs)
+            .then(|| plan.ideal().as_secs_f64()),
+    }
+}
+
+pub fn cheap_waiting(plan: &Plan, observed: &Observed) -> CheapWaiting {
+    let deliveries_per_job = observed.deliveries as f64 / observed.confirmed.len().max(1) as f64;
+    let promised_per_job = plan.scenario.deliveries_per_job();
+    CheapWaiting {
+        // Fewer deliveries than jobs would mean that the count is wrong.
+        holds: (1.0..=promised_per_job).contains(&deliveries_per_job),
+        deliveries: observed.deliveries,
+        deliveries_per_job,
+        promised_per_job,
+    }
+}
+
+pub fn not_failure(observed: &Observed) -> NotFailure {
+    let grows = |dead: &&DeadLetter| {
+        let of_broker =
+            |name: &String| BROKER_HEADERS.iter().any(|broker| name.starts_with(broker));
+        dead.headers.iter().any(of_broker)
+    };
+    let attempts_used = observed
+        .arrivals
+        .iter()
+        .filter(|call| call.attempt != 1)
+        .count();
+    let with_broker_headers = observed.dead.iter().filter(grows).count();
+    let header_bytes = observed
+        .dead
+        .iter()
+        .map(|dead| dead.header_bytes)
+        .max()
+        .unwrap_or(0);
+    NotFailure {
+        holds: attempts_used == 0 && with_broker_headers == 0 && header_bytes <= HEADER_BYTES,
+        attempts_used,
+        with_broker_headers,
+        header_bytes,
+    }
+}

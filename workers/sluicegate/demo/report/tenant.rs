@@ -1,0 +1,165 @@
+//! One tenant's figures.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use serde::Serialize;
+use sluicegate::rules::limit::{Algorithm, Limit};
+
+use super::Observed;
+use crate::demo::check;
+use crate::demo::ledger::{Arrival, Refused};
+use crate::demo::plan::{Job, Plan};
+use crate::demo::scenario::{CLOSED, Scenario};
+
+/// One tenant's part.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct TenantFigures {
+    pub tenant: String,
+    pub confirmed: usize,
+    pub done: usize,
+    pub dead: usize,
+    pub violations: usize,
+    /// In units, of each limit.
+    pub fullest_windows: Vec<u64>,
+    /// Calls answered 429 because a limit was exceeded.
+    pub answered_429: usize,
+    pub used_share: f64,
+    pub makespan_seconds: f64,
+    pub ideal_seconds: f64,
+}
+
+impl TenantFigures {
+    /// Makespan to ideal.
+    pub fn ratio(&self) -> f64 {
+        if self.ideal_seconds == 0.0 {
+            1.0
+        } else {
+            self.makespan_seconds / self.ideal_seconds
+        }
+    }
+}
+
+/// Counts one tenant's calls.
+pub fn figures(
+    plan: &Plan,
+    observed: &Observed,
+    dead_jobs: &HashSet<usize>,
+    tenant: usize,
+) -> TenantFigures {
+    let calls: Vec<&Arrival> = observed
+        .arrivals
+        .iter()
+        .filter(|call| call.job.tenant == tenant)
+        .collect();
+    let windows: Vec<Vec<u64>> = (plan.limits.iter())
+        .map(|limit| units_in_windows(plan, limit, &calls))
+        .collect();
+    let above = |(limit, units): (&Limit, &Vec<u64>)| {
+        let max = u64::from(limit.max());
+        units.iter().filter(|units| **units > max).count()
+    };
+    let fullest = |units: &Vec<u64>| units.iter().copied().max().unwrap_or(0);
+    let (makespan, ideal) = (makespan(plan, &calls), ideal(plan, &calls));
+    let done = calls
+        .iter()
+        .filter(|call| call.status == 200)
+        .map(|call| plan.id(call.job));
+    let exceeded = |call: &&&Arrival| call.refused == Some(Refused::Exceeded);
+    TenantFigures {
+        tenant: Plan::tenant(tenant),
+        confirmed: observed
+            .confirmed
+            .iter()
+            .filter(|job| job.tenant == tenant)
+            .count(),
+        done: done.collect::<HashSet<_>>().len(),
+        dead: dead_jobs
+            .iter()
+            .filter(|id| **id / plan.jobs == tenant)
+            .count(),
+        violations: plan.limits.iter().zip(&windows).map(above).sum(),
+        fullest_windows: windows.iter().map(fullest).collect(),
+        answered_429: calls.iter().filter(exceeded).count(),
+        used_share: match plan.scenario {
+            Scenario::Limit => used(plan, &calls).share(),
+            _ if makespan == 0 => 1.0,
+            _ => (ideal as f64 / makespan as f64).min(1.0),
+        },
+        makespan_seconds: Duration::from_nanos(makespan).as_secs_f64(),
+        ideal_seconds: Duration::from_nanos(ideal).as_secs_f64(),
+    }
+}
+
+fn nanoseconds(ms: u64) -> u64 {
+    ms.saturating_mul(1_000_000)
+}
+
+/// The clock by which a limit counts.
+fn clock(limit: &Limit) -> fn(&Arrival) -> u64 {
+    match limit.algorithm() {
+        Algorithm::FixedWindow => |call| call.wall_ns,
+        // The only other one that `--algo` takes is the sliding window.
+        _ => |call| call.mono_ns,
+    }
+}
+
+fn times(limit: &Limit, calls: &[&Arrival]) -> Vec<u64> {
+    let mut times: Vec<u64> = calls.iter().map(|call| clock(limit)(call)).collect();
+    times.sort_unstable();
+    times
+}
+
+fn units_in_windows(plan: &Plan, limit: &Limit, calls: &[&Arrival]) -> Vec<u64> {
+    let units = |call: &&Arrival| limit.unit().of(plan.cost(call.job).actual.into());
+    let mut arrivals: Vec<check::Arrival> = (calls.iter())
+        .map(|call| (clock(limit)(call), units(call)))
+        .collect();
+    arrivals.sort_unstable_by_key(|(time, _)| *time);
+    let window = nanoseconds(limit.window_ms());
+    match limit.algorithm() {
+        Algorithm::FixedWindow => check::aligned(&arrivals, window),
+        _ => check::sliding(&arrivals, window),
+    }
+}
+
+fn makespan(plan: &Plan, calls: &[&Arrival]) -> u64 {
+    let times = times(plan.limit(), calls);
+    (times.last().zip(times.first())).map_or(0, |(last, first)| last - first)
+}
+
+/// From the first to the last of these calls, each as early as the limits and the API's closings allow.
+fn ideal(plan: &Plan, calls: &[&Arrival]) -> u64 {
+    let limit = plan.limit();
+    if limit.algorithm() == Algorithm::FixedWindow {
+        let start = times(limit, calls).first().copied().unwrap_or(0);
+        let (max, window) = (limit.max() as usize, nanoseconds(limit.window_ms()));
+        return check::ideal_aligned(plan.jobs, max, window, nanoseconds(limit.guard_ms()), start);
+    }
+    if plan.scenario != Scenario::Penalties {
+        // What came twice counts against it. What is reserved is promised; a job in a lane does not learn of what others
+        // gave back meanwhile.
+        let tenant = calls.first().map_or(0, |call| call.job.tenant);
+        let call = |number| plan.call(Job { tenant, number }, false);
+        return check::ideal((0..plan.jobs).map(call), &plan.periods());
+    }
+    let call = |call: &&Arrival| check::Call {
+        closes_for: match call.refused {
+            Some(Refused::Closing) => CLOSED.as_nanos() as u64,
+            _ => 0,
+        },
+        under_way: matches!(call.refused, Some(Refused::Closed(_))),
+        ..plan.call(call.job, true)
+    };
+    check::ideal(calls.iter().map(call), &plan.periods())
+}
+
+fn used(plan: &Plan, calls: &[&Arrival]) -> check::Used {
+    let limit = plan.limit();
+    let times = times(limit, calls);
+    let max = limit.max() as usize;
+    match limit.algorithm() {
+        Algorithm::FixedWindow => check::used_aligned(&times, max, nanoseconds(limit.window_ms())),
+        _ => check::used_sliding(&times, max, nanoseconds(limit.span())),
+    }
+}

@@ -1,0 +1,174 @@
+//! What a good run shows, and each way to spoil one.
+
+use std::time::Duration;
+
+use sluicegate::rules::limit::Algorithm;
+
+use super::*;
+use crate::demo::ledger::Refused;
+use crate::demo::scenario::Scenario;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn plan() -> Plan {
+    plan_of(Scenario::Limit)
+}
+
+fn plan_of(scenario: Scenario) -> Plan {
+    let (second, guard) = (Duration::from_secs(1), Duration::from_millis(50));
+    let limits = scenario.limits(Algorithm::SlidingWindow, 2, second, guard);
+    Plan {
+        tenants: 2,
+        jobs: 5,
+        limits: limits.expect("limits"),
+        workers: 1,
+        scenario,
+    }
+}
+
+/// A run in which everything holds: two calls each 1.05 s for each tenant, the last job rejected.
+fn good() -> Observed {
+    let plan = plan();
+    let jobs = || (0..2).flat_map(|tenant| (0..5).map(move |number| Job { tenant, number }));
+    let arrival = |job: Job| {
+        let at = (job.number / 2) as u64 * 1050 * SECOND / 1000;
+        let status = if plan.rejected(job) { 422 } else { 200 };
+        Arrival {
+            job,
+            attempt: 1,
+            mono_ns: at,
+            wall_ns: at,
+            status,
+            refused: None,
+        }
+    };
+    let dead = |job: Job| DeadLetter {
+        id: plan.id(job).to_string(),
+        reason: "422".into(),
+        headers: vec!["x-tenant".into(), "x-sluicegate-reason".into()],
+        header_bytes: 60,
+    };
+    Observed {
+        confirmed: jobs().collect(),
+        arrivals: jobs().map(arrival).collect(),
+        strangers: 0,
+        dead: jobs().filter(|job| plan.rejected(*job)).map(dead).collect(),
+        left: 0,
+        deliveries: 25,
+    }
+}
+
+/// The promises that fail after `spoil`, as the last lines say.
+fn failing(spoil: impl FnOnce(&mut Observed)) -> Vec<String> {
+    failing_of(Scenario::Limit, spoil)
+}
+
+fn failing_of(scenario: Scenario, spoil: impl FnOnce(&mut Observed)) -> Vec<String> {
+    let mut observed = good();
+    spoil(&mut observed);
+    let figures = Figures::new(&plan_of(scenario), &observed);
+    let text = figures.to_string();
+    let failed: Vec<String> = text
+        .lines()
+        .filter(|line| line.contains("FAIL"))
+        .map(|line| line[..2].to_owned())
+        .collect();
+    assert_eq!(figures.holds, failed.is_empty());
+    failed
+}
+
+#[test]
+fn a_good_run_passes_and_its_last_lines_are_the_figures() {
+    assert_eq!(failing(|_| {}), [""; 0]);
+    let text = Figures::new(&plan(), &good()).to_string();
+    // What P3 promises of the share, and of the ratio, which can fail alone.
+    assert!(text.contains(" % used (promised: 97 %); "), "{text}");
+    assert!(text.contains(" (promised: at most 1.031)\n"), "{text}");
+    let last: Vec<&str> = text.lines().rev().take(5).map(|line| &line[..2]).collect();
+    assert_eq!(last, ["P6", "P4", "P3", "P2", "P1"]);
+}
+
+#[test]
+fn each_broken_promise_is_found() {
+    // A job that never arrived is lost, and its permit was idle.
+    assert_eq!(failing(|o| _ = o.arrivals.remove(0)), ["P1", "P3"]);
+    assert_eq!(failing(|o| drop(o.dead.pop())), ["P1"]); // rejected, but no dead letter
+    assert_eq!(failing(|o| o.dead[0].id = "0".into()), ["P1"]); // a dead letter nobody asked for
+    assert_eq!(failing(|o| _ = o.confirmed.pop()), ["P1"]);
+    assert_eq!(failing(|o| o.left = 1), ["P1"]);
+    assert_eq!(failing(|o| o.arrivals[2].mono_ns -= SECOND / 10), ["P2"]); // 0.95 s after two others
+    let refused = |o: &mut Observed| {
+        o.arrivals[1].status = 429;
+        o.arrivals[1].refused = Some(Refused::Exceeded);
+    };
+    assert_eq!(failing(refused), ["P1", "P2"]);
+    assert_eq!(failing(|o| o.strangers = 1), ["P2"]);
+    assert_eq!(failing(|o| o.arrivals[4].mono_ns += SECOND), ["P3"]);
+    assert_eq!(failing(|o| o.deliveries = 32), ["P4"]);
+    assert_eq!(failing(|o| o.deliveries = 0), ["P4"]); // the count itself must be believable
+    assert_eq!(failing(|o| o.arrivals[3].attempt = 2), ["P6"]);
+    assert_eq!(
+        failing(|o| o.dead[0].headers.push("x-death".into())),
+        ["P6"]
+    );
+    assert_eq!(failing(|o| o.dead[0].header_bytes = 5000), ["P6"]);
+}
+
+#[test]
+fn a_job_that_ran_twice_is_counted_and_breaks_no_promise() {
+    let mut observed = good();
+    let again = Arrival {
+        mono_ns: 9 * SECOND,
+        ..observed.arrivals[0]
+    };
+    observed.arrivals.push(again);
+    let figures = Figures::new(&plan(), &observed);
+    assert_eq!(figures.never_lost.duplicates, 1);
+    assert!(figures.never_lost.holds);
+}
+
+#[test]
+fn each_limit_is_counted_in_its_own_unit() {
+    // The good run keeps 2 per 1 s and, with 5 calls, 8 per 10 s.
+    assert_eq!(failing_of(Scenario::Limits, |_| {}), [""; 0]);
+    let plan = plan_of(Scenario::Costs);
+    let figures = Figures::new(&plan, &good());
+    let tokens = &figures.never_exceeded.limits[1];
+    let cost = |number| u64::from(plan.cost(Job { tenant: 0, number }).actual);
+    assert_eq!(tokens.units, (cost(0) + cost(1)).max(cost(2) + cost(3)));
+    assert_eq!((tokens.name.as_str(), tokens.max), ("tokens", 200));
+    assert!(figures.never_idle.ideal_corrected_seconds.is_some());
+}
+
+#[test]
+fn a_call_of_a_closed_tenant_may_be_under_way_and_not_later() {
+    let closed = |ns| {
+        move |o: &mut Observed| {
+            for tenant in [0, 5] {
+                // A second call for the third job, beside the first one: all after them wait for the opening.
+                let mut again = o.arrivals[tenant + 2];
+                again.refused = Some(Refused::Closing);
+                again.status = 429;
+                o.arrivals.push(again);
+                again.refused = Some(Refused::Closed(ns));
+                o.arrivals.push(again);
+            }
+        }
+    };
+    let counted = |ns| {
+        let mut observed = good();
+        closed(ns)(&mut observed);
+        Figures::new(&plan_of(Scenario::Penalties), &observed).never_exceeded
+    };
+    let early = counted(250_000_000);
+    assert_eq!(
+        (early.closings, early.under_way, early.while_closed),
+        (2, 2, 0)
+    );
+    assert_eq!(early.answered_429, 0);
+    let late = counted(250_000_001);
+    assert_eq!(
+        (late.under_way, late.while_closed, late.holds),
+        (0, 2, false)
+    );
+}

@@ -1,0 +1,163 @@
+//! What the demo's API limits, and what its jobs cost.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use sluicegate::rules::limit::{Algorithm, Limit, LimitError, Unit};
+
+/// For how long the API closes a tenant; `Retry-After` knows whole seconds.
+pub const CLOSED: Duration = Duration::from_secs(2);
+
+/// The values of `--scenario`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Scenario {
+    /// One limit: --limit calls per --window
+    Limit,
+    /// Three limits at once: beside it 4 times as many calls in 10 windows, and 11 times as many in 30
+    Limits,
+    /// Calls and tokens: beside it 100 times as many tokens per --window. Jobs reserve tokens (x-cost), and the API
+    /// says how many they took (x-actual-cost)
+    Costs,
+    /// One limit, and now and then the API answers 429 with Retry-After: 2, and takes no call of that tenant meanwhile
+    Penalties,
+}
+
+/// Units that a job costs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cost {
+    /// What it reserves: `x-cost`.
+    pub asked: u32,
+    /// What the API counts: `x-actual-cost`; never more.
+    pub actual: u32,
+}
+
+impl Scenario {
+    /// The limits, the first of `max` in `window`.
+    ///
+    /// # Errors
+    /// One of them can't be.
+    pub fn limits(
+        self,
+        algorithm: Algorithm,
+        max: u32,
+        window: Duration,
+        guard: Duration,
+    ) -> Result<Vec<Limit>, LimitError> {
+        let limit = |name: &str, times: u64, windows: u32, unit| {
+            let (max, window) = (u64::from(max) * times, window.saturating_mul(windows));
+            Ok(Limit::new(name, algorithm, max, window, guard)?.with_unit(unit))
+        };
+        match self {
+            Self::Limit | Self::Penalties => Ok(vec![limit("default", 1, 1, Unit::Calls)?]),
+            Self::Limits => Ok(vec![
+                limit("short", 1, 1, Unit::Calls)?,
+                limit("middle", 4, 10, Unit::Calls)?,
+                limit("long", 11, 30, Unit::Calls)?,
+            ]),
+            Self::Costs => Ok(vec![
+                limit("calls", 1, 1, Unit::Calls)?,
+                limit("tokens", 100, 1, Unit::Cost)?,
+            ]),
+        }
+    }
+
+    /// Jobs of each tenant, where nobody says how many, with a first limit of `max`.
+    pub fn jobs(self, max: u32) -> u32 {
+        match self {
+            Self::Limits => max * 16,
+            Self::Limit | Self::Costs | Self::Penalties => 200,
+        }
+    }
+
+    /// What a tenant's job of this number costs, with a first limit of `max`: of each hundred, half are small, so that
+    /// calls bind, and half are large, so that tokens do.
+    pub fn cost(self, max: u32, number: usize) -> Cost {
+        if self != Self::Costs {
+            return Cost {
+                asked: 1,
+                actual: 1,
+            };
+        }
+        let (least, most) = match number % 100 {
+            ..50 => (20, 60),
+            _ => (100, 400),
+        };
+        // No more than the limit.
+        let asked = (least + scatter(number, 1) % (most - least + 1)).min(100 * max);
+        let share = 40 + scatter(number, 2) % 61;
+        let actual = (u64::from(asked) * u64::from(share)).div_ceil(100);
+        Cost {
+            asked,
+            actual: u32::try_from(actual).unwrap_or(asked),
+        }
+    }
+
+    /// The API closes a tenant at each call of its that is a multiple of this; `None`: it does not. That is in the middle
+    /// of a window's calls, so that others are under way.
+    pub fn closes_each(self, max: u32) -> Option<usize> {
+        (self == Self::Penalties).then_some((max as usize * 5 / 2).max(2))
+    }
+
+    /// For how long one tenant is closed altogether, while so many jobs of it are called.
+    pub fn closed(self, max: u32, jobs: usize) -> Duration {
+        let times = self.closes_each(max).map_or(0, |each| jobs / each);
+        CLOSED.saturating_mul(u32::try_from(times).unwrap_or(u32::MAX))
+    }
+
+    /// What the API does beside keeping limits, with a first one of `max`.
+    pub fn in_words(self, max: u32) -> String {
+        match (self, self.closes_each(max)) {
+            (Self::Costs, _) => ", and says what each took".to_owned(),
+            (_, Some(each)) => {
+                format!(", and closes a tenant for {CLOSED:?} at each {each}th of its calls")
+            }
+            (_, None) => String::new(),
+        }
+    }
+
+    /// Deliveries per job that P4 promises for a backlog of one tenant's jobs.
+    pub fn deliveries_per_job(self) -> f64 {
+        match self {
+            Self::Limit => 3.1,
+            Self::Limits => 3.6,
+            Self::Costs => 4.1,
+            // What is delivered while the tenant is closed goes round once more, each time.
+            Self::Penalties => 5.1,
+        }
+    }
+}
+
+/// The same number for the same job, without a pattern (SplitMix64).
+fn scatter(number: usize, salt: u64) -> u32 {
+    let mut z = (number as u64).wrapping_add(salt.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (z >> 33) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_reserve_what_the_limit_can_give_and_the_api_takes_no_more() {
+        for max in [1, 20, 10_000] {
+            for number in 0..500 {
+                let Cost { asked, actual } = Scenario::Costs.cost(max, number);
+                assert!((1..=asked).contains(&actual), "{max} {number}");
+                assert!(asked <= 100 * max);
+            }
+        }
+        let total = |of: fn(Cost) -> u32| -> u32 {
+            (0..200).map(|n| of(Scenario::Costs.cost(20, n))).sum()
+        };
+        let share = f64::from(total(|c| c.actual)) / f64::from(total(|c| c.asked));
+        assert!((0.6..0.8).contains(&share), "{share}");
+    }
+
+    #[test]
+    fn only_penalties_close() {
+        assert_eq!(Scenario::Costs.closed(20, 1000), Duration::ZERO);
+        assert_eq!(Scenario::Penalties.closed(20, 200), 4 * CLOSED);
+    }
+}
