@@ -144,3 +144,26 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     assert!(told.shows("sluicegate_gate_cold 0"));
     told.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_that_are_being_declared_are_not_taken_for_used_ones() {
+    for _ in 0..4 {
+        let text = format!(
+            "amqp: {{url: \"{}\", queue: \"{}\"}}\n",
+            shared_rabbit().url(),
+            unique("declared")
+        );
+        let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
+        let ladder = Ladder::new(config.delay.max_delay);
+        let publisher = {
+            let (amqp, ladder) = (config.amqp.clone(), ladder.clone());
+            tokio::spawn(async move { Client::connect(&amqp, &ladder).await })
+        };
+        // A worker that starts beside the first publisher, at whatever moment.
+        while !publisher.is_finished() {
+            assert!(!in_use(&config.amqp, &ladder).await.expect("it answers"));
+        }
+        let client = publisher.await.expect("no panic").expect("it declared all");
+        client.close().await;
+    }
+}
