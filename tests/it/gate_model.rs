@@ -384,6 +384,9 @@ impl Bench {
             let Given { tickets, receipts } = given;
             if let Step::Ask { .. } | Step::Settle { .. } = step {
                 // Redis's clock is a day behind the test's: windows that ended are deleted here.
+                for state in world.0.values_mut() {
+                    state.logs.load_own(&[], clock, 0);
+                }
                 for (_, ended) in windows.extract_if(.., |(end, _)| *end <= clock.now_ms) {
                     let _: () = redis::cmd("DEL")
                         .arg(ended)

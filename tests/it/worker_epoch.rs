@@ -187,3 +187,26 @@ async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
     worker.until("sluicegate_gate_cold 0").await;
     worker.stop().await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn queues_that_are_being_declared_are_not_taken_for_used_ones() {
+    for _ in 0..4 {
+        let text = format!(
+            "amqp: {{url: \"{}\", queue: \"{}\"}}\n",
+            shared_rabbit().url(),
+            unique("declared")
+        );
+        let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
+        let ladder = Ladder::new(config.delay.max_delay);
+        let publisher = {
+            let (amqp, ladder) = (config.amqp.clone(), ladder.clone());
+            tokio::spawn(async move { Client::connect(&amqp, &ladder).await })
+        };
+        // A worker that starts beside the first publisher, at whatever moment.
+        while !publisher.is_finished() {
+            assert!(!in_use(&config.amqp, &ladder).await.expect("it answers"));
+        }
+        let client = publisher.await.expect("no panic").expect("it declared all");
+        client.close().await;
+    }
+}

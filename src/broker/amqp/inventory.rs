@@ -18,6 +18,8 @@ use crate::rules::lanes::{Ladder, QueueNames};
 const NAME: &str = "sluicegate check";
 /// The connection's name while a worker starts.
 const LOOK_NAME: &str = "sluicegate start";
+/// A publisher or worker that is declaring queues declares one more in this time at least.
+const DECLARING: Duration = Duration::from_secs(1);
 /// For the server's greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
 
@@ -74,35 +76,58 @@ pub async fn inventory(amqp: &config::Amqp, ladder: &Ladder) -> Result<Inventory
 }
 
 /// Whether the queues are in use, so that jobs may have started lately: jobs wait for their turn, in a lane or where
-/// lanes end, or a worker takes them; or lanes are missing, since jobs may wait in those of another `max-delay`.
+/// lanes end, or a worker takes them; or lanes are missing, since jobs may wait in those of another `max-delay`. Lanes
+/// that somebody is declaring just now, in their order, are waited for.
 ///
 /// # Errors
 /// [`BrokerError`] says why it can't be told.
 pub async fn in_use(amqp: &config::Amqp, ladder: &Ladder) -> Result<bool, BrokerError> {
     let target = Target::new(amqp)?;
-    let Topology { names, queues } = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
+    let topology = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
     let link = Link::open(&target, LOOK_NAME).await?;
+    let mut missing = None;
+    let used = loop {
+        match use_of(&target, &link, &topology).await? {
+            Use::Idle => break false,
+            Use::Busy => break true,
+            // Each look finds one more at least, so they are as many as there are lanes at most.
+            Use::Missing(at) if missing < Some(at) => missing = Some(at),
+            Use::Missing(_) => break true,
+        }
+        tokio::time::sleep(DECLARING).await;
+    };
+    link.close().await;
+    Ok(used)
+}
+
+/// What one look at the queues found.
+enum Use {
+    Idle,
+    Busy,
+    /// The first that does not exist.
+    Missing(usize),
+}
+
+async fn use_of(target: &Target, link: &Link, topology: &Topology) -> Result<Use, BrokerError> {
+    let Topology { names, queues } = topology;
     let channel = link.channel().await?;
-    let mut used = false;
-    for queue in &queues {
+    for (at, queue) in queues.iter().enumerate() {
         if queue.name == names.fresh || queue.name == names.dead {
             continue;
         }
-        used = match depth(&target, &channel, &queue.name).await? {
+        match depth(target, &channel, &queue.name).await? {
             Some((messages, consumers)) => {
-                messages > 0 || (consumers > 0 && queue.name == names.due)
+                if messages > 0 || (consumers > 0 && queue.name == names.due) {
+                    return Ok(Use::Busy);
+                }
             }
             // The one that is looked at first, and declared before all lanes, which lead to it: without it nobody has
             // waited yet. Any other one that is missing leaves open where jobs wait. The channel is closed.
-            None if queue.name == names.due => break,
-            None => true,
-        };
-        if used {
-            break;
+            None if queue.name == names.due => return Ok(Use::Idle),
+            None => return Ok(Use::Missing(at)),
         }
     }
-    link.close().await;
-    Ok(used)
+    Ok(Use::Idle)
 }
 
 /// How many messages wait in the queue, and how many consumers it has; `None`: there is no such queue, and the channel is closed.
