@@ -27,6 +27,7 @@ mod gate_seeds;
 mod gate_sentinel;
 mod gate_shards;
 mod gate_simulator;
+mod gate_slots;
 mod gate_switch;
 mod gate_topology;
 mod gate_worst;
