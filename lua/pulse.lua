@@ -20,9 +20,10 @@
 
 local now = read_clock(ARGV[1])
 local key = KEYS[1]
-local f = redis.call('HMGET', key, 'id', 'run', 'cold', ARGV[5], 'slots')
+local f = redis.call('HMGET', key, 'id', 'run', 'cold', ARGV[5])
 local cold = tonumber(f[3] or 0)
-if f[1] ~= ARGV[2] or f[2] ~= ARGV[3] or (f[5] or '') ~= ARGV[8] or not cold or cold > now
+if f[1] ~= ARGV[2] or f[2] ~= ARGV[3] or not cold or cold > now
+  or ARGV[8] ~= '' and redis.call('HGET', key, 'slots') ~= ARGV[8]
   or not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. ARGV[4], 1, true) then
   return { 0, now }
 end

@@ -31,6 +31,7 @@ mod gate_sentinel;
 mod gate_shards;
 mod gate_shares;
 mod gate_simulator;
+mod gate_slots;
 mod gate_switch;
 mod gate_topology;
 mod gate_worst;

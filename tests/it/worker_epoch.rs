@@ -138,7 +138,7 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     careful
         .until("sluicegate_deliveries_total{queue=\"fresh\"} 1")
         .await;
-    assert!(careful.shows("sluicegate_up{server=\"redis\"} 1"));
+    careful.until("sluicegate_up{server=\"redis\"} 1").await;
     assert!(careful.shows(&done(0)));
     careful.stop().await;
 

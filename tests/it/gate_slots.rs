@@ -1,0 +1,181 @@
+//! Slots of a Redis Cluster that move between its primaries: nothing exceeds a limit, and nobody waits without need.
+
+use std::time::Instant;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use crate::gate_shards::{Fleet, MAX, PATIENCE, short};
+use crate::redis_topologies::{RedisCluster, address, until};
+use crate::servers::Redis;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_slot_that_moves_under_load_takes_what_was_started_along() {
+    let cluster = RedisCluster::start(&[]);
+    let (from, to) = (&cluster.primaries[0], &cluster.primaries[1]);
+    let mut fleet = Fleet::new(&cluster, &short()).await;
+    fleet.run(&[0, 1, 2], MAX + 1).await;
+    let slot = fleet.slot(&cluster, 0);
+    // There, back, and there again: what was believed of it once is not believed twice.
+    for (from, to) in [(from, to), (to, from), (from, to)] {
+        let moving = cluster.begin_move(slot, from, to);
+        fleet.round().await;
+        moving.keys();
+        fleet.round().await;
+        moving.keys();
+        moving.end();
+        fleet.run(&[0, 1, 2], MAX).await;
+    }
+    fleet.keeps_the_limit();
+    // Both primaries have run for longer than a window: nothing can be lost, so nobody waits.
+    for flow in 0..3 {
+        assert_eq!(fleet.losses(flow), Vec::<&str>::new());
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_slot_of_an_epoch_may_move_too() {
+    let cluster = RedisCluster::start(&[]);
+    let mut fleet = Fleet::new(&cluster, &short()).await;
+    fleet.run(&[0, 1, 2], MAX + 1).await;
+    // The highest of the first primary is none of the highest of the second; that of the third is.
+    for (slot, from, to) in [(5_460, 0, 1), (16_383, 2, 1), (16_383, 1, 2)] {
+        let (from, to) = (&cluster.primaries[from], &cluster.primaries[to]);
+        let moving = cluster.begin_move(slot, from, to);
+        moving.keys();
+        fleet.round().await;
+        moving.keys();
+        moving.end();
+        fleet.run(&[0, 1, 2], 2 * MAX).await;
+    }
+    fleet.keeps_the_limit();
+    // Only what is in a primary's place stays.
+    until("one epoch for each primary", || {
+        let epochs = |node: &Redis| {
+            let keys = node.ctl(&["keys", &format!("{}:*:%epoch", fleet.prefix)]);
+            keys.lines().count()
+        };
+        cluster.primaries.iter().map(epochs).sum::<usize>() == 3
+    });
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_joins_gets_slots_under_load() {
+    let cluster = RedisCluster::start(&[]);
+    let mut fleet = Fleet::new(&cluster, &short()).await;
+    fleet.run(&[0, 1, 2], MAX + 1).await;
+    let new = cluster.another();
+    // The lowest first, as `redis-cli` does it; with each the place of the new primary's epoch changes.
+    let slots = [0, 1, 2].map(|flow| fleet.slot(&cluster, flow));
+    for (flow, slot) in slots.into_iter().enumerate() {
+        for slot in [slot, slot + 1] {
+            let moving = cluster.begin_move(slot, &cluster.primaries[flow], &new);
+            moving.keys();
+            fleet.round().await;
+            moving.keys();
+            moving.end();
+            fleet.round().await;
+        }
+        fleet.run(&[0, 1, 2], MAX).await;
+    }
+    fleet.run(&[0, 1, 2], MAX).await;
+    fleet.keeps_the_limit();
+    let epochs = || new.ctl(&["keys", &format!("{}:*:%epoch", fleet.prefix)]);
+    let begun = Instant::now();
+    while epochs().lines().count() != 1 {
+        assert!(begun.elapsed() < PATIENCE, "{}", epochs());
+        fleet.gates[0].ping().await.expect("all answer");
+    }
+    // All that it has is its own by now: what it forgets stops those tenants.
+    new.ctl(&["flushall"]);
+    fleet.run(&[0, 1, 2], 2 * MAX).await;
+    fleet.keeps_the_limit();
+    for flow in 0..3 {
+        let told = fleet.losses(flow);
+        assert!(told.iter().any(|why| why.contains("emptied")), "{told:?}");
+    }
+}
+
+/// What `redis-cli --cluster fix` does when a primary is lost for good.
+#[tokio::test(flavor = "multi_thread")]
+async fn slots_of_a_primary_that_is_gone_wait_for_a_window_at_another() {
+    let cluster = RedisCluster::start(&[]);
+    let mut fleet = Fleet::new(&cluster, &short()).await;
+    fleet.run(&[0, 1, 2], MAX + 1).await;
+    let heir = &cluster.primaries[1];
+    let (slot, id) = (
+        fleet.slot(&cluster, 2).to_string(),
+        heir.ctl(&["cluster", "myid"]),
+    );
+    cluster.primaries[2].kill();
+    cluster.replicas[2].kill();
+    // With the highest, so that the heir's epoch gets another place.
+    for node in [heir, &cluster.primaries[0]] {
+        for slot in [slot.as_str(), "16383"] {
+            assert_eq!(node.ctl(&["cluster", "setslot", slot, "node", &id]), "OK");
+        }
+    }
+    heir.ctl(&["cluster", "bumpepoch"]);
+    fleet.run(&[0, 1, 2], 2 * MAX).await;
+    fleet.keeps_the_limit();
+    let told = fleet.losses(2);
+    assert!(
+        told.iter().any(|why| why.contains("did not say")),
+        "{told:?}"
+    );
+    for other in [0, 1] {
+        assert_eq!(fleet.losses(other), Vec::<&str>::new());
+    }
+}
+
+/// Whatever comes together. `STORM_SEEDS=FROM..TO` tries others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_storm_exceeds_no_limit_and_ends() {
+    let seeds = std::env::var("STORM_SEEDS").unwrap_or_else(|_| "1..2".to_owned());
+    let (from, to) = seeds.split_once("..").expect("FROM..TO");
+    let [from, to] = [from, to].map(|seed| seed.parse::<u64>().expect("a number"));
+    for seed in from..to {
+        let cluster = RedisCluster::start(&["appendonly no"]);
+        let mut fleet = Fleet::new(&cluster, &short()).await;
+        fleet.run(&[0, 1, 2], MAX).await;
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut told = Vec::new();
+        for _ in 0..8 {
+            let [one, two] = [0, 1].map(|_| random.random_range(0..3));
+            let to = &cluster.primaries[two];
+            match random.random_range(0..6) {
+                0 => {
+                    told.push(format!("flush {one}"));
+                    cluster.primaries[one].ctl(&["flushall"]);
+                }
+                1 => {
+                    told.push(format!("empty {one}"));
+                    cluster.primaries[one].restart();
+                }
+                kind => {
+                    let slot = match kind {
+                        2 => [5_460, 10_921, 16_383][one],
+                        _ => fleet.slot(&cluster, one),
+                    };
+                    let mut primaries = cluster.primaries.iter();
+                    let has = |node: &&Redis| cluster.has(node, slot);
+                    let from = primaries.find(has).expect("somebody has it");
+                    if from.url() != to.url() {
+                        told.push(format!("{slot} from {} to {two}", address(from)));
+                        let moving = cluster.begin_move(slot, from, to);
+                        moving.keys();
+                        fleet.round().await;
+                        moving.keys();
+                        moving.end();
+                    }
+                }
+            }
+            for _ in 0..random.random_range(0..40) {
+                fleet.round().await;
+            }
+        }
+        fleet.run(&[0, 1, 2], 2 * MAX).await;
+        let worst = fleet.worst();
+        assert!(worst <= MAX, "seed {seed}: {worst} after {told:?}");
+    }
+}
