@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::rules::limit::Limits;
 use crate::rules::quota::Quotas;
-use crate::rules::scope::{Labels, MAX_PARTS};
+use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
 /// A waiting job's place in its tenant's line.
@@ -49,30 +49,34 @@ pub const LEASE_MS: u64 = 60_000;
 
 /// A start's number in the sliding log of each budget of its [`Layout`](crate::rules::scope::Layout), in that order; 0
 /// where there is none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Sequences([u64; MAX_PARTS + 3]);
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Sequences(Vec<u64>);
 
 impl Sequences {
     /// No number anywhere.
-    pub const NONE: Self = Self([0; MAX_PARTS + 3]);
+    pub const NONE: Self = Self(Vec::new());
 
     /// The number in the budget `home`.
     pub fn get(&self, home: usize) -> u64 {
         self.0.get(home).copied().unwrap_or(0)
     }
 
-    /// Sets the number in the budget `home`, which is one of a layout.
+    /// Sets the number in the budget `home`.
     pub fn set(&mut self, home: usize, sequence: u64) {
-        if let Some(place) = self.0.get_mut(home) {
-            *place = sequence;
+        if sequence == 0 {
+            return;
         }
+        if self.0.len() <= home {
+            self.0.resize(home + 1, 0);
+        }
+        self.0[home] = sequence;
     }
 
     /// Reads what it is written as: the numbers, joined by `:`.
     pub fn parse(text: &str) -> Option<Self> {
-        let mut sequences = Self::default();
+        let mut sequences = Self::NONE;
         for (home, number) in text.split(':').enumerate() {
-            *sequences.0.get_mut(home)? = number.parse().ok()?;
+            sequences.set(home, number.parse().ok()?);
         }
         Some(sequences)
     }
@@ -81,11 +85,9 @@ impl Sequences {
 impl fmt::Display for Sequences {
     /// Up to the last one that is not 0.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let last = self.0.iter().rposition(|number| *number > 0).unwrap_or(0);
-        write!(f, "{}", self.0[0])?;
-        self.0[1..=last]
-            .iter()
-            .try_for_each(|number| write!(f, ":{number}"))
+        write!(f, "{}", self.get(0))?;
+        let mut others = self.0.iter().skip(1);
+        others.try_for_each(|number| write!(f, ":{number}"))
     }
 }
 
@@ -138,7 +140,7 @@ pub enum End {
 }
 
 /// The gate's decision for one job.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// It starts now and has been charged.
     Start {

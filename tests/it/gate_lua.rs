@@ -13,8 +13,13 @@ const PARTS: [&str; 7] = [
     "bucket",
 ];
 /// How keys are called where they are used.
-const KEYS_IN_CODE: [&str; 6] = [
+const KEYS_IN_CODE: [&str; 11] = [
     "key",
+    "control.key",
+    "home.key",
+    "r.fronts",
+    "r.ends",
+    "KEYS[first]",
     "log.key",
     "line.key",
     "limit.window_key",
@@ -96,7 +101,8 @@ fn keys_are_passed_never_built() {
                     number + 1
                 );
             }
-            if let Some((_, value)) = line.split_once("key = ") {
+            let kept = ["key = ", "fronts = ", "ends = KEYS"];
+            if let Some((_, value)) = kept.iter().find_map(|name| line.split_once(name)) {
                 let value = value.split(',').next().unwrap_or_default().trim();
                 assert!(
                     value == "key" || (value.starts_with("KEYS[") && !value.contains("..")),

@@ -434,7 +434,7 @@ impl Bench {
                             receipts.push(Receipt {
                                 permit: format!("{permits}:{number}"),
                                 started_ms: clock.now_ms,
-                                sequences: *sequences,
+                                sequences: sequences.clone(),
                                 cost: ask.cost,
                             });
                         }

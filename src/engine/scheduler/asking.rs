@@ -185,11 +185,11 @@ impl Scheduler {
             let &Asked { key, place, cost } = asked;
             self.metrics.decided(answer);
             match answer {
-                &Answer::Start { sequences, .. } => {
+                Answer::Start { sequences, .. } => {
                     let receipt = Receipt {
                         permit: format!("{}:{number}", question.permits),
                         started_ms: now_ms,
-                        sequences,
+                        sequences: sequences.clone(),
                         cost,
                     };
                     if !self.start(now, asked_at, &question, key, receipt.clone()) {
