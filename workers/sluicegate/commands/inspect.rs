@@ -161,6 +161,7 @@ fn as_json((limit, usage): &Row<'_>, given: &Given) -> Value {
     json["used"] = known.then_some(usage.count).into();
     json["free"] = known.then_some(usage.free).into();
     json["next_in_ms"] = known.then_some(usage.next_ms).into();
+    json["waiting"] = known.then_some(usage.waiting).into();
     json
 }
 
@@ -169,6 +170,8 @@ enum Waits<'a> {
     Block,
     Line,
     Limit(&'a str, u64),
+    /// Its line is empty, and so many units of others wait for what they share.
+    Others(&'a str, u64),
     Nothing,
     /// Not said, as not all of its labels are: what to give to see it.
     Unknown(String),
@@ -187,7 +190,12 @@ impl<'a> Waits<'a> {
             }
             (_, Some(hint)) => Self::Unknown(hint),
             _ if found.waiting > 0 => Self::Line,
-            _ => Self::Nothing,
+            _ => match rows.iter().max_by_key(|(_, usage)| usage.waiting) {
+                Some((limit, usage)) if usage.waiting > 0 => {
+                    Self::Others(limit.name(), usage.waiting)
+                }
+                _ => Self::Nothing,
+            },
         }
     }
 
@@ -195,7 +203,7 @@ impl<'a> Waits<'a> {
         match self {
             Self::Block => Some("block".to_owned()),
             Self::Line => Some("line".to_owned()),
-            Self::Limit(name, _) => Some(format!("limit {name}")),
+            Self::Limit(name, _) | Self::Others(name, _) => Some(format!("limit {name}")),
             Self::Nothing | Self::Unknown(_) => None,
         }
     }
@@ -216,6 +224,9 @@ impl<'a> Waits<'a> {
                 )
             }
             Self::Line => "there is room, and it belongs to those in the line".to_owned(),
+            Self::Others(name, waiting) => format!(
+                "others share the limit {name}, and {waiting} of their units wait: it takes turns with them"
+            ),
             Self::Nothing => return "a job of cost 1 starts now".to_owned(),
             Self::Unknown(hint) => {
                 return format!("nothing that all jobs of the tenant share; {hint} shows the rest");
@@ -264,11 +275,16 @@ fn in_words(
             text += &format!("limit    {name}: {words}{changed}\n  used   see {hint}\n");
             continue;
         }
+        // The line's own number stands below.
+        let waiting = match usage.waiting {
+            all if all > found.waiting => format!(", {all} waiting in all lines that share it"),
+            _ => String::new(),
+        };
         // Writing to a text can't fail.
         let _ = write!(
             text,
             "limit    {}: {}{changed}
-  used   {} of {}, {} free
+  used   {} of {}, {} free{waiting}
   next   {next}\n",
             limit.name(),
             limits::in_words(limit),
@@ -414,6 +430,26 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
         let (text, used) = show([&free, &full], &[]);
         assert!(text.contains("line     7 waiting"), "{text}");
         assert_eq!(used, 5);
+    }
+
+    #[test]
+    fn others_that_wait_for_what_they_share_are_counted() {
+        let shared = |waiting| Usage {
+            waiting,
+            ..usage(3, 2, 0)
+        };
+        let text = shown(shared(9), |_| ());
+        assert!(
+            text.contains("2 free, 9 waiting in all lines that share it\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("why      others share the limit default, and 9 of"),
+            "{text}"
+        );
+        // All of them are its own.
+        let text = shown(shared(9), |found| found.waiting = 9);
+        assert!(text.contains("2 free\n"), "{text}");
     }
 
     #[test]
