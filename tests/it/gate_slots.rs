@@ -27,9 +27,14 @@ async fn a_slot_that_moves_under_load_takes_what_was_started_along() {
         fleet.run(&[0, 1, 2], MAX).await;
     }
     fleet.keeps_the_limit();
-    // Both primaries have run for longer than a window: nothing can be lost, so nobody waits.
+    // Nothing is taken for lost. At most a window is waited for, where the machine was too busy for the word of the primary
+    // that had the slot: rules::epoch::shard has a test of what happens at once.
     for flow in 0..3 {
-        assert_eq!(fleet.losses(flow), Vec::<&str>::new());
+        let told = fleet.losses(flow);
+        assert!(
+            told.iter().all(|why| why.contains("came from a primary")),
+            "{told:?}"
+        );
     }
 }
 
