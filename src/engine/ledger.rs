@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::gate::{LEASE_MS, Settled, TenantSettled};
+use crate::gate::{End, LEASE_MS, Settled, TenantSettled};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
@@ -149,6 +149,19 @@ impl Ledger {
             Some(sent) => sent.again_at,
             None => (!self.open.is_empty()).then_some(Duration::ZERO),
         }
+    }
+
+    /// What was sent last: whose calls have ended, which held places under these limits, and how many.
+    pub fn ended_calls(&self) -> Vec<(Tenant, Limits, usize)> {
+        let batch = self.sent.iter().flat_map(|sent| &sent.batch);
+        let ended = |one: &TenantSettled| {
+            let runs = |settled: &&Settled| settled.end != End::Running;
+            one.settled.iter().filter(runs).count()
+        };
+        let holding = batch.filter(|one| one.limits.hold_places());
+        holding
+            .map(|one| (one.tenant.clone(), one.limits.clone(), ended(one)))
+            .collect()
     }
 
     /// What was sent last was heard, or not. Returns how many starts were given up.

@@ -7,6 +7,7 @@ mod heard;
 mod ledger;
 mod moves;
 pub(crate) mod outage;
+mod places;
 mod queues;
 pub mod scheduler;
 

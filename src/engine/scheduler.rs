@@ -28,6 +28,7 @@ use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::heard::Heard;
 use crate::engine::ledger::Ledger;
 use crate::engine::moves::Moves;
+use crate::engine::places::Places;
 use crate::engine::queues::{End, Queues};
 use crate::gate::Receipt;
 use crate::metrics::Metrics;
@@ -131,6 +132,7 @@ pub struct Scheduler {
     unclocked: Vec<Key>,
     blocking: usize,
     ledger: Ledger,
+    places: Places,
     heard: Heard,
     asking: Option<Round>,
     last_ask: Option<Duration>,
@@ -165,6 +167,7 @@ impl Scheduler {
             unclocked: Vec::new(),
             blocking: 0,
             ledger: Ledger::new(seed),
+            places: Places::default(),
             heard: Heard::default(),
             asking: None,
             last_ask: None,
@@ -239,6 +242,7 @@ impl Scheduler {
         self.entries
             .retain(|_, entry| matches!(entry.phase, Phase::Running | Phase::Blocking { .. }));
         self.queues.forget_waiting();
+        self.places.clear();
         self.moves.clear();
         self.timers.clear();
         self.unclocked.clear();
@@ -353,8 +357,7 @@ impl Scheduler {
             if let Some(entry) = self.entries.get(&key)
                 && entry.phase == (Phase::Held { until: at })
             {
-                self.queues.release(&entry.claims.tenant);
-                self.arrange(now, key, End::Due);
+                self.unhold(now, key);
             }
         }
         self.send_surplus_round(now);
@@ -426,6 +429,17 @@ impl Scheduler {
             self.metrics.sent_round("hold");
         }
         held
+    }
+
+    /// A held job may ask.
+    fn unhold(&mut self, now: Duration, key: Key) {
+        self.places.forget(key);
+        if let Some(entry) = self.entries.get(&key)
+            && matches!(entry.phase, Phase::Held { .. })
+        {
+            self.queues.release(&entry.claims.tenant);
+            self.arrange(now, key, End::Due);
+        }
     }
 
     /// Sends the job through a lane, to be asked for anew after `wait`.

@@ -314,6 +314,28 @@ fn a_tenant_without_a_window_is_closed_for_a_moment() {
     }
 }
 
+#[test]
+fn a_job_that_waits_for_a_place_asks_when_a_call_has_ended() {
+    let running = Limit::concurrent("running", 1).expect("in range");
+    let mut desk = desk(4, vec![running]);
+    let jobs = vec![job("t", "/"), job("t", "/"), job("t", "/")];
+    desk.deliver_messages(Source::Fresh, jobs);
+    let started = desk.answer(MS, vec![vec![START, wait(200, 1), wait(400, 2)]]);
+    let key = started.dispatched[0].0;
+    assert!(desk.step(MS * 50).asked.is_empty());
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    let told = desk.step(MS);
+    assert_eq!((told.settled.len(), told.asked.len()), (1, 0));
+    // The first of the two, once; the other one comes back in its time.
+    desk.scheduler.settled(desk.now, Ok(()));
+    let asked = desk.step(MS * 5).asked;
+    assert_eq!(asked[0].asks.len(), 1);
+    assert_eq!(asked[0].asks[0].ticket.map(|ticket| ticket.place), Some(1));
+    desk.answer(MS, vec![vec![START]]);
+    assert!(desk.step(MS * 300).asked.is_empty());
+    assert_eq!(desk.step(MS * 100).asked[0].asks.len(), 1);
+}
+
 /// Three of ten jobs have to wait; of the others those with a permit start.
 fn answers(asked: &[TenantAsk], rolls: &mut impl Iterator<Item = u8>) -> Vec<Vec<Answer>> {
     let one = |ask: &TenantAsk| {

@@ -323,7 +323,12 @@ impl Scheduler {
         let headers = headers::waiting(limit, attempt, ticket, count, store_ms, ttl_ms);
         let wait = Duration::from_millis(ttl_ms);
         self.metrics.waited(wait);
-        if !self.hold(now, key, wait) {
+        if self.hold(now, key, wait) {
+            if let Some(entry) = self.entries.get(&key) {
+                self.places
+                    .add(&entry.claims.tenant, limit, now + wait, key);
+            }
+        } else {
             self.send_round(key, wait.saturating_sub(LEAD), headers);
         }
     }

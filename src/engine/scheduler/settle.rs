@@ -175,6 +175,13 @@ impl Scheduler {
 
     /// What [`Action::Settle`] came to.
     pub fn settled(&mut self, now: Duration, result: Result<(), GateError>) {
+        if result.is_ok() {
+            for (tenant, limits, calls) in self.ledger.ended_calls() {
+                for key in self.places.freed(&tenant, &limits, calls) {
+                    self.unhold(now, key);
+                }
+            }
+        }
         let lost = self.ledger.told(now, result.is_ok());
         if let (1.., Err(why)) = (lost, result) {
             warn!(starts = lost, reason = %why, "what these starts used could not be told to the gate: some quota is wasted");
