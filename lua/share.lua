@@ -45,9 +45,10 @@ local function register_pack(r)
   return struct.pack(REGISTER_FORMAT, r.tag, r.joined, r.waiting, r.widest, r.seen, r.room)
 end
 
--- Takes out some of those that let more than `reach` turns pass.
+-- Takes out some of those that let more than `reach` turns pass. Beside a job of many units as many turns pass before its
+-- own.
 local function register_purge(r, reach)
-  local late = math.max(r.tag - reach * STEP, 0)
+  local late = math.max(r.tag - math.max(reach, 2 * r.widest) * STEP, 0)
   if r.waiting == 0 or late == 0 then
     return
   end
@@ -156,7 +157,8 @@ local function register_settle(r, started, waiting, widest)
     redis.call('DEL', r.fronts, r.ends)
   end
   local moved = false
-  if r.front or waiting > 0 then
+  if r.front or waiting > 0 or started > 0 then
+    -- Also one that started at once: its next unit has a later tag, and does not pass others again.
     local new_front = front + started * STEP
     local new_last = new_front + waiting * STEP
     moved = new_front ~= r.front or new_last ~= r.last
@@ -207,13 +209,14 @@ local function shares_look(limits)
   end
 end
 
--- How many units start from the budget `n` up to the k-th of the line, if all take turns.
-local function shares_rank(homes, n, k)
+-- How many units start from the budget `n` up to the k-th of the line, the last of a job of so many units, if all take
+-- turns. A job has the turn of its first unit: those of the others that come between its own wait for all of it.
+local function shares_rank(homes, n, k, units)
   local home = homes[n]
   if home.below > 0 then
-    k = shares_rank(homes, home.below, k)
+    k = shares_rank(homes, home.below, k, units)
   end
-  return k + register_before(home.register, homes.started + k)
+  return k + register_before(home.register, homes.started + k - units + 1)
 end
 
 -- About how many jobs have so many units, if the others' cost what those of the line do.
@@ -229,7 +232,7 @@ local function shares_turn(limits, line, base, k, units)
     local limit = limits[i]
     local of_units, of_calls = k, calls
     if limit.home then
-      of_units = shares_rank(limits.homes, limit.home, k)
+      of_units = shares_rank(limits.homes, limit.home, k, units)
       of_calls = math.max(calls, shares_calls(line, of_units))
     end
     local at = limit.algorithm.nth(limit, base, limit.calls and of_calls or of_units)
@@ -303,13 +306,13 @@ local function shares_start(limits, units)
 end
 
 -- After an ask for the k-th unit that must wait until `at`: as line_note does, where others have turns before it.
-local function shares_watch(limits, base, at, k)
+local function shares_watch(limits, base, at, k, units)
   local now = limits.now
   for n, home in ipairs(limits.homes) do
     local r = home.register
     if r.waiting > 0 then
-      local below = home.below > 0 and shares_rank(limits.homes, home.below, k) or k
-      local rank = shares_rank(limits.homes, n, k)
+      local below = home.below > 0 and shares_rank(limits.homes, home.below, k, units) or k
+      local rank = shares_rank(limits.homes, n, k, units)
       local turn = rank > below and shares_nth(limits, n, base, rank)
       if turn and turn > now then
         local room, taken = shares_room(limits, n)

@@ -64,9 +64,9 @@ impl Register {
         self.flows.is_empty()
     }
 
-    /// Takes out what let more than `reach` turns pass.
+    /// Takes out what let more than `reach` turns pass. Beside a job of many units as many turns pass before its own.
     pub fn purge(&mut self, reach: u64) {
-        let late = self.now.saturating_sub(reach * STEP);
+        let late = self.now.saturating_sub(reach.max(2 * self.widest) * STEP);
         let mut passed: Vec<_> = (self.flows.iter())
             .filter(|(_, (front, _))| *front < late)
             .map(|(name, (front, end))| (*front, name.clone(), (end - front) / STEP))
@@ -100,8 +100,8 @@ impl Register {
         if known.is_none() && waiting > 0 {
             self.joined = front;
         }
-        // One that came and went at once is not worth a place.
-        if known.is_some() || waiting > 0 {
+        // Also one that started at once: its next unit has a later tag than this one, and does not pass others again.
+        if known.is_some() || waiting > 0 || started > 0 {
             let front = front + started * STEP;
             let end = front + waiting * STEP;
             self.flows.insert(name.to_owned(), (front, end));

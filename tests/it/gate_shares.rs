@@ -239,3 +239,58 @@ fn waits_beyond_the_longest_delay_keep_their_order() {
         3.8,
     );
 }
+
+/// Jobs of tenant 0 every so many microseconds, and some of tenant 1 at the beginning of the second second.
+fn against(limits: Limit, small: (u64, u64), large: u64) -> Scenario {
+    let (number, every) = small;
+    let mut scenario = backlog(limits, number + large, |_| (0, 0));
+    let mut arrivals: Vec<u64> = (0..number).map(|job| job * every).collect();
+    arrivals.extend((0..large).map(|job| 1_000_000 + job * 200));
+    scenario.arrivals = arrivals;
+    scenario
+}
+
+#[test]
+fn large_jobs_have_their_share_beside_small_ones() {
+    // 100 units in 10 s. One tenant's jobs cost 1, five a second; the other's cost all of it.
+    let ten = Limit::new(
+        "all",
+        Algorithm::SlidingWindow,
+        100,
+        Duration::from_secs(10),
+        Duration::ZERO,
+    );
+    let ten = ten.expect("in range").with_scope(Scope::Global);
+    let mut scenario = against(ten, (1_000, 200_000), 3);
+    scenario.of = |job| (usize::from(job >= 1_000), 0);
+    scenario.cost = |job| if job >= 1_000 { 100 } else { 1 };
+    let outcome = run(scenario);
+    println!("{outcome:?}");
+    let a = starts(&outcome, |job| job < 1000);
+    println!(
+        "SMALL {:?}",
+        a.iter().step_by(50).map(|x| *x as u32).collect::<Vec<_>>()
+    );
+    println!("LARGE {:?}", &outcome.starts.0[1000..]);
+    // 100,000 units a minute: 5,000 a second by jobs of 100, and 40 jobs of 4,000.
+    let minute = Limit::new(
+        "all",
+        Algorithm::SlidingWindow,
+        100_000,
+        Duration::from_secs(60),
+        Duration::ZERO,
+    );
+    let minute = minute.expect("in range").with_scope(Scope::Global);
+    let mut scenario = against(minute.clone(), (9_000, 20_000), 40);
+    scenario.of = |job| (usize::from(job >= 9_000), 0);
+    scenario.cost = |job| if job >= 9_000 { 4_000 } else { 100 };
+    let outcome = run(scenario);
+    println!("{outcome:?}");
+    println!(
+        "LARGE {:?}",
+        outcome.starts.0[9000..]
+            .iter()
+            .map(|x| x.map(|x| x as u32))
+            .collect::<Vec<_>>()
+    );
+}

@@ -276,9 +276,9 @@ impl<'a> Call<'a> {
         let k = self.distance(place, units);
         let below = match self.layout.shared[home - 1].below {
             0 => k,
-            below => self.rank(below, k),
+            below => self.rank(below, k, units),
         };
-        let rank = self.rank(home, k);
+        let rank = self.rank(home, k, units);
         let now = self.clock.now_ms;
         rank > below && self.nth(home, rank).is_some_and(|(at, _)| at > now)
     }
@@ -329,14 +329,14 @@ impl<'a> Call<'a> {
 
     /// When the `k`-th unit of the line may start, the last of a job of so many units, and the first of the limits
     /// that allow it last.
-    pub(super) fn turn(&mut self, k: u64, units: u64) -> (u64, usize) {
-        let calls = self.line().jobs_in(k, units);
+    pub(super) fn turn(&mut self, k: u64, own: u64) -> (u64, usize) {
+        let calls = self.line().jobs_in(k, own);
         let mut latest = (0, 0);
         for index in 0..self.limits.len() {
             let (units, calls) = match self.layout.homes[index] {
                 0 => (k, calls),
                 home => {
-                    let rank = self.rank(home, k);
+                    let rank = self.rank(home, k, own);
                     (rank, calls.max(self.calls_in(rank)))
                 }
             };
@@ -348,13 +348,14 @@ impl<'a> Call<'a> {
         latest
     }
 
-    /// How many units start from this budget up to the `k`-th of the line, if all take turns.
-    fn rank(&mut self, home: usize, k: u64) -> u64 {
+    /// How many units start from this budget up to the `k`-th of the line, the last of a job of so many units, if all
+    /// take turns. A job has the turn of its first unit: those of the others that come between its own wait for all of it.
+    fn rank(&mut self, home: usize, k: u64, units: u64) -> u64 {
         let k = match self.layout.shared[home - 1].below {
             0 => k,
-            below => self.rank(below, k),
+            below => self.rank(below, k, units),
         };
-        k + self.views[home - 1].before(self.started + k)
+        k + self.views[home - 1].before(self.started + k - units + 1)
     }
 
     /// When the `k`-th unit may start as far as one budget goes, and the limit that says so; `None`: it has no limit.
