@@ -12,6 +12,7 @@ local SHARED_FORMAT = '>I1I1I8s'
 --      register   the six numbers below, packed
 -- [2]  a ZSET of those who wait: score: behind which tag the units of one wait
 -- [3]  a ZSET of the same members: score: the tag of the last of its units
+-- [4]  a ZSET of those of them that have a job of more than an eighth of the budget: score: the largest cost
 --
 -- tag        of the newest start
 -- joined     the tag with which one came anew last
@@ -25,12 +26,26 @@ local REGISTER_FORMAT = '>I8I8I8I4I6I6'
 local STEP = 65536
 local JOIN = STEP / 256
 local PURGE = 8
+local EIGHTH = 8
+local WIDE = 8
+
+-- The highest cost that can start under the limits of the budget `n`.
+local function limits_most(limits, n)
+  local most = 4294967295
+  for i = 1, #limits do
+    local limit = limits[i]
+    if limit.home == n and not limit.calls then
+      most = math.min(most, limit.algorithm.bucket and limit.burst or limit.max)
+    end
+  end
+  return most
+end
 
 -- Loads what waits for the budget of `home`, and what the flow `flow` sees of the others.
 local function register_load(home, flow, first, now)
   local packed = redis.call('HGET', KEYS[first], 'register')
   local r = {
-    fronts = KEYS[first + 1], ends = KEYS[first + 2], flow = flow, stored = packed,
+    fronts = KEYS[first + 1], ends = KEYS[first + 2], wides = KEYS[first + 3], flow = flow, stored = packed,
     tag = 0, joined = 0, waiting = 0, widest = 0, seen = 0, room = 0,
   }
   if packed then
@@ -58,12 +73,27 @@ local function register_purge(r, reach)
     r.waiting = math.max(r.waiting - (last - tonumber(passed[i + 1])) / STEP, 0)
     redis.call('ZREM', r.fronts, passed[i])
     redis.call('ZREM', r.ends, passed[i])
+    redis.call('ZREM', r.wides, passed[i])
   end
 end
 
--- What the flow sees of the others, from here on.
-local function register_view(r)
-  r.points, r.first, r.front, r.last = {}, nil, nil, nil
+-- The others' lines with the largest jobs: behind which tag their units wait, the last one's, and the largest cost.
+local function register_wide(r)
+  local wide = {}
+  local largest = redis.call('ZREVRANGE', r.wides, '0', int(WIDE - 1), 'WITHSCORES')
+  for i = 1, #largest, 2 do
+    local front = largest[i] ~= r.flow and redis.call('ZSCORE', r.fronts, largest[i])
+    if front then
+      local last = redis.call('ZSCORE', r.ends, largest[i]) or front
+      wide[#wide + 1] = { tonumber(front), tonumber(last), tonumber(largest[i + 1]) }
+    end
+  end
+  return wide
+end
+
+-- What the flow sees of the others, from here on, where at most `most` units can start at one moment.
+local function register_view(r, most)
+  r.points, r.first, r.front, r.last, r.wide = {}, nil, nil, nil, nil
   if r.known then
     local front = redis.call('ZSCORE', r.fronts, r.flow)
     r.front = front and tonumber(front)
@@ -71,6 +101,7 @@ local function register_view(r)
     local lowest = redis.call('ZRANGE', r.fronts, '0', '0', 'WITHSCORES')
     r.origin = r.front or math.max(r.tag, r.joined + JOIN)
     r.first = lowest[2] and math.floor((tonumber(lowest[2]) - r.origin) / STEP) + 1
+    r.wide = r.widest > math.floor(most / EIGHTH) and register_wide(r) or nil
   end
 end
 
@@ -93,7 +124,7 @@ end
 
 -- How many of the others' units have turns before the flow's `nth` one, from 1, counted from what it had at the
 -- beginning.
-local function register_before(r, nth)
+local function register_units(r, nth)
   local last = nth - 1
   if not r.first or r.first > last then
     return 0
@@ -123,17 +154,34 @@ local function register_before(r, nth)
   return math.max(sum, 0)
 end
 
--- Nobody is known to wait.
-local function register_clear(r)
-  redis.call('DEL', r.fronts, r.ends)
-  r.tag, r.joined, r.waiting, r.widest, r.seen, r.room = 0, 0, 0, 0, 0, 0
-  r.known, r.cleared = false, true
-  register_view(r)
+-- The same with all of a large job, as soon as its first unit is before.
+local function register_before(r, nth)
+  local units = register_units(r, nth)
+  if units == 0 or not r.wide then
+    return units
+  end
+  local tag = r.origin + nth * STEP
+  for _, other in ipairs(r.wide) do
+    local front, last, cost = other[1], other[2], other[3]
+    local counted = math.floor(math.max(tag - 1 - front, 0) / STEP)
+    if counted > 0 then
+      units = units + math.max(math.min(cost, (last - front) / STEP) - counted, 0)
+    end
+  end
+  return units
 end
 
--- After the decisions: `started` units of the flow have started, and `waiting` wait, of jobs that cost `widest` at most.
--- True when anything is to be written.
-local function register_settle(r, started, waiting, widest)
+-- Nobody is known to wait.
+local function register_clear(r)
+  redis.call('DEL', r.fronts, r.ends, r.wides)
+  r.tag, r.joined, r.waiting, r.widest, r.seen, r.room = 0, 0, 0, 0, 0, 0
+  r.known, r.cleared = false, true
+  register_view(r, 0)
+end
+
+-- After the decisions: `started` units of the flow have started, and `waiting` wait, of jobs that cost `widest` at most, where
+-- at most `most` can start at one moment. True when anything is to be written.
+local function register_settle(r, started, waiting, widest, most)
   local fresh = math.max(r.tag, r.joined + JOIN)
   local front, last = r.front or fresh, r.last or fresh
   r.waiting = r.waiting - (last - front) / STEP + waiting
@@ -154,7 +202,7 @@ local function register_settle(r, started, waiting, widest)
   end
   if not r.stored and not r.cleared then
     -- Its HASH is new: what these may hold is of before.
-    redis.call('DEL', r.fronts, r.ends)
+    redis.call('DEL', r.fronts, r.ends, r.wides)
   end
   local moved = false
   if r.front or waiting > 0 or started > 0 then
@@ -166,6 +214,11 @@ local function register_settle(r, started, waiting, widest)
       redis.call('ZADD', r.fronts, int(new_front), r.flow)
       redis.call('ZADD', r.ends, int(new_last), r.flow)
     end
+  end
+  if waiting > 0 and widest > math.floor(most / EIGHTH) then
+    moved = redis.call('ZADD', r.wides, 'CH', int(widest), r.flow) == 1 or moved
+  elseif r.widest > math.floor(most / EIGHTH) then
+    redis.call('ZREM', r.wides, r.flow)
   end
   return moved or r.stored ~= register_pack(r)
 end
@@ -198,14 +251,14 @@ local function shares_begin(limits, now)
   end
   for n, home in ipairs(homes) do
     register_purge(home.register, limits_reach(limits, n))
-    register_view(home.register)
+    register_view(home.register, limits_most(limits, n))
   end
 end
 
 -- The same for a script that writes nothing.
 local function shares_look(limits)
-  for _, home in ipairs(limits.homes) do
-    register_view(home.register)
+  for n, home in ipairs(limits.homes) do
+    register_view(home.register, limits_most(limits, n))
   end
 end
 
@@ -358,11 +411,12 @@ local function shares_save(limits, base, ends)
   local line = homes[0]
   for n, home in ipairs(homes) do
     local r = home.register
-    local most = line_waiting(line)
+    local units, widest = line_waiting(line), line.widest
     if home.below > 0 then
-      most = homes[home.below].register.waiting
+      units, widest = homes[home.below].register.waiting, homes[home.below].register.widest
     end
-    local changed = register_settle(r, homes.started, shares_demand(limits, n, base, most), line.widest)
+    units = shares_demand(limits, n, base, units)
+    local changed = register_settle(r, homes.started, units, widest, limits_most(limits, n))
     if changed or home.changed then
       local until_ms = math.max(ends, home.kept, home.fixed and home.window + home.fixed or 0) + KEEP_MS
       if home.changed then
@@ -372,6 +426,7 @@ local function shares_save(limits, base, ends)
       redis.call('PEXPIREAT', home.key, int(until_ms))
       redis.call('PEXPIREAT', r.fronts, int(until_ms))
       redis.call('PEXPIREAT', r.ends, int(until_ms))
+      redis.call('PEXPIREAT', r.wides, int(until_ms))
     end
   end
 end

@@ -26,7 +26,7 @@ pub struct CallKeys {
     pub names: Vec<String>,
     /// Where each limit's keys are.
     pub limits: Vec<LimitKeys>,
-    /// The first of the three keys of each shared budget, counted from 1 as Lua does.
+    /// The first of the four keys of each shared budget, counted from 1 as Lua does.
     pub shared: Vec<usize>,
 }
 
@@ -124,7 +124,10 @@ impl Keys {
         let mut shared = Vec::with_capacity(layout.shared.len());
         for log in &logs[1..] {
             shared.push(names.len() + 1);
-            names.extend(["line", "waiting", "waiting-to"].map(|kind| format!("{log}:{kind}")));
+            names.extend(
+                ["line", "waiting", "waiting-to", "waiting-wide"]
+                    .map(|kind| format!("{log}:{kind}")),
+            );
         }
         CallKeys {
             names,

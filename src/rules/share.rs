@@ -21,12 +21,19 @@ pub const STEP: u64 = 65_536;
 const JOIN: u64 = STEP / 256;
 /// How many flows that let their turns pass are taken out at once.
 const PURGE: usize = 8;
+/// A job of more than this part of the budget holds the others back until there is room for all of it: it would never
+/// find that beside many small ones.
+const EIGHTH: u64 = 8;
+/// Of so many lines with such jobs, the largest ones, this is known.
+const WIDE: usize = 8;
 
 /// The flows that wait for one budget.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Register {
     /// By the flow's name: behind which tag its units wait, and the tag of the last of them.
     flows: BTreeMap<String, (u64, u64)>,
+    /// The largest cost in those lines that have a job of more than an [`EIGHTH`] of the budget.
+    wide: BTreeMap<String, u64>,
     /// The tag of the newest start.
     pub now: u64,
     /// The tag with which a flow came anew last.
@@ -42,8 +49,8 @@ pub struct Register {
 }
 
 impl Register {
-    /// What the flow `name` sees of the others.
-    pub fn view(&self, name: &str) -> View {
+    /// What the flow `name` sees of the others, where at most `most` units can start at one moment.
+    pub fn view(&self, name: &str, most: u64) -> View {
         let own = self.flows.get(name).copied();
         let fresh = self.now.max(self.joined + JOIN);
         let lowest = self.flows.values().map(|(front, _)| *front).min();
@@ -56,12 +63,23 @@ impl Register {
                 (lowest.cast_signed() - origin.cast_signed()).div_euclid(STEP.cast_signed()) + 1
             }),
             points: Vec::new(),
+            wide: match self.widest > most / EIGHTH {
+                true => self.widest_others(name),
+                false => Vec::new(),
+            },
         }
     }
 
-    /// Nobody is known to wait.
-    pub fn is_empty(&self) -> bool {
-        self.flows.is_empty()
+    /// The others' lines with the largest jobs: what waits there, and how large.
+    fn widest_others(&self, name: &str) -> Vec<(u64, u64, u64)> {
+        let mut wide: Vec<_> = self.wide.iter().map(|(flow, cost)| (*cost, flow)).collect();
+        wide.sort_unstable();
+        let largest = wide.into_iter().rev().take(WIDE);
+        let others = largest.filter(|(_, flow)| *flow != name);
+        let known = others.filter_map(|(cost, flow)| Some((self.flows.get(flow)?, cost)));
+        known
+            .map(|((front, end), cost)| (*front, *end, cost))
+            .collect()
     }
 
     /// Takes out what let more than `reach` turns pass. Beside a job of many units as many turns pass before its own.
@@ -74,13 +92,14 @@ impl Register {
         passed.sort_unstable();
         for (_, name, units) in passed.into_iter().take(PURGE) {
             self.flows.remove(&name);
+            self.wide.remove(&name);
             self.waiting -= units;
         }
     }
 
     /// After a call: `started` units of the flow `name` have started, and `waiting` wait, of jobs that cost `widest` at
-    /// most.
-    pub fn save(&mut self, name: &str, started: u64, waiting: u64, widest: u64) {
+    /// most, where at most `most` can start at one moment.
+    pub fn save(&mut self, name: &str, started: u64, waiting: u64, widest: u64, most: u64) {
         let known = self.flows.get(name).copied();
         let (front, end) = known.unwrap_or_else(|| {
             let front = self.now.max(self.joined + JOIN);
@@ -96,6 +115,11 @@ impl Register {
         }
         if waiting > 0 {
             self.widest = self.widest.max(widest);
+        }
+        if waiting > 0 && widest > most / EIGHTH {
+            self.wide.insert(name.to_owned(), widest);
+        } else if self.widest > most / EIGHTH {
+            self.wide.remove(name);
         }
         if known.is_none() && waiting > 0 {
             self.joined = front;
@@ -120,12 +144,35 @@ pub struct View {
     /// Up to which unit (from 0) it is known how many of the others' have turns between it and the one before: the
     /// unit, that number, and their sum up to here.
     points: Vec<(i64, i64, i64)>,
+    /// The others with large jobs: behind which tag their units wait, the last one's, and the largest cost.
+    wide: Vec<(u64, u64, u64)>,
 }
 
 impl View {
     /// How many of the others' units have lower tags than the flow's `nth` one, from 1, counted from what it had when the
     /// call began. Exact for the first units, and for later ones where no other flow ends soon before them; never more.
+    /// But a large job counts as a whole as soon as its first unit does: it needs all of its room at once.
     pub fn before(&mut self, nth: u64) -> u64 {
+        match self.units_before(nth) {
+            0 => 0,
+            units => units + self.rest_of_wide(nth),
+        }
+    }
+
+    /// What is missing of the large jobs of which a unit was counted.
+    fn rest_of_wide(&self, nth: u64) -> u64 {
+        let tag = self.origin + nth * STEP;
+        let rest = |&(front, end, cost): &(u64, u64, u64)| {
+            let all = (end - front) / STEP;
+            match (tag - 1).saturating_sub(front) / STEP {
+                0 => 0,
+                counted => cost.min(all).saturating_sub(counted),
+            }
+        };
+        self.wide.iter().map(rest).sum()
+    }
+
+    fn units_before(&mut self, nth: u64) -> u64 {
         let last = nth.cast_signed() - 1;
         let Some(first) = self.first.filter(|first| *first <= last) else {
             return 0;

@@ -13,12 +13,13 @@ const PARTS: [&str; 7] = [
     "bucket",
 ];
 /// How keys are called where they are used.
-const KEYS_IN_CODE: [&str; 11] = [
+const KEYS_IN_CODE: [&str; 12] = [
     "key",
     "control.key",
     "home.key",
     "r.fronts",
     "r.ends",
+    "r.wides",
     "KEYS[first]",
     "log.key",
     "line.key",

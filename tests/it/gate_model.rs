@@ -511,7 +511,7 @@ impl Bench {
                     for home in 0..=layout.shared.len() {
                         world.at(layout.place(home)).forget_line();
                     }
-                    let shared = keys.shared.iter().flat_map(|first| first - 1..first + 2);
+                    let shared = keys.shared.iter().flat_map(|first| first - 1..first + 3);
                     let gone: Vec<&String> = [0]
                         .into_iter()
                         .chain(shared)

@@ -240,57 +240,56 @@ fn waits_beyond_the_longest_delay_keep_their_order() {
     );
 }
 
-/// Jobs of tenant 0 every so many microseconds, and some of tenant 1 at the beginning of the second second.
-fn against(limits: Limit, small: (u64, u64), large: u64) -> Scenario {
+/// Jobs of one tenant every so many microseconds, and then large ones of another, at the second second.
+fn against(limit: Limit, small: (u64, u64), large: u64) -> Scenario {
     let (number, every) = small;
-    let mut scenario = backlog(limits, number + large, |_| (0, 0));
-    let mut arrivals: Vec<u64> = (0..number).map(|job| job * every).collect();
-    arrivals.extend((0..large).map(|job| 1_000_000 + job * 200));
-    scenario.arrivals = arrivals;
+    let mut scenario = backlog(limit, number + large, |_| (0, 0));
+    let arrivals = scenario.arrivals.iter_mut().zip(0..);
+    for (arrival, job) in arrivals {
+        *arrival = match job < number {
+            true => job * every,
+            false => 1_000_000 + (job - number) * 200,
+        };
+    }
     scenario
 }
 
 #[test]
 fn large_jobs_have_their_share_beside_small_ones() {
-    // 100 units in 10 s. One tenant's jobs cost 1, five a second; the other's cost all of it.
-    let ten = Limit::new(
-        "all",
-        Algorithm::SlidingWindow,
-        100,
-        Duration::from_secs(10),
-        Duration::ZERO,
-    );
-    let ten = ten.expect("in range").with_scope(Scope::Global);
-    let mut scenario = against(ten, (1_000, 200_000), 3);
+    let shared = |max, seconds| {
+        let window = Duration::from_secs(seconds);
+        let limit = Limit::new("all", Algorithm::SlidingWindow, max, window, Duration::ZERO);
+        limit.expect("in range").with_scope(Scope::Global)
+    };
+    // 100 units in 10 s. One tenant's jobs cost 1, five a second for 200 s; the other's cost all of it, three times. Each of
+    // them needs an empty window, and the small ones have as many units in between.
+    let mut scenario = against(shared(100, 10), (1_000, 200_000), 3);
     scenario.of = |job| (usize::from(job >= 1_000), 0);
     scenario.cost = |job| if job >= 1_000 { 100 } else { 1 };
-    let outcome = run(scenario);
-    println!("{outcome:?}");
-    let a = starts(&outcome, |job| job < 1000);
-    println!(
-        "SMALL {:?}",
-        a.iter().step_by(50).map(|x| *x as u32).collect::<Vec<_>>()
+    let outcome = check("3 of the whole limit", scenario, 1_003, 85.0, 1.7);
+    let large = starts(&outcome, |job| job >= 1_000);
+    assert!(
+        large[2] < 52.0 && outcome.end < 201.0,
+        "{large:?} {outcome:?}"
     );
-    println!("LARGE {:?}", &outcome.starts.0[1000..]);
-    // 100,000 units a minute: 5,000 a second by jobs of 100, and 40 jobs of 4,000.
-    let minute = Limit::new(
-        "all",
-        Algorithm::SlidingWindow,
-        100_000,
-        Duration::from_secs(60),
-        Duration::ZERO,
-    );
-    let minute = minute.expect("in range").with_scope(Scope::Global);
-    let mut scenario = against(minute.clone(), (9_000, 20_000), 40);
+
+    // 100,000 units a minute: jobs of 100, 50 a second, and 40 jobs of 4,000.
+    let mut scenario = against(shared(100_000, 60), (9_000, 20_000), 40);
     scenario.of = |job| (usize::from(job >= 9_000), 0);
     scenario.cost = |job| if job >= 9_000 { 4_000 } else { 100 };
-    let outcome = run(scenario);
-    println!("{outcome:?}");
-    println!(
-        "LARGE {:?}",
-        outcome.starts.0[9000..]
-            .iter()
-            .map(|x| x.map(|x| x as u32))
-            .collect::<Vec<_>>()
-    );
+    let outcome = check("40 of a 25th", scenario, 9_040, 1.5, 3.9);
+    let large = starts(&outcome, |job| job >= 9_000);
+    assert!(large[39] < 122.0, "{large:?}");
+}
+
+#[test]
+fn those_who_come_later_make_a_backlog_wait_longer() {
+    // One tenant's 400 jobs, and others with one job each, at half the rate: each wait is estimated by who waits now.
+    let mut scenario = backlog(global(20), 800, |job| (job.saturating_sub(399), 0));
+    for (number, at) in scenario.arrivals[400..].iter_mut().enumerate() {
+        *at = number as u64 * 100_000;
+    }
+    let outcome = check("newcomers", scenario, 800, 1.5, 4.6);
+    let new = starts(&outcome, |job| job >= 400);
+    assert!(new[399] < 40.7, "{}", new[399]);
 }

@@ -37,8 +37,11 @@ impl<'a> Call<'a> {
         base: u64,
         budget: u32,
     ) -> Self {
-        let shared = layout.shared.iter().zip(&states[1..]);
-        let views = shared.map(|(shared, state)| state.register.view(&shared.flow));
+        let shared = layout.shared.iter().zip(&states[1..]).enumerate();
+        let views = shared.map(|(index, (shared, state))| {
+            let most = most_of(&layout.at_home(index + 1, limits));
+            state.register.view(&shared.flow, most)
+        });
         Self {
             views: views.collect(),
             states,
@@ -156,10 +159,14 @@ impl<'a> Call<'a> {
                 below => self.states[below].register.waiting,
             };
             let units = self.demand(home, most);
-            let (started, widest) = (self.started, self.line().widest);
+            let widest = match below {
+                0 => self.line().widest,
+                below => self.states[below].register.widest,
+            };
+            let most = most_of(&self.layout.at_home(home, self.limits));
             let flow = &self.layout.shared[home - 1].flow;
             let register = &mut self.states[home].register;
-            register.save(flow, started, units, widest);
+            register.save(flow, self.started, units, widest, most);
         }
         end
     }
@@ -292,7 +299,7 @@ impl<'a> Call<'a> {
                 let flow = &self.layout.shared[home - 1].flow;
                 let register = &mut self.states[home].register;
                 *register = Register::default();
-                self.views[home - 1] = register.view(flow);
+                self.views[home - 1] = register.view(flow, u64::MAX);
             }
         }
     }
@@ -440,8 +447,13 @@ impl<'a> Call<'a> {
 
     /// The highest cost that can start.
     fn most(&self) -> u64 {
-        let costs = (self.limits.iter()).filter(|limit| limit.unit() == Unit::Cost);
-        let capacities = costs.map(Limit::capacity);
-        capacities.min().map_or(u64::from(u32::MAX), u64::from)
+        most_of(self.limits)
     }
+}
+
+/// The highest cost that can start under `limits`.
+fn most_of(limits: &[Limit]) -> u64 {
+    let costs = limits.iter().filter(|limit| limit.unit() == Unit::Cost);
+    let capacities = costs.map(Limit::capacity);
+    capacities.min().map_or(u64::from(u32::MAX), u64::from)
 }
