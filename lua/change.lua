@@ -31,18 +31,19 @@ if what == 'pause' then
 elseif what == 'limit' then
   local set = string.format('%s=%s@%.0f;', name, ARGV[5], until_ms)
   redis.call('HSET', key, 'overrides', overrides_without() .. set)
+elseif what == 'reset' then
+  -- Also where there is no line: the generation reaches those of the tenant's parts.
+  local line = line_load(key, now)
+  line_reset(line, now)
+  line_save(line, math.max(now, redis.call('PTTL', key) + now - KEEP_MS))
+  return 0
 elseif redis.call('EXISTS', key) == 0 then
   return 0
 elseif what == 'resume' then
   redis.call('HSET', key, 'paused', '0', 'blocked', '0')
   return 0
-elseif what == 'unlimit' then
-  redis.call('HSET', key, 'overrides', overrides_without())
-  return 0
 else
-  local line = line_load(key, now)
-  line_reset(line, now)
-  line_save(line, math.max(now, redis.call('PTTL', key) + now - KEEP_MS))
+  redis.call('HSET', key, 'overrides', overrides_without())
   return 0
 end
 line_keep(key, now, until_ms)

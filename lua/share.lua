@@ -242,13 +242,18 @@ local function shares_load(line, now)
   return homes
 end
 
--- Before the first decision.
-local function shares_begin(limits, now)
-  local homes = limits.homes
+-- A line of before the operator's reset is none any more.
+local function shares_reset(homes, now)
   local line, control = homes[0], homes.control
   if control ~= line and line.gen > 0 and line.gen < control.gen then
     line_reset(line, math.max(now, control.gen))
   end
+end
+
+-- Before the first decision.
+local function shares_begin(limits, now)
+  local homes = limits.homes
+  shares_reset(homes, now)
   for n, home in ipairs(homes) do
     register_purge(home.register, limits_reach(limits, n))
     register_view(home.register, limits_most(limits, n))
@@ -257,6 +262,7 @@ end
 
 -- The same for a script that writes nothing.
 local function shares_look(limits)
+  shares_reset(limits.homes, limits.now)
   for n, home in ipairs(limits.homes) do
     register_view(home.register, limits_most(limits, n))
   end

@@ -167,10 +167,10 @@ impl State {
             Change::Unlimit { name } => {
                 self.overrides.remove(name);
             }
-            Change::Reset if self.expires > 0 => self.line.reset(now),
-            Change::Reset => {}
+            Change::Reset => self.line.reset(now),
         }
-        if self.expires > 0 || self.kept_until() > now {
+        // Of a reset something is left even where there was nothing: it reaches the lines of the tenant's parts.
+        if self.expires > 0 || self.kept_until() > now || *change == Change::Reset {
             self.expires = self.expires.max(now + KEEP_MS);
             self.keep();
         }

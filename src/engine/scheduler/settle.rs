@@ -16,6 +16,9 @@ use crate::rules::headers;
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::quota::{Excess, Quotas};
 
+/// A call that says that it cost more counts as this: a bucket for the longest window holds no larger number exactly, and
+/// the highest limit is a thousandth of it.
+const MAX_ACTUAL_COST: u32 = 1_000_000_000;
 /// A tenant with no window, whose downstream does not say for how long it is closed, is closed for so long.
 const NO_WINDOW: Duration = Duration::from_secs(1);
 
@@ -57,7 +60,10 @@ impl Scheduler {
         self.queues.end(&entry.claims.tenant);
         let end = match outcome {
             Outcome::Late => End::Unused,
-            _ => End::Cost(seen.actual_cost.unwrap_or(entry.claims.cost)),
+            _ => {
+                let actual = seen.actual_cost.map(|cost| cost.min(MAX_ACTUAL_COST));
+                End::Cost(actual.unwrap_or(entry.claims.cost))
+            }
         };
         self.settle(key, end);
         self.close_used_up(key, seen.used_up);

@@ -111,6 +111,7 @@ impl<'a> Scopes<'a> {
             states: self.states.clone(),
         };
         states.load(&in_force, clock, State::load);
+        states.forget_reset_line(now);
         let closed = self.control().closed(now);
         let base = now.max(closed);
         let mut call = Call::new(&mut states.states, self.layout, &in_force, clock, base, 0);
@@ -133,7 +134,7 @@ impl<'a> Scopes<'a> {
         };
         let homes = self.layout.homes.iter().copied();
         let usages = in_force.iter().zip(homes).map(usage).collect();
-        let waiting = self.states[0].line.waiting();
+        let waiting = call.state(0).line.waiting();
         Inspection {
             now_ms: now,
             limits: usages,
@@ -171,6 +172,16 @@ impl<'a> Scopes<'a> {
 
     /// Before the first decision: a line of before the operator's reset, and those who let their turns pass.
     fn forget_what_is_over(&mut self, limits: &[Limit], now: u64) {
+        self.forget_reset_line(now);
+        for home in 1..self.states.len() {
+            let reach = reach(&self.layout.at_home(home, limits));
+            let register = &mut self.states[home].register;
+            register.seen = register.seen.min(now);
+            register.purge(reach);
+        }
+    }
+
+    fn forget_reset_line(&mut self, now: u64) {
         let reset = match self.layout.control {
             0 => 0,
             control => self.states[control].line.generation,
@@ -178,12 +189,6 @@ impl<'a> Scopes<'a> {
         let line = &mut self.states[0].line;
         if (1..reset).contains(&line.generation) {
             line.reset(now.max(reset));
-        }
-        for home in 1..self.states.len() {
-            let reach = reach(&self.layout.at_home(home, limits));
-            let register = &mut self.states[home].register;
-            register.seen = register.seen.min(now);
-            register.purge(reach);
         }
     }
 
