@@ -99,16 +99,17 @@ local function is_taken(units)
   return false
 end
 
--- After an ask for the k-th unit that must wait until `at`: notes since when room has been there and nobody of the line, or
--- of the others, came for it. Once that is longer than the grace, the ask is to come back when it can be told whether they
--- vanished.
-local function watch(at, k)
+-- After an ask for the k-th unit, the last of a job of so many, that must wait until `at`: notes since when room has been
+-- there and nobody of the line, or of the others, came for it. Once that is longer than the grace, the ask is to come back
+-- when it can be told whether they vanished.
+local function watch(at, k, units)
   local turn, which = limits_turn(limits, line, base, widest(), widest())
   if open and turn == now then
     if line.seen == 0 then
       line_note(line, now, line.room)
     end
-    if now - line.room > GRACE_MS then
+    -- Behind nobody a job waits for its own turn.
+    if now - line.room > GRACE_MS and line_waiting(line) > 0 then
       at = math.min(at, line.seen + GRACE_MS + 1)
     end
   elseif not open or not SHARES and count(which) > 0 or is_taken(widest()) or SHARES and has_room(widest()) then
@@ -116,7 +117,7 @@ local function watch(at, k)
     -- Without others mostly the limit at hand was taken, so that the rest need not be looked at again.
     line_note(line, 0, turn)
   end
-  return SHARES and open and SHARES.watch(limits, base, at, k) or at
+  return SHARES and open and SHARES.watch(limits, base, at, k, units) or at
 end
 
 -- Up to which unit of the line a job of `units` at `place` has its own.
@@ -166,7 +167,7 @@ local function decide(n)
     place = line_issue(line, now, units)
     at, which = limits_turn(limits, line, base, distance(place, units), units)
   end
-  at = watch(at, distance(place, units))
+  at = watch(at, distance(place, units), units)
   return 0, which - 1, count(which), math.max(at - now, 1), line.gen, place
 end
 

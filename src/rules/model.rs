@@ -167,7 +167,11 @@ impl State {
             Change::Unlimit { name } => {
                 self.overrides.remove(name);
             }
-            Change::Reset if self.expires > 0 => self.line.reset(now),
+            Change::Reset if self.expires > 0 => {
+                // Newer than the lines of its parts that began in this very millisecond.
+                self.line.reset(now + 1);
+                self.register = Register::default();
+            }
             Change::Reset => {}
         }
         if self.expires > 0 || self.kept_until() > now {

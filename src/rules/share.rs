@@ -15,12 +15,25 @@
 
 use std::collections::BTreeMap;
 
+use crate::rules::limit::Limit;
+use crate::rules::line::AHEAD_MS;
+
 /// From a flow's unit to its next one, in tags.
 pub const STEP: u64 = 65_536;
 /// From one flow that comes anew to the next: so many of them fit between two units of those that were there before.
 const JOIN: u64 = STEP / 256;
 /// How many flows that let their turns pass are taken out at once.
 const PURGE: usize = 8;
+
+/// How many turns a flow may let pass before it counts as gone, where `limits` decide: one flow's jobs may use all room at once
+/// and be asked for before the others', whose turns these are too.
+pub fn reach<'a>(limits: impl Iterator<Item = &'a Limit>) -> u64 {
+    let at_once = |limit: &Limit| {
+        let ahead = u64::from(limit.max()) * AHEAD_MS / limit.span().max(1);
+        u64::from(limit.capacity()) + ahead
+    };
+    limits.map(at_once).max().unwrap_or(0).max(2)
+}
 
 /// The flows that wait for one budget.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
