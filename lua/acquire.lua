@@ -99,16 +99,17 @@ local function is_taken(units)
   return false
 end
 
--- After an ask for the k-th unit, the last of so many, that must wait until `at`: notes since when room has been there and nobody of the line, or
--- of the others, came for it. Once that is longer than the grace, the ask is to come back when it can be told whether they
--- vanished.
+-- After an ask for the k-th unit, the last of a job of so many, that must wait until `at`: notes since when room has been
+-- there and nobody of the line, or of the others, came for it. Once that is longer than the grace, the ask is to come back
+-- when it can be told whether they vanished.
 local function watch(at, k, units)
   local turn, which = limits_turn(limits, line, base, widest(), widest())
   if open and turn == now then
     if line.seen == 0 then
       line_note(line, now, line.room)
     end
-    if now - line.room > GRACE_MS then
+    -- Behind nobody a job waits for its own turn.
+    if now - line.room > GRACE_MS and line_waiting(line) > 0 then
       at = math.min(at, line.seen + GRACE_MS + 1)
     end
   elseif not open or not SHARES and count(which) > 0 or is_taken(widest()) or SHARES and has_room(widest()) then

@@ -34,7 +34,10 @@ elseif what == 'limit' then
 elseif what == 'reset' then
   -- Also where there is no line: the generation reaches those of the tenant's parts.
   local line = line_load(key, now)
-  line_reset(line, now)
+  -- Newer than the lines of its parts that began in this very millisecond.
+  line_reset(line, now + 1)
+  -- Its parts are reset by their next call; until then they are in nobody's way. The keys of share.lua go by this field.
+  redis.call('HDEL', key, 'register')
   line_save(line, math.max(now, redis.call('PTTL', key) + now - KEEP_MS))
   return 0
 elseif redis.call('EXISTS', key) == 0 then

@@ -89,13 +89,11 @@ local function limits_load(line, now, stamp, jobs, writing, whole)
   return limits
 end
 
--- How far behind the newest start a place is given up; with `home` as far as the limits of one budget go.
-local function limits_reach(limits, home)
+-- How far behind the newest start a place is given up.
+local function limits_reach(limits)
   local reach = 2
   for _, limit in ipairs(limits) do
-    if not home or limit.home == home then
-      reach = math.max(reach, math.floor(limit.max * AHEAD_MS / math.max(limit.span, 1)))
-    end
+    reach = math.max(reach, math.floor(limit.max * AHEAD_MS / math.max(limit.span, 1)))
   end
   return math.min(reach, MAX_REACH)
 end

@@ -60,10 +60,9 @@ local function register_pack(r)
   return struct.pack(REGISTER_FORMAT, r.tag, r.joined, r.waiting, r.widest, r.seen, r.room)
 end
 
--- Takes out some of those that let more than `reach` turns pass. Beside a job of many units as many turns pass before its
--- own.
+-- Takes out some of those that let more than `reach` turns pass.
 local function register_purge(r, reach)
-  local late = math.max(r.tag - math.max(reach, 2 * r.widest) * STEP, 0)
+  local late = math.max(r.tag - reach * STEP, 0)
   if r.waiting == 0 or late == 0 then
     return
   end
@@ -242,7 +241,24 @@ local function shares_load(line, now)
   return homes
 end
 
--- A line of before the operator's reset is none any more.
+-- What waits for the budget `n` waits for `wider` too: that is the same one, or its lines come through it.
+local function shares_behind(homes, wider, n)
+  return wider == n or wider > 0 and homes[wider].below == n
+end
+
+-- How many turns one that waits for the budget `n` may let pass before it counts as gone: as many as may start at once.
+local function shares_reach(limits, n)
+  local reach = 2
+  for _, limit in ipairs(limits) do
+    if shares_behind(limits.homes, limit.home or 0, n) then
+      local ahead = math.floor(limit.max * AHEAD_MS / math.max(limit.span, 1))
+      reach = math.max(reach, (limit.algorithm.bucket and limit.burst or limit.max) + ahead)
+    end
+  end
+  return reach
+end
+
+-- The tenant's own line is newer than this one of its parts: all that waited was reset.
 local function shares_reset(homes, now)
   local line, control = homes[0], homes.control
   if control ~= line and line.gen > 0 and line.gen < control.gen then
@@ -255,7 +271,7 @@ local function shares_begin(limits, now)
   local homes = limits.homes
   shares_reset(homes, now)
   for n, home in ipairs(homes) do
-    register_purge(home.register, limits_reach(limits, n))
+    register_purge(home.register, shares_reach(limits, n))
     register_view(home.register, limits_most(limits, n))
   end
 end
@@ -268,20 +284,19 @@ local function shares_look(limits)
   end
 end
 
--- How many units start from the budget `n` up to the k-th of the line, the last of a job of so many units, if all take
--- turns. A job has the turn of its first unit: those of the others that come between its own wait for all of it.
+-- How many units start from the budget `n` up to the k-th of the line, the last of a job of so many, if all take turns: a
+-- job's turn is that of its first unit.
 local function shares_rank(homes, n, k, units)
   local home = homes[n]
   if home.below > 0 then
     k = shares_rank(homes, home.below, k, units)
   end
-  return k + register_before(home.register, homes.started + k - units + 1)
+  return k + register_before(home.register, homes.started + k + 1 - units)
 end
 
 -- About how many jobs have so many units, if the others' cost what those of the line do.
 local function shares_calls(line, units)
-  local each = math.max(math.floor(line.issued / math.max(line.jobs, 1)), 1)
-  return math.max(math.floor(units / each), 1)
+  return math.floor(units / math.max(math.floor(line.issued / math.max(line.jobs, 1)), 1))
 end
 
 -- limits_turn, where some of the limits are shared.
@@ -292,7 +307,7 @@ local function shares_turn(limits, line, base, k, units)
     local of_units, of_calls = k, calls
     if limit.home then
       of_units = shares_rank(limits.homes, limit.home, k, units)
-      of_calls = math.max(calls, shares_calls(line, of_units))
+      of_calls = calls + shares_calls(line, of_units - k)
     end
     local at = limit.algorithm.nth(limit, base, limit.calls and of_calls or of_units)
     if at > latest then
@@ -305,7 +320,7 @@ end
 -- When the k-th unit may start as far as the budget `n` goes; nil: it has no limit.
 local function shares_nth(limits, n, base, k)
   local latest
-  local calls = shares_calls(limits.homes[0], k)
+  local calls = math.max(shares_calls(limits.homes[0], k), 1)
   for i = 1, #limits do
     local limit = limits[i]
     if (limit.home or 0) == n then
@@ -319,13 +334,14 @@ local function shares_widest(limits, r)
   return math.min(math.max(r.widest, 1), limits.most)
 end
 
--- When the budget `n` has room for its next unit, whatever it costs; and whether it has none because something started.
+-- When the budget `n` has room for its next unit, whatever it costs, and so have those behind it; and whether one has none
+-- because something started.
 local function shares_room(limits, n)
   local now, latest, taken = limits.now, 0, false
   local widest = shares_widest(limits, limits.homes[n].register)
   for i = 1, #limits do
     local limit = limits[i]
-    if (limit.home or 0) == n then
+    if shares_behind(limits.homes, limit.home or 0, n) then
       local at = limit.algorithm.nth(limit, now, limit.calls and 1 or widest)
       latest = math.max(latest, at)
       taken = taken or at > now and limit.algorithm.count(limit) > 0
@@ -364,16 +380,33 @@ local function shares_start(limits, units)
   end
 end
 
--- After an ask for the k-th unit that must wait until `at`: as line_note does, where others have turns before it.
+-- Others have turns before the k-th unit, and that is why it is not its own: in the budget `n`, or in the wider one that
+-- they wait for through it.
+local function shares_waits(limits, n, base, k, units)
+  local homes = limits.homes
+  local below = homes[n].below > 0 and shares_rank(homes, homes[n].below, k, units) or k
+  if shares_rank(homes, n, k, units) <= below then
+    return false
+  end
+  for wider = n, #homes do
+    if shares_behind(homes, wider, n) then
+      local turn = shares_nth(limits, wider, base, shares_rank(homes, wider, k, units))
+      if turn and turn > limits.now then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+-- After an ask for the k-th unit, the last of a job of so many, that must wait until `at`: as line_note does, where others
+-- have turns before it.
 local function shares_watch(limits, base, at, k, units)
   local now = limits.now
   for n, home in ipairs(limits.homes) do
     local r = home.register
     if r.waiting > 0 then
-      local below = home.below > 0 and shares_rank(limits.homes, home.below, k, units) or k
-      local rank = shares_rank(limits.homes, n, k, units)
-      local turn = rank > below and shares_nth(limits, n, base, rank)
-      if turn and turn > now then
+      if shares_waits(limits, n, base, k, units) then
         local room, taken = shares_room(limits, n)
         if room == now then
           r.seen = r.seen > 0 and r.seen or now
@@ -389,23 +422,28 @@ local function shares_watch(limits, base, at, k, units)
   return at
 end
 
--- How many of the next `units` wait for the budget `n`, or for a wider one behind it, and not longer for what is narrower.
-local function shares_demand(limits, n, base, units)
+-- The line's unit number `units` waits for the budget `n`, or for a wider one behind it, and not longer for what is narrower.
+local function shares_demands(limits, n, base, units)
   local homes = limits.homes
   local home = homes[n]
-  while units > 0 do
-    local narrow = shares_nth(limits, home.below, base, units) or base
-    local rank = units + register_before(home.register, homes.started + units)
-    local wide = shares_nth(limits, n, base, rank) or 0
-    for wider, other in ipairs(homes) do
-      if other.below == n then
-        local further = rank + register_before(other.register, homes.started + rank)
-        wide = math.max(wide, shares_nth(limits, wider, base, further) or 0)
-      end
+  local narrow = shares_nth(limits, home.below, base, units) or base
+  local rank = units + register_before(home.register, homes.started + units)
+  local wide = shares_nth(limits, n, base, rank) or 0
+  for wider, other in ipairs(homes) do
+    if other.below == n then
+      local further = rank + register_before(other.register, homes.started + rank)
+      wide = math.max(wide, shares_nth(limits, wider, base, further) or 0)
     end
-    if math.max(narrow, base) <= wide then
-      break
-    end
+  end
+  return math.max(narrow, base) <= wide
+end
+
+-- How many of the next `units` do; none while the tenant is closed.
+local function shares_demand(limits, n, base, units)
+  if base > limits.now or units > 0 and not shares_demands(limits, n, base, 1) then
+    return 0
+  end
+  while units > 1 and not shares_demands(limits, n, base, units) do
     units = math.floor(units / 2)
   end
   return units

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use redis::aio::ConnectionManager;
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Ask, Gate, Start, TenantAsk};
+use sluicegate::gate::{Answer, Ask, Gate, Start, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
@@ -130,6 +130,27 @@ impl Bed {
         }
     }
 
+    /// One job that waits of each of these tenants.
+    pub async fn wait_tenants(&self, tenants: Range<usize>) {
+        for first in tenants.clone().step_by(PIPELINE) {
+            let some = first..(first + PIPELINE).min(tenants.end);
+            let batch: Vec<TenantAsk> = some
+                .map(|n| self.tenant_ask(&format!("tenant-{n}"), &[FRESH]))
+                .collect();
+            self.send(&batch).await;
+        }
+    }
+
+    /// A place in this tenant's line.
+    pub async fn ticket(&self, tenant: &str) -> Ticket {
+        let ask = [self.tenant_ask(tenant, &[FRESH])];
+        let mut replies = self.gate.ask(&ask).await.expect("Redis answers");
+        match replies.remove(0).expect("a decision").answers[..] {
+            [Answer::Wait { ticket, .. }] => ticket,
+            ref other => panic!("{other:?}"),
+        }
+    }
+
     async fn empty(&self) {
         let mut floor = self.floor.clone();
         let one: u64 = redis::cmd("EVALSHA")
@@ -202,25 +223,27 @@ impl Bed {
 
     /// Bytes of all keys but the line, and of the line.
     pub async fn bytes(&self) -> (u64, u64) {
+        let line = self.bytes_of("bench-*:line").await;
+        (self.bytes_of("bench-*").await - line, line)
+    }
+
+    /// Bytes of all keys whose names are like `pattern`.
+    pub async fn bytes_of(&self, pattern: &str) -> u64 {
         let mut floor = self.floor.clone();
         let keys: Vec<String> = redis::cmd("KEYS")
-            .arg("bench-*")
+            .arg(pattern)
             .query_async(&mut floor)
             .await
             .expect("Redis answers");
-        let (mut log, mut line) = (0, 0);
+        let mut all = 0;
         for key in keys {
             let bytes: u64 = redis::cmd("MEMORY")
                 .arg(&["USAGE", &key, "SAMPLES", "0"])
                 .query_async(&mut floor)
                 .await
                 .expect("Redis answers");
-            if key.ends_with(":line") {
-                line += bytes;
-            } else {
-                log += bytes;
-            }
+            all += bytes;
         }
-        (log, line)
+        all
     }
 }

@@ -1,4 +1,4 @@
-//! What a decision of the gate costs: `cargo bench --bench gate [one|many|tenants|waiting|bytes]`, on a private Redis.
+//! What a decision of the gate costs: `cargo bench --bench gate [one|many|tenants|waiting|bytes|shared]`, on a private Redis.
 //! Each is a ratio to the floor, an EVALSHA of a script that returns 1 on a connection of the same kind, taken in turns
 //! in the same run; or a count of bytes. Nothing here passes or fails.
 
@@ -9,6 +9,7 @@ mod bed;
     reason = "shared with the tests, which also kill, freeze and restart"
 )]
 mod servers;
+mod shared;
 
 use bed::{Bed, FRESH, PLENTY, limit};
 use sluicegate::rules::limit::{Algorithm, Limit};
@@ -43,6 +44,9 @@ async fn main() {
     }
     if wanted("bytes") {
         bytes().await;
+    }
+    if wanted("shared") {
+        shared::shared().await;
     }
 }
 

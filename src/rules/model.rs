@@ -167,7 +167,11 @@ impl State {
             Change::Unlimit { name } => {
                 self.overrides.remove(name);
             }
-            Change::Reset => self.line.reset(now),
+            Change::Reset => {
+                // Newer than the lines of its parts that began in this very millisecond.
+                self.line.reset(now + 1);
+                self.register = Register::default();
+            }
         }
         // Of a reset something is left even where there was nothing: it reaches the lines of the tenant's parts.
         if self.expires > 0 || self.kept_until() > now || *change == Change::Reset {

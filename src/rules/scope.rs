@@ -151,6 +151,11 @@ impl Layout {
         }
     }
 
+    /// What waits for the shared budget `home` waits for `wider` too: that is the same one, or its lines come through it.
+    pub fn is_behind(&self, wider: usize, home: usize) -> bool {
+        wider == home || wider > 0 && self.shared[wider - 1].below == home
+    }
+
     /// Those of the layout's `limits` whose logs are in the budget `home`.
     pub fn at_home(&self, home: usize, limits: &[Limit]) -> Vec<Limit> {
         let all = limits.iter().zip(&self.homes);

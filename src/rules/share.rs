@@ -15,6 +15,9 @@
 
 use std::collections::BTreeMap;
 
+use crate::rules::limit::Limit;
+use crate::rules::line::AHEAD_MS;
+
 /// From a flow's unit to its next one, in tags.
 pub const STEP: u64 = 65_536;
 /// From one flow that comes anew to the next: so many of them fit between two units of those that were there before.
@@ -26,6 +29,16 @@ const PURGE: usize = 8;
 const EIGHTH: u64 = 8;
 /// Of so many lines with such jobs, the largest ones, this is known.
 const WIDE: usize = 8;
+
+/// How many turns a flow may let pass before it counts as gone, where `limits` decide: one flow's jobs may use all room at once
+/// and be asked for before the others', whose turns these are too.
+pub fn reach<'a>(limits: impl Iterator<Item = &'a Limit>) -> u64 {
+    let at_once = |limit: &Limit| {
+        let ahead = u64::from(limit.max()) * AHEAD_MS / limit.span().max(1);
+        u64::from(limit.capacity()) + ahead
+    };
+    limits.map(at_once).max().unwrap_or(0).max(2)
+}
 
 /// The flows that wait for one budget.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -82,9 +95,9 @@ impl Register {
             .collect()
     }
 
-    /// Takes out what let more than `reach` turns pass. Beside a job of many units as many turns pass before its own.
+    /// Takes out what let more than `reach` turns pass.
     pub fn purge(&mut self, reach: u64) {
-        let late = self.now.saturating_sub(reach.max(2 * self.widest) * STEP);
+        let late = self.now.saturating_sub(reach * STEP);
         let mut passed: Vec<_> = (self.flows.iter())
             .filter(|(_, (front, _))| *front < late)
             .map(|(name, (front, end))| (*front, name.clone(), (end - front) / STEP))

@@ -82,7 +82,7 @@ pub fn redis_gate(limits: impl Into<Limits>) -> Limited<RedisGate> {
     Limited::new(gate, limits)
 }
 
-fn memory_gate(limits: impl Into<Limits>) -> Limited<MemoryGate<impl Fn() -> u64>> {
+pub fn memory_gate(limits: impl Into<Limits>) -> Limited<MemoryGate<impl Fn() -> u64>> {
     let gate = MemoryGate::new(|| {
         let now = SystemTime::now()
             .duration_since(UNIX_EPOCH)

@@ -17,8 +17,8 @@ use crate::redis_topologies::{RedisCluster, address, shared_cluster, until};
 use crate::servers::{Redis, unique};
 
 pub const MAX: usize = 4;
-const WINDOW: Duration = Duration::from_millis(1_500);
-const GUARD: Duration = Duration::from_millis(500);
+pub const WINDOW: Duration = Duration::from_millis(1_500);
+pub const GUARD: Duration = Duration::from_millis(500);
 /// What must happen happens within this.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -66,7 +66,13 @@ impl Fleet {
         Self::of(cluster, prefix, ids, limits).await
     }
 
-    async fn of(cluster: &RedisCluster, prefix: String, ids: Vec<String>, limits: &Limits) -> Self {
+    /// The same with these tenants.
+    pub async fn of(
+        cluster: &RedisCluster,
+        prefix: String,
+        ids: Vec<String>,
+        limits: &Limits,
+    ) -> Self {
         let gates: Vec<_> = (0..2).map(|_| watching(cluster, &prefix, limits)).collect();
         for (gate, start) in gates.iter().zip([Start::Idle, Start::Unknown]) {
             gate.begin(start).await.expect("a first start is no loss");
@@ -139,14 +145,14 @@ impl Fleet {
 
     /// The most that were dispatched for any tenant in any window.
     pub fn worst(&self) -> usize {
-        let worst = |flow: &Flow| {
-            let within = |first: &Instant| {
-                let inside = |at: &&Instant| **at >= *first && **at - *first < WINDOW;
-                flow.starts.iter().filter(inside).count()
-            };
-            flow.starts.iter().map(within).max().unwrap_or(0)
-        };
-        self.flows.iter().map(worst).max().unwrap_or(0)
+        let flows = self.flows.iter();
+        flows.map(|flow| worst(&flow.starts)).max().unwrap_or(0)
+    }
+
+    /// The most that were dispatched for all tenants together in any window.
+    pub fn worst_of_all(&self) -> usize {
+        let starts = self.flows.iter().flat_map(|flow| &flow.starts);
+        worst(&starts.copied().collect::<Vec<_>>())
     }
 
     pub fn keeps_the_limit(&self) {
@@ -165,8 +171,28 @@ impl Fleet {
     }
 }
 
+/// The most of `starts` in any window.
+fn worst(starts: &[Instant]) -> usize {
+    let within = |first: &Instant| {
+        let inside = |at: &&Instant| **at >= *first && **at - *first < WINDOW;
+        starts.iter().filter(inside).count()
+    };
+    starts.iter().map(within).max().unwrap_or(0)
+}
+
+/// From now on the replica of the primary `at` hears nothing.
+pub fn cut_off(cluster: &RedisCluster, at: usize) {
+    let (primary, replica) = (&cluster.primaries[at], &cluster.replicas[at]);
+    primary.ctl(&["acl", "setuser", "default", "-psync", "-sync", "-replconf"]);
+    primary.ctl(&["client", "kill", "type", "replica"]);
+    until("the link is down", || {
+        let info = replica.ctl(&["info", "replication"]);
+        info.contains("master_link_status:down")
+    });
+}
+
 /// The replica becomes the primary, whatever the others say, and they learn it.
-fn take_over(cluster: &RedisCluster, at: usize) {
+pub fn take_over(cluster: &RedisCluster, at: usize) {
     let replica = &cluster.replicas[at];
     assert_eq!(replica.ctl(&["cluster", "failover", "takeover"]), "OK");
     until("the others know", || {
@@ -234,16 +260,10 @@ async fn a_primary_that_was_emptied_stops_its_tenants_alone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_promoted_replica_that_lags_is_a_loss_of_its_tenants_and_a_complete_one_is_none() {
     let cluster = RedisCluster::start(&[]);
-    let (primary, replica) = (&cluster.primaries[0], &cluster.replicas[0]);
+    let primary = &cluster.primaries[0];
     let mut fleet = Fleet::new(&cluster, &short()).await;
     fleet.run(&[0, 1, 2], 1).await;
-    // From now on the replica hears nothing.
-    primary.ctl(&["acl", "setuser", "default", "-psync", "-sync", "-replconf"]);
-    primary.ctl(&["client", "kill", "type", "replica"]);
-    until("the link is down", || {
-        let info = replica.ctl(&["info", "replication"]);
-        info.contains("master_link_status:down")
-    });
+    cut_off(&cluster, 0);
     fleet.run(&[0, 1, 2], 2 * MAX).await;
     primary.kill();
     take_over(&cluster, 0);

@@ -1,6 +1,6 @@
 //! A fleet whose workers change their limits at different times, or never: on the model, with a clock of its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,8 +9,9 @@ use sluicegate::gate::{Answer, Ask, Change};
 use sluicegate::rules::fleet::{AGREED_FOR_MS, Fleet, Known, MARGIN_MS, Registered, memory_ms};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::log::Clock;
-use sluicegate::rules::model::State;
+use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::policy::Policy;
+use sluicegate::rules::scope::{Labels, Layout, Place, Scope};
 use sluicegate::rules::tenant::Tenant;
 
 const EPOCH_MS: u64 = 1_700_000_000_000;
@@ -70,11 +71,13 @@ struct World {
     policies: Vec<Arc<Policy>>,
     shared: Shared,
     workers: Vec<Worker>,
-    state: State,
-    tenant: Tenant,
+    states: HashMap<Place, State>,
+    /// Whose jobs there are, each with so many values of the header.
+    tenants: usize,
+    values: usize,
     now_ms: u64,
-    /// Of every start, in milliseconds.
-    starts: Vec<u64>,
+    /// Of every start: when, in milliseconds, and whose, with which value.
+    starts: Vec<(u64, usize, usize)>,
     /// Every worker enforces its own policy alone: what must go wrong.
     alone: bool,
 }
@@ -93,11 +96,21 @@ impl World {
             workers: workers.iter().enumerate().map(worker).collect(),
             policies,
             shared: Shared::default(),
-            state: State::default(),
-            tenant: Tenant::parse("acme").expect("a tenant"),
+            states: HashMap::new(),
+            tenants: 1,
+            values: 1,
             now_ms: EPOCH_MS,
             starts: Vec::new(),
             alone: false,
+        }
+    }
+
+    /// Jobs of several tenants, with several values of the header each.
+    fn of_many(self) -> Self {
+        Self {
+            tenants: 2,
+            values: 2,
+            ..self
         }
     }
 
@@ -145,25 +158,41 @@ impl World {
             if self.workers[at].next_exchange_ms <= self.now_ms {
                 self.exchange(at, self.workers[at].policy);
             }
-            let worker = &mut self.workers[at];
-            if worker
+            if self.workers[at]
                 .agreed_ms
                 .is_none_or(|agreed| agreed + AGREED_FOR_MS < self.now_ms)
             {
                 continue;
             }
-            let limits = worker.fleet.limits(&self.tenant, None);
-            let clock = Clock::from_micros(self.now_ms * 1_000);
-            let asks = [Ask {
-                ticket: None,
-                cost: 1,
-            }; 4];
-            let (answers, _) = self.state.ask(&limits, clock, 4, "p", &asks);
-            // Nobody stands in line: this is about room alone.
-            self.state.change(self.now_ms, &Change::Reset);
-            let started = answers.iter().filter(|a| matches!(a, Answer::Start { .. }));
-            self.starts.extend(started.map(|_| self.now_ms));
+            for turn in 0..self.tenants * self.values {
+                let turn = (turn + order) % (self.tenants * self.values);
+                self.ask(at, turn / self.values, turn % self.values);
+            }
         }
+    }
+
+    fn ask(&mut self, worker: usize, number: usize, value: usize) {
+        let tenant = Tenant::parse(&format!("t{number}")).expect("a tenant");
+        let limits = self.workers[worker].fleet.limits(&tenant, None);
+        let labels = Labels::of(&limits, |_| value.to_string());
+        let layout = Layout::of(&limits, &tenant, &labels);
+        let mut scopes = Scopes::take(&layout, |home| {
+            self.states.remove(layout.place(home)).unwrap_or_default()
+        });
+        let clock = Clock::from_micros(self.now_ms * 1_000);
+        let asks = [Ask {
+            ticket: None,
+            cost: 1,
+        }; 4];
+        let (answers, _) = scopes.ask(&limits, clock, 4, "p", &asks);
+        for (home, mut state) in scopes.into_states().into_iter().enumerate() {
+            // Nobody stands in line: this is about room alone.
+            state.change(self.now_ms, &Change::Reset);
+            self.states.insert(layout.place(home).clone(), state);
+        }
+        let started = answers.iter().filter(|a| matches!(a, Answer::Start { .. }));
+        let now_ms = self.now_ms;
+        self.starts.extend(started.map(|_| (now_ms, number, value)));
     }
 
     fn run(&mut self, for_ms: u64) {
@@ -172,11 +201,17 @@ impl World {
         }
     }
 
-    /// The most starts in any window of `ms`, wherever it begins.
-    fn most_in(&self, ms: u64) -> u64 {
+    /// The most starts of `whose` in any window of `ms`, wherever it begins.
+    fn most_in(&self, whose: Whose, ms: u64) -> u64 {
+        let own = self.starts.iter().filter(|(_, tenant, value)| match whose {
+            Whose::All => true,
+            Whose::Tenant(of) => of == *tenant,
+            Whose::Part(of, with) => (of, with) == (*tenant, *value),
+        });
+        let starts: Vec<u64> = own.map(|(at, ..)| *at).collect();
         let (mut most, mut first) = (0, 0);
-        for (last, at) in self.starts.iter().enumerate() {
-            while self.starts[first] + ms <= *at {
+        for (last, at) in starts.iter().enumerate() {
+            while starts[first] + ms <= *at {
                 first += 1;
             }
             most = most.max(last - first + 1);
@@ -185,8 +220,41 @@ impl World {
     }
 
     fn starts_since(&self, ms: u64) -> usize {
-        self.starts.iter().filter(|at| **at > ms).count()
+        self.starts.iter().filter(|(at, ..)| *at > ms).count()
     }
+
+    /// No more of `whose` starts in any window of `ms` under `limits` alone.
+    fn bound(&self, limits: &Limits, whose: Whose, ms: u64) -> u64 {
+        let (tenants, values) = (self.tenants as u64, self.values as u64);
+        let of = |limit: &Limit| {
+            let budgets = match (whose, limit.scope()) {
+                (_, Scope::Global) | (Whose::Part(..), _) | (Whose::Tenant(_), Scope::Tenant) => 1,
+                (Whose::All, Scope::Tenant) => tenants,
+                (Whose::Tenant(_), _) => values,
+                (Whose::All, _) => tenants * values,
+            };
+            budgets * limit.worst_case() * ms.div_ceil(limit.window_ms())
+        };
+        limits.iter().map(of).min().expect("a limit")
+    }
+
+    /// All whose budgets there may be.
+    fn whose(&self) -> Vec<Whose> {
+        let mut all = vec![Whose::All];
+        for tenant in 0..self.tenants {
+            all.push(Whose::Tenant(tenant));
+            all.extend((0..self.values).map(|value| Whose::Part(tenant, value)));
+        }
+        all
+    }
+}
+
+/// Jobs that may have a budget of their own.
+#[derive(Debug, Clone, Copy)]
+enum Whose {
+    All,
+    Tenant(usize),
+    Part(usize, usize),
 }
 
 fn limit(name: &str, algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
@@ -194,22 +262,18 @@ fn limit(name: &str, algorithm: Algorithm, max: u64, window_ms: u64) -> Limit {
     Limit::new(name, algorithm, max, window, Duration::ZERO).expect("in range")
 }
 
-/// No more than this starts in any window of `ms` under `limits` alone.
-fn bound(limits: &Limits, ms: u64) -> u64 {
-    let of = |limit: &Limit| limit.worst_case() * ms.div_ceil(limit.window_ms());
-    limits.iter().map(of).min().expect("a limit")
-}
-
 fn keeps_the_larger(world: &World) -> Result<(), TestCaseError> {
     for policy in &world.policies {
         for window in policy.default_limits().iter().map(Limit::window_ms) {
-            let bounds = world
-                .policies
-                .iter()
-                .map(|p| bound(p.default_limits(), window));
-            let larger = bounds.max().expect("a policy");
-            let most = world.most_in(window);
-            prop_assert!(most <= larger, "{most} in {window} ms, {larger} may be");
+            for whose in world.whose() {
+                let of = |p: &Arc<Policy>| world.bound(p.default_limits(), whose, window);
+                let larger = world.policies.iter().map(of).max().expect("a policy");
+                let most = world.most_in(whose, window);
+                prop_assert!(
+                    most <= larger,
+                    "{most} of {whose:?} in {window} ms, {larger} may be"
+                );
+            }
         }
     }
     Ok(())
@@ -229,6 +293,19 @@ fn some_limits() -> impl Strategy<Value = Limits> {
             }
         }
         Limits::new(set).expect("names of their own")
+    })
+}
+
+fn path() -> Scope {
+    Scope::Header("x-path".to_owned())
+}
+
+fn some_scoped_limits() -> impl Strategy<Value = Limits> {
+    let scope = prop::sample::select(vec![Scope::Tenant, Scope::Global, path()]);
+    (some_limits(), prop::collection::vec(scope, 2)).prop_map(|(limits, scopes)| {
+        let scoped = limits.iter().zip(scopes);
+        let scoped = scoped.map(|(limit, scope)| limit.clone().with_scope(scope));
+        Limits::new(scoped.collect()).expect("names of their own")
     })
 }
 
@@ -262,6 +339,93 @@ proptest! {
         }
         world.run(18_000);
         keeps_the_larger(&world)?;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    /// The same with budgets of all tenants, of each, and of parts of each.
+    #[test]
+    fn no_window_of_any_budget_holds_more_than_the_larger_policy_allows(
+        sets in prop::collection::vec(some_scoped_limits(), 2..4),
+        events in prop::collection::vec((0..9_000_u64, 0..2_usize, some_event(3)), 3..7),
+    ) {
+        let policies: Vec<_> = sets.into_iter().map(Policy::common).collect();
+        let number = policies.len();
+        let mut world = World::new(policies, &[0, 0, 0]).of_many();
+        for (pause, worker, event) in events {
+            world.run(pause);
+            world.event(worker, match event {
+                Event::Reload(next) => Event::Reload(next % number),
+                Event::Restart(next, ms) => Event::Restart(next % number, ms),
+                Event::Cut(ms) => Event::Cut(ms),
+            });
+        }
+        world.run(15_000);
+        keeps_the_larger(&world)?;
+    }
+}
+
+#[test]
+fn scopes_that_come_change_and_go_exceed_nothing_and_waste_little() {
+    let set = |limits: &[(&str, u64, Scope)], algorithm| -> Limits {
+        let limit = |(name, max, scope): &(&str, u64, Scope)| {
+            limit(name, algorithm, *max, 1_000).with_scope(scope.clone())
+        };
+        Limits::new(limits.iter().map(limit).collect()).expect("names of their own")
+    };
+    let own = || ("own", 4, Scope::Tenant);
+    let all = |max| ("all", max, Scope::Global);
+    let switches = [
+        ("a global limit comes", vec![own()], vec![own(), all(8)]),
+        ("it is lowered", vec![own(), all(9)], vec![own(), all(5)]),
+        ("it is raised", vec![own(), all(5)], vec![own(), all(9)]),
+        ("it goes", vec![own(), all(8)], vec![own()]),
+        (
+            "own becomes global",
+            vec![own()],
+            vec![("own", 8, Scope::Global)],
+        ),
+        (
+            "global becomes own",
+            vec![("own", 8, Scope::Global)],
+            vec![own()],
+        ),
+        (
+            "a header comes",
+            vec![own()],
+            vec![("own", 3, path()), all(9)],
+        ),
+        ("a header goes", vec![("own", 3, path())], vec![own()]),
+    ];
+    for algorithm in [
+        Algorithm::SlidingWindow,
+        Algorithm::FixedWindow,
+        Algorithm::TokenBucket,
+    ] {
+        for (what, before, after) in &switches {
+            let policies = [before, after].map(|limits| Policy::common(set(limits, algorithm)));
+            let mut world = World::new(policies.to_vec(), &[0, 0]).of_many();
+            world.run(3_310);
+            world.event(0, Event::Reload(1));
+            // Half of them have the old one, for longer than any window.
+            world.run(5_000);
+            let half = world.starts_since(world.now_ms - 3_000);
+            assert!(half > 0, "{what}: nothing starts");
+            world.event(1, Event::Restart(1, 700));
+            world.run(MARGIN_MS + 4_000);
+            let recovered = world.now_ms;
+            world.run(6_000);
+            let what = format!("{}: {what}", algorithm.name());
+            keeps_the_larger(&world).unwrap_or_else(|why| panic!("{what}: {why}"));
+            let mut only = World::new(policies[1..].to_vec(), &[0, 0]).of_many();
+            only.run(recovered - EPOCH_MS);
+            only.run(6_000);
+            let (used, full) = (world.starts_since(recovered), only.starts_since(recovered));
+            assert!(full >= 4 * 5, "{what}: {full} alone");
+            assert!(used * 100 >= full * 95, "{what}: {used} of {full}");
+        }
     }
 }
 

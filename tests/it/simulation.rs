@@ -11,6 +11,7 @@ mod history;
 mod limits;
 mod operator;
 mod plan;
+mod scopes;
 mod worker;
 mod world;
 
@@ -35,11 +36,13 @@ use tokio::time::{Instant, sleep, timeout};
 use plan::{Costs, Plan, Planned, ms};
 use world::{Clock, World, micros};
 
-/// What `cargo test` runs.
+/// What `cargo test` runs; and as many with scopes.
 const SEEDS: Range<u64> = 0..100;
 /// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
 /// wait takes shorter lanes.
 const MOST_DELIVERIES: f64 = 4.0;
+/// One more where lines share a budget: whoever joins later puts off what the others were told.
+const MOST_SHARED_DELIVERIES: f64 = 5.0;
 /// No more are looked for.
 const MOST_WRONGS: usize = 20;
 
@@ -143,7 +146,11 @@ fn patience(world: &World) -> Duration {
 /// Ends when no message is left but the dead letters.
 async fn quiet(world: &World) {
     let server = &world.server;
-    while server.ready() + server.unacked() + server.waiting() > 0 || world.history().running > 0 {
+    let busy = || {
+        let history = world.history();
+        history.running + history.sent > 0
+    };
+    while server.ready() + server.unacked() + server.waiting() > 0 || busy() {
         sleep(ms(100)).await;
     }
     // The last of it is told to the gate.
@@ -182,6 +189,12 @@ fn message(planned: &Planned) -> Message {
         headers.insert(
             "x-tenant".into(),
             AMQPValue::LongString(tenant.as_str().into()),
+        );
+    }
+    if !planned.part.is_empty() {
+        headers.insert(
+            scopes::HEADER.into(),
+            AMQPValue::LongString(planned.part.into()),
         );
     }
     if planned.cost > 1 {
@@ -252,15 +265,22 @@ fn report(world: &World, lasted: Duration) -> Report {
         ));
     }
     // P4: once more for each `max-delay`, and however many wait.
-    let most = MOST_DELIVERIES + lasted.as_secs_f64() / plan.max_delay.as_secs_f64();
+    let most = match plan.limits[0].is_global() {
+        true => MOST_SHARED_DELIVERIES,
+        false => MOST_DELIVERIES,
+    };
+    let most = most + lasted.as_secs_f64() / plan.max_delay.as_secs_f64();
     if makespan.is_some() && deliveries > most {
         history.wrong(format_args!("a job is delivered {deliveries:.2} times"));
+    }
+    if plan.ideal {
+        check::turns(plan, &mut history);
     }
     Report {
         hash: history.hash(),
         events: history.events,
         faults: history.faults,
-        arrivals: history.tenants.values().map(|t| t.arrivals.len()).sum(),
+        arrivals: history.arrived.len(),
         lasted,
         makespan,
         deliveries,
@@ -332,7 +352,15 @@ impl Sums {
 
 #[test]
 fn seeds_keep_the_promises() {
-    let seeds = seeds();
+    all_keep(seeds());
+}
+
+#[test]
+fn seeds_with_shared_budgets_keep_the_promises() {
+    all_keep(scopes::SCOPED..scopes::SCOPED + SEEDS.end);
+}
+
+fn all_keep(seeds: Range<u64>) {
     let next = AtomicU64::new(seeds.start);
     let sums = Mutex::new(Sums::default());
     let work = || loop {
@@ -383,8 +411,25 @@ fn a_bucket_that_was_full_in_between_gives_nothing_back() {
 }
 
 #[test]
+fn jobs_of_several_units_do_not_wait_for_each_other() {
+    for seed in [1_000_030, 1_000_033, 1_000_041, 1_000_042] {
+        found(seed);
+    }
+}
+
+#[test]
+fn the_units_of_one_job_are_one_call_of_a_shared_limit() {
+    found(1_000_097);
+}
+
+#[test]
+fn a_burst_of_one_tenant_takes_no_turn_from_another() {
+    found(1_000_016);
+}
+
+#[test]
 fn a_seed_is_the_same_twice() {
-    for seed in 0..12 {
+    for seed in (0..12).chain(scopes::SCOPED..scopes::SCOPED + 4) {
         let (one, two) = (simulate(seed, false), simulate(seed, false));
         assert_eq!(
             (one.hash, one.events),

@@ -172,27 +172,33 @@ impl<'a> Call<'a> {
     }
 
     /// How many of the next `most` units wait for this budget, or for a wider one behind it, and not longer for what is
-    /// narrower: only they are in the others' way. In doubt too few: then others come back a little early.
+    /// narrower, or until the tenant is open again: only they are in the others' way. In doubt too few: then others come back
+    /// a little early.
     fn demand(&mut self, home: usize, most: u64) -> u64 {
-        let below = self.layout.shared[home - 1].below;
+        if self.base > self.clock.now_ms || most > 0 && !self.demands(home, 1) {
+            return 0;
+        }
         let mut units = most;
-        while units > 0 {
-            let narrow = self.nth(below, units).map_or(self.base, |(at, _)| at);
-            let own = self.started + units;
-            let rank = units + self.views[home - 1].before(own);
-            let mut wide = self.nth(home, rank).map_or(0, |(at, _)| at);
-            for wider in self.shared() {
-                if self.layout.shared[wider - 1].below == home {
-                    let rank = rank + self.views[wider - 1].before(self.started + rank);
-                    wide = wide.max(self.nth(wider, rank).map_or(0, |(at, _)| at));
-                }
-            }
-            if narrow.max(self.base) <= wide {
-                break;
-            }
+        while units > 1 && !self.demands(home, units) {
             units /= 2;
         }
         units
+    }
+
+    /// The line's unit number `units` waits for this budget.
+    fn demands(&mut self, home: usize, units: u64) -> bool {
+        let below = self.layout.shared[home - 1].below;
+        let narrow = self.nth(below, units).map_or(self.base, |(at, _)| at);
+        let own = self.started + units;
+        let rank = units + self.views[home - 1].before(own);
+        let mut wide = self.nth(home, rank).map_or(0, |(at, _)| at);
+        for wider in self.shared() {
+            if self.layout.shared[wider - 1].below == home {
+                let rank = rank + self.views[wider - 1].before(self.started + rank);
+                wide = wide.max(self.nth(wider, rank).map_or(0, |(at, _)| at));
+            }
+        }
+        narrow.max(self.base) <= wide
     }
 
     /// Moves the line on.
@@ -242,7 +248,8 @@ impl<'a> Call<'a> {
             if line.seen == 0 {
                 line.seen = now;
             }
-            if now.saturating_sub(line.room) > GRACE_MS {
+            // Behind nobody a job waits for its own turn.
+            if line.waiting() > 0 && now.saturating_sub(line.room) > GRACE_MS {
                 at = at.min(line.seen + GRACE_MS + 1);
             }
         } else {
@@ -278,16 +285,21 @@ impl<'a> Call<'a> {
         at
     }
 
-    /// Others have turns before this place, and that is why it is not its own.
+    /// Others have turns before this place, and that is why it is not its own: here, or in the wider budget that they wait
+    /// for through this one.
     fn waits_for_others(&mut self, home: usize, place: u64, units: u64) -> bool {
         let k = self.distance(place, units);
         let below = match self.layout.shared[home - 1].below {
             0 => k,
             below => self.rank(below, k, units),
         };
-        let rank = self.rank(home, k, units);
         let now = self.clock.now_ms;
-        rank > below && self.nth(home, rank).is_some_and(|(at, _)| at > now)
+        self.rank(home, k, units) > below
+            && self.shared().any(|wider| {
+                let rank = self.rank(wider, k, units);
+                self.layout.is_behind(wider, home)
+                    && self.nth(wider, rank).is_some_and(|(at, _)| at > now)
+            })
     }
 
     /// Forgets who waits for a budget in which room was left unclaimed for too long.
@@ -340,14 +352,14 @@ impl<'a> Call<'a> {
         let calls = self.line().jobs_in(k, own);
         let mut latest = (0, 0);
         for index in 0..self.limits.len() {
-            let (units, calls) = match self.layout.homes[index] {
+            let (of_units, of_calls) = match self.layout.homes[index] {
                 0 => (k, calls),
                 home => {
                     let rank = self.rank(home, k, own);
-                    (rank, calls.max(self.calls_in(rank)))
+                    (rank, calls + self.others_calls(rank - k))
                 }
             };
-            let at = self.nth_of(index, self.base, units, calls);
+            let at = self.nth_of(index, self.base, of_units, of_calls);
             if at > latest.0 {
                 latest = (at, index);
             }
@@ -355,14 +367,15 @@ impl<'a> Call<'a> {
         latest
     }
 
-    /// How many units start from this budget up to the `k`-th of the line, the last of a job of so many units, if all
-    /// take turns. A job has the turn of its first unit: those of the others that come between its own wait for all of it.
+    /// How many units start from this budget up to the `k`-th of the line, the last of a job of so many, if all take
+    /// turns. A job's turn is that of its first unit: if each waited for the others' units between its own, two jobs of several
+    /// units would wait for each other.
     fn rank(&mut self, home: usize, k: u64, units: u64) -> u64 {
         let k = match self.layout.shared[home - 1].below {
             0 => k,
             below => self.rank(below, k, units),
         };
-        k + self.views[home - 1].before(self.started + k - units + 1)
+        k + self.views[home - 1].before(self.started + k + 1 - units)
     }
 
     /// When the `k`-th unit may start as far as one budget goes, and the limit that says so; `None`: it has no limit.
@@ -387,9 +400,14 @@ impl<'a> Call<'a> {
 
     /// About how many jobs have so many units, if the others' cost what those of the line do.
     fn calls_in(&self, units: u64) -> u64 {
+        self.others_calls(units).max(1)
+    }
+
+    /// The same for units that may be none.
+    fn others_calls(&self, units: u64) -> u64 {
         let line = self.line();
         let each = (line.issued / line.jobs.max(1)).max(1);
-        (units / each).max(1)
+        units / each
     }
 
     fn has_room(&self, units: u64) -> bool {
@@ -397,12 +415,12 @@ impl<'a> Call<'a> {
         (0..self.limits.len()).all(|index| self.nth_of(index, now, units, 1) == now)
     }
 
-    /// When a shared budget has room for its next unit, whatever it costs.
+    /// When a shared budget has room for its next unit, whatever it costs, and so have those behind it.
     fn room_at(&self, home: usize) -> u64 {
         let now = self.clock.now_ms;
         let widest = self.states[home].register.widest.clamp(1, self.most());
         let all = self.layout.homes.iter().enumerate();
-        let here = all.filter(|(_, here)| **here == home);
+        let here = all.filter(|(_, here)| self.layout.is_behind(**here, home));
         let latest = here
             .map(|(index, _)| self.nth_of(index, now, widest, 1))
             .max();
@@ -417,7 +435,9 @@ impl<'a> Call<'a> {
     fn is_taken_at(&self, home: usize) -> bool {
         let widest = self.states[home].register.widest.clamp(1, self.most());
         let mut all = self.layout.homes.iter().enumerate();
-        all.any(|(index, here)| *here == home && self.takes_room(index, widest))
+        all.any(|(index, here)| {
+            self.layout.is_behind(*here, home) && self.takes_room(index, widest)
+        })
     }
 
     fn takes_room(&self, index: usize, units: u64) -> bool {

@@ -4,9 +4,10 @@ use super::call::Call;
 use super::{MARK_MS, State};
 use crate::rules::decision::{Answer, Ask, End, Inspection, Settled, Usage};
 use crate::rules::limit::Limit;
-use crate::rules::line::{KEEP_MS, reach};
+use crate::rules::line::KEEP_MS;
 use crate::rules::log::Clock;
 use crate::rules::scope::Layout;
+use crate::rules::share::reach;
 
 /// The states of one [`Layout`].
 pub struct Scopes<'a> {
@@ -111,7 +112,8 @@ impl<'a> Scopes<'a> {
             states: self.states.clone(),
         };
         states.load(&in_force, clock, State::load);
-        states.forget_reset_line(now);
+        states.forget_who_was_reset(now);
+        let waiting = states.states[0].line.waiting();
         let closed = self.control().closed(now);
         let base = now.max(closed);
         let mut call = Call::new(&mut states.states, self.layout, &in_force, clock, base, 0);
@@ -134,7 +136,6 @@ impl<'a> Scopes<'a> {
         };
         let homes = self.layout.homes.iter().copied();
         let usages = in_force.iter().zip(homes).map(usage).collect();
-        let waiting = call.state(0).line.waiting();
         Inspection {
             now_ms: now,
             limits: usages,
@@ -172,16 +173,19 @@ impl<'a> Scopes<'a> {
 
     /// Before the first decision: a line of before the operator's reset, and those who let their turns pass.
     fn forget_what_is_over(&mut self, limits: &[Limit], now: u64) {
-        self.forget_reset_line(now);
+        self.forget_who_was_reset(now);
         for home in 1..self.states.len() {
-            let reach = reach(&self.layout.at_home(home, limits));
+            let behind = |(_, wider): &(&Limit, &usize)| self.layout.is_behind(**wider, home);
+            let limits = limits.iter().zip(&self.layout.homes).filter(behind);
+            let reach = reach(limits.map(|(limit, _)| limit));
             let register = &mut self.states[home].register;
             register.seen = register.seen.min(now);
             register.purge(reach);
         }
     }
 
-    fn forget_reset_line(&mut self, now: u64) {
+    /// The tenant's own line is newer than this one of its parts: all that waited was reset.
+    fn forget_who_was_reset(&mut self, now: u64) {
         let reset = match self.layout.control {
             0 => 0,
             control => self.states[control].line.generation,

@@ -4,17 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::broker::memory::Fault;
-use sluicegate::broker::{Broker, Event, Outgoing, PublishError, Tag};
+use sluicegate::broker::{Broker, Delivery, Event, Outgoing, PublishError, Source, Tag};
 use sluicegate::rules::headers;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
+use super::scopes;
 use super::world::{Life, World};
 
 /// As the real client: no confirm within this time is none at all.
 const CONFIRM: Duration = Duration::from_secs(10);
 /// The most headers that a job is published with.
-const OWN_HEADERS: usize = 2;
+const OWN_HEADERS: usize = 3;
 
 pub struct SimBroker(pub Arc<Life>);
 
@@ -56,9 +57,11 @@ impl Broker for SimBroker {
         );
         let (sender, confirms) = oneshot::channel();
         let broker = life.broker.clone();
+        world.history().sent += 1;
         tokio::spawn(async move {
             sleep(way).await;
             let results = broker.publish(batch.clone()).await;
+            world.history().sent -= 1;
             for (outgoing, result) in batch.iter().zip(&results) {
                 let (id, queue) = (outgoing.message.id().unwrap_or_default(), &outgoing.queue);
                 world.note(format_args!("{name} sends {id} to {queue}: {result:?}"));
@@ -115,8 +118,8 @@ fn look_at(world: &World, outgoing: &Outgoing) {
     let Some(table) = outgoing.message.properties.headers() else {
         return;
     };
-    let foreign =
-        |name: &str| name != "x-tenant" && name != headers::COST && !headers::OURS.contains(&name);
+    let own = ["x-tenant", headers::COST, scopes::HEADER];
+    let foreign = |name: &str| !own.contains(&name) && !headers::OURS.contains(&name);
     let names = || table.inner().keys().map(|name| name.as_str());
     if names().count() > OWN_HEADERS + headers::OURS.len() || names().any(foreign) {
         let (id, all) = (outgoing.message.id(), names().collect::<Vec<_>>());
@@ -133,9 +136,11 @@ pub async fn forward(life: Arc<Life>, mut from: mpsc::Receiver<Event>, to: mpsc:
             sleep(life.world.up_to(500)).await;
         }
         life.point("event").await;
-        match &event {
+        let mut event = event;
+        match &mut event {
             Event::Deliveries(deliveries) => {
                 for delivery in deliveries {
+                    exchange(&life.world, delivery);
                     let (id, tag) = (delivery.message.id().unwrap_or_default(), delivery.tag);
                     life.world
                         .note(format_args!("{} gets {id} as {tag:?}", life.name));
@@ -147,6 +152,15 @@ pub async fn forward(life: Arc<Life>, mut from: mpsc::Receiver<Event>, to: mpsc:
             // The process is gone, but its connection may not be: what is sent there is unacked.
             std::future::pending::<()>().await;
         }
+    }
+}
+
+/// The broker in memory has no exchanges: a fresh job has the routing key that brought it to its queue.
+fn exchange(world: &World, delivery: &mut Delivery) {
+    if delivery.source == Source::Fresh {
+        let id = delivery.message.id().unwrap_or_default();
+        let key = world.plan.job(id).routing_key;
+        key.clone_into(&mut delivery.message.routing_key);
     }
 }
 

@@ -1,19 +1,21 @@
 //! Whether a history keeps the promises.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use sluicegate::broker::Message;
 use sluicegate::gate::Gate;
 use sluicegate::rules::headers;
 use sluicegate::rules::job::Field;
 use sluicegate::rules::limit::{Algorithm, Limit, Unit};
+use sluicegate::rules::line::AHEAD_MS;
 use sluicegate::rules::log::{Clock, Logs};
-use sluicegate::rules::scope::Labels;
+use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
 
-use super::history::{Call, History, TenantRecord};
+use super::history::{BudgetRecord, Call, History};
 use super::limits::WITNESS;
 use super::plan::{Costs, Plan};
+use super::scopes::{Budget, behind};
 use super::world::World;
 
 /// P1, and that nobody is dead without a reason.
@@ -57,15 +59,20 @@ pub fn nothing_lost(world: &World) {
 pub fn never_exceeded(plan: &Plan, history: &mut History) {
     let mut wrongs = Vec::new();
     for limit in plan.limits.iter() {
-        let raised = history.most.get(limit.name()).copied().unwrap_or(0);
+        // What all tenants share is not a tenant's operator's.
+        let raised = match limit.scope() {
+            Scope::Global => 0,
+            _ => history.most.get(limit.name()).copied().unwrap_or(0),
+        };
         let limit = limit.clone().with_max(limit.max().max(raised));
-        for (tenant, record) in &history.tenants {
+        let drawn = history.budgets.iter();
+        for (budget, record) in drawn.filter(|(budget, _)| budget.scope == *limit.scope()) {
             let most = most_at_once(&limit, plan, record);
             for (most, allowed) in most {
                 if most > allowed {
                     let name = limit.name();
                     wrongs.push(format!(
-                        "{tenant}: {most} where {name} allows {allowed}: {limit:?}"
+                        "{budget}: {most} where {name} allows {allowed}: {limit:?}"
                     ));
                 }
             }
@@ -77,7 +84,7 @@ pub fn never_exceeded(plan: &Plan, history: &mut History) {
 }
 
 /// What came at most, and what is allowed.
-fn most_at_once(limit: &Limit, plan: &Plan, record: &TenantRecord) -> Vec<(u64, u64)> {
+fn most_at_once(limit: &Limit, plan: &Plan, record: &BudgetRecord) -> Vec<(u64, u64)> {
     let max = u64::from(limit.max());
     if limit.algorithm() == Algorithm::Concurrency {
         return vec![(record.most_under_way, max)];
@@ -115,28 +122,38 @@ pub async fn charges(world: &World) {
         t.strikes_every.as_secs_f64(),
     ];
     let exact = lossy.iter().all(|rate| *rate == 0.0);
-    let tenants: Vec<_> = {
+    let budgets: Vec<_> = {
         let history = world.history();
-        let of =
-            |(name, record): (&String, &TenantRecord)| (name.clone(), record.charged, record.used);
-        history.tenants.iter().map(of).collect()
+        let of = |(budget, record): (&Budget, &BudgetRecord)| {
+            (budget.clone(), record.charged, record.used)
+        };
+        history.budgets.iter().map(of).collect()
     };
-    for (name, charged, used) in tenants {
-        // A limit that counts calls is not told what they cost.
-        let costs = plan.limits.iter().any(|limit| limit.unit() == Unit::Cost);
+    // A limit that counts calls is not told what they cost.
+    let costs = plan.limits.iter().any(|limit| limit.unit() == Unit::Cost);
+    for (budget, charged, used) in budgets {
         let equal = charged.calls == used.calls && (!costs || charged.cost == used.cost);
         if exact && !equal {
             world.history().wrong(format_args!(
-                "{name}: the gate was told of {charged:?}, the handlers used {used:?}"
+                "{budget}: the gate was told of {charged:?}, the handlers used {used:?}"
             ));
         }
-        let tenant = Tenant::parse(&name).expect("a tenant");
-        let inspection = world
-            .gate
-            .inspect(&tenant, &Labels::default(), &plan.limits)
-            .await;
+        let name = match budget.tenant.as_str() {
+            "" => "nobody",
+            name => name,
+        };
+        let tenant = Tenant::parse(name).expect("a tenant");
+        // Of the other parts, which are none of this budget's, whatever has no value.
+        let labels = Labels::of(&plan.limits, |scope| match *scope == budget.scope {
+            true => budget.value.clone(),
+            false => String::new(),
+        });
+        let inspection = world.gate.inspect(&tenant, &labels, &plan.limits).await;
         let usages = inspection.expect("the gate in memory never fails").limits;
         for (limit, usage) in plan.limits.iter().zip(usages) {
+            if *limit.scope() != budget.scope {
+                continue;
+            }
             let expected = match limit.algorithm() {
                 Algorithm::Concurrency => 0,
                 _ if limit.name().starts_with(WITNESS) => charged.of(limit.unit()),
@@ -144,7 +161,7 @@ pub async fn charges(world: &World) {
             };
             if usage.count.cast_signed() != expected {
                 world.history().wrong(format_args!(
-                    "{name}: {} counts {}, but {expected} were used: {limit:?}",
+                    "{budget}: {} counts {}, but {expected} were used: {limit:?}",
                     limit.name(),
                     usage.count
                 ));
@@ -175,7 +192,7 @@ fn most_in_aligned(arrivals: &[Call], window: u64) -> u64 {
     sums.values().copied().max().unwrap_or_default()
 }
 
-/// P3, where all jobs came at once and nothing went wrong: how long the slowest tenant took, by the ideal.
+/// P3, where all jobs came at once and nothing went wrong: how long the slowest budget took, by the ideal.
 pub fn makespan(plan: &Plan, history: &History) -> f64 {
     let limit = &plan.limits[0];
     let (max, window) = (u64::from(limit.max()), limit.window_ms() * 1000);
@@ -208,11 +225,30 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
         let once = (plan.way_varies_ms + 2 * plan.gate_ms + 10) * 1000;
         (last.at_us - first.at_us).saturating_sub(once) as f64 / ideal.max(1) as f64
     };
-    let ratios = history
-        .tenants
-        .values()
-        .map(|record| ratio(&record.arrivals));
+    let drawn = history.budgets.iter();
+    let drawn = drawn.filter(|(budget, _)| budget.scope == *limit.scope());
+    let ratios = drawn.map(|(_, record)| ratio(&record.arrivals));
     ratios.fold(0.0, f64::max)
+}
+
+/// P5, in the same cases, where all share one budget: who has few jobs does not wait for those with many.
+pub fn turns(plan: &Plan, history: &mut History) {
+    let limit = &plan.limits[0];
+    // How long calls hold their places can only be guessed.
+    if !limit.is_global() || limit.algorithm() == Algorithm::Concurrency {
+        return;
+    }
+    let starts: Vec<&str> = history.arrived.iter().map(String::as_str).collect();
+    let behind = behind(&starts);
+    // The first to come had all of it; then who comes a little early or late changes places with another.
+    let ahead = u64::from(limit.max()) * AHEAD_MS / limit.span();
+    let tenants = plan.jobs.iter().filter_map(|job| job.tenant.as_ref());
+    let tenants = tenants.collect::<BTreeSet<_>>().len();
+    let most = limit.capacity() as usize + ahead as usize + 2 * tenants;
+    if behind > most {
+        let wrong = format!("a tenant's last job comes {behind} behind its turn: {starts:?}");
+        history.wrong(format_args!("{wrong}"));
+    }
 }
 
 #[test]

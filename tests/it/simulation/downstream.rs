@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::history::Call;
 use super::plan::{Costs, ms};
+use super::scopes::{Budget, published};
 use super::world::{Life, World};
 
 pub struct SimHandler(pub Arc<Life>);
@@ -65,8 +66,9 @@ impl Handler for SimHandler {
             let (answered, took) = arrive(&downstream, &job_sent);
             // A worker that is gone hangs up too, but the downstream may not see it.
             let _ = timeout(took, hung_up.cancelled()).await;
-            let tenant = job_sent.tenant.as_str();
-            downstream.history().tenant(tenant).under_way -= 1;
+            for budget in budgets(&downstream, &job_sent) {
+                downstream.history().budget(&budget).under_way -= 1;
+            }
             let _ = sender.send(answered);
         });
         let answered = timeout(world.plan.timeout, answer).await;
@@ -118,9 +120,16 @@ impl Drop for Running {
     }
 }
 
+fn budgets(world: &World, job: &Job) -> Vec<Budget> {
+    let plan = &world.plan;
+    published(plan.job(&job.id), job.tenant.as_str(), &plan.limits)
+}
+
 fn used(world: &World, job: &Job, cost: u32) {
     let mut history = world.history();
-    history.tenant(job.tenant.as_str()).used.add(1, cost.into());
+    for budget in budgets(world, job) {
+        history.budget(&budget).used.add(1, cost.into());
+    }
 }
 
 fn failed(world: &World, id: &str, reason: &str) -> Outcome {
@@ -182,16 +191,17 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
         "{id} of {tenant} arrives, attempt {attempt}: {reply:?}"
     ));
     let cost = actual_cost.unwrap_or(job.cost).into();
-    let record = history.tenant(tenant.as_str());
-    record.arrivals.push(Call { at_us, cost });
-    record.arrived += 1;
-    record.under_way += 1;
-    record.most_under_way = record.most_under_way.max(record.under_way);
-    let (arrived, started) = (record.arrived, record.started);
-    if arrived > started {
-        history.wrong(format_args!(
-            "{id} of {tenant} arrives without a permit of its own"
-        ));
+    history.arrived.push(tenant.to_string());
+    for budget in budgets(world, job) {
+        let record = history.budget(&budget);
+        record.arrivals.push(Call { at_us, cost });
+        record.under_way += 1;
+        record.most_under_way = record.most_under_way.max(record.under_way);
+        if record.arrivals.len() as u64 > record.started {
+            history.wrong(format_args!(
+                "{id} of {budget} arrives without a permit of its own"
+            ));
+        }
     }
     let record = history.job(id);
     match reply {

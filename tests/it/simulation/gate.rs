@@ -13,8 +13,8 @@ use sluicegate::rules::tenant::Tenant;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::history::Call;
 use super::plan::ms;
+use super::scopes::asked;
 use super::world::{Life, World};
 
 /// After this the client gives up, whatever still happens to its question.
@@ -153,7 +153,6 @@ impl Gate for SimGate {
 }
 
 fn note_replies(world: &World, name: &str, batch: &[TenantAsk], replies: &Replies) {
-    let at_us = world.now_us();
     let mut history = world.history();
     for (ask, reply) in batch.iter().zip(replies) {
         let tenant = ask.tenant.as_str();
@@ -161,16 +160,20 @@ fn note_replies(world: &World, name: &str, batch: &[TenantAsk], replies: &Replie
             history.wrong(format_args!("{tenant}: the gate in memory never fails"));
             continue;
         };
+        let (labels, budgets) = (&ask.labels, asked(tenant, &ask.labels));
         for (ask, answer) in ask.asks.iter().zip(&reply.answers) {
-            history.note(format_args!("{name} asks for {tenant} {ask:?}: {answer:?}"));
+            history.note(format_args!(
+                "{name} asks for {tenant} {labels} {ask:?}: {answer:?}"
+            ));
             if !matches!(answer, Answer::Start { .. }) {
                 continue;
             }
-            let cost = u64::from(ask.cost);
+            for budget in &budgets {
+                let record = history.budget(budget);
+                record.started += 1;
+                record.charged.add(1, ask.cost.into());
+            }
             let record = history.tenant(tenant);
-            record.starts.push(Call { at_us, cost });
-            record.started += 1;
-            record.charged.add(1, cost.cast_signed());
             let closed_until = record.closed_until.max(record.paused_until);
             if reply.now_ms < closed_until {
                 history.wrong(format_args!(
@@ -192,18 +195,16 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
             "{name} settles {} of {}, {first}: {:?}",
             told.call, told.tenant, told.settled
         ));
-        let record = history.tenant(told.tenant.as_str());
+        let budgets = asked(told.tenant.as_str(), &told.labels);
         for one in told.settled.iter().filter(|_| first) {
             let cost = i64::from(one.receipt.cost);
-            match one.end {
-                End::Cost(used) => {
-                    let used = i64::from(used);
-                    record.charged.add(0, used - cost);
-                }
-                End::Unused => {
-                    record.charged.add(-1, -cost);
-                }
-                End::Running => {}
+            let (calls, more) = match one.end {
+                End::Cost(used) => (0, i64::from(used) - cost),
+                End::Unused => (-1, -cost),
+                End::Running => continue,
+            };
+            for budget in &budgets {
+                history.budget(budget).charged.add(calls, more);
             }
         }
     }

@@ -7,6 +7,8 @@ use std::hash::{DefaultHasher, Hasher};
 use sluicegate::rules::limit::Unit;
 use tokio::time::Instant;
 
+use super::scopes::Budget;
+
 /// A permit that the gate gave, or a call that arrived.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
@@ -37,12 +39,11 @@ impl Sum {
     }
 }
 
+/// What was drawn from one budget.
 #[derive(Debug, Default)]
-pub struct TenantRecord {
-    pub starts: Vec<Call>,
+pub struct BudgetRecord {
     pub started: u64,
     pub arrivals: Vec<Call>,
-    pub arrived: u64,
     /// Calls under way at the downstream, and the most of them.
     pub under_way: u64,
     pub most_under_way: u64,
@@ -50,8 +51,12 @@ pub struct TenantRecord {
     pub charged: Sum,
     /// What the handlers say that they used.
     pub used: Sum,
+}
+
+/// Until when a tenant is closed, in milliseconds of the gate's clock.
+#[derive(Debug, Default)]
+pub struct TenantRecord {
     pub paused_until: u64,
-    /// Milliseconds of the gate's clock.
     pub closed_until: u64,
 }
 
@@ -74,11 +79,16 @@ pub struct History {
     pub faults: u64,
     /// Handlers at work.
     pub running: u64,
+    /// Batches on their way to the broker.
+    pub sent: u64,
     /// The highest `max` that an operator set, by the limit's name.
     pub most: BTreeMap<String, u32>,
     /// What the gate was told, by the calls' names.
     pub told: BTreeSet<String>,
     pub tenants: BTreeMap<String, TenantRecord>,
+    pub budgets: BTreeMap<Budget, BudgetRecord>,
+    /// Whose each arrival was.
+    pub arrived: Vec<String>,
     pub jobs: BTreeMap<String, JobRecord>,
     /// What must never happen and did.
     pub wrongs: BTreeSet<String>,
@@ -94,9 +104,12 @@ impl History {
             events: 0,
             faults: 0,
             running: 0,
+            sent: 0,
             most: BTreeMap::new(),
             told: BTreeSet::new(),
             tenants: BTreeMap::new(),
+            budgets: BTreeMap::new(),
+            arrived: Vec::new(),
             jobs: BTreeMap::new(),
             wrongs: BTreeSet::new(),
         }
@@ -123,6 +136,13 @@ impl History {
                 .insert(name.to_owned(), TenantRecord::default());
         }
         self.tenants.get_mut(name).expect("it is there now")
+    }
+
+    pub fn budget(&mut self, budget: &Budget) -> &mut BudgetRecord {
+        if !self.budgets.contains_key(budget) {
+            self.budgets.insert(budget.clone(), BudgetRecord::default());
+        }
+        self.budgets.get_mut(budget).expect("it is there now")
     }
 
     pub fn job(&mut self, id: &str) -> &mut JobRecord {

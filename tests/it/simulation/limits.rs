@@ -46,6 +46,11 @@ pub fn pick_limits(random: &mut SmallRng, ideal: bool, witness: bool) -> Limits 
     Limits::new(limits).expect("they have names of their own")
 }
 
+/// One more, as any of the others.
+pub fn another(random: &mut SmallRng, name: &str) -> Limit {
+    limit(random, name, false)
+}
+
 fn unit(random: &mut SmallRng) -> Unit {
     pick(random, &[Unit::Cost, Unit::Cost, Unit::Calls])
 }

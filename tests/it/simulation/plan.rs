@@ -8,6 +8,7 @@ use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::retry::RetryPolicy;
 
 use super::limits::pick_limits;
+use super::scopes;
 
 pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -21,6 +22,9 @@ pub struct Planned {
     pub tenant: Option<String>,
     pub cost: u32,
     pub copies: u32,
+    /// The value of its header that limits may tell jobs apart by; empty: it has none.
+    pub part: &'static str,
+    pub routing_key: &'static str,
 }
 
 /// How often each thing goes wrong, as a probability for each time it could. A seed has some kinds and not
@@ -115,12 +119,20 @@ impl Plan {
         let ideal = seed.is_multiple_of(8);
         let troubled = !seed.is_multiple_of(4);
         let witness = !ideal && random.random_bool(0.5);
-        let limits = pick_limits(&mut random, ideal, witness);
+        let mut limits = pick_limits(&mut random, ideal, witness);
+        // A stream of its own: seeds without scopes keep theirs.
+        let mut scoped = (seed >= scopes::SCOPED).then(|| SmallRng::seed_from_u64(!seed));
+        if let Some(random) = &mut scoped {
+            limits = scopes::scoped(random, &limits, ideal);
+        }
         let guard = limits.guard_ms();
         let rounds = random.random_range(1..=4);
         let tenants = random.random_range(1..=4);
         let wide = !ideal && random.random_bool(0.5);
-        let jobs = jobs(&mut random, &limits, tenants, rounds, ideal, wide, troubled);
+        let mut jobs = jobs(&mut random, &limits, tenants, rounds, ideal, wide, troubled);
+        if let Some(random) = &mut scoped {
+            scopes::uneven(random, &mut jobs);
+        }
         let mut trouble = if troubled {
             trouble(&mut random)
         } else {
@@ -149,7 +161,10 @@ impl Plan {
         let concurrency = pick(&mut random, &[1_usize, 2, 4, 16, 64]);
         // Much shorter than the window, and the trips with their duplicates are without end.
         let halves = pick(&mut random, &[1, 2, 4, 20]);
-        let longest = limits[0].span();
+        let longest = match scoped {
+            Some(_) => scopes::longest(&limits),
+            None => limits[0].span(),
+        };
         let max_delay = ms(longest * halves / 2).max(ms(2000));
         let guarded = limits.iter().any(|limit| limit.guard_ms() > 0);
         let far = !ideal && (!guarded || random.random_bool(0.1));
@@ -166,7 +181,12 @@ impl Plan {
             seed,
             workers: random.random_range(1..=3),
             prefetch: if ideal { 200 } else { prefetch },
-            concurrency: if ideal { 64 } else { concurrency },
+            // Enough for what all parts of a tenant may start at once.
+            concurrency: match (ideal, scoped) {
+                (true, Some(_)) => 200,
+                (true, None) => 64,
+                (false, _) => concurrency,
+            },
             hold: ms(pick(&mut random, &[100, 500, 500, 2000])),
             max_delay: if ideal { ms(300_000) } else { max_delay },
             max_penalty: ms(pick(&mut random, &[1000, 10_000, 60_000])),
@@ -209,6 +229,12 @@ impl Plan {
             limits,
             jobs,
         }
+    }
+
+    /// The job that was published as `id`.
+    pub fn job(&self, id: &str) -> &Planned {
+        let found = self.jobs.iter().find(|job| job.id == id);
+        found.expect("nobody else publishes")
     }
 
     /// What a call of the downstream takes at most, the way included, while nothing goes wrong.
@@ -266,6 +292,8 @@ fn jobs(
                 tenant: (!random.random_bool(bad)).then(|| format!("t{tenant}")),
                 cost: u32::try_from(cost).expect("at most 12"),
                 copies: 1 + u32::from(random.random_bool(twice)),
+                part: "",
+                routing_key: "jobs",
             });
         }
     }

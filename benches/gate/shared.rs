@@ -1,0 +1,72 @@
+//! A budget of all tenants with few and with many of them waiting: what a decision costs, and what Redis keeps of each.
+
+use sluicegate::gate::Ask;
+use sluicegate::rules::limit::Algorithm;
+use sluicegate::rules::scope::Scope;
+
+use crate::bed::{Bed, FRESH, limit};
+use crate::{MOST, PLAIN, TURN};
+
+/// How many tenants wait, one job each.
+const WAITING: [usize; 3] = [10, 1000, 100_000];
+/// Jobs that one tenant asks for at once.
+const LINE: usize = 1000;
+
+/// A bed whose limit of all tenants is used up.
+async fn full(max: u64) -> Bed {
+    let limit = limit(Algorithm::SlidingWindow, max, 24 * 3600);
+    let bed = Bed::start(limit.with_scope(Scope::Global).into(), &PLAIN).await;
+    for _ in 0..max / 100 {
+        bed.ask("first", &[FRESH; 100]).await;
+    }
+    bed
+}
+
+/// The cost of a fresh job of one that waits already, and of the first one's job that comes back.
+async fn decisions(bed: &Bed, first: &str) -> String {
+    let ticket = bed.ticket(first).await;
+    let back = Ask {
+        ticket: Some(ticket),
+        cost: 1,
+    };
+    let mut found = Vec::new();
+    for (what, tenant, ask) in [("fresh", "fresh", FRESH), ("back", first, back)] {
+        let ask = [bed.tenant_ask(tenant, &[ask])];
+        let figure = bed.against_floor(TURN / 10, &ask).await;
+        let (micros, commands) = bed.work(TURN, &ask[0]).await;
+        found.push(format!(
+            "{what} {figure}, {micros:.1} us in the script, {commands:.1} commands"
+        ));
+    }
+    found.join("; ")
+}
+
+/// All figures.
+pub async fn shared() {
+    println!("shared: as one, where so many tenants wait for one limit of all, one job each");
+    let bed = full(1000).await;
+    let mut filled = 0;
+    for count in WAITING {
+        bed.wait_tenants(filled..count).await;
+        filled = count;
+        let keys = bed.bytes_of("bench-*:%global:*").await;
+        let line = bed.bytes_of("bench-*:tenant-7:line").await;
+        let each = keys as f64 / count as f64 + line as f64;
+        println!("shared: {count}: {}", decisions(&bed, "tenant-0").await);
+        println!("shared: {count}: {each:.0} bytes a tenant that waits, {line} of them its line's");
+    }
+    println!("shared: as one, where one tenant has a line of so many, and ten others wait");
+    let bed = full(1000).await;
+    bed.wait_tenants(0..10).await;
+    for _ in 0..MOST / LINE {
+        bed.ask("long", &[FRESH; LINE]).await;
+    }
+    println!(
+        "shared: {MOST} of others': {}",
+        decisions(&bed, "tenant-0").await
+    );
+    println!(
+        "shared: {MOST} of its own: {}",
+        decisions(&bed, "long").await
+    );
+}

@@ -1,0 +1,314 @@
+//! What every gate does with budgets that several lines share: on the model in memory, on Redis, and on a cluster whose
+//! prefix has a hash tag.
+
+use sluicegate::gate::{
+    Answer, Ask, Change, End, Gate, Inspection, Receipt, Settled, TenantAsk, TenantReply,
+    TenantSettled, Ticket,
+};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::scope::{Labels, Scope};
+
+use crate::gate_conformance::{
+    FRESH, LONG, limit, memory_gate, redis_gate, started, tenant, waits,
+};
+use crate::servers::unique;
+
+/// `max` in the longest window.
+fn named(name: &str, max: u64, scope: Scope) -> Limit {
+    let like = limit(Algorithm::SlidingWindow, max, LONG);
+    let window = std::time::Duration::from_millis(like.window_ms());
+    let limit = Limit::new(
+        name,
+        like.algorithm(),
+        max,
+        window,
+        std::time::Duration::ZERO,
+    );
+    limit.expect("in range").with_scope(scope)
+}
+
+fn path() -> Scope {
+    Scope::Header("x-path".to_owned())
+}
+
+/// A gate, what it enforces, and whose jobs ask: each is named `TENANT` or `TENANT/VALUE`.
+struct Desk<'a, G> {
+    gate: &'a G,
+    limits: Limits,
+    /// Ahead of all names: tests of one gate feel nothing of each other.
+    name: String,
+}
+
+impl<'a, G: Gate> Desk<'a, G> {
+    fn new(gate: &'a G, limits: Vec<Limit>) -> Self {
+        Self {
+            gate,
+            limits: Limits::new(limits).expect("names differ"),
+            name: unique("t"),
+        }
+    }
+
+    fn who(&self, whose: &str) -> (String, Labels) {
+        let (id, value) = whose.split_once('/').unwrap_or((whose, ""));
+        let labels = Labels::of(&self.limits, |_| value.to_owned());
+        (format!("{}-{id}", self.name), labels)
+    }
+
+    async fn reply(&self, whose: &str, asks: &[Ask]) -> (TenantAsk, TenantReply) {
+        let (id, labels) = self.who(whose);
+        let ask = TenantAsk {
+            tenant: tenant(&id),
+            labels,
+            limits: self.limits.clone(),
+            budget: 100,
+            permits: unique("permit"),
+            asks: asks.to_vec(),
+        };
+        let replies = self.gate.ask(std::slice::from_ref(&ask)).await;
+        let mut replies = replies.expect("the gate answers");
+        (ask, replies.remove(0).expect("a decision"))
+    }
+
+    async fn ask(&self, whose: &str, asks: &[Ask]) -> Vec<Answer> {
+        self.reply(whose, asks).await.1.answers
+    }
+
+    /// How many of these places start, and the tickets of the others.
+    async fn back(&self, whose: &str, tickets: &[Ticket]) -> (usize, Vec<Ticket>) {
+        let back = |ticket: &Ticket| Ask {
+            ticket: Some(*ticket),
+            cost: 1,
+        };
+        let asks: Vec<Ask> = tickets.iter().map(back).collect();
+        let answers = self.ask(whose, &asks).await;
+        (started(&answers), tickets_of(&answers))
+    }
+
+    /// Starts jobs of these costs. Returns what is to be told of them.
+    async fn start(&self, whose: &str, costs: &[u32]) -> Vec<Receipt> {
+        let fresh = |cost: &u32| Ask {
+            ticket: None,
+            cost: *cost,
+        };
+        let asks: Vec<Ask> = costs.iter().map(fresh).collect();
+        let (ask, reply) = self.reply(whose, &asks).await;
+        let receipt = |(n, answer): (usize, &Answer)| match answer {
+            Answer::Start { sequences, .. } => Receipt {
+                permit: format!("{}:{n}", ask.permits),
+                started_ms: reply.now_ms,
+                sequences: sequences.clone(),
+                cost: costs[n],
+            },
+            other => panic!("{whose}: {other:?}"),
+        };
+        reply.answers.iter().enumerate().map(receipt).collect()
+    }
+
+    async fn settle(&self, whose: &str, ends: Vec<(Receipt, End)>) {
+        let (id, labels) = self.who(whose);
+        let told = TenantSettled {
+            tenant: tenant(&id),
+            labels,
+            limits: self.limits.clone(),
+            call: unique("call"),
+            settled: (ends.into_iter())
+                .map(|(receipt, end)| Settled { receipt, end })
+                .collect(),
+        };
+        // The second one counts for nothing.
+        for _ in 0..2 {
+            let told = std::slice::from_ref(&told);
+            self.gate.settle(told).await.expect("the gate answers");
+        }
+    }
+
+    async fn change(&self, whose: &str, change: Change) {
+        let (id, _) = self.who(whose);
+        let done = self.gate.change(&tenant(&id), &change).await;
+        done.expect("the gate answers");
+    }
+
+    async fn inspect(&self, whose: &str) -> Inspection {
+        let (id, labels) = self.who(whose);
+        let shown = self.gate.inspect(&tenant(&id), &labels, &self.limits).await;
+        shown.expect("the gate answers")
+    }
+
+    /// What each limit counts for them.
+    async fn counts(&self, whose: &str) -> Vec<u64> {
+        let shown = self.inspect(whose).await;
+        shown.limits.iter().map(|usage| usage.count).collect()
+    }
+}
+
+fn tickets_of(answers: &[Answer]) -> Vec<Ticket> {
+    waits(answers)
+        .into_iter()
+        .map(|(ticket, _)| ticket)
+        .collect()
+}
+
+/// Which limit makes each of them wait.
+fn limits_of(answers: &[Answer]) -> Vec<usize> {
+    let limit = |answer: &Answer| match answer {
+        Answer::Wait { limit, .. } => Some(*limit),
+        _ => None,
+    };
+    answers.iter().filter_map(limit).collect()
+}
+
+fn unused(receipts: &[Receipt]) -> Vec<(Receipt, End)> {
+    let end = |receipt: &Receipt| (receipt.clone(), End::Unused);
+    receipts.iter().map(end).collect()
+}
+
+/// All that a gate must do with shared budgets. Where all tenants share one, `gate` is to have a fresh prefix.
+pub async fn shares_conform<G: Gate>(gate: impl Fn() -> G) {
+    tenants_take_turns(&gate()).await;
+    who_is_closed_is_in_nobodys_way(&gate()).await;
+    parts_draw_from_all_of_theirs(&gate()).await;
+    what_is_told_counts_in_every_log(&gate()).await;
+    an_operator_reaches_all_parts(&gate()).await;
+}
+
+async fn tenants_take_turns(gate: &impl Gate) {
+    let desk = Desk::new(gate, vec![named("all", 6, Scope::Global)]);
+    let first = desk.start("a", &[1; 6]).await;
+    let a = tickets_of(&desk.ask("a", &[FRESH; 4]).await);
+    let b = tickets_of(&desk.ask("b", &[FRESH; 4]).await);
+    assert_eq!((a.len(), b.len()), (4, 4), "they wait");
+    assert_eq!(desk.inspect("a").await.limits[0].waiting, 8);
+    let shown = desk.inspect("nobody").await;
+    let (usage, own) = (&shown.limits[0], shown.waiting);
+    assert_eq!((usage.count, usage.waiting, own), (6, 8, 0));
+
+    // Room for four, and turns: one of each, also of who comes now, and the fourth is the first one's again; whoever asks first.
+    desk.settle("a", unused(&first[..4])).await;
+    let answers = desk.ask("c", &[FRESH; 2]).await;
+    let c = tickets_of(&answers);
+    assert_eq!((started(&answers), c.len()), (1, 1));
+    let (started, b) = desk.back("b", &b).await;
+    assert_eq!((started, b.len()), (1, 3));
+    let (started, a) = desk.back("a", &a).await;
+    assert_eq!((started, a.len()), (2, 2));
+    assert_eq!(desk.inspect("b").await.limits[0].waiting, 6);
+    // Room for two more.
+    desk.settle("a", unused(&first[4..])).await;
+    assert_eq!(desk.back("a", &a).await.0, 0, "the others come first");
+    assert_eq!(desk.back("b", &b).await.0, 1);
+    assert_eq!(desk.back("c", &c).await.0, 1);
+}
+
+async fn who_is_closed_is_in_nobodys_way(gate: &impl Gate) {
+    let desk = Desk::new(gate, vec![named("all", 6, Scope::Global)]);
+    let duration_ms = 1_000_000;
+    desk.change("a", Change::Pause { duration_ms }).await;
+    desk.ask("a", &[FRESH; 6]).await;
+    assert_eq!(desk.inspect("a").await.limits[0].waiting, 0);
+    assert_eq!(started(&desk.ask("b", &[FRESH; 6]).await), 6);
+}
+
+async fn parts_draw_from_all_of_theirs(gate: &impl Gate) {
+    let desk = Desk::new(
+        gate,
+        vec![
+            named("path", 2, path()),
+            named("own", 3, Scope::Tenant),
+            named("all", 4, Scope::Global),
+        ],
+    );
+    let answers = desk.ask("a/x", &[FRESH; 3]).await;
+    assert_eq!((started(&answers), limits_of(&answers)), (2, vec![0]));
+    let answers = desk.ask("a/y", &[FRESH; 2]).await;
+    assert_eq!((started(&answers), limits_of(&answers)), (1, vec![1]));
+    // Without the header: a part of its own.
+    let answers = desk.ask("a", &[FRESH]).await;
+    assert_eq!((started(&answers), limits_of(&answers)), (0, vec![1]));
+    let answers = desk.ask("b/x", &[FRESH; 2]).await;
+    assert_eq!((started(&answers), limits_of(&answers)), (1, vec![2]));
+    for (whose, counts) in [("a/x", [2, 3, 4]), ("a/y", [1, 3, 4]), ("a", [0, 3, 4])] {
+        assert_eq!(desk.counts(whose).await, counts, "{whose}");
+    }
+    assert_eq!(desk.counts("b/x").await, [1, 1, 4]);
+    let shown = desk.inspect("a/x").await;
+    assert_eq!((shown.waiting, shown.limits[0].waiting), (1, 1));
+    assert_eq!(shown.limits[2].free, 0);
+}
+
+async fn what_is_told_counts_in_every_log(gate: &impl Gate) {
+    let desk = Desk::new(
+        gate,
+        vec![
+            named("path", 20, path()),
+            named("own", 20, Scope::Tenant),
+            named("all", 20, Scope::Global),
+        ],
+    );
+    // In no log has a start the number that it has in another one.
+    desk.start("b/x", &[3]).await;
+    desk.start("a/y", &[2]).await;
+    let receipts = desk.start("a/x", &[4, 1, 5]).await;
+    assert_eq!(desk.counts("a/x").await, [10, 12, 15]);
+    let [four, one, five] = &receipts[..] else {
+        panic!("{receipts:?}");
+    };
+    let ends = vec![(four.clone(), End::Cost(1)), (five.clone(), End::Unused)];
+    desk.settle("a/x", ends).await;
+    assert_eq!(desk.counts("a/x").await, [2, 4, 7]);
+    assert_eq!(desk.counts("a/y").await, [2, 4, 7]);
+    assert_eq!(desk.counts("b/x").await, [3, 3, 7]);
+    // More than it was charged.
+    desk.settle("a/x", vec![(one.clone(), End::Cost(9))]).await;
+    assert_eq!(desk.counts("a/x").await, [10, 12, 15]);
+    assert_eq!(started(&desk.ask("b/x", &[FRESH; 9]).await), 5);
+}
+
+async fn an_operator_reaches_all_parts(gate: &impl Gate) {
+    let limits = vec![named("path", 2, path()), named("all", 9, Scope::Global)];
+    let desk = Desk::new(gate, limits);
+    let duration_ms = 1_000_000;
+    desk.change("a", Change::Pause { duration_ms }).await;
+    for whose in ["a/x", "a/y", "a"] {
+        let answers = desk.ask(whose, &[FRESH]).await;
+        assert!(waits(&answers)[0].1 > 990_000, "{whose}: {answers:?}");
+        let shown = desk.inspect(whose).await;
+        assert!(shown.blocked_by.contains("operator"), "{shown:?}");
+        assert_eq!((shown.waiting, shown.limits[0].free), (1, 0));
+    }
+    assert_eq!(started(&desk.ask("b/x", &[FRESH]).await), 1, "another's");
+    desk.change("a", Change::Resume).await;
+
+    // Whoever waited is gone, from all parts at once.
+    desk.change("a", Change::Reset).await;
+    for whose in ["a/x", "a/y", "a"] {
+        let shown = desk.inspect(whose).await;
+        assert_eq!((shown.waiting, shown.line_end_ms), (0, 0), "{whose}");
+    }
+    let set = |name: &str| Change::Limit {
+        name: name.to_owned(),
+        max: 1,
+        duration_ms,
+    };
+    desk.change("a", set("path")).await;
+    // What all tenants share is not one tenant's operator's.
+    desk.change("a", set("all")).await;
+    for whose in ["a/x", "a/y"] {
+        let answers = desk.ask(whose, &[FRESH; 2]).await;
+        assert_eq!((started(&answers), limits_of(&answers)), (1, vec![0]));
+        let shown = desk.inspect(whose).await;
+        assert_eq!((shown.limits[0].max, shown.limits[1].max), (1, 9));
+        assert!(shown.limits[0].override_until_ms > shown.now_ms + 900_000);
+        assert_eq!(shown.limits[1].override_until_ms, 0);
+    }
+    assert_eq!(desk.inspect("b/x").await.limits[0].max, 2);
+}
+
+#[tokio::test]
+async fn the_memory_gate_conforms() {
+    shares_conform(|| memory_gate(named("unused", 1, Scope::Tenant)).gate).await;
+}
+
+#[tokio::test]
+async fn the_redis_gate_conforms() {
+    shares_conform(|| redis_gate(named("unused", 1, Scope::Tenant)).gate).await;
+}
