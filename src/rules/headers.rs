@@ -42,6 +42,11 @@ pub const OURS: [&str; 10] = [
     RETRY_AFTER,
 ];
 
+/// A name that we keep for headers of our own, those of later versions included.
+pub fn is_ours(name: &str) -> bool {
+    name.starts_with("x-sluicegate-") || OURS.contains(&name)
+}
+
 /// A header's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeaderValue {

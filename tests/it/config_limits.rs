@@ -492,12 +492,12 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
         (
             "{name: b, scope: 'header:'}",
             "4:17",
-            "rate-limiter.limits[1].scope: must name a header of 1 to 255 bytes after `header:`",
+            "rate-limiter.limits[1].scope: must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends",
         ),
         (
             "{name: b, scope: \"header:a\\u0001\"}",
             "4:17",
-            "rate-limiter.limits[1].scope: must name a header of 1 to 255 bytes after `header:`",
+            "rate-limiter.limits[1].scope: must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends",
         ),
         (
             "{name: b, scope: 5}",
