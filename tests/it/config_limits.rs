@@ -666,12 +666,21 @@ fn what_has_no_effect_is_a_warning() {
         &["rate-limiter: the limit b can never bind: a is stricter in every respect"],
     );
     check_warnings(
-        "  scope: global\n  limits: [{name: a}, {name: b}]\n  tenants: {x: {limits: [{name: c}]}}",
+        "  scope: global\n  limits: [{name: a}, {name: b}]\n  tenants: {x: {limits: [{name: c, max-requests: 4}]}}",
         &["rate-limiter: the limit b can never bind: a is stricter in every respect"],
     );
+    check_warnings(
+        "  limits: [{name: path, scope: 'header:x', max-requests: 6}, {name: own, max-requests: 10}, {name: all, scope: global}]\n  plans: {p: {limits: [{name: a}]}}\n  tenants: {x: {plan: p}, y: {limits: [{name: b, max-requests: 4}, {name: c, scope: routing-key}]}}",
+        &[
+            "rate-limiter: the limit path can never bind: all (scope: global) is stricter in every respect",
+            "rate-limiter: the limit own can never bind: all (scope: global) is stricter in every respect",
+            "rate-limiter.plans.p: the limit a can never bind: all (scope: global) is stricter in every respect",
+            "rate-limiter.tenants.y: the limit c can never bind: b (scope: tenant) is stricter in every respect",
+        ],
+    );
     for fine in [
-        "  limits: [{name: a, max-requests: 5}, {name: b, max-requests: 500, scope: global}, {name: c, scope: header:x}]",
-        "  limits: [{name: all, scope: global}]\n  plans: {p: {limits: [{name: a}]}}\n  tenants: {x: {plan: p}}",
+        "  limits: [{name: a, max-requests: 5}, {name: b, max-requests: 500, scope: global}, {name: c, max-requests: 4, scope: header:x}, {name: d, max-requests: 4, scope: routing-key}]",
+        "  limits: [{name: all, scope: global}]\n  plans: {p: {limits: [{name: a, max-requests: 4}]}}\n  tenants: {x: {plan: p}}",
         "  limits: [{name: a, max-requests: 10, window-size: 1}, {name: b, max-requests: 100}, {name: c, max-requests: 1000, window-size: 1h}]",
         "  limits: [{name: a, max-requests: 5}, {name: b, max-requests: 500, unit: cost}]",
     ] {
