@@ -13,6 +13,7 @@ use super::yaml::Raw;
 use super::{CostField, LogFormat, QueueType, TenantField};
 use crate::broker::message::is_reserved;
 use crate::gate::keys::hash_tag;
+use crate::rules::headers;
 use crate::rules::limit::{Algorithm, MAX_WINDOW, Unit, is_name};
 use crate::rules::scope::Scope;
 
@@ -202,7 +203,7 @@ pub(super) fn limit_name(raw: &Raw) -> Result<String, Wrong> {
 pub(super) fn header_name(raw: &Raw) -> Result<String, Wrong> {
     const MUST: &str = "a header's name of 1 to 255 bytes, such as x-plan";
     let name = text(raw, MUST)?;
-    if !is_header(name) {
+    if !headers::is_name(name) {
         return Err(wrong(
             raw,
             format_args!("{MUST}, without control characters and spaces at its ends"),
@@ -213,15 +214,10 @@ pub(super) fn header_name(raw: &Raw) -> Result<String, Wrong> {
 
 /// What stands after `header:`.
 fn header(name: &str) -> Result<String, Wrong> {
-    if !is_header(name) {
+    if !headers::is_name(name) {
         return Err("must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends".to_owned());
     }
     free(name)
-}
-
-/// No publisher can mean a space at an end, and it is hard to see.
-fn is_header(name: &str) -> bool {
-    (1..=255).contains(&name.len()) && !name.contains(char::is_control) && name.trim() == name
 }
 
 /// A header that says the same as long as the job lives.
