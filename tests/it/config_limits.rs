@@ -337,7 +337,17 @@ fn a_limit_of_all_tenants_stands_with_the_common_ones_alone() {
     check_errors(
         &format!("  limits: [{}]", parts.join(", ")),
         &[
-            "c.yaml:2:3: rate-limiter.limits: 5 different headers (or the routing key) in the scopes of limits that are enforced together; 4 at most can be",
+            "c.yaml:2:151: rate-limiter.limits[4].scope: 5 different headers (or the routing key) in the scopes of limits that are enforced together; 4 at most can be",
+        ],
+    );
+    // One that has its scope from the flat keys, and one before it that repeats another's.
+    check_errors(
+        &format!(
+            "  scope: routing-key\n  limits:\n    - {}\n    - {{name: again, scope: 'header:h0'}}\n    - {{name: key}}",
+            parts[..4].join("\n    - ")
+        ),
+        &[
+            "c.yaml:9:7: rate-limiter.limits[5]: 5 different headers (or the routing key) in the scopes of limits that are enforced together; 4 at most can be",
         ],
     );
 }
