@@ -6,7 +6,7 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
-use crate::rules::headers::HeaderValue;
+use crate::rules::headers::{self, HeaderValue};
 use crate::rules::job::{Envelope, Field};
 
 /// Headers that the broker sets and interprets: what comes back with them would be counted, dropped or
@@ -23,6 +23,13 @@ pub(crate) const BROKER_HEADERS: [&str; 10] = [
     "CC",
     "BCC",
 ];
+
+/// A header that a job gets on its way, from us or from the broker: what it says changes, so it is no publisher's to set,
+/// and nothing to tell jobs by.
+pub fn is_reserved(header: &str) -> bool {
+    headers::is_ours(header) || BROKER_HEADERS.contains(&header)
+}
+
 /// AMQP's delivery mode of a message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;
 

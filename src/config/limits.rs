@@ -10,7 +10,7 @@ use super::value::{self, what};
 use super::yaml::{Field, Raw};
 use crate::rules::limit::{DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
 use crate::rules::policy::{Own, Pattern, Policy};
-use crate::rules::scope::Scope;
+use crate::rules::scope::{MAX_PARTS, Scope};
 use crate::rules::tenant::MAX_TENANT_BYTES;
 
 /// What an error calls the key `name` below `path`. A name comes from the user, who may have put anything there.
@@ -33,6 +33,19 @@ impl Mapping<'_> {
     fn field(&self, name: &str) -> Option<&Field> {
         self.fields.iter().find(|field| field.name == name)
     }
+}
+
+/// The first of `limits` with which they tell jobs apart by more than [`MAX_PARTS`] headers.
+fn one_part_too_many(limits: &[Limit]) -> Option<usize> {
+    let mut known: Vec<&Scope> = Vec::new();
+    limits.iter().position(|limit| {
+        let scope = limit.scope();
+        let new = scope.is_part() && !known.contains(&scope);
+        if new {
+            known.push(scope);
+        }
+        known.len() > MAX_PARTS
+    })
 }
 
 /// Reads everything below `rate-limiter` that is no single value.
@@ -330,9 +343,19 @@ impl Reader<'_> {
         if !whole {
             return None;
         }
-        match Limits::new(limits.into_iter().collect::<Option<_>>()?) {
-            Ok(limits) => Some(limits),
-            Err(error) => self.wrong(at, path, error),
+        let limits: Vec<Limit> = limits.into_iter().collect::<Option<_>>()?;
+        let beyond = one_part_too_many(&limits);
+        match (Limits::new(limits), beyond) {
+            (Ok(limits), _) => Some(limits),
+            (Err(error @ LimitError::Parts(_)), Some(index)) => {
+                let item = format!("{path}[{index}]");
+                let (at, key) = match parts[index].own_scope() {
+                    Some((at, key)) => (at.clone(), key.to_owned()),
+                    None => (at.inside(items[index].at), item),
+                };
+                self.wrong(&at, &key, error)
+            }
+            (Err(error), _) => self.wrong(at, path, error),
         }
     }
 

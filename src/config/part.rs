@@ -53,6 +53,11 @@ impl Part {
         (self.unit.as_ref()).is_some_and(|unit| unit.value == Unit::Cost)
     }
 
+    /// Where it says a scope of its own, and what an error calls that.
+    pub(super) fn own_scope(&self) -> Option<(&Origin, &str)> {
+        (self.scope.as_ref()).map(|scope| (&scope.at, scope.key.as_str()))
+    }
+
     /// It says `scope: global`.
     pub(super) fn is_global(&self) -> bool {
         (self.scope.as_ref()).is_some_and(|scope| scope.value == Scope::Global)

@@ -11,7 +11,9 @@ use super::keys::closest;
 use super::secret::{SecretUrl, misplaced_at};
 use super::yaml::Raw;
 use super::{CostField, LogFormat, QueueType, TenantField};
+use crate::broker::message::is_reserved;
 use crate::gate::keys::hash_tag;
+use crate::rules::headers;
 use crate::rules::limit::{Algorithm, MAX_WINDOW, Unit, is_name};
 use crate::rules::scope::Scope;
 
@@ -173,9 +175,9 @@ pub(super) fn guard(raw: &Raw) -> Result<Guard, Wrong> {
 pub(super) fn scope(raw: &Raw) -> Result<Scope, Wrong> {
     let text = text(raw, "tenant, global, header:NAME or routing-key")?;
     match (text.strip_prefix("header:"), Scope::parse(text)) {
-        (Some(name), _) if !is_header(name) => Err(NO_HEADER.to_owned()),
-        (_, Some(scope)) => Ok(scope),
-        (_, None) => {
+        (Some(name), _) => header(name).map(Scope::Header),
+        (None, Some(scope)) => Ok(scope),
+        (None, None) => {
             let hint = closest(text, ["tenant", "global", "routing-key"])
                 .map(|meant| format!("; did you mean {meant}?"))
                 .unwrap_or_default();
@@ -201,17 +203,32 @@ pub(super) fn limit_name(raw: &Raw) -> Result<String, Wrong> {
 pub(super) fn header_name(raw: &Raw) -> Result<String, Wrong> {
     const MUST: &str = "a header's name of 1 to 255 bytes, such as x-plan";
     let name = text(raw, MUST)?;
-    if !is_header(name) {
-        return Err(wrong(raw, MUST));
+    if !headers::is_name(name) {
+        return Err(wrong(
+            raw,
+            format_args!("{MUST}, without control characters and spaces at its ends"),
+        ));
     }
-    Ok(name.to_owned())
+    free(name)
 }
 
-/// Why a text after `header:` is no name.
-const NO_HEADER: &str = "must name a header of 1 to 255 bytes after `header:`";
+/// What stands after `header:`.
+fn header(name: &str) -> Result<String, Wrong> {
+    if !headers::is_name(name) {
+        return Err("must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends".to_owned());
+    }
+    free(name)
+}
 
-fn is_header(name: &str) -> bool {
-    !name.is_empty() && name.len() <= 255 && !name.contains(char::is_control)
+/// A header that says the same as long as the job lives.
+fn free(name: &str) -> Result<String, Wrong> {
+    if is_reserved(name) {
+        return Err(format!(
+            "names the header {}, which Sluicegate or RabbitMQ sets on a job's way; use one that publishers set",
+            shown(name)
+        ));
+    }
+    Ok(name.to_owned())
 }
 
 /// `amqp.queue-type`
@@ -297,10 +314,7 @@ enum Place {
 /// `header:NAME` or `json:/pointer`; `None`: neither.
 fn field(text: &str) -> Result<Option<Place>, Wrong> {
     if let Some(name) = text.strip_prefix("header:") {
-        if is_header(name) {
-            return Ok(Some(Place::Header(name.to_owned())));
-        }
-        return Err(NO_HEADER.to_owned());
+        return header(name).map(|name| Some(Place::Header(name)));
     }
     if let Some(pointer) = text.strip_prefix("json:") {
         let escapes = pointer.split('~').skip(1);

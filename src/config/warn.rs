@@ -1,7 +1,7 @@
 //! What is valid and hardly meant.
 
 use super::Config;
-use crate::rules::limit::Limit;
+use crate::rules::limit::Limits;
 use crate::rules::policy::{Own, Policy, Source};
 
 impl Config {
@@ -9,13 +9,13 @@ impl Config {
     pub fn warnings(&self) -> Vec<String> {
         let mut found = Vec::new();
         let policy = &self.rate_limiter.policy;
-        idle_limits(&Source::Common, policy.default_limits().iter(), &mut found);
+        idle_limits(&Source::Common, policy.default_limits(), &mut found);
         for (name, limits) in policy.plans() {
-            idle_limits(&Source::Plan(name), limits.own(), &mut found);
+            idle_limits(&Source::Plan(name), limits, &mut found);
         }
         for (pattern, own) in policy.tenants() {
             if let Own::Limits(limits) = own {
-                idle_limits(&Source::Tenant(pattern), limits.own(), &mut found);
+                idle_limits(&Source::Tenant(pattern), limits, &mut found);
             }
         }
         idle_tenants(policy, &mut found);
@@ -24,21 +24,24 @@ impl Config {
     }
 }
 
-/// Limits that can never bind, since another one of theirs is stricter in every respect.
-fn idle_limits<'a>(
-    source: &Source<'_>,
-    limits: impl Iterator<Item = &'a Limit>,
-    found: &mut Vec<String>,
-) {
-    let limits: Vec<&Limit> = limits.collect();
+/// Limits that can never bind, since another one that holds beside them is stricter in every respect.
+fn idle_limits(source: &Source<'_>, limits: &Limits, found: &mut Vec<String>) {
     for (at, idle) in limits.iter().enumerate() {
+        // What all tenants share stands with the common limits, wherever it holds.
+        if idle.is_global() && *source != Source::Common {
+            continue;
+        }
         let stricter = limits.iter().enumerate().find(|(other, limit)| {
             // Of two that say the same, the first one stays.
             *other != at && limit.implies(idle) && (*other < at || !idle.implies(limit))
         });
         if let Some((_, stricter)) = stricter {
+            let scope = match stricter.scope() {
+                scope if scope == idle.scope() => String::new(),
+                scope => format!(" (scope: {scope})"),
+            };
             found.push(format!(
-                "{source}: the limit {} can never bind: {} is stricter in every respect",
+                "{source}: the limit {} can never bind: {}{scope} is stricter in every respect",
                 idle.name(),
                 stricter.name()
             ));

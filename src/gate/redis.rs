@@ -129,14 +129,14 @@ impl RedisGate {
 
     fn call<'a>(
         &self,
-        script: &'static Script,
+        script: impl FnOnce(&[Limit], &Layout) -> &'static Script,
         (tenant, labels): (&'a Tenant, &Labels),
         limits: &'a [Limit],
         more: Vec<Vec<u8>>,
     ) -> Call<'a> {
         let layout = Layout::of(limits, tenant, labels);
         Call {
-            script,
+            script: script(limits, &layout),
             tenant,
             limits,
             keys: self.keys.call(&layout, limits, self.estimate()),
@@ -154,7 +154,7 @@ impl RedisGate {
         tenant: &'a Tenant,
         more: Vec<Vec<u8>>,
     ) -> Call<'a> {
-        self.call(script, (tenant, &Labels::default()), &[], more)
+        self.call(|_, _| script, (tenant, &Labels::default()), &[], more)
     }
 
     /// A watching gate that ends: nobody has to wait for its word any more. Nothing may be asked after it.
@@ -211,9 +211,9 @@ impl Gate for RedisGate {
         let calls = batch
             .iter()
             .map(|ask| {
-                let script = scripts::acquire(&ask.limits);
                 let more = reply::acquire_arguments(ask);
-                self.call(script, (&ask.tenant, &ask.labels), &ask.limits, more)
+                let whose = (&ask.tenant, &ask.labels);
+                self.call(scripts::acquire, whose, &ask.limits, more)
             })
             .collect();
         let replies = match &self.watch {
@@ -242,8 +242,7 @@ impl Gate for RedisGate {
                     ..
                 } = settled;
                 let more = reply::settle_arguments(&settled.settled);
-                let script = scripts::settle(limits);
-                let mut call = self.call(script, (tenant, labels), limits, more);
+                let mut call = self.call(scripts::settle, (tenant, labels), limits, more);
                 call.mark = Some(self.keys.mark(&call.layout, &settled.call));
                 call
             })
@@ -288,12 +287,7 @@ impl Gate for RedisGate {
         labels: &Labels,
         limits: &Limits,
     ) -> Result<Inspection, GateError> {
-        let call = self.call(
-            scripts::inspect(limits),
-            (tenant, labels),
-            limits,
-            Vec::new(),
-        );
+        let call = self.call(scripts::inspect, (tenant, labels), limits, Vec::new());
         reply::inspected(&self.run_one(call).await?, limits.len())
     }
 }

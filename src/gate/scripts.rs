@@ -3,7 +3,7 @@
 use std::sync::{LazyLock, OnceLock};
 
 use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::scope::Scope;
+use crate::rules::scope::Layout;
 
 /// One script as Redis gets it.
 #[derive(Debug)]
@@ -66,11 +66,12 @@ impl Family {
         }
     }
 
-    fn member(&self, limits: &[Limit]) -> &Script {
+    /// With what shared budgets need only where [`shared_argument`](crate::gate::reply::shared_argument) sends them.
+    fn member(&self, limits: &[Limit], layout: &Layout) -> &Script {
         let used = limits
             .iter()
             .fold(0, |used, limit| used | 1 << file(limit.algorithm()));
-        let shares = limits.iter().any(|limit| *limit.scope() != Scope::Tenant);
+        let shares = !layout.shared.is_empty();
         let member = used | usize::from(shares) << ALGORITHMS.len();
         self.members[member].get_or_init(|| {
             let mut parts = vec![lua!("clock"), lua!("line"), lua!("limits")];
@@ -83,22 +84,22 @@ impl Family {
     }
 }
 
-/// Decides for the jobs of one tenant.
-pub fn acquire(limits: &[Limit]) -> &'static Script {
+/// Decides for the jobs of one tenant, whose budgets are as `layout` says.
+pub fn acquire(limits: &[Limit], layout: &Layout) -> &'static Script {
     static FAMILY: Family = Family::new("acquire", lua!("acquire"));
-    FAMILY.member(limits)
+    FAMILY.member(limits, layout)
 }
 
 /// Sets what calls used against what they were charged.
-pub fn settle(limits: &[Limit]) -> &'static Script {
+pub fn settle(limits: &[Limit], layout: &Layout) -> &'static Script {
     static FAMILY: Family = Family::new("settle", lua!("settle"));
-    FAMILY.member(limits)
+    FAMILY.member(limits, layout)
 }
 
 /// Shows the state of one tenant.
-pub fn inspect(limits: &[Limit]) -> &'static Script {
+pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
     static FAMILY: Family = Family::new("inspect", lua!("inspect"));
-    FAMILY.member(limits)
+    FAMILY.member(limits, layout)
 }
 
 /// Closes one tenant.

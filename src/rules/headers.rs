@@ -42,6 +42,16 @@ pub const OURS: [&str; 10] = [
     RETRY_AFTER,
 ];
 
+/// What a header can be called: no publisher can mean a space at an end, and it is hard to see.
+pub fn is_name(text: &str) -> bool {
+    (1..=255).contains(&text.len()) && !text.contains(char::is_control) && text.trim() == text
+}
+
+/// A name that we keep for headers of our own, those of later versions included.
+pub fn is_ours(name: &str) -> bool {
+    name.starts_with("x-sluicegate-") || OURS.contains(&name)
+}
+
 /// A header's value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HeaderValue {

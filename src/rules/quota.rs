@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::rules::limit::{Algorithm, Limit, MAX_REQUESTS, MAX_WINDOW};
+use crate::rules::scope::Scope;
 
 /// So many limits of an API are kept; of more, those with the shortest windows.
 pub const MAX_QUOTAS: usize = 4;
@@ -75,14 +76,19 @@ pub struct Excess {
     window_ms: u64,
     /// The strictest of our limits over that window, and what it lets through; `None`: there is none.
     ours: Option<(Limit, u64)>,
+    /// The scope of one more limit must be said: those that are in force have others.
+    scoped: bool,
 }
 
 impl Excess {
-    /// Compares `quota` with `limits`, which are in force together. `None`: they keep it, or it can't be told, since
-    /// it names no window.
+    /// Compares `quota` with `limits`, which are in force together for a tenant. `None`: they keep it, or it can't be
+    /// told, since it names no window. A limit of each value of a header bounds no tenant: it may send any number of
+    /// values.
     pub fn of(limits: &[Limit], quota: Quota) -> Option<Self> {
         let window_ms = u64::try_from(quota.window?.as_millis()).ok()?;
-        let counting = |limit: &&Limit| limit.algorithm() != Algorithm::Concurrency;
+        let counting = |limit: &&Limit| {
+            limit.algorithm() != Algorithm::Concurrency && !limit.scope().is_part()
+        };
         let ours = limits.iter().filter(counting);
         let ours = ours.map(|limit| (limit.clone(), arriving(limit, window_ms)));
         let ours = ours.min_by_key(|(_, allowed)| *allowed);
@@ -91,6 +97,7 @@ impl Excess {
             quota,
             window_ms,
             ours,
+            scoped: limits.iter().any(|limit| *limit.scope() != Scope::Tenant),
         })
     }
 
@@ -123,7 +130,8 @@ impl Excess {
             && u128::from(self.window_ms) <= MAX_WINDOW.as_millis();
         let (max, seconds) = (self.quota.limit, self.window_ms / 1000);
         fits.then(|| {
-            format!("{{name: api, use-algo: {}, unit: calls, max-requests: {max}, window-size: {seconds}}}", Algorithm::SlidingWindow.name())
+            let scope = if self.scoped { ", scope: tenant" } else { "" };
+            format!("{{name: api, use-algo: {}, unit: calls, max-requests: {max}, window-size: {seconds}{scope}}}", Algorithm::SlidingWindow.name())
         })
     }
 }
@@ -139,7 +147,7 @@ impl fmt::Display for Excess {
             Some((limit, allowed)) => {
                 write!(f, "and the limit {} lets {allowed} through", limit.name())?;
             }
-            None => write!(f, "and no limit counts calls")?,
+            None => write!(f, "and no limit bounds the calls of a tenant")?,
         }
         let lower = (self.max_requests()).map(|max| format!("set its max-requests to {max}"));
         let same = |limit: &Limit| limit.window_ms() == self.window_ms;
@@ -291,11 +299,27 @@ mod tests {
         let aligned = [limit("default", FixedWindow, 100, 60)];
         says(&aligned, quota(100, 60), "kept");
         says(&aligned, quota(100, 1), "kept");
+        let path = || Scope::Header("x-path".to_owned());
+        let part = limit("path", SlidingWindow, 10, 60).with_scope(path());
+        says(
+            std::slice::from_ref(&part),
+            quota(100, 60),
+            "the API says that it takes 100 calls in 60s, and no limit bounds the calls of a tenant: add {name: api, \
+             use-algo: sliding-window-algo, unit: calls, max-requests: 100, window-size: 60, scope: tenant} to \
+             rate-limiter.limits",
+        );
+        says(
+            &[part.clone(), limit("own", SlidingWindow, 200, 60)],
+            quota(100, 60),
+            "the API says that it takes 100 calls in 60s, and the limit own lets 200 through: set its max-requests to 100",
+        );
+        let all = limit("all", SlidingWindow, 100, 60).with_scope(Scope::Global);
+        says(&[part, all], quota(100, 60), "kept");
         let running = [Limit::concurrent("running", 5).expect("in range")];
         says(
             &running,
             quota(2_000_000, 60),
-            "the API says that it takes 2000000 calls in 60s, and no limit counts calls: no limit can be set as low",
+            "the API says that it takes 2000000 calls in 60s, and no limit bounds the calls of a tenant: no limit can be set as low",
         );
     }
 }

@@ -41,6 +41,15 @@ impl Scope {
     pub fn is_part(&self) -> bool {
         matches!(self, Self::Header(_) | Self::RoutingKey)
     }
+
+    /// All jobs that share a budget of the scope `other` share one of this scope, too.
+    pub fn covers(&self, other: &Self) -> bool {
+        match self {
+            Self::Global => true,
+            Self::Tenant => *other != Self::Global,
+            Self::Header(_) | Self::RoutingKey => self == other,
+        }
+    }
 }
 
 impl fmt::Display for Scope {

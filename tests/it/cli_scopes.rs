@@ -98,3 +98,22 @@ fn a_limit_of_all_tenants_is_no_tenants_to_change() {
         .json();
     assert_eq!(names(&found, "max_requests"), [100, 3, 5]);
 }
+
+#[test]
+fn check_runs_the_scripts_of_every_scope() {
+    let limits = |list: &str| {
+        let limits = format!("rate-limiter: {{window-size: 1h, limits: [{list}]}}");
+        yaml().replace("rate-limiter: {max-requests: 5, window-size: 1h}", &limits)
+    };
+    for list in [
+        "{scope: tenant}",
+        "{scope: global}",
+        "{scope: 'header:x-path'}",
+        "{scope: routing-key}",
+        "{name: path, scope: 'header:x-path'}, {name: key, scope: routing-key}",
+        "{name: all, scope: global}, {name: own}, {name: path, scope: 'header:x-path'}",
+    ] {
+        let done = sluicegate(&limits(list), &["check"]).exited(0);
+        assert!(!done.out.contains("error"), "{list}: {}", done.out);
+    }
+}

@@ -108,9 +108,10 @@ async fn bury(client: &Client, letters: &[(&str, &str, &str)]) {
 async fn publish_puts_confirmed_jobs_into_the_queue() {
     let yaml = yaml();
     let body = r#"{"order": 7}"#;
-    let args = [
+    let mut args = vec![
         "publish", "--tenant", "acme", "--id", "o-7", "--cost", "2", body,
     ];
+    args.extend(["--header", "x-path=/a=b", "--header", "x-of-mine=7"]);
     let done = sluicegate(&yaml, &args).exited(0);
     let queue = config(&yaml).amqp.queue;
     assert_eq!(done.out, format!("confirmed 1 job in {queue}: o-7\n"));
@@ -127,6 +128,8 @@ async fn publish_puts_confirmed_jobs_into_the_queue() {
     assert_eq!(first.id(), Some("o-7"));
     assert_eq!(first.header("x-tenant"), Field::Text("acme"));
     assert_eq!(first.header("x-cost"), Field::Int(2));
+    assert_eq!(first.header("x-path"), Field::Text("/a=b"));
+    assert_eq!(first.header("x-of-mine"), Field::Text("7"));
     assert_eq!(first.body, body);
     let properties = &first.properties;
     assert_eq!(*properties.delivery_mode(), Some(2));

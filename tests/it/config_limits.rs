@@ -337,7 +337,17 @@ fn a_limit_of_all_tenants_stands_with_the_common_ones_alone() {
     check_errors(
         &format!("  limits: [{}]", parts.join(", ")),
         &[
-            "c.yaml:2:3: rate-limiter.limits: 5 different headers (or the routing key) in the scopes of limits that are enforced together; 4 at most can be",
+            "c.yaml:2:151: rate-limiter.limits[4].scope: 5 different headers (or the routing key) in the scopes of limits that are enforced together; 4 at most can be",
+        ],
+    );
+    // One that has its scope from the flat keys, and one before it that repeats another's.
+    check_errors(
+        &format!(
+            "  scope: routing-key\n  limits:\n    - {}\n    - {{name: again, scope: 'header:h0'}}\n    - {{name: key}}",
+            parts[..4].join("\n    - ")
+        ),
+        &[
+            "c.yaml:9:7: rate-limiter.limits[5]: 5 different headers (or the routing key) in the scopes of limits that are enforced together; 4 at most can be",
         ],
     );
 }
@@ -492,12 +502,12 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
         (
             "{name: b, scope: 'header:'}",
             "4:17",
-            "rate-limiter.limits[1].scope: must name a header of 1 to 255 bytes after `header:`",
+            "rate-limiter.limits[1].scope: must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends",
         ),
         (
             "{name: b, scope: \"header:a\\u0001\"}",
             "4:17",
-            "rate-limiter.limits[1].scope: must name a header of 1 to 255 bytes after `header:`",
+            "rate-limiter.limits[1].scope: must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends",
         ),
         (
             "{name: b, scope: 5}",
@@ -666,12 +676,21 @@ fn what_has_no_effect_is_a_warning() {
         &["rate-limiter: the limit b can never bind: a is stricter in every respect"],
     );
     check_warnings(
-        "  scope: global\n  limits: [{name: a}, {name: b}]\n  tenants: {x: {limits: [{name: c}]}}",
+        "  scope: global\n  limits: [{name: a}, {name: b}]\n  tenants: {x: {limits: [{name: c, max-requests: 4}]}}",
         &["rate-limiter: the limit b can never bind: a is stricter in every respect"],
     );
+    check_warnings(
+        "  limits: [{name: path, scope: 'header:x', max-requests: 6}, {name: own, max-requests: 10}, {name: all, scope: global}]\n  plans: {p: {limits: [{name: a}]}}\n  tenants: {x: {plan: p}, y: {limits: [{name: b, max-requests: 4}, {name: c, scope: routing-key}]}}",
+        &[
+            "rate-limiter: the limit path can never bind: all (scope: global) is stricter in every respect",
+            "rate-limiter: the limit own can never bind: all (scope: global) is stricter in every respect",
+            "rate-limiter.plans.p: the limit a can never bind: all (scope: global) is stricter in every respect",
+            "rate-limiter.tenants.y: the limit c can never bind: b (scope: tenant) is stricter in every respect",
+        ],
+    );
     for fine in [
-        "  limits: [{name: a, max-requests: 5}, {name: b, max-requests: 500, scope: global}, {name: c, scope: header:x}]",
-        "  limits: [{name: all, scope: global}]\n  plans: {p: {limits: [{name: a}]}}\n  tenants: {x: {plan: p}}",
+        "  limits: [{name: a, max-requests: 5}, {name: b, max-requests: 500, scope: global}, {name: c, max-requests: 4, scope: header:x}, {name: d, max-requests: 4, scope: routing-key}]",
+        "  limits: [{name: all, scope: global}]\n  plans: {p: {limits: [{name: a, max-requests: 4}]}}\n  tenants: {x: {plan: p}}",
         "  limits: [{name: a, max-requests: 10, window-size: 1}, {name: b, max-requests: 100}, {name: c, max-requests: 1000, window-size: 1h}]",
         "  limits: [{name: a, max-requests: 5}, {name: b, max-requests: 500, unit: cost}]",
     ] {

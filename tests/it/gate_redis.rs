@@ -7,7 +7,7 @@ use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Answer, Ask, Gate, GateError, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::scope::{Labels, Layout};
+use sluicegate::rules::scope::{Labels, Layout, Scope};
 
 use crate::gate_conformance::{FRESH, LONG, Limited, ask, decided, limit, started, tenant, waits};
 use crate::servers::{Redis, shared_redis, unique};
@@ -47,6 +47,23 @@ async fn lost_scripts_are_loaded_again() {
                 .expect("Redis answers");
         }
         assert_eq!(total, 6);
+    }
+}
+
+#[tokio::test]
+async fn labels_need_not_be_those_that_the_limits_ask_for() {
+    let header = |name: &str| Scope::Header(name.to_owned());
+    let path = || limit(Algorithm::SlidingWindow, 1, LONG).with_scope(header("path"));
+    let own = || limit(Algorithm::SlidingWindow, 1, LONG);
+    for (limit, labelled) in [(path(), own()), (own(), path())] {
+        let gate = connect(shared_redis(), &unique("labels"), limit);
+        let labels = Labels::of(&[labelled], |_| "/v1".to_owned());
+        let question = TenantAsk {
+            labels: labels.clone(),
+            ..gate.question("a", 2, &[FRESH; 2])
+        };
+        let replies = gate.ask(&[question]).await.expect("Redis answers");
+        assert_eq!(started(decided(&replies, 0)), 1, "{labels}");
     }
 }
 

@@ -3,10 +3,10 @@
 use super::{Algorithm, Limit};
 
 impl Limit {
-    /// Whatever this limit lets start, `other` allows too, so `other` never decides. Both must count the same unit
-    /// of the same jobs. False when in doubt.
+    /// Whatever this limit lets start, `other` allows too, so `other` never decides. Both must count the same unit, and
+    /// this one all jobs that `other` counts: no algorithm allows less where less has started. False when in doubt.
     pub fn implies(&self, other: &Self) -> bool {
-        if self.unit != other.unit || self.scope != other.scope {
+        if self.unit != other.unit || !self.scope.covers(&other.scope) {
             return false;
         }
         let like = |limit: &Self| (limit.algorithm, limit.window_ms, limit.guard_ms);
@@ -120,6 +120,7 @@ mod tests {
     use crate::rules::decision::{Answer, Ask, Change};
     use crate::rules::log::Clock;
     use crate::rules::model::State;
+    use crate::rules::scope::Scope;
 
     fn limit(name: &'static str, most: u64) -> impl Strategy<Value = Limit> {
         let algorithm = prop::sample::select(&Algorithm::ALL[..]);
@@ -165,6 +166,38 @@ mod tests {
                     matches!(answers[..], [Answer::Start { .. }])
                 };
                 prop_assert_eq!(starts(&mut one, &alone), starts(&mut two, &both));
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2_000, max_global_rejects: 100_000, ..ProptestConfig::default() })]
+
+        /// Where a limit implies one that counts only some of its jobs, that one allows all of them that start.
+        #[test]
+        fn an_implied_limit_of_fewer_jobs_never_decides(
+            wide in limit("wide", 10),
+            idle in limit("idle", 60),
+            steps in prop::collection::vec((0..120_000_u64, 1..4_u32, any::<bool>()), 1..200),
+        ) {
+            let wide = wide.with_scope(Scope::Global);
+            prop_assume!(wide.implies(&idle));
+            let max_cost = Limits::from(wide.clone()).max_cost();
+            let (mut all, mut some) = (State::default(), State::default());
+            let mut micros = 1_700_000_000_000_000;
+            for (pause, cost, counted) in steps {
+                micros += pause.saturating_sub(60_000);
+                let clock = Clock::from_micros(micros);
+                let ask = [Ask { ticket: None, cost: cost.min(max_cost) }];
+                let starts = |state: &mut State, limit: &Limit| {
+                    let limits = std::slice::from_ref(limit);
+                    let (answers, _) = state.ask(limits, clock, 1, "permit", &ask);
+                    state.change(clock.now_ms, &Change::Reset);
+                    matches!(answers[..], [Answer::Start { .. }])
+                };
+                if starts(&mut all, &wide) && counted {
+                    prop_assert!(starts(&mut some, &idle));
+                }
             }
         }
     }
@@ -234,5 +267,16 @@ mod tests {
         }
         let tokens = limit(SlidingWindow, 1000, 1).with_unit(Unit::Calls);
         assert!(!limit(SlidingWindow, 10, 1).implies(&tokens), "other units");
+
+        let scopes = ["global", "tenant", "header:a", "header:b", "routing-key"];
+        let scopes = scopes.map(|text| Scope::parse(text).expect("a scope"));
+        for (wide, one) in scopes.iter().enumerate() {
+            for (narrow, other) in scopes.iter().enumerate() {
+                let strict = limit(SlidingWindow, 10, 1).with_scope(one.clone());
+                let idle = limit(SlidingWindow, 20, 1).with_scope(other.clone());
+                let counts = wide == narrow || (wide < 2 && wide < narrow);
+                assert_eq!(strict.implies(&idle), counts, "{one} {other}");
+            }
+        }
     }
 }

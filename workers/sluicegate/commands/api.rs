@@ -24,7 +24,7 @@ pub struct Said {
 
 #[derive(Debug, Serialize)]
 struct Exceeded {
-    /// `None`: no limit counts calls.
+    /// `None`: no limit bounds the calls of a tenant.
     allowed: Option<u64>,
     limit: Option<String>,
     max_requests: Option<u32>,

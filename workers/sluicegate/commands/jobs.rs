@@ -1,5 +1,6 @@
 //! From what a user writes to a message that the worker can use.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -11,10 +12,12 @@ use sluicegate::config::{Config, CostField, TenantField};
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job;
 
+use super::headers;
+
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
 
-/// A job as a line of JSON: `{"tenant":"a","id":"1","body":…,"cost":1,"plan":"pro"}`.
+/// A job as a line of JSON: `{"tenant":"a","id":"1","body":…,"cost":1,"plan":"pro","headers":{"x-endpoint":"/v1"}}`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JobLine {
@@ -29,6 +32,9 @@ pub struct JobLine {
     pub cost: Option<u64>,
     /// Its tenant's plan.
     pub plan: Option<String>,
+    /// Texts and whole numbers, by name.
+    #[serde(default)]
+    pub headers: BTreeMap<String, Value>,
 }
 
 /// The body that `BODY` of the command line stands for: text, which may be JSON.
@@ -92,7 +98,7 @@ impl<'a> JobMaker<'a> {
                 id.len()
             ));
         }
-        let mut headers: Vec<(&str, HeaderValue)> = Vec::new();
+        let mut headers = headers::checked(&line.headers, &self.taken())?;
         match (&self.config.job.tenant, line.tenant) {
             (TenantField::Header(name), Some(tenant)) => {
                 headers.push((name, HeaderValue::Text(tenant)));
@@ -142,6 +148,22 @@ impl<'a> JobMaker<'a> {
             queue: Arc::clone(&self.queue),
             message,
         })
+    }
+
+    /// The headers that hold what a line says of the job in fields of its own.
+    fn taken(&self) -> Vec<(&str, &'static str)> {
+        let Config {
+            job, rate_limiter, ..
+        } = self.config;
+        let mut taken = Vec::new();
+        if let TenantField::Header(name) = &job.tenant {
+            taken.push((name.as_str(), "tenant"));
+        }
+        if let CostField::Header(name) = &job.cost {
+            taken.push((name.as_str(), "cost"));
+        }
+        taken.extend((rate_limiter.policy.plan_header()).map(|name| (name, "plan")));
+        taken
     }
 }
 
@@ -247,6 +269,58 @@ rate-limiter:
         assert_eq!(error, "names a cost, but job.cost is json:/n: put it there");
         assert!(make(json, r#"{"tenant":"a","body":{"n":3}}"#).is_ok());
         assert!(make(json, r#"{"tenant":"a","body":{"n":6}}"#).is_err());
+    }
+
+    #[test]
+    fn headers_are_texts_and_whole_numbers_of_the_publisher() {
+        let yaml = "rate-limiter: {scope: 'header:x-endpoint', plan-header: x-plan}";
+        let line = |headers: &str| format!(r#"{{"tenant":"a","headers":{headers}}}"#);
+        let made = make(yaml, &line(r#"{"x-endpoint":"/v1","n":-7,"e":""}"#)).expect("valid");
+        for (name, value) in [
+            ("x-endpoint", Field::Text("/v1")),
+            ("n", Field::Int(-7)),
+            ("e", Field::Text("")),
+            ("x-tenant", Field::Text("a")),
+        ] {
+            assert_eq!(made.message.header(name), value);
+        }
+        let long = format!(r#"{{"x":"{}"}}"#, "v".repeat(1 << 16));
+        for (headers, why) in [
+            (r#"["x"]"#, "is no job such as"),
+            (
+                r#"{"x":1.5}"#,
+                "the header x must be a text or a whole number of 64 bits",
+            ),
+            (
+                r#"{"x":9223372036854775808}"#,
+                "the header x must be a text or a whole number",
+            ),
+            (r#"{"x":null}"#, "the header x must be a text"),
+            (r#"{"":"v"}"#, "\"\" is no header's name"),
+            (r#"{"x ":"v"}"#, "\"x \" is no header's name"),
+            (
+                r#"{"x-sluicegate-ticket":"1:1"}"#,
+                "the header x-sluicegate-ticket is one that Sluicegate or RabbitMQ sets",
+            ),
+            (
+                r#"{"x-death":"1"}"#,
+                "the header x-death is one that Sluicegate or RabbitMQ sets",
+            ),
+            (
+                r#"{"x-tenant":"b"}"#,
+                "the header x-tenant is the job's tenant: give it as that",
+            ),
+            (r#"{"x-cost":2}"#, "the header x-cost is the job's cost"),
+            (r#"{"x-plan":"pro"}"#, "the header x-plan is the job's plan"),
+            (r#"{"x-endpoint":"a\u0001"}"#, "control character"),
+            (
+                long.as_str(),
+                "the headers take 65543 bytes; 65536 at most can be",
+            ),
+        ] {
+            let error = make(yaml, &line(headers)).expect_err(headers);
+            assert!(error.contains(why), "{headers}: {error}");
+        }
     }
 
     #[test]

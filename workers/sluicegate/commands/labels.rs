@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::scope::{Labels, MAX_VALUE_BYTES, Scope};
 
-use super::Failure;
+use super::{Failure, headers};
 
 /// What a job has, as the user says.
 #[derive(Debug, Args)]
@@ -30,10 +30,8 @@ pub struct Given {
 }
 
 fn header(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, text)) if !name.is_empty() => Ok((name.to_owned(), value(text)?)),
-        _ => Err("it must be NAME=VALUE, such as x-endpoint=/v1".to_owned()),
-    }
+    let (name, text) = headers::pair(text)?;
+    Ok((name, value(&text)?))
 }
 
 fn value(text: &str) -> Result<String, String> {

@@ -3,6 +3,7 @@
 mod api;
 pub mod check;
 pub mod dead;
+mod headers;
 pub mod inspect;
 pub mod jobs;
 pub mod labels;

@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufRead, BufReader};
 
 use super::jobs::{JobLine, JobMaker, body_of};
 use super::lines::{Line, Lines};
-use super::{Failure, count, print_json};
+use super::{Failure, count, headers, print_json};
 
 /// Jobs that are on their way at once; the next ones wait for all of their confirms.
 const BATCH: usize = 500;
@@ -28,13 +28,14 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Put jobs into the work queue and wait until RabbitMQ has confirmed each
 ///
 /// One job from the arguments, or one from each line of a file or of standard input:
-/// {"tenant":"a","id":"1","body":…,"cost":1,"plan":"pro"}, where only the tenant is needed. A body that is a string is
-/// sent as it is, anything else as JSON. Lines that make no job are reported with their number; the others
+/// {"tenant":"a","id":"1","body":…,"cost":1,"plan":"pro","headers":{"x-endpoint":"/v1"}}, where only the tenant is needed. A
+/// body that is a string is sent as it is, anything else as JSON; a header is a string or a whole number. Lines that make no job are reported with their number; the others
 /// are published, and the exit status is 1. The queues are created as `run` does, if there are none.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate publish --tenant acme '{\"order\": 7}'
   sluicegate publish --tenant acme --id order-7 --cost 2 hello
+  sluicegate publish --tenant acme --header x-endpoint=/v1/orders '{\"order\": 7}'
   sluicegate publish --file jobs.jsonl
   generate-jobs | sluicegate publish --json")]
 pub struct PublishArgs {
@@ -50,11 +51,14 @@ pub struct PublishArgs {
     /// The plan of the job's tenant, in the header that rate-limiter.plan-header names
     #[arg(long)]
     plan: Option<String>,
+    /// A header of the job, such as one by which limits tell a tenant's jobs apart; may be given several times
+    #[arg(long = "header", value_name = "NAME=VALUE", value_parser = headers::pair)]
+    headers: Vec<(String, String)>,
     /// The job's body [default: empty]
     #[arg(value_name = "BODY")]
     body: Option<String>,
     /// A file with a job in JSON on each line
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["tenant", "id", "cost", "plan", "body"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tenant", "id", "cost", "plan", "headers", "body"])]
     file: Option<PathBuf>,
     /// Print what was confirmed as JSON
     #[arg(long)]
@@ -84,7 +88,7 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
     let queue = config.amqp.queue.as_str().into();
     let maker = JobMaker::new(config, &queue).map_err(Failure::Usage)?;
     let single = args.tenant.is_some() || args.id.is_some() || args.body.is_some();
-    if single || args.cost.is_some() || args.plan.is_some() {
+    if single || args.cost.is_some() || args.plan.is_some() || !args.headers.is_empty() {
         if args.tenant.is_none() && matches!(config.job.tenant, TenantField::Header(_)) {
             return Err(Failure::Usage(
                 "the job: names no tenant: give --tenant, or --file FILE for lines".to_owned(),
@@ -96,6 +100,7 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
             id: args.id,
             cost: args.cost,
             plan: args.plan,
+            headers: headers::of_pairs(args.headers).map_err(Failure::Usage)?,
             ..JobLine::default()
         };
         let job = (maker.make(line, body, kind))

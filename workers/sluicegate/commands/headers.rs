@@ -1,0 +1,85 @@
+//! Headers of a publisher's own, as a user writes them.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+use sluicegate::broker::message::is_reserved;
+use sluicegate::rules::headers::{HeaderValue, is_name};
+
+/// The most bytes that the headers of one job take: AMQP has all of its headers in one frame, 128 KiB with RabbitMQ, and
+/// the job gets more of them on its way.
+const MAX_BYTES: usize = 64 << 10;
+
+/// The value of an option `NAME=VALUE`.
+pub fn pair(text: &str) -> Result<(String, String), &'static str> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("it must be NAME=VALUE, such as x-endpoint=/v1"),
+    }
+}
+
+/// The headers that `pairs` are.
+///
+/// # Errors
+/// A name stands twice.
+pub fn of_pairs(pairs: Vec<(String, String)>) -> Result<BTreeMap<String, Value>, String> {
+    let mut headers = BTreeMap::new();
+    for (name, value) in pairs {
+        if headers.contains_key(&name) {
+            return Err(format!("--header {name}=… is given twice"));
+        }
+        headers.insert(name, Value::String(value));
+    }
+    Ok(headers)
+}
+
+/// `headers` for a message; `taken` are the names that something else of the job is in, and what.
+///
+/// # Errors
+/// What is wrong with them, for the user.
+pub fn checked<'a>(
+    headers: &'a BTreeMap<String, Value>,
+    taken: &[(&str, &str)],
+) -> Result<Vec<(&'a str, HeaderValue)>, String> {
+    let mut checked = Vec::with_capacity(headers.len());
+    let mut bytes = 0;
+    for (name, value) in headers {
+        if !is_name(name) {
+            return Err(format!(
+                "{name:?} is no header's name: it has 1 to 255 bytes, no control characters, and no spaces at its ends"
+            ));
+        }
+        if is_reserved(name) {
+            return Err(format!(
+                "the header {name} is one that Sluicegate or RabbitMQ sets on a job's way; give it another name"
+            ));
+        }
+        if let Some((_, what)) = taken.iter().find(|(known, _)| known == name) {
+            return Err(format!(
+                "the header {name} is the job's {what}: give it as that"
+            ));
+        }
+        let value = match (value, value.as_i64()) {
+            (Value::String(text), _) => HeaderValue::Text(text.clone()),
+            (_, Some(number)) => HeaderValue::Int(number),
+            _ => {
+                return Err(format!(
+                    "the header {name} must be a text or a whole number of 64 bits"
+                ));
+            }
+        };
+        // As AMQP writes them: a length, the name, a type, and the value.
+        bytes += 2 + name.len();
+        bytes += match &value {
+            HeaderValue::Text(text) => 4 + text.len(),
+            HeaderValue::Int(_) => 8,
+        };
+        checked.push((name.as_str(), value));
+    }
+    if bytes > MAX_BYTES {
+        return Err(format!(
+            "the headers take {bytes} bytes; {MAX_BYTES} at most can be"
+        ));
+    }
+    Ok(checked)
+}
