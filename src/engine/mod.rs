@@ -2,6 +2,7 @@
 //! performs what it says.
 
 pub mod action;
+mod away;
 mod budget;
 mod heard;
 mod ledger;
