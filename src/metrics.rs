@@ -151,7 +151,7 @@ impl Metrics {
             gate_cold: register(
                 r,
                 "gate_cold",
-                "Whether nothing starts because Redis may not know all that has started",
+                "Whether nothing starts because Redis (in a cluster, every primary) may not know all that has started",
                 Gauge::default(),
             ),
             config_reloads: register(

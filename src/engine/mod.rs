@@ -2,6 +2,7 @@
 //! performs what it says.
 
 pub mod action;
+mod away;
 mod budget;
 mod heard;
 mod ledger;
@@ -177,17 +178,16 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
     ) {
         match report {
             Report::Answered(result) => {
-                // A cold gate is an answer; the gate itself says why it is cold.
-                let cold = matches!(result, Err(GateError::Cold { .. }));
-                let answers = result.is_ok() || cold;
-                self.health.set_redis(answers);
-                self.health.set_cold(cold);
-                self.metrics.set_up("redis", answers);
-                self.metrics.set_gate_cold(cold);
-                match &result {
-                    Ok(_) | Err(GateError::Cold { .. }) => redis.over(now),
-                    Err(why) => {
-                        redis.failed(now, why);
+                if let Some(Seen { answers, cold }) = Seen::of(&result) {
+                    self.health.set_redis(answers);
+                    self.health.set_cold(cold);
+                    self.metrics.set_up("redis", answers);
+                    self.metrics.set_gate_cold(cold);
+                    match &result {
+                        Err(why) if !answers => {
+                            redis.failed(now, why);
+                        }
+                        _ => redis.over(now),
                     }
                 }
                 scheduler.answered(now, result);
@@ -255,6 +255,34 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
     }
 }
 
+/// What a round trip says of Redis as a whole.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    answers: bool,
+    /// It answers that nothing starts; the gate itself says why.
+    cold: bool,
+}
+
+impl Seen {
+    /// `None`: only some primaries of a cluster were asked, and none of them decided, so the others are not known.
+    fn of(result: &Result<Replies, GateError>) -> Option<Self> {
+        let (answers, cold) = match result {
+            // What a server refuses is an answer, too.
+            Ok(replies)
+                if replies
+                    .iter()
+                    .any(|reply| matches!(reply, Ok(_) | Err(GateError::Refused(_)))) =>
+            {
+                (true, false)
+            }
+            Ok(_) => return None,
+            Err(GateError::Cold { .. }) => (true, true),
+            Err(_) => (false, false),
+        };
+        Some(Self { answers, cold })
+    }
+}
+
 /// One call of the handler, if the permit is still good when this task gets to run.
 async fn attempt<H: Handler>(handler: Arc<H>, key: Key, job: Job, permit: Permit) -> Report {
     let begun = Instant::now();
@@ -280,5 +308,31 @@ async fn sleep_for(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::TenantReply;
+
+    #[test]
+    fn some_primaries_without_a_decision_say_nothing_of_the_others() {
+        let cold = || GateError::Cold {
+            wait: Duration::from_secs(1),
+            why: "a test".to_owned(),
+        };
+        let away = || GateError::Unreachable("a test".to_owned());
+        let decided = || TenantReply {
+            now_ms: 1,
+            blocked_until_ms: 0,
+            answers: Vec::new(),
+        };
+        let seen = |answers, cold| Some(Seen { answers, cold });
+        assert_eq!(Seen::of(&Ok(vec![Err(cold()), Err(away())])), None);
+        let mixed = Ok(vec![Err(cold()), Ok(decided())]);
+        assert_eq!(Seen::of(&mixed), seen(true, false));
+        assert_eq!(Seen::of(&Err(cold())), seen(true, true));
+        assert_eq!(Seen::of(&Err(away())), seen(false, false));
     }
 }

@@ -246,11 +246,16 @@ impl Queues {
         let state = self.tenants.entry(tenant.clone()).or_default();
         let room = self.held < (self.prefetch / HELD_SHARE).max(1) && state.held < most;
         if room {
-            state.held += 1;
-            self.held += 1;
+            self.hold(tenant);
         }
         self.forget_idle(tenant);
         room
+    }
+
+    /// Counts one more job of `tenant` as held, room or not.
+    pub fn hold(&mut self, tenant: &Tenant) {
+        self.tenants.entry(tenant.clone()).or_default().held += 1;
+        self.held += 1;
     }
 
     /// A held job's time has come.

@@ -25,6 +25,7 @@ use ulid::Ulid;
 
 use crate::broker::{Delivery, Message, Outgoing, Source, Tag};
 use crate::engine::action::{Action, Changeable, Key, Settings};
+use crate::engine::away::Away;
 use crate::engine::heard::Heard;
 use crate::engine::ledger::Ledger;
 use crate::engine::moves::Moves;
@@ -134,6 +135,7 @@ pub struct Scheduler {
     ledger: Ledger,
     places: Places,
     heard: Heard,
+    away: Away,
     asking: Option<Round>,
     last_ask: Option<Duration>,
     gate_pause: Option<Duration>,
@@ -169,6 +171,7 @@ impl Scheduler {
             ledger: Ledger::new(seed),
             places: Places::default(),
             heard: Heard::default(),
+            away: Away::default(),
             asking: None,
             last_ask: None,
             gate_pause: None,
@@ -418,17 +421,31 @@ impl Scheduler {
 
     /// Keeps the job in memory for `wait`, unless that is too long or memory is taken.
     fn hold(&mut self, now: Duration, key: Key, wait: Duration) -> bool {
-        let Some(entry) = self.entries.get_mut(&key) else {
+        let Some(entry) = self.entries.get(&key) else {
             return true;
         };
         let held = wait <= self.settings.hold && self.queues.try_hold(&entry.claims.tenant);
         if held {
-            let until = now + wait;
+            self.keep_until(now + wait, key);
+        }
+        held
+    }
+
+    /// [`Scheduler::hold`] for a moment, whoever else is held.
+    fn hold_anyway(&mut self, now: Duration, key: Key, wait: Duration) {
+        if let Some(entry) = self.entries.get(&key) {
+            self.queues.hold(&entry.claims.tenant);
+            self.keep_until(now + wait, key);
+        }
+    }
+
+    /// A job that is counted as held.
+    fn keep_until(&mut self, until: Duration, key: Key) {
+        if let Some(entry) = self.entries.get_mut(&key) {
             entry.phase = Phase::Held { until };
             self.timers.push(Reverse((until, key)));
             self.metrics.sent_round("hold");
         }
-        held
     }
 
     /// A held job may ask.
@@ -447,7 +464,8 @@ impl Scheduler {
         let Some(entry) = self.entries.get(&key) else {
             return;
         };
-        // Known here: a job that ran was admitted by an answer, and others wait in `unclocked`.
+        // A job that ran was admitted by an answer, and others wait in `unclocked`. Only where nothing was ever decided the clock is
+        // not known: then the job looks as soon as its lane ends.
         let store_now = self.store_now(now).unwrap_or_default();
         let not_before = store_now.saturating_add(millis(wait));
         let headers = headers::postponed(&entry.claims, not_before, millis(wait));

@@ -101,8 +101,8 @@ impl RedisGate {
         self.link.round_trips()
     }
 
-    /// Whether Redis answers (in a cluster, all of its primaries), and a watching gate may admit. A worker calls it
-    /// every few seconds, so that others know that it lives.
+    /// Whether Redis answers (in a cluster, all of its primaries), or a watching gate may admit (in a cluster, at any of its
+    /// primaries). A worker calls it every few seconds, so that others know that it lives.
     ///
     /// # Errors
     /// [`GateError`] says why it does not.

@@ -126,13 +126,7 @@ impl Watches {
             return Err(GateError::Unreachable(why));
         };
         let others = self.others(places, place);
-        let at = At {
-            link,
-            places: finder,
-            place,
-            clock,
-            others: &others,
-        };
+        let at = at((link, finder), place, clock, &others);
         let sent = watch.ready(&at).await.inspect_err(|_| link.doubt())?;
         Ok((watch, sent))
     }
@@ -160,7 +154,7 @@ impl Watches {
     /// Looks at all primaries, and shows each that this worker lives.
     ///
     /// # Errors
-    /// The first that any of them has.
+    /// While nothing may start at any of them: see [`of_all`].
     pub async fn heartbeat(
         &self,
         link: &Link,
@@ -172,13 +166,7 @@ impl Watches {
         let beats = places.iter().zip(&watches).map(|(place, watch)| {
             let others = self.others(&places, place);
             async move {
-                let at = At {
-                    link,
-                    places: finder,
-                    place,
-                    clock,
-                    others: &others,
-                };
+                let at = at((link, finder), place, clock, &others);
                 watch.heartbeat(&at).await
             }
         });
@@ -186,7 +174,7 @@ impl Watches {
         if link.is_cluster() {
             self.tidy(link, finder, &places, &watches).await;
         }
-        done.into_iter().collect()
+        of_all(done)
     }
 
     /// Epochs give up what others speak for by now, and one that is in no primary's place any more goes.
@@ -230,6 +218,35 @@ impl Watches {
     }
 }
 
+fn at<'a>(
+    (link, places): (&'a Link, &'a Places),
+    place: &'a Place,
+    clock: Option<u64>,
+    others: &'a [(Arc<Watch>, Shard)],
+) -> At<'a> {
+    At {
+        link,
+        places,
+        place,
+        clock,
+        others,
+    }
+}
+
+/// What the primaries say together: one that may admit is enough. If none may, a cold one answers at least, and the one that opens
+/// first says how long nothing starts.
+fn of_all(each: Vec<Result<(), GateError>>) -> Result<(), GateError> {
+    if each.iter().any(Result::is_ok) {
+        return Ok(());
+    }
+    let rank = |why: &GateError| match why {
+        GateError::Cold { wait, .. } => *wait,
+        _ => Duration::MAX,
+    };
+    let whys = each.into_iter().filter_map(Result::err);
+    whys.min_by_key(rank).map_or(Ok(()), Err)
+}
+
 /// Deletes the epoch `key` at `place`, whose own is another one, unless the primary itself says that it is in its place.
 async fn retire(link: &Link, finder: &Places, place: &Place, key: &str) -> Result<(), GateError> {
     let mut pipeline = Pipeline::with_capacity(2);
@@ -249,4 +266,29 @@ async fn retire(link: &Link, finder: &Places, place: &Place, key: &str) -> Resul
         "{}: its slots move",
         place.shard.name()
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cold(secs: u64) -> Result<(), GateError> {
+        Err(GateError::Cold {
+            wait: Duration::from_secs(secs),
+            why: "a test".to_owned(),
+        })
+    }
+
+    #[test]
+    fn one_primary_that_may_admit_is_enough() {
+        let away = || Err(GateError::Unreachable("a test".to_owned()));
+        assert!(of_all(vec![cold(9), away(), Ok(())]).is_ok());
+        assert!(of_all(Vec::new()).is_ok());
+        let all_away = of_all(vec![away(), away()]);
+        assert!(matches!(all_away, Err(GateError::Unreachable(_))));
+        match of_all(vec![away(), cold(9), cold(2)]) {
+            Err(GateError::Cold { wait, .. }) => assert_eq!(wait.as_secs(), 2),
+            other => panic!("{other:?}"),
+        }
+    }
 }

@@ -654,7 +654,7 @@ fn settings_change_while_jobs_run() {
 fn a_tenant_without_a_decision_waits_alone() {
     for (why, least, most) in [
         (GateError::Refused("WRONGTYPE".into()), 54_000, 60_000),
-        (GateError::Unreachable("a shard".into()), 4_500, 5_000),
+        (GateError::Unreachable("a shard".into()), 3_600, 5_000),
     ] {
         let mut desk = Desk::new(4);
         desk.deliver(Source::Fresh, &["a", "b"]);
@@ -667,14 +667,105 @@ fn a_tenant_without_a_decision_waits_alone() {
             .answered(desk.now, Ok(vec![Err(why), Ok(reply)]));
         let done = desk.actions();
         assert_eq!(done.dispatched[0].1.tenant.as_str(), "b");
-        let queue = &done.published[0].1.queue;
-        let lane: u64 = queue
-            .rsplit('.')
-            .next()
-            .and_then(|lane| lane.trim_end_matches("ms").parse().ok())
-            .unwrap_or_else(|| panic!("{queue}"));
-        assert!((least..=most).contains(&lane), "{queue}");
+        let lane = lane_ms(&done.published[0].1);
+        assert!((least..=most).contains(&lane), "{lane}");
     }
+}
+
+/// How long the message's lane takes, in milliseconds.
+fn lane_ms(outgoing: &Outgoing) -> u64 {
+    let name = &outgoing.queue;
+    let digits = name.rsplit(|c: char| !c.is_ascii_digit()).next();
+    (digits.and_then(|digits| digits.parse().ok())).unwrap_or_else(|| panic!("{name}"))
+}
+
+/// A job of a tenant whose primary refuses for `why(the time that is left)`, and opens after so long: the deliveries that it
+/// takes, and when it starts.
+fn outage(opens: Duration, why: impl Fn(Duration) -> GateError) -> (u32, Duration) {
+    let mut desk = Desk::new(4);
+    let began = desk.now;
+    let store_ms = |desk: &Desk| STORE_MS + u64::try_from(desk.now.as_millis()).unwrap();
+    let mut done = desk.deliver(Source::Fresh, &["a", "b"]);
+    let mut deliveries = 1;
+    loop {
+        // Another tenant's answers show the time.
+        let reply = |answers| TenantReply {
+            now_ms: store_ms(&desk),
+            blocked_until_ms: 0,
+            answers,
+        };
+        let left = (began + opens).saturating_sub(desk.now);
+        let of = |ask: &TenantAsk| match ask.tenant.as_str() {
+            "a" if !left.is_zero() => Err(why(left)),
+            _ => Ok(reply(vec![START; ask.asks.len()])),
+        };
+        let replies = done.asked.iter().map(of).collect();
+        desk.scheduler.answered(desk.now, Ok(replies));
+        done = desk.actions();
+        if (done.dispatched.iter()).any(|(_, job, _)| job.tenant.as_str() == "a") {
+            return (deliveries, desk.now - began);
+        }
+        while done.asked.is_empty() {
+            if let Some((key, outgoing)) = done.published.pop() {
+                desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+                desk.actions();
+                desk.now += Duration::from_millis(lane_ms(&outgoing));
+                deliveries += 1;
+                let mut message = outgoing.message;
+                message.routing_key = "jobs".into();
+                done = desk.deliver_messages(Source::Due, vec![message]);
+            } else {
+                let next = desk.scheduler.next_tick(desk.now).expect("it waits");
+                done = desk.step(next - desk.now);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_job_of_a_cold_primary_comes_back_when_it_opens_and_seldom_before() {
+    let cold = |wait| GateError::Cold {
+        wait,
+        why: "a test".to_owned(),
+    };
+    let away = |_| GateError::Unreachable("a test".to_owned());
+    let secs = Duration::from_secs;
+    // The longest lane takes 300 s. Two looks more in the beginning, a remainder or two at the end.
+    for (opens, most, late) in [(3, 3, 1), (60, 6, 7), (600, 9, 7), (3600, 22, 7)] {
+        let (deliveries, at) = outage(secs(opens), cold);
+        assert!(deliveries <= most, "{opens} s: {deliveries}");
+        assert!(
+            at >= secs(opens) && at <= secs(opens + late),
+            "{opens}: {at:?}"
+        );
+    }
+    // It opens early, or nobody knows when: it is noticed soon at first, and later at least once per longest lane.
+    let early = |left: Duration| cold(left + secs(3600));
+    for (opens, most, late) in [(3, 2, 5), (60, 4, 300), (3600, 20, 300)] {
+        for (deliveries, at) in [outage(secs(opens), early), outage(secs(opens), away)] {
+            assert!(deliveries <= most, "{opens} s: {deliveries}");
+            assert!(
+                at >= secs(opens) && at <= secs(opens + late),
+                "{opens}: {at:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn what_is_not_decided_for_a_moment_is_asked_again_without_a_lane() {
+    let mut desk = Desk::new(40);
+    let asked = desk.deliver(Source::Fresh, &["a"; 30]).asked;
+    assert_eq!(asked[0].asks.len(), 30);
+    let why = GateError::Cold {
+        wait: MS * 50,
+        why: "it changed while jobs were decided".to_owned(),
+    };
+    desk.scheduler.answered(desk.now, Ok(vec![Err(why)]));
+    let done = desk.step(MS * 49);
+    assert!(done.published.is_empty() && done.asked.is_empty());
+    assert_eq!(desk.step(MS).asked[0].asks.len(), 30);
+    assert_eq!(desk.answer(MS, vec![vec![START; 30]]).dispatched.len(), 30);
 }
 
 #[test]

@@ -11,6 +11,7 @@ use super::{
     Asked, FULL_ROUND, Key, LEAD, MAX_ROUND, PACE, Phase, Question, Round, Scheduler, Started,
 };
 use crate::engine::action::Action;
+use crate::engine::away::{SOON, next_look};
 use crate::engine::queues::{End as Place, Turn};
 use crate::gate::{Answer, Ask, End, GateError, Receipt, Replies, Settled, TenantAsk, TenantReply};
 use crate::rules::headers;
@@ -23,8 +24,11 @@ use crate::rules::tenant::Tenant;
 const SET_ASIDE: Duration = Duration::from_secs(60);
 /// A clock that could not be read is asked for again after this.
 const CLOCK_AGAIN: Duration = Duration::from_secs(1);
-/// Those of a tenant whose shard can't be reached come back after this: a replica takes over in some seconds.
-const SHARD_AWAY: Duration = Duration::from_secs(5);
+/// Nothing is decided for a moment only: jobs are held, whoever else is, as long as the outage is younger than [`SOON`].
+const BRIEF: Duration = Duration::from_secs(1);
+/// Jobs that come back when their primary may decide again are spread over so much: a part of their wait, and at most this.
+const SPREAD_PART: u32 = 10;
+const SPREAD_MOST: Duration = Duration::from_secs(5);
 /// A gate that is closed because Redis may have forgotten starts is looked at so often: it may open early.
 const COLD_PAUSE: Duration = Duration::from_secs(1);
 /// Without a guard nothing is promised of the way to the downstream; a permit is still not good for ever.
@@ -149,7 +153,10 @@ impl Scheduler {
         while let Some((question, reply)) = pairs.next() {
             let (tenant, only_clock) = (question.tenant.clone(), question.jobs.is_empty());
             match reply {
-                Ok(reply) => self.decided(now, round.asked_at, question, &reply, &mut back),
+                Ok(reply) => {
+                    self.away.over(&tenant);
+                    self.decided(now, round.asked_at, question, &reply, &mut back);
+                }
                 Err(_) if only_clock => {
                     // Next time with another tenant.
                     let next = 1.min(self.unclocked.len());
@@ -218,16 +225,54 @@ impl Scheduler {
     /// The gate can't decide for these jobs of one tenant: they wait, and nobody else does.
     fn set_aside(&mut self, now: Duration, question: &Question, why: &GateError) {
         let (tenant, jobs) = (&question.tenant, question.jobs.len());
-        let wait = match why {
-            GateError::Refused(_) => SET_ASIDE,
-            GateError::Unreachable(_) | GateError::Cold { .. } => SHARD_AWAY,
-        };
-        let wait_s = wait.as_secs();
         let labels = shown(&question.labels);
-        error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this tenant: its jobs wait, the others go on");
-        for job in &question.jobs {
-            self.postpone(now, job.key, wait);
+        let counts_in = match why {
+            GateError::Refused(_) => {
+                let wait_s = SET_ASIDE.as_secs();
+                error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this tenant: its jobs wait, the others go on");
+                for job in &question.jobs {
+                    self.postpone(now, job.key, SET_ASIDE);
+                }
+                return;
+            }
+            GateError::Unreachable(_) => None,
+            GateError::Cold { wait, .. } => Some(*wait),
+        };
+        let farthest = Duration::from_millis(self.settings.ladder.max_ms());
+        let lasts = self.away.lasts(now, tenant, farthest);
+        // The gate says once for each primary that it is cold; one that is away is said once for each tenant.
+        if counts_in.is_none() && lasts.is_zero() {
+            error!(%tenant, labels, jobs, reason = %why, "no decision for this tenant: its jobs wait, the others go on");
+        } else {
+            debug!(%tenant, labels, jobs, reason = %why, "no decision for this tenant");
         }
+        let look = next_look(lasts, farthest);
+        for job in &question.jobs {
+            match counts_in {
+                Some(wait) if wait < BRIEF && lasts < SOON => self.hold_anyway(now, job.key, wait),
+                Some(wait) if wait <= look => {
+                    let spread = (wait / SPREAD_PART).min(SPREAD_MOST);
+                    let spread = spread.mul_f64(self.random.random_range(0.0..=1.0));
+                    let wait = (wait + spread).min(farthest);
+                    if !self.hold(now, job.key, wait) {
+                        self.postpone(now, job.key, wait);
+                    }
+                }
+                _ => self.look_later(now, job.key, look),
+            }
+        }
+    }
+
+    /// Sends a job through one lane of at most `wait`, and lets it ask as soon as that ends.
+    fn look_later(&mut self, now: Duration, key: Key, wait: Duration) {
+        let wait = wait.mul_f64(self.random.random_range(0.75..=1.0));
+        let Some(entry) = self.entries.get(&key) else {
+            return;
+        };
+        let store_now = self.store_now(now).unwrap_or_default();
+        let retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
+        let headers = headers::postponed(&entry.claims, store_now, retry_ms);
+        self.send_round(key, wait, headers);
     }
 
     /// Back to the front, in the old order.

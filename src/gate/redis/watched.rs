@@ -1,11 +1,14 @@
 //! Calls that admit: each primary's by themselves, so that one that lost its memory, or its way, stops its own tenants alone.
 
+use std::sync::Arc;
+
 use ::redis::Value;
 use futures_util::future::join_all;
 
 use super::RedisGate;
 use super::calls::{Call, Pulse};
 use crate::gate::GateError;
+use crate::gate::epoch::{Sent, Watch};
 use crate::gate::link::slot_of;
 use crate::gate::places::{All, Place};
 use crate::gate::watches::Watches;
@@ -132,13 +135,7 @@ impl RedisGate {
         watches: &Watches,
         places: &All,
         place: &Place,
-    ) -> Result<
-        (
-            std::sync::Arc<crate::gate::epoch::Watch>,
-            crate::gate::epoch::Sent,
-        ),
-        GateError,
-    > {
+    ) -> Result<(Arc<Watch>, Sent), GateError> {
         let at = (&self.link, &self.places);
         watches.ready(at, places, place, self.test_clock()).await
     }
