@@ -156,10 +156,12 @@ impl<'a> Call<'a> {
                 below => self.states[below].register.waiting,
             };
             let units = self.demand(home, most);
-            let (started, widest) = (self.started, self.line().widest);
+            let line = self.line();
+            let each = (line.issued * 16 / line.jobs.max(1)).max(16);
+            let (started, costs) = (self.started, (line.widest, each));
             let flow = &self.layout.shared[home - 1].flow;
             let register = &mut self.states[home].register;
-            register.save(flow, started, units, widest);
+            register.save(flow, started, units, costs);
         }
         end
     }
@@ -368,7 +370,8 @@ impl<'a> Call<'a> {
             0 => k,
             below => self.rank(below, k, units),
         };
-        k + self.views[home - 1].before(self.started + k + 1 - units)
+        let (view, started) = (&mut self.views[home - 1], self.started);
+        k + view.before(started + k + 1 - units) + view.whole(started)
     }
 
     /// When the `k`-th unit may start as far as one budget goes, and the limit that says so; `None`: it has no limit.
