@@ -9,7 +9,7 @@ local SHARED_FORMAT = '>I1I1I8s'
 
 -- Its keys:
 -- [1]  a HASH like that of a line, of which it has only `window` and what closes the tenant, and with the field
---      register   the six numbers below, packed
+--      register   the seven numbers below, packed
 -- [2]  a ZSET of those who wait: score: behind which tag the units of one wait
 -- [3]  a ZSET of the same members: score: the tag of the last of its units
 -- [4]  a ZSET of those of them that have a job of more than an eighth of the budget: score: the largest cost
@@ -20,7 +20,8 @@ local SHARED_FORMAT = '>I1I1I8s'
 -- widest     the largest cost among them
 -- seen       since when (ms) room has been seen unclaimed; 0: it has not
 -- room       from when on (ms) there is room for the next unit
-local REGISTER_FORMAT = '>I8I8I8I4I6I6'
+-- each       what a job costs on average, lately, in sixteenths; 0: none has waited yet
+local REGISTER_FORMAT = '>I8I8I8I4I6I6I6'
 
 -- These are the constants of the same names in src/rules/share.rs.
 local STEP = 65536
@@ -46,10 +47,10 @@ local function register_load(home, flow, first, now)
   local packed = redis.call('HGET', KEYS[first], 'register')
   local r = {
     fronts = KEYS[first + 1], ends = KEYS[first + 2], wides = KEYS[first + 3], flow = flow, stored = packed,
-    tag = 0, joined = 0, waiting = 0, widest = 0, seen = 0, room = 0,
+    tag = 0, joined = 0, waiting = 0, widest = 0, seen = 0, room = 0, each = 0,
   }
   if packed then
-    r.tag, r.joined, r.waiting, r.widest, r.seen, r.room = struct.unpack(REGISTER_FORMAT, packed)
+    r.tag, r.joined, r.waiting, r.widest, r.seen, r.room, r.each = struct.unpack(REGISTER_FORMAT, packed)
     r.seen = math.min(r.seen, now)
   end
   r.known = r.waiting > 0
@@ -57,7 +58,7 @@ local function register_load(home, flow, first, now)
 end
 
 local function register_pack(r)
-  return struct.pack(REGISTER_FORMAT, r.tag, r.joined, r.waiting, r.widest, r.seen, r.room)
+  return struct.pack(REGISTER_FORMAT, r.tag, r.joined, r.waiting, r.widest, r.seen, r.room, r.each)
 end
 
 -- Takes out some of those that let more than `reach` turns pass.
@@ -92,7 +93,7 @@ end
 
 -- What the flow sees of the others, from here on, where at most `most` units can start at one moment.
 local function register_view(r, most)
-  r.points, r.first, r.front, r.last, r.wide = {}, nil, nil, nil, nil
+  r.points, r.first, r.front, r.last, r.wide, r.view_each = {}, nil, nil, nil, nil, r.each
   if r.known then
     local front = redis.call('ZSCORE', r.fronts, r.flow)
     r.front = front and tonumber(front)
@@ -170,17 +171,27 @@ local function register_before(r, nth)
   return units
 end
 
+-- How many of the others' units, beyond those before it, come before the flow's next job when so many of its units have
+-- `started`: a job whose first unit comes first starts as a whole.
+local function register_whole(r, started)
+  if r.view_each <= 16 or not r.first or r.first > started then
+    return 0
+  end
+  local jobs = math.max(register_between(r, started), 0)
+  return math.max(math.floor(jobs * r.view_each / 16) - register_before(r, started + 1), 0)
+end
+
 -- Nobody is known to wait.
 local function register_clear(r)
   redis.call('DEL', r.fronts, r.ends, r.wides)
-  r.tag, r.joined, r.waiting, r.widest, r.seen, r.room = 0, 0, 0, 0, 0, 0
+  r.tag, r.joined, r.waiting, r.widest, r.seen, r.room, r.each = 0, 0, 0, 0, 0, 0, 0
   r.known, r.cleared = false, true
   register_view(r, 0)
 end
 
--- After the decisions: `started` units of the flow have started, and `waiting` wait, of jobs that cost `widest` at most, where
--- at most `most` can start at one moment. True when anything is to be written.
-local function register_settle(r, started, waiting, widest, most)
+-- After the decisions: `started` units of the flow have started, and `waiting` wait, of jobs that cost `widest` at most, and
+-- `each` on average, in sixteenths, where at most `most` can start at one moment. True when anything is to be written.
+local function register_settle(r, started, waiting, widest, each, most)
   local fresh = math.max(r.tag, r.joined + JOIN)
   local front, last = r.front or fresh, r.last or fresh
   r.waiting = r.waiting - (last - front) / STEP + waiting
@@ -189,7 +200,7 @@ local function register_settle(r, started, waiting, widest, most)
       register_clear(r)
     end
     r.waiting = 0
-    r.tag, r.joined, r.widest, r.seen, r.room = 0, 0, 0, 0, 0
+    r.tag, r.joined, r.widest, r.seen, r.room, r.each = 0, 0, 0, 0, 0, 0
     return r.stored and r.stored ~= register_pack(r)
   end
   if started > 0 then
@@ -212,6 +223,9 @@ local function register_settle(r, started, waiting, widest, most)
     if moved then
       redis.call('ZADD', r.fronts, int(new_front), r.flow)
       redis.call('ZADD', r.ends, int(new_last), r.flow)
+      if waiting > 0 then
+        r.each = r.each == 0 and each or math.floor((r.each * 7 + each) / 8)
+      end
     end
   end
   if waiting > 0 and widest > math.floor(most / EIGHTH) then
@@ -291,7 +305,8 @@ local function shares_rank(homes, n, k, units)
   if home.below > 0 then
     k = shares_rank(homes, home.below, k, units)
   end
-  return k + register_before(home.register, homes.started + k + 1 - units)
+  local r, started = home.register, homes.started
+  return k + register_before(r, started + k + 1 - units) + register_whole(r, started)
 end
 
 -- About how many jobs have so many units, if the others' cost what those of the line do.
@@ -453,6 +468,7 @@ end
 local function shares_save(limits, base, ends)
   local homes = limits.homes
   local line = homes[0]
+  local each = math.max(math.floor(line.issued * 16 / math.max(line.jobs, 1)), 16)
   for n, home in ipairs(homes) do
     local r = home.register
     local units, widest = line_waiting(line), line.widest
@@ -460,7 +476,7 @@ local function shares_save(limits, base, ends)
       units, widest = homes[home.below].register.waiting, homes[home.below].register.widest
     end
     units = shares_demand(limits, n, base, units)
-    local changed = register_settle(r, homes.started, units, widest, limits_most(limits, n))
+    local changed = register_settle(r, homes.started, units, widest, each, limits_most(limits, n))
     if changed or home.changed then
       local until_ms = math.max(ends, home.kept, home.fixed and home.window + home.fixed or 0) + KEEP_MS
       if home.changed then

@@ -55,6 +55,8 @@ pub struct Register {
     pub waiting: u64,
     /// The largest cost among them.
     pub widest: u64,
+    /// What a job costs on average, lately, in sixteenths; 0: none has waited yet.
+    pub each: u64,
     /// Since when room has been seen unclaimed, in milliseconds; 0: it has not.
     pub seen: u64,
     /// From when on there is room for the next unit, in milliseconds.
@@ -80,6 +82,7 @@ impl Register {
                 true => self.widest_others(name),
                 false => Vec::new(),
             },
+            each: self.each,
         }
     }
 
@@ -111,8 +114,15 @@ impl Register {
     }
 
     /// After a call: `started` units of the flow `name` have started, and `waiting` wait, of jobs that cost `widest` at
-    /// most, where at most `most` can start at one moment.
-    pub fn save(&mut self, name: &str, started: u64, waiting: u64, widest: u64, most: u64) {
+    /// most, and `each` on average, in sixteenths, where at most `most` can start at one moment.
+    pub fn save(
+        &mut self,
+        name: &str,
+        started: u64,
+        waiting: u64,
+        (widest, each): (u64, u64),
+        most: u64,
+    ) {
         let known = self.flows.get(name).copied();
         let (front, end) = known.unwrap_or_else(|| {
             let front = self.now.max(self.joined + JOIN);
@@ -141,7 +151,13 @@ impl Register {
         if known.is_some() || waiting > 0 || started > 0 {
             let front = front + started * STEP;
             let end = front + waiting * STEP;
-            self.flows.insert(name.to_owned(), (front, end));
+            let moved = self.flows.insert(name.to_owned(), (front, end)) != Some((front, end));
+            if moved && waiting > 0 {
+                self.each = match self.each {
+                    0 => each,
+                    known => (known * 7 + each) / 8,
+                };
+            }
         }
     }
 }
@@ -159,6 +175,7 @@ pub struct View {
     points: Vec<(i64, i64, i64)>,
     /// The others with large jobs: behind which tag their units wait, the last one's, and the largest cost.
     wide: Vec<(u64, u64, u64)>,
+    each: u64,
 }
 
 impl View {
@@ -212,6 +229,17 @@ impl View {
             false => sum + added(at, between, last, self.between(last)),
         };
         all.max(0).cast_unsigned()
+    }
+
+    /// How many of the others' units, beyond [`before`](Self::before) it, come before the flow's next job when so many of its
+    /// units have `started`: a job whose first unit comes first starts as a whole.
+    pub fn whole(&mut self, started: u64) -> u64 {
+        let at = started.cast_signed();
+        if self.each <= 16 || self.first.is_none_or(|first| first > at) {
+            return 0;
+        }
+        let jobs = self.between(at).max(0).cast_unsigned();
+        (jobs * self.each / 16).saturating_sub(self.before(started + 1))
     }
 
     /// How many of the others have a unit between the flow's unit `at`, from 0, and the one before it.

@@ -186,6 +186,26 @@ fn costs_share_it_by_units() {
 }
 
 #[test]
+fn jobs_of_many_units_wait_for_no_half_of_another() {
+    // As large as the limit: only one at a time, and each knows how many whole ones come before it.
+    let of: [fn(usize) -> (usize, usize); 3] =
+        [|job| (job % 2, 0), |job| (job % 50, 0), |job| (job, 0)];
+    for of in of {
+        let mut scenario = backlog(global(10), 200, of);
+        scenario.cost = |_| 10;
+        check("10 of 10", scenario, 200, 0.5, 3.2);
+    }
+    // No other fits beside a job of 6, so that 4 of 10 stay unused.
+    let mut scenario = backlog(global(10), 200, |job| (job % 2, 0));
+    scenario.cost = |_| 6;
+    check("6 of 10", scenario, 200, 81.0, 8.0);
+    // Large ones and small ones, each of its own tenant.
+    let mut scenario = backlog(global(100), 1000, |job| (job % 50, 0));
+    scenario.cost = |job| if job % 2 == 0 { 10 } else { 1 };
+    check("10 and 1", scenario, 1000, 4.0, 5.0);
+}
+
+#[test]
 fn what_vanished_is_given_up() {
     let two = |job| (job % 2, 0);
     let mut scenario = backlog(global(20), 2000, two);

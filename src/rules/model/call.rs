@@ -159,14 +159,16 @@ impl<'a> Call<'a> {
                 below => self.states[below].register.waiting,
             };
             let units = self.demand(home, most);
+            let line = self.line();
+            let each = (line.issued * 16 / line.jobs.max(1)).max(16);
             let widest = match below {
-                0 => self.line().widest,
+                0 => line.widest,
                 below => self.states[below].register.widest,
             };
             let most = most_of(&self.layout.at_home(home, self.limits));
             let flow = &self.layout.shared[home - 1].flow;
             let register = &mut self.states[home].register;
-            register.save(flow, self.started, units, widest, most);
+            register.save(flow, self.started, units, (widest, each), most);
         }
         end
     }
@@ -375,7 +377,8 @@ impl<'a> Call<'a> {
             0 => k,
             below => self.rank(below, k, units),
         };
-        k + self.views[home - 1].before(self.started + k + 1 - units)
+        let (view, started) = (&mut self.views[home - 1], self.started);
+        k + view.before(started + k + 1 - units) + view.whole(started)
     }
 
     /// When the `k`-th unit may start as far as one budget goes, and the limit that says so; `None`: it has no limit.

@@ -240,11 +240,12 @@ pub fn turns(plan: &Plan, history: &mut History) {
     }
     let starts: Vec<&str> = history.arrived.iter().map(String::as_str).collect();
     let behind = behind(&starts);
-    // The first to come had all of it; then who comes a little early or late changes places with another.
+    // The first to come had all of it, what starts at once has no order, and who comes a little early or late changes
+    // places with another.
     let ahead = u64::from(limit.max()) * AHEAD_MS / limit.span();
     let tenants = plan.jobs.iter().filter_map(|job| job.tenant.as_ref());
     let tenants = tenants.collect::<BTreeSet<_>>().len();
-    let most = limit.capacity() as usize + ahead as usize + 2 * tenants;
+    let most = 2 * limit.capacity() as usize + ahead as usize + 2 * tenants;
     if behind > most {
         let wrong = format!("a tenant's last job comes {behind} behind its turn: {starts:?}");
         history.wrong(format_args!("{wrong}"));
