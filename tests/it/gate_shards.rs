@@ -313,7 +313,8 @@ async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
         Named::new(Policy::from(limit)).expect("small")
     };
     let mut registry = Registry::new(Arc::clone(&gate), named(1));
-    registry.exchange().await.expect("all primaries answer");
+    let agreed = registry.exchange().await.expect("all primaries answer");
+    registry.open(&agreed);
     let question = |id: &String| TenantAsk {
         labels: sluicegate::rules::scope::Labels::default(),
         tenant: tenant(id),
@@ -341,16 +342,24 @@ async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
             let agreed = registry.switch_to(named(last + 2)).await;
             let agreed = agreed.expect("two primaries answer");
             assert!(agreed.until > Instant::now());
+            registry.open(&agreed);
             let (known, _) = look(&gate).await.expect("two primaries answer");
             assert!(known.find(&registry.own().id).is_some());
             tokio::time::sleep(Duration::from_secs(1)).await;
             assert_eq!(ask().await, others);
         }
         cluster.primaries[lost].restart();
+        for _ in 0..20 {
+            let exchanged = registry.exchange().await;
+            exchanged.expect("two primaries answer");
+            assert!(!ask().await[lost], "what it says is not enforced yet");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
         let begun = Instant::now();
         while ask().await != [true; 3] {
             assert!(begun.elapsed() < PATIENCE, "its tenants do not go on");
-            registry.exchange().await.expect("two primaries answer");
+            let agreed = registry.exchange().await.expect("two primaries answer");
+            registry.open(&agreed);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
