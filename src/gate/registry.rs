@@ -57,8 +57,8 @@ pub struct Agreed {
     pub fleet: Fleet,
     /// Until when: later, the gate must not be asked before another exchange.
     pub until: Instant,
-    /// The registries that were exchanged.
-    registries: Vec<String>,
+    /// The keys of the registries that were exchanged: in a cluster, one for each primary that answered.
+    pub registries: Vec<String>,
 }
 
 /// One worker's view of the registry, of which each primary of a cluster has one: a tenant's limits are agreed on where the
