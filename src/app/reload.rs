@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::Signal;
-use tokio::sync::mpsc;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{error, info, warn};
 
 use crate::config::{Config, ConfigErrors, Source};
@@ -19,6 +19,8 @@ use crate::rules::retry::RetryPolicy;
 
 /// How often the registry is read and the file looked at.
 const EVERY: Duration = Duration::from_secs(1);
+/// The engine enforces what has changed within this, or is told again: it may wait for a round trip, and agreements last 5 s.
+const APPLIED_WITHIN: Duration = Duration::from_secs(2);
 
 /// Where the configuration comes from, and who says that it is to be read again.
 pub struct Reload {
@@ -36,6 +38,8 @@ pub struct Steward {
     /// A policy that Redis was not told of yet.
     next: Option<Named>,
     last: Option<Fleet>,
+    /// The engine is known to enforce `last`.
+    applied: bool,
     agreed_until: Instant,
     outage: Outage,
     started: Instant,
@@ -57,6 +61,7 @@ impl Steward {
             registry,
             next: None,
             last: None,
+            applied: true,
             agreed_until: started,
             outage: Outage::new("Redis"),
             started,
@@ -173,11 +178,13 @@ impl Steward {
         }
     }
 
-    async fn agreed(&mut self, Agreed { fleet, until }: Agreed) {
-        self.agreed_until = until.into();
+    async fn agreed(&mut self, agreed: Agreed) {
+        let fleet = &agreed.fleet;
+        self.agreed_until = agreed.until.into();
         self.outage.over(self.started.elapsed());
         let policies = fleet.policies();
-        let changed = !self.last.as_ref().is_some_and(|last| last.is_like(&fleet));
+        let same = self.last.as_ref().is_some_and(|last| last.is_like(fleet));
+        let changed = !same || !self.applied;
         let before = self.last.as_ref().map_or(1, Fleet::policies);
         if policies != before {
             info!(
@@ -186,12 +193,27 @@ impl Steward {
             );
         }
         self.metrics.set_policies(policies);
-        let fleet = changed.then(|| {
+        // The engine asks nobody yet, or enforces it already.
+        let at_once = self.last.is_none() || !changed;
+        if at_once {
+            self.registry.open(&agreed);
+        }
+        if changed {
             self.last = Some(fleet.clone());
-            fleet
-        });
-        let until = self.agreed_until;
-        self.send(Update::Agreed { fleet, until }).await;
+        }
+        let (told, done) = oneshot::channel();
+        let update = Update::Agreed {
+            fleet: changed.then(|| fleet.clone()),
+            until: self.agreed_until,
+            applied: (!at_once).then_some(told),
+        };
+        self.send(update).await;
+        if !at_once {
+            self.applied = matches!(timeout(APPLIED_WITHIN, done).await, Ok(Ok(())));
+            if self.applied {
+                self.registry.open(&agreed);
+            }
+        }
     }
 
     fn not_agreed(&mut self, why: &GateError) {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::broker::{Outgoing, Tag};
@@ -46,6 +47,8 @@ pub enum Update {
         fleet: Option<Fleet>,
         /// After that, no job is asked for before another exchange.
         until: Instant,
+        /// To be told when `fleet` is all that is enforced: nothing is under way that was asked before.
+        applied: Option<oneshot::Sender<()>>,
     },
     /// The configuration has changed.
     Settings(Changeable),

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
@@ -90,8 +90,14 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
         let mut tasks = JoinSet::new();
         let mut redis = Outage::new("Redis");
         let mut give_up_at: Option<Instant> = None;
+        let mut unapplied: Option<oneshot::Sender<()>> = None;
         loop {
             let now = started.elapsed();
+            // Before the next question, which is asked with what is in force now.
+            if let Some(applied) = unapplied.take_if(|_| !scheduler.is_asking()) {
+                // Whoever does not wait any more asks again.
+                let _ = applied.send(());
+            }
             scheduler.tick(now);
             self.perform(scheduler.take_actions(), started, &mut tasks)
                 .await;
@@ -128,8 +134,9 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                     }
                 }
                 Some(update) = updates.recv() => match update {
-                    Update::Agreed { fleet, until } => {
+                    Update::Agreed { fleet, until, applied } => {
                         scheduler.agreed(fleet, until.saturating_duration_since(started));
+                        unapplied = applied.or(unapplied);
                     }
                     Update::Settings(changed) => scheduler.change(changed),
                 },

@@ -264,6 +264,11 @@ impl Scheduler {
         busy == 0 && self.asking.is_none() && self.ledger.is_empty()
     }
 
+    /// A round trip to the gate is under way.
+    pub fn is_asking(&self) -> bool {
+        self.asking.is_some()
+    }
+
     /// How many jobs run.
     pub fn running(&self) -> usize {
         self.queues.running()

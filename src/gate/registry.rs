@@ -57,6 +57,8 @@ pub struct Agreed {
     pub fleet: Fleet,
     /// Until when: later, the gate must not be asked before another exchange.
     pub until: Instant,
+    /// The keys of the registries that were exchanged: in a cluster, one for each primary that answered.
+    pub registries: Vec<String>,
 }
 
 /// One worker's view of the registry, of which each primary of a cluster has one: a tenant's limits are agreed on where the
@@ -160,24 +162,34 @@ impl Registry {
                 self.gate.agree(place, None);
             }
         }
-        for place in &agreed {
-            self.gate.agree(place, Some(until));
-        }
+        let registries: Vec<String> = agreed.into_iter().cloned().collect();
         self.own = next;
         // A registry that is lost, or no more where it was, is remembered for as long as it is to be enforced.
-        for (_, heard) in (self.known.iter_mut()).filter(|(key, _)| !agreed.contains(key)) {
+        for (_, heard) in (self.known.iter_mut()).filter(|(key, _)| !registries.contains(key)) {
             let now_ms = heard.now_ms();
             heard.known.learn(Vec::new(), now_ms);
         }
         self.known
-            .retain(|key, heard| agreed.contains(&key) || !heard.known.policies().is_empty());
+            .retain(|key, heard| registries.contains(key) || !heard.known.policies().is_empty());
         let fleets = self.known.values().map(|heard| {
             let own = Arc::clone(&self.own.policy);
             heard.known.fleet(own, &self.own.id, heard.now_ms())
         });
         let alone = Fleet::alone(Arc::clone(&self.own.policy));
         let fleet = fleets.fold(alone, Fleet::joined_with);
-        Ok(Agreed { fleet, until })
+        Ok(Agreed {
+            fleet,
+            until,
+            registries,
+        })
+    }
+
+    /// In a cluster, jobs may start at the primaries that were exchanged. To be called when `agreed.fleet` is enforced: one that
+    /// was away may hold a policy that was not known here.
+    pub fn open(&self, agreed: &Agreed) {
+        for registry in &agreed.registries {
+            self.gate.agree(registry, Some(agreed.until));
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use sluicegate::admin::Health;
 use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Source, Tag};
-use sluicegate::engine::action::Settings;
+use sluicegate::engine::action::{Settings, Update};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Stop};
 use sluicegate::gate::{
@@ -25,7 +25,7 @@ use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::retry::RetryPolicy;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
 /// Remembers what was acked, and ends the engine when that is all.
@@ -53,6 +53,7 @@ impl Broker for Acked {
 /// Lets everything start from some moment on; before it, it does not know what has started.
 struct Opens {
     at: Instant,
+    takes: Duration,
     refused: AtomicUsize,
 }
 
@@ -60,6 +61,7 @@ impl Opens {
     fn after(wait: Duration) -> Arc<Self> {
         Arc::new(Self {
             at: Instant::now() + wait,
+            takes: Duration::ZERO,
             refused: AtomicUsize::new(0),
         })
     }
@@ -67,6 +69,7 @@ impl Opens {
 
 impl Gate for Opens {
     async fn ask(&self, batch: &[TenantAsk]) -> Result<Replies, GateError> {
+        tokio::time::sleep(self.takes).await;
         let wait = self.at.saturating_duration_since(Instant::now());
         if !wait.is_zero() {
             self.refused.fetch_add(1, Ordering::Relaxed);
@@ -139,6 +142,16 @@ const JOBS: usize = 100;
 
 /// Runs an engine until all jobs are acked.
 async fn run_all(gate: Arc<Opens>, metrics: Arc<Metrics>, health: Arc<Health>) {
+    let (_nobody, updates) = mpsc::channel(1);
+    run_all_updated(gate, metrics, health, updates).await;
+}
+
+async fn run_all_updated(
+    gate: Arc<Opens>,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    updates: mpsc::Receiver<Update>,
+) {
     let second = Duration::from_secs(1);
     let limit = Limit::new(
         "default",
@@ -190,7 +203,8 @@ async fn run_all(gate: Arc<Opens>, metrics: Arc<Metrics>, health: Arc<Health>) {
     };
     let scheduler = Scheduler::new(settings, metrics, 7);
     // The clock is paused: it jumps ahead as soon as nothing is left to do.
-    let run = tokio::time::timeout(60 * second, engine.run(scheduler, events, stop));
+    let run = engine.run_updated(scheduler, events, updates, stop);
+    let run = tokio::time::timeout(60 * second, run);
     let ended = run.await;
     let mut acked = broker.tags.lock().unwrap().clone();
     acked.sort_unstable();
@@ -224,4 +238,30 @@ async fn a_gate_that_may_have_forgotten_is_looked_at_each_second_until_it_opens(
     assert!(!health.missing().contains(&cold));
     assert!(metrics.encode().contains("sluicegate_gate_cold 0"));
     assert!(gate.refused.load(Ordering::Relaxed) <= 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agreement_is_applied_when_no_question_of_before_is_under_way() {
+    let ms = Duration::from_millis;
+    let begun = Instant::now();
+    let gate = Arc::new(Opens {
+        at: begun,
+        takes: ms(20),
+        refused: AtomicUsize::new(0),
+    });
+    let (sender, updates) = mpsc::channel(1);
+    let run = run_all_updated(gate, Arc::new(Metrics::new()), Arc::default(), updates);
+    let agree = async {
+        tokio::time::sleep(ms(10)).await;
+        let (told, done) = oneshot::channel();
+        let update = Update::Agreed {
+            fleet: None,
+            until: begun + ms(60_000),
+            applied: Some(told),
+        };
+        sender.send(update).await.expect("the engine runs");
+        done.await.expect("the engine tells");
+        assert!(begun.elapsed() >= ms(20), "{:?}", begun.elapsed());
+    };
+    tokio::join!(run, agree);
 }
