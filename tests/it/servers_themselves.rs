@@ -59,6 +59,9 @@ fn a_killed_rabbitmq_comes_back_with_its_data_and_leaves_nothing_behind() {
     rabbit.kill();
     rabbit.restart();
     assert!(rabbit.ctl(&["list_vhosts"]).contains("kept"));
+    rabbit.stop();
+    rabbit.restart();
+    assert!(rabbit.ctl(&["list_vhosts"]).contains("kept"));
     let folder = rabbit.folder().to_owned();
     assert!(folder.exists());
     drop(rabbit);

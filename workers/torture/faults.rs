@@ -241,7 +241,11 @@ mod tests {
     #[test]
     fn every_kind_has_its_turn_and_two_at_once_are_done_to_two_parts() {
         let steps = steps(1, Kind::all());
-        let seen: HashSet<_> = steps.iter().flat_map(|s| &s.faults).map(|f| f.kind).collect();
+        let seen: HashSet<_> = steps
+            .iter()
+            .flat_map(|s| &s.faults)
+            .map(|f| f.kind)
+            .collect();
         assert_eq!(seen.len(), Kind::all().len());
         let pairs: Vec<_> = steps.iter().filter(|step| step.faults.len() == 2).collect();
         assert!(!pairs.is_empty());
@@ -249,7 +253,10 @@ mod tests {
             assert_ne!(pair.faults[0].kind.part(), pair.faults[1].kind.part());
         }
         for fault in steps.iter().flat_map(|step| &step.faults) {
-            assert!(fault.worker < 3 && fault.lasts <= LONGEST && fault.way < 3, "{fault:?}");
+            assert!(
+                fault.worker < 3 && fault.lasts <= LONGEST && fault.way < 3,
+                "{fault:?}"
+            );
         }
     }
 

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use serde::{Serialize, Serializer};
 
+use crate::backlog::Backlog;
 use crate::faults::Kind;
 
 /// A job: its tenant's number, and its own among the tenant's.
@@ -125,7 +126,13 @@ pub struct Event {
 /// Where everybody writes down what happens.
 pub struct History {
     began: Instant,
-    events: Mutex<Vec<Event>>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    events: Vec<Event>,
+    backlog: Backlog,
 }
 
 impl History {
@@ -133,7 +140,7 @@ impl History {
     pub fn new() -> Self {
         Self {
             began: Instant::now(),
-            events: Mutex::new(Vec::new()),
+            inner: Mutex::default(),
         }
     }
 
@@ -149,18 +156,35 @@ impl History {
 
     /// It happened at `at`.
     pub fn add_at(&self, at: u64, what: What) {
-        self.lock().push(Event { at, what });
+        let mut inner = self.lock();
+        inner.backlog.note(&what);
+        inner.events.push(Event { at, what });
     }
 
     /// Everything so far, in order of time.
     pub fn events(&self) -> Vec<Event> {
-        let mut events = self.lock().clone();
+        let mut events = self.lock().events.clone();
         events.sort_by_key(|event| event.at);
         events
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Event>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    /// How many events there are.
+    pub fn len(&self) -> usize {
+        self.lock().events.len()
+    }
+
+    /// Confirmed jobs of `tenant` that the downstream has not answered for good.
+    pub fn waiting(&self, tenant: u32) -> usize {
+        self.lock().backlog.of(tenant)
+    }
+
+    /// Those of all tenants.
+    pub fn waiting_in_all(&self) -> usize {
+        self.lock().backlog.in_all()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -203,6 +227,9 @@ mod tests {
             },
         };
         let line = serde_json::to_string(&event).expect("JSON");
-        assert_eq!(line, r#"{"at":7,"event":"answered","call":2,"answer":"done"}"#);
+        assert_eq!(
+            line,
+            r#"{"at":7,"event":"answered","call":2,"answer":"done"}"#
+        );
     }
 }
