@@ -12,6 +12,8 @@ pub struct Backlog {
     early: HashSet<Job>,
     /// Calls under way.
     calls: HashMap<u64, Job>,
+    /// Final answers.
+    ended: usize,
 }
 
 impl Backlog {
@@ -29,7 +31,11 @@ impl Backlog {
                     return;
                 };
                 let waiting = self.waiting.entry(job.tenant).or_default();
-                if answer.is_final() && !waiting.remove(&job) {
+                if !answer.is_final() {
+                    return;
+                }
+                self.ended += 1;
+                if !waiting.remove(&job) {
                     self.early.insert(job);
                 }
             }
@@ -40,6 +46,11 @@ impl Backlog {
     /// Jobs of `tenant` that wait.
     pub fn of(&self, tenant: u32) -> usize {
         self.waiting.get(&tenant).map_or(0, HashSet::len)
+    }
+
+    /// Final answers so far.
+    pub fn ended(&self) -> usize {
+        self.ended
     }
 
     /// Those of all tenants.
@@ -75,6 +86,9 @@ mod tests {
         assert_eq!((backlog.of(1), backlog.of(2), backlog.in_all()), (1, 0, 1));
         backlog.note(&What::Confirmed { job: job(2) });
         called(&mut backlog, 3, 1, Answer::Rejected);
-        assert_eq!((backlog.of(1), backlog.in_all()), (0, 0));
+        assert_eq!(
+            (backlog.of(1), backlog.in_all(), backlog.ended()),
+            (0, 0, 2)
+        );
     }
 }

@@ -156,30 +156,46 @@ pub struct Step {
 pub struct Schedule {
     random: StdRng,
     kinds: Vec<Kind>,
-    /// Kinds that have not had their turn in this round: each kind comes once in a round.
+    /// Kinds that have not had their turn in this round: each kind comes once in a round, but for those that are rare.
     round: Vec<Kind>,
-    workers: usize,
-    longest: Duration,
+    pace: Pace,
+}
+
+/// How a schedule is made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace {
+    /// Workers that it is done to.
+    pub workers: usize,
+    /// The longest pause before a step.
+    pub pause: Duration,
+    /// The longest that a fault lasts.
+    pub longest: Duration,
+    /// After a loss of memory nothing starts for a minute, and other faults have nothing to break: such faults come
+    /// in one round of four only.
+    pub losses_are_rare: bool,
 }
 
 /// A quarter of the steps has two faults at once.
 const TWO_AT_ONCE: f64 = 0.25;
 
 impl Schedule {
-    /// Faults of `kinds`, at least one, done to `workers`, each of at most `longest`.
-    pub fn new(seed: u64, kinds: &[Kind], workers: usize, longest: Duration) -> Self {
+    /// Faults of `kinds`.
+    pub fn new(seed: u64, kinds: &[Kind], pace: Pace) -> Self {
         Self {
             random: StdRng::seed_from_u64(seed ^ 0xfa_017),
             kinds: kinds.to_vec(),
             round: Vec::new(),
-            workers,
-            longest,
+            pace,
         }
     }
 
     fn kind(&mut self, beside: Option<Part>) -> Option<Kind> {
-        if self.round.is_empty() {
+        let only_losses = self.kinds.iter().all(|kind| kind.forgets());
+        while self.round.is_empty() && !self.kinds.is_empty() {
+            let rare = self.pace.losses_are_rare && !only_losses;
+            let skipped = rare && self.random.random_ratio(3, 4);
             self.round = self.kinds.clone();
+            self.round.retain(|kind| !(skipped && kind.forgets()));
         }
         let fits: Vec<Kind> = (self.round.iter().copied())
             .filter(|kind| beside.is_none_or(|part| part != kind.part()))
@@ -192,11 +208,11 @@ impl Schedule {
     fn fault(&mut self, kind: Kind) -> Fault {
         // Mostly short; a tenth as long as it may be.
         let part = self.random.random_range(0.0..1.0_f64);
-        let shortest = Duration::from_millis(500).min(self.longest);
-        let lasts = shortest + (self.longest - shortest).mul_f64(part * part * part);
+        let shortest = Duration::from_millis(500).min(self.pace.longest);
+        let lasts = shortest + (self.pace.longest - shortest).mul_f64(part * part * part);
         Fault {
             kind,
-            worker: self.random.random_range(0..self.workers),
+            worker: self.random.random_range(0..self.pace.workers),
             lasts,
             way: self.random.random_range(0..3),
         }
@@ -208,7 +224,7 @@ impl Iterator for Schedule {
 
     /// The next step; `None` only if there are no kinds.
     fn next(&mut self) -> Option<Step> {
-        let pause = Duration::from_millis(self.random.random_range(500..5000));
+        let pause = (self.pace.pause).mul_f64(self.random.random_range(0.1..=1.0));
         let first = self.kind(None)?;
         let mut faults = vec![self.fault(first)];
         if self.random.random_bool(TWO_AT_ONCE)
@@ -226,10 +242,15 @@ mod tests {
 
     use super::*;
 
-    const LONGEST: Duration = Duration::from_secs(30);
+    const PACE: Pace = Pace {
+        workers: 3,
+        pause: Duration::from_secs(5),
+        longest: Duration::from_secs(30),
+        losses_are_rare: true,
+    };
 
     fn steps(seed: u64, kinds: &[Kind]) -> Vec<Step> {
-        Schedule::new(seed, kinds, 3, LONGEST).take(200).collect()
+        Schedule::new(seed, kinds, PACE).take(200).collect()
     }
 
     #[test]
@@ -254,16 +275,34 @@ mod tests {
         }
         for fault in steps.iter().flat_map(|step| &step.faults) {
             assert!(
-                fault.worker < 3 && fault.lasts <= LONGEST && fault.way < 3,
+                fault.worker < 3 && fault.lasts <= PACE.longest && fault.way < 3,
                 "{fault:?}"
             );
         }
     }
 
     #[test]
+    fn losses_of_memory_are_rare_where_they_cost_a_minute() {
+        let losses = |losses_are_rare| {
+            let pace = Pace {
+                losses_are_rare,
+                ..PACE
+            };
+            let all = Schedule::new(3, Kind::all(), pace)
+                .take(400)
+                .flat_map(|step| step.faults);
+            all.filter(|fault| fault.kind.forgets()).count()
+        };
+        let (rare, often) = (losses(true), losses(false));
+        assert!(rare > 0 && rare * 2 < often, "{rare} {often}");
+        let steps = steps(1, &[Kind::RedisFlush, Kind::RedisWipe]);
+        assert_eq!(steps.len(), 200, "alone they are not left out");
+    }
+
+    #[test]
     fn one_kind_comes_alone_and_none_never() {
         let steps = steps(1, &[Kind::RedisCut]);
         assert!(steps.iter().all(|step| step.faults.len() == 1));
-        assert_eq!(Schedule::new(1, &[], 3, LONGEST).next(), None);
+        assert_eq!(Schedule::new(1, &[], PACE).next(), None);
     }
 }

@@ -178,6 +178,11 @@ impl History {
         self.lock().backlog.of(tenant)
     }
 
+    /// Final answers so far.
+    pub fn ended(&self) -> usize {
+        self.lock().backlog.ended()
+    }
+
     /// Those of all tenants.
     pub fn waiting_in_all(&self) -> usize {
         self.lock().backlog.in_all()

@@ -159,10 +159,8 @@ async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
             .push(checker::Finding::Worker { worker: 0, how });
     }
     say(&"the verdict");
-    print!(
-        "\n{}",
-        report::table(&verdict, report::used(&events, plan), left)
-    );
+    let pace = report::pace::Run::new(&events, plan);
+    print!("\n{}", report::table(&verdict, &pace, left));
     let holds = verdict.holds();
     println!("{}", if holds { "PASS" } else { "FAIL" });
     if !holds || args.history.is_some() {
@@ -274,7 +272,7 @@ async fn run(
     let end = Instant::now() + plan.lasts;
     sleep(plan.lasts.mul_f64(CALM.0).min(CALM.1)).await;
     let mut number = 0;
-    for step in Schedule::new(plan.seed, &plan.kinds, plan.workers, plan.longest) {
+    for step in Schedule::new(plan.seed, &plan.kinds, plan.pace()) {
         if timeout(
             end.saturating_duration_since(Instant::now()),
             sleep(step.pause),
@@ -287,9 +285,9 @@ async fn run(
         let mut both = Vec::with_capacity(step.faults.len());
         for fault in &step.faults {
             number += 1;
-            let waiting = bed.history.waiting_in_all();
+            let (ended, waiting) = (bed.history.ended(), bed.history.waiting_in_all());
             say(&format_args!(
-                "fault {number}: {}, {waiting} jobs wait",
+                "fault {number}: {}; {ended} jobs have ended, {waiting} wait",
                 fault.kind
             ));
             both.push(bed.perform(number, *fault));

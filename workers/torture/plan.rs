@@ -9,7 +9,7 @@ use clap::{Parser, ValueEnum};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 
 use crate::checker::Rules;
-use crate::faults::Kind;
+use crate::faults::{Kind, Pace};
 
 /// The limits' window.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -53,6 +53,9 @@ pub struct Args {
     /// The longest that a fault lasts, in seconds, where that is free
     #[arg(long, default_value_t = 30)]
     pub longest: u64,
+    /// The longest pause before a fault, in seconds
+    #[arg(long, default_value_t = 5)]
+    pub pause: u64,
     /// Count windows that are too full, but let them pass (with --guard: on a machine that may stall)
     #[arg(long)]
     pub count_windows: bool,
@@ -88,6 +91,7 @@ pub struct Plan {
     /// `None`: strict.
     pub guard: Option<Duration>,
     pub longest: Duration,
+    pub pause: Duration,
     pub count_windows: bool,
 }
 
@@ -120,8 +124,19 @@ impl Plan {
             tenants: args.tenants,
             guard: guard(&args.guard)?,
             longest: Duration::from_secs(args.longest),
+            pause: Duration::from_secs(args.pause),
             count_windows: args.count_windows,
         })
+    }
+
+    /// How faults follow each other.
+    pub fn pace(&self) -> Pace {
+        Pace {
+            workers: self.workers,
+            pause: self.pause,
+            longest: self.longest,
+            losses_are_rare: self.guard.is_none(),
+        }
     }
 
     /// What the history is held against.
@@ -165,7 +180,7 @@ impl Plan {
             "amqp:\n  url: {amqp}\n  queue: {queue}\n  prefetch: 100\n\
              redis:\n  url: {redis}\n  prefix: {prefix}\n\
              rate-limiter:\n  max-requests: {max}\n  window-size: {window}ms\n  guard: {guard}\n\
-             dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  http:\n    url: {downstream}\n    timeout: 2s\n\
+             dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  http:\n    url: {downstream}\n    timeout: 5s\n\
              delay:\n  max-delay: {max_delay}s\n\
              retry:\n  max-attempts: {MAX_ATTEMPTS}\n  initial-interval: 200ms\n  max-interval: 3s\n\
              admin:\n  listen: {admin}\n",
@@ -190,12 +205,13 @@ impl Plan {
             _ => names.join(","),
         };
         let mut command = format!(
-            "scripts/torture --seed {} --minutes {} --faults {faults} --workers {} --tenants {} --longest {}",
+            "scripts/torture --seed {} --minutes {} --faults {faults} --workers {} --tenants {} --longest {} --pause {}",
             self.seed,
             self.lasts.as_secs_f64() / 60.0,
             self.workers,
             self.tenants,
             self.longest.as_secs(),
+            self.pause.as_secs(),
         );
         if let Some(guard) = self.guard {
             let _ = write!(command, " --guard {}", guard.as_millis());
