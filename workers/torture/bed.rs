@@ -148,6 +148,12 @@ impl Bed {
                 block_in_place(|| rabbit.resume());
             }
             Kind::RabbitCut => ctl(&["close_all_connections", "torture"]),
+            Kind::RabbitLogin => {
+                ctl(&["change_password", "guest", "other"]);
+                ctl(&["close_all_connections", "torture"]);
+                sleep(fault.lasts).await;
+                ctl(&["change_password", "guest", "guest"]);
+            }
             Kind::RabbitMemory => {
                 ctl(&["set_vm_memory_high_watermark", "absolute", "1MiB"]);
                 sleep(fault.lasts).await;
@@ -181,6 +187,18 @@ impl Bed {
                 ctl(&["config", "set", "maxmemory", "1mb"]);
                 sleep(fault.lasts).await;
                 ctl(&["config", "set", "maxmemory", "0"]);
+            }
+            Kind::RedisReadonly => {
+                // Nobody listens there: it keeps what it has.
+                ctl(&["replicaof", "127.0.0.1", "1"]);
+                sleep(fault.lasts).await;
+                ctl(&["replicaof", "no", "one"]);
+            }
+            Kind::RedisLogin => {
+                ctl(&["config", "set", "requirepass", "other"]);
+                ctl(&["-a", "other", "client", "kill", "type", "normal"]);
+                sleep(fault.lasts).await;
+                ctl(&["-a", "other", "config", "set", "requirepass", ""]);
             }
             Kind::RedisFlush => ctl(&["flushall"]),
             Kind::RedisScripts => ctl(&["script", "flush"]),
@@ -229,7 +247,7 @@ impl Bed {
     }
 }
 
-/// Nothing passes, in one of three ways; or everything late.
+/// Nothing passes there, or back, or both ways, as where a firewall forgets a connection; or everything late.
 async fn hole(proxy: &Proxy, fault: Fault) {
     let ways = match (fault.kind, fault.way) {
         (Kind::RabbitSlow | Kind::RedisSlow, _) => {
@@ -254,6 +272,9 @@ async fn hole(proxy: &Proxy, fault: Fault) {
     };
     proxy.set(ways);
     sleep(fault.lasts).await;
+    if (ways.there, ways.back) == (Way::Held, Way::Held) {
+        proxy.cut();
+    }
     proxy.set(Ways::default());
 }
 
@@ -273,9 +294,13 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
         Kind::RabbitKill | Kind::RabbitRestart | Kind::RedisKill | Kind::RedisWipe => {
             (None, format!("away for {}", seconds(AWAY)))
         }
-        Kind::RabbitStop | Kind::RabbitMemory | Kind::RedisStop | Kind::RedisFull => {
-            (None, format!("for {}", seconds(Duration::MAX)))
-        }
+        Kind::RabbitStop
+        | Kind::RabbitMemory
+        | Kind::RabbitLogin
+        | Kind::RedisStop
+        | Kind::RedisFull
+        | Kind::RedisReadonly
+        | Kind::RedisLogin => (None, format!("for {}", seconds(Duration::MAX))),
         Kind::RabbitCut | Kind::RedisCut | Kind::RedisFlush | Kind::RedisScripts => {
             (None, String::new())
         }

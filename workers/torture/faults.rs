@@ -31,7 +31,9 @@ pub enum Kind {
     RabbitCut,
     /// RabbitMQ's memory alarm blocks all publishers
     RabbitMemory,
-    /// A worker's connections to RabbitMQ carry nothing: both directions, or one
+    /// RabbitMQ takes no login, and closes all its connections
+    RabbitLogin,
+    /// A worker's connections to RabbitMQ carry nothing: one direction, the other, or both, and then they are cut
     RabbitHole,
     /// A worker's connections to RabbitMQ carry everything late
     RabbitSlow,
@@ -49,7 +51,11 @@ pub enum Kind {
     RedisFlush,
     /// SCRIPT FLUSH
     RedisScripts,
-    /// A worker's connections to Redis carry nothing: both directions, or one
+    /// Redis becomes a replica of nobody, which takes no writes, and a primary again
+    RedisReadonly,
+    /// Redis takes no login, and closes all its connections
+    RedisLogin,
+    /// A worker's connections to Redis carry nothing: one direction, the other, or both, and then they are cut
     RedisHole,
     /// A worker's connections to Redis carry everything late
     RedisSlow,
@@ -83,6 +89,7 @@ impl Kind {
             | Self::RabbitRestart
             | Self::RabbitCut
             | Self::RabbitMemory
+            | Self::RabbitLogin
             | Self::RabbitHole
             | Self::RabbitSlow => Part::Rabbit,
             Self::RedisKill
@@ -92,6 +99,8 @@ impl Kind {
             | Self::RedisFull
             | Self::RedisFlush
             | Self::RedisScripts
+            | Self::RedisReadonly
+            | Self::RedisLogin
             | Self::RedisHole
             | Self::RedisSlow => Part::Redis,
             Self::DownstreamHang => Part::Downstream,
@@ -109,6 +118,7 @@ impl Kind {
                 | Self::RabbitStop
                 | Self::RabbitRestart
                 | Self::RabbitCut
+                | Self::RabbitLogin
                 | Self::RabbitHole
                 | Self::RabbitSlow
         )

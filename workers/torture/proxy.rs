@@ -32,10 +32,18 @@ pub struct Ways {
     pub back: Way,
 }
 
+/// What connections are told.
+#[derive(Debug, Clone, Copy, Default)]
+struct Told {
+    ways: Ways,
+    /// How often all were cut.
+    cuts: u32,
+}
+
 /// The running proxy; dropped, it ends, and its connections with it.
 pub struct Proxy {
     address: SocketAddr,
-    ways: watch::Sender<Ways>,
+    told: watch::Sender<Told>,
     task: JoinHandle<()>,
 }
 
@@ -47,11 +55,11 @@ impl Proxy {
     pub async fn start(server: SocketAddr) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
-        let (ways, seen) = watch::channel(Ways::default());
+        let (told, seen) = watch::channel(Told::default());
         let task = tokio::spawn(accept(listener, server, seen));
         Ok(Self {
             address,
-            ways,
+            told,
             task,
         })
     }
@@ -63,7 +71,12 @@ impl Proxy {
 
     /// What happens to bytes from now on, of connections old and new.
     pub fn set(&self, ways: Ways) {
-        self.ways.send_replace(ways);
+        self.told.send_modify(|told| told.ways = ways);
+    }
+
+    /// Ends all connections, and what they hold with them.
+    pub fn cut(&self) {
+        self.told.send_modify(|told| told.cuts += 1);
     }
 }
 
@@ -73,42 +86,44 @@ impl Drop for Proxy {
     }
 }
 
-/// Ends with the proxy, whose sender of `ways` its connections watch.
-async fn accept(listener: TcpListener, server: SocketAddr, ways: watch::Receiver<Ways>) {
+/// Ends with the proxy, whose word its connections await.
+async fn accept(listener: TcpListener, server: SocketAddr, told: watch::Receiver<Told>) {
     loop {
         let Ok((client, _)) = listener.accept().await else {
             // No descriptor is free, say.
             sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let ways = ways.clone();
+        let told = told.clone();
         tokio::spawn(async move {
             // A server that is away is felt as a connection that ends at once.
             if let Ok(server) = TcpStream::connect(server).await {
-                carry(client, server, ways).await;
+                carry(client, server, told).await;
             }
         });
     }
 }
 
-/// Until either side ends it, or the proxy is gone.
-async fn carry(client: TcpStream, server: TcpStream, mut ways: watch::Receiver<Ways>) {
+/// Until either side ends it, it is cut, or the proxy is gone.
+async fn carry(client: TcpStream, server: TcpStream, mut told: watch::Receiver<Told>) {
+    // Without it small messages wait, which costs time and nothing else.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let gone = ways.clone();
+    let cuts = told.borrow().cuts;
+    let (there, back) = (told.clone(), told.clone());
     tokio::select! {
-        _ = pump(from_client, to_server, gone.clone(), |ways| ways.there) => {}
-        _ = pump(from_server, to_client, gone, |ways| ways.back) => {}
-        () = async { while ways.changed().await.is_ok() {} } => {}
+        _ = pump(from_client, to_server, there, |told| told.ways.there) => {}
+        _ = pump(from_server, to_client, back, |told| told.ways.back) => {}
+        _ = told.wait_for(|told| told.cuts != cuts) => {}
     }
 }
 
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    mut ways: watch::Receiver<Ways>,
-    mine: impl Fn(&Ways) -> Way,
+    mut told: watch::Receiver<Told>,
+    mine: impl Fn(&Told) -> Way,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 64 * 1024];
     loop {
@@ -116,11 +131,11 @@ async fn pump(
         if read == 0 {
             return Ok(());
         }
-        let way = mine(&ways.borrow());
+        let way = mine(&told.borrow());
         if let Way::Slow(by) = way {
             sleep(by).await;
         }
-        let open = ways.wait_for(|ways| mine(ways) != Way::Held).await;
+        let open = told.wait_for(|told| mine(told) != Way::Held).await;
         open.map_err(io::Error::other)?;
         to.write_all(&buffer[..read]).await?;
     }
@@ -141,9 +156,13 @@ mod tests {
             .expect("a port");
         let server = listener.local_addr().expect("an address");
         tokio::spawn(async move {
-            let (mut stream, _) = listener.accept().await.expect("a connection");
-            let (mut from, mut to) = stream.split();
-            tokio::io::copy(&mut from, &mut to).await
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                tokio::spawn(async move {
+                    let (mut from, mut to) = stream.split();
+                    tokio::io::copy(&mut from, &mut to).await
+                });
+            }
         });
         let proxy = Proxy::start(server).await.expect("a proxy");
         let client = TcpStream::connect(proxy.address())
@@ -178,6 +197,25 @@ mod tests {
             proxy.set(Ways::default());
             assert_eq!(echo(&mut client).await, 2);
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_held_is_lost_when_it_is_cut_and_the_next_connection_passes() {
+        let (proxy, mut client) = bed().await;
+        // Only a connection that is there can be cut.
+        client.write_u8(0).await.expect("sent");
+        assert_eq!(echo(&mut client).await, 0);
+        let (there, back) = (Way::Held, Way::Held);
+        proxy.set(Ways { there, back });
+        client.write_u8(1).await.expect("sent");
+        proxy.cut();
+        assert!(client.read_u8().await.is_err());
+        proxy.set(Ways::default());
+        let mut next = TcpStream::connect(proxy.address())
+            .await
+            .expect("a connection");
+        next.write_u8(2).await.expect("sent");
+        assert_eq!(echo(&mut next).await, 2);
     }
 
     #[tokio::test]
