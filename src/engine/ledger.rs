@@ -1,6 +1,7 @@
 //! What the gate is still to be told of starts: calls that cost more or less than they were charged, permits that were
 //! not used, and places that are held or free again.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use crate::gate::{End, LEASE_MS, Settled, TenantSettled};
@@ -17,6 +18,11 @@ const AGAIN: Duration = Duration::from_millis(100);
 const RENEW: Duration = Duration::from_millis(LEASE_MS / 4);
 /// The most starts in one call.
 const MOST: usize = 1024;
+/// The most starts that are remembered as doubtful; what was lost before them is left to its lease.
+const MOST_DOUBTFUL: usize = 4096;
+
+/// What is told of a start: whose it was, with which labels, under which limits.
+type Entry = (Tenant, Labels, Limits, Settled);
 
 /// What is to be told, and what is being told.
 #[derive(Debug)]
@@ -24,7 +30,9 @@ pub struct Ledger {
     /// What calls of this worker are called; no other one has the same.
     worker: String,
     number: u64,
-    open: Vec<(Tenant, Labels, Limits, Settled)>,
+    open: Vec<Entry>,
+    /// Since when, and starts that the gate may have allowed in an answer that was lost.
+    doubtful: VecDeque<(Duration, Entry)>,
     sent: Option<Sent>,
     /// Running starts that hold places.
     holding: usize,
@@ -48,6 +56,7 @@ impl Ledger {
             worker: format!("{worker:x}"),
             number: 0,
             open: Vec::new(),
+            doubtful: VecDeque::new(),
             sent: None,
             holding: 0,
             renewed: Duration::ZERO,
@@ -63,6 +72,22 @@ impl Ledger {
     /// To be told, of a start with these labels under these limits.
     pub fn add(&mut self, tenant: Tenant, labels: Labels, limits: Limits, settled: Settled) {
         self.open.push((tenant, labels, limits, settled));
+    }
+
+    /// Whether the gate allowed this start is not known, and it does not take place. To be told when the gate answers
+    /// again: before that it would be lost, too, and nobody waits for it.
+    pub fn doubt(&mut self, now: Duration, entry: Entry) {
+        if self.doubtful.len() == MOST_DOUBTFUL {
+            self.doubtful.pop_front();
+        }
+        self.doubtful.push_back((now, entry));
+    }
+
+    /// The gate answers. Places that are given up by themselves by now need no word.
+    pub fn answers(&mut self, now: Duration) {
+        let lease = Duration::from_millis(LEASE_MS);
+        let recent = |(since, entry)| (now.saturating_sub(since) < lease).then_some(entry);
+        self.open.extend(self.doubtful.drain(..).filter_map(recent));
     }
 
     /// Nothing is left to be told.

@@ -45,6 +45,7 @@ mod reload;
 mod scheduler;
 mod scheduler_scopes;
 mod servers;
+mod servers_themselves;
 mod simulation;
 mod tidy;
 mod worker_epoch;

@@ -16,7 +16,7 @@ use sluicegate::rules::fleet::{Fleet, Known, Registered};
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::{CostField, Field, Fields, Job, TenantField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
-use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::pushback::Seen;
 use sluicegate::rules::quota::Quotas;
@@ -806,6 +806,53 @@ fn what_cannot_be_told_holds_nobody_up() {
     assert_eq!((done.asked.len(), done.settled.len()), (1, 0));
     let done = desk.step(MS * 200);
     assert_eq!(done.settled.len(), 1, "it is told again");
+}
+
+/// Redis may have charged what it did not answer, and a place is held for a minute unless it is given back.
+#[test]
+fn places_that_a_lost_answer_may_have_taken_are_given_back_when_the_gate_answers() {
+    let second = Duration::from_secs(1);
+    let limit = |name, algorithm| Limit::new(name, algorithm, 20, second, Duration::ZERO);
+    let strict = limit("strict", Algorithm::Strict).expect("a limit");
+    let sliding = limit("sliding", Algorithm::SlidingWindow).expect("a limit");
+    let both = Limits::new(vec![sliding, strict.clone()]).expect("limits");
+    let mut desk = Desk::with(
+        4,
+        Policy::common(both),
+        TenantField::Header("x-tenant".into()),
+    );
+    let names = |asked: &[TenantAsk]| asked[0].permits.clone();
+    let mut lost = Vec::new();
+    let mut asked = desk.deliver(Source::Fresh, &["a", "a"]).asked;
+    for _ in 0..2 {
+        lost.push(names(&asked));
+        let why = GateError::Unreachable("timed out".into());
+        desk.scheduler.answered(desk.now, Err(why));
+        let done = desk.actions();
+        assert!(done.settled.is_empty() && desk.scheduler.is_idle());
+        let next = desk.scheduler.next_tick(desk.now).expect("it tries again");
+        asked = desk.step(next - desk.now).asked;
+    }
+    desk.answer(MS, vec![vec![START, START]]);
+    let settled = desk.step(MS).settled;
+    let given_back: Vec<_> = settled.iter().flat_map(|one| &one.settled).collect();
+    let permits: Vec<_> = given_back
+        .iter()
+        .map(|one| one.receipt.permit.clone())
+        .collect();
+    let expected = lost
+        .iter()
+        .flat_map(|name| [format!("{name}:0"), format!("{name}:1")]);
+    assert_eq!(permits, expected.collect::<Vec<_>>());
+    assert!(given_back.iter().all(|one| one.end == End::Unused));
+    // Who knows whether the others were charged? They are let be.
+    assert!(
+        settled
+            .iter()
+            .all(|one| one.limits == Limits::from(strict.clone()))
+    );
+    desk.scheduler.settled(desk.now, Ok(()));
+    assert_eq!(desk.step(MS * 300).settled, [], "once");
 }
 
 #[test]

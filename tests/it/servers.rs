@@ -5,13 +5,11 @@
 //! A test that kills, freezes or reconfigures a server starts its own one. The calls block: in an async
 //! test beside running tasks use `#[tokio::test(flavor = "multi_thread")]`.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The Redis that all tests share.
 pub fn shared_redis() -> &'static Redis {
@@ -54,6 +52,10 @@ impl Redis {
     /// `redis://127.0.0.1:PORT`
     pub fn url(&self) -> &str {
         &self.0.url
+    }
+    /// Where it keeps its data.
+    pub fn folder(&self) -> &Path {
+        &self.0.folder
     }
     /// SIGKILL. What was answered is on disk and is there again after [`Self::restart`].
     pub fn kill(&self) {
@@ -99,9 +101,17 @@ impl Rabbit {
     pub fn url(&self) -> &str {
         &self.0.url
     }
+    /// Where it keeps its data.
+    pub fn folder(&self) -> &Path {
+        &self.0.folder
+    }
     /// SIGKILL.
     pub fn kill(&self) {
         self.0.script("kill", &[]);
+    }
+    /// Ends it in order.
+    pub fn stop(&self) {
+        self.0.script("stop", &[]);
     }
     /// Starts it again, after a kill when it still runs: same port, same data.
     pub fn restart(&self) {
@@ -188,75 +198,4 @@ impl Drop for Server {
             eprintln!("{} was not removed", self.folder.display());
         }
     }
-}
-
-/// A frozen server accepts (its kernel does) and answers nothing; thawed it answers what was asked.
-fn frozen_then_answering(url: &str, hello: &[u8], pause: impl Fn(), resume: impl Fn()) {
-    let url = url::Url::parse(url).expect("the scripts print a URL");
-    let address = (url.host_str().expect("a host"), url.port().expect("a port"));
-    pause();
-    let mut stream = TcpStream::connect(address).expect("the kernel accepts");
-    stream.write_all(hello).expect("the kernel buffers");
-    let mut byte = [0];
-    stream
-        .set_read_timeout(Some(Duration::from_millis(300)))
-        .expect("not zero");
-    assert!(stream.read(&mut byte).is_err(), "a frozen server answered");
-    stream
-        .set_read_timeout(Some(Duration::from_secs(30)))
-        .expect("not zero");
-    resume();
-    assert_eq!(stream.read(&mut byte).expect("a thawed server answers"), 1);
-}
-
-#[test]
-fn a_killed_redis_comes_back_with_its_data_and_leaves_nothing_behind() {
-    let redis = Redis::start();
-    redis.ctl(&["set", "k", "v"]);
-    frozen_then_answering(
-        redis.url(),
-        b"PING\r\n",
-        || redis.pause(),
-        || redis.resume(),
-    );
-    redis.kill();
-    redis.restart();
-    assert_eq!(redis.ctl(&["get", "k"]), "v");
-    redis.restart_empty();
-    assert_eq!(redis.ctl(&["get", "k"]), "");
-    let folder = redis.0.folder.clone();
-    assert!(folder.exists());
-    drop(redis);
-    assert!(!folder.exists());
-}
-
-#[test]
-fn a_killed_rabbitmq_comes_back_with_its_data_and_leaves_nothing_behind() {
-    let rabbit = Rabbit::start();
-    rabbit.ctl(&["add_vhost", "kept"]);
-    frozen_then_answering(
-        rabbit.url(),
-        b"AMQP\0\0\x09\x01",
-        || rabbit.pause(),
-        || rabbit.resume(),
-    );
-    rabbit.kill();
-    rabbit.restart();
-    assert!(rabbit.ctl(&["list_vhosts"]).contains("kept"));
-    let folder = rabbit.0.folder.clone();
-    assert!(folder.exists());
-    drop(rabbit);
-    assert!(!folder.exists());
-}
-
-#[test]
-fn the_shared_servers_answer() {
-    assert_eq!(shared_redis().ctl(&["ping"]), "PONG");
-    assert!(shared_rabbit().ctl(&["list_vhosts"]).contains('/'));
-    assert!(shared_redis().url().starts_with("redis://127.0.0.1:"));
-    assert!(
-        shared_rabbit()
-            .url()
-            .starts_with("amqp://guest:guest@127.0.0.1:")
-    );
 }

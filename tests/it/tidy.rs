@@ -213,6 +213,7 @@ fn scripts_can_be_run() {
     let public = [
         "scripts/test",
         "scripts/demo",
+        "scripts/torture",
         ".ci/run",
         "scripts/lib/private-redis",
         "scripts/lib/private-rabbitmq",

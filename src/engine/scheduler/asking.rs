@@ -13,7 +13,9 @@ use super::{
 use crate::engine::action::Action;
 use crate::engine::away::{SOON, next_look};
 use crate::engine::queues::{End as Place, Turn};
-use crate::gate::{Answer, Ask, End, GateError, Receipt, Replies, Settled, TenantAsk, TenantReply};
+use crate::gate::{
+    Answer, Ask, End, GateError, Receipt, Replies, Sequences, Settled, TenantAsk, TenantReply,
+};
 use crate::rules::headers;
 use crate::rules::job::{self, Claims, Job};
 use crate::rules::limit::Limits;
@@ -132,6 +134,9 @@ impl Scheduler {
         let replies = match result {
             Ok(replies) => replies,
             Err(why) => {
+                for question in &round.questions {
+                    self.doubt(now, question);
+                }
                 let same = |one: &Question, two: &Question| one.tenant == two.tenant;
                 for of_tenant in round.questions.chunk_by(same) {
                     let jobs = of_tenant.iter().flat_map(|question| &question.jobs);
@@ -148,6 +153,7 @@ impl Scheduler {
         };
         self.gate_pause = None;
         self.gate_backoff.reset();
+        self.ledger.answers(now);
         let mut pairs = round.questions.into_iter().zip(replies).peekable();
         let mut back = Back::default();
         while let Some((question, reply)) = pairs.next() {
@@ -163,7 +169,10 @@ impl Scheduler {
                     self.unclocked.rotate_left(next);
                     self.gate_pause = Some(now + CLOCK_AGAIN);
                 }
-                Err(why) => self.set_aside(now, &question, &why),
+                Err(why) => {
+                    self.doubt(now, &question);
+                    self.set_aside(now, &question, &why);
+                }
             }
             let more = pairs.peek().is_some_and(|(next, _)| next.tenant == tenant);
             if !more && !only_clock {
@@ -219,6 +228,26 @@ impl Scheduler {
                 }
                 Answer::Wait { .. } => self.wait(now, key, &question, now_ms, answer),
             }
+        }
+    }
+
+    /// The gate may have let these start, in an answer that was lost or did not count: none does. Places that they hold
+    /// would be missing for a whole lease, so they are given back; of other limits only the answer tells what was charged.
+    fn doubt(&mut self, now: Duration, question: &Question) {
+        let Some(held) = question.limits.held() else {
+            return;
+        };
+        for (number, asked) in question.jobs.iter().enumerate() {
+            let receipt = Receipt {
+                permit: format!("{}:{number}", question.permits),
+                started_ms: 0,
+                sequences: Sequences::NONE,
+                cost: asked.cost,
+            };
+            let end = End::Unused;
+            let settled = Settled { receipt, end };
+            let (tenant, labels) = (question.tenant.clone(), question.labels.clone());
+            (self.ledger).doubt(now, (tenant, labels, held.clone(), settled));
         }
     }
 

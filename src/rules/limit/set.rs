@@ -89,6 +89,13 @@ impl Limits {
         self.0.iter().any(|limit| limit.algorithm.holds_places())
     }
 
+    /// Those that hold places, if any.
+    pub fn held(&self) -> Option<Self> {
+        let held = self.0.iter().filter(|limit| limit.algorithm.holds_places());
+        let held: Arc<[Limit]> = held.cloned().collect();
+        (!held.is_empty()).then_some(Self(held))
+    }
+
     /// After so long, in milliseconds, no start counts any more at the downstream; a call that runs for longer than a
     /// lease is left out of account.
     pub fn memory_ms(&self) -> u64 {

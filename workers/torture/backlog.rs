@@ -1,0 +1,94 @@
+//! Who still waits, while the run goes on. Pure.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::history::{Job, What};
+
+/// The jobs that wait, by tenant, from what happens.
+#[derive(Debug, Default)]
+pub struct Backlog {
+    waiting: HashMap<u32, HashSet<Job>>,
+    /// Jobs that ended before they were confirmed: the worker was faster than the confirm.
+    early: HashSet<Job>,
+    /// Calls under way.
+    calls: HashMap<u64, Job>,
+    /// Final answers.
+    ended: usize,
+}
+
+impl Backlog {
+    /// Something happened.
+    pub fn note(&mut self, what: &What) {
+        match what {
+            What::Confirmed { job } if !self.early.remove(job) => {
+                self.waiting.entry(job.tenant).or_default().insert(*job);
+            }
+            What::Arrived { call, job, .. } => {
+                self.calls.insert(*call, *job);
+            }
+            What::Answered { call, answer } => {
+                let Some(job) = self.calls.remove(call) else {
+                    return;
+                };
+                let waiting = self.waiting.entry(job.tenant).or_default();
+                if !answer.is_final() {
+                    return;
+                }
+                self.ended += 1;
+                if !waiting.remove(&job) {
+                    self.early.insert(job);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Jobs of `tenant` that wait.
+    pub fn of(&self, tenant: u32) -> usize {
+        self.waiting.get(&tenant).map_or(0, HashSet::len)
+    }
+
+    /// Final answers so far.
+    pub fn ended(&self) -> usize {
+        self.ended
+    }
+
+    /// Those of all tenants.
+    pub fn in_all(&self) -> usize {
+        self.waiting.values().map(HashSet::len).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Answer;
+
+    #[test]
+    fn a_job_waits_from_its_confirm_to_its_final_answer_in_whichever_order_they_come() {
+        let mut backlog = Backlog::default();
+        let job = |number| Job { tenant: 1, number };
+        let called = |backlog: &mut Backlog, call, number, answer| {
+            let (attempt, worker, life) = (1, 0, 1);
+            let job = job(number);
+            backlog.note(&What::Arrived {
+                call,
+                job,
+                attempt,
+                worker,
+                life,
+            });
+            backlog.note(&What::Answered { call, answer });
+        };
+        backlog.note(&What::Confirmed { job: job(1) });
+        called(&mut backlog, 1, 1, Answer::Failed);
+        called(&mut backlog, 2, 2, Answer::Done);
+        assert_eq!((backlog.of(1), backlog.of(2), backlog.in_all()), (1, 0, 1));
+        backlog.note(&What::Confirmed { job: job(2) });
+        called(&mut backlog, 3, 1, Answer::Rejected);
+        assert_eq!(
+            (backlog.of(1), backlog.in_all(), backlog.ended()),
+            (0, 0, 2)
+        );
+    }
+}

@@ -1,0 +1,316 @@
+//! Everything that runs, and how it is broken and mended.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::sync::Mutex;
+use tokio::task::block_in_place;
+use tokio::time::sleep;
+
+use crate::Failure;
+use crate::downstream::Downstream;
+use crate::faults::{Fault, Kind};
+use crate::history::{History, What};
+use crate::plan::{MAX, OTHER_MAX};
+use crate::proxy::{Proxy, Way, Ways};
+use crate::servers::{Rabbit, Redis};
+use crate::workers::Worker;
+
+/// A worker that was started anew is waited for, since a fault is over when all is whole; but not for longer.
+const READY: Duration = Duration::from_secs(20);
+/// A worker that lived for less than its pulse takes its starts with it, if Redis loses its memory then: docs/GUARANTEES.md.
+const FIRST_PULSE: Duration = Duration::from_millis(2500);
+/// The longest that a worker is away after SIGKILL.
+const AWAY: Duration = Duration::from_secs(5);
+/// A changed file is applied within this, or the limits are taken as not changed.
+const APPLIED: Duration = Duration::from_secs(10);
+/// A lowered limit binds, and what started before it has arrived.
+const BINDS: Duration = Duration::from_secs(8);
+/// The longest that RabbitMQ is away, and that the downstream hangs: a job must not use up its attempts.
+const SHORT: Duration = Duration::from_secs(8);
+/// Between two looks whether all workers live.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// A worker's place, with the ways from it.
+pub struct Slot {
+    pub worker: Mutex<Worker>,
+    pub to_rabbit: Arc<Proxy>,
+    pub to_redis: Arc<Proxy>,
+}
+
+/// Everything that runs.
+pub struct Bed {
+    pub history: Arc<History>,
+    pub downstream: Arc<Downstream>,
+    pub rabbit: Arc<Rabbit>,
+    pub redis: Arc<Redis>,
+    pub slots: Vec<Slot>,
+}
+
+impl Bed {
+    /// Breaks something, and mends it. `number` names the fault in the history.
+    ///
+    /// # Errors
+    /// It could not be mended.
+    pub async fn perform(&self, number: u64, fault: Fault) -> Result<(), Failure> {
+        let Fault { kind, .. } = fault;
+        let (worker, how) = how(&fault);
+        self.history.add(What::Broken {
+            fault: number,
+            kind,
+            worker,
+            how,
+        });
+        match kind.part() {
+            crate::faults::Part::Worker => self.worker(fault).await?,
+            crate::faults::Part::Rabbit => self.rabbit(fault).await,
+            crate::faults::Part::Redis => self.redis(fault).await,
+            crate::faults::Part::Downstream => {
+                self.downstream.hang(true);
+                sleep(fault.lasts.min(SHORT)).await;
+                self.downstream.hang(false);
+            }
+        }
+        self.history.add(What::Mended { fault: number });
+        Ok(())
+    }
+
+    async fn worker(&self, fault: Fault) -> Result<(), Failure> {
+        if fault.kind == Kind::WorkerConfig {
+            return self.change_limits(fault.lasts).await;
+        }
+        let mut worker = self.slots[fault.worker].worker.lock().await;
+        match fault.kind {
+            Kind::WorkerStop => {
+                worker.signal(Signal::STOP);
+                sleep(fault.lasts).await;
+                worker.signal(Signal::CONT);
+                return Ok(());
+            }
+            Kind::WorkerKill => {
+                worker.kill().await?;
+                sleep(fault.lasts.min(AWAY)).await;
+            }
+            _ => {
+                let how = match worker.terminate().await? {
+                    Some(status) if status.success() => None,
+                    Some(status) => Some(format!("ended after SIGTERM with {status}")),
+                    None => Some("did not end within a minute of SIGTERM".to_owned()),
+                };
+                if let Some(how) = how {
+                    let worker = fault.worker;
+                    self.history.add(What::Failed { worker, how });
+                }
+            }
+        }
+        worker.revive()?;
+        worker.ready(READY).await;
+        sleep(FIRST_PULSE).await;
+        Ok(())
+    }
+
+    /// Lowers the limit of one worker after the other, and raises it again. The lower one counts once all have it.
+    async fn change_limits(&self, lasts: Duration) -> Result<(), Failure> {
+        let mut all = true;
+        for slot in &self.slots {
+            all &= slot.worker.lock().await.limit(OTHER_MAX, APPLIED).await?;
+        }
+        if all {
+            sleep(BINDS).await;
+            self.history.add(What::Limit { max: OTHER_MAX });
+        }
+        sleep(lasts).await;
+        self.history.add(What::Limit { max: MAX });
+        for slot in &self.slots {
+            slot.worker.lock().await.limit(MAX, APPLIED).await?;
+        }
+        Ok(())
+    }
+
+    async fn rabbit(&self, fault: Fault) {
+        let rabbit = &self.rabbit;
+        let ctl = |args: &[&str]| {
+            block_in_place(|| rabbit.ctl(args));
+        };
+        match fault.kind {
+            Kind::RabbitKill | Kind::RabbitRestart => {
+                match fault.kind {
+                    Kind::RabbitKill => block_in_place(|| rabbit.kill()),
+                    _ => block_in_place(|| rabbit.stop()),
+                }
+                sleep(fault.lasts.min(AWAY)).await;
+                block_in_place(|| rabbit.restart());
+            }
+            Kind::RabbitStop => {
+                block_in_place(|| rabbit.pause());
+                sleep(fault.lasts).await;
+                block_in_place(|| rabbit.resume());
+            }
+            Kind::RabbitCut => ctl(&["close_all_connections", "torture"]),
+            Kind::RabbitLogin => {
+                ctl(&["change_password", "guest", "other"]);
+                ctl(&["close_all_connections", "torture"]);
+                sleep(fault.lasts).await;
+                ctl(&["change_password", "guest", "guest"]);
+            }
+            Kind::RabbitMemory => {
+                ctl(&["set_vm_memory_high_watermark", "absolute", "1MiB"]);
+                sleep(fault.lasts).await;
+                ctl(&["set_vm_memory_high_watermark", "absolute", "2GiB"]);
+            }
+            _ => hole(&self.slots[fault.worker].to_rabbit, fault).await,
+        }
+    }
+
+    async fn redis(&self, fault: Fault) {
+        let redis = &self.redis;
+        let ctl = |args: &[&str]| {
+            block_in_place(|| redis.ctl(args));
+        };
+        match fault.kind {
+            Kind::RedisKill | Kind::RedisWipe => {
+                block_in_place(|| redis.kill());
+                sleep(fault.lasts.min(AWAY)).await;
+                match fault.kind {
+                    Kind::RedisKill => block_in_place(|| redis.restart()),
+                    _ => block_in_place(|| redis.restart_empty()),
+                }
+            }
+            Kind::RedisStop => {
+                block_in_place(|| redis.pause());
+                sleep(fault.lasts).await;
+                block_in_place(|| redis.resume());
+            }
+            Kind::RedisCut => ctl(&["client", "kill", "type", "normal"]),
+            Kind::RedisFull => {
+                ctl(&["config", "set", "maxmemory", "1mb"]);
+                sleep(fault.lasts).await;
+                ctl(&["config", "set", "maxmemory", "0"]);
+            }
+            Kind::RedisReadonly => {
+                // Nobody listens there: it keeps what it has.
+                ctl(&["replicaof", "127.0.0.1", "1"]);
+                sleep(fault.lasts).await;
+                ctl(&["replicaof", "no", "one"]);
+            }
+            Kind::RedisLogin => {
+                ctl(&["config", "set", "requirepass", "other"]);
+                ctl(&["-a", "other", "client", "kill", "type", "normal"]);
+                sleep(fault.lasts).await;
+                ctl(&["-a", "other", "config", "set", "requirepass", ""]);
+            }
+            Kind::RedisFlush => ctl(&["flushall"]),
+            Kind::RedisScripts => ctl(&["script", "flush"]),
+            _ => hole(&self.slots[fault.worker].to_redis, fault).await,
+        }
+    }
+
+    /// Writes down each worker that ends by itself, and starts it anew. Ends with the run.
+    ///
+    /// # Errors
+    /// It can't be started.
+    pub async fn watch(&self) -> Result<(), Failure> {
+        loop {
+            for (number, slot) in self.slots.iter().enumerate() {
+                // One that is being broken is not looked at.
+                let Ok(mut worker) = slot.worker.try_lock() else {
+                    continue;
+                };
+                if let Some(status) = worker.ended()? {
+                    let how = format!("ended by itself with {status}");
+                    self.history.add(What::Failed {
+                        worker: number,
+                        how,
+                    });
+                    worker.revive()?;
+                }
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// SIGTERM to all workers: each must end in order.
+    ///
+    /// # Errors
+    /// A worker can't be waited for.
+    pub async fn end(&self) -> Result<(), Failure> {
+        for (worker, slot) in self.slots.iter().enumerate() {
+            let how = match slot.worker.lock().await.terminate().await? {
+                Some(status) if status.success() => continue,
+                Some(status) => format!("ended after SIGTERM with {status}"),
+                None => "did not end within a minute of SIGTERM".to_owned(),
+            };
+            self.history.add(What::Failed { worker, how });
+        }
+        Ok(())
+    }
+}
+
+/// Nothing passes there, or back, or both ways, as where a firewall forgets a connection; or everything late.
+async fn hole(proxy: &Proxy, fault: Fault) {
+    let ways = match (fault.kind, fault.way) {
+        (Kind::RabbitSlow | Kind::RedisSlow, _) => {
+            let slow = Way::Slow(Duration::from_millis(50 + 100 * u64::from(fault.way)));
+            Ways {
+                there: slow,
+                back: slow,
+            }
+        }
+        (_, 0) => Ways {
+            there: Way::Held,
+            back: Way::Open,
+        },
+        (_, 1) => Ways {
+            there: Way::Open,
+            back: Way::Held,
+        },
+        _ => Ways {
+            there: Way::Held,
+            back: Way::Held,
+        },
+    };
+    proxy.set(ways);
+    sleep(fault.lasts).await;
+    if (ways.there, ways.back) == (Way::Held, Way::Held) {
+        proxy.cut();
+    }
+    proxy.set(Ways::default());
+}
+
+/// The worker that a fault is done to, and the fault in words.
+fn how(fault: &Fault) -> (Option<usize>, String) {
+    let seconds = |longest: Duration| format!("{:.1} s", fault.lasts.min(longest).as_secs_f64());
+    let way = ["there", "back", "both ways"][usize::from(fault.way % 3)];
+    let one = Some(fault.worker);
+    match fault.kind {
+        Kind::WorkerKill => (one, format!("away for {}", seconds(AWAY))),
+        Kind::WorkerStop => (one, format!("for {}", seconds(Duration::MAX))),
+        Kind::WorkerRestart => (one, String::new()),
+        Kind::WorkerConfig => (
+            None,
+            format!("{MAX} to {OTHER_MAX} for {}", seconds(Duration::MAX)),
+        ),
+        Kind::RabbitKill | Kind::RabbitRestart | Kind::RedisKill | Kind::RedisWipe => {
+            (None, format!("away for {}", seconds(AWAY)))
+        }
+        Kind::RabbitStop
+        | Kind::RabbitMemory
+        | Kind::RabbitLogin
+        | Kind::RedisStop
+        | Kind::RedisFull
+        | Kind::RedisReadonly
+        | Kind::RedisLogin => (None, format!("for {}", seconds(Duration::MAX))),
+        Kind::RabbitCut | Kind::RedisCut | Kind::RedisFlush | Kind::RedisScripts => {
+            (None, String::new())
+        }
+        Kind::RabbitHole | Kind::RedisHole => {
+            (one, format!("{way}, for {}", seconds(Duration::MAX)))
+        }
+        Kind::RabbitSlow | Kind::RedisSlow => {
+            let by = 50 + 100 * u32::from(fault.way);
+            (one, format!("by {by} ms, for {}", seconds(Duration::MAX)))
+        }
+        Kind::DownstreamHang => (None, format!("for {}", seconds(SHORT))),
+    }
+}

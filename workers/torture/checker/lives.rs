@@ -1,0 +1,160 @@
+//! A history sorted by job, and its faults.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use crate::faults::Kind;
+use crate::history::{Answer, Event, Job, What};
+
+/// A call of a job.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    pub at: u64,
+    pub attempt: u32,
+    /// `None`: the run ended before.
+    answer: Option<Answer>,
+}
+
+impl Call {
+    pub fn is_done(&self) -> bool {
+        self.answer == Some(Answer::Done)
+    }
+
+    pub fn is_rejected(&self) -> bool {
+        self.answer == Some(Answer::Rejected)
+    }
+
+    pub fn failed(&self) -> bool {
+        self.answer.is_some_and(Answer::is_failure)
+    }
+}
+
+/// Everything about a job.
+#[derive(Debug, Default)]
+pub struct Life {
+    pub published: Option<u64>,
+    pub confirmed: bool,
+    pub calls: Vec<Call>,
+    /// The reason of its dead letter.
+    pub dead: Option<String>,
+}
+
+impl Life {
+    /// From when on a fault can have touched it.
+    pub fn begins(&self) -> u64 {
+        self.published.unwrap_or(0)
+    }
+
+    /// The calls that came after one whose answer was final. Two that run at once are a repetition, too.
+    pub fn after_the_end(&self) -> impl Iterator<Item = &Call> {
+        let is_final = |call: &Call| call.answer.is_some_and(Answer::is_final);
+        let first = self.calls.iter().position(is_final);
+        self.calls
+            .iter()
+            .skip(first.map_or(usize::MAX, |at| at + 1))
+    }
+}
+
+/// All jobs of a history.
+#[derive(Debug, Default)]
+pub struct Lives {
+    pub jobs: BTreeMap<Job, Life>,
+}
+
+impl Lives {
+    pub fn of(events: &[Event]) -> Self {
+        let mut lives = Self::default();
+        let mut calls: HashMap<u64, (Job, usize)> = HashMap::new();
+        for Event { at, what } in events {
+            match what {
+                What::Publishing { job } => lives.of_job(*job).published = Some(*at),
+                What::Confirmed { job } => lives.of_job(*job).confirmed = true,
+                What::Dead { job, reason } => lives.of_job(*job).dead = Some(reason.clone()),
+                What::Arrived {
+                    call, job, attempt, ..
+                } => {
+                    let life = lives.of_job(*job);
+                    calls.insert(*call, (*job, life.calls.len()));
+                    life.calls.push(Call {
+                        at: *at,
+                        attempt: *attempt,
+                        answer: None,
+                    });
+                }
+                What::Answered { call, answer } => {
+                    if let Some((job, index)) = calls.get(call) {
+                        lives.of_job(*job).calls[*index].answer = Some(*answer);
+                    }
+                }
+                _ => {}
+            }
+        }
+        lives
+    }
+
+    fn of_job(&mut self, job: Job) -> &mut Life {
+        self.jobs.entry(job).or_default()
+    }
+}
+
+/// The faults of a history: kind, from, to.
+#[derive(Debug, Default)]
+pub struct Broken(Vec<(Kind, u64, u64)>);
+
+impl Broken {
+    pub fn of(events: &[Event]) -> Self {
+        let mut all = Vec::new();
+        let mut open: HashMap<u64, usize> = HashMap::new();
+        for Event { at, what } in events {
+            match what {
+                What::Broken { fault, kind, .. } => {
+                    open.insert(*fault, all.len());
+                    all.push((*kind, *at, u64::MAX));
+                }
+                What::Mended { fault } => {
+                    if let Some(index) = open.remove(fault) {
+                        all[index].2 = *at;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Self(all)
+    }
+
+    fn between(
+        &self,
+        from: u64,
+        to: u64,
+        aftermath: Duration,
+        which: impl Fn(Kind) -> bool,
+    ) -> impl Iterator<Item = Kind> {
+        let aftermath = u64::try_from(aftermath.as_nanos()).unwrap_or(u64::MAX);
+        self.0.iter().filter_map(move |(kind, begins, ends)| {
+            let touches = *begins <= to && ends.saturating_add(aftermath) >= from;
+            (touches && which(*kind)).then_some(*kind)
+        })
+    }
+
+    /// The latest fault of `which` kinds between two times; it may end `aftermath` before the first.
+    pub fn latest(
+        &self,
+        from: u64,
+        to: u64,
+        aftermath: Duration,
+        which: impl Fn(Kind) -> bool,
+    ) -> Option<Kind> {
+        self.between(from, to, aftermath, which).last()
+    }
+
+    /// How many there were.
+    pub fn count(
+        &self,
+        from: u64,
+        to: u64,
+        aftermath: Duration,
+        which: impl Fn(Kind) -> bool,
+    ) -> usize {
+        self.between(from, to, aftermath, which).count()
+    }
+}

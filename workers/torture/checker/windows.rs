@@ -1,0 +1,57 @@
+//! Each window that ends with a call, and how many calls it may have.
+
+use std::collections::BTreeMap;
+
+use crate::demo_check;
+use crate::history::{Event, What};
+
+/// A window, half open, of one tenant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Window {
+    pub tenant: u32,
+    /// When its last call arrived.
+    pub at: u64,
+    pub calls: u64,
+    /// The largest limit that was in force within it.
+    pub allowed: u64,
+}
+
+/// All windows of `length` nanoseconds.
+pub fn windows(events: &[Event], length: u64) -> Vec<Window> {
+    let mut arrivals: BTreeMap<u32, Vec<demo_check::Arrival>> = BTreeMap::new();
+    let mut limits = Vec::new();
+    for event in events {
+        match event.what {
+            What::Arrived { job, .. } => {
+                arrivals.entry(job.tenant).or_default().push((event.at, 1));
+            }
+            What::Limit { max } => limits.push((event.at, max)),
+            _ => {}
+        }
+    }
+    let mut all = Vec::new();
+    for (tenant, arrivals) in arrivals {
+        let counts = demo_check::sliding(&arrivals, length);
+        for ((at, _), calls) in arrivals.into_iter().zip(counts) {
+            all.push(Window {
+                tenant,
+                at,
+                calls,
+                allowed: largest(&limits, at.saturating_sub(length), at),
+            });
+        }
+    }
+    all
+}
+
+/// The largest limit in force between `from`, not included, and `to`.
+fn largest(limits: &[(u64, u64)], from: u64, to: u64) -> u64 {
+    let before = limits.iter().rfind(|(at, _)| *at <= from);
+    let within = limits.iter().filter(|(at, _)| *at > from && *at <= to);
+    before
+        .into_iter()
+        .chain(within)
+        .map(|(_, max)| *max)
+        .max()
+        .unwrap_or(0)
+}

@@ -1,0 +1,289 @@
+//! The strict downstream: it records each call at its arrival, and is as slow and rude as its seed says. It runs on a
+//! thread of its own, so that nothing else delays its clock.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{HeaderValue, RETRY_AFTER};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+
+use crate::history::{Answer, History, Job, What};
+
+/// What the downstream does with a call: how long it thinks, and then what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Manners {
+    thinks: Duration,
+    then: Answer,
+}
+
+/// What `seed` says of a job's call number `nth`, or of its fate.
+fn manners(seed: u64, job: Job, nth: u64) -> Manners {
+    // The fate is the job's, the manners are the call's.
+    let of_job = seed ^ (u64::from(job.tenant) << 32 | u64::from(job.number)) ^ 0xd0_57;
+    let rejected = StdRng::seed_from_u64(of_job).random_ratio(1, 200);
+    let mut random = StdRng::seed_from_u64(of_job.wrapping_add(nth.wrapping_mul(0x9e37_79b9)));
+    let thinks = match random.random_range(0..1000) {
+        // Longer than the workers wait.
+        0..2 => Duration::from_secs(3600),
+        2..32 => Duration::from_millis(random.random_range(100..900)),
+        _ => Duration::from_millis(random.random_range(0..20)),
+    };
+    let then = match random.random_range(0..1000) {
+        0..2 => Answer::Throttled,
+        2..12 => Answer::Failed,
+        12..17 => Answer::Cut,
+        _ if rejected => Answer::Rejected,
+        _ => Answer::Done,
+    };
+    Manners { thinks, then }
+}
+
+/// What all connections share.
+struct Api {
+    seed: u64,
+    history: Arc<History>,
+    calls: AtomicU64,
+    hangs: Arc<AtomicBool>,
+}
+
+/// The running downstream; dropped, it ends.
+pub struct Downstream {
+    address: SocketAddr,
+    hangs: Arc<AtomicBool>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Downstream {
+    /// Starts it on a free port of 127.0.0.1.
+    ///
+    /// # Errors
+    /// There is no port, thread or runtime.
+    pub fn start(seed: u64, history: Arc<History>) -> io::Result<Self> {
+        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        listener.set_nonblocking(true)?;
+        let address = listener.local_addr()?;
+        let hangs = Arc::new(AtomicBool::new(false));
+        let api = Arc::new(Api {
+            seed,
+            history,
+            calls: AtomicU64::new(0),
+            hangs: Arc::clone(&hangs),
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::Builder::new()
+            .name("downstream".into())
+            .spawn(move || {
+                runtime.block_on(async {
+                    tokio::select! {
+                        result = serve(listener, api) => if let Err(error) = result {
+                            eprintln!("the downstream failed: {error}");
+                        },
+                        _ = stopped => {}
+                    }
+                });
+            })?;
+        Ok(Self {
+            address,
+            hangs,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// Where `worker` sends its calls in its life number `life`.
+    pub fn url(&self, worker: usize, life: u32) -> String {
+        format!("http://{}/{worker}/{life}", self.address)
+    }
+
+    /// From now on it answers nobody, or again; who waits already is answered.
+    pub fn hang(&self, hangs: bool) {
+        self.hangs.store(hangs, Ordering::Relaxed);
+    }
+}
+
+impl Drop for Downstream {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of that thread has been printed by then.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn serve(listener: std::net::TcpListener, api: Arc<Api>) -> io::Result<()> {
+    let listener = TcpListener::from_std(listener)?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        tokio::spawn(connection(stream, Arc::clone(&api)));
+    }
+}
+
+/// Serves until the caller or the seed ends it. An error is one of both.
+async fn connection(stream: TcpStream, api: Arc<Api>) {
+    let service = service_fn(|request| call(Arc::clone(&api), request));
+    let _ = http1::Builder::new()
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+/// The connection is cut: what a handler's error means to hyper.
+#[derive(Debug, thiserror::Error)]
+#[error("cut")]
+struct Cut;
+
+impl From<Infallible> for Cut {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}
+
+/// Writes down how a call ended, also when its caller goes away.
+struct Open<'a> {
+    history: &'a History,
+    call: u64,
+    answer: Answer,
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let Self { call, answer, .. } = *self;
+        self.history.add(What::Answered { call, answer });
+    }
+}
+
+async fn call(api: Arc<Api>, request: Request<Incoming>) -> Result<Response<Empty<Bytes>>, Cut> {
+    let at = api.history.now();
+    let Some((job, attempt, worker, life)) = caller(&request) else {
+        return Ok(status(StatusCode::NOT_FOUND));
+    };
+    let call = api.calls.fetch_add(1, Ordering::Relaxed);
+    let arrived = What::Arrived {
+        call,
+        job,
+        attempt,
+        worker,
+        life,
+    };
+    api.history.add_at(at, arrived);
+    let mut open = Open {
+        history: &api.history,
+        call,
+        answer: Answer::Gone,
+    };
+    // The body is read so that the connection can be used again; the workers' bodies are small.
+    let _ = request.into_body().collect().await;
+    if api.hangs.load(Ordering::Relaxed) {
+        std::future::pending::<()>().await;
+    }
+    let manners = manners(api.seed, job, call);
+    sleep(manners.thinks).await;
+    open.answer = manners.then;
+    match manners.then {
+        Answer::Done => Ok(status(StatusCode::OK)),
+        Answer::Rejected => Ok(status(StatusCode::UNPROCESSABLE_ENTITY)),
+        Answer::Failed => Ok(status(StatusCode::INTERNAL_SERVER_ERROR)),
+        Answer::Throttled => {
+            let mut answer = status(StatusCode::TOO_MANY_REQUESTS);
+            (answer.headers_mut()).insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            Ok(answer)
+        }
+        Answer::Cut | Answer::Gone => Err(Cut),
+    }
+}
+
+fn status(status: StatusCode) -> Response<Empty<Bytes>> {
+    let mut response = Response::new(Empty::new());
+    *response.status_mut() = status;
+    response
+}
+
+/// The job, its attempt, and the worker's number and life.
+fn caller<B>(request: &Request<B>) -> Option<(Job, u32, usize, u32)> {
+    let job = header(request.headers(), "x-job-id")?.parse().ok()?;
+    let attempt = header(request.headers(), "x-attempt")?.parse().ok()?;
+    let (worker, life) = request.uri().path().strip_prefix('/')?.split_once('/')?;
+    Some((job, attempt, worker.parse().ok()?, life.parse().ok()?))
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name)?.to_str().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_decides_how_each_call_ends_and_most_end_well() {
+        let all = |seed| -> Vec<Manners> {
+            let job = |number| Job { tenant: 1, number };
+            (0..4000)
+                .map(|n| manners(seed, job(n), u64::from(n)))
+                .collect()
+        };
+        assert_eq!(all(1), all(1));
+        assert_ne!(all(1), all(2));
+        let of = |answer| all(1).iter().filter(|m| m.then == answer).count();
+        for answer in [
+            Answer::Throttled,
+            Answer::Failed,
+            Answer::Cut,
+            Answer::Rejected,
+        ] {
+            assert!((1..200).contains(&of(answer)), "{answer:?}: {}", of(answer));
+        }
+        assert!(of(Answer::Done) > 3500);
+    }
+
+    #[test]
+    fn a_rejected_job_stays_rejected() {
+        let job = |number| Job { tenant: 0, number };
+        let ends = |n, nth| manners(1, job(n), nth).then;
+        let rejected = (0..4000).find(|n| ends(*n, 0) == Answer::Rejected);
+        let rejected = rejected.expect("one of 200");
+        assert!((0..100).all(|nth| ends(rejected, nth) != Answer::Done));
+    }
+
+    #[test]
+    fn a_caller_is_known_by_its_path_and_headers() {
+        let request = |path: &str, id: &str| {
+            let request = Request::post(path)
+                .header("x-job-id", id)
+                .header("x-attempt", "2");
+            request.body(()).expect("a request")
+        };
+        let job = Job {
+            tenant: 3,
+            number: 4,
+        };
+        assert_eq!(caller(&request("/1/7", "3-4")), Some((job, 2, 1, 7)));
+        for (path, id) in [
+            ("/", "3-4"),
+            ("/1", "3-4"),
+            ("/1/x", "3-4"),
+            ("/1/7", "stranger"),
+        ] {
+            assert_eq!(caller(&request(path, id)), None, "{path} {id}");
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! `torture`: workers, a strict downstream and publishers on a RabbitMQ and a Redis that are broken in every way that a
+//! seed decides; then the history of the run is checked. `scripts/torture` builds and runs it.
+#![forbid(unsafe_code)]
+
+mod backlog;
+mod bed;
+mod checker;
+#[path = "../sluicegate/demo/check.rs"]
+#[allow(dead_code, reason = "shared with the demo, which counts more")]
+mod demo_check;
+mod downstream;
+mod faults;
+#[path = "../sluicegate/demo/fetch.rs"]
+mod fetch;
+mod history;
+mod plan;
+mod proxy;
+mod publishers;
+mod report;
+mod rest;
+#[path = "../../tests/it/servers.rs"]
+#[allow(
+    dead_code,
+    reason = "shared with the tests, which do more with servers"
+)]
+mod servers;
+mod workers;
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use clap::Parser;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::Mutex;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{Instant, sleep, timeout};
+
+use bed::{Bed, Slot};
+use downstream::Downstream;
+use faults::Schedule;
+use history::{Event, History, What};
+use plan::{Args, MAX, Plan};
+use publishers::Publisher;
+use workers::{Common, Worker};
+
+/// From the start of the workers until all consume.
+const READY: Duration = Duration::from_secs(120);
+/// The run's beginning in which nothing is broken, as a part of it, and at most.
+const CALM: (f64, Duration) = (0.15, Duration::from_secs(30));
+
+/// What ended a run before it had a verdict; a sentence for the user.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Failure(String);
+
+impl Failure {
+    pub fn new(text: String) -> Self {
+        Self(text)
+    }
+}
+
+macro_rules! failure_from {
+    ($($error:ty),*) => {$(
+        impl From<$error> for Failure {
+            fn from(error: $error) -> Self {
+                Self(error.to_string())
+            }
+        }
+    )*};
+}
+failure_from!(
+    std::io::Error,
+    lapin::Error,
+    url::ParseError,
+    tokio::task::JoinError,
+    tokio::time::error::Elapsed
+);
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let plan = match Plan::new(&args) {
+        Ok(plan) => plan,
+        Err(message) => {
+            eprintln!("error: {message}");
+            return ExitCode::from(2);
+        }
+    };
+    sluicegate::app::install_tls_provider();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(4)
+        .enable_all()
+        .build();
+    let result = match runtime {
+        Ok(runtime) => runtime.block_on(until_signal(&args, &plan)),
+        Err(error) => Err(Failure(format!("no threads to run on: {error}"))),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!("Again: {}", plan.command());
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("error: {error}\nAgain: {}", plan.command());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Ctrl-C and SIGTERM end the run, and everything that it started.
+async fn until_signal(args: &Args, plan: &Plan) -> Result<bool, Failure> {
+    let mut int = signal(SignalKind::interrupt())?;
+    let mut term = signal(SignalKind::terminate())?;
+    tokio::select! {
+        result = torture(args, plan) => result,
+        _ = int.recv() => Err(Failure("interrupted".to_owned())),
+        _ = term.recv() => Err(Failure("interrupted".to_owned())),
+    }
+}
+
+/// The run, its verdict and its report. Whether every promise held.
+async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
+    let began = Instant::now();
+    let say = |text: &dyn Display| println!("{:7.1} s  {text}", began.elapsed().as_secs_f64());
+    say(&plan.command());
+    let temporary = tempfile::Builder::new().prefix("torture-").tempdir()?;
+    let folder = match &args.keep {
+        Some(folder) => {
+            std::fs::create_dir_all(folder)?;
+            folder
+        }
+        None => temporary.path(),
+    };
+    let queue = servers::unique("torture");
+    let names = plan.queues(&queue);
+    let bed = set_up(args, plan, folder, &queue).await?;
+    say(&"servers and workers are ready");
+    let outcome = tokio::select! {
+        outcome = run(&bed, plan, &queue, &say) => outcome,
+        died = bed.watch() => died,
+    };
+    if let Err(error) = outcome {
+        keep_history(args, plan, &bed.history.events())?;
+        return Err(error);
+    }
+    let left = rest::come_to_rest(&bed, &names).await?;
+    bed.end().await?;
+    let strangers = rest::read_the_dead(&bed, &names).await?;
+    let events = bed.history.events();
+    let mut verdict = checker::check(&events, plan.rules());
+    if strangers > 0 {
+        let how = format!("{strangers} dead letters have an id that nobody published");
+        verdict
+            .findings
+            .push(checker::Finding::Worker { worker: 0, how });
+    }
+    say(&"the verdict");
+    let pace = report::pace::Run::new(&events, plan);
+    print!("\n{}", report::table(&verdict, &pace, left));
+    let holds = verdict.holds();
+    println!("{}", if holds { "PASS" } else { "FAIL" });
+    if !holds || args.history.is_some() {
+        keep_history(args, plan, &events)?;
+    }
+    if !holds {
+        for number in 0..plan.workers {
+            let tail = workers::tail(folder, number);
+            eprintln!("The end of worker {number}'s log:\n{tail}");
+        }
+    }
+    Ok(holds)
+}
+
+fn keep_history(args: &Args, plan: &Plan, events: &[Event]) -> Result<(), Failure> {
+    let default = || PathBuf::from(format!("target/torture-{}.jsonl", plan.seed));
+    let path = args.history.clone().unwrap_or_else(default);
+    history::write(&path, events).map_err(|error| {
+        Failure(format!(
+            "the history can't go to {}: {error}",
+            path.display()
+        ))
+    })?;
+    println!("The history is in {}", path.display());
+    Ok(())
+}
+
+/// Starts everything but the publishers.
+async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<Bed, Failure> {
+    let rabbit = spawn_blocking(servers::Rabbit::start);
+    let redis = spawn_blocking(servers::Redis::start);
+    let (rabbit, redis) = (Arc::new(rabbit.await?), Arc::new(redis.await?));
+    let history = Arc::new(History::new());
+    let downstream = Arc::new(Downstream::start(plan.seed, Arc::clone(&history))?);
+    let common = Arc::new(Common {
+        plan: plan.clone(),
+        program: program(args)?,
+        folder: folder.to_owned(),
+        queue: queue.to_owned(),
+        prefix: "torture".to_owned(),
+        rabbit: rabbit.url().parse()?,
+        redis: redis.url().parse()?,
+        downstream: Arc::clone(&downstream),
+    });
+    let mut slots = Vec::with_capacity(plan.workers);
+    for number in 0..plan.workers {
+        let worker = Worker::start(Arc::clone(&common), number, MAX).await?;
+        slots.push(Slot {
+            to_rabbit: worker.to_rabbit(),
+            to_redis: worker.to_redis(),
+            worker: Mutex::new(worker),
+        });
+    }
+    for (number, slot) in slots.iter().enumerate() {
+        if !slot.worker.lock().await.ready(READY).await {
+            let tail = workers::tail(folder, number);
+            return Err(Failure(format!(
+                "worker {number} was not ready within {READY:?}\nThe end of its log:\n{tail}"
+            )));
+        }
+    }
+    history.add(What::Limit { max: MAX });
+    Ok(Bed {
+        history,
+        downstream,
+        rabbit,
+        redis,
+        slots,
+    })
+}
+
+/// The program under test: `sluicegate`, built beside this example.
+fn program(args: &Args) -> Result<PathBuf, Failure> {
+    if let Some(program) = &args.program {
+        return Ok(program.clone());
+    }
+    let own = std::env::current_exe()?;
+    let beside = own
+        .ancestors()
+        .nth(2)
+        .map(|folder| folder.join("sluicegate"));
+    beside
+        .filter(|program| program.is_file())
+        .ok_or_else(|| Failure("sluicegate is not built: cargo build --bin sluicegate".to_owned()))
+}
+
+/// Publishes and breaks things, until the time is over and everything is whole.
+async fn run(
+    bed: &Bed,
+    plan: &Plan,
+    queue: &str,
+    say: &dyn Fn(&dyn Display),
+) -> Result<(), Failure> {
+    let enough = Arc::new(AtomicBool::new(false));
+    let mut publishers = JoinSet::new();
+    for tenant in 0..plan.tenants {
+        let publisher = Publisher {
+            tenant,
+            url: bed.rabbit.url().to_owned(),
+            queue: queue.to_owned(),
+            seed: plan.seed,
+            backlog: 5 * MAX as usize,
+            batch: 2 * MAX as u32,
+            history: Arc::clone(&bed.history),
+            enough: Arc::clone(&enough),
+        };
+        publishers.spawn(publisher.run());
+    }
+    let end = Instant::now() + plan.lasts;
+    sleep(plan.lasts.mul_f64(CALM.0).min(CALM.1)).await;
+    let mut number = 0;
+    for step in Schedule::new(plan.seed, &plan.kinds, plan.pace()) {
+        if timeout(
+            end.saturating_duration_since(Instant::now()),
+            sleep(step.pause),
+        )
+        .await
+        .is_err()
+        {
+            break;
+        }
+        let mut both = Vec::with_capacity(step.faults.len());
+        for fault in &step.faults {
+            number += 1;
+            let (ended, waiting) = (bed.history.ended(), bed.history.waiting_in_all());
+            say(&format_args!(
+                "fault {number}: {}; {ended} jobs have ended, {waiting} wait",
+                fault.kind
+            ));
+            both.push(bed.perform(number, *fault));
+        }
+        futures_util::future::try_join_all(both).await?;
+    }
+    // Without faults the schedule is empty.
+    tokio::time::sleep_until(end).await;
+    enough.store(true, Ordering::Relaxed);
+    while let Some(ended) = publishers.join_next().await {
+        ended?;
+    }
+    bed.history.add(What::Draining);
+    say(&"everything is whole; waiting for the rest");
+    Ok(())
+}

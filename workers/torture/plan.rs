@@ -1,0 +1,364 @@
+//! The arguments, and what they make of a run.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Parser, ValueEnum};
+use sluicegate::rules::lanes::{Ladder, QueueNames};
+
+use crate::checker::Rules;
+use crate::faults::{Kind, Pace};
+
+/// The limits' window.
+const WINDOW: Duration = Duration::from_secs(1);
+/// What a tenant may start in a window.
+pub const MAX: u64 = 10;
+/// What it may while `worker-config` has changed that.
+pub const OTHER_MAX: u64 = 6;
+/// `retry.max-attempts`: more than a run of bad luck, or a downstream that hangs, uses up.
+const MAX_ATTEMPTS: u32 = 20;
+/// `delay.max-delay`: short, so that some waits take longer.
+const MAX_DELAY: Duration = Duration::from_secs(5);
+
+/// Breaks workers, RabbitMQ, Redis and the ways between them under load, and checks from the history of the run that no
+/// job was lost and no limit was exceeded
+#[derive(Debug, Clone, Parser)]
+#[command(name = "torture", after_long_help = AFTER)]
+pub struct Args {
+    /// Decides faults, latencies and answers; without it, one is drawn
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// For how long jobs are published and things broken; then all must come to rest
+    #[arg(long, default_value_t = 2.0)]
+    pub minutes: f64,
+    /// Kinds of faults, with commas between them; `all`, `none`, and `-KIND` leaves one out
+    #[arg(
+        long,
+        default_value = "all",
+        allow_hyphen_values = true,
+        value_delimiter = ','
+    )]
+    pub faults: Vec<String>,
+    /// Worker processes
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=4))]
+    pub workers: u8,
+    /// Tenants, each with a limit of its own
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=100))]
+    pub tenants: u32,
+    /// `strict`, or milliseconds: then the way to the downstream must vary by less
+    #[arg(long, default_value = "strict")]
+    pub guard: String,
+    /// The longest that a fault lasts, in seconds, where that is free
+    #[arg(long, default_value_t = 30)]
+    pub longest: u64,
+    /// The longest pause before a fault, in seconds
+    #[arg(long, default_value_t = 5)]
+    pub pause: u64,
+    /// Count windows that are too full, but let them pass (with --guard: on a machine that may stall)
+    #[arg(long)]
+    pub count_windows: bool,
+    /// Keep the workers' configurations and logs in this folder
+    #[arg(long, value_name = "DIR")]
+    pub keep: Option<PathBuf>,
+    /// Where the history goes, as lines of JSON; without it, that of a failed run goes to target/torture-SEED.jsonl
+    #[arg(long, value_name = "FILE")]
+    pub history: Option<PathBuf>,
+    /// The program under test; without it, the one beside this one
+    #[arg(long, value_name = "FILE", env = "TORTURE_PROGRAM")]
+    pub program: Option<PathBuf>,
+}
+
+const AFTER: &str = "\
+Examples:
+  scripts/torture                                        2 minutes, all faults, a new seed
+  scripts/torture --seed 7 --minutes 30 --history h.jsonl
+  scripts/torture --faults worker-kill,rabbit-kill
+  scripts/torture --faults all,-redis-wipe,-redis-flush --guard 100
+  scripts/torture --faults none                          how it runs when nothing is broken
+
+Exit status: 0 every promise held, 1 one did not, 2 wrong usage.";
+
+/// What a run is made of.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    pub seed: u64,
+    pub lasts: Duration,
+    pub kinds: Vec<Kind>,
+    pub workers: usize,
+    pub tenants: u32,
+    /// `None`: strict.
+    pub guard: Option<Duration>,
+    pub longest: Duration,
+    pub pause: Duration,
+    pub count_windows: bool,
+}
+
+/// What differs between workers.
+pub struct Settings<'a> {
+    pub amqp: &'a str,
+    pub redis: &'a str,
+    pub queue: &'a str,
+    pub prefix: &'a str,
+    pub downstream: &'a str,
+    pub admin: SocketAddr,
+    pub max: u64,
+}
+
+impl Plan {
+    /// # Errors
+    /// A sentence: the arguments make no run.
+    pub fn new(args: &Args) -> Result<Self, String> {
+        if !(args.minutes > 0.0 && args.minutes <= 24.0 * 60.0) {
+            return Err(format!(
+                "--minutes {}: must be above 0, at most a day",
+                args.minutes
+            ));
+        }
+        Ok(Self {
+            seed: args.seed.unwrap_or_else(|| rand::random::<u32>().into()),
+            lasts: Duration::from_secs_f64(args.minutes * 60.0),
+            kinds: kinds(&args.faults)?,
+            workers: args.workers.into(),
+            tenants: args.tenants,
+            guard: guard(&args.guard)?,
+            longest: Duration::from_secs(args.longest),
+            pause: Duration::from_secs(args.pause),
+            count_windows: args.count_windows,
+        })
+    }
+
+    /// How faults follow each other.
+    pub fn pace(&self) -> Pace {
+        Pace {
+            workers: self.workers,
+            pause: self.pause,
+            longest: self.longest,
+            losses_are_rare: self.guard.is_none(),
+        }
+    }
+
+    /// What the history is held against.
+    pub fn rules(&self) -> Rules {
+        Rules {
+            window: u64::try_from(WINDOW.as_nanos()).unwrap_or(u64::MAX),
+            max_attempts: MAX_ATTEMPTS,
+            windows_hold: !self.count_windows,
+        }
+    }
+
+    /// The time in which a tenant may start its limit: what throughput is measured against.
+    pub fn period(&self) -> Duration {
+        WINDOW + self.guard.unwrap_or_default()
+    }
+
+    /// The queues of the workers.
+    pub fn queues(&self, work: &str) -> QueueNames {
+        QueueNames::new(work, &Ladder::new(MAX_DELAY))
+    }
+
+    fn guard_text(&self) -> String {
+        self.guard.map_or("strict".to_owned(), |guard| {
+            format!("{}ms", guard.as_millis())
+        })
+    }
+
+    /// A worker's configuration. JSON strings are YAML strings too.
+    pub fn yaml(&self, settings: &Settings<'_>) -> String {
+        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        let Settings {
+            amqp,
+            redis,
+            queue,
+            prefix,
+            downstream,
+            admin,
+            max,
+        } = settings;
+        format!(
+            "amqp:\n  url: {amqp}\n  queue: {queue}\n  prefetch: 100\n\
+             redis:\n  url: {redis}\n  prefix: {prefix}\n\
+             rate-limiter:\n  max-requests: {max}\n  window-size: {window}ms\n  guard: {guard}\n\
+             dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  http:\n    url: {downstream}\n    timeout: 5s\n\
+             delay:\n  max-delay: {max_delay}s\n\
+             retry:\n  max-attempts: {MAX_ATTEMPTS}\n  initial-interval: 200ms\n  max-interval: 3s\n\
+             admin:\n  listen: {admin}\n",
+            amqp = quoted(amqp),
+            redis = quoted(redis),
+            queue = quoted(queue),
+            prefix = quoted(prefix),
+            downstream = quoted(downstream),
+            window = WINDOW.as_millis(),
+            guard = self.guard_text(),
+            max_delay = MAX_DELAY.as_secs(),
+            admin = quoted(&admin.to_string()),
+        )
+    }
+
+    /// The command that repeats the run.
+    pub fn command(&self) -> String {
+        let names: Vec<String> = self.kinds.iter().map(ToString::to_string).collect();
+        let faults = match names.len() {
+            0 => "none".to_owned(),
+            n if n == Kind::all().len() => "all".to_owned(),
+            _ => names.join(","),
+        };
+        let mut command = format!(
+            "scripts/torture --seed {} --minutes {} --faults {faults} --workers {} --tenants {} --longest {} --pause {}",
+            self.seed,
+            self.lasts.as_secs_f64() / 60.0,
+            self.workers,
+            self.tenants,
+            self.longest.as_secs(),
+            self.pause.as_secs(),
+        );
+        if let Some(guard) = self.guard {
+            let _ = write!(command, " --guard {}", guard.as_millis());
+        }
+        if self.count_windows {
+            command.push_str(" --count-windows");
+        }
+        command
+    }
+}
+
+fn kinds(words: &[String]) -> Result<Vec<Kind>, String> {
+    let kind = |name: &str| {
+        let names = || {
+            Kind::all()
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+        };
+        Kind::from_str(name, false).map_err(|_| {
+            format!(
+                "--faults: there is no {name:?}; there are all, none, {}",
+                names().join(", ")
+            )
+        })
+    };
+    let mut kinds = Vec::new();
+    for word in words {
+        match word.as_str() {
+            "all" => kinds = Kind::all().to_vec(),
+            "none" => kinds.clear(),
+            name => match name.strip_prefix('-') {
+                Some(without) => {
+                    let without = kind(without)?;
+                    kinds.retain(|kind| *kind != without);
+                }
+                None => kinds.push(kind(name)?),
+            },
+        }
+    }
+    kinds.sort_unstable();
+    kinds.dedup();
+    Ok(kinds)
+}
+
+fn guard(text: &str) -> Result<Option<Duration>, String> {
+    if text == "strict" {
+        return Ok(None);
+    }
+    let ms = text.trim_end_matches("ms").parse::<u64>();
+    let below_half = |ms: &u64| u128::from(2 * ms) < WINDOW.as_millis();
+    match ms.ok().filter(below_half) {
+        Some(ms) => Ok(Some(Duration::from_millis(ms))),
+        None => Err(format!(
+            "--guard {text}: must be strict, or milliseconds below half of {WINDOW:?}"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate::config::Config;
+
+    use super::*;
+
+    fn plan(args: &[&str]) -> Result<Plan, String> {
+        let args = Args::try_parse_from(["torture"].iter().chain(args));
+        Plan::new(&args.map_err(|error| error.to_string())?)
+    }
+
+    #[test]
+    fn faults_are_chosen_by_name() {
+        let chosen = |list| plan(&["--faults", list]).map(|plan| plan.kinds);
+        assert_eq!(chosen("all").as_deref(), Ok(Kind::all()));
+        assert_eq!(chosen("none").as_deref(), Ok(&[][..]));
+        let two = [Kind::WorkerKill, Kind::RedisCut];
+        assert_eq!(chosen("redis-cut,worker-kill").as_deref(), Ok(&two[..]));
+        assert!(
+            !chosen("all,-redis-wipe")
+                .expect("kinds")
+                .contains(&Kind::RedisWipe)
+        );
+        let none = chosen("redis-fire").expect_err("no such fault");
+        assert!(
+            none.contains("redis-fire") && none.contains("redis-kill"),
+            "{none}"
+        );
+    }
+
+    #[test]
+    fn the_command_repeats_the_run() {
+        for args in [
+            vec![
+                "--seed",
+                "7",
+                "--minutes",
+                "0.5",
+                "--faults",
+                "redis-cut",
+                "--guard",
+                "100",
+            ],
+            vec![
+                "--seed",
+                "7",
+                "--count-windows",
+                "--workers",
+                "2",
+                "--longest",
+                "3",
+            ],
+        ] {
+            let first = plan(&args).expect("a plan");
+            let command = first.command();
+            let words: Vec<&str> = command.split(' ').skip(1).collect();
+            let again = plan(&words).expect("a plan");
+            assert_eq!(format!("{first:?}"), format!("{again:?}"));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_run_is_told() {
+        for args in [
+            ["--minutes", "0"],
+            ["--guard", "500"],
+            ["--guard", "lax"],
+            ["--workers", "1"],
+        ] {
+            assert!(plan(&args).is_err(), "{args:?}");
+        }
+    }
+
+    #[test]
+    fn workers_read_their_configuration() {
+        let admin = "127.0.0.1:1".parse().expect("an address");
+        for guard in ["strict", "100"] {
+            let text = plan(&["--guard", guard]).expect("a plan").yaml(&Settings {
+                amqp: "amqp://guest:guest@127.0.0.1:5/%2f",
+                redis: "redis://127.0.0.1:6",
+                queue: "q",
+                prefix: "p",
+                downstream: "http://127.0.0.1:7/0/1",
+                admin,
+                max: MAX,
+            });
+            let config = Config::parse("worker.yaml", &text, std::iter::empty()).expect(&text);
+            assert_eq!(config.warnings(), [""; 0]);
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! A TCP proxy that can hold what goes through it, in both directions or in one, or be slow.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+/// What happens to bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Way {
+    /// They pass.
+    #[default]
+    Open,
+    /// They are held, and pass when it opens again.
+    Held,
+    /// What is read at once passes after this time.
+    Slow(Duration),
+}
+
+/// Both directions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Ways {
+    /// From the worker to the server.
+    pub there: Way,
+    /// From the server to the worker.
+    pub back: Way,
+}
+
+/// What connections are told.
+#[derive(Debug, Clone, Copy, Default)]
+struct Told {
+    ways: Ways,
+    /// How often all were cut.
+    cuts: u32,
+}
+
+/// The running proxy; dropped, it ends, and its connections with it.
+pub struct Proxy {
+    address: SocketAddr,
+    told: watch::Sender<Told>,
+    task: JoinHandle<()>,
+}
+
+impl Proxy {
+    /// Starts one in front of `server`, on a free port of 127.0.0.1.
+    ///
+    /// # Errors
+    /// There is no port.
+    pub async fn start(server: SocketAddr) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        let address = listener.local_addr()?;
+        let (told, seen) = watch::channel(Told::default());
+        let task = tokio::spawn(accept(listener, server, seen));
+        Ok(Self {
+            address,
+            told,
+            task,
+        })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What happens to bytes from now on, of connections old and new.
+    pub fn set(&self, ways: Ways) {
+        self.told.send_modify(|told| told.ways = ways);
+    }
+
+    /// Ends all connections, and what they hold with them.
+    pub fn cut(&self) {
+        self.told.send_modify(|told| told.cuts += 1);
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Ends with the proxy, whose word its connections await.
+async fn accept(listener: TcpListener, server: SocketAddr, told: watch::Receiver<Told>) {
+    loop {
+        let Ok((client, _)) = listener.accept().await else {
+            // No descriptor is free, say.
+            sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let told = told.clone();
+        tokio::spawn(async move {
+            // A server that is away is felt as a connection that ends at once.
+            if let Ok(server) = TcpStream::connect(server).await {
+                carry(client, server, told).await;
+            }
+        });
+    }
+}
+
+/// Until either side ends it, it is cut, or the proxy is gone.
+async fn carry(client: TcpStream, server: TcpStream, mut told: watch::Receiver<Told>) {
+    // Without it small messages wait, which costs time and nothing else.
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    let cuts = told.borrow().cuts;
+    let (there, back) = (told.clone(), told.clone());
+    tokio::select! {
+        _ = pump(from_client, to_server, there, |told| told.ways.there) => {}
+        _ = pump(from_server, to_client, back, |told| told.ways.back) => {}
+        _ = told.wait_for(|told| told.cuts != cuts) => {}
+    }
+}
+
+async fn pump(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut told: watch::Receiver<Told>,
+    mine: impl Fn(&Told) -> Way,
+) -> io::Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let read = from.read(&mut buffer).await?;
+        if read == 0 {
+            return Ok(());
+        }
+        let way = mine(&told.borrow());
+        if let Way::Slow(by) = way {
+            sleep(by).await;
+        }
+        let open = told.wait_for(|told| mine(told) != Way::Held).await;
+        open.map_err(io::Error::other)?;
+        to.write_all(&buffer[..read]).await?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    const HELD: Duration = Duration::from_millis(50);
+
+    /// A server that sends back what comes, behind a proxy, and a connection to it.
+    async fn bed() -> (Proxy, TcpStream) {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .expect("a port");
+        let server = listener.local_addr().expect("an address");
+        tokio::spawn(async move {
+            loop {
+                let (mut stream, _) = listener.accept().await.expect("a connection");
+                tokio::spawn(async move {
+                    let (mut from, mut to) = stream.split();
+                    tokio::io::copy(&mut from, &mut to).await
+                });
+            }
+        });
+        let proxy = Proxy::start(server).await.expect("a proxy");
+        let client = TcpStream::connect(proxy.address())
+            .await
+            .expect("a connection");
+        (proxy, client)
+    }
+
+    async fn echo(client: &mut TcpStream) -> u8 {
+        client.read_u8().await.expect("it comes back")
+    }
+
+    #[tokio::test]
+    async fn what_is_held_passes_later_in_each_direction() {
+        let held = [
+            Ways {
+                there: Way::Held,
+                back: Way::Open,
+            },
+            Ways {
+                there: Way::Open,
+                back: Way::Held,
+            },
+        ];
+        for ways in held {
+            let (proxy, mut client) = bed().await;
+            client.write_u8(1).await.expect("sent");
+            assert_eq!(echo(&mut client).await, 1);
+            proxy.set(ways);
+            client.write_u8(2).await.expect("sent");
+            assert!(timeout(HELD, echo(&mut client)).await.is_err(), "{ways:?}");
+            proxy.set(Ways::default());
+            assert_eq!(echo(&mut client).await, 2);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_held_is_lost_when_it_is_cut_and_the_next_connection_passes() {
+        let (proxy, mut client) = bed().await;
+        // Only a connection that is there can be cut.
+        client.write_u8(0).await.expect("sent");
+        assert_eq!(echo(&mut client).await, 0);
+        let (there, back) = (Way::Held, Way::Held);
+        proxy.set(Ways { there, back });
+        client.write_u8(1).await.expect("sent");
+        proxy.cut();
+        assert!(client.read_u8().await.is_err());
+        proxy.set(Ways::default());
+        let mut next = TcpStream::connect(proxy.address())
+            .await
+            .expect("a connection");
+        next.write_u8(2).await.expect("sent");
+        assert_eq!(echo(&mut next).await, 2);
+    }
+
+    #[tokio::test]
+    async fn a_slow_way_takes_its_time_and_a_lost_server_ends_the_connection() {
+        let (proxy, mut client) = bed().await;
+        let (there, back) = (Way::Slow(HELD), Way::Open);
+        proxy.set(Ways { there, back });
+        let began = tokio::time::Instant::now();
+        client.write_u8(1).await.expect("sent");
+        assert_eq!(echo(&mut client).await, 1);
+        assert!(began.elapsed() >= HELD);
+        drop(proxy);
+        assert!(client.read_u8().await.is_err());
+    }
+}

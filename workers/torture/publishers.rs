@@ -1,0 +1,126 @@
+//! Publishers, one for each tenant, that write down what RabbitMQ confirmed. Plain AMQP as anybody would write it, with
+//! nothing of the worker's code in it. After any trouble they connect anew and go on with other jobs.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use tokio::time::{sleep, timeout};
+
+use crate::history::{History, Job, What};
+
+/// A batch, its confirms included, and a connect take at most this.
+const WITHIN: Duration = Duration::from_secs(10);
+/// Before another try.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// A failure of the connection: what was under way is neither confirmed nor refused.
+type Trouble = Box<dyn Error + Send + Sync>;
+
+/// A tenant's publisher.
+pub struct Publisher {
+    pub tenant: u32,
+    pub url: String,
+    pub queue: String,
+    pub seed: u64,
+    /// It publishes another batch when fewer jobs wait.
+    pub backlog: usize,
+    /// The largest batch.
+    pub batch: u32,
+    pub history: Arc<History>,
+    /// No more are published.
+    pub enough: Arc<AtomicBool>,
+}
+
+impl Publisher {
+    /// Publishes until there is enough.
+    pub async fn run(self) {
+        let mut random = StdRng::seed_from_u64(self.seed ^ u64::from(self.tenant) << 40);
+        let mut number = 0;
+        while !self.enough() {
+            // Trouble is what this is made for; what was not confirmed is in the history.
+            let _ = self.session(&mut random, &mut number).await;
+            sleep(PAUSE).await;
+        }
+    }
+
+    fn enough(&self) -> bool {
+        self.enough.load(Ordering::Relaxed)
+    }
+
+    async fn session(&self, random: &mut StdRng, number: &mut u32) -> Result<(), Trouble> {
+        let connecting = Connection::connect(&self.url, ConnectionProperties::default());
+        let connection = timeout(WITHIN, connecting).await??;
+        let result = self.publish(&connection, random, number).await;
+        // It may be broken already.
+        let _ = timeout(WITHIN, connection.close(200, "done".into())).await;
+        result
+    }
+
+    async fn publish(
+        &self,
+        connection: &Connection,
+        random: &mut StdRng,
+        number: &mut u32,
+    ) -> Result<(), Trouble> {
+        let channel = timeout(WITHIN, connection.create_channel()).await??;
+        let select = channel.confirm_select(ConfirmSelectOptions::default());
+        timeout(WITHIN, select).await??;
+        while !self.enough() {
+            if self.history.waiting(self.tenant) < self.backlog {
+                let jobs: Vec<Job> = (0..random.random_range(1..=self.batch))
+                    .map(|n| Job {
+                        tenant: self.tenant,
+                        number: *number + n,
+                    })
+                    .collect();
+                *number += u32::try_from(jobs.len()).unwrap_or(u32::MAX);
+                timeout(WITHIN, self.batch(&channel, &jobs)).await??;
+            }
+            sleep(Duration::from_millis(random.random_range(10..300))).await;
+        }
+        Ok(())
+    }
+
+    /// A batch ends when all its confirms are there: a returned job may otherwise be taken for another one.
+    async fn batch(&self, channel: &Channel, jobs: &[Job]) -> Result<(), Trouble> {
+        let options = BasicPublishOptions {
+            mandatory: true,
+            ..BasicPublishOptions::default()
+        };
+        let mut confirms = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            let tenant = AMQPValue::LongString(format!("tenant-{}", job.tenant).into());
+            let mut headers = FieldTable::default();
+            headers.insert("x-tenant".into(), tenant);
+            let properties = BasicProperties::default()
+                .with_message_id(job.to_string().into())
+                .with_delivery_mode(2)
+                .with_headers(headers);
+            self.history.add(What::Publishing { job: *job });
+            let queue = self.queue.as_str().into();
+            let sent = channel.basic_publish("".into(), queue, options, b"{}", properties);
+            confirms.push(sent.await?);
+        }
+        let mut outcomes = Vec::with_capacity(jobs.len());
+        for confirm in confirms {
+            outcomes.push(confirm.await?);
+        }
+        if outcomes
+            .iter()
+            .any(|outcome| *outcome != Confirmation::Ack(None))
+        {
+            return Err("RabbitMQ refused a job".into());
+        }
+        for job in jobs {
+            self.history.add(What::Confirmed { job: *job });
+        }
+        Ok(())
+    }
+}

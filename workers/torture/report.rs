@@ -1,0 +1,95 @@
+//! The verdict in words, and how fast it went.
+
+pub mod pace;
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use crate::checker::Verdict;
+use crate::faults::Kind;
+use pace::Run;
+
+/// Findings that are shown; the history has all.
+const SHOWN: usize = 20;
+/// The table. `left`: messages that were still in queues at the end.
+pub fn table(verdict: &Verdict, run: &Run, left: u64) -> String {
+    let used = run.used();
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        let _ = writeln!(text, "{name:24} {value}");
+    };
+    let faults: usize = verdict.faults.values().sum();
+    line("faults", format!("{faults}: {}", list(&verdict.faults)));
+    line(
+        "jobs confirmed",
+        format!(
+            "{} ({} more were published, and RabbitMQ did not say)",
+            verdict.confirmed, verdict.unsure
+        ),
+    );
+    line(
+        "done / dead",
+        format!("{} / {}", verdict.done, verdict.dead),
+    );
+    line("left in queues", left.to_string());
+    line(
+        "calls",
+        format!(
+            "{}, {} of them not answered with 2xx; the highest attempt was {}",
+            verdict.calls, verdict.refused, verdict.attempts
+        ),
+    );
+    let repeated: usize = verdict.repeated.values().sum();
+    line(
+        "ran again after the end",
+        format!("{repeated} calls, after: {}", list(&verdict.repeated)),
+    );
+    line(
+        "windows",
+        format!(
+            "{} too full; the fullest had {} of {}",
+            verdict.overfull, verdict.fullest.0, verdict.fullest.1
+        ),
+    );
+    line(
+        "used while all was whole",
+        match used.seconds {
+            0 => "no such second".to_owned(),
+            seconds => format!(
+                "{:.1} % of what the limits allow, in {seconds} s",
+                100.0 * used.calls as f64 / used.allowed
+            ),
+        },
+    );
+    let recoveries = run.recoveries();
+    if !recoveries.is_empty() {
+        line("back to 95 %, at worst", worst(&recoveries));
+    }
+    for finding in verdict.findings.iter().take(SHOWN) {
+        let _ = writeln!(text, "FAIL {finding}");
+    }
+    if verdict.findings.len() > SHOWN {
+        let _ = writeln!(text, "... and {} more", verdict.findings.len() - SHOWN);
+    }
+    text
+}
+
+fn list(counts: &BTreeMap<Kind, usize>) -> String {
+    if counts.is_empty() {
+        return "none".to_owned();
+    }
+    let all: Vec<String> = counts
+        .iter()
+        .map(|(kind, count)| format!("{kind} {count}"))
+        .collect();
+    all.join(", ")
+}
+
+/// The longest recovery after each kind of fault.
+fn worst(recoveries: &BTreeMap<Kind, Vec<f64>>) -> String {
+    let longest = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
+    let all: Vec<String> = (recoveries.iter())
+        .map(|(kind, all)| format!("{kind} {:.1} s of {}", longest(all), all.len()))
+        .collect();
+    all.join(", ")
+}

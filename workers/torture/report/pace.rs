@@ -1,0 +1,223 @@
+//! How fast it went: what was used while nothing was broken, and how soon after a fault as much was used again. Figures
+//! for the reader; a slow machine makes them worse, so nothing passes or fails by them.
+
+use std::collections::BTreeMap;
+
+use crate::faults::Kind;
+use crate::history::{Event, What};
+use crate::plan::{MAX, Plan};
+
+/// A second, in nanoseconds.
+const SECOND: u64 = 1_000_000_000;
+/// What a fault may still cost after it is mended: reconnects back off up to 10 s.
+const RECOVERY: u64 = 12 * SECOND;
+/// What was under way in a worker that was killed holds its places for a minute, and what Redis forgot for as long.
+const HELD: u64 = 65 * SECOND;
+/// The begin of a run, in which the first jobs get their places.
+const BEGIN: u64 = 3 * SECOND;
+/// Throughput is measured over so long.
+const SPAN: u64 = 2 * SECOND;
+/// It is back when there is so much of it.
+const BACK: f64 = 0.95;
+
+/// A fault in time.
+struct Fault {
+    number: u64,
+    kind: Kind,
+    begins: u64,
+    mended: u64,
+}
+
+/// A run as a sequence of calls, with faults.
+pub struct Run {
+    /// When calls arrived, in order, while jobs were published.
+    calls: Vec<u64>,
+    faults: Vec<Fault>,
+    begins: u64,
+    ends: u64,
+    strict: bool,
+    /// Calls that the limits allow in a second.
+    allowed: f64,
+}
+
+/// How much of what the limits allow was used in the seconds in which nothing was broken.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Used {
+    pub seconds: usize,
+    pub calls: usize,
+    pub allowed: f64,
+}
+
+impl Run {
+    /// The part of `events` in which jobs were published.
+    pub fn new(events: &[Event], plan: &Plan) -> Self {
+        let at = |which: fn(&What) -> bool| events.iter().find(|e| which(&e.what)).map(|e| e.at);
+        let first = at(|what| matches!(what, What::Confirmed { .. })).unwrap_or(0);
+        let ends = at(|what| matches!(what, What::Draining)).unwrap_or(0);
+        let mut faults: Vec<Fault> = Vec::new();
+        let mut calls = Vec::new();
+        for Event { at, what } in events {
+            match what {
+                What::Broken { fault, kind, .. } => faults.push(Fault {
+                    number: *fault,
+                    kind: *kind,
+                    begins: *at,
+                    mended: u64::MAX,
+                }),
+                What::Mended { fault } => {
+                    let open = faults.iter_mut().find(|open| open.number == *fault);
+                    open.into_iter().for_each(|open| open.mended = *at);
+                }
+                What::Arrived { .. } if *at < ends => calls.push(*at),
+                _ => {}
+            }
+        }
+        let each = MAX as f64 / plan.period().as_secs_f64();
+        Self {
+            calls,
+            faults,
+            begins: first + BEGIN,
+            ends,
+            strict: plan.guard.is_none(),
+            allowed: each * f64::from(plan.tenants),
+        }
+    }
+
+    fn between(&self, from: u64, to: u64) -> usize {
+        self.calls.partition_point(|at| *at < to) - self.calls.partition_point(|at| *at < from)
+    }
+
+    /// Whether a fault, or what it leaves behind, touches the time between.
+    fn is_broken(&self, from: u64, to: u64) -> bool {
+        self.faults.iter().any(|fault| {
+            let holds = fault.kind.forgets() || fault.kind == Kind::WorkerKill && self.strict;
+            let after = if holds { HELD } else { RECOVERY };
+            fault.begins < to && fault.mended.saturating_add(after) > from
+        })
+    }
+
+    /// Counts whole seconds.
+    pub fn used(&self) -> Used {
+        let mut used = Used {
+            seconds: 0,
+            calls: 0,
+            allowed: 0.0,
+        };
+        let mut from = self.begins;
+        while from + SECOND <= self.ends {
+            if !self.is_broken(from, from + SECOND) {
+                used.seconds += 1;
+                used.calls += self.between(from, from + SECOND);
+            }
+            from += SECOND;
+        }
+        used.allowed = self.allowed * used.seconds as f64;
+        used
+    }
+
+    /// For each kind, the seconds from the end of a fault until as much was used again as while nothing was broken. Only
+    /// faults that no other one follows within `RECOVERY`; one after which it did not come back in that time counts with
+    /// all of it.
+    pub fn recoveries(&self) -> BTreeMap<Kind, Vec<f64>> {
+        let used = self.used();
+        let mut all: BTreeMap<Kind, Vec<f64>> = BTreeMap::new();
+        if used.seconds == 0 {
+            return all;
+        }
+        let usual = used.calls as f64 / used.seconds as f64 * (SPAN as f64 / SECOND as f64);
+        for fault in &self.faults {
+            let until = fault.mended.saturating_add(RECOVERY);
+            let alone = |other: &Fault| {
+                other.number == fault.number || other.begins > until || other.mended < fault.begins
+            };
+            if until > self.ends || !self.faults.iter().all(alone) {
+                continue;
+            }
+            let is_back = |from: &u64| self.between(*from, from + SPAN) as f64 >= BACK * usual;
+            let tries = (fault.mended..=until - SPAN).step_by(SECOND as usize / 10);
+            let back = tries.into_iter().find(is_back).unwrap_or(until);
+            let seconds = (back - fault.mended) as f64 / SECOND as f64;
+            all.entry(fault.kind).or_default().push(seconds);
+        }
+        all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::history::Job;
+    use crate::plan::Args;
+
+    fn plan() -> Plan {
+        let args = Args::try_parse_from(["torture", "--tenants", "1", "--guard", "100"]);
+        Plan::new(&args.expect("arguments")).expect("a plan")
+    }
+
+    /// 11 calls a second for 100 s, of 10 in 1.1 s, with a fault from 10 to 20 s. Then nothing runs until `back` s.
+    fn run(kind: Kind, back: u64) -> Run {
+        let job = Job {
+            tenant: 0,
+            number: 0,
+        };
+        let mut events = vec![Event {
+            at: 0,
+            what: What::Confirmed { job },
+        }];
+        for call in 0..1100 {
+            let at = call * SECOND / 11;
+            if (10 * SECOND..back * SECOND).contains(&at) {
+                continue;
+            }
+            let (attempt, worker, life) = (1, 0, 1);
+            let what = What::Arrived {
+                call,
+                job,
+                attempt,
+                worker,
+                life,
+            };
+            events.push(Event { at, what });
+        }
+        let (fault, worker, how) = (1, None, String::new());
+        events.push(Event {
+            at: 10 * SECOND,
+            what: What::Broken {
+                fault,
+                kind,
+                worker,
+                how,
+            },
+        });
+        events.push(Event {
+            at: 20 * SECOND,
+            what: What::Mended { fault },
+        });
+        events.push(Event {
+            at: 100 * SECOND,
+            what: What::Draining,
+        });
+        events.sort_by_key(|event| event.at);
+        Run::new(&events, &plan())
+    }
+
+    #[test]
+    fn seconds_in_which_something_was_broken_do_not_count() {
+        // From 3 to 10 and from 32 to 100; from 85 where Redis forgot.
+        let used = run(Kind::RedisCut, 20).used();
+        assert_eq!((used.seconds, used.calls), (75, 825));
+        assert!((used.allowed - 75.0 * 10.0 / 1.1).abs() < 1e-6);
+        assert_eq!(run(Kind::RedisFlush, 20).used().seconds, 22);
+    }
+
+    #[test]
+    fn a_recovery_lasts_from_the_mending_until_as_much_is_used_again() {
+        let seconds = |back| run(Kind::RedisCut, back).recoveries()[&Kind::RedisCut].clone();
+        assert_eq!(seconds(20), [0.0]);
+        // A twentieth of two seconds may be missing.
+        assert_eq!(seconds(25), [4.9]);
+        assert_eq!(seconds(60), [12.0]);
+    }
+}

@@ -1,0 +1,100 @@
+//! The end of a run: waiting until nothing is left to do, and reading the dead letters.
+
+use std::time::Duration;
+
+use lapin::options::{BasicAckOptions, BasicGetOptions};
+use lapin::types::AMQPValue;
+use lapin::{BasicProperties, Connection, ConnectionProperties};
+use sluicegate::rules::lanes::QueueNames;
+use tokio::task::block_in_place;
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::Failure;
+use crate::bed::Bed;
+use crate::history::What;
+
+/// A run that does nothing for so long will not come to rest: longer than any wait of a worker.
+const STUCK: Duration = Duration::from_secs(180);
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(2);
+/// One request to RabbitMQ.
+const WITHIN: Duration = Duration::from_secs(30);
+
+/// Waits until no job waits, or nothing happens any more: what is then in no queue is lost, or dead. Returns how many
+/// messages are still in queues.
+///
+/// # Errors
+/// RabbitMQ does not answer.
+pub async fn come_to_rest(bed: &Bed, names: &QueueNames) -> Result<u64, Failure> {
+    let mut seen = (0, Instant::now());
+    let mut waited = usize::MAX;
+    loop {
+        sleep(LOOK).await;
+        let happened = bed.history.len();
+        if happened != seen.0 {
+            seen = (happened, Instant::now());
+        }
+        let stuck = seen.1.elapsed() > STUCK;
+        // A job that used up its attempts waits for ever by the downstream's account: hence the queues.
+        let waits = bed.history.waiting_in_all();
+        if stuck || waits == 0 || waits == waited {
+            let left = left(bed, names);
+            if left == 0 || stuck {
+                return Ok(left);
+            }
+        }
+        waited = waits;
+    }
+}
+
+/// Messages, those that a worker holds too, in all queues but that of the dead.
+fn left(bed: &Bed, names: &QueueNames) -> u64 {
+    let listed = block_in_place(|| {
+        bed.rabbit
+            .ctl(&["list_queues", "name", "messages", "--no-table-headers"])
+    });
+    listed
+        .lines()
+        .filter_map(|line| {
+            let (name, messages) = line.split_once('\t')?;
+            (name != &*names.dead).then_some(messages.trim().parse::<u64>().ok()?)
+        })
+        .sum()
+}
+
+/// Writes all dead letters into the history. Those of strangers are counted.
+///
+/// # Errors
+/// RabbitMQ does not answer.
+pub async fn read_the_dead(bed: &Bed, names: &QueueNames) -> Result<usize, Failure> {
+    let connecting = Connection::connect(bed.rabbit.url(), ConnectionProperties::default());
+    let connection = timeout(WITHIN, connecting).await??;
+    let channel = timeout(WITHIN, connection.create_channel()).await??;
+    let mut strangers = 0;
+    loop {
+        let got = channel.basic_get((&*names.dead).into(), BasicGetOptions::default());
+        let Some(message) = timeout(WITHIN, got).await?? else {
+            break;
+        };
+        let properties = &message.delivery.properties;
+        let id = properties.message_id().as_ref();
+        match id.and_then(|id| id.as_str().parse().ok()) {
+            Some(job) => bed.history.add(What::Dead {
+                job,
+                reason: reason(properties),
+            }),
+            None => strangers += 1,
+        }
+        timeout(WITHIN, message.delivery.ack(BasicAckOptions::default())).await??;
+    }
+    timeout(WITHIN, connection.close(200, "done".into())).await??;
+    Ok(strangers)
+}
+
+fn reason(properties: &BasicProperties) -> String {
+    let headers = properties.headers().as_ref();
+    match headers.and_then(|headers| headers.inner().get("x-sluicegate-reason")) {
+        Some(AMQPValue::LongString(text)) => text.to_string(),
+        _ => String::new(),
+    }
+}

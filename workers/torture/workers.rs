@@ -1,0 +1,253 @@
+//! The workers: processes `sluicegate run`, each with a configuration of its own and a log, and proxies on its ways to
+//! RabbitMQ and Redis.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{ExitStatus, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::process::{Child, Command};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::Failure;
+use crate::downstream::Downstream;
+use crate::fetch;
+use crate::plan::{Plan, Settings};
+use crate::proxy::Proxy;
+
+/// From SIGTERM to the end, whatever is broken meanwhile: `shutdown-timeout`, and what closing may take.
+const STOP: Duration = Duration::from_secs(60);
+/// Between two looks whether a worker is as it should be.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What all workers share.
+pub struct Common {
+    pub plan: Plan,
+    /// The program.
+    pub program: PathBuf,
+    /// Configurations and logs.
+    pub folder: PathBuf,
+    pub queue: String,
+    pub prefix: String,
+    /// Servers, as URLs whose address is replaced by a proxy's.
+    pub rabbit: url::Url,
+    pub redis: url::Url,
+    pub downstream: Arc<Downstream>,
+}
+
+/// What a worker is started from.
+struct Setup {
+    number: usize,
+    life: u32,
+    admin: SocketAddr,
+    max: u64,
+    common: Arc<Common>,
+    to_rabbit: Arc<Proxy>,
+    to_redis: Arc<Proxy>,
+}
+
+/// One worker, in its present life.
+pub struct Worker {
+    setup: Setup,
+    child: Child,
+}
+
+impl Setup {
+    /// Starts the process. Its configuration is written anew, since the downstream knows a life by its URL.
+    fn spawn(&self) -> Result<Child, Failure> {
+        let folder = &self.common.folder;
+        self.write_config()?;
+        let log = folder.join(format!("worker-{}.log", self.number));
+        let log = OpenOptions::new().create(true).append(true).open(log)?;
+        let mut command = Command::new(&self.common.program);
+        // The environment overrides the file.
+        for (variable, _) in std::env::vars_os() {
+            if variable.as_encoded_bytes().starts_with(b"SLUICEGATE_") {
+                command.env_remove(variable);
+            }
+        }
+        let child = command
+            .arg("run")
+            .arg("--config")
+            .arg(self.config())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .kill_on_drop(true)
+            .spawn();
+        child.map_err(|error| {
+            let program = self.common.program.display();
+            Failure::new(format!("{program} can't be started: {error}"))
+        })
+    }
+
+    fn config(&self) -> PathBuf {
+        let name = format!("worker-{}.yaml", self.number);
+        self.common.folder.join(name)
+    }
+
+    /// By a rename: a worker that reads meanwhile sees the old file or the new one.
+    fn write_config(&self) -> Result<(), Failure> {
+        let common = &self.common;
+        let text = common.plan.yaml(&Settings {
+            amqp: &behind(&common.rabbit, &self.to_rabbit),
+            redis: &behind(&common.redis, &self.to_redis),
+            queue: &common.queue,
+            prefix: &common.prefix,
+            downstream: &common.downstream.url(self.number, self.life),
+            admin: self.admin,
+            max: self.max,
+        });
+        let new = self.config().with_extension("new");
+        fs::write(&new, text)?;
+        fs::rename(&new, self.config())?;
+        Ok(())
+    }
+}
+
+/// `url` with the proxy's port.
+fn behind(url: &url::Url, proxy: &Proxy) -> String {
+    let mut url = url.clone();
+    // It fails only where there is no host, and a private server's URL has one.
+    let _ = url.set_port(Some(proxy.address().port()));
+    url.into()
+}
+
+impl Worker {
+    /// Starts worker `number` with a limit of `max`.
+    ///
+    /// # Errors
+    /// The system said why it can't be started.
+    pub async fn start(common: Arc<Common>, number: usize, max: u64) -> Result<Self, Failure> {
+        let setup = Setup {
+            number,
+            life: 1,
+            admin: admin(number)?,
+            max,
+            to_rabbit: Arc::new(Proxy::start(address(&common.rabbit)?).await?),
+            to_redis: Arc::new(Proxy::start(address(&common.redis)?).await?),
+            common,
+        };
+        let child = setup.spawn()?;
+        Ok(Self { setup, child })
+    }
+
+    /// What is on its way to RabbitMQ.
+    pub fn to_rabbit(&self) -> Arc<Proxy> {
+        Arc::clone(&self.setup.to_rabbit)
+    }
+
+    /// What is on its way to Redis.
+    pub fn to_redis(&self) -> Arc<Proxy> {
+        Arc::clone(&self.setup.to_redis)
+    }
+
+    /// SIGKILL.
+    ///
+    /// # Errors
+    /// The system said why not.
+    pub async fn kill(&mut self) -> Result<(), Failure> {
+        Ok(self.child.kill().await?)
+    }
+
+    /// A new life, after the old one ended.
+    ///
+    /// # Errors
+    /// The system said why it can't be started.
+    pub fn revive(&mut self) -> Result<(), Failure> {
+        self.setup.life += 1;
+        self.child = self.setup.spawn()?;
+        Ok(())
+    }
+
+    /// Sends a signal; a process that is gone does not get it.
+    pub fn signal(&self, signal: Signal) {
+        let pid = (self.child.id()).and_then(|pid| Pid::from_raw(pid.cast_signed()));
+        if let Some(pid) = pid {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
+    /// SIGTERM, and how it ended; `None`: it did not within a minute, and was killed.
+    ///
+    /// # Errors
+    /// The system said why it can't be waited for.
+    pub async fn terminate(&mut self) -> Result<Option<ExitStatus>, Failure> {
+        self.signal(Signal::TERM);
+        match timeout(STOP, self.child.wait()).await {
+            Ok(status) => Ok(Some(status?)),
+            Err(_) => {
+                self.kill().await?;
+                Ok(None)
+            }
+        }
+    }
+
+    /// How it ended, if it has.
+    ///
+    /// # Errors
+    /// The system said why that can't be known.
+    pub fn ended(&mut self) -> Result<Option<ExitStatus>, Failure> {
+        Ok(self.child.try_wait()?)
+    }
+
+    /// Waits until `/readyz` says yes; whether it did, within `patience`.
+    pub async fn ready(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        while fetch::get(self.setup.admin, "/readyz").await.is_err() {
+            if Instant::now() > until {
+                return false;
+            }
+            sleep(LOOK).await;
+        }
+        true
+    }
+
+    /// Gives it another limit by its file; whether it said within `patience` that it has it.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub async fn limit(&mut self, max: u64, patience: Duration) -> Result<bool, Failure> {
+        let before = self.reloads().await;
+        self.setup.max = max;
+        self.setup.write_config()?;
+        let until = Instant::now() + patience;
+        while self.reloads().await <= before {
+            if Instant::now() > until {
+                return Ok(false);
+            }
+            sleep(LOOK).await;
+        }
+        Ok(true)
+    }
+
+    /// Changed files that it has applied.
+    async fn reloads(&self) -> Option<u64> {
+        let text = fetch::get(self.setup.admin, "/metrics").await.ok()?;
+        let series = "sluicegate_config_reloads_total{result=\"applied\"} ";
+        (text.lines()).find_map(|line| line.strip_prefix(series)?.parse().ok())
+    }
+}
+
+fn address(url: &url::Url) -> Result<SocketAddr, Failure> {
+    let port = url.port();
+    let port = port.ok_or_else(|| Failure::new("a private server's URL has no port".to_owned()))?;
+    Ok((Ipv4Addr::LOCALHOST, port).into())
+}
+
+/// A free port of an address that no outgoing connection uses: nobody else takes it while the worker is away.
+fn admin(number: usize) -> io::Result<SocketAddr> {
+    let last = u8::try_from(number + 2).map_err(io::Error::other)?;
+    TcpListener::bind((Ipv4Addr::new(127, 0, 0, last), 0))?.local_addr()
+}
+
+/// The last lines of a worker's log.
+pub fn tail(folder: &Path, number: usize) -> String {
+    let log = fs::read_to_string(folder.join(format!("worker-{number}.log"))).unwrap_or_default();
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(15)..].join("\n")
+}
