@@ -125,13 +125,13 @@ pub async fn charges(world: &World) {
     let budgets: Vec<_> = {
         let history = world.history();
         let of = |(budget, record): (&Budget, &BudgetRecord)| {
-            (budget.clone(), record.charged, record.used)
+            (budget.clone(), record.charged, record.doubted, record.used)
         };
         history.budgets.iter().map(of).collect()
     };
     // A limit that counts calls is not told what they cost.
     let costs = plan.limits.iter().any(|limit| limit.unit() == Unit::Cost);
-    for (budget, charged, used) in budgets {
+    for (budget, charged, doubted, used) in budgets {
         let equal = charged.calls == used.calls && (!costs || charged.cost == used.cost);
         if exact && !equal {
             world.history().wrong(format_args!(
@@ -156,8 +156,9 @@ pub async fn charges(world: &World) {
             }
             let expected = match limit.algorithm() {
                 Algorithm::Concurrency => 0,
-                _ if limit.name().starts_with(WITNESS) => charged.of(limit.unit()),
-                _ => continue,
+                _ if !limit.name().starts_with(WITNESS) => continue,
+                Algorithm::Strict => charged.of(limit.unit()) + doubted.of(limit.unit()),
+                _ => charged.of(limit.unit()),
             };
             if usage.count.cast_signed() != expected {
                 world.history().wrong(format_args!(

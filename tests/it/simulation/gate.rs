@@ -161,13 +161,15 @@ fn note_replies(world: &World, name: &str, batch: &[TenantAsk], replies: &Replie
             continue;
         };
         let (labels, budgets) = (&ask.labels, asked(tenant, &ask.labels));
-        for (ask, answer) in ask.asks.iter().zip(&reply.answers) {
+        let permits = &ask.permits;
+        for (number, (ask, answer)) in ask.asks.iter().zip(&reply.answers).enumerate() {
             history.note(format_args!(
                 "{name} asks for {tenant} {labels} {ask:?}: {answer:?}"
             ));
             if !matches!(answer, Answer::Start { .. }) {
                 continue;
             }
+            history.permits.insert(format!("{permits}:{number}"));
             for budget in &budgets {
                 let record = history.budget(budget);
                 record.started += 1;
@@ -203,8 +205,17 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
                 End::Unused => (-1, -cost),
                 End::Running => continue,
             };
+            // Of a start in a lost answer nothing is known but the names of its places.
+            let doubted = one.receipt.started_ms == 0;
+            if doubted && !history.permits.remove(&one.receipt.permit) {
+                continue;
+            }
             for budget in &budgets {
-                history.budget(budget).charged.add(calls, more);
+                let record = history.budget(budget);
+                match doubted {
+                    true => record.doubted.add(calls, more),
+                    false => record.charged.add(calls, more),
+                }
             }
         }
     }

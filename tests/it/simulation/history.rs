@@ -49,6 +49,8 @@ pub struct BudgetRecord {
     pub most_under_way: u64,
     /// What the gate was told to charge: starts, and corrections as they come in for the first time.
     pub charged: Sum,
+    /// What was given back beside that of limits that hold places alone: starts in answers that were lost.
+    pub doubted: Sum,
     /// What the handlers say that they used.
     pub used: Sum,
 }
@@ -85,6 +87,8 @@ pub struct History {
     pub most: BTreeMap<String, u32>,
     /// What the gate was told, by the calls' names.
     pub told: BTreeSet<String>,
+    /// The permits of starts that hold places, until they are doubted.
+    pub permits: BTreeSet<String>,
     pub tenants: BTreeMap<String, TenantRecord>,
     pub budgets: BTreeMap<Budget, BudgetRecord>,
     /// Whose each arrival was.
@@ -107,6 +111,7 @@ impl History {
             sent: 0,
             most: BTreeMap::new(),
             told: BTreeSet::new(),
+            permits: BTreeSet::new(),
             tenants: BTreeMap::new(),
             budgets: BTreeMap::new(),
             arrived: Vec::new(),
