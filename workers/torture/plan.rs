@@ -198,12 +198,7 @@ impl Plan {
 
     /// The command that repeats the run.
     pub fn command(&self) -> String {
-        let names: Vec<String> = self.kinds.iter().map(ToString::to_string).collect();
-        let faults = match names.len() {
-            0 => "none".to_owned(),
-            n if n == Kind::all().len() => "all".to_owned(),
-            _ => names.join(","),
-        };
+        let faults = words(&self.kinds);
         let mut command = format!(
             "scripts/torture --seed {} --minutes {} --faults {faults} --workers {} --tenants {} --longest {} --pause {}",
             self.seed,
@@ -220,6 +215,23 @@ impl Plan {
             command.push_str(" --count-windows");
         }
         command
+    }
+}
+
+/// The shortest `--faults` that says these.
+fn words(kinds: &[Kind]) -> String {
+    let text = |kinds: Vec<Kind>, before: &str| {
+        let all: Vec<String> = kinds.iter().map(|kind| format!("{before}{kind}")).collect();
+        all.join(",")
+    };
+    let others: Vec<Kind> = (Kind::all().iter().copied())
+        .filter(|kind| !kinds.contains(kind))
+        .collect();
+    match (kinds.len(), others.len()) {
+        (0, _) => "none".to_owned(),
+        (_, 0) => "all".to_owned(),
+        (some, left_out) if left_out < some => format!("all,{}", text(others, "-")),
+        _ => text(kinds.to_vec(), ""),
     }
 }
 
