@@ -178,6 +178,9 @@ async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
 fn keep_history(args: &Args, plan: &Plan, events: &[Event]) -> Result<(), Failure> {
     let default = || PathBuf::from(format!("target/torture-{}.jsonl", plan.seed));
     let path = args.history.clone().unwrap_or_else(default);
+    if args.history.is_none() {
+        std::fs::create_dir_all("target")?;
+    }
     history::write(&path, events).map_err(|error| {
         Failure(format!(
             "the history can't go to {}: {error}",
