@@ -12,6 +12,7 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::gate_conformance::{FRESH, LONG, Limited, decided, limit, started, tenant, waits};
+use crate::redis_topologies::replicated;
 use crate::servers::{Redis, unique};
 
 const MAX: usize = 4;
@@ -302,7 +303,7 @@ async fn a_promoted_replica_that_lags_is_a_loss_and_a_complete_one_is_none() {
     fleet.run(4).await;
     let second = replica_of(&replica).await;
     fleet.run(4).await;
-    replica.ctl(&["wait", "1", "0"]);
+    replicated(&replica, &second);
     target.store(port(&second), Ordering::Relaxed);
     replica.kill();
     second.ctl(&["replicaof", "no", "one"]);

@@ -13,7 +13,7 @@ use sluicegate::rules::policy::Policy;
 
 use crate::gate_conformance::{FRESH, LONG, Limited, limit, started, tenant, waits};
 use crate::gate_topology::{configured, tenants_of};
-use crate::redis_topologies::{RedisCluster, address, shared_cluster, until};
+use crate::redis_topologies::{RedisCluster, address, replicated, shared_cluster, until};
 use crate::servers::{Redis, unique};
 
 pub const MAX: usize = 4;
@@ -282,7 +282,7 @@ async fn a_promoted_replica_that_lags_is_a_loss_of_its_tenants_and_a_complete_on
     let mut fleet = Fleet::new(&cluster, &much(LONG)).await;
     fleet.run(&[0, 1, 2], 4).await;
     let primary = &cluster.primaries[2];
-    primary.ctl(&["wait", "1", "0"]);
+    replicated(primary, &cluster.replicas[2]);
     primary.kill();
     take_over(&cluster, 2);
     fleet.run(&[0, 1, 2], 4).await;

@@ -45,6 +45,20 @@ pub fn until(what: &str, happened: impl Fn() -> bool) {
     }
 }
 
+/// Waits until `replica` has all that `primary` has now. WAIT would do so for writes of its own connection alone.
+pub fn replicated(primary: &Redis, replica: &Redis) {
+    let offset = |redis: &Redis, name: &str| -> u64 {
+        let info = redis.ctl(&["info", "replication"]);
+        let mut lines = info.lines();
+        let value = lines.find_map(|line| line.trim().strip_prefix(name));
+        value.and_then(|text| text.parse().ok()).unwrap_or(0)
+    };
+    let all = offset(primary, "master_repl_offset:");
+    until("the replica has everything", || {
+        offset(replica, "slave_repl_offset:") >= all
+    });
+}
+
 /// `host:port` of `redis`.
 pub fn address(redis: &Redis) -> &str {
     redis.url().trim_start_matches("redis://")
