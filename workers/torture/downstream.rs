@@ -1,12 +1,9 @@
-//! The strict downstream: it records each call at its arrival, and is as slow and rude as its seed says. It runs on a
-//! thread of its own, so that nothing else delays its clock.
+//! The strict downstream: it records each call at its arrival, and is as slow and rude as its seed says.
 
 use std::convert::Infallible;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
@@ -19,9 +16,9 @@ use hyper_util::rt::TokioIo;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::oneshot;
 use tokio::time::sleep;
 
+use crate::apart::Apart;
 use crate::history::{Answer, History, Job, What};
 
 /// What the downstream does with a call: how long it thinks, and then what.
@@ -63,10 +60,8 @@ struct Api {
 
 /// The running downstream; dropped, it ends.
 pub struct Downstream {
-    address: SocketAddr,
+    server: Apart,
     hangs: Arc<AtomicBool>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Downstream {
@@ -75,9 +70,6 @@ impl Downstream {
     /// # Errors
     /// There is no port, thread or runtime.
     pub fn start(seed: u64, history: Arc<History>) -> io::Result<Self> {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
         let hangs = Arc::new(AtomicBool::new(false));
         let api = Arc::new(Api {
             seed,
@@ -85,33 +77,13 @@ impl Downstream {
             calls: AtomicU64::new(0),
             hangs: Arc::clone(&hangs),
         });
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new()
-            .name("downstream".into())
-            .spawn(move || {
-                runtime.block_on(async {
-                    tokio::select! {
-                        result = serve(listener, api) => if let Err(error) = result {
-                            eprintln!("the downstream failed: {error}");
-                        },
-                        _ = stopped => {}
-                    }
-                });
-            })?;
-        Ok(Self {
-            address,
-            hangs,
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+        let server = Apart::start(move |listener| serve(listener, api))?;
+        Ok(Self { server, hangs })
     }
 
     /// Where `worker` sends its calls in its life number `life`.
     pub fn url(&self, worker: usize, life: u32) -> String {
-        format!("http://{}/{worker}/{life}", self.address)
+        format!("http://{}/{worker}/{life}", self.server.address())
     }
 
     /// From now on it answers nobody, or again; who waits already is answered.
@@ -120,18 +92,7 @@ impl Downstream {
     }
 }
 
-impl Drop for Downstream {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic of that thread has been printed by then.
-            let _ = thread.join();
-        }
-    }
-}
-
-async fn serve(listener: std::net::TcpListener, api: Arc<Api>) -> io::Result<()> {
-    let listener = TcpListener::from_std(listener)?;
+async fn serve(listener: TcpListener, api: Arc<Api>) -> io::Result<()> {
     loop {
         let (stream, _) = listener.accept().await?;
         tokio::spawn(connection(stream, Arc::clone(&api)));

@@ -2,12 +2,11 @@
 //! seed decides; then the history of the run is checked. `scripts/torture` builds and runs it.
 #![forbid(unsafe_code)]
 
+#[path = "../sluicegate/demo/apart.rs"]
+mod apart;
 mod backlog;
 mod bed;
 mod checker;
-#[path = "../sluicegate/demo/check.rs"]
-#[allow(dead_code, reason = "shared with the demo, which counts more")]
-mod demo_check;
 mod downstream;
 mod faults;
 #[path = "../sluicegate/demo/fetch.rs"]
@@ -24,6 +23,8 @@ mod rest;
     reason = "shared with the tests, which do more with servers"
 )]
 mod servers;
+#[path = "../sluicegate/demo/windows.rs"]
+mod windows;
 mod workers;
 
 use std::fmt::Display;

@@ -3,24 +3,7 @@
 
 use std::collections::VecDeque;
 
-/// An arrival: when, and how many units it used.
-pub type Arrival = (u64, u64);
-
-/// For each arrival the units in the window that ends with it. Windows are half-open: an arrival exactly `window` later
-/// is in the next one.
-pub fn sliding(arrivals: &[Arrival], window: u64) -> Vec<u64> {
-    let (mut first, mut units) = (0, 0);
-    let mut all = Vec::with_capacity(arrivals.len());
-    for (time, used) in arrivals {
-        units += used;
-        while time - arrivals[first].0 >= window {
-            units -= arrivals[first].1;
-            first += 1;
-        }
-        all.push(units);
-    }
-    all
-}
+use super::windows::Arrival;
 
 /// For each arrival the units so far in its window, with windows aligned to the epoch.
 pub fn aligned(arrivals: &[Arrival], window: u64) -> Vec<u64> {
@@ -148,6 +131,7 @@ pub fn used_aligned(times: &[u64], limit: usize, window: u64) -> Used {
 mod tests {
     use proptest::prelude::*;
 
+    use super::super::windows::sliding;
     use super::*;
 
     /// 3 per 100, kept exactly: a group of 3 each 100.

@@ -1,11 +1,8 @@
 //! The strict downstream: an API that takes at most so many calls, answers 429 to any call above that
-//! with zero tolerance, and writes down every arrival by its own clock. It runs on a thread of its own,
-//! so that the rest of the demo does not delay its clock.
+//! with zero tolerance, and writes down every arrival by its own clock.
 
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use axum::Router;
@@ -13,8 +10,8 @@ use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use tokio::sync::oneshot;
 
+use super::apart::Apart;
 use super::ledger::{Arrival, Ledger, Progress};
 use super::plan::Plan;
 use super::scenario::Scenario;
@@ -24,10 +21,8 @@ const MAX_BODY_BYTES: usize = 64 * 1024;
 
 /// The running downstream; dropped, it ends.
 pub struct Downstream {
-    address: SocketAddr,
+    server: Apart,
     ledger: Arc<Mutex<Ledger>>,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Downstream {
@@ -36,9 +31,6 @@ impl Downstream {
     /// # Errors
     /// What the system said when there is no port, thread or runtime.
     pub fn start(plan: &Plan) -> io::Result<Self> {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-        listener.set_nonblocking(true)?;
-        let address = listener.local_addr()?;
         let ledger = Arc::new(Mutex::new(Ledger::new(plan.clone())));
         let clock = Clock {
             start: Instant::now(),
@@ -46,37 +38,13 @@ impl Downstream {
         let app = Router::new()
             .fallback(call)
             .with_state((clock, Arc::clone(&ledger)));
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::Builder::new()
-            .name("downstream".into())
-            .spawn(move || {
-                runtime.block_on(async {
-                    let served = async {
-                        let listener = tokio::net::TcpListener::from_std(listener)?;
-                        axum::serve(listener, app).await
-                    };
-                    tokio::select! {
-                        result = served => if let Err(error) = result {
-                            eprintln!("the demo's downstream failed: {error}");
-                        },
-                        _ = stopped => {}
-                    }
-                });
-            })?;
-        Ok(Self {
-            address,
-            ledger,
-            stop: Some(stop),
-            thread: Some(thread),
-        })
+        let server = Apart::start(async |listener| axum::serve(listener, app).await)?;
+        Ok(Self { server, ledger })
     }
 
     /// Where it listens.
     pub fn url(&self) -> String {
-        format!("http://{}/", self.address)
+        format!("http://{}/", self.server.address())
     }
 
     /// How far each tenant is.
@@ -87,16 +55,6 @@ impl Downstream {
     /// Every arrival so far, in order, and how many calls named no job of the demo.
     pub fn arrivals(&self) -> (Vec<Arrival>, usize) {
         lock(&self.ledger).arrivals()
-    }
-}
-
-impl Drop for Downstream {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // A panic of that thread has been printed by then.
-            let _ = thread.join();
-        }
     }
 }
 

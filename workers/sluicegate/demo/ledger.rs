@@ -211,8 +211,8 @@ impl Ledger {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::demo::check;
     use crate::demo::scenario::Scenario;
+    use crate::demo::windows;
 
     const MS: u64 = 1_000_000;
 
@@ -314,7 +314,7 @@ mod tests {
             .count();
         assert!(refused > 0);
         let arrivals: Vec<_> = times.iter().map(|time| (*time, 1)).collect();
-        let above = check::sliding(&arrivals, 1000)
+        let above = windows::sliding(&arrivals, 1000)
             .into_iter()
             .filter(|n| *n > 2);
         assert_eq!(refused, above.count());

@@ -1,6 +1,7 @@
 //! `sluicegate demo`: the main job on a live workload. A strict downstream, tenants that publish, workers
 //! that throttle, a live view, and at the end the figures of the promises, counted by the downstream's clock.
 
+mod apart;
 mod check;
 mod children;
 mod downstream;
@@ -12,6 +13,7 @@ mod report;
 mod scenario;
 mod table;
 mod view;
+mod windows;
 
 use std::process::ExitCode;
 use std::sync::Arc;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::demo_check;
 use crate::history::{Event, What};
+use crate::windows::{Arrival, sliding};
 
 /// A window, half open, of one tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct Window {
 
 /// All windows of `length` nanoseconds.
 pub fn windows(events: &[Event], length: u64) -> Vec<Window> {
-    let mut arrivals: BTreeMap<u32, Vec<demo_check::Arrival>> = BTreeMap::new();
+    let mut arrivals: BTreeMap<u32, Vec<Arrival>> = BTreeMap::new();
     let mut limits = Vec::new();
     for event in events {
         match event.what {
@@ -31,7 +31,7 @@ pub fn windows(events: &[Event], length: u64) -> Vec<Window> {
     }
     let mut all = Vec::new();
     for (tenant, arrivals) in arrivals {
-        let counts = demo_check::sliding(&arrivals, length);
+        let counts = sliding(&arrivals, length);
         for ((at, _), calls) in arrivals.into_iter().zip(counts) {
             all.push(Window {
                 tenant,

@@ -7,10 +7,10 @@ use serde::Serialize;
 use sluicegate::rules::limit::{Algorithm, Limit};
 
 use super::Observed;
-use crate::demo::check;
 use crate::demo::ledger::{Arrival, Refused};
 use crate::demo::plan::{Job, Plan};
 use crate::demo::scenario::{CLOSED, Scenario};
+use crate::demo::{check, windows};
 
 /// One tenant's part.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -112,14 +112,14 @@ fn times(limit: &Limit, calls: &[&Arrival]) -> Vec<u64> {
 
 fn units_in_windows(plan: &Plan, limit: &Limit, calls: &[&Arrival]) -> Vec<u64> {
     let units = |call: &&Arrival| limit.unit().of(plan.cost(call.job).actual.into());
-    let mut arrivals: Vec<check::Arrival> = (calls.iter())
+    let mut arrivals: Vec<windows::Arrival> = (calls.iter())
         .map(|call| (clock(limit)(call), units(call)))
         .collect();
     arrivals.sort_unstable_by_key(|(time, _)| *time);
     let window = nanoseconds(limit.window_ms());
     match limit.algorithm() {
         Algorithm::FixedWindow => check::aligned(&arrivals, window),
-        _ => check::sliding(&arrivals, window),
+        _ => windows::sliding(&arrivals, window),
     }
 }
 
