@@ -1,0 +1,371 @@
+//! Workers, one after the other, on memories that were lost, restarted or promoted.
+
+use std::collections::BTreeMap;
+
+use super::*;
+
+const SPAN: u64 = 60_000;
+
+fn memory(process: &str, history: &str, before: &str) -> Memory {
+    Memory {
+        process: process.to_owned(),
+        history: history.to_owned(),
+        before: before.to_owned(),
+    }
+}
+
+fn first() -> Memory {
+    memory("p1", "h1", "0")
+}
+
+fn restarted() -> Memory {
+    memory("p2", "h2", "0")
+}
+
+/// The hash and some workers, each told the memory, whose steps are written as the script does.
+struct Bed {
+    now: u64,
+    memory: Memory,
+    fields: BTreeMap<String, String>,
+    epochs: u32,
+}
+
+impl Bed {
+    fn new() -> Self {
+        Self {
+            now: 1_000_000,
+            memory: first(),
+            fields: BTreeMap::new(),
+            epochs: 0,
+        }
+    }
+
+    fn stored(&self) -> Stored {
+        Stored::parse(self.fields.iter().map(|(n, v)| (n.as_str(), v.as_str())))
+    }
+
+    /// The steps of one look: `None`: it may go; else until when it waits, and why.
+    fn look(&mut self, worker: &mut Known) -> Option<(u64, String)> {
+        for _ in 0..6 {
+            self.epochs += 1;
+            let id = format!("e{}", self.epochs);
+            match decide(&self.stored(), worker, &self.memory, self.now, &id) {
+                Step::Go { epoch, pulse } => {
+                    worker.epoch = Some(epoch);
+                    worker.pulse = pulse;
+                    return None;
+                }
+                Step::Wait { until, why } => return Some((until, why)),
+                Step::Write(fields) => {
+                    for (name, value) in fields {
+                        if value.is_empty() {
+                            self.fields.remove(&name);
+                        } else {
+                            self.fields.insert(name, value);
+                        }
+                    }
+                }
+            }
+        }
+        panic!("no end: {:?}", self.fields);
+    }
+
+    /// What pulse.lua does.
+    fn pulse(&mut self, worker: &mut Known) -> bool {
+        let stored = self.stored();
+        let known = Some((stored.id, stored.run.clone()));
+        let sound =
+            worker.epoch == known && stored.run == self.memory.text() && stored.cold <= self.now;
+        if sound {
+            let own = stored.workers.get(&worker.worker);
+            worker.pulse = own.map_or(0, |own| own.number) + 1;
+            worker.idle_ms = Some(0);
+            let text = format!("{}:{}", worker.pulse, self.now);
+            self.fields.insert(format!("w:{}", worker.worker), text);
+        }
+        sound
+    }
+
+    fn pass(&mut self, millis: u64, workers: &mut [&mut Known]) {
+        self.now += millis;
+        for worker in workers {
+            worker.idle_ms = worker.idle_ms.map(|idle| idle + millis);
+        }
+    }
+}
+
+fn worker(name: &str, start: Start) -> Known {
+    Known {
+        worker: name.to_owned(),
+        span_ms: SPAN,
+        start,
+        ..Known::default()
+    }
+}
+
+/// Two workers that both have pulses.
+fn running() -> (Bed, Known, Known) {
+    let mut bed = Bed::new();
+    let (mut a, mut b) = (worker("a", Start::Idle), worker("b", Start::Unknown));
+    for worker in [&mut a, &mut b] {
+        assert_eq!(bed.look(worker), None);
+        assert!(bed.pulse(worker));
+    }
+    (bed, a, b)
+}
+
+#[test]
+fn a_first_start_is_no_loss_and_an_unexplained_empty_redis_may_be_one() {
+    for start in [Start::Idle, Start::Fresh] {
+        assert_eq!(Bed::new().look(&mut worker("a", start)), None);
+    }
+    let mut bed = Bed::new();
+    let mut careful = worker("a", Start::Unknown);
+    let (until, why) = bed.look(&mut careful).expect("it waits");
+    assert_eq!(until, bed.now + SPAN);
+    assert!(why.contains("--fresh"), "{why}");
+    // An operator knows better, a worker that found no job waiting does not.
+    assert!(bed.look(&mut worker("b", Start::Idle)).is_some());
+    assert_eq!(bed.look(&mut worker("c", Start::Fresh)), None);
+    assert_eq!(bed.look(&mut careful), None);
+    bed.pass(SPAN, &mut []);
+    assert_eq!(bed.look(&mut careful), None);
+}
+
+#[test]
+fn an_emptied_redis_is_cold_for_one_span() {
+    let (mut bed, mut a, mut b) = running();
+    bed.fields.clear();
+    assert!(!bed.pulse(&mut a));
+    let (until, why) = bed.look(&mut a).expect("it waits");
+    assert_eq!((until, why.as_str()), (bed.now + SPAN, EMPTIED));
+    bed.pass(SPAN - 1, &mut [&mut a, &mut b]);
+    assert_eq!(bed.look(&mut b).map(|(until, _)| until), Some(until));
+    assert!(!bed.pulse(&mut b));
+    bed.pass(1, &mut [&mut a, &mut b]);
+    for worker in [&mut a, &mut b] {
+        assert_eq!(bed.look(worker), None);
+        assert!(bed.pulse(worker));
+    }
+}
+
+#[test]
+fn who_knows_of_starts_closes_an_epoch_that_was_begun_in_error() {
+    let (mut bed, mut a, _) = running();
+    bed.pass(1_000, &mut [&mut a]);
+    bed.fields.clear();
+    assert_eq!(bed.look(&mut worker("new", Start::Idle)), None);
+    let (until, _) = bed.look(&mut a).expect("it waits");
+    assert_eq!(until, bed.now - 1_000 + SPAN + ROUNDING_MS);
+    assert!(bed.look(&mut worker("new", Start::Idle)).is_some());
+}
+
+#[test]
+fn a_restart_with_all_data_goes_on_when_all_have_vouched() {
+    let (mut bed, mut a, mut b) = running();
+    bed.memory = restarted();
+    assert!(!bed.pulse(&mut a) && !bed.pulse(&mut b));
+    let doubted = bed.look(&mut a).expect("it waits");
+    assert_eq!(doubted, (bed.now + SPAN, DOUBTED.to_owned()));
+    let settling = bed.look(&mut b).expect("it waits");
+    assert_eq!(settling, (bed.now + SETTLE_MS, SETTLING.to_owned()));
+    // A stranger can't speed it up.
+    assert!(bed.look(&mut worker("new", Start::Idle)).is_some());
+    bed.pass(SETTLE_MS, &mut [&mut a, &mut b]);
+    for worker in [&mut a, &mut b] {
+        assert_eq!(bed.look(worker), None);
+        assert!(bed.pulse(worker));
+        assert_eq!(worker.pulse, 2);
+    }
+}
+
+#[test]
+fn a_worker_that_died_delays_the_others_by_one_span_at_most() {
+    let (mut bed, mut a, mut b) = running();
+    bed.memory = restarted();
+    assert!(bed.look(&mut a).is_some());
+    bed.pass(SPAN - 1, &mut [&mut a]);
+    assert!(bed.look(&mut a).is_some());
+    bed.pass(1, &mut [&mut a]);
+    assert_eq!(bed.look(&mut a), None);
+    // It was only frozen: its pulse is there, so nothing is lost.
+    assert_eq!(bed.look(&mut b), None);
+    // One that was silent for a span already delays nobody.
+    bed.pass(SPAN, &mut [&mut a, &mut b]);
+    assert!(bed.pulse(&mut a));
+    bed.memory = first();
+    let settling = bed.look(&mut a).expect("it waits");
+    assert_eq!(settling.1, SETTLING);
+}
+
+#[test]
+fn lost_writes_are_cold_for_a_span_after_the_last_pulse_whoever_looks_first() {
+    for loser_first in [true, false] {
+        let (mut bed, mut a, mut b) = running();
+        let snapshot = bed.fields.clone();
+        bed.pass(10, &mut [&mut a, &mut b]);
+        assert!(bed.pulse(&mut b));
+        let last = bed.now;
+        bed.pass(500, &mut [&mut a, &mut b]);
+        bed.fields = snapshot;
+        bed.memory = restarted();
+        let mut order = [&mut a, &mut b];
+        if loser_first {
+            order.reverse();
+        }
+        for worker in order {
+            assert!(bed.look(worker).is_some());
+        }
+        assert!(bed.stored().cold >= last + SPAN);
+        bed.pass(SETTLE_MS, &mut [&mut a, &mut b]);
+        assert!(bed.look(&mut a).is_some() && bed.look(&mut b).is_some());
+        bed.pass(SPAN - SETTLE_MS, &mut [&mut a, &mut b]);
+        for worker in [&mut a, &mut b] {
+            assert_eq!(bed.look(worker), None);
+            assert!(bed.pulse(worker));
+        }
+    }
+}
+
+#[test]
+fn a_worker_whose_joining_was_lost_objects() {
+    let (mut bed, mut a, mut b) = running();
+    let snapshot = bed.fields.clone();
+    let mut c = worker("c", Start::Unknown);
+    assert_eq!(bed.look(&mut c), None);
+    assert!(bed.pulse(&mut c));
+    bed.fields = snapshot;
+    bed.memory = restarted();
+    assert!(bed.look(&mut a).is_some());
+    assert_eq!(bed.look(&mut b).map(|w| w.1).as_deref(), Some(SETTLING));
+    // Within the time to settle, or even after it.
+    let late = bed.fields.clone();
+    assert!(bed.look(&mut c).is_some());
+    assert!(bed.stored().cold > bed.now);
+    bed.fields = late;
+    bed.pass(SETTLE_MS, &mut [&mut a, &mut b, &mut c]);
+    assert_eq!(bed.look(&mut a), None);
+    assert!(bed.look(&mut c).is_some());
+    assert!(!bed.pulse(&mut a));
+}
+
+#[test]
+fn a_memory_from_before_the_first_pulse_proves_nothing() {
+    let mut bed = Bed::new();
+    let mut a = worker("a", Start::Idle);
+    assert_eq!(bed.look(&mut a), None);
+    bed.memory = restarted();
+    // What else ran is not known, unless nothing waits.
+    let look = bed.look(&mut worker("b", Start::Unknown));
+    assert_eq!(look.map(|w| w.1).as_deref(), Some(DOUBTED));
+    let look = bed.look(&mut worker("c", Start::Idle));
+    assert_eq!(look.map(|w| w.1).as_deref(), Some(SETTLING));
+}
+
+#[test]
+fn replication_that_begins_loses_nothing_and_a_promotion_may() {
+    let (mut bed, mut a, mut b) = running();
+    bed.memory = memory("p1", "h9", "0");
+    assert!(!bed.pulse(&mut a));
+    for worker in [&mut a, &mut b] {
+        assert_eq!(bed.look(worker), None);
+        assert!(bed.pulse(worker));
+    }
+    // The same process, which was a replica in between.
+    bed.memory = memory("p1", "h10", "h9");
+    assert!(bed.look(&mut a).is_some());
+}
+
+fn slots(text: &str) -> crate::rules::slots::Slots {
+    Claims::parse(text).slots()
+}
+
+/// A worker of a cluster, at a primary with these slots.
+fn at(mut worker: Known, owned: &str, later: bool) -> Known {
+    worker.shard = Some(Shard {
+        owned: slots(owned),
+        later,
+        whole_ms: 2 * SPAN,
+        ..Shard::default()
+    });
+    worker
+}
+
+#[test]
+fn an_epoch_speaks_for_the_slots_of_its_primary_and_for_others_after_a_span() {
+    let mut bed = Bed::new();
+    let mut a = at(worker("a", Start::Idle), "0-99", false);
+    assert_eq!(bed.look(&mut a), None);
+    assert_eq!(bed.fields["slots"], "0-99");
+    a = at(a, "0-100", false);
+    let until = bed.now + SPAN;
+    assert_eq!(bed.look(&mut a), None);
+    assert_eq!(bed.fields["slots"], format!("0-99 100@{until}"));
+    // Emptied: that stands above all.
+    bed.fields.clear();
+    assert!(bed.look(&mut a).is_some());
+    assert_eq!(bed.fields["slots"], "0-100");
+    assert_eq!(bed.fields["sure"], bed.now.to_string());
+}
+
+#[test]
+fn a_primary_that_came_later_has_an_epoch_that_speaks_for_nothing_yet() {
+    let mut bed = Bed::new();
+    let start = Start::Idle;
+    assert_eq!(bed.look(&mut at(worker("a", start), "7", true)), None);
+    assert_eq!(bed.fields["slots"], format!("7@{}", bed.now + SPAN));
+    // To an operator's worker that begins now all is known.
+    let mut fresh = at(worker("b", Start::Fresh), "7", false);
+    assert_eq!(bed.look(&mut fresh), None);
+    assert_eq!(bed.fields["slots"], "7");
+}
+
+#[test]
+fn an_epoch_that_moves_takes_the_place_of_another_primarys() {
+    let (mut bed, _, _) = running();
+    bed.fields.insert("slots".to_owned(), "50-99".to_owned());
+    bed.memory = memory("other", "h7", "0");
+    let mut moved = at(worker("c", Start::Unknown), "0-10 99", true);
+    let sure = bed.now - 5;
+    if let Some(shard) = &mut moved.shard {
+        shard.handed = vec![shard::Handed {
+            slots: slots("0-10"),
+            wait_ms: 0,
+            sure: Some(sure),
+        }];
+    }
+    assert_eq!(bed.look(&mut moved), None);
+    assert_eq!(bed.fields["run"], bed.memory.text());
+    let until = bed.now + SPAN;
+    assert_eq!(bed.fields["slots"], format!("0-10 99@{until}"));
+    assert_eq!(bed.fields["sure"], sure.to_string());
+}
+
+#[test]
+fn a_primary_that_failed_over_is_not_sure_of_what_came_before() {
+    let mut bed = Bed::new();
+    let mut a = at(worker("a", Start::Idle), "0-99", false);
+    assert_eq!(bed.look(&mut a), None);
+    assert_eq!(bed.fields["sure"], (bed.now - 2 * SPAN).to_string());
+    assert!(bed.pulse(&mut a));
+    bed.memory = restarted();
+    assert!(bed.look(&mut a).is_some());
+    bed.pass(SETTLE_MS, &mut [&mut a]);
+    assert_eq!(bed.look(&mut a), None);
+    assert_eq!(bed.fields["sure"], bed.now.to_string());
+}
+
+#[test]
+fn what_is_no_number_keeps_the_gate_closed() {
+    let (mut bed, mut a, _) = running();
+    bed.fields.insert("cold".to_owned(), "soon".to_owned());
+    assert!(bed.look(&mut a).is_some());
+}
+
+#[test]
+fn info_names_the_memory() {
+    let info =
+        "# Server\r\nrun_id:ab12\r\n# Replication\r\nmaster_replid:cd\r\nmaster_replid2:00\r\n";
+    assert_eq!(Memory::parse(info), Some(memory("ab12", "cd", "00")));
+    assert_eq!(Memory::parse("run_id:ab12\r\nmaster_replid:\r\n"), None);
+}
