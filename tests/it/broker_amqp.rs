@@ -309,7 +309,7 @@ async fn a_command_publishes_fetches_acks_and_counts() {
 #[tokio::test(flavor = "multi_thread")]
 async fn two_brokers_share_the_queues() {
     let queue = unique("jobs");
-    let one = on(shared_rabbit(), &queue, QueueType::Quorum).await;
+    let mut one = on(shared_rabbit(), &queue, QueueType::Quorum).await;
     let mut two = on(shared_rabbit(), &queue, QueueType::Quorum).await;
     one.broker.stop_consuming().await;
     one.publish_fresh(&["x"]).await;

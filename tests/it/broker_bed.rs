@@ -7,13 +7,13 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use sluicegate::broker::amqp::AmqpBroker;
 use sluicegate::broker::memory::MemoryBroker;
-use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, Tag};
+use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Tag};
 use sluicegate::config::{Amqp, QueueType, SecretUrl};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use crate::servers::{Rabbit, shared_rabbit, unique};
 
@@ -44,6 +44,8 @@ pub struct Bed<B> {
     pub names: QueueNames,
     pub events: mpsc::Receiver<Event>,
     pub session: u64,
+    /// The publishing connection was up in this session.
+    publishes: bool,
     cut: Box<dyn Fn() + Send + Sync>,
     another: Another<B>,
 }
@@ -101,6 +103,7 @@ impl<B: Broker> Bed<B> {
             names,
             events,
             session: 0,
+            publishes: false,
             cut,
             another,
         };
@@ -119,6 +122,7 @@ impl<B: Broker> Bed<B> {
             if let Event::Up { session } = self.event().await {
                 assert!(session > self.session, "{session}");
                 self.session = session;
+                self.publishes = false;
                 return;
             }
         }
@@ -164,10 +168,21 @@ impl<B: Broker> Bed<B> {
         self.broker.ack(tags(&taken)).await;
     }
 
-    pub async fn publish_fresh(&self, ids: &[&str]) {
-        let batch = ids.iter().map(|id| to(&self.names.fresh, id)).collect();
-        let answers = self.broker.publish(batch).await;
+    /// The first time in a session it waits for the publishing connection, which comes up by itself and
+    /// may take more than one attempt: nothing was sent before.
+    pub async fn publish_fresh(&mut self, ids: &[&str]) {
+        let batch = || ids.iter().map(|id| to(&self.names.fresh, id)).collect();
+        let deadline = Instant::now() + PATIENCE;
+        let answers = loop {
+            let answers = self.broker.publish(batch()).await;
+            let down = |answer: &_| matches!(answer, Err(PublishError::Down(_)));
+            if self.publishes || !answers.iter().all(down) || Instant::now() > deadline {
+                break answers;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        };
         assert_eq!(answers, vec![Ok(()); ids.len()]);
+        self.publishes = true;
     }
 }
 
