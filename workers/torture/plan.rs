@@ -13,6 +13,10 @@ use crate::faults::{Kind, Pace};
 
 /// The limits' window.
 const WINDOW: Duration = Duration::from_secs(1);
+/// What all keys in Redis begin with.
+const PREFIX: &str = "torture";
+/// What a tenant's name begins with; its number follows.
+pub const TENANT: &str = "tenant-";
 /// What a tenant may start in a window.
 pub const MAX: u64 = 10;
 /// What it may while `worker-config` has changed that.
@@ -100,7 +104,6 @@ pub struct Settings<'a> {
     pub amqp: &'a str,
     pub redis: &'a str,
     pub queue: &'a str,
-    pub prefix: &'a str,
     pub downstream: &'a str,
     pub admin: SocketAddr,
     pub max: u64,
@@ -171,14 +174,13 @@ impl Plan {
             amqp,
             redis,
             queue,
-            prefix,
             downstream,
             admin,
             max,
         } = settings;
         format!(
             "amqp:\n  url: {amqp}\n  queue: {queue}\n  prefetch: 100\n\
-             redis:\n  url: {redis}\n  prefix: {prefix}\n\
+             redis:\n  url: {redis}\n  prefix: {PREFIX}\n\
              rate-limiter:\n  max-requests: {max}\n  window-size: {window}ms\n  guard: {guard}\n\
              dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  http:\n    url: {downstream}\n    timeout: 5s\n\
              delay:\n  max-delay: {max_delay}s\n\
@@ -187,7 +189,6 @@ impl Plan {
             amqp = quoted(amqp),
             redis = quoted(redis),
             queue = quoted(queue),
-            prefix = quoted(prefix),
             downstream = quoted(downstream),
             window = WINDOW.as_millis(),
             guard = self.guard_text(),
@@ -364,7 +365,6 @@ mod tests {
                 amqp: "amqp://guest:guest@127.0.0.1:5/%2f",
                 redis: "redis://127.0.0.1:6",
                 queue: "q",
-                prefix: "p",
                 downstream: "http://127.0.0.1:7/0/1",
                 admin,
                 max: MAX,
