@@ -30,7 +30,7 @@ pub const PREFETCH: u16 = 100;
 
 pub fn amqp(url: &str, queue: &str, queue_type: QueueType) -> Amqp {
     Amqp {
-        url: SecretUrl::new(url),
+        url: SecretUrl::new(url).into(),
         ca_file: None,
         queue: queue.to_owned(),
         queue_type,

@@ -15,6 +15,7 @@ mod cli_scopes;
 mod cli_servers;
 mod cli_tenant;
 mod config;
+mod config_amqp;
 mod config_limits;
 mod config_redis;
 mod demo;

@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Shared;
 use super::connection::Link;
+use super::nodes::Turns;
 use super::supervise::Attempts;
 use crate::broker::{BrokerError, Outgoing, PublishError};
 
@@ -90,10 +91,10 @@ fn down(reason: &str) -> PublishError {
 
 /// Keeps a session up until the broker is closed.
 pub(super) async fn supervise(shared: Arc<Shared>, requests: Arc<Requests>) {
-    let mut attempts = Attempts::new(NAME);
+    let (mut attempts, mut turns) = (Attempts::new(NAME), shared.nodes.turns());
     loop {
         let mut up = None;
-        let ended = run(&shared, &mut up, &requests).await;
+        let ended = run(&shared, &mut turns, &mut up, &requests).await;
         requests.fail_waiting().await;
         let Err(error) = ended else { break };
         attempts.ended(up);
@@ -111,11 +112,12 @@ pub(super) async fn supervise(shared: Arc<Shared>, requests: Arc<Requests>) {
 /// One session, `up` since then. `Ok`: it was closed as asked.
 async fn run(
     shared: &Arc<Shared>,
+    turns: &mut Turns<'_>,
     up: &mut Option<Instant>,
     requests: &Arc<Requests>,
 ) -> Result<(), BrokerError> {
     let open = async {
-        let link = Arc::new(Link::open(&shared.target, NAME).await?);
+        let link = Arc::new(turns.open(NAME).await?);
         let mut tasks = JoinSet::new();
         for _ in 0..CHANNELS {
             let channel = ConfirmChannel::open(&link).await?;
