@@ -38,6 +38,8 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(15);
 /// Between a channel's error and the next one.
 const CHANNEL_PAUSE: Duration = Duration::from_millis(200);
+/// A channel whose messages are refused is renewed at most once in this time.
+const RENEW_PAUSE: Duration = Duration::from_secs(1);
 /// The connection's name in logs and in the broker's tools.
 const NAME: &str = "sluicegate publish";
 
@@ -157,6 +159,7 @@ async fn publish(
     shared: Arc<Shared>,
     requests: Arc<Requests>,
 ) -> BrokerError {
+    let mut renewed = Instant::now();
     while let Some(batch) = requests.next_batch().await {
         let (batch, replies): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|r| (r.outgoing, r.reply)).unzip();
@@ -191,7 +194,15 @@ async fn publish(
                 if answers.contains(&Err(PublishError::Returned)) {
                     shared.heal.notify_one();
                 }
+                let nacked = answers.contains(&Err(PublishError::Nacked));
                 answer(answers);
+                if nacked && renewed.elapsed() >= RENEW_PAUSE {
+                    channel = match channel.renew(&link).await {
+                        Ok(channel) => channel,
+                        Err(error) => return error,
+                    };
+                    renewed = Instant::now();
+                }
             }
             Err(error) => {
                 let error = link.target.error(&error);
@@ -260,6 +271,15 @@ impl ConfirmChannel {
         let selecting = channel.confirm_select(ConfirmSelectOptions::default());
         link.target.rpc("confirm.select", selecting).await?;
         Ok(Self(channel))
+    }
+
+    /// Another channel in its place, since it is with the channel that RabbitMQ remembers where a queue's leader is: one
+    /// that first published to a quorum queue whose leader had just died gets a nack for each message until that node
+    /// is back, though the queue has another leader (seen on 3.10.8; rabbitmq-server#9241).
+    async fn renew(self, link: &Link) -> Result<Self, BrokerError> {
+        let closing = self.0.close(200, "renewed".into());
+        link.target.rpc("channel.close", closing).await?;
+        Self::open(link).await
     }
 
     /// Publishes `batch` and waits for all of its confirms; the caller bounds the time. On an error the
