@@ -88,7 +88,8 @@ async fn move_all(
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_goes_on_at_another_node_when_its_own_dies() {
     let cluster = block_in_place(RabbitCluster::start);
-    let all: Amqp = amqp(&cluster.urls(), "jobs", QueueType::Quorum);
+    let urls = cluster.nodes.each_ref().map(Rabbit::url).join(",");
+    let all: Amqp = amqp(&urls, "jobs", QueueType::Quorum);
     let (broker, mut events) = AmqpBroker::start(&all, &ladder()).expect("good urls");
     let names = broker.names().clone();
     let jobs = (0..JOBS).map(|n| to(&names.fresh, &n.to_string()));

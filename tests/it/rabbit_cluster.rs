@@ -26,9 +26,4 @@ impl RabbitCluster {
             nodes: [third, second, first],
         }
     }
-
-    /// The urls of all nodes, with commas between them.
-    pub fn urls(&self) -> String {
-        self.nodes.each_ref().map(Rabbit::url).join(",")
-    }
 }

@@ -83,6 +83,10 @@ impl Redis {
     pub fn ctl(&self, args: &[&str]) -> String {
         self.0.script("ctl", args)
     }
+    /// The same; `None`: it can't be reached.
+    pub fn try_ctl(&self, args: &[&str]) -> Option<String> {
+        self.0.try_script("ctl", args).ok()
+    }
 }
 
 /// A private RabbitMQ; dropped, it is killed and its data deleted.
@@ -188,21 +192,28 @@ impl Server {
 
     /// Runs `script command folder args...` and returns its output.
     fn script(&self, command: &str, args: &[&str]) -> String {
+        self.try_script(command, args).unwrap_or_else(|errors| {
+            panic!(
+                "{} {command} failed.\n{}\nThe tests need real servers: run scripts/test, which installs them.",
+                self.script.display(),
+                errors.trim_end(),
+            )
+        })
+    }
+
+    /// The same; an error is what it said.
+    fn try_script(&self, command: &str, args: &[&str]) -> Result<String, String> {
         let output = Command::new(&self.script)
             .arg(command)
             .arg(&self.folder)
             .args(args)
             .output()
             .unwrap_or_else(|error| panic!("{} can't be run: {error}", self.script.display()));
-        assert!(
-            output.status.success(),
-            "{} {command} failed.\n{}\nThe tests need real servers: run scripts/test, which installs them.",
-            self.script.display(),
-            String::from_utf8_lossy(&output.stderr).trim_end(),
-        );
-        String::from_utf8_lossy(&output.stdout)
-            .trim_end()
-            .to_owned()
+        let text = |bytes| String::from_utf8_lossy(bytes).trim_end().to_owned();
+        match output.status.success() {
+            true => Ok(text(&output.stdout)),
+            false => Err(text(&output.stderr)),
+        }
     }
 }
 

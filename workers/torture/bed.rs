@@ -9,12 +9,12 @@ use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use crate::Failure;
+use crate::clusters::{self, Rabbits, Redises};
 use crate::downstream::Downstream;
 use crate::faults::{Fault, Kind};
 use crate::history::{History, What};
 use crate::plan::{MAX, OTHER_MAX};
 use crate::proxy::{Proxy, Way, Ways};
-use crate::servers::{Rabbit, Redis};
 use crate::workers::Worker;
 
 /// A worker that was started anew is waited for, since a fault is over when all is whole; but not for longer.
@@ -43,8 +43,8 @@ pub struct Slot {
 pub struct Bed {
     pub history: Arc<History>,
     pub downstream: Arc<Downstream>,
-    pub rabbit: Arc<Rabbit>,
-    pub redis: Arc<Redis>,
+    pub rabbit: Arc<Rabbits>,
+    pub redis: Arc<Redises>,
     pub slots: Vec<Slot>,
 }
 
@@ -63,6 +63,7 @@ impl Bed {
             how,
         });
         match kind.part() {
+            _ if clusters::is_ours(kind) => clusters::perform(self, fault).await,
             crate::faults::Part::Worker => self.worker(fault).await?,
             crate::faults::Part::Rabbit => self.rabbit(fault).await,
             crate::faults::Part::Redis => self.redis(fault).await,
@@ -312,5 +313,13 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
             (one, format!("by {by} ms, for {}", seconds(Duration::MAX)))
         }
         Kind::DownstreamHang => (None, format!("for {}", seconds(SHORT))),
+        Kind::RabbitNodeKill
+        | Kind::RabbitNodeStop
+        | Kind::RabbitNodeRestart
+        | Kind::RedisPrimaryKill
+        | Kind::RedisPrimaryStop
+        | Kind::RedisPrimaryLag
+        | Kind::RedisReplicaKill
+        | Kind::RedisHandover => (None, clusters::how(fault)),
     }
 }

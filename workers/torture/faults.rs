@@ -61,6 +61,22 @@ pub enum Kind {
     RedisSlow,
     /// The downstream answers nobody until the workers give up
     DownstreamHang,
+    /// SIGKILL of one node of RabbitMQ's cluster, which is started again
+    RabbitNodeKill,
+    /// SIGSTOP of one node of RabbitMQ's cluster, and SIGCONT
+    RabbitNodeStop,
+    /// One node of RabbitMQ's cluster ends in order and is started again
+    RabbitNodeRestart,
+    /// SIGKILL of a primary, which is started again when a replica has taken over
+    RedisPrimaryKill,
+    /// SIGSTOP of a primary, and SIGCONT when a replica has taken over
+    RedisPrimaryStop,
+    /// A primary's replicas hear it no more; then as redis-primary-kill: writes are lost
+    RedisPrimaryLag,
+    /// SIGKILL of a replica, which is started again
+    RedisReplicaKill,
+    /// A replica takes over in order
+    RedisHandover,
 }
 
 /// What a fault is done to; two faults at once are done to two of them.
@@ -91,7 +107,10 @@ impl Kind {
             | Self::RabbitMemory
             | Self::RabbitLogin
             | Self::RabbitHole
-            | Self::RabbitSlow => Part::Rabbit,
+            | Self::RabbitSlow
+            | Self::RabbitNodeKill
+            | Self::RabbitNodeStop
+            | Self::RabbitNodeRestart => Part::Rabbit,
             Self::RedisKill
             | Self::RedisStop
             | Self::RedisWipe
@@ -102,7 +121,12 @@ impl Kind {
             | Self::RedisReadonly
             | Self::RedisLogin
             | Self::RedisHole
-            | Self::RedisSlow => Part::Redis,
+            | Self::RedisSlow
+            | Self::RedisPrimaryKill
+            | Self::RedisPrimaryStop
+            | Self::RedisPrimaryLag
+            | Self::RedisReplicaKill
+            | Self::RedisHandover => Part::Redis,
             Self::DownstreamHang => Part::Downstream,
         }
     }
@@ -121,6 +145,9 @@ impl Kind {
                 | Self::RabbitLogin
                 | Self::RabbitHole
                 | Self::RabbitSlow
+                | Self::RabbitNodeKill
+                | Self::RabbitNodeStop
+                | Self::RabbitNodeRestart
         )
     }
 
@@ -132,7 +159,14 @@ impl Kind {
 
     /// Redis may not know what has started: nothing starts until nothing of it counts any more.
     pub fn forgets(self) -> bool {
-        matches!(self, Self::RedisWipe | Self::RedisFlush)
+        matches!(
+            self,
+            Self::RedisWipe
+                | Self::RedisFlush
+                | Self::RedisPrimaryKill
+                | Self::RedisPrimaryStop
+                | Self::RedisPrimaryLag
+        )
     }
 }
 

@@ -7,6 +7,7 @@ mod apart;
 mod backlog;
 mod bed;
 mod checker;
+mod clusters;
 mod downstream;
 mod faults;
 #[path = "../sluicegate/demo/fetch.rs"]
@@ -15,6 +16,14 @@ mod history;
 mod plan;
 mod proxy;
 mod publishers;
+#[path = "../../tests/it/rabbit_cluster.rs"]
+mod rabbit_cluster;
+#[path = "../../tests/it/redis_topologies.rs"]
+#[allow(
+    dead_code,
+    reason = "shared with the tests, which do more with servers"
+)]
+mod redis_topologies;
 mod report;
 mod rest;
 #[path = "../../tests/it/servers.rs"]
@@ -41,6 +50,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 
 use bed::{Bed, Slot};
+use clusters::{Rabbits, Redises, Servers};
 use downstream::Downstream;
 use faults::Schedule;
 use history::{Event, History, What};
@@ -194,9 +204,11 @@ fn keep_history(args: &Args, plan: &Plan, events: &[Event]) -> Result<(), Failur
 
 /// Starts everything but the publishers.
 async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<Bed, Failure> {
-    let rabbit = spawn_blocking(servers::Rabbit::start);
-    let redis = spawn_blocking(servers::Redis::start);
+    let Servers { rabbitmq, redis } = plan.servers;
+    let rabbit = spawn_blocking(move || Rabbits::start(rabbitmq));
+    let redis = spawn_blocking(move || Redises::start(redis));
     let (rabbit, redis) = (Arc::new(rabbit.await?), Arc::new(redis.await?));
+    let urls = rabbit.urls().into_iter().map(|url| url.parse());
     let history = Arc::new(History::new());
     let downstream = Arc::new(Downstream::start(plan.seed, Arc::clone(&history))?);
     let common = Arc::new(Common {
@@ -205,8 +217,9 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         folder: folder.to_owned(),
         queue: queue.to_owned(),
         prefix: "torture".to_owned(),
-        rabbit: rabbit.url().parse()?,
+        rabbit: urls.collect::<Result<_, _>>()?,
         redis: redis.url().parse()?,
+        found_by: redis.found_by(),
         downstream: Arc::clone(&downstream),
     });
     let mut slots = Vec::with_capacity(plan.workers);
@@ -263,7 +276,7 @@ async fn run(
     for tenant in 0..plan.tenants {
         let publisher = Publisher {
             tenant,
-            url: bed.rabbit.url().to_owned(),
+            urls: bed.rabbit.urls(),
             queue: queue.to_owned(),
             seed: plan.seed,
             backlog: 5 * MAX as usize,
