@@ -29,7 +29,7 @@ impl Bare {
     /// Declares what a worker on `queue` declares.
     pub async fn connect(url: &str, queue: &str) -> Self {
         let amqp = Amqp {
-            url: SecretUrl::new(url),
+            url: SecretUrl::new(url).into(),
             ca_file: None,
             queue: queue.to_owned(),
             queue_type: QueueType::Quorum,

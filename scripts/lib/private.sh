@@ -85,13 +85,15 @@ watch() {
   done
 }
 
-# Parses `start DIR [options]` into: dir, port, owner, extra (an array of settings).
+# Parses `start DIR [options]` into: dir, port, owner, join, extra (an array of settings).
+# shellcheck disable=SC2034 # some of them are for one kind of server
 parse_start() {
-  dir='' port='' owner='' extra=()
+  dir='' port='' owner='' join='' extra=()
   while (($#)); do
     case $1 in
       --port) port=${2:?--port needs a port}; shift ;;
       --owner) owner=${2:?--owner needs a process id}; shift ;;
+      --join) join=${2:?--join needs a folder}; shift ;;
       --set) extra+=("${2:?--set needs a setting}"); shift ;;
       -*) die "unknown option $1" ;;
       *) [[ -z $dir ]] || die "one folder only, not also $1"; dir=$1 ;;

@@ -148,10 +148,7 @@ impl Values {
     }
 
     fn amqp(&mut self) -> Option<Amqp> {
-        let example = "amqp://user:password@host:5672/%2f";
-        let url = self.secret("amqp.url", "amqp.url-file", example, false, |text| {
-            value::secret_url(text, ["amqp", "amqps"], example)
-        });
+        let url = self.amqp_servers();
         let ca_file = self.ca_file("amqp.ca-file");
         let queue = self.get("amqp.queue", value::queue);
         let queue_type = self.get("amqp.queue-type", value::queue_type);
@@ -159,7 +156,7 @@ impl Values {
             value::integer(raw, 1, u16::MAX.into())
         });
         Some(Amqp {
-            url: url??,
+            url: url?,
             ca_file: ca_file?,
             queue: queue?,
             queue_type: queue_type?,

@@ -91,7 +91,7 @@ impl Values {
         example: &str,
     ) -> Option<Option<Vec<SecretUrl>>> {
         self.secret(key, file_key, example, true, |text| {
-            let urls = redis::split(text);
+            let urls = redis::split(text, "redis");
             if urls.len() > MOST_SERVERS {
                 return Err(format!(
                     "names {} servers; {MOST_SERVERS} are enough",
@@ -147,7 +147,7 @@ impl Values {
     }
 
     /// Which of the two is set; the first, if none is.
-    fn set_of(&self, key: &'static str, file_key: &'static str) -> &'static str {
+    pub(super) fn set_of(&self, key: &'static str, file_key: &'static str) -> &'static str {
         match (self.entry(key), self.entry(file_key)) {
             (None, Some(_)) => file_key,
             _ => key,

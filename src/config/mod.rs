@@ -1,5 +1,6 @@
 //! The configuration, checked: a value of these types is usable as it is.
 
+mod amqp;
 mod env;
 mod error;
 mod file;
@@ -20,6 +21,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use amqp::AmqpServers;
 pub use error::{ConfigErrors, Origin, Problem};
 pub use keys::{KEYS, Key, closest, env_name};
 pub use redis::{Identity, Pem, RedisServers, RedisTls, RedisTopology};
@@ -60,7 +62,7 @@ pub struct Config {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Amqp {
     /// `amqp.url`
-    pub url: SecretUrl,
+    pub url: AmqpServers,
     /// `amqp.ca-file`: certificates that `amqps://` trusts beside the system's; read at each connect.
     pub ca_file: Option<PathBuf>,
     /// `amqp.queue`: the work queue; the others are named after it.

@@ -144,12 +144,13 @@ pub(super) fn join(urls: &[SecretUrl]) -> String {
     urls.join(",")
 }
 
-/// The urls in `list`. A comma that no scheme follows is part of a url: passwords may have some.
-pub(super) fn split(list: &str) -> Vec<String> {
+/// The urls in `list`, of `scheme` or one that begins so. A comma that no scheme follows is part of a url: passwords may
+/// have some.
+pub(super) fn split(list: &str, scheme: &str) -> Vec<String> {
     let mut urls: Vec<String> = Vec::new();
     for part in list.split(',') {
         match urls.last_mut() {
-            Some(last) if !part.trim_start().starts_with("redis") => {
+            Some(last) if !part.trim_start().starts_with(scheme) => {
                 last.push(',');
                 last.push_str(part);
             }
@@ -208,7 +209,7 @@ mod tests {
             ("a,b", vec!["a,b"]),
             ("", vec![""]),
         ] {
-            assert_eq!(split(list), urls, "{list}");
+            assert_eq!(split(list, "redis"), urls, "{list}");
         }
     }
 }

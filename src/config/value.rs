@@ -399,7 +399,7 @@ pub(super) fn secret_url(
     }
     let path = url.path().trim_start_matches('/');
     match schemes[0] {
-        "amqp" if path.contains('/') => Err(
+        "amqp" if path.contains('/') || (url.path().starts_with("//") && !path.is_empty()) => Err(
             "has a virtual host with a bare /; write it percent-encoded, such as /%2f for the default one".to_owned(),
         ),
         "redis" if !path.is_empty() && path.parse::<u16>().is_err() => {

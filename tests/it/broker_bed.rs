@@ -8,7 +8,7 @@ use lapin::BasicProperties;
 use sluicegate::broker::amqp::AmqpBroker;
 use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Tag};
-use sluicegate::config::{Amqp, QueueType, SecretUrl};
+use sluicegate::config::{Amqp, AmqpServers, QueueType, SecretUrl};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -28,9 +28,12 @@ pub fn ladder() -> Ladder {
 /// Small enough that batches, prefetch and queues all matter.
 pub const PREFETCH: u16 = 100;
 
+/// `url`: one, or several with commas between them.
 pub fn amqp(url: &str, queue: &str, queue_type: QueueType) -> Amqp {
     Amqp {
-        url: SecretUrl::new(url),
+        url: AmqpServers {
+            urls: url.split(',').map(SecretUrl::new).collect(),
+        },
         ca_file: None,
         queue: queue.to_owned(),
         queue_type,

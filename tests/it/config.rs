@@ -279,10 +279,6 @@ fn what_is_not_built_yet_says_so() {
         "5",
         "rate-limiter.max-concurrent: is a limit of its own; put it into a list, such as limits: [{name: minute}, {name: running, max-concurrent: 5}]",
     );
-    check(
-        "amqp:\n  url: [amqp://a, amqp://b]\n",
-        "c.yaml:2:3: amqp.url: is a list; it must be a url such as amqp://user:password@host:5672/%2f",
-    );
 }
 
 #[test]

@@ -83,6 +83,10 @@ impl Redis {
     pub fn ctl(&self, args: &[&str]) -> String {
         self.0.script("ctl", args)
     }
+    /// The same; `None`: it can't be reached.
+    pub fn try_ctl(&self, args: &[&str]) -> Option<String> {
+        self.0.try_script("ctl", args).ok()
+    }
 }
 
 /// A private RabbitMQ; dropped, it is killed and its data deleted.
@@ -96,6 +100,14 @@ impl Rabbit {
     /// Starts one with lines of rabbitmq.conf, such as `heartbeat = 5`.
     pub fn start_with(settings: &[&str]) -> Self {
         Self(Server::start("private-rabbitmq", settings))
+    }
+    /// Starts a node of the cluster of `first`, which must outlive it. It takes about 7 s.
+    pub fn join(first: &Self, settings: &[&str]) -> Self {
+        Self(Server::start_beside(
+            Some(&first.0.folder),
+            "private-rabbitmq",
+            settings,
+        ))
     }
     /// `amqp://guest:guest@127.0.0.1:PORT/%2f`
     pub fn url(&self) -> &str {
@@ -136,16 +148,23 @@ struct Server {
     script: PathBuf,
     folder: PathBuf,
     settings: Vec<String>,
+    /// The folder of another server, whose cluster it joins.
+    first: Option<PathBuf>,
     url: String,
 }
 
 impl Server {
     fn start(script: &str, settings: &[&str]) -> Self {
+        Self::start_beside(None, script, settings)
+    }
+
+    fn start_beside(first: Option<&Path>, script: &str, settings: &[&str]) -> Self {
         let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts/lib");
         let mut server = Self {
             script: scripts.join(script),
             folder: std::env::temp_dir().join(unique(script)),
             settings: settings.iter().map(ToString::to_string).collect(),
+            first: first.map(Path::to_owned),
             url: String::new(),
         };
         server.url = server.launch();
@@ -158,6 +177,10 @@ impl Server {
         for setting in &self.settings {
             args.extend(["--set", setting]);
         }
+        let first = (self.first.as_ref()).map(|folder| folder.to_string_lossy());
+        if let Some(folder) = &first {
+            args.extend(["--join", folder]);
+        }
         self.script("start", &args)
     }
 
@@ -169,21 +192,28 @@ impl Server {
 
     /// Runs `script command folder args...` and returns its output.
     fn script(&self, command: &str, args: &[&str]) -> String {
+        self.try_script(command, args).unwrap_or_else(|errors| {
+            panic!(
+                "{} {command} failed.\n{}\nThe tests need real servers: run scripts/test, which installs them.",
+                self.script.display(),
+                errors.trim_end(),
+            )
+        })
+    }
+
+    /// The same; an error is what it said.
+    fn try_script(&self, command: &str, args: &[&str]) -> Result<String, String> {
         let output = Command::new(&self.script)
             .arg(command)
             .arg(&self.folder)
             .args(args)
             .output()
             .unwrap_or_else(|error| panic!("{} can't be run: {error}", self.script.display()));
-        assert!(
-            output.status.success(),
-            "{} {command} failed.\n{}\nThe tests need real servers: run scripts/test, which installs them.",
-            self.script.display(),
-            String::from_utf8_lossy(&output.stderr).trim_end(),
-        );
-        String::from_utf8_lossy(&output.stdout)
-            .trim_end()
-            .to_owned()
+        let text = |bytes| String::from_utf8_lossy(bytes).trim_end().to_owned();
+        match output.status.success() {
+            true => Ok(text(&output.stdout)),
+            false => Err(text(&output.stderr)),
+        }
     }
 }
 

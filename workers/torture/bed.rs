@@ -13,12 +13,12 @@ use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use crate::Failure;
+use crate::clusters::{self, Rabbits, Redises};
 use crate::downstream::Downstream;
 use crate::faults::{Fault, Kind, Part};
 use crate::history::{History, What};
 use crate::plan::{MAX, OTHER_MAX};
 use crate::proxy::{Proxy, Way, Ways};
-use crate::servers::{Rabbit, Redis};
 use crate::workers::Worker;
 
 /// The longest that a worker is away after SIGKILL, and a server.
@@ -39,8 +39,8 @@ pub struct Slot {
 pub struct Bed {
     pub history: Arc<History>,
     pub downstream: Arc<Downstream>,
-    pub rabbit: Arc<Rabbit>,
-    pub redis: Arc<Redis>,
+    pub rabbit: Arc<Rabbits>,
+    pub redis: Arc<Redises>,
     pub slots: Vec<Slot>,
     pub names: QueueNames,
     /// Nobody publishes while it is set.
@@ -62,6 +62,7 @@ impl Bed {
             how,
         });
         match kind.part() {
+            _ if clusters::is_ours(kind) => clusters::perform(self, fault).await,
             Part::Worker => self.worker(number, fault).await?,
             Part::Rabbit => self.rabbit(number, fault).await,
             Part::Redis => self.redis(fault).await,
@@ -287,5 +288,13 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
             (one, format!("by {by} ms, for {}", seconds(Duration::MAX)))
         }
         Kind::DownstreamHang => (None, format!("for {}", seconds(SHORT))),
+        Kind::RabbitNodeKill
+        | Kind::RabbitNodeStop
+        | Kind::RabbitNodeRestart
+        | Kind::RedisPrimaryKill
+        | Kind::RedisPrimaryStop
+        | Kind::RedisPrimaryLag
+        | Kind::RedisReplicaKill
+        | Kind::RedisHandover => (None, clusters::how(fault)),
     }
 }

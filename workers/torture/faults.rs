@@ -93,6 +93,22 @@ pub enum Kind {
     RedisSlow,
     /// The downstream answers nobody until the workers give up
     DownstreamHang,
+    /// SIGKILL of one node of RabbitMQ's cluster, which is started again
+    RabbitNodeKill,
+    /// SIGSTOP of one node of RabbitMQ's cluster, and SIGCONT
+    RabbitNodeStop,
+    /// One node of RabbitMQ's cluster ends in order and is started again
+    RabbitNodeRestart,
+    /// SIGKILL of a primary, which is started again when a replica has taken over
+    RedisPrimaryKill,
+    /// SIGSTOP of a primary, and SIGCONT when a replica has taken over
+    RedisPrimaryStop,
+    /// A primary's replicas hear it no more; then as redis-primary-kill: writes are lost
+    RedisPrimaryLag,
+    /// SIGKILL of a replica, which is started again
+    RedisReplicaKill,
+    /// A replica takes over in order
+    RedisHandover,
 }
 
 /// What is done to a worker.
@@ -148,7 +164,10 @@ impl Kind {
             | Self::RabbitChannels
             | Self::RabbitDelete
             | Self::RabbitHole
-            | Self::RabbitSlow => Part::Rabbit,
+            | Self::RabbitSlow
+            | Self::RabbitNodeKill
+            | Self::RabbitNodeStop
+            | Self::RabbitNodeRestart => Part::Rabbit,
             Self::RedisKill
             | Self::RedisStop
             | Self::RedisWipe
@@ -159,7 +178,12 @@ impl Kind {
             | Self::RedisReadonly
             | Self::RedisLogin
             | Self::RedisHole
-            | Self::RedisSlow => Part::Redis,
+            | Self::RedisSlow
+            | Self::RedisPrimaryKill
+            | Self::RedisPrimaryStop
+            | Self::RedisPrimaryLag
+            | Self::RedisReplicaKill
+            | Self::RedisHandover => Part::Redis,
             Self::DownstreamHang => Part::Downstream,
         }
     }
@@ -180,6 +204,9 @@ impl Kind {
                     | Self::RabbitDelete
                     | Self::RabbitHole
                     | Self::RabbitSlow
+                    | Self::RabbitNodeKill
+                    | Self::RabbitNodeStop
+                    | Self::RabbitNodeRestart
             )
     }
 
@@ -221,7 +248,14 @@ impl Kind {
 
     /// Redis may not know what has started: nothing starts until nothing of it counts any more.
     pub fn forgets(self) -> bool {
-        matches!(self, Self::RedisWipe | Self::RedisFlush)
+        matches!(
+            self,
+            Self::RedisWipe
+                | Self::RedisFlush
+                | Self::RedisPrimaryKill
+                | Self::RedisPrimaryStop
+                | Self::RedisPrimaryLag
+        )
     }
 }
 
@@ -388,7 +422,7 @@ mod tests {
                 ..PACE
             };
             let all = Schedule::new(3, Kind::all(), pace)
-                .take(400)
+                .take(2000)
                 .flat_map(|step| step.faults);
             all.filter(|fault| fault.kind.forgets()).count()
         };

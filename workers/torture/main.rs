@@ -8,6 +8,7 @@ mod backlog;
 mod bed;
 mod checker;
 mod clocks;
+mod clusters;
 mod downstream;
 mod faults;
 #[path = "../sluicegate/demo/fetch.rs"]
@@ -17,6 +18,14 @@ mod moments;
 mod plan;
 mod proxy;
 mod publishers;
+#[path = "../../tests/it/rabbit_cluster.rs"]
+mod rabbit_cluster;
+#[path = "../../tests/it/redis_topologies.rs"]
+#[allow(
+    dead_code,
+    reason = "shared with the tests, which do more with servers"
+)]
+mod redis_topologies;
 mod report;
 mod rest;
 #[path = "../../tests/it/servers.rs"]
@@ -44,6 +53,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use bed::{Bed, Slot};
 use clocks::Clocks;
+use clusters::{Rabbits, Redises, Servers};
 use downstream::Downstream;
 use faults::{Kind, Schedule};
 use history::{Event, History, What};
@@ -196,9 +206,11 @@ fn keep_history(args: &Args, plan: &Plan, events: &[Event]) -> Result<(), Failur
 
 /// Starts everything but the publishers.
 async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<Bed, Failure> {
-    let rabbit = spawn_blocking(servers::Rabbit::start);
-    let redis = spawn_blocking(servers::Redis::start);
+    let Servers { rabbitmq, redis } = plan.servers;
+    let rabbit = spawn_blocking(move || Rabbits::start(rabbitmq));
+    let redis = spawn_blocking(move || Redises::start(redis));
     let (rabbit, redis) = (Arc::new(rabbit.await?), Arc::new(redis.await?));
+    let urls = rabbit.urls().into_iter().map(|url| url.parse());
     let history = Arc::new(History::new());
     let downstream = Arc::new(Downstream::start(plan.seed, Arc::clone(&history))?);
     let common = Arc::new(Common {
@@ -209,8 +221,9 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         clocks: (plan.kinds.contains(&Kind::WorkerClock))
             .then(Clocks::find)
             .transpose()?,
-        rabbit: rabbit.url().parse()?,
+        rabbit: urls.collect::<Result<_, _>>()?,
         redis: redis.url().parse()?,
+        found_by: redis.found_by(),
         downstream: Arc::clone(&downstream),
     });
     let mut slots = Vec::with_capacity(plan.workers);
@@ -269,7 +282,7 @@ async fn run(
     for tenant in 0..plan.tenants {
         let publisher = Publisher {
             tenant,
-            url: bed.rabbit.url().to_owned(),
+            urls: bed.rabbit.urls(),
             queue: queue.to_owned(),
             seed: plan.seed,
             backlog: 5 * MAX as usize,

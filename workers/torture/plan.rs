@@ -9,6 +9,7 @@ use clap::{Parser, ValueEnum};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 
 use crate::checker::Rules;
+use crate::clusters::{RabbitMq, RedisIs, Servers};
 use crate::faults::{Kind, Pace};
 
 /// The limits' window.
@@ -54,6 +55,12 @@ pub struct Args {
     /// `strict`, or milliseconds: then the way to the downstream must vary by less
     #[arg(long, default_value = "strict")]
     pub guard: String,
+    /// What RabbitMQ is
+    #[arg(long, value_enum, default_value = "single")]
+    pub rabbitmq: RabbitMq,
+    /// What Redis is
+    #[arg(long, value_enum, default_value = "single")]
+    pub redis: RedisIs,
     /// The longest that a fault lasts, in seconds, where that is free
     #[arg(long, default_value_t = 30)]
     pub longest: u64,
@@ -80,6 +87,7 @@ Examples:
   scripts/torture --seed 7 --minutes 30 --history h.jsonl
   scripts/torture --faults worker-kill,rabbit-kill
   scripts/torture --faults all,-redis-wipe,-redis-flush --guard 100
+  scripts/torture --rabbitmq cluster --redis sentinel    several servers, one of which is broken
   scripts/torture --faults none                          how it runs when nothing is broken
 
 Exit status: 0 every promise held, 1 one did not, 2 wrong usage.";
@@ -89,6 +97,7 @@ Exit status: 0 every promise held, 1 one did not, 2 wrong usage.";
 pub struct Plan {
     pub seed: u64,
     pub lasts: Duration,
+    pub servers: Servers,
     pub kinds: Vec<Kind>,
     pub workers: usize,
     pub tenants: u32,
@@ -102,6 +111,7 @@ pub struct Plan {
 /// What differs between workers.
 pub struct Settings<'a> {
     pub amqp: &'a str,
+    /// Keys of the section `redis`, as lines.
     pub redis: &'a str,
     pub queue: &'a str,
     pub downstream: &'a str,
@@ -119,10 +129,15 @@ impl Plan {
                 args.minutes
             ));
         }
+        let servers = Servers {
+            rabbitmq: args.rabbitmq,
+            redis: args.redis,
+        };
         Ok(Self {
+            servers,
             seed: args.seed.unwrap_or_else(|| rand::random::<u32>().into()),
             lasts: Duration::from_secs_f64(args.minutes * 60.0),
-            kinds: kinds(&args.faults)?,
+            kinds: kinds(&args.faults, servers)?,
             workers: args.workers.into(),
             tenants: args.tenants,
             guard: guard(&args.guard)?,
@@ -180,14 +195,13 @@ impl Plan {
         } = settings;
         format!(
             "amqp:\n  url: {amqp}\n  queue: {queue}\n  prefetch: 100\n\
-             redis:\n  url: {redis}\n  prefix: {PREFIX}\n\
+             redis:\n{redis}  prefix: {PREFIX}\n\
              rate-limiter:\n  max-requests: {max}\n  window-size: {window}ms\n  guard: {guard}\n\
              dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  http:\n    url: {downstream}\n    timeout: 5s\n\
              delay:\n  max-delay: {max_delay}s\n\
              retry:\n  max-attempts: {MAX_ATTEMPTS}\n  initial-interval: 200ms\n  max-interval: 3s\n\
              admin:\n  listen: {admin}\n",
             amqp = quoted(amqp),
-            redis = quoted(redis),
             queue = quoted(queue),
             downstream = quoted(downstream),
             window = WINDOW.as_millis(),
@@ -199,7 +213,7 @@ impl Plan {
 
     /// The command that repeats the run.
     pub fn command(&self) -> String {
-        let faults = words(&self.kinds);
+        let faults = words(&self.kinds, &self.servers.kinds());
         let mut command = format!(
             "scripts/torture --seed {} --minutes {} --faults {faults} --workers {} --tenants {} --longest {} --pause {}",
             self.seed,
@@ -212,6 +226,14 @@ impl Plan {
         if let Some(guard) = self.guard {
             let _ = write!(command, " --guard {}", guard.as_millis());
         }
+        if self.servers.rabbitmq != RabbitMq::Single {
+            command.push_str(" --rabbitmq cluster");
+        }
+        match self.servers.redis {
+            RedisIs::Single => {}
+            RedisIs::Sentinel => command.push_str(" --redis sentinel"),
+            RedisIs::Cluster => command.push_str(" --redis cluster"),
+        }
         if self.count_windows {
             command.push_str(" --count-windows");
         }
@@ -219,13 +241,13 @@ impl Plan {
     }
 }
 
-/// The shortest `--faults` that says these.
-fn words(kinds: &[Kind]) -> String {
+/// The shortest `--faults` that says these, of `all`.
+fn words(kinds: &[Kind], all: &[Kind]) -> String {
     let text = |kinds: Vec<Kind>, before: &str| {
         let all: Vec<String> = kinds.iter().map(|kind| format!("{before}{kind}")).collect();
         all.join(",")
     };
-    let others: Vec<Kind> = (Kind::all().iter().copied())
+    let others: Vec<Kind> = (all.iter().copied())
         .filter(|kind| !kinds.contains(kind))
         .collect();
     match (kinds.len(), others.len()) {
@@ -236,17 +258,14 @@ fn words(kinds: &[Kind]) -> String {
     }
 }
 
-fn kinds(words: &[String]) -> Result<Vec<Kind>, String> {
+fn kinds(words: &[String], servers: Servers) -> Result<Vec<Kind>, String> {
+    let all = servers.kinds();
     let kind = |name: &str| {
-        let names = || {
-            Kind::all()
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-        };
-        Kind::from_str(name, false).map_err(|_| {
+        let names = || all.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let found = Kind::from_str(name, false).ok();
+        found.filter(|kind| servers.has(*kind)).ok_or_else(|| {
             format!(
-                "--faults: there is no {name:?}; there are all, none, {}",
+                "--faults: there is no {name:?} with these servers; there are all, none, {}",
                 names().join(", ")
             )
         })
@@ -254,7 +273,7 @@ fn kinds(words: &[String]) -> Result<Vec<Kind>, String> {
     let mut kinds = Vec::new();
     for word in words {
         match word.as_str() {
-            "all" => kinds = Kind::all().to_vec(),
+            "all" => kinds.clone_from(&all),
             "none" => kinds.clear(),
             name => match name.strip_prefix('-') {
                 Some(without) => {
@@ -298,7 +317,16 @@ mod tests {
     #[test]
     fn faults_are_chosen_by_name() {
         let chosen = |list| plan(&["--faults", list]).map(|plan| plan.kinds);
-        assert_eq!(chosen("all").as_deref(), Ok(Kind::all()));
+        let all = chosen("all").expect("kinds");
+        assert!(all.contains(&Kind::RabbitKill) && !all.contains(&Kind::RabbitNodeKill));
+        assert!(chosen("rabbit-node-kill").is_err(), "there is one server");
+        let both = ["--rabbitmq", "cluster", "--redis", "sentinel"];
+        let all = plan(&both).expect("a plan").kinds;
+        assert!(all.contains(&Kind::RabbitNodeKill) && all.contains(&Kind::RedisPrimaryKill));
+        assert!(
+            !all.contains(&Kind::RedisHole),
+            "workers find it by themselves"
+        );
         assert_eq!(chosen("none").as_deref(), Ok(&[][..]));
         let two = [Kind::WorkerKill, Kind::RedisCut];
         assert_eq!(chosen("redis-cut,worker-kill").as_deref(), Ok(&two[..]));
@@ -327,6 +355,8 @@ mod tests {
                 "--guard",
                 "100",
             ],
+            vec!["--seed", "8", "--redis", "cluster", "--rabbitmq", "cluster"],
+            vec!["--seed", "9", "--redis", "sentinel"],
             vec![
                 "--seed",
                 "7",
@@ -363,7 +393,7 @@ mod tests {
         for guard in ["strict", "100"] {
             let text = plan(&["--guard", guard]).expect("a plan").yaml(&Settings {
                 amqp: "amqp://guest:guest@127.0.0.1:5/%2f",
-                redis: "redis://127.0.0.1:6",
+                redis: "  url: redis://127.0.0.1:6\n",
                 queue: "q",
                 downstream: "http://127.0.0.1:7/0/1",
                 admin,

@@ -73,31 +73,35 @@ impl Told {
 
 /// The running proxy; dropped, it ends, and its connections with it.
 pub struct Proxy {
-    address: SocketAddr,
+    addresses: Vec<SocketAddr>,
     told: Arc<watch::Sender<Told>>,
-    task: JoinHandle<()>,
+    tasks: Vec<JoinHandle<()>>,
 }
 
 impl Proxy {
-    /// Starts one in front of `server`, on a free port of 127.0.0.1.
+    /// Starts one in front of `servers`, on a free port of 127.0.0.1 for each.
     ///
     /// # Errors
     /// There is no port.
-    pub async fn start(server: SocketAddr) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let address = listener.local_addr()?;
+    pub async fn start(servers: &[SocketAddr]) -> io::Result<Self> {
         let told = Arc::new(watch::Sender::new(Told::default()));
-        let task = tokio::spawn(accept(listener, server, Arc::downgrade(&told)));
+        let (mut addresses, mut tasks) = (Vec::new(), Vec::new());
+        for server in servers {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+            addresses.push(listener.local_addr()?);
+            let accepting = accept(listener, *server, Arc::downgrade(&told));
+            tasks.push(tokio::spawn(accepting));
+        }
         Ok(Self {
-            address,
+            addresses,
             told,
-            task,
+            tasks,
         })
     }
 
-    /// Where it listens.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+    /// Where it listens, in the order of the servers.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
     }
 
     /// What happens to bytes from now on, of connections old and new.
@@ -123,7 +127,7 @@ impl Proxy {
 
 impl Drop for Proxy {
     fn drop(&mut self) {
-        self.task.abort();
+        self.tasks.iter().for_each(JoinHandle::abort);
     }
 }
 
@@ -214,8 +218,8 @@ mod tests {
                 });
             }
         });
-        let proxy = Proxy::start(server).await.expect("a proxy");
-        let client = TcpStream::connect(proxy.address())
+        let proxy = Proxy::start(&[server]).await.expect("a proxy");
+        let client = TcpStream::connect(proxy.addresses()[0])
             .await
             .expect("a connection");
         (proxy, client)
@@ -261,7 +265,7 @@ mod tests {
         proxy.cut();
         assert!(client.read_u8().await.is_err());
         proxy.set(Ways::default());
-        let mut next = TcpStream::connect(proxy.address())
+        let mut next = TcpStream::connect(proxy.addresses()[0])
             .await
             .expect("a connection");
         next.write_u8(2).await.expect("sent");

@@ -27,7 +27,8 @@ type Trouble = Box<dyn Error + Send + Sync>;
 /// A tenant's publisher.
 pub struct Publisher {
     pub tenant: u32,
-    pub url: String,
+    /// The nodes that it may connect to, in turn.
+    pub urls: Vec<String>,
     pub queue: String,
     pub seed: u64,
     /// It publishes another batch when fewer jobs wait.
@@ -46,9 +47,12 @@ impl Publisher {
     pub async fn run(self) {
         let mut random = StdRng::seed_from_u64(self.seed ^ u64::from(self.tenant) << 40);
         let mut number = 0;
+        let mut urls = self.urls.iter().cycle().skip(self.tenant as usize);
         while !self.enough() {
             // Trouble is what this is made for; what was not confirmed is in the history.
-            let _ = self.session(&mut random, &mut number).await;
+            if let Some(url) = urls.next() {
+                let _ = self.session(url, &mut random, &mut number).await;
+            }
             sleep(PAUSE).await;
         }
     }
@@ -57,8 +61,13 @@ impl Publisher {
         self.enough.load(Ordering::Relaxed)
     }
 
-    async fn session(&self, random: &mut StdRng, number: &mut u32) -> Result<(), Trouble> {
-        let connecting = Connection::connect(&self.url, ConnectionProperties::default());
+    async fn session(
+        &self,
+        url: &str,
+        random: &mut StdRng,
+        number: &mut u32,
+    ) -> Result<(), Trouble> {
+        let connecting = Connection::connect(url, ConnectionProperties::default());
         let connection = timeout(WITHIN, connecting).await??;
         let result = self.publish(&connection, random, number).await;
         // It may be broken already.

@@ -35,9 +35,11 @@ pub struct Common {
     pub queue: String,
     /// What lets workers see another time, where a fault needs it.
     pub clocks: Option<Clocks>,
-    /// Servers, as URLs whose address is replaced by a proxy's.
-    pub rabbit: url::Url,
+    /// Servers, as URLs whose addresses are replaced by a proxy's.
+    pub rabbit: Vec<url::Url>,
     pub redis: url::Url,
+    /// Instead of `redis`, where workers find the servers by themselves.
+    pub found_by: Option<String>,
     pub downstream: Arc<Downstream>,
 }
 
@@ -102,9 +104,12 @@ impl Setup {
 
     fn write_config(&self) -> Result<(), Failure> {
         let common = &self.common;
+        let rabbit = behind(&common.rabbit, &self.to_rabbit);
+        let redis = behind(std::slice::from_ref(&common.redis), &self.to_redis);
+        let redis = format!("  url: {redis}\n");
         let text = common.plan.yaml(&Settings {
-            amqp: &behind(&common.rabbit, &self.to_rabbit),
-            redis: &behind(&common.redis, &self.to_redis),
+            amqp: &rabbit,
+            redis: common.found_by.as_ref().unwrap_or(&redis),
             queue: &common.queue,
             downstream: &common.downstream.url(self.number, self.life),
             admin: self.admin,
@@ -121,12 +126,15 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     fs::rename(&new, path)
 }
 
-/// `url` with the proxy's port.
-fn behind(url: &url::Url, proxy: &Proxy) -> String {
-    let mut url = url.clone();
-    // It fails only where there is no host, and a private server's URL has one.
-    let _ = url.set_port(Some(proxy.address().port()));
-    url.into()
+/// `urls` with the proxy's ports and commas between them.
+fn behind(urls: &[url::Url], proxy: &Proxy) -> String {
+    let moved = urls.iter().zip(proxy.addresses()).map(|(url, address)| {
+        let mut url = url.clone();
+        // It fails only where there is no host, and a private server's URL has one.
+        let _ = url.set_port(Some(address.port()));
+        String::from(url)
+    });
+    moved.collect::<Vec<_>>().join(",")
 }
 
 impl Worker {
@@ -135,13 +143,15 @@ impl Worker {
     /// # Errors
     /// The system said why it can't be started.
     pub async fn start(common: Arc<Common>, number: usize, max: u64) -> Result<Self, Failure> {
+        let nodes = common.rabbit.iter().map(address);
+        let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
         let setup = Setup {
             number,
             life: 1,
             admin: admin(number)?,
             max,
-            to_rabbit: Arc::new(Proxy::start(address(&common.rabbit)?).await?),
-            to_redis: Arc::new(Proxy::start(address(&common.redis)?).await?),
+            to_rabbit: Arc::new(Proxy::start(&nodes).await?),
+            to_redis: Arc::new(Proxy::start(&[address(&common.redis)?]).await?),
             common,
         };
         replace(&setup.clock(), "+0\n")?;

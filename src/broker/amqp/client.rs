@@ -8,8 +8,9 @@ use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
 use tokio::sync::Mutex;
 
-use super::connection::{Link, Target};
+use super::connection::Link;
 use super::inventory::depth;
+use super::nodes::Nodes;
 use super::publish::ConfirmChannel;
 use crate::broker::topology::Topology;
 use crate::broker::{BrokerError, Message, Outgoing, PublishError};
@@ -66,18 +67,16 @@ impl Client {
         ladder: &Ladder,
         existing: bool,
     ) -> Result<Self, BrokerError> {
-        let target = Target::new(amqp)?;
+        let nodes = Nodes::new(amqp)?;
         let topology = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
-        let link = Link::open(&target, NAME).await?;
+        let link = nodes.turns().open(NAME).await?;
+        let target = &link.target;
         if existing {
             let dead = &topology.names.dead;
-            if depth(&target, &link.channel().await?, dead)
-                .await?
-                .is_none()
-            {
+            if depth(target, &link.channel().await?, dead).await?.is_none() {
                 link.close().await;
                 return Err(BrokerError::NoQueue {
-                    at: target.at,
+                    at: target.at.clone(),
                     queue: dead.to_string(),
                 });
             }

@@ -15,7 +15,7 @@ use lapin::{AsyncTcpStream, Channel, Connection, ConnectionProperties};
 
 use super::screen::{self, Screened};
 use crate::broker::BrokerError;
-use crate::config;
+use crate::config::{self, SecretUrl};
 
 /// For name lookup, TCP, TLS and the AMQP handshake together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -45,8 +45,7 @@ impl fmt::Debug for Target {
 impl Target {
     /// # Errors
     /// [`BrokerError::Url`], which never holds the URL itself.
-    pub fn new(amqp: &config::Amqp) -> Result<Self, BrokerError> {
-        let url = &amqp.url;
+    pub fn new(amqp: &config::Amqp, url: &SecretUrl) -> Result<Self, BrokerError> {
         let parsed = url::Url::parse(url.expose()).map_err(|e| BrokerError::Url(e.to_string()))?;
         if !["amqp", "amqps"].contains(&parsed.scheme()) {
             let scheme = parsed.scheme();
@@ -64,6 +63,13 @@ impl Target {
         let at = url.to_string();
         let ca_file = amqp.ca_file.clone();
         Ok(Self { uri, ca_file, at })
+    }
+
+    /// Host and port, where what is said there is not encrypted.
+    pub fn plain(&self) -> Option<(&str, u16)> {
+        let authority = &self.uri.authority;
+        let plain = self.uri.scheme == AMQPScheme::AMQP;
+        plain.then_some((authority.host.as_str(), authority.port))
     }
 
     pub fn failed(&self, reason: impl Into<String>) -> BrokerError {

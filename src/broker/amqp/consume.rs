@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::Shared;
 use super::connection::Link;
+use super::nodes::Turns;
 use super::supervise::Attempts;
 use crate::broker::{BrokerError, Delivery, Event, Message, Source, Tag};
 
@@ -31,11 +32,11 @@ const NAME: &str = "sluicegate consume";
 pub(super) async fn supervise(shared: Arc<Shared>, events: mpsc::Sender<Event>) {
     // However this task ends, nobody waits for its deliveries any more.
     let _stopped = shared.stopped.clone().drop_guard();
-    let mut attempts = Attempts::new(NAME);
+    let (mut attempts, mut turns) = (Attempts::new(NAME), shared.nodes.turns());
     let mut session = 1;
     loop {
         let mut up = None;
-        let ended = run(&shared, session, &mut up, &events).await;
+        let ended = run(&shared, &mut turns, session, &mut up, &events).await;
         shared.acks.end();
         let Err(error) = ended else { return };
         session += u64::from(up.is_some());
@@ -56,12 +57,13 @@ pub(super) async fn supervise(shared: Arc<Shared>, events: mpsc::Sender<Event>) 
 /// One session, `up` since then. `Ok`: it was closed as asked.
 async fn run(
     shared: &Shared,
+    turns: &mut Turns<'_>,
     session: u64,
     up: &mut Option<Instant>,
     events: &mpsc::Sender<Event>,
 ) -> Result<(), BrokerError> {
     let opening = async {
-        let link = Link::open(&shared.target, NAME).await?;
+        let link = turns.open(NAME).await?;
         let taps = open_taps(shared, &link).await?;
         Ok::<_, BrokerError>((link, taps))
     };
@@ -105,7 +107,8 @@ async fn consume(
 ) -> Result<(), BrokerError> {
     let channels = taps.iter().map(|tap| (tap.source, tap.channel.clone()));
     shared.acks.begin(session, channels);
-    tracing::info!(session, queue = %shared.topology.names.fresh, "consuming");
+    let (queue, node) = (&shared.topology.names.fresh, &link.target.at);
+    tracing::info!(session, %queue, %node, "consuming");
 
     let mut waiting = VecDeque::from([Event::Up { session }]);
     let mut failure = pin!(link.failure(NAME));
@@ -215,7 +218,7 @@ async fn stop(link: &Link, taps: &[Tap]) -> Result<(), BrokerError> {
 
 async fn declare(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
     let channel = link.channel().await?;
-    shared.topology.declare(&channel, &shared.target.at).await?;
+    shared.topology.declare(&channel, &link.target.at).await?;
     let closing = channel.close(200, "declared".into());
     link.target.rpc("channel.close", closing).await
 }

@@ -9,6 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::connection::{Link, Target};
+use super::nodes::Nodes;
 use crate::broker::topology::{Queue, Topology};
 use crate::broker::{BrokerError, QueueDiffers};
 use crate::config;
@@ -26,6 +27,10 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(3);
 /// What [`inventory`] found on a server that let us in.
 #[derive(Debug)]
 pub struct Inventory {
+    /// The URL of the server that answered, without its password.
+    pub at: String,
+    /// What is wrong with other nodes of the cluster.
+    pub silent: Vec<BrokerError>,
     /// The server's version, such as `3.10.8`. `None`: it did not say, or it is behind TLS.
     pub version: Option<String>,
     /// The queues' names.
@@ -53,13 +58,13 @@ pub enum QueueState {
 /// # Errors
 /// [`BrokerError`] says what is wrong, where, and what to do.
 pub async fn inventory(amqp: &config::Amqp, ladder: &Ladder) -> Result<Inventory, BrokerError> {
-    let target = Target::new(amqp)?;
     let topology = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
-    let link = Link::open(&target, NAME).await?;
+    let (link, silent) = Nodes::new(amqp)?.survey(NAME).await?;
+    let target = &link.target;
     let mut channel = link.channel().await?;
     let mut queues = Vec::with_capacity(topology.queues.len());
     for queue in &topology.queues {
-        let state = look(&target, &channel, queue).await?;
+        let state = look(target, &channel, queue).await?;
         // A refusal closes the channel.
         if !matches!(state, QueueState::Ready { .. }) {
             channel = link.channel().await?;
@@ -67,8 +72,10 @@ pub async fn inventory(amqp: &config::Amqp, ladder: &Ladder) -> Result<Inventory
         queues.push((queue.name.to_string(), state));
     }
     link.close().await;
-    let greeting = tokio::time::timeout(GREETING_TIMEOUT, greeting(amqp)).await;
+    let greeting = tokio::time::timeout(GREETING_TIMEOUT, greeting(target)).await;
     Ok(Inventory {
+        at: target.at.clone(),
+        silent,
         version: greeting.ok().flatten(),
         names: topology.names,
         queues,
@@ -82,12 +89,11 @@ pub async fn inventory(amqp: &config::Amqp, ladder: &Ladder) -> Result<Inventory
 /// # Errors
 /// [`BrokerError`] says why it can't be told.
 pub async fn in_use(amqp: &config::Amqp, ladder: &Ladder) -> Result<bool, BrokerError> {
-    let target = Target::new(amqp)?;
     let topology = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
-    let link = Link::open(&target, LOOK_NAME).await?;
+    let link = Nodes::new(amqp)?.turns().open(LOOK_NAME).await?;
     let mut missing = None;
     let used = loop {
-        match use_of(&target, &link, &topology).await? {
+        match use_of(&link, &topology).await? {
             Use::Idle => break false,
             Use::Busy => break true,
             // Each look finds one more at least, so they are as many as there are lanes at most.
@@ -108,14 +114,14 @@ enum Use {
     Missing(usize),
 }
 
-async fn use_of(target: &Target, link: &Link, topology: &Topology) -> Result<Use, BrokerError> {
+async fn use_of(link: &Link, topology: &Topology) -> Result<Use, BrokerError> {
     let Topology { names, queues } = topology;
     let channel = link.channel().await?;
     for (at, queue) in queues.iter().enumerate() {
         if queue.name == names.fresh || queue.name == names.dead {
             continue;
         }
-        match depth(target, &channel, &queue.name).await? {
+        match depth(&link.target, &channel, &queue.name).await? {
             Some((messages, consumers)) => {
                 if messages > 0 || (consumers > 0 && queue.name == names.due) {
                     return Ok(Use::Busy);
@@ -176,16 +182,9 @@ async fn not_found<T>(asking: impl Future<Output = lapin::Result<T>>) -> lapin::
 
 /// The version in the server's greeting, which `lapin` keeps to itself: the first frame of a connection
 /// is `connection.start` with a table of server properties. `None`: anything else.
-async fn greeting(amqp: &config::Amqp) -> Option<String> {
+async fn greeting(target: &Target) -> Option<String> {
     const LONGEST: u32 = 16 << 10;
-    let url = url::Url::parse(amqp.url.expose()).ok()?;
-    if url.scheme() != "amqp" {
-        return None;
-    }
-    let host = url.host_str()?.trim_matches(['[', ']']).to_owned();
-    let mut socket = TcpStream::connect((host, url.port().unwrap_or(5672)))
-        .await
-        .ok()?;
+    let mut socket = TcpStream::connect(target.plain()?).await.ok()?;
     socket.write_all(b"AMQP\x00\x00\x09\x01").await.ok()?;
     // A frame's head: its type, its channel (2 bytes), its length (4 bytes).
     let mut head = [0; 7];

@@ -1,7 +1,7 @@
 //! RabbitMQ through `lapin`.
 //!
 //! Two connections, each with a supervisor that reconnects for ever: one consumes and acks, one
-//! publishes. When the broker blocks publishers (a memory or disk alarm), consuming and acking go on.
+//! publishes. Each goes to one node of a cluster, and to the next one when that session ends. When the broker blocks publishers (a memory or disk alarm), consuming and acking go on.
 //! `lapin`'s own recovery is not used: it neither reports what is stale nor fails fast, and it replays
 //! consumers and publishes behind our back.
 
@@ -11,6 +11,7 @@ mod connection;
 mod consume;
 mod content;
 mod inventory;
+mod nodes;
 mod publish;
 mod screen;
 mod supervise;
@@ -30,7 +31,7 @@ use crate::broker::{Broker, BrokerError, Event, Outgoing, PublishError, Tag};
 use crate::config;
 use crate::rules::lanes::{Ladder, QueueNames};
 use ack::Acks;
-use connection::Target;
+use nodes::Nodes;
 use publish::Publisher;
 
 /// Events that wait for the engine. A batch of deliveries counts as one; the prefetch bounds them all.
@@ -52,7 +53,7 @@ pub struct AmqpBroker {
 /// What the supervisors and the handle share.
 #[derive(Debug)]
 struct Shared {
-    target: Target,
+    nodes: Nodes,
     topology: Topology,
     prefetch: u16,
     acks: Acks,
@@ -77,7 +78,7 @@ impl AmqpBroker {
         ladder: &Ladder,
     ) -> Result<(Self, mpsc::Receiver<Event>), BrokerError> {
         let shared = Arc::new(Shared {
-            target: Target::new(amqp)?,
+            nodes: Nodes::new(amqp)?,
             topology: Topology::new(&amqp.queue, amqp.queue_type, ladder)?,
             prefetch: amqp.prefetch.max(1),
             acks: Acks::default(),

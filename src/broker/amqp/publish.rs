@@ -20,6 +20,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::Shared;
 use super::connection::Link;
+use super::nodes::Turns;
 use super::supervise::Attempts;
 use crate::broker::{BrokerError, Outgoing, PublishError};
 
@@ -37,6 +38,8 @@ const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(15);
 /// Between a channel's error and the next one.
 const CHANNEL_PAUSE: Duration = Duration::from_millis(200);
+/// A channel whose messages are refused is renewed at most once in this time.
+const RENEW_PAUSE: Duration = Duration::from_secs(1);
 /// The connection's name in logs and in the broker's tools.
 const NAME: &str = "sluicegate publish";
 
@@ -90,10 +93,10 @@ fn down(reason: &str) -> PublishError {
 
 /// Keeps a session up until the broker is closed.
 pub(super) async fn supervise(shared: Arc<Shared>, requests: Arc<Requests>) {
-    let mut attempts = Attempts::new(NAME);
+    let (mut attempts, mut turns) = (Attempts::new(NAME), shared.nodes.turns());
     loop {
         let mut up = None;
-        let ended = run(&shared, &mut up, &requests).await;
+        let ended = run(&shared, &mut turns, &mut up, &requests).await;
         requests.fail_waiting().await;
         let Err(error) = ended else { break };
         attempts.ended(up);
@@ -111,11 +114,12 @@ pub(super) async fn supervise(shared: Arc<Shared>, requests: Arc<Requests>) {
 /// One session, `up` since then. `Ok`: it was closed as asked.
 async fn run(
     shared: &Arc<Shared>,
+    turns: &mut Turns<'_>,
     up: &mut Option<Instant>,
     requests: &Arc<Requests>,
 ) -> Result<(), BrokerError> {
     let open = async {
-        let link = Arc::new(Link::open(&shared.target, NAME).await?);
+        let link = Arc::new(turns.open(NAME).await?);
         let mut tasks = JoinSet::new();
         for _ in 0..CHANNELS {
             let channel = ConfirmChannel::open(&link).await?;
@@ -155,6 +159,7 @@ async fn publish(
     shared: Arc<Shared>,
     requests: Arc<Requests>,
 ) -> BrokerError {
+    let mut renewed = Instant::now();
     while let Some(batch) = requests.next_batch().await {
         let (batch, replies): (Vec<_>, Vec<_>) =
             batch.into_iter().map(|r| (r.outgoing, r.reply)).unzip();
@@ -189,7 +194,15 @@ async fn publish(
                 if answers.contains(&Err(PublishError::Returned)) {
                     shared.heal.notify_one();
                 }
+                let nacked = answers.contains(&Err(PublishError::Nacked));
                 answer(answers);
+                if nacked && renewed.elapsed() >= RENEW_PAUSE {
+                    channel = match channel.renew(&link).await {
+                        Ok(channel) => channel,
+                        Err(error) => return error,
+                    };
+                    renewed = Instant::now();
+                }
             }
             Err(error) => {
                 let error = link.target.error(&error);
@@ -258,6 +271,15 @@ impl ConfirmChannel {
         let selecting = channel.confirm_select(ConfirmSelectOptions::default());
         link.target.rpc("confirm.select", selecting).await?;
         Ok(Self(channel))
+    }
+
+    /// Another channel in its place, since it is with the channel that RabbitMQ remembers where a queue's leader is: one
+    /// that first published to a quorum queue whose leader had just died gets a nack for each message until that node
+    /// is back, though the queue has another leader (seen on 3.10.8; rabbitmq-server#9241).
+    async fn renew(self, link: &Link) -> Result<Self, BrokerError> {
+        let closing = self.0.close(200, "renewed".into());
+        link.target.rpc("channel.close", closing).await?;
+        Self::open(link).await
     }
 
     /// Publishes `batch` and waits for all of its confirms; the caller bounds the time. On an error the

@@ -168,15 +168,17 @@ async fn rabbitmq(config: &Config, findings: &mut Findings) {
         Ok(found) => found,
         Err(error) => return findings.add(Level::Error, WHAT, error.to_string()),
     };
-    let url = &config.amqp.url;
     let version = found
         .version
         .unwrap_or_else(|| "of an unknown version".to_owned());
     findings.add(
         Level::Ok,
         WHAT,
-        format!("{url} answers: RabbitMQ {version}"),
+        format!("{} answers: RabbitMQ {version}", found.at),
     );
+    for error in &found.silent {
+        findings.add(Level::Warn, WHAT, error.to_string());
+    }
     let names = &found.names;
     let work = [&names.fresh, &names.due, &names.recheck, &names.dead];
     let (work, lanes): (Vec<_>, Vec<_>) =

@@ -83,7 +83,7 @@ impl Settings<'_> {
              dispatch:\n  concurrency: {concurrency}\n  http:\n    url: {url}\n    timeout: 10s\n\
              delay:\n  max-delay: {max_delay}s\n\
              admin:\n  listen: {admin}\n",
-            amqp = quoted(self.config.amqp.url.expose()),
+            amqp = quoted(&self.config.amqp.url.expose()),
             queue = quoted(self.queue),
             prefetch = self.config.amqp.prefetch,
             redis = quoted(self.config.redis.url.urls[0].expose()),

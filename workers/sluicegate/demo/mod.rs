@@ -60,7 +60,7 @@ pub async fn run(args: DemoArgs, config: Config) -> Result<ExitCode, DemoError> 
         "sluicegate-demo-{}",
         ulid::Ulid::new().to_string().to_lowercase()
     );
-    let queues = Queues::connect(&config.amqp.url, &name).await?;
+    let queues = Queues::connect(&config.amqp.url.urls[0], &name).await?;
     let observed = tokio::select! {
         observed = observe(&args, &plan, &config, &queues, &name) => observed,
         () = signals.next() => Err(DemoError("interrupted".to_owned())),

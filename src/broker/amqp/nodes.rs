@@ -1,0 +1,166 @@
+//! The nodes of a cluster, any of which will do: a connection goes to one of them, and after its end to the next.
+
+use std::collections::BTreeSet;
+
+use futures_util::future::join_all;
+
+use super::connection::{Link, Target};
+use crate::broker::BrokerError;
+use crate::config;
+
+/// What `amqp.url` names.
+#[derive(Debug)]
+pub(super) struct Nodes {
+    targets: Vec<Target>,
+    /// Where connections begin.
+    first: usize,
+}
+
+impl Nodes {
+    /// Connections begin at any of the nodes, so that workers spread over them.
+    ///
+    /// # Errors
+    /// [`BrokerError::Url`], which never holds the URL itself.
+    pub fn new(amqp: &config::Amqp) -> Result<Self, BrokerError> {
+        Self::beginning_at(amqp, rand::random::<u32>() as usize)
+    }
+
+    fn beginning_at(amqp: &config::Amqp, number: usize) -> Result<Self, BrokerError> {
+        let urls = &amqp.url.urls;
+        let targets: Vec<Target> = (urls.iter())
+            .map(|url| Target::new(amqp, url))
+            .collect::<Result<_, _>>()?;
+        let first = number.checked_rem(targets.len());
+        let none = || BrokerError::Url("it names no server".to_owned());
+        Ok(Self {
+            first: first.ok_or_else(none)?,
+            targets,
+        })
+    }
+
+    /// For one connection after another.
+    pub fn turns(&self) -> Turns<'_> {
+        Turns {
+            nodes: self,
+            next: self.first,
+        }
+    }
+
+    /// A connection to the first node that lets us in, and what is wrong with the others: all are tried, at once.
+    ///
+    /// # Errors
+    /// As [`Turns::open`].
+    pub async fn survey(&self, name: &str) -> Result<(Link, Vec<BrokerError>), BrokerError> {
+        let opening = self.targets.iter().map(|target| Link::open(target, name));
+        let (mut links, mut errors) = (Vec::new(), Vec::new());
+        for opened in join_all(opening).await {
+            match opened {
+                Ok(link) => links.push(link),
+                Err(error) => errors.push(error),
+            }
+        }
+        let mut links = links.into_iter();
+        let Some(link) = links.next() else {
+            return Err(self.all_failed(errors));
+        };
+        join_all(links.map(|other| async move { other.close().await })).await;
+        Ok((link, errors))
+    }
+}
+
+/// Whose turn it is. Each node is tried once; which one a session ended on says that the next one is the better choice.
+pub(super) struct Turns<'a> {
+    nodes: &'a Nodes,
+    next: usize,
+}
+
+impl Turns<'_> {
+    /// Connects to the first node that lets us in; `name` is shown by the broker's tools.
+    ///
+    /// # Errors
+    /// No node does. What waiting does not mend is told before what it may.
+    pub async fn open(&mut self, name: &str) -> Result<Link, BrokerError> {
+        let targets = &self.nodes.targets;
+        let mut errors = Vec::new();
+        for _ in targets {
+            let target = &targets[self.next];
+            self.next = (self.next + 1) % targets.len();
+            match Link::open(target, name).await {
+                Ok(link) => return Ok(link),
+                Err(error) => {
+                    if targets.len() > 1 {
+                        tracing::debug!(connection = name, %error, "trying the next node");
+                    }
+                    errors.push(error);
+                }
+            }
+        }
+        Err(self.nodes.all_failed(errors))
+    }
+}
+
+impl Nodes {
+    /// The same words in whichever order they were tried, so that they are news once.
+    fn all_failed(&self, mut errors: Vec<BrokerError>) -> BrokerError {
+        if let Some(at) = errors.iter().position(BrokerError::is_misconfiguration) {
+            return errors.swap_remove(at);
+        }
+        if let [error] = &errors[..] {
+            return error.clone();
+        }
+        let reasons: BTreeSet<String> = (errors.into_iter())
+            .map(|error| match error {
+                BrokerError::Unreachable { reason, .. } => reason,
+                other => other.to_string(),
+            })
+            .collect();
+        let at: Vec<&str> = self.targets.iter().map(|node| node.at.as_str()).collect();
+        BrokerError::Unreachable {
+            at: at.join(","),
+            reason: Vec::from_iter(reasons).join("; "),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+    use crate::config::Config;
+
+    fn amqp(urls: &str) -> config::Amqp {
+        let text = format!("amqp:\n  url: {urls}\n");
+        let config = Config::parse("c.yaml", &text, std::iter::empty());
+        config.expect("a good configuration").amqp
+    }
+
+    /// Ports that nobody listens on.
+    fn closed(count: usize) -> Vec<u16> {
+        let all: Vec<TcpListener> = (0..count)
+            .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
+            .collect();
+        let port = |one: &TcpListener| one.local_addr().expect("an address").port();
+        all.iter().map(port).collect()
+    }
+
+    #[tokio::test]
+    async fn all_nodes_are_tried_in_turn_and_named_where_none_answers() {
+        let urls: Vec<String> = (closed(3).iter())
+            .map(|port| format!("amqp://u:hunter2@127.0.0.1:{port}/%2f"))
+            .collect();
+        let shown = urls.join(",").replace("hunter2", "***");
+        let amqp = amqp(&urls.join(","));
+        for first in 0..4 {
+            let nodes = Nodes::beginning_at(&amqp, first).expect("good urls");
+            let mut turns = nodes.turns();
+            for _ in 0..2 {
+                let Err(BrokerError::Unreachable { at, reason }) = turns.open("test").await else {
+                    panic!("nobody listens there");
+                };
+                assert_eq!(at, shown);
+                assert_eq!(reason.matches("refused").count(), 1, "{reason}");
+            }
+        }
+    }
+}

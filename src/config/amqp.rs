@@ -1,0 +1,89 @@
+//! Where RabbitMQ is: a server, or the nodes of a cluster.
+
+use std::fmt;
+
+use url::Url;
+
+use super::load::Values;
+use super::redis::{join, split};
+use super::secret::SecretUrl;
+use super::value;
+
+/// Nodes of a cluster, at most.
+const MOST_SERVERS: usize = 32;
+const AMQP_URL: &str = "amqp://user:password@host:5672/%2f";
+
+/// `amqp.url`. `Display` and `Debug` show no password.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AmqpServers {
+    /// At least one; several are nodes of one cluster, any of which will do.
+    pub urls: Vec<SecretUrl>,
+}
+
+impl From<SecretUrl> for AmqpServers {
+    fn from(url: SecretUrl) -> Self {
+        Self { urls: vec![url] }
+    }
+}
+
+impl fmt::Display for AmqpServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&join(&self.urls))
+    }
+}
+
+impl AmqpServers {
+    /// As it may stand in a configuration, with passwords: for a worker that is given one, never for printing.
+    pub fn expose(&self) -> String {
+        let urls: Vec<&str> = self.urls.iter().map(SecretUrl::expose).collect();
+        urls.join(",")
+    }
+}
+
+impl Values {
+    pub(super) fn amqp_servers(&mut self) -> Option<AmqpServers> {
+        let (key, file_key) = ("amqp.url", "amqp.url-file");
+        let urls = self.secret(key, file_key, AMQP_URL, true, |text| {
+            let urls = split(text, "amqp");
+            if urls.len() > MOST_SERVERS {
+                let count = urls.len();
+                return Err(format!("names {count} servers; {MOST_SERVERS} are enough"));
+            }
+            let url = |url: &String| value::secret_url(url, ["amqp", "amqps"], AMQP_URL);
+            urls.iter().map(url).collect::<Result<Vec<_>, _>>()
+        })??;
+        match unlike(&urls) {
+            Some(words) => self.wrong(self.set_of(key, file_key), words),
+            None => Some(AmqpServers { urls }),
+        }
+    }
+}
+
+/// Why `urls` can't be nodes of one cluster.
+fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
+    let all: Vec<Url> = (urls.iter())
+        .filter_map(|url| Url::parse(url.expose()).ok())
+        .collect();
+    let (first, others) = all.split_first()?;
+    // None, `/` and `/%2f` are three ways to write the default one.
+    let vhost = |url: &Url| match url.path().trim_start_matches('/') {
+        "" => "%2f".to_owned(),
+        name => name.replace("%2F", "%2f"),
+    };
+    let differ = |f: &dyn Fn(&Url) -> bool| others.iter().any(f);
+    if differ(&|url| url.scheme() != first.scheme()) {
+        Some("names servers with and without TLS; give all of them one scheme")
+    } else if differ(&|url| {
+        (url.username(), url.password()) != (first.username(), first.password())
+    }) {
+        Some(
+            "names servers with different users or passwords; they must be nodes of one cluster, which has one login",
+        )
+    } else if differ(&|url| vhost(url) != vhost(first)) {
+        Some(
+            "names different virtual hosts; they must be nodes of one cluster, which has all of them",
+        )
+    } else {
+        None
+    }
+}

@@ -1,0 +1,154 @@
+//! What RabbitMQ and Redis are in a run: a server each, or several together; and the faults that only several have.
+
+mod rabbit;
+mod redis;
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use tokio::task::block_in_place;
+use tokio::time::sleep;
+
+use crate::bed::Bed;
+use crate::faults::{Fault, Kind};
+pub use rabbit::Rabbits;
+pub use redis::Redises;
+
+/// The longest that one of several is away, beyond what the others need to take over.
+const AWAY: Duration = Duration::from_secs(10);
+
+/// What RabbitMQ is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RabbitMq {
+    /// One server
+    Single,
+    /// Three nodes, any of which a worker may use
+    Cluster,
+}
+
+/// What Redis is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum RedisIs {
+    /// One server
+    Single,
+    /// A primary with two replicas behind three Sentinels
+    Sentinel,
+    /// A Redis Cluster of three primaries, each with a replica
+    Cluster,
+}
+
+/// What both are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Servers {
+    pub rabbitmq: RabbitMq,
+    pub redis: RedisIs,
+}
+
+impl Servers {
+    /// The kinds of faults that can be done to them.
+    pub fn kinds(self) -> Vec<Kind> {
+        let all = Kind::all().iter().copied();
+        all.filter(|kind| self.has(*kind)).collect()
+    }
+
+    /// Whether `kind` can be done to them.
+    pub fn has(self, kind: Kind) -> bool {
+        match kind {
+            Kind::RabbitNodeKill | Kind::RabbitNodeStop | Kind::RabbitNodeRestart => {
+                self.rabbitmq == RabbitMq::Cluster
+            }
+            Kind::RedisPrimaryKill
+            | Kind::RedisPrimaryStop
+            | Kind::RedisPrimaryLag
+            | Kind::RedisReplicaKill
+            | Kind::RedisHandover => self.redis != RedisIs::Single,
+            // A server of several forgets its role with its data, and its port is told to workers by the others.
+            Kind::RedisWipe
+            | Kind::RedisReadonly
+            | Kind::RedisLogin
+            | Kind::RedisHole
+            | Kind::RedisSlow
+            | Kind::KillAtGate
+            | Kind::KillAtPermit
+            | Kind::StopAtGate
+            | Kind::StopAtPermit => self.redis == RedisIs::Single,
+            // What a killed server behind Sentinel was is not in its configuration.
+            Kind::RedisKill => self.redis != RedisIs::Sentinel,
+            _ => true,
+        }
+    }
+}
+
+/// Whether `kind` is done to one of several.
+pub fn is_ours(kind: Kind) -> bool {
+    let servers = Servers {
+        rabbitmq: RabbitMq::Single,
+        redis: RedisIs::Single,
+    };
+    !servers.has(kind)
+}
+
+/// Which of several, in words.
+pub fn how(fault: &Fault) -> String {
+    let seconds = fault.lasts.min(AWAY).as_secs_f64();
+    match fault.kind {
+        Kind::RabbitNodeKill | Kind::RabbitNodeRestart => {
+            format!("node {}, away for {seconds:.1} s", fault.worker)
+        }
+        Kind::RabbitNodeStop => {
+            let seconds = fault.lasts.as_secs_f64();
+            format!("node {}, for {seconds:.1} s", fault.worker)
+        }
+        Kind::RedisReplicaKill => format!("away for {seconds:.1} s"),
+        Kind::RedisPrimaryKill | Kind::RedisPrimaryStop | Kind::RedisPrimaryLag => {
+            format!("until another one takes over, and {seconds:.1} s")
+        }
+        _ => String::new(),
+    }
+}
+
+/// Breaks one of several, and mends it.
+pub async fn perform(bed: &Bed, fault: Fault) {
+    let away = || sleep(fault.lasts.min(AWAY));
+    let node = bed.rabbit.node(fault.worker);
+    match fault.kind {
+        Kind::RabbitNodeKill | Kind::RabbitNodeRestart => {
+            match fault.kind {
+                Kind::RabbitNodeKill => block_in_place(|| node.kill()),
+                _ => block_in_place(|| node.stop()),
+            }
+            away().await;
+            block_in_place(|| node.restart());
+        }
+        Kind::RabbitNodeStop => {
+            block_in_place(|| node.pause());
+            sleep(fault.lasts).await;
+            block_in_place(|| node.resume());
+        }
+        Kind::RedisHandover => block_in_place(|| bed.redis.hand_over(fault.worker)),
+        Kind::RedisReplicaKill => {
+            let replica = block_in_place(|| bed.redis.replica(fault.worker));
+            block_in_place(|| replica.kill());
+            away().await;
+            block_in_place(|| replica.restart());
+        }
+        _ => {
+            let primary = block_in_place(|| bed.redis.primary(fault.worker));
+            if fault.kind == Kind::RedisPrimaryLag {
+                block_in_place(|| redis::cut_off(primary));
+                sleep(Duration::from_secs(1)).await;
+            }
+            match fault.kind {
+                Kind::RedisPrimaryStop => block_in_place(|| primary.pause()),
+                _ => block_in_place(|| primary.kill()),
+            }
+            block_in_place(|| bed.redis.until_taken_over(fault.worker, primary));
+            away().await;
+            match fault.kind {
+                Kind::RedisPrimaryStop => block_in_place(|| primary.resume()),
+                _ => block_in_place(|| primary.restart()),
+            }
+            block_in_place(|| bed.redis.until_whole());
+        }
+    }
+}

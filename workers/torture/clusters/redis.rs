@@ -1,0 +1,181 @@
+//! Redis as one server, behind Sentinel or as a cluster, behind the same methods.
+
+use std::thread;
+
+use super::RedisIs;
+use crate::redis_topologies::{RedisCluster, Sentinels, until};
+use crate::servers::Redis;
+
+/// What the Sentinels call the primary.
+const NAME: &str = "torture";
+
+/// One server, or several.
+pub enum Redises {
+    One(Redis),
+    Sentinel(Sentinels),
+    Cluster(RedisCluster),
+}
+
+impl Redises {
+    /// Starts them.
+    pub fn start(what: RedisIs) -> Self {
+        match what {
+            RedisIs::Single => Self::One(Redis::start()),
+            RedisIs::Sentinel => Self::Sentinel(Sentinels::start(NAME)),
+            // A machine that is busy for a while is not taken for dead.
+            RedisIs::Cluster => Self::Cluster(RedisCluster::start(&["cluster-node-timeout 5000"])),
+        }
+    }
+
+    /// The servers that hold data.
+    fn servers(&self) -> Vec<&Redis> {
+        match self {
+            Self::One(one) => vec![one],
+            Self::Sentinel(set) => set.servers.iter().collect(),
+            Self::Cluster(cluster) => cluster.primaries.iter().chain(&cluster.replicas).collect(),
+        }
+    }
+
+    /// A server's URL.
+    pub fn url(&self) -> &str {
+        self.servers()[0].url()
+    }
+
+    /// The keys of a worker's section `redis` that say where it is, where workers find it by themselves.
+    pub fn found_by(&self) -> Option<String> {
+        let quoted = |all: &[Redis]| {
+            let urls: Vec<&str> = all.iter().map(Redis::url).collect();
+            format!("\"{}\"", urls.join(","))
+        };
+        match self {
+            Self::One(_) => None,
+            Self::Sentinel(set) => {
+                let sentinels = quoted(&set.sentinels);
+                Some(format!("  url: redis://{NAME}\n  sentinels: {sentinels}\n"))
+            }
+            Self::Cluster(cluster) => Some(format!("  url: {}\n", quoted(&cluster.primaries))),
+        }
+    }
+
+    fn all(&self, act: impl Fn(&Redis) + Sync) {
+        let act = &act;
+        thread::scope(|scope| {
+            for server in self.servers() {
+                scope.spawn(move || act(server));
+            }
+        });
+    }
+
+    pub fn kill(&self) {
+        self.all(Redis::kill);
+    }
+
+    pub fn restart(&self) {
+        self.all(Redis::restart);
+    }
+
+    pub fn restart_empty(&self) {
+        self.all(Redis::restart_empty);
+    }
+
+    pub fn pause(&self) {
+        self.all(Redis::pause);
+    }
+
+    pub fn resume(&self) {
+        self.all(Redis::resume);
+    }
+
+    /// `redis-cli` at each server; replicas refuse what writes.
+    pub fn ctl(&self, args: &[&str]) {
+        self.all(|server| {
+            server.ctl(args);
+        });
+    }
+
+    /// Servers that take each other's place, in the order of their start: those of shard `number`, counted round.
+    fn group(&self, number: usize) -> Vec<&Redis> {
+        match self {
+            Self::Cluster(cluster) => {
+                let at = number % cluster.primaries.len();
+                vec![&cluster.primaries[at], &cluster.replicas[at]]
+            }
+            Self::One(_) | Self::Sentinel(_) => self.servers(),
+        }
+    }
+
+    /// The primary of shard `number`, as the others see it.
+    pub fn primary(&self, number: usize) -> &Redis {
+        let group = self.group(number);
+        if let Self::Sentinel(set) = self {
+            let named = || set.primary(NAME);
+            until("the sentinels agree on a primary", || named().is_some());
+            return group[named().unwrap_or(0)];
+        }
+        let primary = group.iter().find(|server| is_primary(server));
+        primary.unwrap_or(&group[0])
+    }
+
+    /// A replica of shard `number`.
+    pub fn replica(&self, number: usize) -> &Redis {
+        let replica = self.group(number).into_iter().find(|one| !is_primary(one));
+        replica.unwrap_or_else(|| self.primary(number))
+    }
+
+    /// Waits until another than `lost` is the primary of shard `number`.
+    pub fn until_taken_over(&self, number: usize, lost: &Redis) {
+        until("another one takes over", || match self {
+            Self::Sentinel(set) => {
+                let primary = set.primary(NAME).map(|at| set.servers[at].url());
+                primary.is_some_and(|url| url != lost.url())
+            }
+            _ => {
+                let group = self.group(number);
+                let mut others = group.iter().filter(|one| one.url() != lost.url());
+                others.any(|other| is_primary(other))
+            }
+        });
+    }
+
+    /// Waits until each shard has one primary, and replicas that hear it.
+    pub fn until_whole(&self) {
+        until("all replicas follow", || {
+            (0..3).all(|number| {
+                let group = self.group(number);
+                let primaries = group.iter().filter(|one| is_primary(one)).count();
+                let follows = |one: &&&Redis| {
+                    one.ctl(&["info", "replication"])
+                        .contains("master_link_status:up")
+                };
+                primaries == 1 && group.iter().filter(follows).count() == group.len() - 1
+            })
+        });
+    }
+
+    /// A replica takes over in order, as before maintenance.
+    pub fn hand_over(&self, number: usize) {
+        let primary = self.primary(number);
+        match self {
+            Self::Sentinel(set) => {
+                set.sentinels[0].ctl(&["sentinel", "failover", NAME]);
+            }
+            _ => {
+                self.replica(number).ctl(&["cluster", "failover"]);
+            }
+        }
+        self.until_taken_over(number, primary);
+        self.until_whole();
+    }
+}
+
+/// What it thinks itself; one that is away is none.
+fn is_primary(server: &Redis) -> bool {
+    let said = server.try_ctl(&["role"]);
+    said.is_some_and(|role| role.starts_with("master"))
+}
+
+/// From now on no replica hears `primary`; a restart ends it.
+pub fn cut_off(primary: &Redis) {
+    primary.ctl(&["acl", "setuser", "default", "-psync", "-sync", "-replconf"]);
+    primary.ctl(&["client", "kill", "type", "replica"]);
+}
