@@ -42,6 +42,7 @@ mod http;
 mod latency;
 mod redis_topologies;
 mod reload;
+mod running;
 mod scheduler;
 mod scheduler_scopes;
 mod servers;
