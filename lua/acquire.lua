@@ -1,11 +1,11 @@
 -- acquire: decides for jobs of one tenant, in order, as if they came one after the other.
 -- The specification is Scopes::ask in src/rules/model/scopes.rs and src/rules/model/call.rs. Needs clock.lua, line.lua,
--- limits.lua, share.lua where a limit is shared, and the algorithms before it.
+-- limits.lua, register.lua and share.lua where a limit is shared, and the algorithms before it.
 --
 -- KEYS[1]  the line (HASH)
 -- KEYS[2…] the limits' keys: one for each that is not a fixed window (all sliding windows of a budget have one together),
 --          two for each fixed window: that of the index that is given with the limit, and the next one; then four for each
---          shared budget, as share.lua says
+--          shared budget, as register.lua says
 --
 -- ARGV     the clock and the limits, as limits.lua says; then
 -- ARGV[3]  the budget: how many jobs may start at most

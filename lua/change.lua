@@ -36,7 +36,7 @@ elseif what == 'reset' then
   local line = line_load(key, now)
   -- Newer than the lines of its parts that began in this very millisecond.
   line_reset(line, now + 1)
-  -- Its parts are reset by their next call; until then they are in nobody's way. The keys of share.lua go by this field.
+  -- Its parts are reset by their next call; until then they are in nobody's way. The keys of register.lua go by this field.
   redis.call('HDEL', key, 'register')
   line_save(line, math.max(now, redis.call('PTTL', key) + now - KEEP_MS))
   return 0

@@ -112,7 +112,8 @@ ALGORITHMS['max-concurrent'] = {
 
   renew = function(limit, limits, job)
     -- A place that is not there is taken again: this Redis may have lost its memory while the call was under way.
-    local key, ends = KEYS[limit.key], limits.stamp + LEASE_MS
+    local key = KEYS[limit.key]
+    local ends = limits.stamp + LEASE_MS
     redis.call('ZADD', key, int(ends), held_member(limit, job.permit, job.cost))
     redis.call('PEXPIREAT', key, int(ends + limit.span))
   end,

@@ -1,6 +1,6 @@
 -- inspect: the state of one tenant; writes nothing.
--- The specification is Scopes::inspect in src/rules/model/scopes.rs. Needs clock.lua, line.lua, limits.lua, share.lua where a limit
--- is shared, and the algorithms before it.
+-- The specification is Scopes::inspect in src/rules/model/scopes.rs. Needs clock.lua, line.lua, limits.lua, register.lua and
+-- share.lua where a limit is shared, and the algorithms before it.
 --
 -- KEYS[1]  the line (HASH); the others as acquire.lua has them
 -- ARGV     the clock and the limits, as limits.lua says

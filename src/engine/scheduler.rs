@@ -10,19 +10,23 @@
 //!                '-- the gate failed, no permit was free, or the answer came too late
 //! ```
 
+mod answers;
 mod asking;
+mod leaving;
 mod settle;
+mod waiting;
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use rand::{Rng, SeedableRng};
 use tracing::warn;
 use ulid::Ulid;
 
+use self::asking::Round;
 use crate::broker::{Delivery, Message, Outgoing, Source, Tag};
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::away::Away;
@@ -34,23 +38,11 @@ use crate::engine::queues::{End, Queues};
 use crate::gate::Receipt;
 use crate::metrics::Metrics;
 use crate::rules::fleet::Fleet;
-use crate::rules::headers::{self, HeaderValue, Headers};
+use crate::rules::headers;
 use crate::rules::job::{self, Claims};
-use crate::rules::lanes::Kind;
 use crate::rules::limit::Limits;
 use crate::rules::retry::Reconnect;
 use crate::rules::scope::Labels;
-use crate::rules::tenant::Tenant;
-
-/// A job comes back from its lane this much before its turn and is held for the rest, so that a lane's own
-/// lateness (measured: 3 to 30 ms) costs no quota.
-const LEAD: Duration = Duration::from_millis(100);
-/// Asks wait this long for company, unless [`FULL_ROUND`] jobs are ready: it bounds the round trips.
-const PACE: Duration = Duration::from_millis(2);
-/// So many ready jobs are asked for at once.
-const FULL_ROUND: usize = 32;
-/// The most jobs in one round trip.
-const MAX_ROUND: usize = 1024;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Phase {
@@ -85,33 +77,6 @@ struct Started {
     labels: Labels,
     limits: Limits,
     receipt: Receipt,
-}
-
-/// One round trip that is under way.
-#[derive(Debug)]
-struct Round {
-    asked_at: Duration,
-    questions: Vec<Question>,
-}
-
-/// What jobs of one tenant with the same limits and labels were asked for. Those of one tenant follow each other.
-#[derive(Debug)]
-struct Question {
-    tenant: Tenant,
-    labels: Labels,
-    limits: Limits,
-    /// What their permits are called.
-    permits: String,
-    jobs: Vec<Asked>,
-}
-
-/// A job of a question.
-#[derive(Debug)]
-struct Asked {
-    key: Key,
-    /// Its place among all jobs of its tenant that were asked for.
-    place: usize,
-    cost: u32,
 }
 
 /// The worker's memory, and what to do with it.
@@ -321,39 +286,6 @@ impl Scheduler {
         }
     }
 
-    /// Makes a job ready to ask, or lets it wait when its time has not come.
-    fn arrange(&mut self, now: Duration, key: Key, end: End) {
-        let Some(entry) = self.entries.get_mut(&key) else {
-            return;
-        };
-        entry.phase = Phase::Ready;
-        let Some(not_before) = entry.claims.not_before_ms else {
-            return self.queues.join(&entry.claims.tenant, key, end);
-        };
-        let Some(store_now) = self.store_now(now) else {
-            return self.unclocked.push(key);
-        };
-        let wait = Duration::from_millis(not_before.saturating_sub(store_now));
-        if wait.is_zero() {
-            self.join(key, end);
-        } else if !self.hold(now, key, wait) {
-            self.postpone(now, key, wait);
-        }
-    }
-
-    fn join(&mut self, key: Key, end: End) {
-        if let Some(entry) = self.entries.get_mut(&key) {
-            entry.phase = Phase::Ready;
-            self.queues.join(&entry.claims.tenant, key, end);
-        }
-    }
-
-    /// The store's clock, never ahead of the truth; `None` until the gate has answered once.
-    fn store_now(&self, now: Duration) -> Option<u64> {
-        let (at, read) = self.clock?;
-        Some(at.saturating_add(millis(now.saturating_sub(read))))
-    }
-
     /// Everything whose time has come, and the next round trip if one is due.
     pub fn tick(&mut self, now: Duration) {
         while let Some(&Reverse((at, key))) = self.timers.peek() {
@@ -395,123 +327,6 @@ impl Scheduler {
             .chain(surplus)
             .min()
             .map(|at| at.max(now))
-    }
-
-    /// A tenant whose jobs have room in their limit, but wait for a permit of the concurrency for longer than
-    /// `hold`, may not fill the prefetch with them: all but an eighth of it come back later.
-    fn send_surplus_round(&mut self, now: Duration) {
-        if now < self.next_surplus || self.draining {
-            return;
-        }
-        self.next_surplus = now + self.settings.hold.max(LEAD);
-        let (entries, hold) = (&self.entries, self.settings.hold);
-        let stale = |key| {
-            entries
-                .get(&key)
-                .is_some_and(|e: &Entry| e.since + hold < now)
-        };
-        let farthest = Duration::from_millis(self.settings.ladder.max_ms());
-        let surplus = self
-            .queues
-            .take_surplus(now, self.usual_run, farthest, stale);
-        for (key, at) in surplus {
-            let mut wait = at.saturating_sub(now);
-            if wait == farthest {
-                // Nobody knows when: they look again, and not all at one moment.
-                wait = wait.mul_f64(self.random.random_range(0.5..=1.0));
-            }
-            self.postpone(now, key, wait.max(hold));
-        }
-    }
-
-    /// Keeps the job in memory for `wait`, unless that is too long or memory is taken.
-    fn hold(&mut self, now: Duration, key: Key, wait: Duration) -> bool {
-        let Some(entry) = self.entries.get(&key) else {
-            return true;
-        };
-        let held = wait <= self.settings.hold && self.queues.try_hold(&entry.claims.tenant);
-        if held {
-            self.keep_until(now + wait, key);
-        }
-        held
-    }
-
-    /// [`Scheduler::hold`] for a moment, whoever else is held.
-    fn hold_anyway(&mut self, now: Duration, key: Key, wait: Duration) {
-        if let Some(entry) = self.entries.get(&key) {
-            self.queues.hold(&entry.claims.tenant);
-            self.keep_until(now + wait, key);
-        }
-    }
-
-    /// A job that is counted as held.
-    fn keep_until(&mut self, until: Duration, key: Key) {
-        if let Some(entry) = self.entries.get_mut(&key) {
-            entry.phase = Phase::Held { until };
-            self.timers.push(Reverse((until, key)));
-            self.metrics.sent_round("hold");
-        }
-    }
-
-    /// A held job may ask.
-    fn unhold(&mut self, now: Duration, key: Key) {
-        self.places.forget(key);
-        if let Some(entry) = self.entries.get(&key)
-            && matches!(entry.phase, Phase::Held { .. })
-        {
-            self.queues.release(&entry.claims.tenant);
-            self.arrange(now, key, End::Due);
-        }
-    }
-
-    /// Sends the job through a lane, to be asked for anew after `wait`.
-    fn postpone(&mut self, now: Duration, key: Key, wait: Duration) {
-        let Some(entry) = self.entries.get(&key) else {
-            return;
-        };
-        // A job that ran was admitted by an answer, and others wait in `unclocked`. Only where nothing was ever decided the clock is
-        // not known: then the job looks as soon as its lane ends.
-        let store_now = self.store_now(now).unwrap_or_default();
-        let not_before = store_now.saturating_add(millis(wait));
-        let headers = headers::postponed(&entry.claims, not_before, millis(wait));
-        self.send_round(key, wait, headers);
-    }
-
-    fn send_round(&mut self, key: Key, wait: Duration, headers: Headers) {
-        let spread = self.random.random();
-        let route = self.settings.ladder.choose(millis(wait), spread);
-        self.metrics.sent_round(match route.kind {
-            Kind::Due => "lane",
-            Kind::Recheck => "recheck",
-        });
-        let lane = Arc::clone(self.settings.names.lane(route));
-        self.leave(key, lane, headers);
-    }
-
-    /// The job becomes a message on its way to `queue`.
-    fn leave(&mut self, key: Key, queue: Arc<str>, headers: Headers) {
-        if let Some(entry) = self.entries.remove(&key) {
-            self.move_to(key, entry.tag, entry.message, queue, headers);
-        }
-    }
-
-    fn move_to(
-        &mut self,
-        key: Key,
-        tag: Tag,
-        message: Message,
-        queue: Arc<str>,
-        mut headers: Headers,
-    ) {
-        if *message.routing_key != *self.settings.names.fresh {
-            let key = HeaderValue::Text(message.routing_key.clone());
-            headers.push((headers::ROUTING_KEY, key));
-        }
-        let message = message
-            .for_republish()
-            .with_headers(&headers, &headers::OURS);
-        self.outbox
-            .push(self.moves.begin(key, tag, Outgoing { queue, message }));
     }
 }
 

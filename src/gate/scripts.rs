@@ -75,7 +75,9 @@ impl Family {
         let member = used | usize::from(shares) << ALGORITHMS.len();
         self.members[member].get_or_init(|| {
             let mut parts = vec![lua!("clock"), lua!("line"), lua!("limits")];
-            parts.extend(shares.then_some(lua!("share")));
+            if shares {
+                parts.extend([lua!("register"), lua!("share")]);
+            }
             let algorithms = ALGORITHMS.iter().enumerate();
             parts.extend(algorithms.filter_map(|(i, text)| (used >> i & 1 == 1).then_some(text)));
             parts.push(self.entry);

@@ -10,7 +10,7 @@ mod scopes;
 use std::collections::BTreeMap;
 
 pub use self::scopes::Scopes;
-use crate::rules::decision::{Answer, Ask, Change, Inspection, Settled};
+use crate::rules::decision::Change;
 use crate::rules::limit::Limit;
 use crate::rules::line::{KEEP_MS, Line};
 use crate::rules::log::{Clock, Logs};
@@ -18,7 +18,7 @@ use crate::rules::quota::Quotas;
 use crate::rules::scope::Layout;
 use crate::rules::share::Register;
 
-/// How long a call of [`State::settle`] is remembered, in milliseconds.
+/// How long a call of [`Scopes::settle`] is remembered, in milliseconds.
 const MARK_MS: u64 = 60_000;
 
 /// What the store keeps of one budget: a tenant's, that of a part of its jobs, or what all tenants share.
@@ -37,7 +37,7 @@ pub struct State {
     overrides: BTreeMap<String, (u32, u64)>,
     /// What the downstream says of its own limits, and since when.
     quotas: (Quotas, u64),
-    /// Until when each call of [`State::settle`] is remembered.
+    /// Until when each call of [`Scopes::settle`] is remembered.
     marks: BTreeMap<String, u64>,
     /// When the line and the register, with all that their hash keeps, are forgotten; 0: there is nothing to forget.
     expires: u64,
@@ -68,33 +68,8 @@ impl State {
         };
     }
 
-    /// [`Scopes::ask`] for a budget that shares nothing.
-    pub fn ask(
-        &mut self,
-        limits: &[Limit],
-        clock: Clock,
-        budget: u32,
-        permits: &str,
-        asks: &[Ask],
-    ) -> (Vec<Answer>, u64) {
-        self.alone(limits, |scopes| {
-            scopes.ask(limits, clock, budget, permits, asks)
-        })
-    }
-
-    /// [`Scopes::settle`] for a budget that shares nothing.
-    pub fn settle(&mut self, limits: &[Limit], clock: Clock, call: &str, settled: &[Settled]) {
-        self.alone(limits, |scopes| {
-            scopes.settle(limits, clock, call, settled);
-        });
-    }
-
-    /// [`Scopes::inspect`] for a budget that shares nothing.
-    pub fn inspect(&mut self, limits: &[Limit], clock: Clock) -> Inspection {
-        self.alone(limits, |scopes| scopes.inspect(limits, clock))
-    }
-
-    fn alone<T>(&mut self, limits: &[Limit], run: impl FnOnce(&mut Scopes<'_>) -> T) -> T {
+    /// Lets `run` decide for a budget that shares nothing.
+    pub fn alone<T>(&mut self, limits: &[Limit], run: impl FnOnce(&mut Scopes<'_>) -> T) -> T {
         let layout = Layout::alone(limits);
         let mut scopes = Scopes::take(&layout, |_| std::mem::take(self));
         let result = run(&mut scopes);
@@ -205,7 +180,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::rules::decision::{End, Receipt, Sequences};
+    use crate::rules::decision::{Answer, Ask, End, Receipt, Sequences, Settled};
     use crate::rules::limit::Algorithm;
 
     #[test]
@@ -235,7 +210,9 @@ mod tests {
             ticket: None,
             cost: 5,
         };
-        let (answers, _) = state.ask(&limits, clock, 1, "permit", &[ask]);
+        let (answers, _) = state.alone(&limits, |scopes| {
+            scopes.ask(&limits, clock, 1, "permit", &[ask])
+        });
         assert!(matches!(answers[..], [Answer::Start { .. }]), "{answers:?}");
         let later = Clock::from_micros(1_700_000_002_000_000);
         let receipt = Receipt {
@@ -245,8 +222,10 @@ mod tests {
             cost: 5,
         };
         let end = End::Unused;
-        state.settle(&limits, later, "call", &[Settled { receipt, end }]);
-        let counts = state.inspect(&limits, later).limits;
+        let counts = state.alone(&limits, |scopes| {
+            scopes.settle(&limits, later, "call", &[Settled { receipt, end }]);
+            scopes.inspect(&limits, later).limits
+        });
         assert!(counts.iter().all(|usage| usage.count == 0), "{counts:?}");
     }
 }

@@ -45,7 +45,8 @@ pub fn reach<'a>(limits: impl Iterator<Item = &'a Limit>) -> u64 {
 pub struct Register {
     /// By the flow's name: behind which tag its units wait, and the tag of the last of them.
     flows: BTreeMap<String, (u64, u64)>,
-    /// The largest cost in those lines that have a job of more than an [`EIGHTH`] of the budget.
+    /// The largest cost in those lines that have a job of more than an [`EIGHTH`] of the budget: a few of them among many small
+    /// ones, which `each` would hide.
     wide: BTreeMap<String, u64>,
     /// The tag of the newest start.
     pub now: u64,
@@ -55,7 +56,8 @@ pub struct Register {
     pub waiting: u64,
     /// The largest cost among them.
     pub widest: u64,
-    /// What a job costs on average, lately, in sixteenths; 0: none has waited yet.
+    /// What a job costs on average, lately, in sixteenths; 0: none has waited yet. For any number of lines, where `wide` knows
+    /// only some.
     pub each: u64,
     /// Since when room has been seen unclaimed, in milliseconds; 0: it has not.
     pub seen: u64,

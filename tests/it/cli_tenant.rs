@@ -4,8 +4,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use serde_json::Value;
-use sluicegate::app;
-use sluicegate::engine::Stop;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Ask, Gate, TenantAsk};
 use sluicegate::handler::{Handler, Outcome, Permit};
@@ -15,6 +13,7 @@ use sluicegate::rules::tenant::Tenant;
 
 use crate::cli::sluicegate;
 use crate::cli_servers::{config, yaml};
+use crate::running::Running;
 
 /// Nothing takes this long; it only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -197,33 +196,11 @@ fn publish(yaml: &str, tenant: &str, number: usize) {
     }
 }
 
-/// A worker that runs in this process.
-struct Running(Stop, tokio::task::JoinHandle<()>);
-
-impl Running {
-    fn start(yaml: &str, calls: &Recorder) -> Self {
-        let config = config(&format!("{yaml}admin: {{listen: '127.0.0.1:0'}}\n"));
-        let (stop, handler) = (Stop::default(), calls.clone());
-        let told = stop.clone();
-        let task = tokio::spawn(async move {
-            app::run_until(config, handler, told)
-                .await
-                .expect("it starts");
-        });
-        Self(stop, task)
-    }
-
-    async fn stop(self) {
-        self.0.soft.cancel();
-        self.1.await.expect("it ends");
-    }
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_running_worker_starts_no_job_of_a_paused_tenant_and_goes_on_when_it_resumes() {
     let yaml = yaml();
     let calls = Recorder::default();
-    let worker = Running::start(&yaml, &calls);
+    let worker = Running::configured(&yaml, calls.clone());
     publish(&yaml, "acme", 1);
     calls.has("acme", 1).await;
 
@@ -245,7 +222,7 @@ async fn a_running_worker_keeps_a_limit_that_an_operator_raises_and_lowers() {
     // 5 an hour.
     let yaml = yaml();
     let calls = Recorder::default();
-    let worker = Running::start(&yaml, &calls);
+    let worker = Running::configured(&yaml, calls.clone());
     sluicegate(&yaml, &["tenant", "limit", "acme", "2"]).exited(0);
     publish(&yaml, "acme", 4);
     waiting(&yaml, "acme", 2).await;

@@ -10,7 +10,7 @@ use rcgen::{
 use sluicegate::config::RedisServers;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError, Start};
-use sluicegate::rules::limit::Algorithm;
+use sluicegate::rules::limit::{Algorithm, Limits};
 
 use crate::gate_conformance::{FRESH, LONG, Limited, ask, conforms, limit, started};
 use crate::gate_topology::configured;
@@ -76,6 +76,17 @@ fn gate(servers: &RedisServers, prefix: &str, algorithm: Algorithm) -> Limited<R
     Limited::new(gate, limit(algorithm, 5, LONG))
 }
 
+/// A worker watches the epoch, decides and leaves.
+async fn a_workers_gate_is_allowed(servers: &RedisServers, prefix: &str, limits: &Limits) {
+    let worker = RedisGate::connect(servers, prefix).expect("good urls");
+    let worker = worker.watching(Duration::from_secs(60));
+    worker.begin(Start::Fresh).await.expect("allowed");
+    let worker = Limited::new(worker, limits.clone());
+    assert_eq!(started(&ask(&worker, "t", 1, &[FRESH]).await), 1);
+    worker.ping().await.expect("allowed");
+    worker.leave().await.expect("allowed");
+}
+
 #[test]
 fn the_documented_rights_are_those_of_the_scripts() {
     let mut rule: Vec<&str> = documented_rule()[3..].to_vec();
@@ -109,14 +120,7 @@ async fn the_documented_rights_suffice() {
     gate.ping().await.expect("allowed");
     let health = gate.check(&gate.limits).await.expect("allowed");
     assert_eq!(health.maxmemory_policy.as_deref(), Some("noeviction"));
-    // A worker's gate.
-    let worker = RedisGate::connect(&servers, "p").expect("a good url");
-    let worker = worker.watching(Duration::from_secs(60));
-    worker.begin(Start::Fresh).await.expect("allowed");
-    let worker = Limited::new(worker, gate.limits.clone());
-    assert_eq!(started(&ask(&worker, "t", 1, &[FRESH]).await), 1);
-    worker.ping().await.expect("allowed");
-    worker.leave().await.expect("allowed");
+    a_workers_gate_is_allowed(&servers, "p", &gate.limits).await;
     // Who may not ask for INFO is told less.
     redis.ctl(&["acl", "setuser", "worker", "-info"]);
     let health = gate.check(&gate.limits).await.expect("allowed");
@@ -146,14 +150,7 @@ async fn a_cluster_needs_three_more_rights() {
         );
     }
     gate.check(&gate.limits).await.expect("allowed");
-    // A worker's gate.
-    let worker = RedisGate::connect(&servers, &prefix).expect("good urls");
-    let worker = worker.watching(Duration::from_secs(60));
-    worker.begin(Start::Fresh).await.expect("allowed");
-    let worker = Limited::new(worker, gate.limits.clone());
-    assert_eq!(started(&ask(&worker, "t", 1, &[FRESH]).await), 1);
-    worker.ping().await.expect("allowed");
-    worker.leave().await.expect("allowed");
+    a_workers_gate_is_allowed(&servers, &prefix, &gate.limits).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

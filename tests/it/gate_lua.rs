@@ -2,18 +2,23 @@
 
 use std::path::Path;
 
-const ENTRIES: [&str; 6] = ["acquire", "inspect", "block", "change", "quota", "policies"];
-const PARTS: [&str; 7] = [
+const ENTRIES: [&str; 7] = [
+    "acquire", "settle", "inspect", "block", "change", "quota", "policies",
+];
+const PARTS: [&str; 10] = [
     "clock",
     "line",
     "limits",
+    "register",
+    "share",
     "fixed_window",
     "sliding_window",
     "sliding_counter",
     "bucket",
+    "held",
 ];
 /// How keys are called where they are used.
-const KEYS_IN_CODE: [&str; 12] = [
+const KEYS_IN_CODE: [&str; 13] = [
     "key",
     "control.key",
     "home.key",
@@ -25,6 +30,7 @@ const KEYS_IN_CODE: [&str; 12] = [
     "line.key",
     "limit.window_key",
     "KEYS[1]",
+    "KEYS[#KEYS]",
     "KEYS[limit.key]",
 ];
 

@@ -622,8 +622,10 @@ fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<(u64, u32, 
                     .iter()
                     .map(|j| ask(j, &tickets, state.line.generation))
                     .collect();
-                let (answers, _) =
-                    state.ask(&limits, Clock::from_micros(clock), *budget, "", &asks);
+                let now = Clock::from_micros(clock);
+                let (answers, _) = state.alone(&limits, |scopes| {
+                    scopes.ask(&limits, now, *budget, "", &asks)
+                });
                 for (ask, answer) in asks.iter().zip(answers) {
                     match answer {
                         Answer::Start { .. } => {

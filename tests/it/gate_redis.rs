@@ -17,6 +17,16 @@ fn connect(redis: &Redis, prefix: &str, limit: Limit) -> Limited<RedisGate> {
     Limited::new(gate, limit)
 }
 
+/// The clock, and the first two keys of the tenant `t`: its line and its limit's.
+async fn keys_of_t(gate: &Limited<RedisGate>, prefix: &str) -> (u64, [String; 2]) {
+    let shown = gate.inspect(&tenant("t")).await.expect("Redis answers");
+    let layout = Layout::of(&gate.limits, &tenant("t"), &Labels::default());
+    let keys = Keys::new(prefix).call(&layout, &gate.limits, shown.now_ms);
+    let mut names = keys.names.into_iter();
+    let mut next = || names.next().expect("a line and a limit have a key each");
+    (shown.now_ms, [next(), next()])
+}
+
 fn raw(redis: &Redis) -> redis::Connection {
     let client = redis::Client::open(redis.url()).expect("a good url");
     client.get_connection().expect("Redis answers")
@@ -234,22 +244,9 @@ async fn no_tenant_names_a_key_of_another() {
 async fn a_key_of_another_type_is_named() {
     for algorithm in Algorithm::ALL {
         let prefix = unique("types");
-        let limit = limit(algorithm, 1, LONG);
-        let gate = connect(shared_redis(), &prefix, limit.clone());
-        let limit = [limit];
-        let now = gate
-            .inspect(&tenant("t"))
-            .await
-            .expect("Redis answers")
-            .now_ms;
-        let names = Keys::new(&prefix)
-            .call(
-                &Layout::of(&limit, &tenant("t"), &Labels::default()),
-                &limit,
-                now,
-            )
-            .names;
-        for name in &names[..2] {
+        let gate = connect(shared_redis(), &prefix, limit(algorithm, 1, LONG));
+        let (_, names) = keys_of_t(&gate, &prefix).await;
+        for name in &names {
             let mut raw = raw(shared_redis());
             let _: () = redis::cmd("RPUSH")
                 .arg(name)
@@ -280,22 +277,12 @@ async fn a_key_of_another_type_is_named() {
 #[tokio::test]
 async fn a_count_that_is_no_number_is_refused() {
     let prefix = unique("number");
-    let limit = limit(Algorithm::FixedWindow, 1, LONG);
-    let gate = connect(shared_redis(), &prefix, limit.clone());
-    let limit = [limit];
-    let now = gate
-        .inspect(&tenant("t"))
-        .await
-        .expect("Redis answers")
-        .now_ms;
-    let key = Keys::new(&prefix)
-        .call(
-            &Layout::of(&limit, &tenant("t"), &Labels::default()),
-            &limit,
-            now,
-        )
-        .names
-        .remove(1);
+    let gate = connect(
+        shared_redis(),
+        &prefix,
+        limit(Algorithm::FixedWindow, 1, LONG),
+    );
+    let (_, [_, key]) = keys_of_t(&gate, &prefix).await;
     let _: () = redis::cmd("SET")
         .arg(&key)
         .arg("1e3")
@@ -322,22 +309,12 @@ async fn a_switch_of_the_algorithm_touches_no_key_of_the_other() {
 #[tokio::test]
 async fn entries_of_the_reference_share_the_budget() {
     let prefix = unique("rlaas");
-    let limit = limit(Algorithm::SlidingWindow, 4, LONG);
-    let gate = connect(shared_redis(), &prefix, limit.clone());
-    let limit = [limit];
-    let now = gate
-        .inspect(&tenant("t"))
-        .await
-        .expect("Redis answers")
-        .now_ms;
-    let log = Keys::new(&prefix)
-        .call(
-            &Layout::of(&limit, &tenant("t"), &Labels::default()),
-            &limit,
-            now,
-        )
-        .names
-        .remove(1);
+    let gate = connect(
+        shared_redis(),
+        &prefix,
+        limit(Algorithm::SlidingWindow, 4, LONG),
+    );
+    let (now, [_, log]) = keys_of_t(&gate, &prefix).await;
     ask(&gate, "t", 1, &[FRESH]).await;
     for random in ["0.432", "0.871"] {
         let _: () = redis::cmd("ZADD")

@@ -195,6 +195,20 @@ impl World {
         self.starts.extend(started.map(|_| (now_ms, number, value)));
     }
 
+    /// Each event after a pause, at one of the workers. Numbers of policies go round.
+    fn play(&mut self, events: Vec<(u64, usize, Event)>) {
+        let policies = self.policies.len();
+        for (pause, worker, event) in events {
+            self.run(pause);
+            let event = match event {
+                Event::Reload(next) => Event::Reload(next % policies),
+                Event::Restart(next, ms) => Event::Restart(next % policies, ms),
+                Event::Cut(ms) => Event::Cut(ms),
+            };
+            self.event(worker, event);
+        }
+    }
+
     fn run(&mut self, for_ms: u64) {
         for _ in 0..for_ms / STEP_MS {
             self.step();
@@ -327,16 +341,8 @@ proptest! {
         events in prop::collection::vec((0..9_000_u64, 0..2_usize, some_event(3)), 3..9),
     ) {
         let policies: Vec<_> = sets.into_iter().map(Policy::common).collect();
-        let number = policies.len();
         let mut world = World::new(policies, &[0, 0, 0]);
-        for (pause, worker, event) in events {
-            world.run(pause);
-            world.event(worker, match event {
-                Event::Reload(next) => Event::Reload(next % number),
-                Event::Restart(next, ms) => Event::Restart(next % number, ms),
-                Event::Cut(ms) => Event::Cut(ms),
-            });
-        }
+        world.play(events);
         world.run(18_000);
         keeps_the_larger(&world)?;
     }
@@ -352,16 +358,8 @@ proptest! {
         events in prop::collection::vec((0..9_000_u64, 0..2_usize, some_event(3)), 3..7),
     ) {
         let policies: Vec<_> = sets.into_iter().map(Policy::common).collect();
-        let number = policies.len();
         let mut world = World::new(policies, &[0, 0, 0]).of_many();
-        for (pause, worker, event) in events {
-            world.run(pause);
-            world.event(worker, match event {
-                Event::Reload(next) => Event::Reload(next % number),
-                Event::Restart(next, ms) => Event::Restart(next % number, ms),
-                Event::Cut(ms) => Event::Cut(ms),
-            });
-        }
+        world.play(events);
         world.run(15_000);
         keeps_the_larger(&world)?;
     }

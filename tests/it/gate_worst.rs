@@ -11,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use sluicegate::rules::decision::{Answer, Ask, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::log::Clock;
-use sluicegate::rules::model::State;
+use sluicegate::rules::model::{Scopes, State};
 
 /// Somewhere, in microseconds since the epoch.
 const BEGIN: u64 = 1_700_000_000_000_000;
@@ -77,7 +77,8 @@ impl Attack<'_> {
         let limits = slice::from_ref(self.limit);
         let asks = [Ask { ticket, cost }];
         let clock = Clock::from_micros(self.now);
-        match self.state.ask(limits, clock, 1, "", &asks).0[0] {
+        let ask = |scopes: &mut Scopes<'_>| scopes.ask(limits, clock, 1, "", &asks);
+        match self.state.alone(limits, ask).0[0] {
             Answer::Start { .. } => {
                 let units = cost.clamp(1, self.limit.capacity());
                 self.starts.push((self.now, units.into()));

@@ -45,6 +45,7 @@ mod latency;
 mod rabbit_cluster;
 mod redis_topologies;
 mod reload;
+mod running;
 mod scheduler;
 mod scheduler_scopes;
 mod servers;

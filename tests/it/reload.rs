@@ -12,12 +12,10 @@ use sluicegate::app::Worker;
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
-use sluicegate::engine::Stop;
 use sluicegate::gate::GateError;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::registry::{Named, Registry, look};
 use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::metrics::Metrics;
 use sluicegate::rules::fleet::{MARGIN_MS, MAX_POLICIES};
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Job;
@@ -26,6 +24,7 @@ use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::policy::Policy;
 use tempfile::TempDir;
 
+use crate::running::Running;
 use crate::servers::{shared_rabbit, shared_redis, unique};
 
 /// What must happen happens within this, on any machine.
@@ -144,36 +143,13 @@ async fn wait(what: &str, done: impl Fn() -> bool) {
     }
 }
 
-/// A worker in this process.
-struct Running {
-    metrics: Arc<Metrics>,
-    stop: Stop,
-    task: tokio::task::JoinHandle<()>,
+fn start(file: PathBuf, calls: &Calls) -> Running {
+    let worker = Worker::new(load(&file), calls.clone()).expect("usable");
+    Running::start(worker.reloading(Some(file)).fresh())
 }
 
-impl Running {
-    fn start(file: PathBuf, calls: &Calls) -> Self {
-        let worker = Worker::new(load(&file), calls.clone()).expect("usable");
-        let worker = worker.reloading(Some(file)).fresh();
-        let (metrics, stop) = (worker.metrics(), Stop::default());
-        let until = stop.clone();
-        let task = tokio::spawn(async move { worker.run(until).await.expect("it ran") });
-        Self {
-            metrics,
-            stop,
-            task,
-        }
-    }
-
-    async fn shows(&self, line: &str) {
-        let shown = || self.metrics.encode().lines().any(|l| l == line);
-        wait(line, shown).await;
-    }
-
-    async fn stop(self) {
-        self.stop.soft.cancel();
-        self.task.await.expect("it ended");
-    }
+async fn shows(worker: &Running, line: &str) {
+    wait(line, || worker.shows(line)).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -182,25 +158,29 @@ async fn a_running_worker_applies_a_raised_and_a_lowered_limit() {
     let limits = |max: u32| bed.yaml(&format!("max-requests: {max}, window-size: 1s"));
     bed.publish(400).await;
     let file = bed.write("worker.yaml", &limits(5));
-    let worker = Running::start(file, &calls);
+    let worker = start(file, &calls);
     calls.reach(12).await;
     assert!(calls.most_since(Instant::now() - PATIENCE) <= 5);
 
     bed.write("worker.yaml", &limits(60));
-    worker
-        .shows("sluicegate_config_reloads_total{result=\"applied\"} 1")
-        .await;
+    shows(
+        &worker,
+        "sluicegate_config_reloads_total{result=\"applied\"} 1",
+    )
+    .await;
     calls.reach(300).await;
-    worker.shows("sluicegate_policies 1").await;
+    shows(&worker, "sluicegate_policies 1").await;
     assert!(calls.most_since(Instant::now() - PATIENCE) <= 60);
     assert!(calls.most_since(Instant::now() - PATIENCE) > 5);
 
     bed.publish(30).await;
     bed.write("worker.yaml", &limits(5));
-    worker
-        .shows("sluicegate_config_reloads_total{result=\"applied\"} 2")
-        .await;
-    worker.shows("sluicegate_policies 2").await;
+    shows(
+        &worker,
+        "sluicegate_config_reloads_total{result=\"applied\"} 2",
+    )
+    .await;
+    shows(&worker, "sluicegate_policies 2").await;
     let lowered = Instant::now() + SECOND;
     bed.publish(20).await;
     calls.reach(450).await;
@@ -220,10 +200,10 @@ async fn a_fleet_that_differs_and_switches_exceeds_no_policy() {
     let begun = Instant::now();
     let one = bed.write("one.yaml", &limits("token-bucket-algo"));
     let two = bed.write("two.yaml", &limits("leaky-bucket-algo"));
-    let one = Running::start(one, &calls);
-    let two = Running::start(two, &calls);
-    one.shows("sluicegate_policies 2").await;
-    two.shows("sluicegate_policies 2").await;
+    let one = start(one, &calls);
+    let two = start(two, &calls);
+    shows(&one, "sluicegate_policies 2").await;
+    shows(&two, "sluicegate_policies 2").await;
     calls.reach(60).await;
     let both = Instant::now();
     calls.reach(120).await;
@@ -233,11 +213,14 @@ async fn a_fleet_that_differs_and_switches_exceeds_no_policy() {
     );
 
     bed.write("two.yaml", &limits("fixed-window-algo"));
-    two.shows("sluicegate_policies 3").await;
+    shows(&two, "sluicegate_policies 3").await;
     bed.write("one.yaml", &limits("sliding-window-algo"));
-    one.shows("sluicegate_config_reloads_total{result=\"applied\"} 1")
-        .await;
-    one.shows("sluicegate_policies 2").await;
+    shows(
+        &one,
+        "sluicegate_config_reloads_total{result=\"applied\"} 1",
+    )
+    .await;
+    shows(&one, "sluicegate_policies 2").await;
     let dropped = calls.number();
     calls.reach(dropped + 40).await;
     // Two windows of the fixed window, or a burst and a refill.

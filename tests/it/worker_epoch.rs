@@ -1,24 +1,21 @@
 //! A whole worker on a Redis that was emptied while jobs wait for their turn, and on a cluster that loses a primary.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use sluicegate::app::{AppError, Worker};
+use sluicegate::app::Worker;
 use sluicegate::broker::amqp::{Client, in_use};
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
-use sluicegate::engine::Stop;
 use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::metrics::Metrics;
 use sluicegate::rules::fleet::AGREED_FOR_MS;
 use sluicegate::rules::job::Job;
 use sluicegate::rules::lanes::Ladder;
-use tokio::task::JoinHandle;
 
 use crate::gate_topology::tenants_of;
 use crate::redis_topologies::RedisCluster;
+use crate::running::Running;
 use crate::servers::{Redis, shared_rabbit, unique};
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -31,42 +28,16 @@ impl Handler for Nothing {
     }
 }
 
-/// A worker that runs in this process.
-struct Running {
-    metrics: Arc<Metrics>,
-    stop: Stop,
-    task: JoinHandle<Result<(), AppError>>,
+fn start(config: &Config, fresh: bool) -> Running {
+    let worker = Worker::new(config.clone(), Nothing).expect("a worker");
+    Running::start(if fresh { worker.fresh() } else { worker })
 }
 
-impl Running {
-    fn start(config: &Config, fresh: bool) -> Self {
-        let worker = Worker::new(config.clone(), Nothing).expect("a worker");
-        let worker = if fresh { worker.fresh() } else { worker };
-        let (metrics, stop) = (worker.metrics(), Stop::default());
-        let task = tokio::spawn(worker.run(stop.clone()));
-        Self {
-            metrics,
-            stop,
-            task,
-        }
-    }
-
-    fn shows(&self, series: &str) -> bool {
-        self.metrics.encode().lines().any(|line| line == series)
-    }
-
-    async fn until(&self, series: &str) {
-        let begun = Instant::now();
-        while !self.shows(series) {
-            assert!(begun.elapsed() < PATIENCE, "{}", self.metrics.encode());
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-
-    async fn stop(self) {
-        self.stop.soft.cancel();
-        let ended = self.task.await.expect("no panic");
-        ended.expect("it started");
+async fn until(worker: &Running, series: &str) {
+    let begun = Instant::now();
+    while !worker.shows(series) {
+        assert!(begun.elapsed() < PATIENCE, "{}", worker.metrics());
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
@@ -116,13 +87,13 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     // With another max-delay jobs may wait in the lanes of this one.
     let other = Ladder::new(Duration::from_millis(60));
     assert!(in_use(&config.amqp, &other).await.expect("it answers"));
-    let first = Running::start(&config, false);
-    first.until(&done(2)).await;
+    let first = start(&config, false);
+    until(&first, &done(2)).await;
     assert!(first.shows("sluicegate_gate_cold 0"));
     // It takes jobs; later three of them wait in lanes.
     assert!(in_use(&config.amqp, &ladder).await.expect("it answers"));
     let lanes = "sluicegate_waits_total{how=\"recheck\"} 3";
-    first.until(lanes).await;
+    until(&first, lanes).await;
     first.stop().await;
     // A queue's count follows its confirms.
     let begun = Instant::now();
@@ -133,17 +104,15 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     // Jobs wait, so some were started; how many is not known.
     redis.ctl(&["flushall"]);
     publish(&config, &ladder, "calm", 1).await;
-    let careful = Running::start(&config, false);
-    careful.until("sluicegate_gate_cold 1").await;
-    careful
-        .until("sluicegate_deliveries_total{queue=\"fresh\"} 1")
-        .await;
-    careful.until("sluicegate_up{server=\"redis\"} 1").await;
+    let careful = start(&config, false);
+    until(&careful, "sluicegate_gate_cold 1").await;
+    until(&careful, "sluicegate_deliveries_total{queue=\"fresh\"} 1").await;
+    until(&careful, "sluicegate_up{server=\"redis\"} 1").await;
     assert!(careful.shows(&done(0)));
     careful.stop().await;
 
-    let told = Running::start(&config, true);
-    told.until(&done(1)).await;
+    let told = start(&config, true);
+    until(&told, &done(1)).await;
     assert!(told.shows("sluicegate_gate_cold 0"));
     told.stop().await;
 }
@@ -164,11 +133,11 @@ async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
     let ladder = Ladder::new(config.delay.max_delay);
     let done = |count| format!("sluicegate_dispatches_total{{outcome=\"done\"}} {count}");
     let [lost, flushed, other] = tenants_of(&cluster, &queue, 1).map(|ids| ids[0].clone());
-    let worker = Running::start(&config, false);
+    let worker = start(&config, false);
     for tenant in [&lost, &flushed, &other] {
         publish(&config, &ladder, tenant, 1).await;
     }
-    worker.until(&done(3)).await;
+    until(&worker, &done(3)).await;
 
     cluster.primaries[0].kill();
     // What the workers had agreed on is over by then.
@@ -176,15 +145,15 @@ async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
     for tenant in [&lost, &flushed, &other] {
         publish(&config, &ladder, tenant, 1).await;
     }
-    worker.until(&done(5)).await;
+    until(&worker, &done(5)).await;
     cluster.primaries[1].ctl(&["flushall"]);
     for tenant in [&flushed, &other] {
         publish(&config, &ladder, tenant, 1).await;
     }
-    worker.until(&done(7)).await;
+    until(&worker, &done(7)).await;
     cluster.primaries[0].restart();
-    worker.until(&done(8)).await;
-    worker.until("sluicegate_gate_cold 0").await;
+    until(&worker, &done(8)).await;
+    until(&worker, "sluicegate_gate_cold 0").await;
     worker.stop().await;
 }
 

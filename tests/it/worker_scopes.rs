@@ -7,15 +7,14 @@ use std::time::{Duration, Instant};
 use lapin::options::{BasicPublishOptions, QueueBindOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
-use sluicegate::app;
 use sluicegate::broker::amqp::Client;
-use sluicegate::engine::Stop;
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
 use sluicegate::rules::lanes::Ladder;
 
 use crate::cli::sluicegate;
 use crate::cli_servers::{config, yaml};
+use crate::running::Running;
 use crate::servers::shared_rabbit;
 
 /// Nothing takes this long; it only ends a test that hangs.
@@ -48,28 +47,6 @@ impl Counter {
         };
         let ended = tokio::time::timeout(PATIENCE, there).await;
         assert!(ended.is_ok(), "{number} calls: {:?}", self.counts());
-    }
-}
-
-/// A worker that runs in this process until it is stopped.
-struct Running(Stop, tokio::task::JoinHandle<()>);
-
-impl Running {
-    fn start(yaml: &str, calls: &Counter) -> Self {
-        let config = config(&format!("{yaml}admin: {{listen: '127.0.0.1:0'}}\n"));
-        let (stop, handler) = (Stop::default(), calls.clone());
-        let told = stop.clone();
-        let task = tokio::spawn(async move {
-            app::run_until(config, handler, told)
-                .await
-                .expect("it starts");
-        });
-        Self(stop, task)
-    }
-
-    async fn stop(self) {
-        self.0.soft.cancel();
-        self.1.await.expect("it ends");
     }
 }
 
@@ -124,7 +101,7 @@ async fn a_job_that_waited_is_its_routing_keys_still() {
         publish(&channel, key, "x").await;
     }
     let calls = Counter::default();
-    let worker = Running::start(&yaml, &calls);
+    let worker = Running::configured(&yaml, calls.clone());
     calls.has(6).await;
     worker.stop().await;
     let expected = keys.map(|key| (format!("{key} x"), 3));
@@ -140,7 +117,7 @@ async fn each_routing_key_has_its_budget_and_all_tenants_have_one() {
     let keys = ["a", "b"].map(|key| format!("{queue}.{key}"));
     let channel = bound(&yaml, &keys).await;
     let calls = Counter::default();
-    let worker = Running::start(&yaml, &calls);
+    let worker = Running::configured(&yaml, calls.clone());
     let inspect = |tenant: &str, key: &str| {
         let args = ["inspect", tenant, "--routing-key", key, "--json"];
         sluicegate(&yaml, &args).exited(0).json()

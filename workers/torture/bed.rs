@@ -1,9 +1,13 @@
 //! Everything that runs, and how it is broken and mended.
 
+mod deletion;
+mod struck;
+
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use sluicegate::rules::lanes::QueueNames;
 use tokio::sync::Mutex;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
@@ -11,22 +15,14 @@ use tokio::time::sleep;
 use crate::Failure;
 use crate::clusters::{self, Rabbits, Redises};
 use crate::downstream::Downstream;
-use crate::faults::{Fault, Kind};
+use crate::faults::{Fault, Kind, Part};
 use crate::history::{History, What};
 use crate::plan::{MAX, OTHER_MAX};
 use crate::proxy::{Proxy, Way, Ways};
 use crate::workers::Worker;
 
-/// A worker that was started anew is waited for, since a fault is over when all is whole; but not for longer.
-const READY: Duration = Duration::from_secs(20);
-/// A worker that lived for less than its pulse takes its starts with it, if Redis loses its memory then: docs/GUARANTEES.md.
-const FIRST_PULSE: Duration = Duration::from_millis(2500);
-/// The longest that a worker is away after SIGKILL.
+/// The longest that a worker is away after SIGKILL, and a server.
 const AWAY: Duration = Duration::from_secs(5);
-/// A changed file is applied within this, or the limits are taken as not changed.
-const APPLIED: Duration = Duration::from_secs(10);
-/// A lowered limit binds, and what started before it has arrived.
-const BINDS: Duration = Duration::from_secs(8);
 /// The longest that RabbitMQ is away, and that the downstream hangs: a job must not use up its attempts.
 const SHORT: Duration = Duration::from_secs(8);
 /// Between two looks whether all workers live.
@@ -46,6 +42,9 @@ pub struct Bed {
     pub rabbit: Arc<Rabbits>,
     pub redis: Arc<Redises>,
     pub slots: Vec<Slot>,
+    pub names: QueueNames,
+    /// Nobody publishes while it is set.
+    pub silence: Arc<AtomicBool>,
 }
 
 impl Bed {
@@ -64,10 +63,10 @@ impl Bed {
         });
         match kind.part() {
             _ if clusters::is_ours(kind) => clusters::perform(self, fault).await,
-            crate::faults::Part::Worker => self.worker(fault).await?,
-            crate::faults::Part::Rabbit => self.rabbit(fault).await,
-            crate::faults::Part::Redis => self.redis(fault).await,
-            crate::faults::Part::Downstream => {
+            Part::Worker => self.worker(number, fault).await?,
+            Part::Rabbit => self.rabbit(number, fault).await,
+            Part::Redis => self.redis(fault).await,
+            Part::Downstream => {
                 self.downstream.hang(true);
                 sleep(fault.lasts.min(SHORT)).await;
                 self.downstream.hang(false);
@@ -77,59 +76,7 @@ impl Bed {
         Ok(())
     }
 
-    async fn worker(&self, fault: Fault) -> Result<(), Failure> {
-        if fault.kind == Kind::WorkerConfig {
-            return self.change_limits(fault.lasts).await;
-        }
-        let mut worker = self.slots[fault.worker].worker.lock().await;
-        match fault.kind {
-            Kind::WorkerStop => {
-                worker.signal(Signal::STOP);
-                sleep(fault.lasts).await;
-                worker.signal(Signal::CONT);
-                return Ok(());
-            }
-            Kind::WorkerKill => {
-                worker.kill().await?;
-                sleep(fault.lasts.min(AWAY)).await;
-            }
-            _ => {
-                let how = match worker.terminate().await? {
-                    Some(status) if status.success() => None,
-                    Some(status) => Some(format!("ended after SIGTERM with {status}")),
-                    None => Some("did not end within a minute of SIGTERM".to_owned()),
-                };
-                if let Some(how) = how {
-                    let worker = fault.worker;
-                    self.history.add(What::Failed { worker, how });
-                }
-            }
-        }
-        worker.revive()?;
-        worker.ready(READY).await;
-        sleep(FIRST_PULSE).await;
-        Ok(())
-    }
-
-    /// Lowers the limit of one worker after the other, and raises it again. The lower one counts once all have it.
-    async fn change_limits(&self, lasts: Duration) -> Result<(), Failure> {
-        let mut all = true;
-        for slot in &self.slots {
-            all &= slot.worker.lock().await.limit(OTHER_MAX, APPLIED).await?;
-        }
-        if all {
-            sleep(BINDS).await;
-            self.history.add(What::Limit { max: OTHER_MAX });
-        }
-        sleep(lasts).await;
-        self.history.add(What::Limit { max: MAX });
-        for slot in &self.slots {
-            slot.worker.lock().await.limit(MAX, APPLIED).await?;
-        }
-        Ok(())
-    }
-
-    async fn rabbit(&self, fault: Fault) {
+    async fn rabbit(&self, number: u64, fault: Fault) {
         let rabbit = &self.rabbit;
         let ctl = |args: &[&str]| {
             block_in_place(|| rabbit.ctl(args));
@@ -160,6 +107,16 @@ impl Bed {
                 sleep(fault.lasts).await;
                 ctl(&["set_vm_memory_high_watermark", "absolute", "2GiB"]);
             }
+            Kind::RabbitDisk => {
+                ctl(&["set_disk_free_limit", "1000000GB"]);
+                sleep(fault.lasts).await;
+                ctl(&["set_disk_free_limit", "50MB"]);
+            }
+            Kind::RabbitChannels => ctl(&[
+                "eval",
+                "[exit(Channel, kill) || Channel <- rabbit_channel:list_local()], ok.",
+            ]),
+            Kind::RabbitDelete => self.delete_queue(number, fault).await,
             _ => hole(&self.slots[fault.worker].to_rabbit, fault).await,
         }
     }
@@ -288,23 +245,41 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
         Kind::WorkerKill => (one, format!("away for {}", seconds(AWAY))),
         Kind::WorkerStop => (one, format!("for {}", seconds(Duration::MAX))),
         Kind::WorkerRestart => (one, String::new()),
-        Kind::WorkerConfig => (
+        Kind::WorkerConfig | Kind::WorkerRolling => (
             None,
             format!("{MAX} to {OTHER_MAX} for {}", seconds(Duration::MAX)),
         ),
+        Kind::WorkerClock => {
+            let by = struck::off(fault);
+            (one, format!("by {by} s, for {}", seconds(Duration::MAX)))
+        }
+        Kind::KillAtGate
+        | Kind::KillAtPermit
+        | Kind::KillAtCall
+        | Kind::KillAtPublish
+        | Kind::KillAtConfirm => (one, format!("away for {}", seconds(AWAY))),
+        Kind::StopAtGate
+        | Kind::StopAtPermit
+        | Kind::StopAtCall
+        | Kind::StopAtPublish
+        | Kind::StopAtConfirm => (one, format!("for {}", seconds(Duration::MAX))),
         Kind::RabbitKill | Kind::RabbitRestart | Kind::RedisKill | Kind::RedisWipe => {
             (None, format!("away for {}", seconds(AWAY)))
         }
         Kind::RabbitStop
         | Kind::RabbitMemory
+        | Kind::RabbitDisk
         | Kind::RabbitLogin
         | Kind::RedisStop
         | Kind::RedisFull
         | Kind::RedisReadonly
         | Kind::RedisLogin => (None, format!("for {}", seconds(Duration::MAX))),
-        Kind::RabbitCut | Kind::RedisCut | Kind::RedisFlush | Kind::RedisScripts => {
-            (None, String::new())
-        }
+        Kind::RabbitCut
+        | Kind::RabbitChannels
+        | Kind::RedisCut
+        | Kind::RedisFlush
+        | Kind::RedisScripts => (None, String::new()),
+        Kind::RabbitDelete => (None, deletion::how(fault)),
         Kind::RabbitHole | Kind::RedisHole => {
             (one, format!("{way}, for {}", seconds(Duration::MAX)))
         }

@@ -114,6 +114,8 @@ pub struct Verdict {
     pub overfull: usize,
     /// Faults, by kind.
     pub faults: BTreeMap<Kind, usize>,
+    /// Of these, so many waited for what did not come: a moment, an empty queue.
+    pub missed: usize,
     /// The highest attempt that a call said.
     pub attempts: u32,
     pub findings: Vec<Finding>,
@@ -156,6 +158,7 @@ pub fn check(events: &[Event], rules: Rules) -> Verdict {
     for event in events {
         match &event.what {
             What::Broken { kind, .. } => *verdict.faults.entry(*kind).or_default() += 1,
+            What::Missed { .. } => verdict.missed += 1,
             What::Failed { worker, how } => verdict.findings.push(Finding::Worker {
                 worker: *worker,
                 how: how.clone(),

@@ -67,7 +67,11 @@ impl Servers {
             | Kind::RedisReadonly
             | Kind::RedisLogin
             | Kind::RedisHole
-            | Kind::RedisSlow => self.redis == RedisIs::Single,
+            | Kind::RedisSlow
+            | Kind::KillAtGate
+            | Kind::KillAtPermit
+            | Kind::StopAtGate
+            | Kind::StopAtPermit => self.redis == RedisIs::Single,
             // What a killed server behind Sentinel was is not in its configuration.
             Kind::RedisKill => self.redis != RedisIs::Sentinel,
             _ => true,

@@ -16,7 +16,8 @@ use hyper_util::rt::TokioIo;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::sleep;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
 
 use crate::apart::Apart;
 use crate::history::{Answer, History, Job, What};
@@ -56,12 +57,23 @@ struct Api {
     history: Arc<History>,
     calls: AtomicU64,
     hangs: Arc<AtomicBool>,
+    trap: Arc<watch::Sender<Trap>>,
+}
+
+/// Waits for a call of a worker, and holds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Trap {
+    #[default]
+    None,
+    For(usize),
+    Caught,
 }
 
 /// The running downstream; dropped, it ends.
 pub struct Downstream {
     server: Apart,
     hangs: Arc<AtomicBool>,
+    trap: Arc<watch::Sender<Trap>>,
 }
 
 impl Downstream {
@@ -71,14 +83,20 @@ impl Downstream {
     /// There is no port, thread or runtime.
     pub fn start(seed: u64, history: Arc<History>) -> io::Result<Self> {
         let hangs = Arc::new(AtomicBool::new(false));
+        let trap = Arc::new(watch::Sender::new(Trap::None));
         let api = Arc::new(Api {
             seed,
             history,
             calls: AtomicU64::new(0),
             hangs: Arc::clone(&hangs),
+            trap: Arc::clone(&trap),
         });
         let server = Apart::start(move |listener| serve(listener, api))?;
-        Ok(Self { server, hangs })
+        Ok(Self {
+            server,
+            hangs,
+            trap,
+        })
     }
 
     /// Where `worker` sends its calls in its life number `life`.
@@ -89,6 +107,37 @@ impl Downstream {
     /// From now on it answers nobody, or again; who waits already is answered.
     pub fn hang(&self, hangs: bool) {
         self.hangs.store(hangs, Ordering::Relaxed);
+    }
+
+    /// Waits for a call of `worker`, which is then not answered before [`Self::release`]; whether one came within
+    /// `patience`.
+    pub async fn catch(&self, worker: usize, patience: Duration) -> bool {
+        self.trap.send_replace(Trap::For(worker));
+        let mut seen = self.trap.subscribe();
+        (timeout(patience, seen.wait_for(|trap| *trap == Trap::Caught)).await).is_ok()
+    }
+
+    /// Answers the call that was caught, and catches no more.
+    pub fn release(&self) {
+        self.trap.send_replace(Trap::None);
+    }
+}
+
+impl Api {
+    /// Holds a call of `worker`, if it is waited for.
+    async fn hold(&self, worker: usize) {
+        let caught = self.trap.send_if_modified(|trap| {
+            let caught = *trap == Trap::For(worker);
+            if caught {
+                *trap = Trap::Caught;
+            }
+            caught
+        });
+        if caught {
+            let mut seen = self.trap.subscribe();
+            // It fails only when the downstream ends.
+            let _ = seen.wait_for(|trap| *trap == Trap::None).await;
+        }
     }
 }
 
@@ -153,6 +202,7 @@ async fn call(api: Arc<Api>, request: Request<Incoming>) -> Result<Response<Empt
     };
     // The body is read so that the connection can be used again; the workers' bodies are small.
     let _ = request.into_body().collect().await;
+    api.hold(worker).await;
     if api.hangs.load(Ordering::Relaxed) {
         std::future::pending::<()>().await;
     }

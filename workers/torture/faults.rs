@@ -9,6 +9,8 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
 
+use crate::moments::Moment;
+
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -21,6 +23,30 @@ pub enum Kind {
     WorkerRestart,
     /// All workers get other limits by a changed file, one after the other
     WorkerConfig,
+    /// All workers end by SIGTERM and are started with other limits, one after the other
+    WorkerRolling,
+    /// A worker's wall clock is stepped by an hour, one way or the other
+    WorkerClock,
+    /// SIGKILL of a worker that has asked for permits, before the question is at Redis
+    KillAtGate,
+    /// SIGKILL of a worker that has permits, before it knows
+    KillAtPermit,
+    /// SIGKILL of a worker while the downstream has its call
+    KillAtCall,
+    /// SIGKILL of a worker that has published, before it knows of the confirm
+    KillAtPublish,
+    /// SIGKILL of a worker that has the confirm, before its acks are at RabbitMQ
+    KillAtConfirm,
+    /// SIGSTOP of a worker that has asked for permits, before the question is at Redis
+    StopAtGate,
+    /// SIGSTOP of a worker that has permits, before it knows
+    StopAtPermit,
+    /// SIGSTOP of a worker while the downstream has its call
+    StopAtCall,
+    /// SIGSTOP of a worker that has published, before it knows of the confirm
+    StopAtPublish,
+    /// SIGSTOP of a worker that has the confirm, before its acks are at RabbitMQ
+    StopAtConfirm,
     /// SIGKILL of RabbitMQ, which is started again with its data
     RabbitKill,
     /// SIGSTOP of RabbitMQ, and SIGCONT
@@ -31,8 +57,14 @@ pub enum Kind {
     RabbitCut,
     /// RabbitMQ's memory alarm blocks all publishers
     RabbitMemory,
+    /// RabbitMQ's disk alarm blocks all publishers
+    RabbitDisk,
     /// RabbitMQ takes no login, and closes all its connections
     RabbitLogin,
+    /// All channels of RabbitMQ die, each with an error
+    RabbitChannels,
+    /// The work queue or a lane is deleted, when it is empty
+    RabbitDelete,
     /// A worker's connections to RabbitMQ carry nothing: one direction, the other, or both, and then they are cut
     RabbitHole,
     /// A worker's connections to RabbitMQ carry everything late
@@ -79,6 +111,15 @@ pub enum Kind {
     RedisHandover,
 }
 
+/// What is done to a worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strike {
+    /// SIGKILL.
+    Kill,
+    /// SIGSTOP, and SIGCONT.
+    Stop,
+}
+
 /// What a fault is done to; two faults at once are done to two of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
@@ -97,15 +138,31 @@ impl Kind {
     /// What it is done to.
     pub fn part(self) -> Part {
         match self {
-            Self::WorkerKill | Self::WorkerStop | Self::WorkerRestart | Self::WorkerConfig => {
-                Part::Worker
-            }
+            Self::WorkerKill
+            | Self::WorkerStop
+            | Self::WorkerRestart
+            | Self::WorkerConfig
+            | Self::WorkerRolling
+            | Self::WorkerClock
+            | Self::KillAtGate
+            | Self::KillAtPermit
+            | Self::KillAtCall
+            | Self::KillAtPublish
+            | Self::KillAtConfirm
+            | Self::StopAtGate
+            | Self::StopAtPermit
+            | Self::StopAtCall
+            | Self::StopAtPublish
+            | Self::StopAtConfirm => Part::Worker,
             Self::RabbitKill
             | Self::RabbitStop
             | Self::RabbitRestart
             | Self::RabbitCut
             | Self::RabbitMemory
+            | Self::RabbitDisk
             | Self::RabbitLogin
+            | Self::RabbitChannels
+            | Self::RabbitDelete
             | Self::RabbitHole
             | Self::RabbitSlow
             | Self::RabbitNodeKill
@@ -134,27 +191,59 @@ impl Kind {
     /// A job may run again after it though it had ended: its ack, or the worker that owed it, may be lost. A worker that
     /// ends in order, a Redis in any state and a downstream that hangs are no excuse.
     pub fn repeats_jobs(self) -> bool {
-        matches!(
-            self,
-            Self::WorkerKill
-                | Self::WorkerStop
-                | Self::RabbitKill
-                | Self::RabbitStop
-                | Self::RabbitRestart
-                | Self::RabbitCut
-                | Self::RabbitLogin
-                | Self::RabbitHole
-                | Self::RabbitSlow
-                | Self::RabbitNodeKill
-                | Self::RabbitNodeStop
-                | Self::RabbitNodeRestart
-        )
+        self.kills()
+            || self.stops()
+            || matches!(
+                self,
+                Self::RabbitKill
+                    | Self::RabbitStop
+                    | Self::RabbitRestart
+                    | Self::RabbitCut
+                    | Self::RabbitLogin
+                    | Self::RabbitChannels
+                    | Self::RabbitDelete
+                    | Self::RabbitHole
+                    | Self::RabbitSlow
+                    | Self::RabbitNodeKill
+                    | Self::RabbitNodeStop
+                    | Self::RabbitNodeRestart
+            )
+    }
+
+    /// A worker dies of it, and takes with it what it knew.
+    pub fn kills(self) -> bool {
+        matches!(self.strikes(), Some((Strike::Kill, _)))
+    }
+
+    fn stops(self) -> bool {
+        matches!(self.strikes(), Some((Strike::Stop, _)))
+    }
+
+    /// What is done to a worker, at once or at a moment of a job; `None`: something else.
+    pub fn strikes(self) -> Option<(Strike, Option<Moment>)> {
+        let (strike, moment) = match self {
+            Self::WorkerKill => (Strike::Kill, None),
+            Self::KillAtGate => (Strike::Kill, Some(Moment::Gate)),
+            Self::KillAtPermit => (Strike::Kill, Some(Moment::Permit)),
+            Self::KillAtCall => (Strike::Kill, Some(Moment::Call)),
+            Self::KillAtPublish => (Strike::Kill, Some(Moment::Publish)),
+            Self::KillAtConfirm => (Strike::Kill, Some(Moment::Confirm)),
+            Self::WorkerStop => (Strike::Stop, None),
+            Self::StopAtGate => (Strike::Stop, Some(Moment::Gate)),
+            Self::StopAtPermit => (Strike::Stop, Some(Moment::Permit)),
+            Self::StopAtCall => (Strike::Stop, Some(Moment::Call)),
+            Self::StopAtPublish => (Strike::Stop, Some(Moment::Publish)),
+            Self::StopAtConfirm => (Strike::Stop, Some(Moment::Confirm)),
+            _ => return None,
+        };
+        Some((strike, moment))
     }
 
     /// A call may have been given up, and an attempt used, though the downstream never saw it: whoever is stopped while
     /// it connects finds its time over.
     pub fn uses_attempts(self) -> bool {
-        self == Self::WorkerStop
+        // All workers are stopped while a lane is deleted.
+        self.stops() || self == Self::RabbitDelete
     }
 
     /// Redis may not know what has started: nothing starts until nothing of it counts any more.
@@ -334,7 +423,7 @@ mod tests {
                 ..PACE
             };
             let all = Schedule::new(3, Kind::all(), pace)
-                .take(400)
+                .take(2000)
                 .flat_map(|step| step.faults);
             all.filter(|fault| fault.kind.forgets()).count()
         };

@@ -107,6 +107,8 @@ pub enum What {
         /// What exactly, in words.
         how: String,
     },
+    /// What it waited for did not come: a worker is struck at another moment, a queue is not deleted.
+    Missed { fault: u64 },
     /// It is over: what was broken is whole again.
     Mended { fault: u64 },
     /// A worker ended by itself, or not as it should have.

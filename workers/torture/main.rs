@@ -7,12 +7,14 @@ mod apart;
 mod backlog;
 mod bed;
 mod checker;
+mod clocks;
 mod clusters;
 mod downstream;
 mod faults;
 #[path = "../sluicegate/demo/fetch.rs"]
 mod fetch;
 mod history;
+mod moments;
 mod plan;
 mod proxy;
 mod publishers;
@@ -50,9 +52,10 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 
 use bed::{Bed, Slot};
+use clocks::Clocks;
 use clusters::{Rabbits, Redises, Servers};
 use downstream::Downstream;
-use faults::Schedule;
+use faults::{Kind, Schedule};
 use history::{Event, History, What};
 use plan::{Args, MAX, Plan};
 use publishers::Publisher;
@@ -147,7 +150,6 @@ async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
         None => temporary.path(),
     };
     let queue = servers::unique("torture");
-    let names = plan.queues(&queue);
     let bed = set_up(args, plan, folder, &queue).await?;
     say(&"servers and workers are ready");
     let outcome = tokio::select! {
@@ -158,9 +160,9 @@ async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
         keep_history(args, plan, &bed.history.events())?;
         return Err(error);
     }
-    let left = rest::come_to_rest(&bed, &names).await?;
+    let left = rest::come_to_rest(&bed).await?;
     bed.end().await?;
-    let strangers = rest::read_the_dead(&bed, &names).await?;
+    let strangers = rest::read_the_dead(&bed).await?;
     let events = bed.history.events();
     let mut verdict = checker::check(&events, plan.rules());
     if strangers > 0 {
@@ -216,7 +218,9 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         program: program(args)?,
         folder: folder.to_owned(),
         queue: queue.to_owned(),
-        prefix: "torture".to_owned(),
+        clocks: (plan.kinds.contains(&Kind::WorkerClock))
+            .then(Clocks::find)
+            .transpose()?,
         rabbit: urls.collect::<Result<_, _>>()?,
         redis: redis.url().parse()?,
         found_by: redis.found_by(),
@@ -246,6 +250,8 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         rabbit,
         redis,
         slots,
+        names: plan.queues(queue),
+        silence: Arc::default(),
     })
 }
 
@@ -283,6 +289,7 @@ async fn run(
             batch: 2 * MAX as u32,
             history: Arc::clone(&bed.history),
             enough: Arc::clone(&enough),
+            silence: Arc::clone(&bed.silence),
         };
         publishers.spawn(publisher.run());
     }

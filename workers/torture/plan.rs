@@ -14,6 +14,10 @@ use crate::faults::{Kind, Pace};
 
 /// The limits' window.
 const WINDOW: Duration = Duration::from_secs(1);
+/// What all keys in Redis begin with.
+const PREFIX: &str = "torture";
+/// What a tenant's name begins with; its number follows.
+pub const TENANT: &str = "tenant-";
 /// What a tenant may start in a window.
 pub const MAX: u64 = 10;
 /// What it may while `worker-config` has changed that.
@@ -110,7 +114,6 @@ pub struct Settings<'a> {
     /// Keys of the section `redis`, as lines.
     pub redis: &'a str,
     pub queue: &'a str,
-    pub prefix: &'a str,
     pub downstream: &'a str,
     pub admin: SocketAddr,
     pub max: u64,
@@ -186,14 +189,13 @@ impl Plan {
             amqp,
             redis,
             queue,
-            prefix,
             downstream,
             admin,
             max,
         } = settings;
         format!(
             "amqp:\n  url: {amqp}\n  queue: {queue}\n  prefetch: 100\n\
-             redis:\n{redis}  prefix: {prefix}\n\
+             redis:\n{redis}  prefix: {PREFIX}\n\
              rate-limiter:\n  max-requests: {max}\n  window-size: {window}ms\n  guard: {guard}\n\
              dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  http:\n    url: {downstream}\n    timeout: 5s\n\
              delay:\n  max-delay: {max_delay}s\n\
@@ -201,7 +203,6 @@ impl Plan {
              admin:\n  listen: {admin}\n",
             amqp = quoted(amqp),
             queue = quoted(queue),
-            prefix = quoted(prefix),
             downstream = quoted(downstream),
             window = WINDOW.as_millis(),
             guard = self.guard_text(),
@@ -394,7 +395,6 @@ mod tests {
                 amqp: "amqp://guest:guest@127.0.0.1:5/%2f",
                 redis: "  url: redis://127.0.0.1:6\n",
                 queue: "q",
-                prefix: "p",
                 downstream: "http://127.0.0.1:7/0/1",
                 admin,
                 max: MAX,

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -9,7 +10,9 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
+
+use crate::moments::Mark;
 
 /// What happens to bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,18 +35,46 @@ pub struct Ways {
     pub back: Way,
 }
 
+/// One direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From the worker to the server.
+    There,
+    /// From the server to the worker.
+    Back,
+}
+
+/// Waits for something to show; from then on, and with the bytes in which it shows, other ways are in force.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Trap {
+    pub direction: Direction,
+    pub mark: Mark,
+    pub then: Ways,
+}
+
 /// What connections are told.
 #[derive(Debug, Clone, Copy, Default)]
 struct Told {
     ways: Ways,
     /// How often all were cut.
     cuts: u32,
+    /// Until it has caught something.
+    trap: Option<Trap>,
+}
+
+impl Told {
+    fn way(&self, direction: Direction) -> Way {
+        match direction {
+            Direction::There => self.ways.there,
+            Direction::Back => self.ways.back,
+        }
+    }
 }
 
 /// The running proxy; dropped, it ends, and its connections with it.
 pub struct Proxy {
     addresses: Vec<SocketAddr>,
-    told: watch::Sender<Told>,
+    told: Arc<watch::Sender<Told>>,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -53,12 +84,13 @@ impl Proxy {
     /// # Errors
     /// There is no port.
     pub async fn start(servers: &[SocketAddr]) -> io::Result<Self> {
-        let (told, seen) = watch::channel(Told::default());
+        let told = Arc::new(watch::Sender::new(Told::default()));
         let (mut addresses, mut tasks) = (Vec::new(), Vec::new());
         for server in servers {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
             addresses.push(listener.local_addr()?);
-            tasks.push(tokio::spawn(accept(listener, *server, seen.clone())));
+            let accepting = accept(listener, *server, Arc::downgrade(&told));
+            tasks.push(tokio::spawn(accepting));
         }
         Ok(Self {
             addresses,
@@ -77,6 +109,16 @@ impl Proxy {
         self.told.send_modify(|told| told.ways = ways);
     }
 
+    /// Sets a trap and waits until it has caught something; whether it did within `patience`.
+    pub async fn catch(&self, trap: Trap, patience: Duration) -> bool {
+        let mut seen = self.told.subscribe();
+        self.told.send_modify(|told| told.trap = Some(trap));
+        // What it waits for is borrowed, which must end before anything is told.
+        let caught = (timeout(patience, seen.wait_for(|told| told.trap.is_none())).await).is_ok();
+        self.told.send_modify(|told| told.trap = None);
+        caught
+    }
+
     /// Ends all connections, and what they hold with them.
     pub fn cut(&self) {
         self.told.send_modify(|told| told.cuts += 1);
@@ -90,7 +132,7 @@ impl Drop for Proxy {
 }
 
 /// Ends with the proxy, whose word its connections await.
-async fn accept(listener: TcpListener, server: SocketAddr, told: watch::Receiver<Told>) {
+async fn accept(listener: TcpListener, server: SocketAddr, told: Weak<watch::Sender<Told>>) {
     loop {
         let Ok((client, _)) = listener.accept().await else {
             // No descriptor is free, say.
@@ -108,47 +150,56 @@ async fn accept(listener: TcpListener, server: SocketAddr, told: watch::Receiver
 }
 
 /// Until either side ends it, it is cut, or the proxy is gone.
-async fn carry(client: TcpStream, server: TcpStream, mut told: watch::Receiver<Told>) {
+async fn carry(client: TcpStream, server: TcpStream, told: Weak<watch::Sender<Told>>) {
     // Without it small messages wait, which costs time and nothing else.
     let _ = (client.set_nodelay(true), server.set_nodelay(true));
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
-    let cuts = told.borrow().cuts;
-    let (there, back) = (told.clone(), told.clone());
+    let Some(mut seen) = told.upgrade().map(|told| told.subscribe()) else {
+        return;
+    };
+    let cuts = seen.borrow().cuts;
     tokio::select! {
-        _ = pump(from_client, to_server, there, |told| told.ways.there) => {}
-        _ = pump(from_server, to_client, back, |told| told.ways.back) => {}
-        _ = told.wait_for(|told| told.cuts != cuts) => {}
+        _ = pump(from_client, to_server, told.clone(), Direction::There) => {}
+        _ = pump(from_server, to_client, told, Direction::Back) => {}
+        _ = seen.wait_for(|told| told.cuts != cuts) => {}
     }
 }
 
+/// `None`: it has ended.
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
-    mut told: watch::Receiver<Told>,
-    mine: impl Fn(&Told) -> Way,
-) -> io::Result<()> {
+    told: Weak<watch::Sender<Told>>,
+    direction: Direction,
+) -> Option<()> {
+    let mut seen = told.upgrade()?.subscribe();
     let mut buffer = vec![0; 64 * 1024];
     loop {
-        let read = from.read(&mut buffer).await?;
-        if read == 0 {
-            return Ok(());
-        }
-        let way = mine(&told.borrow());
+        let read = from.read(&mut buffer).await.ok().filter(|read| *read > 0)?;
+        let bytes = &buffer[..read];
+        told.upgrade()?.send_if_modified(|told| {
+            let caught =
+                (told.trap).filter(|trap| trap.direction == direction && trap.mark.is_in(bytes));
+            if let Some(trap) = caught {
+                (told.ways, told.trap) = (trap.then, None);
+            }
+            caught.is_some()
+        });
+        let way = seen.borrow().way(direction);
         if let Way::Slow(by) = way {
             sleep(by).await;
         }
-        let open = told.wait_for(|told| mine(told) != Way::Held).await;
-        open.map_err(io::Error::other)?;
-        to.write_all(&buffer[..read]).await?;
+        let is_open = |told: &Told| told.way(direction) != Way::Held;
+        seen.wait_for(is_open).await.ok()?;
+        to.write_all(bytes).await.ok()?;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use tokio::time::timeout;
-
     use super::*;
+    use crate::moments::{Moment, To};
 
     const HELD: Duration = Duration::from_millis(50);
 
@@ -232,5 +283,33 @@ mod tests {
         assert!(began.elapsed() >= HELD);
         drop(proxy);
         assert!(client.read_u8().await.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_trap_holds_what_it_catches_or_what_follows_and_is_gone() {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let question = format!("{}1", crate::plan::TENANT);
+        for moment in [Moment::Gate, Moment::Permit] {
+            let (proxy, mut client) = bed().await;
+            let (to, trap) = moment.trap().expect("on a connection");
+            assert_eq!(to, To::Redis);
+            let (caught, ()) = tokio::join!(proxy.catch(trap, PATIENCE), async {
+                client.write_u8(1).await.expect("sent");
+                assert_eq!(echo(&mut client).await, 1, "what has no mark passes");
+                client.write_all(question.as_bytes()).await.expect("sent");
+            });
+            assert!(caught);
+            let answer = timeout(HELD, echo(&mut client)).await;
+            assert!(answer.is_err(), "{moment:?}");
+            proxy.set(Ways::default());
+            assert_eq!(echo(&mut client).await, question.as_bytes()[0]);
+            assert!(!proxy.catch(trap, HELD).await, "nothing comes");
+            client.write_all(question.as_bytes()).await.expect("sent");
+            assert_eq!(
+                echo(&mut client).await,
+                question.as_bytes()[1],
+                "no trap is left"
+            );
+        }
     }
 }

@@ -14,6 +14,7 @@ use rand::{Rng, SeedableRng};
 use tokio::time::{sleep, timeout};
 
 use crate::history::{History, Job, What};
+use crate::plan::TENANT;
 
 /// A batch, its confirms included, and a connect take at most this.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -37,6 +38,8 @@ pub struct Publisher {
     pub history: Arc<History>,
     /// No more are published.
     pub enough: Arc<AtomicBool>,
+    /// None are published for now.
+    pub silence: Arc<AtomicBool>,
 }
 
 impl Publisher {
@@ -82,7 +85,8 @@ impl Publisher {
         let select = channel.confirm_select(ConfirmSelectOptions::default());
         timeout(WITHIN, select).await??;
         while !self.enough() {
-            if self.history.waiting(self.tenant) < self.backlog {
+            let silence = self.silence.load(Ordering::Relaxed);
+            if !silence && self.history.waiting(self.tenant) < self.backlog {
                 let jobs: Vec<Job> = (0..random.random_range(1..=self.batch))
                     .map(|n| Job {
                         tenant: self.tenant,
@@ -105,7 +109,7 @@ impl Publisher {
         };
         let mut confirms = Vec::with_capacity(jobs.len());
         for job in jobs {
-            let tenant = AMQPValue::LongString(format!("tenant-{}", job.tenant).into());
+            let tenant = AMQPValue::LongString(format!("{TENANT}{}", job.tenant).into());
             let mut headers = FieldTable::default();
             headers.insert("x-tenant".into(), tenant);
             let properties = BasicProperties::default()

@@ -20,6 +20,9 @@ pub fn table(verdict: &Verdict, run: &Run, left: u64) -> String {
     };
     let faults: usize = verdict.faults.values().sum();
     line("faults", format!("{faults}: {}", list(&verdict.faults)));
+    if verdict.missed > 0 {
+        line("of them in vain", verdict.missed.to_string());
+    }
     line(
         "jobs confirmed",
         format!(

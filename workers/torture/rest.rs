@@ -5,7 +5,6 @@ use std::time::Duration;
 use lapin::options::{BasicAckOptions, BasicGetOptions};
 use lapin::types::AMQPValue;
 use lapin::{BasicProperties, Connection, ConnectionProperties};
-use sluicegate::rules::lanes::QueueNames;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -25,7 +24,7 @@ const WITHIN: Duration = Duration::from_secs(30);
 ///
 /// # Errors
 /// RabbitMQ does not answer.
-pub async fn come_to_rest(bed: &Bed, names: &QueueNames) -> Result<u64, Failure> {
+pub async fn come_to_rest(bed: &Bed) -> Result<u64, Failure> {
     let mut seen = (0, Instant::now());
     let mut waited = usize::MAX;
     loop {
@@ -38,7 +37,7 @@ pub async fn come_to_rest(bed: &Bed, names: &QueueNames) -> Result<u64, Failure>
         // A job that used up its attempts waits for ever by the downstream's account: hence the queues.
         let waits = bed.history.waiting_in_all();
         if stuck || waits == 0 || waits == waited {
-            let left = left(bed, names);
+            let left = left(bed);
             if left == 0 || stuck {
                 return Ok(left);
             }
@@ -48,7 +47,7 @@ pub async fn come_to_rest(bed: &Bed, names: &QueueNames) -> Result<u64, Failure>
 }
 
 /// Messages, those that a worker holds too, in all queues but that of the dead.
-fn left(bed: &Bed, names: &QueueNames) -> u64 {
+fn left(bed: &Bed) -> u64 {
     let listed = block_in_place(|| {
         bed.rabbit
             .ctl(&["list_queues", "name", "messages", "--no-table-headers"])
@@ -57,7 +56,7 @@ fn left(bed: &Bed, names: &QueueNames) -> u64 {
         .lines()
         .filter_map(|line| {
             let (name, messages) = line.split_once('\t')?;
-            (name != &*names.dead).then_some(messages.trim().parse::<u64>().ok()?)
+            (name != &*bed.names.dead).then_some(messages.trim().parse::<u64>().ok()?)
         })
         .sum()
 }
@@ -66,13 +65,13 @@ fn left(bed: &Bed, names: &QueueNames) -> u64 {
 ///
 /// # Errors
 /// RabbitMQ does not answer.
-pub async fn read_the_dead(bed: &Bed, names: &QueueNames) -> Result<usize, Failure> {
+pub async fn read_the_dead(bed: &Bed) -> Result<usize, Failure> {
     let connecting = Connection::connect(bed.rabbit.url(), ConnectionProperties::default());
     let connection = timeout(WITHIN, connecting).await??;
     let channel = timeout(WITHIN, connection.create_channel()).await??;
     let mut strangers = 0;
     loop {
-        let got = channel.basic_get((&*names.dead).into(), BasicGetOptions::default());
+        let got = channel.basic_get((&*bed.names.dead).into(), BasicGetOptions::default());
         let Some(message) = timeout(WITHIN, got).await?? else {
             break;
         };

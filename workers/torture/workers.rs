@@ -14,6 +14,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Failure;
+use crate::clocks::Clocks;
 use crate::downstream::Downstream;
 use crate::fetch;
 use crate::plan::{Plan, Settings};
@@ -32,7 +33,8 @@ pub struct Common {
     /// Configurations and logs.
     pub folder: PathBuf,
     pub queue: String,
-    pub prefix: String,
+    /// What lets workers see another time, where a fault needs it.
+    pub clocks: Option<Clocks>,
     /// Servers, as URLs whose addresses are replaced by a proxy's.
     pub rabbit: Vec<url::Url>,
     pub redis: url::Url,
@@ -72,6 +74,9 @@ impl Setup {
                 command.env_remove(variable);
             }
         }
+        if let Some(clocks) = &self.common.clocks {
+            command.envs(clocks.variables(&self.clock()));
+        }
         let child = command
             .arg("run")
             .arg("--config")
@@ -92,7 +97,11 @@ impl Setup {
         self.common.folder.join(name)
     }
 
-    /// By a rename: a worker that reads meanwhile sees the old file or the new one.
+    fn clock(&self) -> PathBuf {
+        let name = format!("worker-{}.clock", self.number);
+        self.common.folder.join(name)
+    }
+
     fn write_config(&self) -> Result<(), Failure> {
         let common = &self.common;
         let rabbit = behind(&common.rabbit, &self.to_rabbit);
@@ -102,16 +111,19 @@ impl Setup {
             amqp: &rabbit,
             redis: common.found_by.as_ref().unwrap_or(&redis),
             queue: &common.queue,
-            prefix: &common.prefix,
             downstream: &common.downstream.url(self.number, self.life),
             admin: self.admin,
             max: self.max,
         });
-        let new = self.config().with_extension("new");
-        fs::write(&new, text)?;
-        fs::rename(&new, self.config())?;
-        Ok(())
+        Ok(replace(&self.config(), &text)?)
     }
+}
+
+/// Writes a file anew by a rename: who reads meanwhile sees the old one or the new one.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_extension("new");
+    fs::write(&new, text)?;
+    fs::rename(&new, path)
 }
 
 /// `urls` with the proxy's ports and commas between them.
@@ -142,6 +154,7 @@ impl Worker {
             to_redis: Arc::new(Proxy::start(&[address(&common.redis)?]).await?),
             common,
         };
+        replace(&setup.clock(), "+0\n")?;
         let child = setup.spawn()?;
         Ok(Self { setup, child })
     }
@@ -215,6 +228,19 @@ impl Worker {
             sleep(LOOK).await;
         }
         true
+    }
+
+    /// Steps its wall clock to so many seconds from the true one; its monotonic clock goes on.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn step(&self, seconds: i64) -> Result<(), Failure> {
+        Ok(replace(&self.setup.clock(), &format!("{seconds:+}\n"))?)
+    }
+
+    /// The limit of its next life.
+    pub fn next_limit(&mut self, max: u64) {
+        self.setup.max = max;
     }
 
     /// Gives it another limit by its file; whether it said within `patience` that it has it.

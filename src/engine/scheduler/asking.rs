@@ -1,40 +1,50 @@
-//! One round trip to the gate: who asks, and what each answer means for its job.
+//! When the next round trip to the gate may go, and who asks in it.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
-use rand::Rng;
-use tracing::field::{DisplayValue, display};
-use tracing::{debug, error};
-
-use super::{
-    Asked, FULL_ROUND, Key, LEAD, MAX_ROUND, PACE, Phase, Question, Round, Scheduler, Started,
-};
-use crate::engine::action::Action;
-use crate::engine::away::{SOON, next_look};
-use crate::engine::queues::{End as Place, Turn};
-use crate::gate::{
-    Answer, Ask, End, GateError, Receipt, Replies, Sequences, Settled, TenantAsk, TenantReply,
-};
-use crate::rules::headers;
-use crate::rules::job::{self, Claims, Job};
+use super::{Phase, Scheduler};
+use crate::engine::action::{Action, Key};
+use crate::engine::queues::Turn;
+use crate::gate::{Ask, TenantAsk};
+use crate::rules::job::{self, Claims};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
-/// The jobs of a tenant whose keys can't be used come back after this: somebody has to mend them.
-const SET_ASIDE: Duration = Duration::from_secs(60);
-/// A clock that could not be read is asked for again after this.
-const CLOCK_AGAIN: Duration = Duration::from_secs(1);
-/// Nothing is decided for a moment only: jobs are held, whoever else is, as long as the outage is younger than [`SOON`].
-const BRIEF: Duration = Duration::from_secs(1);
-/// Jobs that come back when their primary may decide again are spread over so much: a part of their wait, and at most this.
-const SPREAD_PART: u32 = 10;
-const SPREAD_MOST: Duration = Duration::from_secs(5);
-/// A gate that is closed because Redis may have forgotten starts is looked at so often: it may open early.
-const COLD_PAUSE: Duration = Duration::from_secs(1);
-/// Without a guard nothing is promised of the way to the downstream; a permit is still not good for ever.
-const UNGUARDED: Duration = Duration::from_secs(1);
+/// Asks wait this long for company, unless [`FULL_ROUND`] jobs are ready: it bounds the round trips.
+const PACE: Duration = Duration::from_millis(2);
+/// So many ready jobs are asked for at once.
+const FULL_ROUND: usize = 32;
+/// The most jobs in one round trip.
+const MAX_ROUND: usize = 1024;
+
+/// One round trip that is under way.
+#[derive(Debug)]
+pub(super) struct Round {
+    pub(super) asked_at: Duration,
+    pub(super) questions: Vec<Question>,
+}
+
+/// What jobs of one tenant with the same limits and labels were asked for. Those of one tenant follow each other.
+#[derive(Debug)]
+pub(super) struct Question {
+    pub(super) tenant: Tenant,
+    pub(super) labels: Labels,
+    pub(super) limits: Limits,
+    /// What their permits are called.
+    pub(super) permits: String,
+    pub(super) jobs: Vec<Asked>,
+}
+
+/// A job of a question.
+#[derive(Debug)]
+pub(super) struct Asked {
+    pub(super) key: Key,
+    /// Its place among all jobs of its tenant that were asked for.
+    pub(super) place: usize,
+    pub(super) cost: u32,
+}
 
 impl Scheduler {
     pub(super) fn wants_to_ask(&self, now: Duration) -> bool {
@@ -123,297 +133,6 @@ impl Scheduler {
         }
         questions
     }
-
-    /// The gate's answers to the last [`Action::Ask`].
-    pub fn answered(&mut self, now: Duration, result: Result<Replies, GateError>) {
-        let Some(round) = self.asking.take() else {
-            return;
-        };
-        let took = now.saturating_sub(round.asked_at);
-        self.metrics.gate_answered(took, result.is_ok());
-        let replies = match result {
-            Ok(replies) => replies,
-            Err(why) => {
-                for question in &round.questions {
-                    self.doubt(now, question);
-                }
-                let same = |one: &Question, two: &Question| one.tenant == two.tenant;
-                for of_tenant in round.questions.chunk_by(same) {
-                    let jobs = of_tenant.iter().flat_map(|question| &question.jobs);
-                    self.put_back_in_order(jobs.map(|job| (job.place, job.key)).collect());
-                }
-                let jitter = self.random.random();
-                let pause = match why {
-                    GateError::Cold { wait, .. } => wait.min(COLD_PAUSE),
-                    _ => self.gate_backoff.next(jitter),
-                };
-                self.gate_pause = Some(now + pause);
-                return;
-            }
-        };
-        self.gate_pause = None;
-        self.gate_backoff.reset();
-        self.ledger.answers(now);
-        let mut pairs = round.questions.into_iter().zip(replies).peekable();
-        let mut back = Back::default();
-        while let Some((question, reply)) = pairs.next() {
-            let (tenant, only_clock) = (question.tenant.clone(), question.jobs.is_empty());
-            match reply {
-                Ok(reply) => {
-                    self.away.over(&tenant);
-                    self.decided(now, round.asked_at, question, &reply, &mut back);
-                }
-                Err(_) if only_clock => {
-                    // Next time with another tenant.
-                    let next = 1.min(self.unclocked.len());
-                    self.unclocked.rotate_left(next);
-                    self.gate_pause = Some(now + CLOCK_AGAIN);
-                }
-                Err(why) => {
-                    self.doubt(now, &question);
-                    self.set_aside(now, &question, &why);
-                }
-            }
-            let more = pairs.peek().is_some_and(|(next, _)| next.tenant == tenant);
-            if !more && !only_clock {
-                let Back { jobs, starved } = std::mem::take(&mut back);
-                self.put_back_in_order(jobs);
-                self.queues.set_starved(&tenant, starved);
-            }
-        }
-        for key in std::mem::take(&mut self.unclocked) {
-            self.arrange(now, key, Place::Due);
-        }
-    }
-
-    /// What the gate decided for the jobs of one question.
-    fn decided(
-        &mut self,
-        now: Duration,
-        asked_at: Duration,
-        question: Question,
-        reply: &TenantReply,
-        back: &mut Back,
-    ) {
-        let now_ms = reply.now_ms;
-        self.clock = Some((now_ms, now));
-        for (number, (asked, answer)) in question.jobs.iter().zip(&reply.answers).enumerate() {
-            let &Asked { key, place, cost } = asked;
-            self.metrics.decided(answer);
-            match answer {
-                Answer::Start { sequences, .. } => {
-                    let receipt = Receipt {
-                        permit: format!("{}:{number}", question.permits),
-                        started_ms: now_ms,
-                        sequences: sequences.clone(),
-                        cost,
-                    };
-                    if !self.start(now, asked_at, &question, key, receipt.clone()) {
-                        self.metrics.late_admission();
-                        let Question {
-                            tenant,
-                            labels,
-                            limits,
-                            ..
-                        } = &question;
-                        let end = End::Unused;
-                        let settled = Settled { receipt, end };
-                        (self.ledger).add(tenant.clone(), labels.clone(), limits.clone(), settled);
-                        back.jobs.push((place, key));
-                    }
-                }
-                Answer::Capacity { .. } => {
-                    back.starved = true;
-                    back.jobs.push((place, key));
-                }
-                Answer::Wait { .. } => self.wait(now, key, &question, now_ms, answer),
-            }
-        }
-    }
-
-    /// The gate may have let these start, in an answer that was lost or did not count: none does. Places that they hold
-    /// would be missing for a whole lease, so they are given back; of other limits only the answer tells what was charged.
-    fn doubt(&mut self, now: Duration, question: &Question) {
-        let Some(held) = question.limits.held() else {
-            return;
-        };
-        for (number, asked) in question.jobs.iter().enumerate() {
-            let receipt = Receipt {
-                permit: format!("{}:{number}", question.permits),
-                started_ms: 0,
-                sequences: Sequences::NONE,
-                cost: asked.cost,
-            };
-            let end = End::Unused;
-            let settled = Settled { receipt, end };
-            let (tenant, labels) = (question.tenant.clone(), question.labels.clone());
-            (self.ledger).doubt(now, (tenant, labels, held.clone(), settled));
-        }
-    }
-
-    /// The gate can't decide for these jobs of one tenant: they wait, and nobody else does.
-    fn set_aside(&mut self, now: Duration, question: &Question, why: &GateError) {
-        let (tenant, jobs) = (&question.tenant, question.jobs.len());
-        let labels = shown(&question.labels);
-        let counts_in = match why {
-            GateError::Refused(_) => {
-                let wait_s = SET_ASIDE.as_secs();
-                error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this tenant: its jobs wait, the others go on");
-                for job in &question.jobs {
-                    self.postpone(now, job.key, SET_ASIDE);
-                }
-                return;
-            }
-            GateError::Unreachable(_) => None,
-            GateError::Cold { wait, .. } => Some(*wait),
-        };
-        let farthest = Duration::from_millis(self.settings.ladder.max_ms());
-        let lasts = self.away.lasts(now, tenant, farthest);
-        // The gate says once for each primary that it is cold; one that is away is said once for each tenant.
-        if counts_in.is_none() && lasts.is_zero() {
-            error!(%tenant, labels, jobs, reason = %why, "no decision for this tenant: its jobs wait, the others go on");
-        } else {
-            debug!(%tenant, labels, jobs, reason = %why, "no decision for this tenant");
-        }
-        let look = next_look(lasts, farthest);
-        for job in &question.jobs {
-            match counts_in {
-                Some(wait) if wait < BRIEF && lasts < SOON => self.hold_anyway(now, job.key, wait),
-                Some(wait) if wait <= look => {
-                    let spread = (wait / SPREAD_PART).min(SPREAD_MOST);
-                    let spread = spread.mul_f64(self.random.random_range(0.0..=1.0));
-                    let wait = (wait + spread).min(farthest);
-                    if !self.hold(now, job.key, wait) {
-                        self.postpone(now, job.key, wait);
-                    }
-                }
-                _ => self.look_later(now, job.key, look),
-            }
-        }
-    }
-
-    /// Sends a job through one lane of at most `wait`, and lets it ask as soon as that ends.
-    fn look_later(&mut self, now: Duration, key: Key, wait: Duration) {
-        let wait = wait.mul_f64(self.random.random_range(0.75..=1.0));
-        let Some(entry) = self.entries.get(&key) else {
-            return;
-        };
-        let store_now = self.store_now(now).unwrap_or_default();
-        let retry_ms = u64::try_from(wait.as_millis()).unwrap_or(u64::MAX);
-        let headers = headers::postponed(&entry.claims, store_now, retry_ms);
-        self.send_round(key, wait, headers);
-    }
-
-    /// Back to the front, in the old order.
-    pub(super) fn put_back(&mut self, keys: &[Key]) {
-        for &key in keys.iter().rev() {
-            self.join(key, Place::Front);
-        }
-    }
-
-    /// The same for jobs with their places in that order.
-    fn put_back_in_order(&mut self, mut jobs: Vec<(usize, Key)>) {
-        jobs.sort_unstable_by_key(|(place, _)| *place);
-        let keys: Vec<Key> = jobs.into_iter().map(|(_, key)| key).collect();
-        self.put_back(&keys);
-    }
-
-    /// False: it is too late for this start, or its job is gone.
-    fn start(
-        &mut self,
-        now: Duration,
-        asked_at: Duration,
-        question: &Question,
-        key: Key,
-        receipt: Receipt,
-    ) -> bool {
-        let limits = &question.limits;
-        // Half of the guard: the other half is for the way to the downstream.
-        let good_for = match limits.guard_ms() {
-            0 => UNGUARDED,
-            guard => Duration::from_millis(guard) / 2,
-        };
-        let deadline = asked_at + good_for;
-        if now > deadline {
-            return false;
-        }
-        let Some(entry) = self.entries.get_mut(&key) else {
-            return false;
-        };
-        self.ledger.started(limits);
-        entry.started = Some(Started {
-            labels: question.labels.clone(),
-            limits: limits.clone(),
-            receipt,
-        });
-        entry.phase = Phase::Running;
-        self.queues.start(&entry.claims.tenant);
-        let job = Job {
-            id: entry.message.id().unwrap_or_default().to_owned(),
-            tenant: entry.claims.tenant.clone(),
-            cost: entry.claims.cost,
-            attempt: entry.claims.attempt,
-            content_type: entry.message.content_type().map(str::to_owned),
-            body: entry.message.body.clone(),
-        };
-        self.actions.push(Action::Dispatch { key, job, deadline });
-        true
-    }
-
-    fn wait(
-        &mut self,
-        now: Duration,
-        key: Key,
-        question: &Question,
-        store_ms: u64,
-        answer: &Answer,
-    ) {
-        let &Answer::Wait {
-            limit,
-            count,
-            ttl_ms,
-            ticket,
-        } = answer
-        else {
-            return;
-        };
-        let Some(entry) = self.entries.get_mut(&key) else {
-            return;
-        };
-        entry.claims.ticket = Some(ticket);
-        let limits = &question.limits;
-        let limit = &limits[limit.min(limits.len() - 1)];
-        debug!(
-            job.id = entry.message.id(),
-            tenant = %entry.claims.tenant,
-            labels = shown(&question.labels),
-            limit = limit.name(),
-            count,
-            ttl_ms,
-            place = ticket.place,
-            "refused: it waits for its turn",
-        );
-        let attempt = entry.claims.attempt;
-        let headers = headers::waiting(limit, attempt, ticket, count, store_ms, ttl_ms);
-        let wait = Duration::from_millis(ttl_ms);
-        self.metrics.waited(wait);
-        if self.hold(now, key, wait) {
-            if let Some(entry) = self.entries.get(&key) {
-                self.places
-                    .add(&entry.claims.tenant, limit, now + wait, key);
-            }
-        } else {
-            self.send_round(key, wait.saturating_sub(LEAD), headers);
-        }
-    }
-}
-
-/// A tenant's jobs that ask again, with their places among those that asked.
-#[derive(Default)]
-struct Back {
-    jobs: Vec<(usize, Key)>,
-    /// Some of them lack only a permit.
-    starved: bool,
 }
 
 impl Question {
@@ -438,9 +157,4 @@ impl Question {
             asks: Vec::new(),
         }
     }
-}
-
-/// What tells jobs apart, for logs; where nothing does, the field is left out.
-fn shown(labels: &Labels) -> Option<DisplayValue<&Labels>> {
-    (!labels.is_empty()).then(|| display(labels))
 }

@@ -1,18 +1,15 @@
-//! What becomes of a job that ran, and of a message whose publish has ended.
+//! What becomes of a job that ran.
 
-use std::cmp::Reverse;
 use std::time::Duration;
 
 use rand::Rng;
 use tracing::{debug, info, warn};
 
 use super::{Phase, Scheduler, Started, millis};
-use crate::broker::PublishError;
 use crate::engine::action::{Action, Key};
 use crate::engine::queues::End as Place;
 use crate::gate::{End, GateError, Settled};
 use crate::handler::{Attempt, Outcome};
-use crate::rules::headers;
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::quota::{Excess, Quotas};
 
@@ -23,23 +20,6 @@ const MAX_ACTUAL_COST: u32 = 1_000_000_000;
 const NO_WINDOW: Duration = Duration::from_secs(1);
 
 impl Scheduler {
-    /// The results of an [`Action::Publish`]: what is confirmed is acked, the rest is tried again.
-    pub fn moved(&mut self, now: Duration, results: Vec<(Key, Result<(), PublishError>)>) {
-        for (key, result) in results {
-            let Err(why) = result else {
-                self.acks.extend(self.moves.confirmed(key));
-                continue;
-            };
-            self.metrics.publish_failed(&why);
-            if let Some((again_at, failures)) = self.moves.failed(now, key) {
-                self.timers.push(Reverse((again_at, key)));
-                if failures == 1 {
-                    warn!(reason = %why, "publish not confirmed: the job stays where it was, the publish is tried again");
-                }
-            }
-        }
-    }
-
     /// The handler's verdict on a job that [`Action::Dispatch`] started, and how long it took.
     pub fn finished(
         &mut self,
@@ -237,17 +217,6 @@ impl Scheduler {
             debug!(reason = %why, "what the downstream says of its limits was not noted");
         }
         self.heard.told(now, result.is_ok());
-    }
-
-    fn bury(&mut self, key: Key, kind: &'static str, reason: &str) {
-        let Some(entry) = self.entries.get(&key) else {
-            return;
-        };
-        let (id, tenant) = (entry.message.id(), &entry.claims.tenant);
-        warn!(job.id = id, %tenant, reason, "dead letter");
-        self.metrics.dead(kind);
-        let headers = headers::dead(entry.claims.attempt, reason);
-        self.leave(key, self.settings.names.dead.clone(), headers);
     }
 
     /// The tenant of a throttled job was closed, or could not be: then at least this job waits.

@@ -139,6 +139,16 @@ mod tests {
         )
     }
 
+    /// Whether a job starts now. Nobody stands in line: this is about room alone.
+    fn starts(state: &mut State, limits: &[Limit], clock: Clock, cost: u32) -> bool {
+        let ask = [Ask { ticket: None, cost }];
+        let (answers, _) = state.alone(limits, |scopes| {
+            scopes.ask(limits, clock, 1, "permit", &ask)
+        });
+        state.change(clock.now_ms, &Change::Reset);
+        matches!(answers[..], [Answer::Start { .. }])
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { cases: 2_000, max_global_rejects: 100_000, ..ProptestConfig::default() })]
 
@@ -150,6 +160,7 @@ mod tests {
             steps in prop::collection::vec((0..120_000_u64, 1..4_u32), 1..200),
         ) {
             prop_assume!(strict.implies(&idle));
+            let max_cost = Limits::from(strict.clone()).max_cost();
             let alone = [strict.clone()];
             let both = [strict, idle];
             let (mut one, mut two) = (State::default(), State::default());
@@ -157,21 +168,11 @@ mod tests {
             for (pause, cost) in steps {
                 // Half of them come at the same moment.
                 micros += pause.saturating_sub(60_000);
-                let clock = Clock::from_micros(micros);
-                let ask = [Ask { ticket: None, cost: cost.min(Limits::from(alone[0].clone()).max_cost()) }];
-                let starts = |state: &mut State, limits: &[Limit]| {
-                    let (answers, _) = state.ask(limits, clock, 1, "permit", &ask);
-                    // Nobody stands in line: this is about room alone.
-                    state.change(clock.now_ms, &Change::Reset);
-                    matches!(answers[..], [Answer::Start { .. }])
-                };
-                prop_assert_eq!(starts(&mut one, &alone), starts(&mut two, &both));
+                let (clock, cost) = (Clock::from_micros(micros), cost.min(max_cost));
+                let started = starts(&mut one, &alone, clock, cost);
+                prop_assert_eq!(started, starts(&mut two, &both, clock, cost));
             }
         }
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 2_000, max_global_rejects: 100_000, ..ProptestConfig::default() })]
 
         /// Where a limit implies one that counts only some of its jobs, that one allows all of them that start.
         #[test]
@@ -183,20 +184,14 @@ mod tests {
             let wide = wide.with_scope(Scope::Global);
             prop_assume!(wide.implies(&idle));
             let max_cost = Limits::from(wide.clone()).max_cost();
+            let (wide, idle) = ([wide], [idle]);
             let (mut all, mut some) = (State::default(), State::default());
             let mut micros = 1_700_000_000_000_000;
             for (pause, cost, counted) in steps {
                 micros += pause.saturating_sub(60_000);
-                let clock = Clock::from_micros(micros);
-                let ask = [Ask { ticket: None, cost: cost.min(max_cost) }];
-                let starts = |state: &mut State, limit: &Limit| {
-                    let limits = std::slice::from_ref(limit);
-                    let (answers, _) = state.ask(limits, clock, 1, "permit", &ask);
-                    state.change(clock.now_ms, &Change::Reset);
-                    matches!(answers[..], [Answer::Start { .. }])
-                };
-                if starts(&mut all, &wide) && counted {
-                    prop_assert!(starts(&mut some, &idle));
+                let (clock, cost) = (Clock::from_micros(micros), cost.min(max_cost));
+                if starts(&mut all, &wide, clock, cost) && counted {
+                    prop_assert!(starts(&mut some, &idle, clock, cost));
                 }
             }
         }
@@ -210,59 +205,24 @@ mod tests {
         };
         use Algorithm::{FixedWindow, LeakyBucket, SlidingCounter, SlidingWindow, TokenBucket};
         for (strict, idle, implies) in [
+            ((SlidingWindow, 10, 1), (SlidingWindow, 1000, 1), true),
+            ((SlidingWindow, 1000, 1), (SlidingWindow, 10, 1), false),
             (
-                limit(SlidingWindow, 10, 1),
-                limit(SlidingWindow, 1000, 1),
+                (SlidingWindow, 100, 3600),
+                (SlidingWindow, 1000, 3600),
                 true,
             ),
-            (
-                limit(SlidingWindow, 1000, 1),
-                limit(SlidingWindow, 10, 1),
-                false,
-            ),
-            (
-                limit(SlidingWindow, 100, 3600),
-                limit(SlidingWindow, 1000, 3600),
-                true,
-            ),
-            (
-                limit(SlidingWindow, 100, 3600),
-                limit(SlidingWindow, 1000, 60),
-                true,
-            ),
-            (
-                limit(SlidingWindow, 10, 1),
-                limit(SlidingWindow, 599, 60),
-                true,
-            ),
-            (
-                limit(SlidingWindow, 10, 1),
-                limit(SlidingWindow, 500, 60),
-                false,
-            ),
-            (
-                limit(SlidingWindow, 10, 1),
-                limit(TokenBucket, 1000, 60),
-                true,
-            ),
-            (
-                limit(SlidingWindow, 10, 1),
-                limit(LeakyBucket, 1000, 1),
-                false,
-            ),
-            (limit(FixedWindow, 10, 1), limit(FixedWindow, 600, 60), true),
-            (
-                limit(FixedWindow, 10, 1),
-                limit(FixedWindow, 599, 60),
-                false,
-            ),
-            (
-                limit(SlidingCounter, 10, 1),
-                limit(SlidingCounter, 10, 1),
-                true,
-            ),
-            (limit(TokenBucket, 10, 1), limit(TokenBucket, 100, 1), true),
+            ((SlidingWindow, 100, 3600), (SlidingWindow, 1000, 60), true),
+            ((SlidingWindow, 10, 1), (SlidingWindow, 599, 60), true),
+            ((SlidingWindow, 10, 1), (SlidingWindow, 500, 60), false),
+            ((SlidingWindow, 10, 1), (TokenBucket, 1000, 60), true),
+            ((SlidingWindow, 10, 1), (LeakyBucket, 1000, 1), false),
+            ((FixedWindow, 10, 1), (FixedWindow, 600, 60), true),
+            ((FixedWindow, 10, 1), (FixedWindow, 599, 60), false),
+            ((SlidingCounter, 10, 1), (SlidingCounter, 10, 1), true),
+            ((TokenBucket, 10, 1), (TokenBucket, 100, 1), true),
         ] {
+            let [strict, idle] = [strict, idle].map(|(how, max, seconds)| limit(how, max, seconds));
             assert_eq!(strict.implies(&idle), implies, "{strict:?} {idle:?}");
         }
         let tokens = limit(SlidingWindow, 1000, 1).with_unit(Unit::Calls);

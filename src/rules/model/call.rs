@@ -1,8 +1,11 @@
 //! The decisions of one call: may this job start, and if not, when is its turn?
 
+mod turns;
+
+use self::turns::most_of;
 use super::State;
 use crate::rules::decision::{Answer, Ask, Sequences, Ticket};
-use crate::rules::limit::{Limit, Unit};
+use crate::rules::limit::Limit;
 use crate::rules::line::{AHEAD_MS, GRACE_MS, Line, reach};
 use crate::rules::log::Clock;
 use crate::rules::scope::Layout;
@@ -190,14 +193,14 @@ impl<'a> Call<'a> {
     /// The line's unit number `units` waits for this budget.
     fn demands(&mut self, home: usize, units: u64) -> bool {
         let below = self.layout.shared[home - 1].below;
-        let narrow = self.nth(below, units).map_or(self.base, |(at, _)| at);
+        let narrow = self.nth(below, units).unwrap_or(self.base);
         let own = self.started + units;
         let rank = units + self.views[home - 1].before(own);
-        let mut wide = self.nth(home, rank).map_or(0, |(at, _)| at);
+        let mut wide = self.nth(home, rank).unwrap_or(0);
         for wider in self.shared() {
             if self.layout.shared[wider - 1].below == home {
                 let rank = rank + self.views[wider - 1].before(self.started + rank);
-                wide = wide.max(self.nth(wider, rank).map_or(0, |(at, _)| at));
+                wide = wide.max(self.nth(wider, rank).unwrap_or(0));
             }
         }
         narrow.max(self.base) <= wide
@@ -300,7 +303,7 @@ impl<'a> Call<'a> {
             && self.shared().any(|wider| {
                 let rank = self.rank(wider, k, units);
                 self.layout.is_behind(wider, home)
-                    && self.nth(wider, rank).is_some_and(|(at, _)| at > now)
+                    && self.nth(wider, rank).is_some_and(|at| at > now)
             })
     }
 
@@ -332,151 +335,9 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Up to which unit of the line this job's are, from 1.
-    fn distance(&self, place: u64, units: u64) -> u64 {
-        units.max(place.saturating_sub(self.line().served()))
-    }
-
-    /// When `place` may start, if its job of so many units comes in time, and which limit says so.
-    fn turn_of(&mut self, place: u64, units: u64) -> (u64, usize) {
-        self.turn(self.distance(place, units), units)
-    }
-
-    /// When the first of the line may start, whatever it costs.
-    fn first(&mut self) -> u64 {
-        let widest = self.widest();
-        self.turn(widest, widest).0
-    }
-
-    /// When the `k`-th unit of the line may start, the last of a job of so many units, and the first of the limits
-    /// that allow it last.
-    pub(super) fn turn(&mut self, k: u64, own: u64) -> (u64, usize) {
-        let calls = self.line().jobs_in(k, own);
-        let mut latest = (0, 0);
-        for index in 0..self.limits.len() {
-            let (of_units, of_calls) = match self.layout.homes[index] {
-                0 => (k, calls),
-                home => {
-                    let rank = self.rank(home, k, own);
-                    (rank, calls + self.others_calls(rank - k))
-                }
-            };
-            let at = self.nth_of(index, self.base, of_units, of_calls);
-            if at > latest.0 {
-                latest = (at, index);
-            }
-        }
-        latest
-    }
-
-    /// How many units start from this budget up to the `k`-th of the line, the last of a job of so many, if all take
-    /// turns. A job's turn is that of its first unit: if each waited for the others' units between its own, two jobs of several
-    /// units would wait for each other.
-    fn rank(&mut self, home: usize, k: u64, units: u64) -> u64 {
-        let k = match self.layout.shared[home - 1].below {
-            0 => k,
-            below => self.rank(below, k, units),
-        };
-        let (view, started) = (&mut self.views[home - 1], self.started);
-        k + view.before(started + k + 1 - units) + view.whole(started)
-    }
-
-    /// When the `k`-th unit may start as far as one budget goes, and the limit that says so; `None`: it has no limit.
-    fn nth(&self, home: usize, k: u64) -> Option<(u64, usize)> {
-        let calls = self.calls_in(k);
-        let all = self.layout.homes.iter().enumerate();
-        let here = all.filter(|(_, here)| **here == home);
-        here.map(|(index, _)| (self.nth_of(index, self.base, k, calls), index))
-            .max_by_key(|(at, _)| *at)
-    }
-
-    fn nth_of(&self, index: usize, base: u64, units: u64, calls: u64) -> u64 {
-        let limit = &self.limits[index];
-        let k = match limit.unit() {
-            Unit::Calls => calls,
-            Unit::Cost => units,
-        };
-        self.states[self.layout.homes[index]]
-            .logs
-            .nth(limit, base, k)
-    }
-
-    /// About how many jobs have so many units, if the others' cost what those of the line do.
-    fn calls_in(&self, units: u64) -> u64 {
-        self.others_calls(units).max(1)
-    }
-
-    /// The same for units that may be none.
-    fn others_calls(&self, units: u64) -> u64 {
-        let line = self.line();
-        let each = (line.issued / line.jobs.max(1)).max(1);
-        units / each
-    }
-
-    fn has_room(&self, units: u64) -> bool {
-        let now = self.clock.now_ms;
-        (0..self.limits.len()).all(|index| self.nth_of(index, now, units, 1) == now)
-    }
-
-    /// When a shared budget has room for its next unit, whatever it costs, and so have those behind it.
-    fn room_at(&self, home: usize) -> u64 {
-        let now = self.clock.now_ms;
-        let widest = self.states[home].register.widest.clamp(1, self.most());
-        let all = self.layout.homes.iter().enumerate();
-        let here = all.filter(|(_, here)| self.layout.is_behind(**here, home));
-        let latest = here
-            .map(|(index, _)| self.nth_of(index, now, widest, 1))
-            .max();
-        latest.unwrap_or(now)
-    }
-
-    /// A limit that has no room for so many units has let something start.
-    fn is_taken(&self, units: u64) -> bool {
-        (0..self.limits.len()).any(|index| self.takes_room(index, units))
-    }
-
-    fn is_taken_at(&self, home: usize) -> bool {
-        let widest = self.states[home].register.widest.clamp(1, self.most());
-        let mut all = self.layout.homes.iter().enumerate();
-        all.any(|(index, here)| {
-            self.layout.is_behind(*here, home) && self.takes_room(index, widest)
-        })
-    }
-
-    fn takes_room(&self, index: usize, units: u64) -> bool {
-        let now = self.clock.now_ms;
-        self.nth_of(index, now, units, 1) > now && self.count(index) > 0
-    }
-
-    /// What the first of the line may cost at most.
-    fn widest(&self) -> u64 {
-        self.line().widest.clamp(1, self.most())
-    }
-
     fn capacity(&self) -> Answer {
         Answer::Capacity {
             count: self.count(0),
         }
     }
-
-    fn count(&self, index: usize) -> u64 {
-        let logs = &self.states[self.layout.homes[index]].logs;
-        logs.count(&self.limits[index], self.clock)
-    }
-
-    fn counts_cost(&self) -> bool {
-        self.limits.iter().any(|limit| limit.unit() == Unit::Cost)
-    }
-
-    /// The highest cost that can start.
-    fn most(&self) -> u64 {
-        most_of(self.limits)
-    }
-}
-
-/// The highest cost that can start under `limits`.
-fn most_of(limits: &[Limit]) -> u64 {
-    let costs = limits.iter().filter(|limit| limit.unit() == Unit::Cost);
-    let capacities = costs.map(Limit::capacity);
-    capacities.min().map_or(u64::from(u32::MAX), u64::from)
 }

@@ -1,12 +1,14 @@
 //! `sluicegate inspect`: why does this job wait, and until when?
 
+mod others;
+mod waits;
+
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use serde::Serialize;
 use serde_json::{Value, json};
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
@@ -17,6 +19,8 @@ use sluicegate::rules::policy::Policy;
 use sluicegate::rules::scope::Scope;
 use sluicegate::rules::tenant::Tenant;
 
+use self::others::Other;
+use self::waits::Waits;
 use super::labels::{Given, LabelArgs};
 use super::times::{at, when};
 use super::{Failure, api, limits, plain, print_json};
@@ -58,13 +62,7 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
     let found = gate.inspect(&tenant, &given.labels, limits).await?;
     let others: Vec<Other> = (known.policies().iter())
         .filter(|other| other.id != own.id)
-        .map(|other| Other {
-            policy: &other.id,
-            since_ms: other.since_ms,
-            used_ms: other.used_ms,
-            until_ms: known.dropped_at(&other.id).unwrap_or(now_ms),
-            limits: own_limits(&other.policy, &tenant, plan),
-        })
+        .map(|other| Other::new(other, &known, now_ms, &tenant, plan))
         .collect();
     let in_force = others.is_empty() || known.find(&own.id).is_some();
     let rows: Vec<Row> = limits.iter().zip(&found.limits).collect();
@@ -111,39 +109,6 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
     Ok(ExitCode::SUCCESS)
 }
 
-/// Limits of another configuration, which workers have or had until lately: they are enforced beside those of this one.
-#[derive(Debug, Serialize)]
-struct Other<'a> {
-    policy: &'a str,
-    since_ms: u64,
-    used_ms: u64,
-    /// Unless a worker has it in force after `used_ms`.
-    until_ms: u64,
-    /// What it gives this tenant.
-    limits: Vec<String>,
-}
-
-fn own_limits(policy: &Policy, tenant: &Tenant, plan: Option<&str>) -> Vec<String> {
-    let limits = policy.limits(tenant, plan).iter();
-    let words = |limit: &Limit| format!("{}: {}", limit.name(), limits::in_words(limit));
-    limits.map(words).collect()
-}
-
-impl Other<'_> {
-    fn in_words(&self) -> String {
-        let mut text = format!(
-            "beside   another configuration that workers have had since {} and last at {}: its limits count until {}, and for longer if a worker keeps it\n",
-            at(self.since_ms),
-            at(self.used_ms),
-            at(self.until_ms),
-        );
-        for limit in &self.limits {
-            text += &format!("  limit  {limit}\n");
-        }
-        text
-    }
-}
-
 /// What the user may have to add.
 fn hint(policy: &Policy, plan: Option<&str>) -> Option<String> {
     let header = policy.plan_header().filter(|_| plan.is_none())?;
@@ -163,85 +128,6 @@ fn as_json((limit, usage): &Row<'_>, given: &Given) -> Value {
     json["next_in_ms"] = known.then_some(usage.next_ms).into();
     json["waiting"] = known.then_some(usage.waiting).into();
     json
-}
-
-/// What a job that comes now waits for.
-enum Waits<'a> {
-    Block,
-    Line,
-    Limit(&'a str, u64),
-    /// Its line is empty, and so many units of others wait for what they share.
-    Others(&'a str, u64),
-    Nothing,
-    /// Not said, as not all of its labels are: what to give to see it.
-    Unknown(String),
-}
-
-impl<'a> Waits<'a> {
-    fn of(rows: &[Row<'a>], given: &Given, found: &Inspection) -> Self {
-        let known = rows.iter().filter(|(limit, _)| !given.lacks(limit));
-        let latest = known.max_by_key(|(_, usage)| usage.next_ms);
-        if found.blocked_until_ms > found.now_ms {
-            return Self::Block;
-        }
-        match (latest, given.hint()) {
-            (Some((limit, usage)), _) if usage.next_ms > 0 => {
-                Self::Limit(limit.name(), usage.next_ms)
-            }
-            (_, Some(hint)) => Self::Unknown(hint),
-            _ if found.waiting > 0 => Self::Line,
-            _ => match rows.iter().max_by_key(|(_, usage)| usage.waiting) {
-                Some((limit, usage)) if usage.waiting > 0 => {
-                    Self::Others(limit.name(), usage.waiting)
-                }
-                _ => Self::Nothing,
-            },
-        }
-    }
-
-    fn short(&self) -> Option<String> {
-        match self {
-            Self::Block => Some("block".to_owned()),
-            Self::Line => Some("line".to_owned()),
-            Self::Limit(name, _) | Self::Others(name, _) => Some(format!("limit {name}")),
-            Self::Nothing | Self::Unknown(_) => None,
-        }
-    }
-
-    fn in_words(&self, given: &Given, found: &Inspection) -> String {
-        let first = match self {
-            Self::Block => format!(
-                "nobody starts before the block ends, {}",
-                when(
-                    found.now_ms,
-                    found.blocked_until_ms.saturating_sub(found.now_ms)
-                )
-            ),
-            Self::Limit(name, next_ms) => {
-                format!(
-                    "the limit {name} has no room: the next unit may start {}",
-                    when(found.now_ms, *next_ms)
-                )
-            }
-            Self::Line => "there is room, and it belongs to those in the line".to_owned(),
-            Self::Others(name, waiting) => format!(
-                "others share the limit {name}, and {waiting} of their units wait: it takes turns with them"
-            ),
-            Self::Nothing => return "a job of cost 1 starts now".to_owned(),
-            Self::Unknown(hint) => {
-                return format!("nothing that all jobs of the tenant share; {hint} shows the rest");
-            }
-        };
-        match found.waiting {
-            0 => first,
-            // Those of which line, was not said.
-            _ if !given.missing.is_empty() => first,
-            waiting => format!(
-                "{first}; a new job stands behind {waiting} in the line, which ends {}",
-                when(found.now_ms, found.line_end_ms)
-            ),
-        }
-    }
 }
 
 fn in_words(

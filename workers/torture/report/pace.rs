@@ -90,7 +90,7 @@ impl Run {
     /// Whether a fault, or what it leaves behind, touches the time between.
     fn is_broken(&self, from: u64, to: u64) -> bool {
         self.faults.iter().any(|fault| {
-            let holds = fault.kind.forgets() || fault.kind == Kind::WorkerKill && self.strict;
+            let holds = fault.kind.forgets() || fault.kind.kills() && self.strict;
             let after = if holds { HELD } else { RECOVERY };
             fault.begins < to && fault.mended.saturating_add(after) > from
         })

@@ -1,0 +1,42 @@
+//! What tells a tenant's jobs apart, read from their messages.
+
+use std::borrow::Cow;
+
+use super::{BadMessage, Envelope, Field};
+use crate::rules::limit::Limit;
+use crate::rules::scope::{Labels, MAX_VALUE_BYTES, Scope};
+
+/// What tells `message` apart from its tenant's other jobs, where `limits` do; what can't be used is the empty value.
+pub fn labels(message: &impl Envelope, limits: &[Limit]) -> Labels {
+    Labels::of(limits, |scope| {
+        label(message, scope).unwrap_or_default().into_owned()
+    })
+}
+
+/// The value of `message` for `scope`; empty where it has none.
+pub(super) fn label<'a>(
+    message: &'a impl Envelope,
+    scope: &Scope,
+) -> Result<Cow<'a, str>, BadMessage> {
+    let found = match scope {
+        Scope::Tenant | Scope::Global => return Ok(Cow::default()),
+        Scope::Header(name) => message.header(name),
+        Scope::RoutingKey => Field::Text(message.routing_key()),
+    };
+    let wrong = match found {
+        Field::Missing => return Ok(Cow::default()),
+        Field::Int(n) => return Ok(Cow::Owned(n.to_string())),
+        Field::Other(kind) => format!("is {kind}; it must be a text or a whole number"),
+        Field::Text(text) if text.len() > MAX_VALUE_BYTES => {
+            format!("has {} bytes; {MAX_VALUE_BYTES} at most can be", text.len())
+        }
+        Field::Text(text) => match text.char_indices().find(|(_, c)| c.is_control()) {
+            Some((at, _)) => format!("has a control character at byte {at}"),
+            None => return Ok(Cow::Borrowed(text)),
+        },
+    };
+    Err(BadMessage(match scope {
+        Scope::Header(name) => format!("header {name} {wrong}"),
+        _ => format!("routing key {wrong}"),
+    }))
+}

@@ -1,0 +1,54 @@
+//! Limits of other configurations, which are enforced beside those of this one.
+
+use serde::Serialize;
+use sluicegate::rules::fleet::{Known, Registered};
+use sluicegate::rules::limit::Limit;
+use sluicegate::rules::tenant::Tenant;
+
+use crate::commands::limits;
+use crate::commands::times::at;
+
+/// A configuration which workers have or had until lately.
+#[derive(Debug, Serialize)]
+pub(super) struct Other<'a> {
+    policy: &'a str,
+    since_ms: u64,
+    used_ms: u64,
+    /// Unless a worker has it in force after `used_ms`.
+    until_ms: u64,
+    /// What it gives this tenant.
+    limits: Vec<String>,
+}
+
+impl<'a> Other<'a> {
+    pub(super) fn new(
+        other: &'a Registered,
+        known: &Known,
+        now_ms: u64,
+        tenant: &Tenant,
+        plan: Option<&str>,
+    ) -> Self {
+        let limits = other.policy.limits(tenant, plan).iter();
+        let words = |limit: &Limit| format!("{}: {}", limit.name(), limits::in_words(limit));
+        Self {
+            policy: &other.id,
+            since_ms: other.since_ms,
+            used_ms: other.used_ms,
+            until_ms: known.dropped_at(&other.id).unwrap_or(now_ms),
+            limits: limits.map(words).collect(),
+        }
+    }
+
+    pub(super) fn in_words(&self) -> String {
+        let mut text = format!(
+            "beside   another configuration that workers have had since {} and last at {}: its limits count until {}, and for longer if a worker keeps it\n",
+            at(self.since_ms),
+            at(self.used_ms),
+            at(self.until_ms),
+        );
+        for limit in &self.limits {
+            text += &format!("  limit  {limit}\n");
+        }
+        text
+    }
+}

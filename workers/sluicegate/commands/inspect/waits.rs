@@ -1,0 +1,86 @@
+//! What a job that comes now waits for, in a word and in a sentence.
+
+use sluicegate::gate::Inspection;
+
+use super::Row;
+use crate::commands::labels::Given;
+use crate::commands::times::when;
+
+/// What a job that comes now waits for.
+pub(super) enum Waits<'a> {
+    Block,
+    Line,
+    Limit(&'a str, u64),
+    /// Its line is empty, and so many units of others wait for what they share.
+    Others(&'a str, u64),
+    Nothing,
+    /// Not said, as not all of its labels are: what to give to see it.
+    Unknown(String),
+}
+
+impl<'a> Waits<'a> {
+    pub(super) fn of(rows: &[Row<'a>], given: &Given, found: &Inspection) -> Self {
+        let known = rows.iter().filter(|(limit, _)| !given.lacks(limit));
+        let latest = known.max_by_key(|(_, usage)| usage.next_ms);
+        if found.blocked_until_ms > found.now_ms {
+            return Self::Block;
+        }
+        match (latest, given.hint()) {
+            (Some((limit, usage)), _) if usage.next_ms > 0 => {
+                Self::Limit(limit.name(), usage.next_ms)
+            }
+            (_, Some(hint)) => Self::Unknown(hint),
+            _ if found.waiting > 0 => Self::Line,
+            _ => match rows.iter().max_by_key(|(_, usage)| usage.waiting) {
+                Some((limit, usage)) if usage.waiting > 0 => {
+                    Self::Others(limit.name(), usage.waiting)
+                }
+                _ => Self::Nothing,
+            },
+        }
+    }
+
+    pub(super) fn short(&self) -> Option<String> {
+        match self {
+            Self::Block => Some("block".to_owned()),
+            Self::Line => Some("line".to_owned()),
+            Self::Limit(name, _) | Self::Others(name, _) => Some(format!("limit {name}")),
+            Self::Nothing | Self::Unknown(_) => None,
+        }
+    }
+
+    pub(super) fn in_words(&self, given: &Given, found: &Inspection) -> String {
+        let first = match self {
+            Self::Block => format!(
+                "nobody starts before the block ends, {}",
+                when(
+                    found.now_ms,
+                    found.blocked_until_ms.saturating_sub(found.now_ms)
+                )
+            ),
+            Self::Limit(name, next_ms) => {
+                format!(
+                    "the limit {name} has no room: the next unit may start {}",
+                    when(found.now_ms, *next_ms)
+                )
+            }
+            Self::Line => "there is room, and it belongs to those in the line".to_owned(),
+            Self::Others(name, waiting) => format!(
+                "others share the limit {name}, and {waiting} of their units wait: it takes turns with them"
+            ),
+            Self::Nothing => return "a job of cost 1 starts now".to_owned(),
+            Self::Unknown(hint) => {
+                return format!("nothing that all jobs of the tenant share; {hint} shows the rest");
+            }
+        };
+        match found.waiting {
+            0 => first,
+            // Those of which line, was not said.
+            _ if !given.missing.is_empty() => first,
+            waiting => format!(
+                "{first}; a new job stands behind {waiting} in the line, which ends {}",
+                when(found.now_ms, found.line_end_ms)
+            ),
+        }
+    }
+}

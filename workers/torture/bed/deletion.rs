@@ -1,0 +1,78 @@
+//! A queue is deleted. What is in it would be lost by order, so whoever publishes there is held up until it is empty.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use rustix::process::Signal;
+use tokio::task::block_in_place;
+use tokio::time::{Instant, sleep};
+
+use super::Bed;
+use crate::faults::Fault;
+use crate::history::What;
+
+/// A queue that is not empty within this is not deleted. Workers that are stopped for longer lose their connections.
+const EMPTIES: Duration = Duration::from_secs(18);
+/// RabbitMQ says how many messages a quorum queue has by figures that are up to 5 s old; what a worker holds counts.
+const SURE: Duration = Duration::from_secs(7);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// The fault in words.
+pub(super) fn how(fault: &Fault) -> String {
+    match fault.way {
+        0 => "the work queue, while nobody publishes".to_owned(),
+        _ => "a lane, while all workers are stopped".to_owned(),
+    }
+}
+
+impl Bed {
+    pub(super) async fn delete_queue(&self, number: u64, fault: Fault) {
+        let lanes = self.names.due_lanes();
+        let deleted = match fault.way {
+            0 => {
+                self.silence.store(true, Ordering::Relaxed);
+                let deleted = self.delete_when_empty(&self.names.fresh).await;
+                self.silence.store(false, Ordering::Relaxed);
+                deleted
+            }
+            _ => {
+                // Lanes are many: the fault's length chooses.
+                let chosen = usize::try_from(fault.lasts.as_millis()).unwrap_or(0);
+                let workers = join_all(self.slots.iter().map(|slot| slot.worker.lock())).await;
+                workers
+                    .iter()
+                    .for_each(|worker| worker.signal(Signal::STOP));
+                let deleted = self.delete_when_empty(&lanes[chosen % lanes.len()]).await;
+                workers
+                    .iter()
+                    .for_each(|worker| worker.signal(Signal::CONT));
+                deleted
+            }
+        };
+        if !deleted {
+            self.history.add(What::Missed { fault: number });
+        }
+    }
+
+    async fn delete_when_empty(&self, queue: &Arc<str>) -> bool {
+        let ctl = |args: &[&str]| block_in_place(|| self.rabbit.ctl(args));
+        let until = Instant::now() + EMPTIES;
+        let mut since = Instant::now();
+        while since.elapsed() < SURE {
+            if Instant::now() > until {
+                return false;
+            }
+            let listed = ctl(&["list_queues", "name", "messages", "--no-table-headers"]);
+            let empty = (listed.lines()).any(|line| line.split_once('\t') == Some((queue, "0")));
+            if !empty {
+                since = Instant::now();
+            }
+            sleep(LOOK).await;
+        }
+        ctl(&["delete_queue", queue]);
+        true
+    }
+}

@@ -1,0 +1,161 @@
+//! What is done to workers.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::time::sleep;
+
+use super::{AWAY, Bed};
+use crate::Failure;
+use crate::faults::{Fault, Kind, Strike};
+use crate::history::What;
+use crate::moments::{Moment, To};
+use crate::plan::{MAX, OTHER_MAX};
+use crate::proxy::{Proxy, Ways};
+use crate::workers::Worker;
+
+/// A worker that was started anew is waited for, since a fault is over when all is whole; but not for longer.
+const READY: Duration = Duration::from_secs(20);
+/// A worker that lived for less than its pulse takes its starts with it, if Redis loses its memory then: docs/GUARANTEES.md.
+const FIRST_PULSE: Duration = Duration::from_millis(2500);
+/// A changed file is applied within this, or the limits are taken as not changed.
+const APPLIED: Duration = Duration::from_secs(10);
+/// A lowered limit binds, and what started before it has arrived.
+const BINDS: Duration = Duration::from_secs(8);
+/// A moment that is waited for comes within this, or the worker is struck at another: nothing of it may be under way.
+const COMES: Duration = Duration::from_secs(5);
+/// What has passed in a moment reaches its end.
+const REACHES: Duration = Duration::from_millis(50);
+/// A clock is wrong by so much, in seconds.
+const HOUR: i64 = 3600;
+
+/// By how many seconds a clock is stepped.
+pub(super) fn off(fault: &Fault) -> i64 {
+    if fault.way == 0 { -HOUR } else { HOUR }
+}
+
+impl Bed {
+    pub(super) async fn worker(&self, number: u64, fault: Fault) -> Result<(), Failure> {
+        if matches!(fault.kind, Kind::WorkerConfig | Kind::WorkerRolling) {
+            return self.change_limits(fault).await;
+        }
+        let mut worker = self.slots[fault.worker].worker.lock().await;
+        match (fault.kind.strikes(), fault.kind) {
+            (Some((strike, moment)), _) => {
+                if let Some(moment) = moment
+                    && !self.catch(fault.worker, moment).await
+                {
+                    self.history.add(What::Missed { fault: number });
+                }
+                self.strike(&mut worker, fault, strike, moment).await
+            }
+            (None, Kind::WorkerClock) => {
+                worker.step(off(&fault))?;
+                sleep(fault.lasts).await;
+                worker.step(0)
+            }
+            _ => self.restart(&mut worker, fault.worker).await,
+        }
+    }
+
+    /// SIGTERM; a new life when it has ended.
+    async fn restart(&self, worker: &mut Worker, number: usize) -> Result<(), Failure> {
+        let how = match worker.terminate().await? {
+            Some(status) if status.success() => None,
+            Some(status) => Some(format!("ended after SIGTERM with {status}")),
+            None => Some("did not end within a minute of SIGTERM".to_owned()),
+        };
+        if let Some(how) = how {
+            let worker = number;
+            self.history.add(What::Failed { worker, how });
+        }
+        revive(worker).await
+    }
+
+    /// Makes a moment of a worker's job last; whether it has come.
+    async fn catch(&self, worker: usize, moment: Moment) -> bool {
+        let caught = match moment.trap() {
+            Some((to, trap)) => self.way(worker, to).catch(trap, COMES).await,
+            None => self.downstream.catch(worker, COMES).await,
+        };
+        sleep(REACHES).await;
+        caught
+    }
+
+    fn way(&self, worker: usize, to: To) -> &Proxy {
+        let slot = &self.slots[worker];
+        match to {
+            To::Rabbit => &slot.to_rabbit,
+            To::Redis => &slot.to_redis,
+        }
+    }
+
+    /// Kills a worker or stops it for a while, and lets go what was held of it.
+    async fn strike(
+        &self,
+        worker: &mut Worker,
+        fault: Fault,
+        strike: Strike,
+        moment: Option<Moment>,
+    ) -> Result<(), Failure> {
+        match strike {
+            Strike::Kill => worker.kill().await?,
+            Strike::Stop => worker.signal(Signal::STOP),
+        }
+        self.downstream.release();
+        if let Some((to, _)) = moment.and_then(Moment::trap) {
+            let way = self.way(fault.worker, to);
+            // What a dead worker has said and nobody has heard is gone; what waits for a stopped one, or was said by it,
+            // arrives.
+            if strike == Strike::Kill {
+                way.cut();
+            }
+            way.set(Ways::default());
+        }
+        match strike {
+            Strike::Kill => {
+                sleep(fault.lasts.min(AWAY)).await;
+                revive(worker).await
+            }
+            Strike::Stop => {
+                sleep(fault.lasts).await;
+                worker.signal(Signal::CONT);
+                Ok(())
+            }
+        }
+    }
+
+    /// Lowers the limit of one worker after the other, and raises it again. The lower one counts once all have it.
+    async fn change_limits(&self, fault: Fault) -> Result<(), Failure> {
+        if self.limit_all(OTHER_MAX, fault.kind).await? {
+            sleep(BINDS).await;
+            self.history.add(What::Limit { max: OTHER_MAX });
+        }
+        sleep(fault.lasts).await;
+        self.history.add(What::Limit { max: MAX });
+        self.limit_all(MAX, fault.kind).await?;
+        Ok(())
+    }
+
+    /// Gives all workers another limit, by a changed file or by new lives; whether all have it.
+    async fn limit_all(&self, max: u64, kind: Kind) -> Result<bool, Failure> {
+        let mut all = true;
+        for (number, slot) in self.slots.iter().enumerate() {
+            let mut worker = slot.worker.lock().await;
+            if kind == Kind::WorkerRolling {
+                worker.next_limit(max);
+                self.restart(&mut worker, number).await?;
+            } else {
+                all &= worker.limit(max, APPLIED).await?;
+            }
+        }
+        Ok(all)
+    }
+}
+
+async fn revive(worker: &mut Worker) -> Result<(), Failure> {
+    worker.revive()?;
+    worker.ready(READY).await;
+    sleep(FIRST_PULSE).await;
+    Ok(())
+}
