@@ -11,10 +11,10 @@ pub struct RabbitCluster {
 }
 
 /// What an operator of three nodes sets: a node that sees no other one stops; and what a lane has sent to a queue whose leader
-/// died is sent again after 10 s instead of 3 minutes (docs/GUARANTEES.md).
+/// died is sent again after 5 s instead of 3 minutes (docs/CONFIGURATION.md).
 const NODE: [&str; 2] = [
     "cluster_partition_handling = pause_minority",
-    "advanced {rabbit, [{dead_letter_worker_publisher_confirm_timeout, 10000}]}",
+    "advanced {rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}",
 ];
 
 impl RabbitCluster {
