@@ -6,7 +6,7 @@ lib=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
 root=${lib%/scripts/lib}
 scratch=
 child=
-newer='' # servers of another distribution are in use
+newer='' # servers of another distribution are wanted
 
 say() { printf '== %s\n' "$*"; }
 
@@ -24,6 +24,13 @@ enter() {
   trap 'exit 130' INT
   trap 'exit 143' TERM
   trap 'exit 129' HUP
+}
+
+# From now on the private servers are RabbitMQ 4 and Valkey. `newer` must be set: `leave` tidies up.
+use_newer() {
+  "$lib/newer-servers" >"$scratch/newer"
+  # shellcheck source=/dev/null
+  . "$scratch/newer"
 }
 
 leave() {

@@ -107,7 +107,7 @@ pub enum Kind {
     RedisPrimaryLag,
     /// SIGKILL of a replica, which is started again
     RedisReplicaKill,
-    /// A replica takes over in order
+    /// A replica takes over as it is told to: in a cluster with all writes, behind Sentinel maybe not
     RedisHandover,
 }
 
@@ -255,6 +255,7 @@ impl Kind {
                 | Self::RedisPrimaryKill
                 | Self::RedisPrimaryStop
                 | Self::RedisPrimaryLag
+                | Self::RedisHandover
         )
     }
 }

@@ -16,7 +16,7 @@ pub fn table(verdict: &Verdict, run: &Run, left: u64) -> String {
     let used = run.used();
     let mut text = String::new();
     let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:24} {value}");
+        let _ = writeln!(text, "{name:26} {value}");
     };
     let faults: usize = verdict.faults.values().sum();
     line("faults", format!("{faults}: {}", list(&verdict.faults)));
@@ -67,6 +67,10 @@ pub fn table(verdict: &Verdict, run: &Run, left: u64) -> String {
     let recoveries = run.recoveries();
     if !recoveries.is_empty() {
         line("back to 95 %, at worst", worst(&recoveries));
+    }
+    let takeovers = run.takeovers();
+    if !takeovers.is_empty() {
+        line("others took over, at worst", worst(&takeovers));
     }
     for finding in verdict.findings.iter().take(SHOWN) {
         let _ = writeln!(text, "FAIL {finding}");

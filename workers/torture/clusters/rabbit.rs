@@ -7,7 +7,8 @@ use crate::rabbit_cluster::RabbitCluster;
 use crate::servers::Rabbit;
 
 /// Commands of rabbitmqctl that concern the node that they are given to alone.
-const OF_A_NODE: [&str; 3] = [
+const OF_A_NODE: [&str; 4] = [
+    "eval",
     "close_all_connections",
     "set_vm_memory_high_watermark",
     "set_disk_free_limit",

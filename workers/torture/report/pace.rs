@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::clusters::is_ours;
 use crate::faults::Kind;
 use crate::history::{Event, What};
 use crate::plan::{MAX, Plan};
@@ -119,6 +120,16 @@ impl Run {
     /// faults that no other one follows within `RECOVERY`; one after which it did not come back in that time counts with
     /// all of it.
     pub fn recoveries(&self) -> BTreeMap<Kind, Vec<f64>> {
+        self.back(|fault| Some(fault.mended))
+    }
+
+    /// The same from the begin of faults that are done to one of several servers: what the others need to go on.
+    pub fn takeovers(&self) -> BTreeMap<Kind, Vec<f64>> {
+        self.back(|fault| is_ours(fault.kind).then_some(fault.begins))
+    }
+
+    /// Seconds from `since`, in a fault, until it was back.
+    fn back(&self, since: impl Fn(&Fault) -> Option<u64>) -> BTreeMap<Kind, Vec<f64>> {
         let used = self.used();
         let mut all: BTreeMap<Kind, Vec<f64>> = BTreeMap::new();
         if used.seconds == 0 {
@@ -126,6 +137,7 @@ impl Run {
         }
         let usual = used.calls as f64 / used.seconds as f64 * (SPAN as f64 / SECOND as f64);
         for fault in &self.faults {
+            let Some(since) = since(fault) else { continue };
             let until = fault.mended.saturating_add(RECOVERY);
             let alone = |other: &Fault| {
                 other.number == fault.number || other.begins > until || other.mended < fault.begins
@@ -134,9 +146,9 @@ impl Run {
                 continue;
             }
             let is_back = |from: &u64| self.between(*from, from + SPAN) as f64 >= BACK * usual;
-            let tries = (fault.mended..=until - SPAN).step_by(SECOND as usize / 10);
+            let tries = (since..=until - SPAN).step_by(SECOND as usize / 10);
             let back = tries.into_iter().find(is_back).unwrap_or(until);
-            let seconds = (back - fault.mended) as f64 / SECOND as f64;
+            let seconds = (back - since) as f64 / SECOND as f64;
             all.entry(fault.kind).or_default().push(seconds);
         }
         all
@@ -219,5 +231,8 @@ mod tests {
         // A twentieth of two seconds may be missing.
         assert_eq!(seconds(25), [4.9]);
         assert_eq!(seconds(60), [12.0]);
+        assert!(run(Kind::RedisCut, 20).takeovers().is_empty());
+        let others = run(Kind::RabbitNodeKill, 15).takeovers();
+        assert_eq!(others[&Kind::RabbitNodeKill], [4.9]);
     }
 }
