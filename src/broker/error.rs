@@ -152,6 +152,14 @@ impl BrokerError {
         }
     }
 
+    /// As it is, with what to do about it, where it concerns the connection.
+    pub(crate) fn advised(mut self, advice: Option<String>) -> Self {
+        if let (Self::Unreachable { reason, .. }, Some(advice)) = (&mut self, advice) {
+            *reason = format!("{reason} ({advice})");
+        }
+        self
+    }
+
     /// Waiting alone does not help: somebody has to change the configuration or the server.
     pub fn is_misconfiguration(&self) -> bool {
         !matches!(self, Self::Unreachable { .. } | Self::Failed { .. })

@@ -9,6 +9,7 @@ use super::error::{ConfigErrors, Origin, Problem, shown};
 use super::file::{self, Entry, MAX_FILE};
 use super::keys::{LIMITS, PLANS, TENANTS};
 use super::limits::{Reader, Tree};
+use super::load_tls::TlsKeys;
 use super::part::{FLAT, Part};
 use super::value::{self, Wrong, show};
 use super::yaml::{self, Raw};
@@ -152,15 +153,20 @@ impl Values {
         let url = self.secret("amqp.url", "amqp.url-file", example, false, |text| {
             value::secret_url(text, ["amqp", "amqps"], example)
         });
-        let ca_file = self.ca_file("amqp.ca-file");
+        const TLS: TlsKeys = ["amqp.ca-file", "amqp.cert-file", "amqp.key-file"];
+        let tls = self.tls(TLS);
         let queue = self.get("amqp.queue", value::queue);
         let queue_type = self.get("amqp.queue-type", value::queue_type);
         let prefetch = self.get("amqp.prefetch", |raw| {
             value::integer(raw, 1, u16::MAX.into())
         });
+        let url = url??;
+        if !url.has_scheme("amqps") {
+            self.tls_unused(TLS, "amqp.url begin with amqps://")?;
+        }
         Some(Amqp {
-            url: url??,
-            ca_file: ca_file?,
+            url,
+            tls: tls?,
             queue: queue?,
             queue_type: queue_type?,
             prefetch: u16::try_from(prefetch?).ok()?,
@@ -233,11 +239,22 @@ impl Values {
         let timeout = self.get("dispatch.http.timeout", |raw| {
             value::duration(raw, Duration::from_millis(1), LONGEST_CALL)
         });
-        let timeout = timeout?;
+        const TLS: TlsKeys = [
+            "dispatch.http.ca-file",
+            "dispatch.http.cert-file",
+            "dispatch.http.key-file",
+        ];
+        let tls = self.tls(TLS);
+        let (url, tls, timeout) = (url?, tls?, timeout?);
+        if let Some(url) = &url
+            && !url.has_scheme("https")
+        {
+            self.tls_unused(TLS, "dispatch.http.url begin with https://")?;
+        }
         Some(Dispatch {
             concurrency: usize::try_from(concurrency?).ok()?,
             shutdown_timeout: shutdown_timeout?,
-            http: url?.map(|url| Http { url, timeout }),
+            http: url.map(|url| Http { url, tls, timeout }),
         })
     }
 
@@ -391,27 +408,9 @@ impl Values {
         }
     }
 
-    /// The file of certificates at `key`; `Some(None)`: none is set. It is read now to tell mistakes early.
-    fn ca_file(&mut self, key: &str) -> Option<Option<PathBuf>> {
-        const LONGEST: u64 = 1 << 20;
-        let Some(entry) = self.entry(key) else {
-            return Some(None);
-        };
-        let path = self.path_of(entry, "the path of a file with certificates (PEM)");
-        let checked = path.and_then(|path| match read_bounded(&path, LONGEST) {
-            Ok(text) if text.contains("-----BEGIN CERTIFICATE-----") => Ok(Some(path)),
-            Ok(_) => Err(format!("{} holds no certificate (PEM)", path.display())),
-            Err(err) => Err(format!("{} can't be read: {err}", path.display())),
-        });
-        match checked {
-            Ok(path) => Some(path),
-            Err(words) => self.wrong(key, words),
-        }
-    }
-
     /// The file that `entry` names. A path in the file starts from the file's folder, one in a variable from
     /// the working directory.
-    fn path_of(&self, entry: &Entry, must: &str) -> Result<PathBuf, Wrong> {
+    pub(super) fn path_of(&self, entry: &Entry, must: &str) -> Result<PathBuf, Wrong> {
         let name = value::text(&entry.raw, must)?;
         Ok(match entry.at {
             Origin::Env(_) => PathBuf::from(name),
@@ -436,7 +435,7 @@ impl Values {
 }
 
 /// The text of the file at `path`; an error above `limit` bytes.
-fn read_bounded(path: &Path, limit: u64) -> std::io::Result<String> {
+pub(super) fn read_bounded(path: &Path, limit: u64) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {

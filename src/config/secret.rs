@@ -17,6 +17,11 @@ impl SecretUrl {
     pub fn expose(&self) -> &str {
         &self.0
     }
+    /// Its scheme is `scheme`, in whatever case.
+    pub(super) fn has_scheme(&self, scheme: &str) -> bool {
+        let begin = self.0.split(':').next().unwrap_or_default();
+        begin.eq_ignore_ascii_case(scheme)
+    }
 }
 
 impl fmt::Display for SecretUrl {
