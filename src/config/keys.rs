@@ -85,6 +85,8 @@ pub const KEYS: &[Key] = &[
     key("retry.initial-interval", "1s"),
     key("retry.max-interval", "5m"),
     key("admin.listen", "127.0.0.1:9464"),
+    unset("admin.token"),
+    unset("admin.token-file"),
     key("log.format", "text"),
     key("log.level", "info"),
 ];

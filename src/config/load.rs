@@ -117,7 +117,7 @@ impl Values {
         let dispatch = self.dispatch();
         let delay = self.delay();
         let retry = self.retry();
-        let listen = self.get("admin.listen", value::listen);
+        let admin = self.admin();
         let format = self.get("log.format", value::log_format);
         let level = self.get("log.level", value::log_level);
         if let (Some(redis), Some(limiter)) = (&redis, &rate_limiter)
@@ -140,7 +140,7 @@ impl Values {
             dispatch: dispatch?,
             delay: delay?,
             retry: retry?,
-            admin: Admin { listen: listen? },
+            admin: admin?,
             log: Log {
                 format: format?,
                 level: level?,
@@ -150,7 +150,8 @@ impl Values {
 
     fn amqp(&mut self) -> Option<Amqp> {
         let example = "amqp://user:password@host:5672/%2f";
-        let url = self.secret("amqp.url", "amqp.url-file", example, false, |text| {
+        let must = format!("a url such as {example}");
+        let url = self.secret("amqp.url", "amqp.url-file", &must, false, |text| {
             value::secret_url(text, ["amqp", "amqps"], example)
         });
         const TLS: TlsKeys = ["amqp.ca-file", "amqp.cert-file", "amqp.key-file"];
@@ -229,10 +230,11 @@ impl Values {
             value::duration(raw, Duration::ZERO, HOUR)
         });
         let example = "https://api.example.com/jobs";
+        let must = format!("a url such as {example}");
         let url = self.secret(
             "dispatch.http.url",
             "dispatch.http.url-file",
-            example,
+            &must,
             false,
             |text| value::secret_url(text, ["http", "https"], example),
         );
@@ -255,6 +257,21 @@ impl Values {
             concurrency: usize::try_from(concurrency?).ok()?,
             shutdown_timeout: shutdown_timeout?,
             http: url.map(|url| Http { url, tls, timeout }),
+        })
+    }
+
+    fn admin(&mut self) -> Option<Admin> {
+        let listen = self.get("admin.listen", value::listen);
+        let token = self.secret(
+            "admin.token",
+            "admin.token-file",
+            value::TOKEN,
+            false,
+            value::token,
+        );
+        Some(Admin {
+            listen: listen?,
+            token: token?,
         })
     }
 
@@ -345,14 +362,14 @@ impl Values {
         }
     }
 
-    /// What `read` makes of the url at `key`, or in the file that `file_key` names; `Some(None)`: neither is set and
+    /// What `read` makes of the secret at `key`, or in the file that `file_key` names; `Some(None)`: neither is set and
     /// there is no default. The environment's pair wins over the file's. With `several` a list may stand there, which
-    /// is read with commas between its urls.
+    /// is read with commas between its urls. `must` says what it must be, and nothing says what it is.
     pub(super) fn secret<T>(
         &mut self,
         key: &'static str,
         file_key: &'static str,
-        example: &str,
+        must: &str,
         several: bool,
         read: impl Fn(&str) -> Result<T, Wrong>,
     ) -> Option<Option<T>> {
@@ -376,18 +393,19 @@ impl Values {
             (Some(entry), _) => {
                 let text = match &entry.raw {
                     Raw::Text(text) => Ok(text.clone()),
-                    Raw::List(urls) if several => yaml::joined(urls).ok_or_else(|| {
-                        format!("holds no urls alone; each must be one such as {example}")
-                    }),
-                    Raw::List(_) => Err(format!("is a list; it must be a url such as {example}")),
-                    Raw::Null => Err(format!("is empty; it must be a url such as {example}")),
-                    _ => Err(format!("is no text; it must be a url such as {example}")),
+                    Raw::List(urls) if several => yaml::joined(urls)
+                        .ok_or_else(|| format!("holds no urls alone; each must be {must}")),
+                    Raw::List(_) => Err(format!("is a list; it must be {must}")),
+                    Raw::Null => Err(format!("is empty; it must be {must}")),
+                    _ => Err(format!(
+                        "is no text (numbers need quotes); it must be {must}"
+                    )),
                 };
                 let parsed = text.and_then(|text| read(&text));
                 (entry.at, key, parsed)
             }
             (None, Some(entry)) => {
-                let what = "the path of a file that holds the url";
+                let what = "the path of a file that holds it";
                 let text = self.named_file(&entry, what, LONGEST_SECRET);
                 let parsed = text.and_then(|(_, text)| {
                     read(&text).map_err(|words| format!("the text of the file {words}"))

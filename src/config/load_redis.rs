@@ -82,7 +82,8 @@ impl Values {
         file_key: &'static str,
         example: &str,
     ) -> Option<Option<Vec<SecretUrl>>> {
-        self.secret(key, file_key, example, true, |text| {
+        let must = format!("a url such as {example}");
+        self.secret(key, file_key, &must, true, |text| {
             let urls = redis::split(text);
             if urls.len() > MOST_SERVERS {
                 return Err(format!(

@@ -24,7 +24,7 @@ use std::time::Duration;
 pub use error::{ConfigErrors, Origin, Problem};
 pub use keys::{KEYS, Key, closest, env_name};
 pub use redis::{RedisServers, RedisTopology};
-pub use secret::SecretUrl;
+pub use secret::{Secret, SecretUrl};
 pub use tls::{Identity, Pems, Tls, TlsError};
 pub use value::{parse_duration, show as show_duration};
 pub use watch::Source;
@@ -157,6 +157,8 @@ pub struct Retry {
 pub struct Admin {
     /// `admin.listen`
     pub listen: SocketAddr,
+    /// `admin.token`: who shows it may see everything; `None`: everybody may.
+    pub token: Option<Secret>,
 }
 
 /// `log`

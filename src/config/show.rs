@@ -97,6 +97,9 @@ impl fmt::Display for Config {
         writeln!(f, "  max-interval: {}", show(retry.max_interval))?;
         writeln!(f, "admin:")?;
         writeln!(f, "  listen: \"{}\"", admin.listen)?;
+        if let Some(token) = &admin.token {
+            writeln!(f, "  token: \"{token}\"")?;
+        }
         writeln!(f, "log:")?;
         writeln!(f, "  format: {}", log.format.name())?;
         writeln!(f, "  level: {}", Quoted(&log.level))

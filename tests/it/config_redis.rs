@@ -50,7 +50,7 @@ fn what_does_not_fit_together_is_refused() {
     for (keys, words) in [
         (
             "url: [redis://a, 5]",
-            "2:3: redis.url: holds no urls alone; each must be one such as redis://user:password@host:6379/0",
+            "2:3: redis.url: holds no urls alone; each must be a url such as redis://user:password@host:6379/0",
         ),
         ("url: redis://a,http://b", "2:3: redis.url: "),
         ("url: [redis://a, http://b]", "2:3: redis.url: "),
