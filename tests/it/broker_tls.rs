@@ -22,14 +22,14 @@ fn free_port() -> u16 {
 }
 
 /// A RabbitMQ that takes TLS on a port of its own, too.
-struct Listening {
-    _rabbit: Rabbit,
-    port: u16,
+pub struct Listening {
+    pub rabbit: Rabbit,
+    pub port: u16,
 }
 
 impl Listening {
     /// With `server.pem` of `papers`, and `more` lines of rabbitmq.conf.
-    async fn start(papers: &Papers, more: &[&str]) -> Self {
+    pub async fn start(papers: &Papers, more: &[&str]) -> Self {
         let port = free_port();
         let setting =
             |name: &str, file: &str| format!("ssl_options.{name} = {}", papers.inside(file));
@@ -49,10 +49,7 @@ impl Listening {
             }
         };
         (tokio::time::timeout(PATIENCE, listens).await).expect("it listens for TLS");
-        Self {
-            _rabbit: rabbit,
-            port,
-        }
+        Self { rabbit, port }
     }
 
     fn at(&self, host: &str, tls: Tls) -> Amqp {

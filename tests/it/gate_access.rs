@@ -15,7 +15,7 @@ use crate::redis_topologies::{address, port, shared_cluster};
 use crate::servers::{Redis, unique};
 
 /// The words of the rule in the documentation: after the password.
-fn documented_rule() -> Vec<&'static str> {
+pub fn documented_rule() -> Vec<&'static str> {
     let document = include_str!("../../docs/CONFIGURATION.md");
     let rule = document
         .lines()
@@ -193,7 +193,7 @@ async fn a_missing_right_is_named() {
 }
 
 /// A Redis that takes TLS, on the third of its ports, and wants a certificate of `papers`.
-fn server(papers: &Papers, name: &str, more: &[&str]) -> Redis {
+pub fn server(papers: &Papers, name: &str, more: &[&str]) -> Redis {
     let setting = |key: &str, file: &str| format!("{key} {}", papers.path(file).display());
     let settings = [
         setting("tls-cert-file", &format!("{name}.pem")),

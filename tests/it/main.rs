@@ -45,6 +45,7 @@ mod redis_topologies;
 mod reload;
 mod scheduler;
 mod scheduler_scopes;
+mod secrets;
 mod servers;
 mod servers_themselves;
 mod simulation;
