@@ -49,7 +49,7 @@ pub enum BrokerError {
     },
     /// 403 at a queue.
     #[error(
-        "RabbitMQ at {at} forbids it: {reason}; give the user configure, write and read permission for the queue and those named after it"
+        "RabbitMQ at {at} forbids it: {reason}; docs/CONFIGURATION.md has the permissions that the user needs"
     )]
     Forbidden {
         /// The URL, redacted.

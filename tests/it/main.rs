@@ -40,6 +40,7 @@ mod gate_worst;
 mod guard;
 mod http;
 mod latency;
+mod least_rights;
 mod papers;
 mod redis_topologies;
 mod reload;
