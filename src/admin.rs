@@ -1,4 +1,9 @@
-//! What an operator's systems ask a worker over HTTP: `/metrics`, `/livez`, `/readyz`.
+//! What an operator's systems ask a worker over HTTP: `/metrics`, `/livez`, `/readyz`. Nothing can be changed there.
+//!
+//! With `admin.token` only those who show it (`Authorization: Bearer TOKEN`, RFC 6750) see what there is. Two questions
+//! are answered to everybody, yes or no: is it alive (`/livez`), is it ready (`/readyz`, without what is missing). What
+//! asks them, load balancers and kubelets, has no place to keep a token secret; and who may connect learns
+//! the first from that alone.
 
 use std::fmt::Write as _;
 use std::net::SocketAddr;
@@ -7,20 +12,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
+use subtle::ConstantTimeEq;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::config::Admin;
+use crate::config::{Admin, Secret};
 use crate::metrics::Metrics;
 
 /// Stopping waits so long for answers that are being written.
@@ -111,6 +118,7 @@ impl AdminServer {
 struct Shown {
     metrics: Arc<Metrics>,
     health: Arc<Health>,
+    token: Option<Secret>,
 }
 
 /// Listens on `admin.listen`; the address that it got is logged as `admin.listen`.
@@ -129,11 +137,17 @@ pub async fn serve(
     let listener = TcpListener::bind(admin.listen).await.map_err(failed)?;
     let listen = listener.local_addr().map_err(failed)?;
     info!(admin.listen = %listen, "metrics and health");
+    let shown = Shown {
+        metrics,
+        health,
+        token: admin.token.clone(),
+    };
     let routes = Router::new()
         .route("/metrics", get(show_metrics))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
-        .with_state(Shown { metrics, health });
+        .layer(from_fn_with_state(shown.clone(), door))
+        .with_state(shown);
     let stop = CancellationToken::new();
     let task = tokio::spawn(accept(listener, routes, stop.clone()));
     Ok(AdminServer { listen, stop, task })
@@ -171,6 +185,47 @@ async fn answer(stream: TcpStream, routes: Router) {
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
     // Whatever goes wrong is the client's affair.
     let _ = timeout(CONNECTION_WITHIN, connection).await;
+}
+
+/// Lets those in who may see everything, and tells others whether the worker lives and is ready.
+async fn door(State(shown): State<Shown>, request: Request, next: Next) -> Response {
+    let open = match &shown.token {
+        None => true,
+        Some(token) => shows(request.headers(), token),
+    };
+    if open {
+        return next.run(request).await;
+    }
+    let asks = matches!(*request.method(), Method::GET | Method::HEAD);
+    match request.uri().path() {
+        "/livez" => next.run(request).await,
+        "/readyz" if asks => match shown.health.missing().is_empty() {
+            true => (StatusCode::OK, "ready\n").into_response(),
+            false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response(),
+        },
+        _ => {
+            // RFC 6750, 3: who showed nothing is told the scheme alone.
+            let challenge = match request.headers().contains_key(header::AUTHORIZATION) {
+                true => "Bearer realm=\"sluicegate\", error=\"invalid_token\"",
+                false => "Bearer realm=\"sluicegate\"",
+            };
+            let headers = [(header::WWW_AUTHENTICATE, challenge)];
+            let words = "this needs the header `Authorization: Bearer` with admin.token\n";
+            (StatusCode::UNAUTHORIZED, headers, words).into_response()
+        }
+    }
+}
+
+/// `headers` hold `token`, once and nothing else. How long it takes tells nothing of the token but its length.
+fn shows(headers: &HeaderMap, token: &Secret) -> bool {
+    let mut all = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(only), None) = (all.next(), all.next()) else {
+        return false;
+    };
+    let Some((scheme, shown)) = only.as_bytes().split_at_checked("Bearer ".len()) else {
+        return false;
+    };
+    scheme.eq_ignore_ascii_case(b"Bearer ") && shown.ct_eq(token.expose().as_bytes()).into()
 }
 
 async fn show_metrics(State(shown): State<Shown>) -> impl IntoResponse {

@@ -15,3 +15,4 @@ pub mod handler;
 pub mod metrics;
 pub mod rules;
 pub mod telemetry;
+mod tls;

@@ -2,15 +2,23 @@
 
 use std::io::IsTerminal;
 
-use tracing_subscriber::EnvFilter;
-use tracing_subscriber::fmt;
+use tracing::{Level, Metadata};
+use tracing_subscriber::filter::filter_fn;
+use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Layer, fmt, registry};
 
 use crate::config::{Log, LogFormat};
 
 /// Client libraries say at `info` what we say ourselves. lapin says every refusal at `error`, those that we ask for
 /// too, and its warnings hold whole messages with their bodies; what it returns to us, we say once.
 const QUIET: &str = "lapin=off,hyper=warn,redis=warn";
+
+/// What `log.level` can't ask for: at `trace` lapin shows each frame that it writes, the login with its password too.
+fn may_be_said(of: &Metadata<'_>) -> bool {
+    let shows_frames = ["lapin", "amq_protocol"].map(|name| of.target().starts_with(name));
+    *of.level() != Level::TRACE || shows_frames == [false, false]
+}
 
 /// Why logging could not be set up.
 #[derive(Debug, thiserror::Error)]
@@ -26,21 +34,22 @@ pub enum TelemetryError {
 }
 
 /// Sends this process's logs to standard error, as `log` says. A program with a subscriber of its own does
-/// without.
+/// without, and keeps lapin's `trace` out of its logs: it holds passwords.
 ///
 /// # Errors
 /// [`TelemetryError`] when `log.level` is no filter, or a subscriber is set already.
 pub fn init(log: &Log) -> Result<(), TelemetryError> {
     let filter = EnvFilter::try_new(format!("{QUIET},{}", log.level))
         .map_err(|why| TelemetryError::Filter(log.level.clone(), why.to_string()))?;
-    let lines = fmt()
-        .with_env_filter(filter)
+    let lines = fmt::layer()
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(std::io::stderr);
-    let set = match log.format {
-        LogFormat::Text => lines.finish().try_init(),
-        LogFormat::Json => lines.json().flatten_event(true).finish().try_init(),
+    let lines = match log.format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines.json().flatten_event(true).boxed(),
     };
+    let all = registry().with(filter).with(filter_fn(may_be_said));
+    let set = all.with(lines).try_init();
     set.map_err(|why| TelemetryError::Twice(why.to_string()))
 }
 

@@ -30,7 +30,7 @@ impl Bare {
     pub async fn connect(url: &str, queue: &str) -> Self {
         let amqp = Amqp {
             url: SecretUrl::new(url).into(),
-            ca_file: None,
+            tls: Default::default(),
             queue: queue.to_owned(),
             queue_type: QueueType::Quorum,
             prefetch: PREFETCH,

@@ -49,7 +49,7 @@ pub enum BrokerError {
     },
     /// 403 at a queue.
     #[error(
-        "RabbitMQ at {at} forbids it: {reason}; give the user configure, write and read permission for the queue and those named after it"
+        "RabbitMQ at {at} forbids it: {reason}; docs/CONFIGURATION.md has the permissions that the user needs"
     )]
     Forbidden {
         /// The URL, redacted.
@@ -150,6 +150,14 @@ impl BrokerError {
             },
             _ => Self::Failed { at, reason },
         }
+    }
+
+    /// As it is, with what to do about it, where it concerns the connection.
+    pub(crate) fn advised(mut self, advice: Option<String>) -> Self {
+        if let (Self::Unreachable { reason, .. }, Some(advice)) = (&mut self, advice) {
+            *reason = format!("{reason} ({advice})");
+        }
+        self
     }
 
     /// Waiting alone does not help: somebody has to change the configuration or the server.

@@ -43,15 +43,21 @@ impl AmqpServers {
 impl Values {
     pub(super) fn amqp_servers(&mut self) -> Option<AmqpServers> {
         let (key, file_key) = ("amqp.url", "amqp.url-file");
-        let urls = self.secret(key, file_key, AMQP_URL, true, |text| {
-            let urls = split(text, "amqp");
-            if urls.len() > MOST_SERVERS {
-                let count = urls.len();
-                return Err(format!("names {count} servers; {MOST_SERVERS} are enough"));
-            }
-            let url = |url: &String| value::secret_url(url, ["amqp", "amqps"], AMQP_URL);
-            urls.iter().map(url).collect::<Result<Vec<_>, _>>()
-        })??;
+        let urls = self.secret(
+            key,
+            file_key,
+            &format!("a url such as {AMQP_URL}"),
+            true,
+            |text| {
+                let urls = split(text, "amqp");
+                if urls.len() > MOST_SERVERS {
+                    let count = urls.len();
+                    return Err(format!("names {count} servers; {MOST_SERVERS} are enough"));
+                }
+                let url = |url: &String| value::secret_url(url, ["amqp", "amqps"], AMQP_URL);
+                urls.iter().map(url).collect::<Result<Vec<_>, _>>()
+            },
+        )??;
         match unlike(&urls) {
             Some(words) => self.wrong(self.set_of(key, file_key), words),
             None => Some(AmqpServers { urls }),

@@ -9,6 +9,7 @@ use super::error::{ConfigErrors, Origin, Problem, shown};
 use super::file::{self, Entry, MAX_FILE};
 use super::keys::{LIMITS, PLANS, TENANTS};
 use super::limits::{Reader, Tree};
+use super::load_tls::TlsKeys;
 use super::part::{FLAT, Part};
 use super::value::{self, Wrong, show};
 use super::yaml::{self, Raw};
@@ -117,7 +118,7 @@ impl Values {
         let dispatch = self.dispatch();
         let delay = self.delay();
         let retry = self.retry();
-        let listen = self.get("admin.listen", value::listen);
+        let admin = self.admin();
         let format = self.get("log.format", value::log_format);
         let level = self.get("log.level", value::log_level);
         if let (Some(redis), Some(limiter)) = (&redis, &rate_limiter)
@@ -140,7 +141,7 @@ impl Values {
             dispatch: dispatch?,
             delay: delay?,
             retry: retry?,
-            admin: Admin { listen: listen? },
+            admin: admin?,
             log: Log {
                 format: format?,
                 level: level?,
@@ -150,15 +151,20 @@ impl Values {
 
     fn amqp(&mut self) -> Option<Amqp> {
         let url = self.amqp_servers();
-        let ca_file = self.ca_file("amqp.ca-file");
+        const TLS: TlsKeys = ["amqp.ca-file", "amqp.cert-file", "amqp.key-file"];
+        let tls = self.tls(TLS);
         let queue = self.get("amqp.queue", value::queue);
         let queue_type = self.get("amqp.queue-type", value::queue_type);
         let prefetch = self.get("amqp.prefetch", |raw| {
             value::integer(raw, 1, u16::MAX.into())
         });
+        let url = url?;
+        if !url.urls[0].has_scheme("amqps") {
+            self.tls_unused(TLS, "amqp.url begin with amqps://")?;
+        }
         Some(Amqp {
-            url: url?,
-            ca_file: ca_file?,
+            url,
+            tls: tls?,
             queue: queue?,
             queue_type: queue_type?,
             prefetch: u16::try_from(prefetch?).ok()?,
@@ -222,21 +228,48 @@ impl Values {
             value::duration(raw, Duration::ZERO, HOUR)
         });
         let example = "https://api.example.com/jobs";
+        let must = format!("a url such as {example}");
         let url = self.secret(
             "dispatch.http.url",
             "dispatch.http.url-file",
-            example,
+            &must,
             false,
             |text| value::secret_url(text, ["http", "https"], example),
         );
         let timeout = self.get("dispatch.http.timeout", |raw| {
             value::duration(raw, Duration::from_millis(1), LONGEST_CALL)
         });
-        let timeout = timeout?;
+        const TLS: TlsKeys = [
+            "dispatch.http.ca-file",
+            "dispatch.http.cert-file",
+            "dispatch.http.key-file",
+        ];
+        let tls = self.tls(TLS);
+        let (url, tls, timeout) = (url?, tls?, timeout?);
+        if let Some(url) = &url
+            && !url.has_scheme("https")
+        {
+            self.tls_unused(TLS, "dispatch.http.url begin with https://")?;
+        }
         Some(Dispatch {
             concurrency: usize::try_from(concurrency?).ok()?,
             shutdown_timeout: shutdown_timeout?,
-            http: url?.map(|url| Http { url, timeout }),
+            http: url.map(|url| Http { url, tls, timeout }),
+        })
+    }
+
+    fn admin(&mut self) -> Option<Admin> {
+        let listen = self.get("admin.listen", value::listen);
+        let token = self.secret(
+            "admin.token",
+            "admin.token-file",
+            value::TOKEN,
+            false,
+            value::token,
+        );
+        Some(Admin {
+            listen: listen?,
+            token: token?,
         })
     }
 
@@ -327,14 +360,14 @@ impl Values {
         }
     }
 
-    /// What `read` makes of the url at `key`, or in the file that `file_key` names; `Some(None)`: neither is set and
+    /// What `read` makes of the secret at `key`, or in the file that `file_key` names; `Some(None)`: neither is set and
     /// there is no default. The environment's pair wins over the file's. With `several` a list may stand there, which
-    /// is read with commas between its urls.
+    /// is read with commas between its urls. `must` says what it must be, and nothing says what it is.
     pub(super) fn secret<T>(
         &mut self,
         key: &'static str,
         file_key: &'static str,
-        example: &str,
+        must: &str,
         several: bool,
         read: impl Fn(&str) -> Result<T, Wrong>,
     ) -> Option<Option<T>> {
@@ -358,18 +391,19 @@ impl Values {
             (Some(entry), _) => {
                 let text = match &entry.raw {
                     Raw::Text(text) => Ok(text.clone()),
-                    Raw::List(urls) if several => yaml::joined(urls).ok_or_else(|| {
-                        format!("holds no urls alone; each must be one such as {example}")
-                    }),
-                    Raw::List(_) => Err(format!("is a list; it must be a url such as {example}")),
-                    Raw::Null => Err(format!("is empty; it must be a url such as {example}")),
-                    _ => Err(format!("is no text; it must be a url such as {example}")),
+                    Raw::List(urls) if several => yaml::joined(urls)
+                        .ok_or_else(|| format!("holds no urls alone; each must be {must}")),
+                    Raw::List(_) => Err(format!("is a list; it must be {must}")),
+                    Raw::Null => Err(format!("is empty; it must be {must}")),
+                    _ => Err(format!(
+                        "is no text (numbers need quotes); it must be {must}"
+                    )),
                 };
                 let parsed = text.and_then(|text| read(&text));
                 (entry.at, key, parsed)
             }
             (None, Some(entry)) => {
-                let what = "the path of a file that holds the url";
+                let what = "the path of a file that holds it";
                 let text = self.named_file(&entry, what, LONGEST_SECRET);
                 let parsed = text.and_then(|(_, text)| {
                     read(&text).map_err(|words| format!("the text of the file {words}"))
@@ -390,27 +424,9 @@ impl Values {
         }
     }
 
-    /// The file of certificates at `key`; `Some(None)`: none is set. It is read now to tell mistakes early.
-    fn ca_file(&mut self, key: &str) -> Option<Option<PathBuf>> {
-        const LONGEST: u64 = 1 << 20;
-        let Some(entry) = self.entry(key) else {
-            return Some(None);
-        };
-        let path = self.path_of(entry, "the path of a file with certificates (PEM)");
-        let checked = path.and_then(|path| match read_bounded(&path, LONGEST) {
-            Ok(text) if text.contains("-----BEGIN CERTIFICATE-----") => Ok(Some(path)),
-            Ok(_) => Err(format!("{} holds no certificate (PEM)", path.display())),
-            Err(err) => Err(format!("{} can't be read: {err}", path.display())),
-        });
-        match checked {
-            Ok(path) => Some(path),
-            Err(words) => self.wrong(key, words),
-        }
-    }
-
     /// The file that `entry` names. A path in the file starts from the file's folder, one in a variable from
     /// the working directory.
-    fn path_of(&self, entry: &Entry, must: &str) -> Result<PathBuf, Wrong> {
+    pub(super) fn path_of(&self, entry: &Entry, must: &str) -> Result<PathBuf, Wrong> {
         let name = value::text(&entry.raw, must)?;
         Ok(match entry.at {
             Origin::Env(_) => PathBuf::from(name),
@@ -435,7 +451,7 @@ impl Values {
 }
 
 /// The text of the file at `path`; an error above `limit` bytes.
-fn read_bounded(path: &Path, limit: u64) -> std::io::Result<String> {
+pub(super) fn read_bounded(path: &Path, limit: u64) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     File::open(path)?.take(limit + 1).read_to_end(&mut bytes)?;
     if bytes.len() as u64 > limit {

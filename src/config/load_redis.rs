@@ -1,14 +1,14 @@
 //! Reads where Redis is, and reports what does not fit together.
 
 use super::load::Values;
-use super::redis::{self, Identity, Pem, RedisServers, RedisTls, RedisTopology};
+use super::load_tls::TlsKeys;
+use super::redis::{self, RedisServers, RedisTopology};
 use super::secret::SecretUrl;
 use super::value;
 
-/// The largest PEM file, in bytes: a bundle of all public CAs has some 250,000.
-const LONGEST_PEM: u64 = 1 << 20;
 /// Seeds of a cluster, and sentinels, at most.
 const MOST_SERVERS: usize = 32;
+const TLS: TlsKeys = ["redis.ca-file", "redis.cert-file", "redis.key-file"];
 const REDIS_URL: &str = "redis://user:password@host:6379/0";
 
 impl Values {
@@ -24,7 +24,7 @@ impl Values {
             .entry(key)
             .map(|_| ())
             .map(|()| self.get(key, value::boolean));
-        let tls = self.redis_tls();
+        let tls = self.tls(TLS);
         let cluster = match cluster {
             Some(parsed) => Some(parsed?),
             None => None,
@@ -66,15 +66,7 @@ impl Values {
             }
         }
         if !encrypted {
-            let unused = ["redis.ca-file", "redis.cert-file"]
-                .into_iter()
-                .find(|key| self.entry(key).is_some());
-            if let Some(key) = unused {
-                return self.wrong(
-                    key,
-                    "is of no use without TLS; let the urls begin with rediss://",
-                );
-            }
+            self.tls_unused(TLS, "the urls begin with rediss://")?;
         }
         Some(RedisServers {
             urls,
@@ -90,7 +82,8 @@ impl Values {
         file_key: &'static str,
         example: &str,
     ) -> Option<Option<Vec<SecretUrl>>> {
-        self.secret(key, file_key, example, true, |text| {
+        let must = format!("a url such as {example}");
+        self.secret(key, file_key, &must, true, |text| {
             let urls = redis::split(text, "redis");
             if urls.len() > MOST_SERVERS {
                 return Err(format!(
@@ -101,49 +94,6 @@ impl Values {
             let url = |url: &String| value::secret_url(url, ["redis", "rediss"], example);
             urls.iter().map(url).collect()
         })
-    }
-
-    fn redis_tls(&mut self) -> Option<RedisTls> {
-        let certificates = "holds no certificate that can be read; it must be a PEM file";
-        let ca = self.pem("redis.ca-file", Pem::has_certificates, certificates);
-        let cert = self.pem("redis.cert-file", Pem::has_certificates, certificates);
-        let key = self.pem(
-            "redis.key-file",
-            Pem::has_key,
-            "holds no private key that can be read; it must be a PEM file without a passphrase",
-        );
-        let identity = match (cert?, key?) {
-            (Some(cert), Some(key)) => Some(Identity { cert, key }),
-            (None, None) => None,
-            (Some(_), None) => {
-                return self.wrong("redis.cert-file", "needs its key too: set redis.key-file");
-            }
-            (None, Some(_)) => {
-                return self.wrong(
-                    "redis.key-file",
-                    "needs its certificate too: set redis.cert-file",
-                );
-            }
-        };
-        Some(RedisTls { ca: ca?, identity })
-    }
-
-    /// The PEM file that `key` names, if it is set.
-    fn pem(
-        &mut self,
-        key: &'static str,
-        fits: impl Fn(&Pem) -> bool,
-        words: &str,
-    ) -> Option<Option<Pem>> {
-        let Some(entry) = self.entry(key) else {
-            return Some(None);
-        };
-        let read = self.named_file(entry, "the path of a PEM file", LONGEST_PEM);
-        match read.map(|(name, text)| Pem::new(name, text.as_bytes())) {
-            Ok(pem) if fits(&pem) => Some(Some(pem)),
-            Ok(_) => self.wrong(key, words),
-            Err(words) => self.wrong(key, words),
-        }
     }
 
     /// Which of the two is set; the first, if none is.

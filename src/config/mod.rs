@@ -8,24 +8,26 @@ mod keys;
 mod limits;
 mod load;
 mod load_redis;
+mod load_tls;
 mod part;
 mod redis;
 mod secret;
 mod show;
+mod tls;
 mod value;
 mod warn;
 mod watch;
 mod yaml;
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::time::Duration;
 
 pub use amqp::AmqpServers;
 pub use error::{ConfigErrors, Origin, Problem};
 pub use keys::{KEYS, Key, closest, env_name};
-pub use redis::{Identity, Pem, RedisServers, RedisTls, RedisTopology};
-pub use secret::SecretUrl;
+pub use redis::{RedisServers, RedisTopology};
+pub use secret::{Secret, SecretUrl};
+pub use tls::{Identity, Pems, Tls, TlsError};
 pub use value::{parse_duration, show as show_duration};
 pub use watch::Source;
 
@@ -63,8 +65,8 @@ pub struct Config {
 pub struct Amqp {
     /// `amqp.url`
     pub url: AmqpServers,
-    /// `amqp.ca-file`: certificates that `amqps://` trusts beside the system's; read at each connect.
-    pub ca_file: Option<PathBuf>,
+    /// `amqp.ca-file`, `amqp.cert-file` and `amqp.key-file`; the files are read at each connect.
+    pub tls: Tls,
     /// `amqp.queue`: the work queue; the others are named after it.
     pub queue: String,
     /// `amqp.queue-type`
@@ -126,6 +128,8 @@ pub struct Dispatch {
 pub struct Http {
     /// `dispatch.http.url`
     pub url: SecretUrl,
+    /// `dispatch.http.ca-file`, `dispatch.http.cert-file` and `dispatch.http.key-file`
+    pub tls: Tls,
     /// `dispatch.http.timeout`: for the whole call, connection set-up included.
     pub timeout: Duration,
 }
@@ -155,6 +159,8 @@ pub struct Retry {
 pub struct Admin {
     /// `admin.listen`
     pub listen: SocketAddr,
+    /// `admin.token`: who shows it may see everything; `None`: everybody may.
+    pub token: Option<Secret>,
 }
 
 /// `log`

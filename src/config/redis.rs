@@ -1,14 +1,12 @@
-//! Where Redis is: one server, a cluster, or behind Sentinel; and how TLS is done.
+//! Where Redis is: one server, a cluster, or behind Sentinel.
 
 use std::fmt;
-use std::sync::Arc;
 
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use url::Url;
 
 use super::Redis;
 use super::secret::SecretUrl;
+use super::tls::Tls;
 use crate::gate::keys::hash_tag;
 use crate::rules::policy::Policy;
 
@@ -20,7 +18,7 @@ pub struct RedisServers {
     /// What they are.
     pub topology: RedisTopology,
     /// `redis.ca-file`, `redis.cert-file` and `redis.key-file`
-    pub tls: RedisTls,
+    pub tls: Tls,
 }
 
 /// What `redis.url` names.
@@ -49,75 +47,13 @@ impl Redis {
     }
 }
 
-/// TLS to Redis, beyond what `rediss://` says.
-#[derive(Debug, Clone, Default, PartialEq)]
-pub struct RedisTls {
-    /// `redis.ca-file`: whose certificates are accepted, instead of the system's.
-    pub ca: Option<Pem>,
-    /// `redis.cert-file` and `redis.key-file`: what we show.
-    pub identity: Option<Identity>,
-}
-
-/// A certificate of our own.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Identity {
-    /// Ours first, then those that sign it.
-    pub cert: Pem,
-    /// Its private key.
-    pub key: Pem,
-}
-
-/// The text of a PEM file. `Debug` shows its path alone.
-#[derive(Clone, PartialEq)]
-pub struct Pem {
-    path: String,
-    bytes: Arc<[u8]>,
-}
-
-impl Pem {
-    /// Keeps `text`, which was read from `path`.
-    pub fn new(path: impl Into<String>, text: &[u8]) -> Self {
-        Self {
-            path: path.into(),
-            bytes: text.into(),
-        }
-    }
-
-    /// As it was named.
-    pub fn path(&self) -> &str {
-        &self.path
-    }
-
-    /// The text: it may be a private key.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes
-    }
-
-    /// It holds one certificate at least, and nothing that is damaged.
-    pub(super) fn has_certificates(&self) -> bool {
-        let mut all = CertificateDer::pem_slice_iter(&self.bytes).peekable();
-        all.peek().is_some() && all.all(|each| each.is_ok())
-    }
-
-    /// It holds a private key.
-    pub(super) fn has_key(&self) -> bool {
-        PrivateKeyDer::from_pem_slice(&self.bytes).is_ok()
-    }
-}
-
-impl fmt::Debug for Pem {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.path)
-    }
-}
-
 impl From<&SecretUrl> for RedisServers {
     /// A single server.
     fn from(url: &SecretUrl) -> Self {
         Self {
             urls: vec![url.clone()],
             topology: RedisTopology::Single,
-            tls: RedisTls::default(),
+            tls: Tls::default(),
         }
     }
 }
@@ -187,7 +123,7 @@ pub(super) fn has_database(urls: &[SecretUrl]) -> bool {
 
 /// One of `urls` is of a server with TLS.
 pub(super) fn has_tls(urls: &[SecretUrl]) -> bool {
-    urls.iter().any(|url| url.expose().starts_with("rediss://"))
+    urls.iter().any(|url| url.has_scheme("rediss"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Urls that may hold a password: kept for connecting, shown without it.
+//! What must not be shown: urls that may hold a password, tokens. Kept for use, shown without their secret.
 
 use std::fmt;
 
@@ -16,6 +16,11 @@ impl SecretUrl {
     /// The url with its password: for connecting, never for printing.
     pub fn expose(&self) -> &str {
         &self.0
+    }
+    /// Its scheme is `scheme`, in whatever case.
+    pub(super) fn has_scheme(&self, scheme: &str) -> bool {
+        let begin = self.0.split(':').next().unwrap_or_default();
+        begin.eq_ignore_ascii_case(scheme)
     }
 }
 
@@ -46,6 +51,33 @@ impl fmt::Display for SecretUrl {
 }
 
 impl fmt::Debug for SecretUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// A token. `Debug` and `Display` show `***`.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps `text`.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+    /// The text: for comparing, never for printing.
+    pub fn expose(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("***")
+    }
+}
+
+impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
     }

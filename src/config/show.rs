@@ -1,11 +1,12 @@
 //! The configuration in force, as YAML, without passwords.
 
 use std::fmt;
+use std::path::Path;
 use std::time::Duration;
 
 use super::redis::join;
 use super::value::show;
-use super::{Config, CostField, RedisServers, RedisTopology, TenantField};
+use super::{Config, CostField, RedisServers, RedisTopology, TenantField, Tls};
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit};
 use crate::rules::policy::{Own, Policy};
 use crate::rules::scope::Scope;
@@ -65,9 +66,7 @@ impl fmt::Display for Config {
         } = self;
         writeln!(f, "amqp:")?;
         writeln!(f, "  url: \"{}\"", amqp.url)?;
-        if let Some(file) = &amqp.ca_file {
-            writeln!(f, "  ca-file: {}", Quoted(&file.display().to_string()))?;
-        }
+        tls(f, "  ", &amqp.tls)?;
         writeln!(f, "  queue: {}", Quoted(&amqp.queue))?;
         writeln!(f, "  queue-type: {}", amqp.queue_type.name())?;
         writeln!(f, "  prefetch: {}", amqp.prefetch)?;
@@ -86,6 +85,7 @@ impl fmt::Display for Config {
         if let Some(http) = &dispatch.http {
             writeln!(f, "  http:")?;
             writeln!(f, "    url: \"{}\"", http.url)?;
+            tls(f, "    ", &http.tls)?;
             writeln!(f, "    timeout: {}", show(http.timeout))?;
         }
         writeln!(f, "delay:")?;
@@ -97,6 +97,9 @@ impl fmt::Display for Config {
         writeln!(f, "  max-interval: {}", show(retry.max_interval))?;
         writeln!(f, "admin:")?;
         writeln!(f, "  listen: \"{}\"", admin.listen)?;
+        if let Some(token) = &admin.token {
+            writeln!(f, "  token: \"{token}\"")?;
+        }
         writeln!(f, "log:")?;
         writeln!(f, "  format: {}", log.format.name())?;
         writeln!(f, "  level: {}", Quoted(&log.level))
@@ -190,12 +193,20 @@ fn redis_servers(f: &mut fmt::Formatter<'_>, servers: &RedisServers) -> fmt::Res
         RedisTopology::Cluster => writeln!(f, "  cluster: true")?,
         RedisTopology::Sentinel(all) => writeln!(f, "  sentinels: \"{}\"", join(all))?,
     }
-    if let Some(ca) = &servers.tls.ca {
-        writeln!(f, "  ca-file: {}", Quoted(ca.path()))?;
+    tls(f, "  ", &servers.tls)
+}
+
+fn tls(f: &mut fmt::Formatter<'_>, indent: &str, tls: &Tls) -> fmt::Result {
+    let mut file = |key: &str, path: &Path| {
+        let path = path.display().to_string();
+        writeln!(f, "{indent}{key}: {}", Quoted(&path))
+    };
+    if let Some(ca) = &tls.ca_file {
+        file("ca-file", ca)?;
     }
-    if let Some(identity) = &servers.tls.identity {
-        writeln!(f, "  cert-file: {}", Quoted(identity.cert.path()))?;
-        writeln!(f, "  key-file: {}", Quoted(identity.key.path()))?;
+    if let Some(identity) = &tls.identity {
+        file("cert-file", &identity.cert_file)?;
+        file("key-file", &identity.key_file)?;
     }
     Ok(())
 }

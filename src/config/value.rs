@@ -8,7 +8,7 @@ use url::Url;
 
 use super::error::shown;
 use super::keys::closest;
-use super::secret::{SecretUrl, misplaced_at};
+use super::secret::{Secret, SecretUrl, misplaced_at};
 use super::yaml::Raw;
 use super::{CostField, LogFormat, QueueType, TenantField};
 use crate::broker::message::is_reserved;
@@ -334,6 +334,25 @@ fn field(text: &str) -> Result<Option<Place>, Wrong> {
 pub(super) fn listen(raw: &Raw) -> Result<SocketAddr, Wrong> {
     const MUST: &str = "an address and a port, such as 127.0.0.1:9464, 0.0.0.0:9464 or [::1]:0";
     text(raw, MUST)?.parse().map_err(|_| wrong(raw, MUST))
+}
+
+/// What [`token`] takes.
+pub(super) const TOKEN: &str =
+    "16 to 512 letters, digits and -._~+/=, such as openssl rand -hex 32 prints";
+
+/// `admin.token`: what can stand behind `Bearer` (RFC 6750, 2.1), and is too long to be guessed. No error shows any
+/// of it.
+pub(super) fn token(text: &str) -> Result<Secret, Wrong> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-._~+/=".contains(c);
+    if !text.chars().all(fits) {
+        return Err(format!(
+            "has a character that a Bearer token can't have; it must be {TOKEN}"
+        ));
+    }
+    if !(16..=512).contains(&text.len()) {
+        return Err(format!("has {} bytes; it must be {TOKEN}", text.len()));
+    }
+    Ok(Secret::new(text))
 }
 
 /// `log.level`: filters of `tracing-subscriber`. It takes any bare word for a target whose everything is

@@ -1,6 +1,6 @@
 //! What is valid and hardly meant.
 
-use super::Config;
+use super::{Admin, Config};
 use crate::rules::limit::Limits;
 use crate::rules::policy::{Own, Policy, Source};
 
@@ -20,7 +20,19 @@ impl Config {
         }
         idle_tenants(policy, &mut found);
         idle_plans(policy, &mut found);
+        open_admin(&self.admin, &mut found);
         found
+    }
+}
+
+/// Others than this machine may ask the admin port. That is no error: it tells figures and changes nothing, and in a
+/// container it must listen on all addresses, with the network as its door.
+fn open_admin(admin: &Admin, found: &mut Vec<String>) {
+    if admin.token.is_none() && !admin.listen.ip().to_canonical().is_loopback() {
+        found.push(format!(
+            "admin.listen: {} can be reached by other machines, and shows everybody the metrics; set admin.token, unless the network lets only those in who may see them",
+            admin.listen
+        ));
     }
 }
 

@@ -3,6 +3,7 @@
 use ::redis::{RedisError, ServerError, Value};
 
 use crate::gate::GateError;
+use crate::tls;
 
 /// A node of a Redis Cluster was configured as a single server.
 pub const NODE_OF_A_CLUSTER: &str = "this is a node of a Redis Cluster; set redis.cluster: true";
@@ -16,7 +17,10 @@ pub fn broken(error: &RedisError, server: &str) -> GateError {
         _ if error.kind() == ::redis::ErrorKind::AuthenticationFailed => GateError::Refused(
             format!("{server}: the user or the password is not accepted; check redis.url"),
         ),
-        _ => GateError::Unreachable(format!("{server}: {error}")),
+        _ => GateError::Unreachable(match tls::advice(error, "redis") {
+            Some(advice) => format!("{server}: {error} ({advice})"),
+            None => format!("{server}: {error}"),
+        }),
     }
 }
 

@@ -19,8 +19,8 @@
 mod connection;
 mod pool;
 mod text;
-mod tls;
 
+use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
@@ -34,7 +34,6 @@ use hyper::header::{
 };
 use hyper::{Method, Request, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
-use rustls::ClientConfig;
 use tokio::time::{Instant, timeout_at};
 use url::{Position, Url};
 
@@ -42,6 +41,7 @@ use super::{Attempt, Handler, Outcome, Permit};
 use crate::config::Http;
 use crate::rules::job::Job;
 use crate::rules::pushback::{Pushback, Seen, seen};
+use crate::tls;
 use connection::{Connection, Sent};
 use pool::Pool;
 use text::{explain, one_line};
@@ -51,9 +51,14 @@ const MAX_BODY: usize = 64 * 1024;
 /// So much of it is kept, in bytes: what is shown, and room for a secret that crosses its end.
 const KEPT: usize = 4 * 1024;
 
+/// Where the keys of TLS stand in the configuration.
+const SECTION: &str = "dispatch.http";
+
 /// Calls one downstream API.
 pub struct HttpHandler {
     pool: Arc<Pool>,
+    /// With TLS.
+    encrypted: bool,
     /// Path and query: what a request's first line names.
     target: Uri,
     /// What every request carries: the host, and user and password of the url.
@@ -83,40 +88,23 @@ pub enum HttpHandlerError {
     /// The url holds what no request can carry.
     #[error("url: {0}; percent-encode what is not a letter or a digit")]
     Unsendable(String),
-    /// TLS can't be set up, for example because the system has no root certificates.
+    /// TLS can't be set up: a file can't be used, or the system has no root certificates.
     #[error("TLS: {0}")]
     Tls(String),
 }
 
 impl HttpHandler {
-    /// A handler that calls `http.url`, with up to `concurrency` connections kept open between calls. An `https`
-    /// url is trusted as the system trusts it.
+    /// A handler that calls `http.url`, with up to `concurrency` connections kept open between calls. Of an `https`
+    /// url the files in `http.tls` are read, once: blocks.
     ///
     /// # Errors
     /// [`HttpHandlerError`] when the url can't be used or TLS can't be set up.
     pub fn new(http: &Http, concurrency: usize) -> Result<Self, HttpHandlerError> {
-        Self::build(http, concurrency, tls::system)
-    }
-
-    /// As [`HttpHandler::new`], but trusting the certificates in `ca` (PEM) and nobody else: for a downstream
-    /// with a CA of its own.
-    ///
-    /// # Errors
-    /// As [`HttpHandler::new`], and when `ca` can't be read.
-    pub fn with_ca(http: &Http, concurrency: usize, ca: &[u8]) -> Result<Self, HttpHandlerError> {
-        Self::build(http, concurrency, || tls::only(ca))
-    }
-
-    fn build(
-        http: &Http,
-        concurrency: usize,
-        trust: impl FnOnce() -> Result<ClientConfig, String>,
-    ) -> Result<Self, HttpHandlerError> {
         let url = Url::parse(http.url.expose())?;
         let tls = match url.scheme() {
             // A worker without TLS must not fail where the system has no root certificates.
             "http" => tls::nobody(),
-            "https" => trust(),
+            "https" => tls::client(&http.tls),
             _ => return Err(HttpHandlerError::Scheme),
         };
         let uri = |text: &str| {
@@ -143,6 +131,7 @@ impl HttpHandler {
                 http.timeout,
                 concurrency,
             ),
+            encrypted: url.scheme() == "https",
             secrets: secrets(&url, &headers),
             target,
             headers,
@@ -164,8 +153,12 @@ impl HttpHandler {
                 None => match timeout_at(deadline, self.pool.open()).await {
                     Ok(Ok(connection)) => connection,
                     Ok(Err(why)) => {
-                        let why = explain(why.as_ref());
-                        return Err(failed(format!("no connection: {why}")));
+                        let advice = match self.encrypted {
+                            true => tls::setup_advice(why.as_ref(), SECTION),
+                            false => None,
+                        };
+                        let words = told(why.as_ref(), advice);
+                        return Err(failed(format!("no connection: {words}")));
                     }
                     Err(_) => return Err(self.too_late("no connection")),
                 },
@@ -193,7 +186,8 @@ impl HttpHandler {
                 // A new connection is tried once.
                 Ok(Sent::Unwritten(_)) if reused => {}
                 Ok(Sent::Unwritten(why) | Sent::Failed(why)) => {
-                    return Err(failed(format!("no answer: {}", explain(&why))));
+                    let words = told(&why, tls::advice(&why, SECTION));
+                    return Err(failed(format!("no answer: {words}")));
                 }
                 Err(_) => return Err(self.too_late("no answer")),
             }
@@ -304,6 +298,15 @@ async fn read_start(connection: &mut Connection, mut body: Incoming, kept: &mut 
         }
     }
     false
+}
+
+/// The error, and what to do about it.
+fn told(why: &(dyn Error + 'static), advice: Option<String>) -> String {
+    let words = explain(why);
+    match advice {
+        Some(advice) => format!("{words} ({advice})"),
+        None => words,
+    }
 }
 
 fn failed(reason: String) -> Outcome {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::admin::{AdminError, Health, serve};
-use sluicegate::config::Admin;
+use sluicegate::config::{Admin, Config, Secret};
 use sluicegate::metrics::Metrics;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -13,12 +13,18 @@ use tokio::time::timeout;
 
 const ANY_PORT: Admin = Admin {
     listen: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0),
+    token: None,
 };
 
 /// The whole answer to `GET path`.
 async fn get(listen: SocketAddr, path: &str) -> String {
+    get_with(listen, path, "").await
+}
+
+/// The whole answer to `GET path` with more lines of headers.
+async fn get_with(listen: SocketAddr, path: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(listen).await.expect("it listens");
-    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{headers}connection: close\r\n\r\n");
     stream
         .write_all(request.as_bytes())
         .await
@@ -106,6 +112,7 @@ async fn a_taken_port_is_named() {
         .expect("a free port");
     let admin = Admin {
         listen: other.local_addr().expect("it is bound"),
+        token: None,
     };
     let Err(why) = serve(&admin, Arc::new(Metrics::new()), Arc::default()).await else {
         panic!("two listen on {}", admin.listen);
@@ -166,4 +173,172 @@ async fn a_long_head_is_refused() {
         String::from_utf8_lossy(&answer)
     );
     server.stop().await;
+}
+
+const TOKEN: &str = "0123456789abcdef-._~+/==";
+
+#[tokio::test]
+async fn only_who_shows_the_token_sees_more_than_whether_it_lives_and_is_ready() {
+    let admin = Admin {
+        token: Some(Secret::new(TOKEN)),
+        ..ANY_PORT
+    };
+    let health = Arc::new(Health::default());
+    let server = serve(&admin, Arc::new(Metrics::new()), Arc::clone(&health))
+        .await
+        .expect("a free port");
+    let listen = server.listen;
+    let status = |answer: &str| answer.split(' ').nth(1).map(str::to_owned);
+
+    for good in [
+        format!("authorization: Bearer {TOKEN}\r\n"),
+        format!("AUTHORIZATION: bearer {TOKEN}\r\n"),
+    ] {
+        for (path, code) in [
+            ("/metrics", "200"),
+            ("/livez", "200"),
+            ("/readyz", "503"),
+            ("/other", "404"),
+        ] {
+            let answer = get_with(listen, path, &good).await;
+            assert_eq!(status(&answer).as_deref(), Some(code), "{path}: {answer}");
+        }
+        let answer = get_with(listen, "/readyz", &good).await;
+        assert!(answer.contains("Redis does not answer"), "{answer}");
+    }
+
+    let shorter = &TOKEN[..TOKEN.len() - 1];
+    let bad = [
+        String::new(),
+        "authorization: Bearer \r\n".to_owned(),
+        "authorization: Bearer\r\n".to_owned(),
+        format!("authorization: Bearer {shorter}\r\n"),
+        format!("authorization: Bearer {TOKEN}=\r\n"),
+        format!("authorization: Bearer {}\r\n", TOKEN.to_uppercase()),
+        format!("authorization: Basic {TOKEN}\r\n"),
+        format!("authorization: {TOKEN}\r\n"),
+        format!("authorization: Bearer x\r\nauthorization: Bearer {TOKEN}\r\n"),
+        format!("x-token: Bearer {TOKEN}\r\n"),
+    ];
+    for headers in &bad {
+        for path in [
+            "/metrics",
+            "/other",
+            "/",
+            "/livez/",
+            "//livez",
+            "/readyz/../metrics",
+        ] {
+            let answer = get_with(listen, path, headers).await;
+            assert_eq!(status(&answer).as_deref(), Some("401"), "{path}: {answer}");
+            let challenge = "www-authenticate: Bearer realm=\"sluicegate\"";
+            assert!(answer.contains(challenge), "{answer}");
+            let known = headers.starts_with("authorization");
+            assert_eq!(
+                answer.contains("error=\"invalid_token\""),
+                known,
+                "{answer}"
+            );
+            assert!(!answer.contains("sluicegate_"), "{answer}");
+            assert!(
+                !answer.contains(TOKEN) && !answer.contains("0123456789"),
+                "{answer}"
+            );
+        }
+        let answer = get_with(listen, "/livez", headers).await;
+        assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+        let answer = get_with(listen, "/readyz", headers).await;
+        assert!(answer.starts_with("HTTP/1.1 503 "), "{answer}");
+        assert!(answer.ends_with("\r\n\r\nnot ready\n"), "{answer}");
+    }
+    health.set_rabbitmq(true);
+    health.set_redis(true);
+    health.set_consuming(true);
+    let answer = get(listen, "/readyz").await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    server.stop().await;
+}
+
+#[test]
+fn a_port_for_everybody_without_a_token_is_warned_of() {
+    let warned = |admin: &str| {
+        let text = format!("admin: {{{admin}}}");
+        let config = Config::parse("c.yaml", &text, std::iter::empty()).expect(admin);
+        let mut warnings = config.warnings().into_iter();
+        warnings.any(|words| words.contains("set admin.token"))
+    };
+    for open in [
+        "0.0.0.0:9464",
+        "[::]:0",
+        "10.0.0.1:1",
+        "[::ffff:10.0.0.1]:1",
+    ] {
+        assert!(warned(&format!("listen: '{open}'")), "{open}");
+        assert!(
+            !warned(&format!("listen: '{open}', token: {TOKEN}")),
+            "{open}"
+        );
+    }
+    for own in [
+        "127.0.0.1:9464",
+        "127.8.0.1:1",
+        "[::1]:0",
+        "[::ffff:127.0.0.1]:1",
+    ] {
+        assert!(!warned(&format!("listen: '{own}'")), "{own}");
+    }
+    // Unless told otherwise.
+    assert!(Config::default().admin.listen.ip().is_loopback());
+    assert!(!warned(""));
+}
+
+#[test]
+fn a_token_comes_from_the_file_the_environment_or_a_file_of_its_own() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let name = folder.path().join("c.yaml").display().to_string();
+    let secret = folder.path().join("token");
+    std::fs::write(&secret, format!("{TOKEN}\n")).expect("written");
+    let load = |text: &str, env: &[(&str, &str)]| {
+        let env = env.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        Config::parse(&name, text, env)
+    };
+    let variable = "SLUICEGATE_ADMIN__TOKEN";
+    let file_variable = "SLUICEGATE_ADMIN__TOKEN_FILE";
+    for (text, env) in [
+        (format!("admin: {{token: {TOKEN}}}"), vec![]),
+        ("admin: {token-file: token}".to_owned(), vec![]),
+        (String::new(), vec![(variable, TOKEN)]),
+        (
+            "admin: {token: another-token-that-is-long}".to_owned(),
+            vec![(file_variable, secret.to_str().expect("UTF-8"))],
+        ),
+    ] {
+        let config = load(&text, &env).expect(&text);
+        assert_eq!(config.admin.token, Some(Secret::new(TOKEN)), "{text}");
+        let shown = format!("{config}{config:?}{config:#?}");
+        assert!(!shown.contains(TOKEN), "{shown}");
+        assert!(config.to_string().contains("  token: \"***\"\n"));
+    }
+    for (value, words) in [
+        ("'hunter2'", "has 7 bytes; it must be 16 to 512 letters"),
+        (
+            "'hunter2 hunter2 hunter2'",
+            "has a character that a Bearer token can't have",
+        ),
+        ("'hunter2hunter2hunter2ü'", "has a character that"),
+        ("[hunter2]", "is a list; it must be 16 to 512"),
+        ("{hunter2: 1}", "holds keys; it must be a single value"),
+        ("12345678901234567890", "is no text (numbers need quotes)"),
+        ("\"hunter2", "is not valid YAML"),
+        (
+            "hunter2hunter2hunter2, token-file: token",
+            "admin.token is set too",
+        ),
+    ] {
+        let why = load(&format!("admin: {{token: {value}}}"), &[])
+            .expect_err(value)
+            .to_string();
+        assert!(why.contains(words), "{why}");
+        assert!(!why.contains("hunter2") && !why.contains("345678"), "{why}");
+    }
 }

@@ -8,7 +8,7 @@ use lapin::BasicProperties;
 use sluicegate::broker::amqp::AmqpBroker;
 use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Tag};
-use sluicegate::config::{Amqp, AmqpServers, QueueType, SecretUrl};
+use sluicegate::config::{Amqp, AmqpServers, QueueType, SecretUrl, Tls};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -34,7 +34,7 @@ pub fn amqp(url: &str, queue: &str, queue_type: QueueType) -> Amqp {
         url: AmqpServers {
             urls: url.split(',').map(SecretUrl::new).collect(),
         },
-        ca_file: None,
+        tls: Tls::default(),
         queue: queue.to_owned(),
         queue_type,
         prefetch: PREFETCH,

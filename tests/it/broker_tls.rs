@@ -1,66 +1,17 @@
-//! `amqps://`: who is trusted, on a RabbitMQ with a certificate for `localhost` alone.
+//! `amqps://`: who is trusted, on a RabbitMQ with a certificate for `localhost` alone, and whom it lets in.
 
-use std::fs;
 use std::net::TcpListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{BrokerError, Outgoing};
-use sluicegate::config::{Amqp, QueueType};
-use tempfile::TempDir;
+use sluicegate::config::{Amqp, QueueType, Tls};
 use tokio::net::TcpStream;
 
 use crate::broker_bed::{PATIENCE, amqp, ladder, message};
+use crate::papers::Papers;
 use crate::servers::{Rabbit, unique};
-
-/// An authority of our own.
-fn authority(name: &str) -> (String, Issuer<'static, KeyPair>) {
-    let mut params = CertificateParams::new(Vec::new()).expect("no names");
-    params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-    params
-        .distinguished_name
-        .push(rcgen::DnType::CommonName, name);
-    let key = KeyPair::generate().expect("a key");
-    let certificate = params.self_signed(&key).expect("signed");
-    (certificate.pem(), Issuer::new(params, key))
-}
-
-/// Files that RabbitMQ can read: inside its tree, when it runs in one.
-struct Files {
-    folder: TempDir,
-    tree: PathBuf,
-}
-
-impl Files {
-    fn new() -> Self {
-        let tree: PathBuf = std::env::var_os("TEST_RABBITMQ_CHROOT")
-            .unwrap_or_default()
-            .into();
-        let folder = match tree.as_os_str().is_empty() {
-            true => TempDir::new(),
-            false => TempDir::new_in(tree.join("tmp")),
-        };
-        let folder = folder.expect("a folder");
-        Self { folder, tree }
-    }
-
-    fn write(&self, name: &str, text: &str) -> PathBuf {
-        let path = self.folder.path().join(name);
-        fs::write(&path, text).expect("written");
-        path
-    }
-
-    /// `path` as RabbitMQ sees it.
-    fn inside(&self, path: &Path) -> String {
-        let inside = match path.strip_prefix(&self.tree) {
-            Ok(rest) if !self.tree.as_os_str().is_empty() => Path::new("/").join(rest),
-            _ => path.to_owned(),
-        };
-        inside.display().to_string()
-    }
-}
 
 /// A free port where neither the kernel nor our scripts look for one.
 fn free_port() -> u16 {
@@ -68,6 +19,49 @@ fn free_port() -> u16 {
         .map(|_| rand::random_range(10_000..20_000))
         .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
         .expect("a free port")
+}
+
+/// A RabbitMQ that takes TLS on a port of its own, too.
+pub struct Listening {
+    pub rabbit: Rabbit,
+    pub port: u16,
+}
+
+impl Listening {
+    /// With `server.pem` of `papers`, and `more` lines of rabbitmq.conf.
+    pub async fn start(papers: &Papers, more: &[&str]) -> Self {
+        let port = free_port();
+        let setting =
+            |name: &str, file: &str| format!("ssl_options.{name} = {}", papers.inside(file));
+        let settings = [
+            format!("listeners.ssl.1 = 127.0.0.1:{port}"),
+            setting("cacertfile", "ca.pem"),
+            setting("certfile", "server.pem"),
+            setting("keyfile", "server.key"),
+        ];
+        let mut all: Vec<&str> = settings.iter().map(String::as_str).collect();
+        all.extend(more);
+        let rabbit = Rabbit::start_with(&all);
+        // It greets at its other port before it listens at this one.
+        let listens = async {
+            while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        (tokio::time::timeout(PATIENCE, listens).await).expect("it listens for TLS");
+        Self { rabbit, port }
+    }
+
+    fn at(&self, host: &str, tls: Tls) -> Amqp {
+        Amqp {
+            tls,
+            ..amqp(
+                &format!("amqps://guest:guest@{host}:{}/%2f", self.port),
+                &unique("tls"),
+                QueueType::Quorum,
+            )
+        }
+    }
 }
 
 async fn refusal(amqp: &Amqp) -> String {
@@ -85,40 +79,12 @@ async fn refusal(amqp: &Amqp) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn amqps_trusts_the_authority_that_it_is_told_and_no_other_name() {
-    let files = Files::new();
-    let (ca, issuer) = authority("ours");
-    let (other, _) = authority("another");
-    let key = KeyPair::generate().expect("a key");
-    let params = CertificateParams::new(vec!["localhost".to_owned()]).expect("a name");
-    let certificate = params.signed_by(&key, &issuer).expect("signed");
-    let ca_file = files.write("ca.pem", &ca);
-    let port = free_port();
-    let setting = |name: &str, file: &Path| format!("ssl_options.{name} = {}", files.inside(file));
-    let settings = [
-        format!("listeners.ssl.1 = 127.0.0.1:{port}"),
-        setting("cacertfile", &ca_file),
-        setting("certfile", &files.write("cert.pem", &certificate.pem())),
-        setting("keyfile", &files.write("key.pem", &key.serialize_pem())),
-    ];
-    let _rabbit = Rabbit::start_with(&settings.each_ref().map(String::as_str));
-    // It greets at its other port before it listens at this one.
-    let listens = async {
-        while TcpStream::connect(("127.0.0.1", port)).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    (tokio::time::timeout(PATIENCE, listens).await).expect("it listens for TLS");
+    let (papers, other) = (Papers::new(), Papers::called("another"));
+    papers.issue("server", &["localhost"]);
+    let rabbit = Listening::start(&papers, &[]).await;
 
-    let to = |host: &str, ca_file: Option<&Path>| Amqp {
-        ca_file: ca_file.map(Path::to_owned),
-        ..amqp(
-            &format!("amqps://guest:guest@{host}:{port}/%2f"),
-            &unique("tls"),
-            QueueType::Quorum,
-        )
-    };
-    let client = (Client::connect(&to("localhost", Some(&ca_file)), &ladder()).await)
-        .expect("our authority signed it for this name");
+    let client = Client::connect(&rabbit.at("localhost", papers.trusted()), &ladder()).await;
+    let client = client.expect("our authority signed it for this name");
     // Larger than a TLS record and an AMQP frame.
     let body = vec![7; 300_000];
     let mut sent = message("large");
@@ -137,13 +103,64 @@ async fn amqps_trusts_the_authority_that_it_is_told_and_no_other_name() {
     assert!(got.message.body == body);
     client.close().await;
 
-    let error = refusal(&to("127.0.0.1", Some(&ca_file))).await;
+    let error = refusal(&rabbit.at("127.0.0.1", papers.trusted())).await;
     assert!(error.contains("not valid for name"), "{error}");
-    let other = files.write("other.pem", &other);
-    for unknown in [None, Some(other.as_path())] {
-        let error = refusal(&to("localhost", unknown)).await;
+    for unknown in [Tls::default(), other.trusted()] {
+        let error = refusal(&rabbit.at("localhost", unknown)).await;
         assert!(error.contains("UnknownIssuer"), "{error}");
+        assert!(error.contains("see amqp.ca-file"), "{error}");
     }
-    let error = refusal(&to("localhost", Some(Path::new("/nowhere/ca.pem")))).await;
-    assert!(error.contains("amqp.ca-file /nowhere/ca.pem"), "{error}");
+    let nowhere = Tls {
+        ca_file: Some(Path::new("/nowhere/ca.pem").to_owned()),
+        identity: None,
+    };
+    let error = refusal(&rabbit.at("localhost", nowhere)).await;
+    let words = "amqp.ca-file: \"/nowhere/ca.pem\" can't be read";
+    assert!(error.contains(words), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rabbitmq_that_wants_certificates_takes_those_of_its_authority_alone() {
+    let (papers, foreign) = (Papers::new(), Papers::called("another"));
+    papers.issue("server", &["localhost"]);
+    papers.issue("client", &["worker"]);
+    foreign.issue("client", &["worker"]);
+    for version in ["tlsv1.3", "tlsv1.2"] {
+        let version = format!("ssl_options.versions.1 = {version}");
+        let demands = [
+            "ssl_options.verify = verify_peer",
+            "ssl_options.fail_if_no_peer_cert = true",
+            &version,
+        ];
+        let rabbit = Listening::start(&papers, &demands).await;
+
+        let ours = rabbit.at("localhost", papers.tls("client"));
+        let client = (Client::connect(&ours, &ladder()).await).expect("a certificate it wants");
+        client.close().await;
+
+        let error = refusal(&rabbit.at("localhost", papers.trusted())).await;
+        assert!(error.contains("amqp.cert-file"), "{version}: {error}");
+        let theirs = Tls {
+            identity: Some(foreign.identity("client")),
+            ..papers.trusted()
+        };
+        let error = refusal(&rabbit.at("localhost", theirs)).await;
+        assert!(error.contains("amqp.cert-file"), "{version}: {error}");
+        let error = refusal(&rabbit.at("127.0.0.1", papers.tls("client"))).await;
+        assert!(error.contains("not valid for name"), "{version}: {error}");
+
+        // The next connection shows what is in the file then.
+        let (name, later) = ("later", papers.tls("later"));
+        for suffix in ["pem", "key"] {
+            papers.write(
+                &format!("{name}.{suffix}"),
+                &foreign.read(&format!("client.{suffix}")),
+            );
+        }
+        let later = rabbit.at("localhost", later);
+        refusal(&later).await;
+        papers.issue(name, &["worker"]);
+        let client = (Client::connect(&later, &ladder()).await).expect("a new certificate");
+        client.close().await;
+    }
 }

@@ -639,30 +639,98 @@ fn a_prefix_may_have_a_hash_tag() {
 }
 
 #[test]
-fn a_file_of_certificates_is_checked() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let config = folder.path().join("c.yaml");
-    let name = config.display().to_string();
-    let load = || {
-        Config::parse(
-            &name,
-            "amqp: {url: 'amqps://h/v', ca-file: ca.pem}",
-            std::iter::empty(),
-        )
-    };
-    let refused = |part: &str| {
-        let why = load().expect_err("unusable").to_string();
-        assert!(
-            why.contains("amqp.ca-file: ") && why.contains(part),
-            "{why}"
+fn files_of_certificates_are_checked_for_each_server() {
+    let papers = crate::papers::Papers::new();
+    papers.issue("mine", &["worker"]);
+    papers.issue("another", &["worker"]);
+    papers.write("text.pem", "nothing");
+    let text = papers.read("mine.key");
+    let middle = text.lines().nth(1).expect("base64").to_owned();
+    papers.write("damaged.key", &text.replace(&middle, "M-I"));
+    let name = papers.path("c.yaml").display().to_string();
+    for (section, tls, plain, begin) in [
+        ("amqp", "amqps://h/v", "amqp://h/v", "amqps://"),
+        ("redis", "rediss://h", "redis://h", "rediss://"),
+        ("dispatch.http", "https://h/", "http://h/", "https://"),
+    ] {
+        let load = |url: &str, keys: &str| {
+            let inner = format!("{{url: '{url}', {keys}}}");
+            let text = match section.split_once('.') {
+                Some((outer, inner_name)) => format!("{outer}: {{{inner_name}: {inner}}}"),
+                None => format!("{section}: {inner}"),
+            };
+            Config::parse(&name, &text, std::iter::empty())
+        };
+        let all = "ca-file: ca.pem, cert-file: mine.pem, key-file: mine.key";
+        let config = load(tls, all).expect(section);
+        let used = match section {
+            "amqp" => &config.amqp.tls,
+            "redis" => &config.redis.url.tls,
+            _ => &config.dispatch.http.as_ref().expect("a url").tls,
+        };
+        assert_eq!(used, &papers.tls("mine"));
+        assert_eq!(
+            parse(&config.to_string()).map(|again| again.to_string()),
+            Ok(config.to_string())
         );
-    };
-    refused("ca.pem can't be read");
-    let file = folder.path().join("ca.pem");
-    std::fs::write(&file, "nothing").expect("written");
-    refused("ca.pem holds no certificate (PEM)");
-    std::fs::write(&file, "-----BEGIN CERTIFICATE-----\n").expect("written");
-    let config = load().expect("usable");
-    assert_eq!(config.amqp.ca_file.as_deref(), Some(file.as_path()));
-    assert_eq!(parse(&config.to_string()).as_ref(), Ok(&config));
+        let shown = format!("{config:#?}{:?}", used.read());
+        assert!(!shown.contains(&middle), "{shown}");
+
+        for (url, keys, key, words) in [
+            (
+                tls,
+                "ca-file: no.pem",
+                "ca-file",
+                "/no.pem\" can't be read: No such file",
+            ),
+            (
+                tls,
+                "ca-file: text.pem",
+                "ca-file",
+                "/text.pem\" holds no certificate that can be read",
+            ),
+            (
+                tls,
+                "cert-file: mine.pem",
+                "cert-file",
+                "needs its key too: set ",
+            ),
+            (
+                tls,
+                "key-file: mine.key",
+                "key-file",
+                "needs its certificate too: set ",
+            ),
+            (
+                tls,
+                "cert-file: mine.pem, key-file: damaged.key",
+                "key-file",
+                "/damaged.key\" holds no private key that can be read; it must be a PEM file without a passphrase",
+            ),
+            (
+                tls,
+                "cert-file: mine.pem, key-file: another.key",
+                "key-file",
+                "/another.key\" is not the key of the certificate in cert-file ",
+            ),
+            (
+                tls,
+                "cert-file: mine.key, key-file: mine.key",
+                "cert-file",
+                "holds no certificate",
+            ),
+            (
+                plain,
+                "ca-file: ca.pem",
+                "ca-file",
+                "is of no use without TLS; let ",
+            ),
+            (plain, all, "ca-file", begin),
+        ] {
+            let why = load(url, keys).expect_err(keys).to_string();
+            assert!(why.contains(&format!(": {section}.{key}: ")), "{why}");
+            assert!(why.contains(words), "{keys}: {why}");
+            assert!(!why.contains(&middle) && !why.contains("M-I"), "{why}");
+        }
+    }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sluicegate::app;
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Message, Outgoing};
-use sluicegate::config::{Config, Http, SecretUrl};
+use sluicegate::config::{Config, Http, SecretUrl, Tls};
 use sluicegate::engine::Stop;
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Attempt, Handler, Outcome, Permit};
@@ -152,6 +152,7 @@ async fn run(case: Case) -> Seen {
     let config = config(&case, &url);
     let http = Http {
         url: SecretUrl::new(&url),
+        tls: Tls::default(),
         timeout: Duration::from_secs(60),
     };
     let timed = Timed {

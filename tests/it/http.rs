@@ -1,13 +1,13 @@
 //! The HTTP handler against downstreams that answer as they like.
 
 mod connections;
-mod downstream;
+pub mod downstream;
 mod tls;
 
 use std::collections::HashSet;
 use std::time::Duration;
 
-use sluicegate::config::{Http, SecretUrl};
+use sluicegate::config::{Http, SecretUrl, Tls};
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Attempt, Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
@@ -37,6 +37,7 @@ fn permit() -> Permit {
 fn http(url: impl Into<String>, timeout: Duration) -> Http {
     Http {
         url: SecretUrl::new(url),
+        tls: Tls::default(),
         timeout,
     }
 }

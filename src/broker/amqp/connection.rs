@@ -4,18 +4,18 @@ use std::fmt;
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
-use lapin::tcp::OwnedTLSConfig;
+use lapin::tcp::RustlsConnector;
 use lapin::uri::{AMQPScheme, AMQPUri};
 use lapin::{AsyncTcpStream, Channel, Connection, ConnectionProperties};
 
 use super::screen::{self, Screened};
 use crate::broker::BrokerError;
-use crate::config::{self, SecretUrl};
+use crate::config::{self, SecretUrl, Tls};
+use crate::tls;
 
 /// For name lookup, TCP, TLS and the AMQP handshake together.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,8 +30,7 @@ const HEARTBEAT: u16 = 10;
 #[derive(Clone)]
 pub(super) struct Target {
     uri: AMQPUri,
-    /// Certificates to trust beside the system's.
-    ca_file: Option<PathBuf>,
+    tls: Tls,
     /// The URL without its password, for errors.
     pub at: String,
 }
@@ -61,8 +60,8 @@ impl Target {
         }
         uri.query.heartbeat.get_or_insert(HEARTBEAT);
         let at = url.to_string();
-        let ca_file = amqp.ca_file.clone();
-        Ok(Self { uri, ca_file, at })
+        let tls = amqp.tls.clone();
+        Ok(Self { uri, tls, at })
     }
 
     /// Host and port, where what is said there is not encrypted.
@@ -81,6 +80,14 @@ impl Target {
 
     pub fn error(&self, error: &lapin::Error) -> BrokerError {
         BrokerError::from_lapin(&self.at, error)
+    }
+
+    /// What to do about `error`, which kept a connection from being set up.
+    fn advice(&self, error: &lapin::Error) -> Option<String> {
+        match self.uri.scheme {
+            AMQPScheme::AMQP => None,
+            AMQPScheme::AMQPS => tls::setup_advice(error, "amqp"),
+        }
     }
 
     /// The answer of `request`, in time.
@@ -142,7 +149,7 @@ impl Link {
                 target: target.clone(),
                 _socket: socket,
             }),
-            Ok(Err(error)) => Err(target.error(&error)),
+            Ok(Err(error)) => Err(target.error(&error).advised(target.advice(&error))),
             Err(_) => Err(BrokerError::Unreachable {
                 at: target.at.clone(),
                 reason: format!("no answer within {CONNECT_TIMEOUT:?}"),
@@ -210,7 +217,7 @@ async fn connect(
     socket: Socket,
 ) -> lapin::Result<Connection> {
     let runtime = async_rs::Runtime::tokio_current();
-    let Target { uri, ca_file, .. } = target;
+    let Target { uri, tls, .. } = target;
     Connection::connector(
         uri,
         screen::runtime(),
@@ -226,8 +233,8 @@ async fn connect(
                 let stream = match uri.scheme {
                     AMQPScheme::AMQP => stream,
                     AMQPScheme::AMQPS => {
-                        let tls = trusting(ca_file.as_deref()).await?;
-                        stream.into_tls(&uri.authority.host, tls.as_ref()).await?
+                        let tls = connector(tls.clone()).await?;
+                        stream.into_rustls(&tls, &uri.authority.host).await?
                     }
                 };
                 // Plain for lapin, whatever is inside.
@@ -244,17 +251,10 @@ async fn connect(
     .await
 }
 
-/// Trusts the system's certificates and those in `ca_file`.
-async fn trusting(ca_file: Option<&Path>) -> io::Result<OwnedTLSConfig> {
-    let cert_chain = match ca_file {
-        None => None,
-        Some(file) => Some(tokio::fs::read_to_string(file).await.map_err(|error| {
-            let file = file.display();
-            io::Error::new(error.kind(), format!("amqp.ca-file {file}: {error}"))
-        })?),
-    };
-    Ok(OwnedTLSConfig {
-        identity: None,
-        cert_chain,
-    })
+/// Reads the files anew: certificates that were replaced are used by the next connection.
+async fn connector(tls: Tls) -> io::Result<RustlsConnector> {
+    let made = tokio::task::spawn_blocking(move || tls::client(&tls)).await;
+    let config = made.map_err(io::Error::other)?;
+    let config = config.map_err(|why| io::Error::other(format!("amqp.{why}")))?;
+    Ok(config.into())
 }

@@ -20,7 +20,7 @@ use self::node::Node;
 use self::parcel::Parcel;
 use self::sentinel::Sentinel;
 pub use self::slots::{owned, slot_of};
-use crate::config::{RedisServers, RedisTls, RedisTopology, SecretUrl};
+use crate::config::{Pems, RedisServers, RedisTopology, SecretUrl};
 use crate::gate::GateError;
 use crate::gate::scripts::Script;
 use crate::rules::slots::Slots;
@@ -83,20 +83,22 @@ impl Link {
     /// It does not connect yet.
     pub fn new(servers: &RedisServers) -> Result<Self, GateError> {
         let round_trips = Arc::new(AtomicU64::new(0));
+        let pems = &(servers.tls.read())
+            .map_err(|why| GateError::Refused(format!("{servers} can't be used: {why}")))?;
         let way = match &servers.topology {
             RedisTopology::Single => {
-                let mut nodes = nodes(servers, &round_trips)?;
+                let mut nodes = nodes(servers, pems, &round_trips)?;
                 let Some(node) = nodes.pop() else {
                     return Err(GateError::Refused("redis.url is empty".to_owned()));
                 };
                 Way::Single(node)
             }
             RedisTopology::Cluster => {
-                let seeds = nodes(servers, &round_trips)?;
+                let seeds = nodes(servers, pems, &round_trips)?;
                 Way::Cluster(Cluster::new(seeds, Arc::clone(&round_trips))?)
             }
             RedisTopology::Sentinel(sentinels) => {
-                Way::Sentinel(Sentinel::new(servers, sentinels, &round_trips)?)
+                Way::Sentinel(Sentinel::new(servers, sentinels, pems, &round_trips)?)
             }
         };
         Ok(Self {
@@ -242,7 +244,7 @@ fn moving(node: &Node) -> GateError {
 }
 
 /// A client for the server at `url`.
-fn client(url: &SecretUrl, tls: &RedisTls) -> Result<Client, GateError> {
+fn client(url: &SecretUrl, pems: &Pems) -> Result<Client, GateError> {
     let info = url
         .expose()
         .into_connection_info()
@@ -254,20 +256,20 @@ fn client(url: &SecretUrl, tls: &RedisTls) -> Result<Client, GateError> {
         })?;
     // With TLS to the sentinels alone, or to the primary alone, the others need no certificates.
     let encrypted = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-    let client = match certificates(tls).filter(|_| encrypted) {
+    let client = match certificates(pems).filter(|_| encrypted) {
         Some(certificates) => Client::build_with_tls(info, certificates),
         None => Client::open(info),
     };
     client.map_err(|error| GateError::Refused(format!("{url} can't be used: {error}")))
 }
 
-/// The certificates of `tls`, if it has any.
-fn certificates(tls: &RedisTls) -> Option<TlsCertificates> {
-    let client_tls = tls.identity.as_ref().map(|identity| ClientTlsConfig {
-        client_cert: identity.cert.bytes().to_vec(),
-        client_key: identity.key.bytes().to_vec(),
+/// The certificates in `pems`, if it has any.
+fn certificates(pems: &Pems) -> Option<TlsCertificates> {
+    let client_tls = pems.identity.as_ref().map(|(cert, key)| ClientTlsConfig {
+        client_cert: cert.clone(),
+        client_key: key.clone(),
     });
-    let root_cert = tls.ca.as_ref().map(|ca| ca.bytes().to_vec());
+    let root_cert = pems.ca.clone();
     (client_tls.is_some() || root_cert.is_some()).then_some(TlsCertificates {
         client_tls,
         root_cert,
@@ -275,9 +277,13 @@ fn certificates(tls: &RedisTls) -> Option<TlsCertificates> {
 }
 
 /// A node for each url.
-fn nodes(servers: &RedisServers, round_trips: &Arc<AtomicU64>) -> Result<Vec<Node>, GateError> {
+fn nodes(
+    servers: &RedisServers,
+    pems: &Pems,
+    round_trips: &Arc<AtomicU64>,
+) -> Result<Vec<Node>, GateError> {
     let node = |url: &SecretUrl| {
-        let client = client(url, &servers.tls)?;
+        let client = client(url, pems)?;
         Ok(Node::new(client, url.to_string(), Arc::clone(round_trips)))
     };
     servers.urls.iter().map(node).collect()

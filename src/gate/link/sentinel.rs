@@ -10,7 +10,7 @@ use ::redis::{Client, ConnectionAddr, Pipeline, TlsMode, Value};
 
 use super::node::{Node, TIMEOUT_IN_ALL};
 use super::{certificates, client};
-use crate::config::{RedisServers, SecretUrl};
+use crate::config::{Pems, RedisServers, SecretUrl};
 use crate::gate::{GateError, refusal};
 
 /// The way to a primary that changes.
@@ -28,6 +28,7 @@ impl Sentinel {
     pub fn new(
         servers: &RedisServers,
         sentinels: &[SecretUrl],
+        pems: &Pems,
         round_trips: &Arc<AtomicU64>,
     ) -> Result<Self, GateError> {
         let name = servers.to_string();
@@ -35,7 +36,7 @@ impl Sentinel {
         let (Some(url), Some(first)) = (servers.urls.first(), sentinels.first()) else {
             return Err(GateError::Refused("redis.sentinels is empty".to_owned()));
         };
-        let primary = client(url, &servers.tls)?;
+        let primary = client(url, pems)?;
         let (addr, login) = (
             primary.get_connection_info().addr(),
             primary.get_connection_info().redis_settings(),
@@ -46,12 +47,7 @@ impl Sentinel {
         };
         let addresses = sentinels
             .iter()
-            .map(|url| {
-                Ok(client(url, &servers.tls)?
-                    .get_connection_info()
-                    .addr()
-                    .clone())
-            })
+            .map(|url| Ok(client(url, pems)?.get_connection_info().addr().clone()))
             .collect::<Result<Vec<_>, GateError>>()?;
         let tcp = TcpSettings::default().set_nodelay(true);
         let mut builder = SentinelClientBuilder::new(addresses, master, SentinelServerType::Master)
@@ -66,12 +62,12 @@ impl Sentinel {
         }
         if matches!(addr, ConnectionAddr::TcpTls { .. }) {
             builder = builder.set_client_to_redis_tls_mode(TlsMode::Secure);
-            if let Some(certificates) = certificates(&servers.tls) {
+            if let Some(certificates) = certificates(pems) {
                 builder = builder.set_client_to_redis_certificates(certificates);
             }
         }
         // One login for all sentinels: the configuration sees to it.
-        let first = client(first, &servers.tls)?;
+        let first = client(first, pems)?;
         let login = first.get_connection_info().redis_settings();
         if let Some(user) = login.username() {
             builder = builder.set_client_to_sentinel_username(user);

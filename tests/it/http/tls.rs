@@ -1,51 +1,26 @@
 //! Downstreams that speak TLS.
 
-use std::sync::Arc;
-
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair};
-use rustls::ServerConfig;
-use rustls::pki_types::PrivateKeyDer;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
 use super::downstream::Manner;
 use super::*;
+use crate::papers::Papers;
 
-/// A CA of a test's own.
-struct Ca(CertifiedIssuer<'static, KeyPair>);
+/// A server at 127.0.0.1, with a certificate for `host`.
+fn server(papers: &Papers, host: &str) -> TlsAcceptor {
+    papers.issue("server", &[host]);
+    papers.acceptor("server", None)
+}
 
-impl Ca {
-    fn new(name: &str) -> Self {
-        let mut params = CertificateParams::default();
-        params.distinguished_name.push(DnType::CommonName, name);
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        let key = KeyPair::generate().expect("a key");
-        Self(CertifiedIssuer::self_signed(params, key).expect("a CA"))
-    }
-
-    /// A server whose certificate names `host`.
-    fn server(&self, host: &str) -> TlsAcceptor {
-        let key = KeyPair::generate().expect("a key");
-        let params = CertificateParams::new([host.to_owned()]).expect("a host");
-        let certificate = params.signed_by(&key, &*self.0).expect("a certificate");
-        let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
-        let ring = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ServerConfig::builder_with_provider(ring)
-            .with_safe_default_protocol_versions()
-            .expect("TLS 1.2 and 1.3")
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate.der().clone()], key)
-            .expect("a certificate and its key");
-        TlsAcceptor::from(Arc::new(config))
-    }
-
-    /// A handler that trusts this CA.
-    fn handler(&self, downstream: &Downstream, timeout: Duration) -> HttpHandler {
-        let url = format!("https://{}/", downstream.addr);
-        let pem = self.0.pem();
-        HttpHandler::with_ca(&http(url, timeout), 4, pem.as_bytes()).expect("a CA")
-    }
+/// A handler with TLS as `tls` says.
+fn handler_with(tls: Tls, downstream: &Downstream, timeout: Duration) -> HttpHandler {
+    let http = Http {
+        tls,
+        ..http(format!("https://{}/", downstream.addr), timeout)
+    };
+    HttpHandler::new(&http, 4).expect("usable files")
 }
 
 async fn downstream(tls: TlsAcceptor, set_up: Option<watch::Receiver<bool>>) -> Downstream {
@@ -60,9 +35,9 @@ async fn downstream(tls: TlsAcceptor, set_up: Option<watch::Receiver<bool>>) -> 
 
 #[tokio::test]
 async fn a_ca_that_was_named_is_trusted() {
-    let ca = Ca::new("ours");
-    let downstream = downstream(ca.server("127.0.0.1"), None).await;
-    let handler = ca.handler(&downstream, LONG);
+    let ca = Papers::called("ours");
+    let downstream = downstream(server(&ca, "127.0.0.1"), None).await;
+    let handler = handler_with(ca.trusted(), &downstream, LONG);
     for _ in 0..10 {
         assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
     }
@@ -72,19 +47,17 @@ async fn a_ca_that_was_named_is_trusted() {
 
 #[tokio::test]
 async fn nobody_else_is_trusted() {
-    let ca = Ca::new("ours");
-    let (other, same_name) = (Ca::new("other"), Ca::new("ours"));
+    let ca = Papers::called("ours");
+    let (other, same_name) = (Papers::called("other"), Papers::called("ours"));
     for (server, part) in [
-        (ca.server("api.example"), "not valid for name"),
-        (ca.server("127.0.0.2"), "not valid for name"),
-        (other.server("127.0.0.1"), "UnknownIssuer"),
-        (same_name.server("127.0.0.1"), "BadSignature"),
+        (server(&ca, "api.example"), "not valid for name"),
+        (server(&ca, "127.0.0.2"), "not valid for name"),
+        (server(&other, "127.0.0.1"), "UnknownIssuer"),
+        (server(&same_name, "127.0.0.1"), "BadSignature"),
     ] {
         let downstream = downstream(server, None).await;
-        let outcome = ca
-            .handler(&downstream, LONG)
-            .handle(&job("1"), permit())
-            .await;
+        let handler = handler_with(ca.trusted(), &downstream, LONG);
+        let outcome = handler.handle(&job("1"), permit()).await;
         let Outcome::Retry {
             after: None,
             reason,
@@ -103,11 +76,11 @@ async fn nobody_else_is_trusted() {
 /// The promise of the guard: what is sent is sent on a good permit, however long the set-up took.
 #[tokio::test]
 async fn a_permit_that_runs_out_during_set_up_sends_nothing() {
-    let ca = Ca::new("ours");
+    let ca = Papers::called("ours");
     let (go_on, set_up) = watch::channel(false);
-    let downstream = downstream(ca.server("127.0.0.1"), Some(set_up)).await;
+    let downstream = downstream(server(&ca, "127.0.0.1"), Some(set_up)).await;
     let hour = Duration::from_secs(3600);
-    let handler = ca.handler(&downstream, 3 * hour);
+    let handler = handler_with(ca.trusted(), &downstream, 3 * hour);
     let until = Instant::now() + hour;
     let set_up = async {
         downstream.opens(1).await;
@@ -127,10 +100,10 @@ async fn a_permit_that_runs_out_during_set_up_sends_nothing() {
 
 #[tokio::test]
 async fn a_set_up_without_an_end_is_a_failure() {
-    let ca = Ca::new("ours");
+    let ca = Papers::called("ours");
     let (_never, set_up) = watch::channel(false);
-    let downstream = downstream(ca.server("127.0.0.1"), Some(set_up)).await;
-    let handler = ca.handler(&downstream, Duration::from_millis(300));
+    let downstream = downstream(server(&ca, "127.0.0.1"), Some(set_up)).await;
+    let handler = handler_with(ca.trusted(), &downstream, Duration::from_millis(300));
     let reason = "no connection within 300ms (dispatch.http.timeout)".to_owned();
     let after = None;
     let outcome = handler.handle(&job("1"), permit()).await;
@@ -138,16 +111,61 @@ async fn a_set_up_without_an_end_is_a_failure() {
     assert!(downstream.requests().is_empty());
 }
 
+#[tokio::test]
+async fn a_downstream_that_wants_certificates_takes_those_of_its_authority_alone() {
+    let (ca, foreign) = (Papers::new(), Papers::new());
+    ca.issue("server", &["127.0.0.1"]);
+    ca.issue("client", &["worker"]);
+    foreign.issue("client", &["worker"]);
+    let downstream = downstream(ca.acceptor("server", Some(&ca)), None).await;
+    let ours = handler_with(ca.tls("client"), &downstream, LONG);
+    assert_eq!(ours.handle(&job("1"), permit()).await, Outcome::Done);
+
+    let theirs = Tls {
+        identity: Some(foreign.identity("client")),
+        ..ca.trusted()
+    };
+    for (tls, words) in [
+        (
+            ca.trusted(),
+            "(the server wants a certificate of ours: set dispatch.http.cert-file and dispatch.http.key-file)",
+        ),
+        (
+            theirs,
+            "(the server does not accept our certificate: see who signed dispatch.http.cert-file, and until when it is valid)",
+        ),
+    ] {
+        let handler = handler_with(tls, &downstream, LONG);
+        // The request may meet a closed connection before the reason is read; not every time.
+        for last in 0.. {
+            let outcome = handler.handle(&job("1"), permit()).await;
+            let Outcome::Retry { reason, .. } = outcome else {
+                panic!("{outcome:?}");
+            };
+            if reason.ends_with(words) {
+                break;
+            }
+            assert!(last < 1000, "{reason}");
+        }
+    }
+    assert_eq!(downstream.requests().len(), 1);
+}
+
 #[test]
 fn unusable_certificates_say_what_is_wrong() {
     let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     let cut = "-----BEGIN CERTIFICATE-----\nAAAA\n";
+    let papers = Papers::new();
     for pem in ["", "no certificate", broken, cut] {
-        let http = http("https://api.example/", LONG);
-        let Err(why) = HttpHandler::with_ca(&http, 1, pem.as_bytes()) else {
+        papers.write("ca.pem", pem);
+        let http = Http {
+            tls: papers.trusted(),
+            ..http("https://api.example/", LONG)
+        };
+        let Err(why) = HttpHandler::new(&http, 1) else {
             panic!("{pem:?} is no certificate");
         };
         let why = why.to_string();
-        assert!(why.starts_with("TLS: the CA certificates: "), "{why}");
+        assert!(why.starts_with("TLS: ca-file: "), "{why}");
     }
 }

@@ -1,0 +1,148 @@
+//! TLS to RabbitMQ and to the downstream: who is trusted, what is shown, and what to do when it fails. (Redis's client
+//! library makes its own of the same files.)
+
+use std::error::Error;
+use std::io;
+use std::sync::Arc;
+
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore};
+
+use crate::config::{Pems, Tls};
+
+/// For a server whose certificate the authorities of `tls` have signed, or those of the system where it names none.
+/// Reads the files: blocks.
+///
+/// # Errors
+/// In words: a file can't be used, or nobody is trusted.
+pub(crate) fn client(tls: &Tls) -> Result<ClientConfig, String> {
+    let pems = tls.read().map_err(|why| why.to_string())?;
+    let roots = match &pems.ca {
+        Some(pem) => only(pem)?,
+        None => system()?,
+    };
+    build(roots, &pems)
+}
+
+/// For a server without TLS: trusts nobody, and reads nothing.
+///
+/// # Errors
+/// None that is known of.
+pub(crate) fn nobody() -> Result<ClientConfig, String> {
+    build(RootCertStore::empty(), &Pems::default())
+}
+
+/// What the system trusts (`SSL_CERT_FILE` and `SSL_CERT_DIR` in the environment say where that is).
+fn system() -> Result<RootCertStore, String> {
+    let found = rustls_native_certs::load_native_certs();
+    let mut roots = RootCertStore::empty();
+    // Some systems have one that can't be read among hundreds; the others are good.
+    let (added, _) = roots.add_parsable_certificates(found.certs);
+    if added == 0 {
+        let why = found.errors.first().map(|why| format!(": {why}"));
+        return Err(format!(
+            "the system has no root certificates{}; install them (package ca-certificates)",
+            why.unwrap_or_default()
+        ));
+    }
+    Ok(roots)
+}
+
+/// The certificates in `pem`, and nobody else.
+fn only(pem: &[u8]) -> Result<RootCertStore, String> {
+    let mut roots = RootCertStore::empty();
+    for certificate in CertificateDer::pem_slice_iter(pem) {
+        let certificate = certificate.map_err(|why| format!("ca-file: {why}"))?;
+        let added = roots.add(certificate);
+        added.map_err(|why| format!("ca-file: holds a certificate that can't be used: {why}"))?;
+    }
+    Ok(roots)
+}
+
+fn build(roots: RootCertStore, pems: &Pems) -> Result<ClientConfig, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|why| why.to_string())?
+        .with_root_certificates(roots);
+    let Some((cert, key)) = &pems.identity else {
+        return Ok(builder.with_no_client_auth());
+    };
+    let chain = CertificateDer::pem_slice_iter(cert).collect::<Result<Vec<_>, _>>();
+    let chain = chain.map_err(|why| format!("cert-file: {why}"))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|why| format!("key-file: {why}"))?;
+    (builder.with_client_auth_cert(chain, key)).map_err(|why| format!("cert-file: {why}"))
+}
+
+/// What to do about `why`, where TLS failed and our configuration can help; `section` is the one with the server's keys.
+pub(crate) fn advice(why: &(dyn Error + 'static), section: &str) -> Option<String> {
+    match failure(why)? {
+        rustls::Error::AlertReceived(alert) => match alert {
+            AlertDescription::CertificateRequired => Some(format!(
+                "the server wants a certificate of ours: set {section}.cert-file and {section}.key-file"
+            )),
+            AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::DecryptError
+            | AlertDescription::AccessDenied => Some(format!(
+                "the server does not accept our certificate: see who signed {section}.cert-file, and until when it is valid"
+            )),
+            // TLS 1.2 has no word of its own for a certificate that is missing.
+            AlertDescription::HandshakeFailure => Some(format!(
+                "the server may want a certificate of ours: {section}.cert-file and {section}.key-file"
+            )),
+            _ => None,
+        },
+        rustls::Error::InvalidCertificate(
+            CertificateError::UnknownIssuer | CertificateError::BadSignature,
+        ) => Some(format!(
+            "nobody that is trusted signed the server's certificate: see {section}.ca-file"
+        )),
+        _ => None,
+    }
+}
+
+/// As [`advice`], for `why` a connection with TLS could not be set up. A server that refuses us may close the connection
+/// while we still write: then what it said of the reason is lost.
+pub(crate) fn setup_advice(why: &(dyn Error + 'static), section: &str) -> Option<String> {
+    let closed = |why: &io::Error| {
+        use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, UnexpectedEof};
+        let kinds = [
+            BrokenPipe,
+            ConnectionAborted,
+            ConnectionReset,
+            UnexpectedEof,
+        ];
+        kinds.contains(&why.kind())
+    };
+    advice(why, section).or_else(|| {
+        let closed = causes(why).any(|cause| cause.downcast_ref().is_some_and(closed));
+        closed.then(|| format!(
+            "the server ended it: it may want a certificate that it accepts, {section}.cert-file and {section}.key-file; its log says why"
+        ))
+    })
+}
+
+/// The error of TLS behind `why`.
+fn failure<'a>(why: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    causes(why).find_map(|cause| cause.downcast_ref())
+}
+
+/// `why` and all that is behind it.
+fn causes<'a>(why: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {
+    std::iter::successors(Some(why), |&error| {
+        // Neither an I/O error nor an `Arc` names what it wraps as its source, but the source of that.
+        if let Some(wrapped) = error.downcast_ref().and_then(io::Error::get_ref) {
+            Some(wrapped)
+        } else if let Some(wrapped) = error.downcast_ref::<Arc<dyn Error + Send + Sync>>() {
+            Some(&**wrapped)
+        } else {
+            error.source()
+        }
+    })
+}

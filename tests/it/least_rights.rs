@@ -1,0 +1,271 @@
+//! A whole worker, and the commands, with the permissions and the ACL rule of the documentation and no others.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use lapin::options::{BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions};
+use lapin::types::FieldTable;
+use lapin::{BasicProperties, Connection, ConnectionProperties, ExchangeKind};
+use rustix::process::Signal;
+use sluicegate::broker::BrokerError;
+use sluicegate::broker::amqp::Client;
+use sluicegate::config::QueueType;
+
+use crate::broker_bed::{amqp, ladder};
+use crate::cli::sluicegate;
+use crate::gate_access::documented_rule;
+use crate::http::downstream::{Downstream, Then};
+use crate::reload::Program;
+use crate::servers::{shared_rabbit, shared_redis, unique};
+
+/// Nothing takes this long; it only ends a test that hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+const PASSWORD: &str = "sesame-4711";
+
+/// What the documentation gives `user`: configure, write and read, for the queue `queue`.
+fn documented(user: &str, queue: &str) -> [String; 3] {
+    let document = include_str!("../../docs/CONFIGURATION.md");
+    let begin = format!("rabbitmqctl set_permissions -p / {user} ");
+    let mut lines = document
+        .lines()
+        .filter_map(|line| line.strip_prefix(&begin));
+    let line = lines.next().expect("the permissions of that user");
+    let all: Vec<String> = line
+        .split('\'')
+        .skip(1)
+        .step_by(2)
+        .map(|pattern| pattern.replace("jobs", queue))
+        .collect();
+    all.try_into().expect("three patterns")
+}
+
+/// A user of the shared RabbitMQ with these permissions; gone when it is dropped.
+struct User(String);
+
+impl User {
+    fn new(name: &str, permissions: &[String; 3]) -> Self {
+        shared_rabbit().ctl(&["add_user", name, PASSWORD]);
+        let user = Self(name.to_owned());
+        user.may(permissions);
+        user
+    }
+
+    fn may(&self, [configure, write, read]: &[String; 3]) {
+        shared_rabbit().ctl(&["set_permissions", &self.0, configure, write, read]);
+    }
+
+    fn url(&self) -> String {
+        let login = format!("//{}:{PASSWORD}@", self.0);
+        shared_rabbit().url().replace("//guest:guest@", &login)
+    }
+}
+
+impl Drop for User {
+    fn drop(&mut self) {
+        shared_rabbit().ctl(&["delete_user", &self.0]);
+    }
+}
+
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documented_rights_suffice_for_a_whole_worker_and_every_command() {
+    let name = unique("least");
+    let user = User::new(&name, &documented("worker", &name));
+    let (rule, keys) = (documented_rule(), format!("~{name}:*"));
+    let password = format!(">{PASSWORD}");
+    let mut words = vec![
+        "acl",
+        "setuser",
+        &name,
+        "reset",
+        "on",
+        &password,
+        "resetkeys",
+        &keys,
+    ];
+    words.extend(&rule[2..]);
+    assert_eq!(shared_redis().ctl(&words), "OK");
+
+    // Jobs that wait, that fail once, and that are refused.
+    let downstream = Downstream::start(|request| {
+        let (id, attempt) = (request.header("x-job-id"), request.header("x-attempt"));
+        let status = match (id.unwrap_or_default(), attempt.unwrap_or_default()) {
+            (b"bad", _) => "400 Bad Request",
+            (b"again", b"1") => "500 Internal Server Error",
+            _ => "200 OK",
+        };
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\n\r\n");
+        (answer.into_bytes(), Then::Keep)
+    })
+    .await;
+    let folder = tempfile::tempdir().expect("a folder");
+    let file: PathBuf = folder.path().join("worker.yaml");
+    let yaml = format!(
+        "
+amqp: {{url: '{}', queue: '{name}'}}
+redis: {{url: '{}', prefix: '{name}'}}
+rate-limiter: {{max-requests: 2, window-size: 1s}}
+dispatch: {{http: {{url: 'http://{}/'}}}}
+delay: {{hold: 10ms, max-delay: 1s}}
+retry: {{initial-interval: 100ms}}
+admin: {{listen: '127.0.0.1:0'}}
+",
+        user.url(),
+        shared_redis()
+            .url()
+            .replace("//", &format!("//{name}:{PASSWORD}@")),
+        downstream.addr,
+    );
+    std::fs::write(&file, &yaml).expect("written");
+
+    // From a server without any of the queues: the worker makes them.
+    let mut worker = Program::start(&file);
+    worker.says(&["RabbitMQ: consuming"]).await;
+    let jobs = ["1", "2", "3", "again", "bad", "6"];
+    for id in jobs {
+        sluicegate(&yaml, &["publish", "--tenant", "acme", "--id", id]).exited(0);
+    }
+    // Each once, one twice.
+    until("all calls", || {
+        downstream.requests().len() == jobs.len() + 1
+    })
+    .await;
+    until("a dead letter", || {
+        sluicegate(&yaml, &["dead", "list"])
+            .exited(0)
+            .out
+            .contains("bad")
+    })
+    .await;
+    for args in [
+        &["check"][..],
+        &["inspect", "acme"],
+        &["dead", "show", "bad"],
+        &["tenant", "pause", "acme"],
+        &["tenant", "resume", "acme"],
+        &["tenant", "limit", "acme", "5"],
+        &["tenant", "reset", "acme"],
+        &["dead", "replay", "--id", "bad"],
+    ] {
+        sluicegate(&yaml, args).exited(0);
+    }
+    until("the replay", || {
+        downstream.requests().len() == jobs.len() + 2
+    })
+    .await;
+    until("a dead letter", || {
+        sluicegate(&yaml, &["dead", "drop", "--all"])
+            .exited(0)
+            .out
+            .contains('1')
+    })
+    .await;
+    worker.signal(Signal::TERM);
+    assert!(worker.ended().success());
+    for refusal in ["forbids", "NOPERM", "may not", "ACCESS_REFUSED"] {
+        assert_eq!(worker.count(&[refusal]), 0, "{refusal}");
+    }
+    shared_redis().ctl(&["acl", "deluser", &name]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_missing_permission_is_named() {
+    let user = User::new(&unique("user"), &documented("worker", "nothing"));
+    // Which of the three, what it lacks (nothing: everything), and what the error names.
+    for (which, lacks, named) in [
+        (0, "", ".dead'"),
+        (0, "due", ".due'"),
+        (0, "delay", ".delay."),
+        (1, "", "exchange 'amq.default'"),
+        (2, "", "queue '"),
+        (2, "recheck", ".recheck'"),
+        (2, "delay", ".delay."),
+    ] {
+        // A queue of its own: a user needs less where it exists.
+        let name = unique("least");
+        let mut permissions = documented("worker", &name);
+        permissions[which] = match lacks {
+            "" => "^$".to_owned(),
+            family => permissions[which].replace(family, "nothing"),
+        };
+        user.may(&permissions);
+        let amqp = amqp(&user.url(), &name, QueueType::Quorum);
+        let Err(error) = Client::connect(&amqp, &ladder()).await else {
+            panic!("{permissions:?} suffice");
+        };
+        assert!(
+            matches!(error, BrokerError::Forbidden { .. }),
+            "{permissions:?}: {error:?}"
+        );
+        let error = error.to_string();
+        for part in [named, "docs/CONFIGURATION.md"] {
+            assert!(error.contains(part), "{permissions:?}: {error}");
+        }
+        assert!(!error.contains(PASSWORD), "{error}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publisher_reaches_the_work_queue_and_no_other() {
+    let name = unique("least");
+    let all = documented("worker", &name);
+    let worker = User::new(&unique("user"), &all);
+    let client = Client::connect(&amqp(&worker.url(), &name, QueueType::Quorum), &ladder()).await;
+    let client = client.expect("it makes the queues");
+    let guest = Connection::connect(shared_rabbit().url(), ConnectionProperties::default()).await;
+    let guest = guest.expect("RabbitMQ answers");
+    let channel = guest.create_channel().await.expect("a channel");
+    let (exchange, none) = (format!("{name}.in"), FieldTable::default());
+    let options = ExchangeDeclareOptions::default();
+    let declaring = channel.exchange_declare(
+        exchange.as_str().into(),
+        ExchangeKind::Fanout,
+        options,
+        none.clone(),
+    );
+    declaring.await.expect("an exchange");
+    let options = QueueBindOptions::default();
+    let binding = channel.queue_bind(
+        name.as_str().into(),
+        exchange.as_str().into(),
+        "".into(),
+        options,
+        none,
+    );
+    binding.await.expect("a binding");
+
+    let publisher = User::new(&unique("user"), &documented("publisher", &name));
+    let publish = async |exchange: &str, key: &str| {
+        let properties = ConnectionProperties::default();
+        let link = Connection::connect(&publisher.url(), properties).await;
+        let channel = link.expect("a login").create_channel().await;
+        let channel = channel.expect("a channel");
+        let confirms = channel.confirm_select(Default::default()).await;
+        confirms.expect("confirms");
+        let options = BasicPublishOptions::default();
+        let properties = BasicProperties::default();
+        let sent = channel.basic_publish(exchange.into(), key.into(), options, b"{}", properties);
+        match sent.await {
+            Ok(confirm) => confirm.await.map(|_| ()),
+            Err(error) => Err(error),
+        }
+    };
+    publish(&exchange, &name).await.expect("allowed");
+    let refused = publish("", &format!("{name}.due")).await;
+    let refused = refused.expect_err("our own queue").to_string();
+    assert!(
+        refused.contains("ACCESS_REFUSED") || refused.contains("403"),
+        "{refused}"
+    );
+    let names = client.names();
+    assert_eq!(client.depth(&names.fresh).await, Ok(1));
+    assert_eq!(client.depth(&names.due).await, Ok(0));
+    client.close().await;
+}

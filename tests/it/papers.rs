@@ -1,0 +1,149 @@
+//! Certificates of a test's own: an authority, and what it signs, as PEM files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair,
+};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+use sluicegate::config::{Identity, Tls};
+use tempfile::TempDir;
+use tokio_rustls::TlsAcceptor;
+
+/// Files in a folder that goes away with it: `ca.pem` of an authority, and what it issued.
+pub struct Papers {
+    folder: TempDir,
+    /// RabbitMQ runs in this tree, if it is not empty.
+    tree: PathBuf,
+    ca: CertifiedIssuer<'static, KeyPair>,
+}
+
+impl Papers {
+    pub fn new() -> Self {
+        // Not the name of what it signs: that would pass for a certificate that signs itself.
+        Self::called("CA of a test")
+    }
+
+    pub fn called(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key");
+        let tree: PathBuf = std::env::var_os("TEST_RABBITMQ_CHROOT")
+            .unwrap_or_default()
+            .into();
+        let folder = match tree.as_os_str().is_empty() {
+            true => TempDir::new(),
+            false => TempDir::new_in(tree.join("tmp")),
+        };
+        let papers = Self {
+            folder: folder.expect("a folder"),
+            tree,
+            ca: CertifiedIssuer::self_signed(params, key).expect("a CA"),
+        };
+        papers.write("ca.pem", &papers.ca.pem());
+        papers
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).expect("a folder to write to");
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).expect("a file")
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The path of `name` as RabbitMQ sees it: inside its tree, when it runs in one.
+    pub fn inside(&self, name: &str) -> String {
+        let path = self.path(name);
+        let inside = match path.strip_prefix(&self.tree) {
+            Ok(rest) if !self.tree.as_os_str().is_empty() => Path::new("/").join(rest),
+            _ => path,
+        };
+        inside.display().to_string()
+    }
+
+    /// `NAME.pem` and `NAME.key`, for a server or a client with these names.
+    pub fn issue(&self, name: &str, hosts: &[&str]) {
+        let hosts: Vec<String> = hosts.iter().map(ToString::to_string).collect();
+        let mut params = CertificateParams::new(hosts).expect("good names");
+        params.extended_key_usages = vec![
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        let key = KeyPair::generate().expect("a key");
+        let cert = params.signed_by(&key, &self.ca).expect("a certificate");
+        self.write(&format!("{name}.pem"), &cert.pem());
+        self.write(&format!("{name}.key"), &key.serialize_pem());
+    }
+
+    /// Trusts this authority, and shows nothing.
+    pub fn trusted(&self) -> Tls {
+        Tls {
+            ca_file: Some(self.path("ca.pem")),
+            identity: None,
+        }
+    }
+
+    /// What was issued as `name`, to be shown.
+    pub fn identity(&self, name: &str) -> Identity {
+        Identity {
+            cert_file: self.path(&format!("{name}.pem")),
+            key_file: self.path(&format!("{name}.key")),
+        }
+    }
+
+    /// Trusts this authority, and shows what was issued as `name`.
+    pub fn tls(&self, name: &str) -> Tls {
+        Tls {
+            identity: Some(self.identity(name)),
+            ..self.trusted()
+        }
+    }
+
+    /// The keys of the configuration that name these files, each after a comma.
+    pub fn keys(&self, ca: Option<&str>, client: Option<&str>) -> String {
+        let path = |file: &str| self.path(file).display().to_string();
+        let ca = ca.map(|file| format!(", ca-file: '{}'", path(file)));
+        let client = client.map(|name| {
+            let (cert, key) = (path(&format!("{name}.pem")), path(&format!("{name}.key")));
+            format!(", cert-file: '{cert}', key-file: '{key}'")
+        });
+        [ca, client].into_iter().flatten().collect()
+    }
+
+    /// A server that shows what was issued as `name`, and wants a certificate of `clients`, if that is somebody.
+    pub fn acceptor(&self, name: &str, clients: Option<&Self>) -> TlsAcceptor {
+        let ring = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(Arc::clone(&ring))
+            .with_safe_default_protocol_versions()
+            .expect("TLS 1.2 and 1.3");
+        let config = match clients {
+            None => config.with_no_client_auth(),
+            Some(papers) => {
+                let mut roots = RootCertStore::empty();
+                roots.add(papers.ca.der().clone()).expect("a certificate");
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), ring);
+                config.with_client_cert_verifier(verifier.build().expect("a verifier"))
+            }
+        };
+        let Identity {
+            cert_file,
+            key_file,
+        } = self.identity(name);
+        let cert = CertificateDer::from_pem_file(cert_file).expect("a certificate");
+        let key = PrivateKeyDer::from_pem_file(key_file).expect("a key");
+        let config = config.with_single_cert(vec![cert], key);
+        TlsAcceptor::from(Arc::new(config.expect("a certificate and its key")))
+    }
+}

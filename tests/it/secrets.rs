@@ -1,0 +1,589 @@
+//! Nothing that a run writes holds a secret: not at the most talkative log level, not in errors of servers that refuse
+//! it, not in what a downstream's echo brings back.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use rustix::process::{Pid, Signal, kill_process};
+use sluicegate::config::Config;
+use tempfile::TempDir;
+
+use crate::broker_tls::Listening;
+use crate::gate_access::server;
+use crate::http::downstream::{Downstream, Manner, Then};
+use crate::papers::Papers;
+use crate::redis_topologies::port;
+use crate::servers::{Rabbit, shared_rabbit, shared_redis, unique};
+
+/// What must happen happens within this, on any machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Everything that anything in the process says.
+const LOUD: &str = "trace,lapin=trace,lapin::io_loop=trace,amq_protocol=trace,redis=trace,hyper=trace,hyper_util=trace,rustls=trace,tokio=trace";
+
+/// The secrets of a test, and what they look like in an output.
+#[derive(Default)]
+struct Secrets(Vec<(String, Vec<Vec<u8>>)>);
+
+impl Secrets {
+    /// A new one. Its text needs no encoding anywhere; `%40` stands behind it where a test puts it into a url.
+    fn make(&mut self, what: &str) -> String {
+        let text = format!("Zq{what}{:016x}", rand::random::<u64>());
+        self.add(what, text.as_bytes());
+        text
+    }
+
+    /// One that is there already.
+    fn add(&mut self, what: &str, bytes: &[u8]) {
+        let numbers: Vec<String> = bytes.iter().map(u8::to_string).collect();
+        let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+        // As itself, as `Debug` shows bytes, and as people dump them.
+        let forms = vec![
+            bytes.to_vec(),
+            numbers.join(", ").into_bytes(),
+            numbers.join(",\n").into_bytes(),
+            hex.to_uppercase().into_bytes(),
+            hex.into_bytes(),
+        ];
+        self.0.push((what.to_owned(), forms));
+    }
+
+    /// The private key in the PEM file, as its text and as its bytes.
+    fn add_key(&mut self, what: &str, papers: &Papers, name: &str) {
+        let pem = papers.read(&format!("{name}.key"));
+        let line = pem.lines().nth(1).expect("a line of base64");
+        self.add(what, line.as_bytes());
+        let der = BASE64_STANDARD.decode(&line[..60]).expect("base64");
+        self.add(what, &der[24..]);
+    }
+
+    /// The user and the password as Basic authorization has them.
+    fn add_basic(&mut self, user: &str, password: &str) {
+        let basic = BASE64_STANDARD.encode(format!("{user}:{password}"));
+        self.add("basic", basic.as_bytes());
+    }
+
+    #[track_caller]
+    fn are_not_in(&self, place: &str, bytes: &[u8]) {
+        for (what, forms) in &self.0 {
+            for form in forms {
+                if let Some(at) = bytes.windows(form.len()).position(|part| part == form) {
+                    let around = &bytes[at.saturating_sub(300)..(at + 100).min(bytes.len())];
+                    let around = String::from_utf8_lossy(around);
+                    panic!("{place} holds the secret {what}: {around}");
+                }
+            }
+        }
+    }
+
+    /// Looks into all files under `folder`; how many bytes they have.
+    #[track_caller]
+    fn are_not_under(&self, folder: &Path) -> usize {
+        let mut read = 0;
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                read += self.are_not_under(&path);
+            } else if let Ok(bytes) = fs::read(&path) {
+                self.are_not_in(&path.display().to_string(), &bytes);
+                read += bytes.len();
+            }
+        }
+        read
+    }
+
+    /// Looks at what every process of this machine was called with; a test that gives a secret to a tool waits for it first.
+    #[track_caller]
+    fn are_no_arguments(&self) {
+        for entry in fs::read_dir("/proc").expect("/proc") {
+            let path = entry.expect("an entry").path();
+            // Most are no processes, and processes end.
+            for name in ["cmdline", "comm"] {
+                if let Ok(bytes) = fs::read(path.join(name)) {
+                    self.are_not_in(&path.join(name).display().to_string(), &bytes);
+                }
+            }
+        }
+    }
+}
+
+/// Where a run may write: its working folder, with the outputs of all commands, and its folder for temporary files.
+struct Place {
+    config: TempDir,
+    out: TempDir,
+    variables: Vec<(&'static str, String)>,
+}
+
+impl Place {
+    fn new() -> Self {
+        let out = TempDir::new().expect("a folder");
+        fs::create_dir(out.path().join("tmp")).expect("a folder");
+        Self {
+            config: TempDir::new().expect("a folder"),
+            out,
+            variables: Vec::new(),
+        }
+    }
+
+    fn file(&self) -> PathBuf {
+        self.config.path().join("sluicegate.yaml")
+    }
+
+    fn write(&self, name: &str, text: &str) -> String {
+        let path = self.config.path().join(name);
+        fs::write(&path, text).expect("written");
+        path.display().to_string()
+    }
+
+    /// Starts `sluicegate args`, whose outputs go to files called `name`.
+    fn start(&self, name: &str, args: &[&str]) -> Child {
+        let to = |suffix: &str| {
+            let path = self.out.path().join(format!("{name}.{suffix}"));
+            File::create(path).expect("a file")
+        };
+        let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("SLUICEGATE_") {
+                command.env_remove(name);
+            }
+        }
+        command
+            .env("RUST_LOG", "trace")
+            .env("RUST_BACKTRACE", "full")
+            .env("TMPDIR", self.out.path().join("tmp"))
+            .env("SLUICEGATE_CONFIG", self.file())
+            .envs(self.variables.iter().cloned())
+            .current_dir(self.out.path())
+            .args(args)
+            .stdin(std::process::Stdio::null())
+            .stdout(to("out"))
+            .stderr(to("err"))
+            .spawn()
+            .expect("it starts")
+    }
+
+    /// Runs `sluicegate args` to its end; what it printed.
+    fn run(&self, name: &str, args: &[&str], code: i32) -> String {
+        let status = self.start(name, args).wait().expect("it ends");
+        let out = self.text(&format!("{name}.out"));
+        let err = self.text(&format!("{name}.err"));
+        assert_eq!(status.code(), Some(code), "{args:?}: {out} {err}");
+        out
+    }
+
+    fn text(&self, file: &str) -> String {
+        fs::read_to_string(self.out.path().join(file)).unwrap_or_default()
+    }
+
+    /// Waits until all of `words` stand in the log of the worker `name`.
+    async fn says(&self, name: &str, words: &[&str]) {
+        let file = format!("{name}.err");
+        until(&format!("{words:?} in {file}"), || {
+            let text = self.text(&file);
+            words.iter().all(|word| text.contains(word))
+        })
+        .await;
+    }
+}
+
+async fn until(what: &str, done: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !done() {
+        assert!(begun.elapsed() < PATIENCE, "waited in vain for {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn signal(child: &Child, signal: Signal) {
+    let id = i32::try_from(child.id()).expect("an id");
+    kill_process(Pid::from_raw(id).expect("an id"), signal).expect("it runs");
+}
+
+/// The answer of the admin port to `GET path`.
+async fn ask(listen: &str, path: &str, token: Option<&str>) -> String {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let mut stream = tokio::net::TcpStream::connect(listen)
+        .await
+        .expect("it listens");
+    let token = token.map(|token| format!("authorization: Bearer {token}\r\n"));
+    let request = format!(
+        "GET {path} HTTP/1.1\r\nhost: x\r\n{}connection: close\r\n\r\n",
+        token.unwrap_or_default()
+    );
+    stream
+        .write_all(request.as_bytes())
+        .await
+        .expect("it reads");
+    let mut answer = String::new();
+    stream
+        .read_to_string(&mut answer)
+        .await
+        .expect("it answers");
+    answer
+}
+
+/// A downstream that sends the head of each request back in its answer, in the body and in headers; the job's id says which
+/// status.
+async fn echo(tls: Option<tokio_rustls::TlsAcceptor>) -> Downstream {
+    let manner = Manner {
+        tls,
+        ..Manner::default()
+    };
+    Downstream::with(manner, |request| {
+        let id = request.header("x-job-id").unwrap_or_default();
+        let status = match id.split(|byte| *byte == b'-').next().unwrap_or_default() {
+            b"done" => "200 OK",
+            b"bad" => "400 Bad Request",
+            b"late" => "429 Too Many Requests",
+            b"moved" => "307 Temporary Redirect",
+            _ => "500 Internal Server Error",
+        };
+        let head = String::from_utf8_lossy(&request.head).into_owned();
+        let basic = request.header("authorization").unwrap_or_default();
+        let basic = String::from_utf8_lossy(basic).into_owned();
+        let answer = format!(
+            "HTTP/1.1 {status}\r\nlocation: /{basic}\r\nretry-after: 1\r\nx-actual-cost: {basic}\r\n\
+             ratelimit-policy: \"{basic}\";q=1;w=60\r\nratelimit: \"{basic}\";r=5;t=1\r\ncontent-length: {}\r\n\r\n{head}",
+            head.len()
+        );
+        (answer.into_bytes(), Then::Keep)
+    })
+    .await
+}
+
+/// A user of RabbitMQ who may do everything.
+fn user(rabbit: &Rabbit, name: &str, password: &str) {
+    rabbit.ctl(&["add_user", name, password]);
+    rabbit.ctl(&["set_permissions", name, ".*", ".*", ".*"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_output_of_a_run_holds_a_secret() {
+    let mut secrets = Secrets::default();
+    let papers = Papers::new();
+    for name in ["server", "amqp", "redis", "http"] {
+        papers.issue(name, &["localhost", "127.0.0.1"]);
+    }
+    let demands = [
+        "ssl_options.verify = verify_peer",
+        "ssl_options.fail_if_no_peer_cert = true",
+    ];
+    let rabbit = Listening::start(&papers, &demands).await;
+    let redis = server(&papers, "server", &[]);
+    let downstream = echo(Some(papers.acceptor("server", Some(&papers)))).await;
+
+    // A user and a password that need encoding, so that they have two forms.
+    let [amqp, cache, api, query, token] =
+        ["Amqp", "Redis", "Http", "Query", "Token"].map(|what| secrets.make(what));
+    secrets.add_basic("us@r", &format!("{api}@"));
+    for name in ["amqp", "redis", "http"] {
+        secrets.add_key(name, &papers, name);
+    }
+    user(&rabbit.rabbit, "worker", &format!("{amqp}@"));
+    let rule = format!(">{cache}@");
+    redis.ctl(&["acl", "setuser", "worker", "on", &rule, "~*", "+@all"]);
+
+    let mut place = Place::new();
+    let queue = unique("secrets");
+    let keys = |name: &str| papers.keys(Some("ca.pem"), Some(name));
+    place.write("token", &token);
+    place.write(
+        "amqp",
+        &format!("amqps://worker:{amqp}%40@localhost:{}/%2f\n", rabbit.port),
+    );
+    place.variables.push((
+        "SLUICEGATE_REDIS__URL",
+        format!("rediss://worker:{cache}%40@localhost:{}", port(&redis) + 2),
+    ));
+    let yaml = |admin: &str| {
+        format!(
+            "
+amqp: {{url-file: amqp, queue: '{queue}'{}}}
+redis: {{prefix: '{queue}'{}}}
+rate-limiter: {{max-requests: 4, window-size: 1s, max-penalty: 1s}}
+dispatch: {{http: {{url: 'https://us%40r:{api}%40@{}/jobs?key={query}'{}}}}}
+delay: {{max-delay: 1s}}
+retry: {{max-attempts: 2, initial-interval: 10ms}}
+admin: {{{admin}, listen: '127.0.0.1:0'}}
+log: {{level: '{LOUD}'}}
+",
+            keys("amqp"),
+            keys("redis"),
+            downstream.addr,
+            keys("http"),
+        )
+    };
+    place.write("sluicegate.yaml", &yaml("token-file: token"));
+
+    // What a debugger or a panic would print.
+    let loaded = Config::load(
+        Some(&place.file()),
+        place
+            .variables
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone())),
+    );
+    let loaded = loaded.expect("valid");
+    assert!(loaded.amqp.url.expose().contains(&amqp) && loaded.dispatch.http.is_some());
+    let shown = format!("{loaded}{loaded:?}{loaded:#?}");
+    secrets.are_not_in("the configuration", shown.as_bytes());
+
+    let mut worker = place.start("run", &["run"]);
+    place
+        .says("run", &["admin.listen=", "RabbitMQ: consuming"])
+        .await;
+    place.run("check", &["check"], 0);
+    let checked = place.run("check-json", &["check", "--json"], 0);
+    assert!(checked.contains("\"ok\":true"), "{checked}");
+    for (number, kind) in ["done", "bad", "late", "moved", "broken", "done"]
+        .iter()
+        .enumerate()
+    {
+        let id = format!("{kind}-{number}");
+        let args = ["publish", "--tenant", "acme", "--id", &id, "a body"];
+        place.run(&format!("publish-{id}"), &args, 0);
+    }
+    secrets.are_no_arguments();
+    // The one that is always answered 429 waits.
+    until("three dead letters", || {
+        place.run("dead", &["dead", "list", "--json"], 0);
+        place.text("dead.out").lines().count() == 3
+    })
+    .await;
+    let dead = place.text("dead.out");
+    for words in ["400 Bad Request", "307 Temporary", "500 Internal"] {
+        assert!(dead.contains(words), "{words}: {dead}");
+    }
+    let log = place.text("run.err");
+    let listen = log.split("admin.listen=").nth(1).expect("it is said");
+    let listen = listen.split_whitespace().next().expect("an address");
+    let mut answers = String::new();
+    for shown in [None, Some(&*token), Some("another-that-is-none")] {
+        for path in ["/metrics", "/readyz", "/livez", "/"] {
+            answers += &ask(listen, path, shown).await;
+        }
+    }
+    for words in ["# EOF", "401 Unauthorized", "404 Not Found"] {
+        assert!(answers.contains(words), "{words}: {answers}");
+    }
+    secrets.are_not_in("the admin port", answers.as_bytes());
+
+    let bad = "bad-1";
+    for (name, args) in [
+        ("inspect", vec!["inspect", "acme"]),
+        ("inspect-json", vec!["inspect", "acme", "--json"]),
+        ("show", vec!["dead", "show", bad]),
+        ("show-json", vec!["dead", "show", bad, "--json"]),
+        ("pause", vec!["tenant", "pause", "acme", "--json"]),
+        ("resume", vec!["tenant", "resume", "acme"]),
+        ("replay", vec!["dead", "replay", "--id", bad]),
+    ] {
+        place.run(name, &args, 0);
+    }
+
+    // Mistakes that stand beside a secret, and in it.
+    let good = yaml("token-file: token");
+    let broken = [
+        yaml(&format!("token: \"{token}")),
+        yaml(&format!("token: '{token} '")),
+        yaml(&format!("token: [{token}]")),
+        yaml(&format!("{token}: x, token-file: token")).replace(&format!("{token}: x"), "tokn: x"),
+        good.replace("https://us%40r:", "https//us%40r:"),
+        good.replace("%40@", "/@"),
+        good.replace("https:", "htps:"),
+        good.replace("key-file: '", "key-file: '/no"),
+        good.replace(
+            "{url-file: amqp",
+            &format!("{{url: 'amqp://u:{amqp}@h:{amqp}'"),
+        ),
+    ];
+    for (number, text) in broken.iter().enumerate() {
+        assert_ne!(*text, good, "{number}");
+        place.write("sluicegate.yaml", text);
+        signal(&worker, Signal::HUP);
+        let refused = || {
+            place
+                .text("run.err")
+                .matches("configuration refused")
+                .count()
+        };
+        until(&format!("refusal {number}"), || refused() > number).await;
+        place.run(
+            &format!("broken-{number}"),
+            &["check", "--offline", "--json"],
+            2,
+        );
+    }
+    place.write(
+        "sluicegate.yaml",
+        &yaml(&format!("token: {}", secrets.make("Other"))),
+    );
+    signal(&worker, Signal::HUP);
+    place.says("run", &["these take a restart", "admin"]).await;
+
+    signal(&worker, Signal::TERM);
+    assert!(worker.wait().expect("it ended").success());
+    assert!(secrets.are_not_under(place.out.path()) > 10_000);
+    assert!(secrets.are_not_under(redis.folder()) > 1_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_error_of_a_server_that_refuses_holds_a_secret() {
+    let mut secrets = Secrets::default();
+    let [right, amqp, cache, api] =
+        ["Right", "Amqp", "Redis", "Http"].map(|what| secrets.make(what));
+    secrets.add_basic("us@r", &format!("{api}@"));
+    let (name, shared) = (unique("refused"), shared_rabbit());
+    user(shared, &name, &right);
+    let address = |url: &str| {
+        let url = url::Url::parse(url).expect("a url");
+        format!("127.0.0.1:{}", url.port().expect("a port"))
+    };
+    let (rabbit, redis) = (address(shared.url()), address(shared_redis().url()));
+    // The downstream refuses by its answers; a second one is none.
+    let downstream = echo(None).await;
+    let amqp_urls = [
+        format!("amqp://{name}:{amqp}%40@{rabbit}/%2f"),
+        format!("amqp://{name}:{right}@{rabbit}/nowhere"),
+        format!("amqp://{name}:{amqp}%40@127.0.0.1:1/%2f"),
+        format!("amqps://{name}:{amqp}%40@{rabbit}/%2f"),
+        format!("amqp://{name}:{amqp}%40@{redis}/%2f"),
+    ];
+    let redis_urls = [
+        format!("redis://{name}:{cache}%40@{redis}"),
+        format!("redis://:{cache}%40@{redis}"),
+        format!("redis://{name}:{cache}%40@127.0.0.1:1"),
+        format!("rediss://{name}:{cache}%40@{redis}"),
+        format!("redis://{name}:{cache}%40@{rabbit}"),
+    ];
+    let place = Place::new();
+    let yaml = |amqp: &str, redis: &str, api: &str| {
+        format!(
+            "
+amqp: {{url: '{amqp}', queue: '{name}'}}
+redis: {{url: '{redis}', prefix: '{name}'}}
+dispatch: {{http: {{url: '{api}', timeout: 5s}}}}
+delay: {{max-delay: 1s}}
+retry: {{max-attempts: 2, initial-interval: 1ms}}
+admin: {{listen: '127.0.0.1:0'}}
+log: {{level: '{LOUD}', format: json}}
+"
+        )
+    };
+    let http = |at: &str| format!("http://us%40r:{api}%40@{at}/?key={api}");
+    // All at once: most of them wait for somebody who is silent.
+    let mut commands = Vec::new();
+    let mut workers = Vec::new();
+    for (number, (rabbit, redis)) in amqp_urls.iter().zip(&redis_urls).enumerate() {
+        let text = yaml(rabbit, redis, &http("127.0.0.1:1"));
+        let file = place.write(&format!("{number}.yaml"), &text);
+        for (name, args) in [
+            ("check", &["check"][..]),
+            ("check-json", &["check", "--json"]),
+            ("publish", &["publish", "--tenant", "acme"]),
+            ("inspect", &["inspect", "acme"]),
+            ("dead", &["dead", "list"]),
+            ("pause", &["tenant", "pause", "acme"]),
+        ] {
+            let all = [args, &["--config", &file]].concat();
+            commands.push((file.clone(), place.start(&format!("{name}-{number}"), &all)));
+        }
+        let run = format!("run-{number}");
+        workers.push(place.start(&run, &["run", "--config", &file]));
+    }
+    for (number, mut worker) in workers.into_iter().enumerate() {
+        place
+            .says(&format!("run-{number}"), &["RabbitMQ at "])
+            .await;
+        secrets.are_no_arguments();
+        signal(&worker, Signal::TERM);
+        worker.wait().expect("it ended");
+    }
+    for (file, mut command) in commands {
+        let status = command.wait().expect("it ends");
+        assert_eq!(status.code(), Some(1), "{file}");
+    }
+    // RabbitMQ lets us in, Redis does not.
+    let good = format!("amqp://{name}:{right}@{rabbit}/%2f");
+    place.write(
+        "sluicegate.yaml",
+        &yaml(&good, &redis_urls[0], &http("127.0.0.1:1")),
+    );
+    let mut worker = place.start("no-redis", &["run"]);
+    place.says("no-redis", &["password is not accepted"]).await;
+    signal(&worker, Signal::TERM);
+    worker.wait().expect("it ended");
+
+    // Both do, and the downstream does not, or is none.
+    let address = downstream.addr.to_string();
+    for (number, at) in [&address, "127.0.0.1:1", &rabbit].iter().enumerate() {
+        place.write(
+            "sluicegate.yaml",
+            &yaml(&good, shared_redis().url(), &http(at)),
+        );
+        let id = format!("bad-{number}");
+        place.run(&id, &["publish", "--tenant", "acme", "--id", &id], 0);
+        let run = format!("no-downstream-{number}");
+        let mut worker = place.start(&run, &["run", "--fresh"]);
+        until(&id, || {
+            let letter = format!("letter-{number}");
+            let mut show = place.start(&letter, &["dead", "show", &id, "--json"]);
+            show.wait().expect("it ends").success()
+        })
+        .await;
+        signal(&worker, Signal::TERM);
+        assert!(worker.wait().expect("it ended").success());
+    }
+    assert!(secrets.are_not_under(place.out.path()) > 10_000);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_demo_tells_nobody_what_its_workers_need() {
+    let mut secrets = Secrets::default();
+    let [amqp, cache] = ["Amqp", "Redis"].map(|what| secrets.make(what));
+    let name = unique("demo-secrets");
+    user(shared_rabbit(), &name, &amqp);
+    let rule = format!(">{cache}");
+    shared_redis().ctl(&["acl", "setuser", &name, "on", &rule, "~*", "+@all"]);
+    let with = |url: &str, password: &str| {
+        let mut url = url::Url::parse(url).expect("a url");
+        let set = url
+            .set_username(&name)
+            .and(url.set_password(Some(password)));
+        set.expect("a url with a host");
+        url
+    };
+    let place = Place::new();
+    place.write(
+        "sluicegate.yaml",
+        &format!(
+            "amqp: {{url: '{}'}}\nredis: {{url: '{}'}}\nlog: {{level: '{LOUD}'}}\n",
+            with(shared_rabbit().url(), &amqp),
+            with(shared_redis().url(), &cache),
+        ),
+    );
+    let args = [
+        "demo",
+        "--tenants",
+        "1",
+        "--jobs",
+        "10",
+        "--limit",
+        "5",
+        "--window",
+        "200ms",
+    ];
+    let rest = ["--guard", "20ms", "--workers", "1", "--json"];
+    let mut demo = place.start("demo", &[&args[..], &rest].concat());
+    while demo.try_wait().expect("it runs").is_none() {
+        secrets.are_no_arguments();
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let figures = place.text("demo.out");
+    assert!(figures.contains("never_lost"), "{}", place.text("demo.err"));
+    assert!(secrets.are_not_under(place.out.path()) > 100);
+    shared_redis().ctl(&["acl", "deluser", &name]);
+}
