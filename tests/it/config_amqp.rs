@@ -45,7 +45,7 @@ fn what_can_not_be_one_cluster_is_refused() {
     for (url, words) in [
         (
             "[amqp://a, 5]",
-            "holds no urls alone; each must be one such as amqp://user:password@host:5672/%2f",
+            "holds no urls alone; each must be a url such as amqp://user:password@host:5672/%2f",
         ),
         (
             "[amqp://a, http://b]",
