@@ -49,6 +49,16 @@ wait_gone() {
   done
 }
 
+# Waits until nobody listens at port $1, for at most $2 seconds. A killed process is a zombie as soon as its first thread has
+# ended, and its sockets stay open until the last one has: on a busy machine that takes a while.
+wait_closed() {
+  local until=$((SECONDS + $2))
+  while port_is_open "$1"; do
+    ((SECONDS <= until)) || return 1
+    sleep 0.02
+  done
+}
+
 port_is_open() {
   (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null
 }
