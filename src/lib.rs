@@ -15,3 +15,5 @@ pub mod handler;
 pub mod metrics;
 pub mod rules;
 pub mod telemetry;
+#[doc(hidden)]
+pub mod untrusted;

@@ -17,6 +17,7 @@ mod cli_tenant;
 mod config;
 mod config_limits;
 mod config_redis;
+mod corpus;
 mod demo;
 mod engine_events;
 mod gate_access;
