@@ -45,7 +45,7 @@ impl fmt::Display for Origin {
         match self {
             Self::File { name, line, column } => write!(f, "{}:{line}:{column}", line_of(name)),
             Self::WholeFile(name) => f.write_str(&line_of(name)),
-            Self::Env(name) => write!(f, "environment variable {}", line_of(name)),
+            Self::Env(name) => write!(f, "environment variable {}", variable(name)),
             Self::Default => f.write_str("default"),
         }
     }
@@ -56,6 +56,14 @@ fn line_of(text: &str) -> Cow<'_, str> {
     match text.contains(char::is_control) {
         true => text.escape_debug().to_string().into(),
         false => text.into(),
+    }
+}
+
+/// The name of a variable, up to what no name has: `NAME:VALUE` sets a variable of that name, and the value may be secret.
+fn variable(name: &str) -> Cow<'_, str> {
+    match name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+        Some(end) => format!("{}…", &name[..end]).into(),
+        None => name.into(),
     }
 }
 
