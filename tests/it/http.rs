@@ -1,7 +1,7 @@
 //! The HTTP handler against downstreams that answer as they like.
 
 mod connections;
-mod downstream;
+pub mod downstream;
 mod tls;
 
 use std::collections::HashSet;
