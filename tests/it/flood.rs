@@ -157,6 +157,17 @@ fn copies_kb(size: u64) -> u64 {
     4 * ((4 << 10) + size.div_ceil(1024))
 }
 
+/// Waits for so many calls.
+async fn calls(downstream: &Downstream, count: usize) {
+    let all_there = async {
+        while downstream.requests().len() < count {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let ended = tokio::time::timeout(PATIENCE, all_there).await;
+    assert!(ended.is_ok(), "{} calls", downstream.requests().len());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_backlog_waits_in_rabbitmq_and_nowhere_else() {
     const SIZE: u64 = 32 << 10;
@@ -184,13 +195,7 @@ async fn many_tenants_with_the_longest_names_take_what_is_promised() {
     let jobs = (0..TENANTS).map(|n| (name(n), name(n)));
     assert!(jobs.clone().all(|(id, _)| id.len() == 255));
     bed.publish(jobs, 10).await;
-    let all_there = async {
-        while downstream.requests().len() < TENANTS as usize {
-            tokio::time::sleep(Duration::from_millis(100)).await;
-        }
-    };
-    let ended = tokio::time::timeout(PATIENCE, all_there).await;
-    assert!(ended.is_ok(), "{} calls", downstream.requests().len());
+    calls(&downstream, TENANTS as usize).await;
     let sent: HashSet<String> = (downstream.requests().iter())
         .map(|request| {
             let [id, tenant] = ["x-job-id", "x-tenant"].map(|name| {
@@ -211,6 +216,23 @@ async fn many_tenants_with_the_longest_names_take_what_is_promised() {
         "{kept:?}"
     );
     bed.holds(&worker, 1_024);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_without_an_end_take_what_is_promised() {
+    const JOBS: usize = 200;
+    for (start, piece) in [
+        ("HTTP/1.1 200 OK\r\n", "a: b\r\n"),
+        ("HTTP/1.1 200 OK\r\n\r\n", "x"),
+    ] {
+        let downstream = Downstream::answering(start, Then::Endless(piece)).await;
+        let bed = Bed::new(100, 1_000, &format!("http://{}/", downstream.addr)).await;
+        let worker = Process::start(&bed.yaml);
+        let job = |n: usize| (n.to_string(), format!("tenant-{}", n % 4));
+        bed.publish((0..JOBS).map(job), 10).await;
+        calls(&downstream, JOBS).await;
+        bed.holds(&worker, 1_024);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -226,6 +226,8 @@ async fn serve(
             }
             Then::Endless(piece) => {
                 let pieces = piece.repeat(0x10000 / piece.len());
+                // A head that comes alone has other bounds than one with more behind it.
+                tokio::time::sleep(Duration::from_millis(50)).await;
                 repeat(&mut stream, &pieces, shared).await;
             }
             Then::Drip => loop {
