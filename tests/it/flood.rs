@@ -39,13 +39,14 @@ struct Bed {
 }
 
 impl Bed {
-    /// A limit of `max` jobs an hour for each tenant, and `http` to send them to.
+    /// A limit of `max` jobs an hour for each tenant, and `http` to send them to. With the long guard no permit runs out on a
+    /// machine that is very busy.
     async fn new(prefetch: u64, max: u32, http: &str) -> Self {
         let (name, redis) = (unique("flood"), Redis::start());
         let yaml = format!(
             "amqp: {{url: '{}', queue: '{name}', prefetch: {prefetch}}}\n\
              redis: {{url: '{}', prefix: '{name}'}}\n\
-             rate-limiter: {{max-requests: {max}, window-size: 1h}}\n\
+             rate-limiter: {{max-requests: {max}, window-size: 1h, guard: 5m}}\n\
              delay: {{max-delay: 60s}}\n\
              dispatch: {{concurrency: {CALLS}, http: {{url: '{http}'}}}}\n\
              admin: {{listen: '127.0.0.1:0'}}\n",
@@ -186,7 +187,7 @@ async fn a_backlog_waits_in_rabbitmq_and_nowhere_else() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn many_tenants_with_the_longest_names_take_what_is_promised() {
-    const TENANTS: u64 = 2_000;
+    const TENANTS: u64 = 1_000;
     let downstream = Downstream::answering(DONE, Then::Keep).await;
     let bed = Bed::new(100, 1, &format!("http://{}/", downstream.addr)).await;
     let worker = Process::start(&bed.yaml);
