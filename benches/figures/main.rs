@@ -1,4 +1,5 @@
-//! The figures of docs/PERFORMANCE.md, on a private RabbitMQ and Redis: `cargo bench --bench figures [flow|park|memory|pulse|flood]`.
+//! The figures of docs/PERFORMANCE.md, on a private RabbitMQ and Redis: `cargo bench --bench figures [flow|park|memory|pulse]`;
+//! and of docs/GUARANTEES.md: `... flood [bodies] [names] [tenants] [jobs]`.
 //! Each is a ratio to a bare loop on the same queues in the same run, or a count. Nothing here passes or fails.
 
 mod bare;
@@ -48,8 +49,9 @@ async fn main() {
         memory().await;
     }
     // Minutes, gigabytes of disk: only when it is named.
-    if named.iter().any(|name| name == "flood") {
-        flood::flood().await;
+    if let Some(flood) = named.iter().position(|name| name == "flood") {
+        let which = &named[flood + 1..];
+        flood::flood(|name| which.is_empty() || which.iter().any(|w| w == name)).await;
     }
     if wanted("pulse") {
         pulse::pulse(1).await;
