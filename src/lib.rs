@@ -16,3 +16,5 @@ pub mod metrics;
 pub mod rules;
 pub mod telemetry;
 mod tls;
+#[doc(hidden)]
+pub mod untrusted;

@@ -53,18 +53,27 @@ impl Bare {
 
     /// Publishes `count` jobs whose body is the time (ns since the epoch), with confirms.
     pub async fn publish(&self, count: usize, tenant: impl Fn(usize) -> String) {
+        let job = |n: usize| (n.to_string(), tenant(n), now_ns().to_be_bytes());
+        self.publish_jobs(count, job).await;
+    }
+
+    /// Publishes `count` jobs, with confirms: their ids, tenants and bodies are what `job` gives.
+    pub async fn publish_jobs<B: AsRef<[u8]>>(
+        &self,
+        count: usize,
+        job: impl Fn(usize) -> (String, String, B),
+    ) {
         let mut confirms = Vec::with_capacity(GROUP);
         for n in 0..count {
             let mut headers = FieldTable::default();
-            headers.insert("x-tenant".into(), AMQPValue::LongString(tenant(n).into()));
+            let (id, tenant, body) = job(n);
+            headers.insert("x-tenant".into(), AMQPValue::LongString(tenant.into()));
             let properties = BasicProperties::default()
                 .with_delivery_mode(2)
-                .with_message_id(n.to_string().into())
+                .with_message_id(id.into())
                 .with_headers(headers);
-            confirms.push(
-                self.send(&self.queue, &now_ns().to_be_bytes(), properties)
-                    .await,
-            );
+            let sent = self.send(&self.queue, body.as_ref(), properties);
+            confirms.push(sent.await);
             if confirms.len() == GROUP || n + 1 == count {
                 for confirm in confirms.drain(..) {
                     assert!(confirm.await.expect("a confirm").is_ack());

@@ -1,7 +1,11 @@
-//! The figures of docs/PERFORMANCE.md, on a private RabbitMQ and Redis: `cargo bench --bench figures [flow|park|memory|pulse]`.
+//! The figures of docs/PERFORMANCE.md, on a private RabbitMQ and Redis: `cargo bench --bench figures [flow|park|memory|pulse]`;
+//! and of docs/GUARANTEES.md: `... flood [bodies] [names] [tenants] [jobs]`.
 //! Each is a ratio to a bare loop on the same queues in the same run, or a count. Nothing here passes or fails.
 
 mod bare;
+mod flood;
+#[path = "../../tests/it/process.rs"]
+mod process;
 mod pulse;
 #[path = "../../tests/it/servers.rs"]
 #[expect(
@@ -14,8 +18,9 @@ mod worker;
 use std::time::{Duration, Instant};
 
 use bare::Bare;
+use process::Process;
 use servers::{shared_rabbit, shared_redis, unique};
-use worker::Running;
+use worker::{Running, config};
 
 /// Jobs that nothing denies.
 const FLOW: usize = 40_000;
@@ -42,6 +47,11 @@ async fn main() {
     }
     if wanted("memory") {
         memory().await;
+    }
+    // Minutes, gigabytes of disk: only when it is named.
+    if let Some(flood) = named.iter().position(|name| name == "flood") {
+        let which = &named[flood + 1..];
+        flood::flood(|name| which.is_empty() || which.iter().any(|w| w == name)).await;
     }
     if wanted("pulse") {
         pulse::pulse(1).await;
@@ -123,7 +133,8 @@ async fn memory() {
     let bare = Bare::connect(shared_rabbit().url(), &queue).await;
     bare.publish(WAITING, |n| format!("tenant-{}", n % 100))
         .await;
-    let process = worker::Process::start(shared_rabbit().url(), shared_redis().url(), &queue);
+    let (amqp, redis) = (shared_rabbit().url(), shared_redis().url());
+    let process = Process::start(&config(amqp, redis, &queue, 1, "1m"));
     bare.until_empty().await;
     println!(
         "memory: {} kB resident with {WAITING} jobs waiting",

@@ -1,7 +1,6 @@
-//! A worker in this process with a handler that does nothing, and one in a process of its own.
+//! A worker in this process with a handler that does nothing.
 
 use std::collections::HashMap;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -109,43 +108,8 @@ impl Running {
     }
 }
 
-/// `sluicegate run`, killed when dropped.
-pub struct Process(Child);
-
-impl Process {
-    /// Starts it; each tenant may start one job a minute.
-    pub fn start(amqp: &str, redis: &str, queue: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("{queue}.yaml"));
-        std::fs::write(&path, config(amqp, redis, queue, 1, "1m")).expect("a config file");
-        let child = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
-            .arg("run")
-            .arg("--config")
-            .arg(&path)
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("a process");
-        Self(child)
-    }
-
-    /// Its resident memory.
-    pub fn resident_kb(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.0.id()));
-        let status = status.expect("a process that runs");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
-        number.expect("VmRSS in kB")
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-fn config(amqp: &str, redis: &str, queue: &str, max_requests: u32, window: &str) -> String {
+/// A worker's configuration; nobody listens where it sends jobs to.
+pub fn config(amqp: &str, redis: &str, queue: &str, max_requests: u32, window: &str) -> String {
     format!(
         "amqp: {{url: \"{amqp}\", queue: \"{queue}\", prefetch: 500}}\n\
          redis: {{url: \"{redis}\", prefix: \"{queue}\"}}\n\

@@ -1,5 +1,6 @@
 //! What is wrong with a configuration, where, and what to do; never a secret.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
@@ -42,11 +43,27 @@ impl Origin {
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::File { name, line, column } => write!(f, "{name}:{line}:{column}"),
-            Self::WholeFile(name) => f.write_str(name),
-            Self::Env(name) => write!(f, "environment variable {name}"),
+            Self::File { name, line, column } => write!(f, "{}:{line}:{column}", line_of(name)),
+            Self::WholeFile(name) => f.write_str(&line_of(name)),
+            Self::Env(name) => write!(f, "environment variable {}", variable(name)),
             Self::Default => f.write_str("default"),
         }
+    }
+}
+
+/// `text` as a part of one line: keys, values and names come from the user, who may have put anything into them.
+fn line_of(text: &str) -> Cow<'_, str> {
+    match text.contains(char::is_control) {
+        true => text.escape_debug().to_string().into(),
+        false => text.into(),
+    }
+}
+
+/// The name of a variable, up to what no name has: `NAME:VALUE` sets a variable of that name, and the value may be secret.
+fn variable(name: &str) -> Cow<'_, str> {
+    match name.find(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+        Some(end) => format!("{}…", &name[..end]).into(),
+        None => name.into(),
     }
 }
 
@@ -60,11 +77,7 @@ pub struct Problem {
 
 impl Problem {
     pub(super) fn new(origin: Origin, message: impl Into<String>) -> Self {
-        let mut message = message.into();
-        // Keys and values come from the user, who may have put anything into them.
-        if message.contains(char::is_control) {
-            message = message.escape_debug().to_string();
-        }
+        let message = line_of(&message.into()).into_owned();
         Self { origin, message }
     }
 

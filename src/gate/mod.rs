@@ -2,13 +2,13 @@
 
 mod epoch;
 pub mod keys;
-mod link;
+pub(crate) mod link;
 pub mod memory;
 mod places;
 pub mod redis;
 mod refusal;
 pub mod registry;
-mod reply;
+pub(crate) mod reply;
 pub mod scripts;
 mod watches;
 

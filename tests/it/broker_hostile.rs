@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use lapin::types::AMQPValue;
-use sluicegate::broker::amqp::AmqpBroker;
+use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Broker, Message, Outgoing};
+use sluicegate::config::QueueType;
 use sluicegate::rules::headers::{PROPERTIES, UNREADABLE};
 use sluicegate::rules::job::Field;
 
-use crate::broker_bed::{Bed, classic, quorum, tags};
+use crate::broker_bed::{amqp, ladder, quorum, rabbit, tags};
 use crate::broker_raw::{Raw, long, short};
 use crate::servers::{shared_rabbit, unique};
 
@@ -89,10 +90,11 @@ fn usable() -> Vec<Vec<u8>> {
 }
 
 /// What is unusable says why and holds what came; beside it everything goes on, in one session.
-async fn each_becomes_a_message(mut bed: Bed<AmqpBroker>) {
+async fn each_becomes_a_message(queue_type: QueueType) {
+    let mut bed = rabbit(queue_type).await;
     let mut raw = Raw::connect(shared_rabbit().url());
     let fresh = bed.names.fresh.clone();
-    let mut expected = HashMap::new();
+    let (mut expected, mut reasons) = (HashMap::new(), HashMap::new());
     for (why, properties) in unusable() {
         raw.publish("", fresh.as_bytes(), &properties, why.as_bytes());
         expected.insert(why.as_bytes().to_vec(), properties);
@@ -110,6 +112,7 @@ async fn each_becomes_a_message(mut bed: Bed<AmqpBroker>) {
             panic!("{part}: it says nothing: {message:?}");
         };
         assert!(why.contains(&part), "{why:?} should say {part:?}");
+        reasons.insert(part.clone(), why.to_owned());
         let headers = message.properties.headers().as_ref().expect("has headers");
         let Some(AMQPValue::ByteArray(kept)) = headers.inner().get(PROPERTIES) else {
             panic!("{part}: {PROPERTIES} is missing");
@@ -126,12 +129,31 @@ async fn each_becomes_a_message(mut bed: Bed<AmqpBroker>) {
         bed.broker.ack(vec![delivery.tag]).await;
     }
     assert_eq!(expected, HashMap::new());
+    // Who reads the dead letters is told the same, and not what is wrong with the wrapping.
+    let config = amqp(shared_rabbit().url(), &fresh, queue_type);
+    let client = Client::connect_existing(&config, &ladder())
+        .await
+        .expect("queues");
+    for _ in 0..reasons.len() {
+        let letter = client
+            .get(&bed.names.dead)
+            .await
+            .expect("an answer")
+            .expect("a letter");
+        let why = match letter.message.header(UNREADABLE) {
+            Field::Text(why) => why,
+            other => panic!("{other:?}"),
+        };
+        let part = letter.message.id().expect("an id");
+        assert_eq!(reasons.get(part).map(String::as_str), Some(why));
+    }
+    client.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn properties_that_cannot_be_read_cost_nobody_the_session() {
-    each_becomes_a_message(quorum().await).await;
-    each_becomes_a_message(classic().await).await;
+    each_becomes_a_message(QueueType::Quorum).await;
+    each_becomes_a_message(QueueType::Classic).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

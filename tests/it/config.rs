@@ -325,7 +325,12 @@ rate-limiter:
   window-size: 0
   max-requests: 0
 ";
-    let vars = [("SLUICEGATE_AMQP__PREFETCH", "0"), ("SLUICEGATE_X", "1")];
+    let vars = [
+        ("SLUICEGATE_AMQP__PREFETCH", "0"),
+        ("SLUICEGATE_X", "1"),
+        ("SLUICEGATE_Y\nc.yaml:1:1: fine", "1"),
+        ("SLUICEGATE_Z:amqp://u:secret@h", "1"),
+    ];
     let errors = Config::parse("c.yaml", yaml, env(&vars)).expect_err("wrong");
     let text = errors.to_string();
     let starts = [
@@ -334,6 +339,8 @@ rate-limiter:
         "c.yaml:6:3: rate-limiter.window-size: is 0;",
         "c.yaml:7:3: rate-limiter.max-requests: is 0;",
         "environment variable SLUICEGATE_X: sets no key;",
+        "environment variable SLUICEGATE_Y…: sets no key;",
+        "environment variable SLUICEGATE_Z…: sets no key;",
         "environment variable SLUICEGATE_AMQP__PREFETCH: amqp.prefetch: is \"0\";",
     ];
     assert_eq!(errors.problems().len(), starts.len(), "{text}");

@@ -2,6 +2,7 @@
 
 mod connections;
 pub mod downstream;
+mod hostile;
 mod tls;
 
 use std::collections::HashSet;
@@ -303,6 +304,12 @@ async fn an_answer_that_is_none_is_a_failure() {
         ("HTTP/1.1 20", Then::Close),
         ("HTTP/1.1 200 OK\r\ncontent-le", Then::Close),
         ("HTTP/1.1 200 OK\r\ncontent-length: x\r\n\r\n", Then::Keep),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\n",
+            Then::Keep,
+        ),
+        ("HTTP/1.1 200 OK\r\nx: \u{0}\r\n\r\n", Then::Keep),
+        ("HTTP/1.1 +20 OK\r\n\r\n", Then::Keep),
         ("HTTP/7.3 200 OK\r\n\r\n", Then::Keep),
         ("SSH-2.0-OpenSSH_9.9\r\n", Then::Keep),
         ("\u{0}\u{1}\u{2}", Then::Close),

@@ -214,6 +214,7 @@ fn scripts_can_be_run() {
         "scripts/test",
         "scripts/demo",
         "scripts/torture",
+        "scripts/fuzz",
         ".ci/run",
         "scripts/lib/private-redis",
         "scripts/lib/private-rabbitmq",

@@ -8,7 +8,7 @@ use crate::rules::headers;
 /// Tables in tables. `lapin` reads them by recursion, and thousands of levels would overflow its stack.
 const MAX_DEPTH: usize = 32;
 /// The class and weight, and the body's size: what stands before the properties.
-const PREFIX: usize = 12;
+pub const PREFIX: usize = 12;
 /// The properties, in their order: one flag bit each, from the highest.
 const PROPERTIES: [(&str, Kind); 14] = [
     ("content-type", Kind::Short),
@@ -40,7 +40,7 @@ enum Kind {
 
 /// Why `payload`, a content header's, can't be taken as it is; `None`: it can. `max`: bytes of the headers that
 /// the publisher set.
-pub(super) fn unreadable(payload: &[u8], max: usize) -> Option<String> {
+pub fn unreadable(payload: &[u8], max: usize) -> Option<String> {
     check(payload, max).err()
 }
 
@@ -152,11 +152,15 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// A content header for the same body that says `why`, and holds the properties that came, cut at `max` bytes.
-pub(super) fn wrapped(payload: &[u8], why: &str, max: usize) -> Vec<u8> {
+/// A content header for the same body that says `why`, and holds the properties that came, cut where the headers would
+/// have more than `max` bytes: as a dead letter it comes again, to who reads it, and must pass then.
+pub fn wrapped(payload: &[u8], why: &str, max: usize) -> Vec<u8> {
     let (prefix, properties) = payload.split_at(PREFIX.min(payload.len()));
-    let kept = &properties[..properties.len().min(max)];
-    let mut table = Vec::with_capacity(kept.len() + 256);
+    // Each entry has its name, the length of that, a type, and the length of the value.
+    let around =
+        headers::UNREADABLE.len() + why.len() + headers::PROPERTIES.len() + 2 * (1 + 1 + 4);
+    let kept = &properties[..properties.len().min(max.saturating_sub(around))];
+    let mut table = Vec::with_capacity(kept.len() + around);
     let mut entry = |name: &str, kind: u8, value: &[u8]| {
         // Both names are short constants, and a value is smaller than a frame.
         table.push(name.len() as u8);
@@ -259,8 +263,17 @@ mod tests {
         assert!(held.into_iter().any(|part| part == &bad[PREFIX..]));
     }
 
+    #[test]
+    fn what_is_wrapped_passes_when_it_comes_again_as_a_dead_letter() {
+        let long = [b"\x01kS\0\0\x0f\xff", &[b'v'; 0xfff][..]].concat();
+        let why = unreadable(&headers(&long), 1000).expect("it is too long");
+        let wrapped = wrapped(&headers(&long), &why, 1000);
+        assert_eq!(unreadable(&wrapped, 1000), None);
+        assert!(unreadable(&wrapped, 900).is_some(), "what fits is kept");
+    }
+
     proptest! {
-        /// Whatever comes: no panic, and `lapin` agrees that what is fine can be read.
+        /// Whatever comes can be judged and wrapped. That `lapin` agrees is in `fuzz/src/frames.rs`.
         #[test]
         fn any_bytes_are_judged_and_can_be_wrapped(flags: u16, rest in prop::collection::vec(any::<u8>(), 0..80)) {
             let payload = with(flags, &rest);

@@ -9,11 +9,11 @@ mod ack;
 mod client;
 mod connection;
 mod consume;
-mod content;
+pub(crate) mod content;
 mod inventory;
 mod nodes;
 mod publish;
-mod screen;
+pub(crate) mod screen;
 mod supervise;
 
 use std::sync::Arc;

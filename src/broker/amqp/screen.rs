@@ -32,6 +32,8 @@ const MAX_HELD: usize = 4 << 20;
 const RESERVE: usize = 12 << 10;
 /// RabbitMQ's own limit, until it names one.
 const FRAME_MAX: usize = 128 << 10;
+/// No server may have smaller ones (AMQP 0-9-1, 4.2.3).
+const FRAME_MIN: usize = 4 << 10;
 /// Read from the socket at once.
 const CHUNK: usize = 64 << 10;
 
@@ -145,7 +147,7 @@ impl AsyncWrite for Screened {
 
 /// Takes bytes in any pieces, and has ready what `lapin` may read.
 #[derive(Default)]
-struct Screen {
+pub struct Screen {
     ready: Vec<u8>,
     /// A frame's head, or a whole frame that is looked at once it is there.
     held: Vec<u8>,
@@ -157,7 +159,13 @@ struct Screen {
 }
 
 impl Screen {
-    fn feed(&mut self, mut bytes: &[u8]) {
+    /// What is ready, if nobody has taken it before.
+    pub fn into_ready(self) -> Vec<u8> {
+        self.ready
+    }
+
+    /// Takes the next bytes that arrived.
+    pub fn feed(&mut self, mut bytes: &[u8]) {
         while !bytes.is_empty() {
             if self.foreign {
                 self.ready.extend_from_slice(bytes);
@@ -219,6 +227,8 @@ impl Screen {
     fn look(&mut self) {
         let payload = &self.held[FRAME_HEAD..self.held.len() - 1];
         let changed = match self.held[0] {
+            // No server sends it, and it says not even of how long a body it is: `lapin` ends the connection.
+            HEADER if payload.len() < content::PREFIX => None,
             HEADER => {
                 let frame_max = self.frame_max.unwrap_or(FRAME_MAX);
                 let max = frame_max.saturating_sub(RESERVE).max(frame_max / 4);
@@ -252,7 +262,7 @@ impl Screen {
 fn frame_max(method: &[u8]) -> Option<usize> {
     let rest = method.strip_prefix(&[0, 10, 0, 30])?;
     let size = u32::from_be_bytes(rest.get(2..6)?.try_into().ok()?);
-    (size > 0).then_some(size as usize)
+    (size > 0).then_some((size as usize).max(FRAME_MIN))
 }
 
 /// A basic.deliver, get-ok or return whose exchange or routing key is not UTF-8, with an empty text for it.
@@ -331,6 +341,9 @@ mod tests {
         ]
         .concat();
         assert_eq!(screened(&all), all);
+        // Less than a head is no message, and no message can be made of it.
+        let stub = frame(HEADER, b"\0\x3c\0");
+        assert_eq!(screened(&stub), stub);
         // Another version's answer is shorter than a frame's head and a byte.
         assert_eq!(screened(b"AMQP\0\x01\0\0"), b"AMQP\0\x01\0\0");
     }
@@ -354,9 +367,11 @@ mod tests {
                 &[&[0, 10, 0, 30, 0, 0], &max.to_be_bytes()[..], &[0, 9]].concat(),
             )
         };
-        for (max, passes) in [(0, true), (1 << 17, true), (8 << 10, false)] {
+        for (max, passes) in [(0, true), (1 << 17, true), (8 << 10, false), (8, false)] {
             let all = [tune(max), frame(HEADER, &header)].concat();
-            assert_eq!(screened(&all) == all, passes, "{max}");
+            let out = screened(&all);
+            assert_eq!(out == all, passes, "{max}");
+            assert_eq!(screened(&out), out, "{max}: it comes again");
         }
     }
 

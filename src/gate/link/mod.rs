@@ -19,7 +19,7 @@ use self::cluster::Cluster;
 use self::node::Node;
 use self::parcel::Parcel;
 use self::sentinel::Sentinel;
-pub use self::slots::{owned, slot_of};
+pub use self::slots::{owned, redirect, slot_of};
 use crate::config::{Pems, RedisServers, RedisTopology, SecretUrl};
 use crate::gate::GateError;
 use crate::gate::scripts::Script;

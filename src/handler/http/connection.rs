@@ -22,9 +22,9 @@ use crate::handler::Permit;
 
 /// What is read is buffered up to this, in bytes: an answer's head is no longer.
 const MAX_BUFFER: usize = 64 * 1024;
-/// So many bytes are read, interim answers included, until the head of an answer is complete; what of its body
-/// comes with it needs some room, too.
-const MAX_BEFORE_ANSWER: usize = 4 * MAX_BUFFER;
+/// So many bytes are read, interim answers included, until the head of an answer is complete, and as many after it: what
+/// frames a body (sizes of chunks, their extensions, trailers) is not counted by who reads the body.
+const MAX_READ: usize = 4 * MAX_BUFFER;
 
 /// TCP, with or without TLS on it.
 pub(super) type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
@@ -54,7 +54,7 @@ pub(super) struct Connection {
 impl Connection {
     /// Speaks HTTP/1.1 over `stream`.
     pub(super) async fn over(stream: Stream) -> hyper::Result<Self> {
-        let readable = Arc::new(AtomicUsize::new(MAX_BEFORE_ANSWER));
+        let readable = Arc::new(AtomicUsize::new(MAX_READ));
         let io = TokioIo::new(Bounded {
             stream: TokioIo::new(stream),
             readable: Arc::clone(&readable),
@@ -80,7 +80,7 @@ impl Connection {
     /// Looks at `permit` and sends `request`, with nothing to wait for in between: the first poll of this
     /// looks and writes.
     pub(super) async fn send(&mut self, request: Request<Full<Bytes>>, permit: Permit) -> Sent {
-        self.readable.store(MAX_BEFORE_ANSWER, Ordering::Relaxed);
+        self.readable.store(MAX_READ, Ordering::Relaxed);
         if !permit.is_good() {
             return Sent::Late;
         }
@@ -91,7 +91,7 @@ impl Connection {
         });
         match answer.await {
             Ok(answer) => {
-                self.readable.store(usize::MAX, Ordering::Relaxed);
+                self.readable.store(MAX_READ, Ordering::Relaxed);
                 Sent::Answered(answer)
             }
             Err(mut why) => match why.take_message() {
@@ -129,8 +129,8 @@ fn advance(wire: &mut Option<Wire>, cx: &mut Context<'_>) {
     }
 }
 
-/// A stream that may be read up to a bound only. Without it, interim answers (1xx) without an end, which the
-/// client passes over as they are read, would keep a thread busy.
+/// A stream that may be read up to a bound only. Without it, what the client passes over as it is read would keep a
+/// thread busy: interim answers (1xx), or the digits of a chunk's size, without an end.
 struct Bounded {
     stream: TokioIo<Stream>,
     readable: Arc<AtomicUsize>,
@@ -149,8 +149,7 @@ impl AsyncRead for Bounded {
         match self.readable.load(Ordering::Relaxed).checked_sub(read) {
             Some(left) => self.readable.store(left, Ordering::Relaxed),
             None => {
-                let bound = MAX_BEFORE_ANSWER / 1024;
-                let words = format!("{bound} KiB came, and no answer was among it");
+                let words = format!("{} KiB came, and no answer was among it", MAX_READ / 1024);
                 return Poll::Ready(Err(io::Error::other(words)));
             }
         }

@@ -122,13 +122,20 @@ pub fn read(text: &str) -> Result<Policy, TextError> {
             .cloned()
             .ok_or_else(|| broken(&"a set of limits is missing"))
     };
+    // What all tenants share stands with the common ones: written there, it holds for everybody.
+    let own = |at: usize| match set(at)? {
+        limits if limits.global().next().is_none() => Ok(limits),
+        _ => Err(broken(
+            &"a limit that all tenants share is not a common one",
+        )),
+    };
     let plans: Result<BTreeMap<_, _>, TextError> = (whole.plans.into_iter())
-        .map(|(name, at)| Ok((name, set(at)?)))
+        .map(|(name, at)| Ok((name, own(at)?)))
         .collect();
     let mut tenants = Vec::with_capacity(whole.tenants.len());
     for (pattern, target) in whole.tenants {
         let own = match target {
-            Target::Set(at) => Own::Limits(set(at)?),
+            Target::Set(at) => Own::Limits(own(at)?),
             Target::Plan(name) => Own::Plan(name),
         };
         tenants.push((Pattern::parse(&pattern), own));
@@ -251,6 +258,16 @@ mod tests {
     #[test]
     fn what_is_no_policy_is_refused() {
         let text = write(&policy());
+        let global = |place: &str| {
+            let set = r#"[["all","max-concurrent",5,0,0,5,"calls","global"]]"#;
+            let plan = r#""plans":{},"tenants":[],"plan_header":null"#;
+            let plan = plan.replace("{}", place);
+            format!(
+                r#"{{"format":1,"sets":[{set},{}],"common":0,{plan}}}"#,
+                set.replace("global", "tenant")
+            )
+        };
+        assert!(read(&global(r#"{"free":1}"#)).is_ok());
         let newer = text.replace("{\"format\":1,", "{\"format\":2,\"sets\":0,");
         assert_eq!(read(&newer), Err(TextError::Format(2)));
         for wrong in [
@@ -262,6 +279,8 @@ mod tests {
             &text.replace("60000", "60"),
             &text.replace("token-bucket-algo", "no-algo"),
             &text.replace("\"tenant\"", "\"team\""),
+            &global(r#"{"free":0}"#),
+            &global("{}").replace("[]", r#"[["a",0]]"#),
         ] {
             assert!(matches!(read(wrong), Err(TextError::Broken(_))), "{wrong}");
         }

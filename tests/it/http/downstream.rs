@@ -20,6 +20,10 @@ pub enum Then {
     Hang,
     /// Chunks of 64 KiB, until the client closes the connection.
     Repeat,
+    /// This again and again as fast as it is taken, until the client closes the connection.
+    Endless(&'static str),
+    /// One byte each millisecond, until the client closes the connection.
+    Drip,
     /// An interim answer each millisecond, until the client closes the connection.
     Interim,
     /// Interim answers as fast as they are taken, until the client closes the connection.
@@ -147,7 +151,7 @@ impl Downstream {
             .clone()
     }
 
-    /// The bytes that [`Then::Repeat`] wrote, once the client has closed the connection.
+    /// The bytes that [`Then::Repeat`] or [`Then::Endless`] wrote, once the client has closed the connection.
     pub async fn repeated(&self) -> usize {
         loop {
             if let Some(bytes) = *self.shared.repeated.lock().expect("no thread panicked") {
@@ -218,15 +222,30 @@ async fn serve(
             }
             Then::Repeat => {
                 let chunk = format!("10000\r\n{}\r\n", "x".repeat(0x10000));
-                let mut written = 0;
-                while stream.write_all(chunk.as_bytes()).await.is_ok() {
-                    written += chunk.len();
-                }
-                *shared.repeated.lock().expect("no thread panicked") = Some(written);
+                repeat(&mut stream, &chunk, shared).await;
             }
+            Then::Endless(piece) => {
+                let pieces = piece.repeat(0x10000 / piece.len());
+                // A head that comes alone has other bounds than one with more behind it.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                repeat(&mut stream, &pieces, shared).await;
+            }
+            Then::Drip => loop {
+                stream.write_all(b"x").await?;
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            },
         }
     }
     Ok(())
+}
+
+/// Writes `chunk` until the client closes the connection, and notes how many bytes that were.
+async fn repeat(stream: &mut (impl AsyncWrite + Unpin), chunk: &str, shared: &Shared) {
+    let mut written = 0;
+    while stream.write_all(chunk.as_bytes()).await.is_ok() {
+        written += chunk.len();
+    }
+    *shared.repeated.lock().expect("no thread panicked") = Some(written);
 }
 
 async fn read_request(

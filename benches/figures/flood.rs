@@ -1,0 +1,96 @@
+//! What hostile publishers can make a worker and Redis take: figures for docs/GUARANTEES.md.
+
+use axum::Router;
+use tokio::net::TcpListener;
+
+use crate::bare::Bare;
+use crate::process::Process;
+use crate::servers::{Rabbit, Redis, unique};
+use crate::worker::config;
+
+/// Jobs of one tenant.
+const JOBS: usize = 1_000_000;
+/// Tenants at once, with two jobs each: one starts, and one waits.
+const TENANTS: usize = 100_000;
+/// Tenants with the longest names.
+const LONG: usize = 10_000;
+/// The largest bodies that RabbitMQ 4 takes by itself, in bytes, how many, and the worker's prefetch.
+const BODY: usize = 16 << 20;
+const BODIES: usize = 64;
+const FEW: u16 = 8;
+
+/// Those that are `wanted`, one after the other, each on servers of its own.
+pub async fn flood(wanted: impl Fn(&str) -> bool) {
+    let small = b"x";
+    let one = |n: usize| (n.to_string(), "noisy".to_owned());
+    if wanted("bodies") {
+        let large = vec![b'x'; BODY];
+        run("64 bodies of 16 MiB, prefetch 8", BODIES, FEW, one, &large).await;
+    }
+    if wanted("names") {
+        // Two thirds of it become three bytes each in a key.
+        let long = |n: usize| {
+            let name = format!("{:05}{}", n % LONG, "%:é{}*".repeat(35) + "12345");
+            (name.clone(), name)
+        };
+        let what = "10,000 tenants of 255 bytes, two jobs each";
+        run(what, 2 * LONG, 500, long, small).await;
+    }
+    if wanted("tenants") {
+        let many = |n: usize| (n.to_string(), format!("tenant-{:06}", n % TENANTS));
+        let what = "100,000 tenants, two jobs each";
+        run(what, 2 * TENANTS, 500, many, small).await;
+    }
+    if wanted("jobs") {
+        run("1,000,000 jobs of one tenant", JOBS, 500, one, small).await;
+    }
+}
+
+/// Publishes `count` jobs, lets a worker take them all, and says what it and Redis have then.
+async fn run(
+    what: &str,
+    count: usize,
+    prefetch: u16,
+    job: impl Fn(usize) -> (String, String),
+    body: &[u8],
+) {
+    let (rabbit, redis, queue) = (Rabbit::start(), Redis::start(), unique("flood"));
+    let bare = Bare::connect(rabbit.url(), &queue).await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let downstream = listener.local_addr().expect("it is bound");
+    let served = tokio::spawn(async move {
+        let done = Router::new().fallback(async || ());
+        axum::serve(listener, done).await.expect("it serves");
+    });
+    let text = config(rabbit.url(), redis.url(), &queue, 1, "1h")
+        .replace("prefetch: 500", &format!("prefetch: {prefetch}"))
+        .replace("127.0.0.1:9/", &format!("{downstream}/"));
+    let jobs = |n| {
+        let (id, tenant) = job(n);
+        (id, tenant, body)
+    };
+    bare.publish_jobs(count, jobs).await;
+    let before = used(&redis);
+    let worker = Process::start(&text);
+    bare.until_empty().await;
+    let keys = redis.ctl(&["dbsize"]);
+    println!(
+        "flood: {what}: worker {} kB, at most {} kB; Redis {} keys, {} bytes",
+        worker.resident_kb(),
+        worker.peak_kb(),
+        keys,
+        used(&redis).saturating_sub(before),
+    );
+    drop(worker);
+    served.abort();
+}
+
+/// `used_memory`, in bytes.
+fn used(redis: &Redis) -> u64 {
+    let info = redis.ctl(&["info", "memory"]);
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory:"));
+    let number = line.and_then(|line| line.trim().parse().ok());
+    number.expect("INFO names used_memory")
+}

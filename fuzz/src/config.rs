@@ -1,0 +1,64 @@
+//! The configuration file and the environment.
+
+use sluicegate::config::{Config, Origin};
+
+/// What the file is called.
+const NAME: &str = "fuzz.yaml";
+/// Stands for a password.
+const SECRET: &str = "hunter2";
+
+/// The file's text, and after zero bytes the value of one variable each, `NAME=VALUE`.
+///
+/// What is accepted is shown as a file that means the same; what is not names a place that exists, in one line each,
+/// without the password of a url.
+pub fn check(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let mut parts = text.split('\0');
+    let file = parts.next().unwrap_or_default();
+    let env: Vec<(String, String)> = parts
+        .filter_map(|part| part.split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    match Config::parse(NAME, file, env.clone().into_iter()) {
+        Ok(config) => {
+            let shown = config.to_string();
+            if !shown.contains("***") {
+                let again = Config::parse(NAME, &shown, std::iter::empty());
+                assert_eq!(again.as_ref(), Ok(&config), "{shown}");
+            }
+            hides_secrets(text, &shown);
+        }
+        Err(errors) => {
+            assert!(!errors.problems().is_empty());
+            for problem in errors.problems() {
+                assert!(is_there(problem.origin(), file, &env), "{problem}");
+                assert!(!problem.to_string().contains(char::is_control));
+            }
+            hides_secrets(text, &errors.to_string());
+        }
+    }
+}
+
+fn is_there(origin: &Origin, file: &str, env: &[(String, String)]) -> bool {
+    match origin {
+        // The parser counts more characters as the end of a line than `lines` does, and an end may be behind the last.
+        Origin::File { name, line, column } => {
+            let ends = ['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}'];
+            let lines = 2 + file.matches(ends).count() as u64;
+            &**name == NAME && (1..=lines).contains(line) && *column > 0
+        }
+        Origin::WholeFile(name) => &**name == NAME,
+        Origin::Env(name) => env.iter().any(|(known, _)| known == name),
+        Origin::Default => false,
+    }
+}
+
+/// Where the password stands nowhere but in a url, nothing that is shown has it.
+fn hides_secrets(text: &str, shown: &str) {
+    let url = format!("://u:{SECRET}@");
+    if text.matches(SECRET).count() == text.matches(&url).count() {
+        assert!(!shown.contains(SECRET), "{shown}");
+    }
+}

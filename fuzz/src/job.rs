@@ -1,0 +1,164 @@
+//! A message, from the bytes of its properties to what it says of itself, and back on its way.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use lapin::protocol::basic::{gen_properties, parse_properties};
+use sluicegate::broker::Message;
+use sluicegate::rules::headers::{self, HeaderValue};
+use sluicegate::rules::job::{self, Claims, CostField, Fields, TenantField};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
+use sluicegate::rules::policy::{Own, Pattern, Policy};
+use sluicegate::rules::scope::{MAX_VALUE_BYTES, Scope};
+use sluicegate::rules::tenant::Tenant;
+use sluicegate::untrusted::{unreadable, wrapped};
+
+/// Class, weight and body size, before the properties.
+const PREFIX: [u8; 12] = [0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+/// Bytes of headers that a job may have.
+const MAX_HEADERS: usize = 116 << 10;
+/// Some time of the store's clock.
+const NOW_MS: u64 = 1_700_000_000_000;
+
+/// A first byte says how a worker is configured, the next the routing key's length, two the properties' length; the key,
+/// the properties and the body follow.
+///
+/// What is read is within its bounds; moved through a lane, the job is the same one and can be sent; what can't be used
+/// says so in one bounded line.
+pub fn check(data: &[u8]) {
+    let Some((&[how, key, size, more], rest)) = data.split_first_chunk() else {
+        return;
+    };
+    let cut = |bytes: &'_ [u8], at: usize| bytes.len().min(at);
+    let (key, rest) = rest.split_at(cut(rest, key.into()));
+    let (properties, body) = rest.split_at(cut(rest, u16::from_be_bytes([size, more]).into()));
+    let Some(properties) = readable(properties) else {
+        return;
+    };
+    let message = Message {
+        routing_key: String::from_utf8_lossy(key).into_owned(),
+        properties,
+        body: Bytes::copy_from_slice(body),
+    };
+    let (fields, policy) = (fields(how), policy(how));
+    for returned in [false, true] {
+        match job::read(&message, returned, &fields, &policy) {
+            Ok(claims) => {
+                bounded(&message, &claims, returned, &policy);
+                moved(&message, &claims, &fields, &policy);
+            }
+            Err(why) => one_line(&why.to_string()),
+        }
+    }
+    sent(&message.for_republish());
+}
+
+/// What the broker's bytes become before the worker sees them; `None`: never, lapin's limits are RabbitMQ's.
+fn readable(properties: &[u8]) -> Option<BasicProperties> {
+    let payload = [&PREFIX, properties].concat();
+    let payload = match unreadable(&payload, MAX_HEADERS) {
+        Some(why) => wrapped(&payload, &why, MAX_HEADERS),
+        None => payload,
+    };
+    let (rest, properties) = parse_properties(&payload[PREFIX.len()..]).expect("lapin reads it");
+    rest.is_empty().then_some(properties)
+}
+
+fn fields(how: u8) -> Fields {
+    Fields {
+        tenant: match how % 3 {
+            0 => TenantField::Header("x-tenant".to_owned()),
+            1 => TenantField::RoutingKey,
+            _ => TenantField::Json("/t".to_owned()),
+        },
+        cost: match how & 4 {
+            0 => CostField::Header("x-cost".to_owned()),
+            _ => CostField::Json("/c".to_owned()),
+        },
+    }
+}
+
+fn policy(how: u8) -> Policy {
+    let limit = |name: &str, scope: Scope| {
+        let (window, guard) = (Duration::from_secs(60), Duration::from_millis(50));
+        let limit = Limit::new(name, Algorithm::SlidingWindow, 20, window, guard);
+        limit.expect("in range").with_scope(scope)
+    };
+    let path = Scope::Header("x-path".to_owned());
+    let all = match how & 0x18 {
+        0 => vec![limit("a", Scope::Tenant).with_unit(Unit::Calls)],
+        8 => vec![limit("a", path)],
+        0x10 => vec![limit("a", Scope::RoutingKey), limit("b", Scope::Global)],
+        _ => vec![limit("a", Scope::RoutingKey), limit("b", path)],
+    };
+    let common = Policy::common(Limits::new(all).expect("two names"));
+    if how & 0x20 == 0 {
+        return common;
+    }
+    let free = Limits::from(limit("free", Scope::Tenant));
+    (common.with_plans([("free".to_owned(), free)].into()))
+        .with_tenants(vec![(Pattern::parse("t*"), Own::Plan("free".to_owned()))])
+        .with_plan_header("x-plan".to_owned())
+}
+
+fn bounded(message: &Message, claims: &Claims, returned: bool, policy: &Policy) {
+    let limits = policy.limits(&claims.tenant, claims.plan.as_deref());
+    assert!((1..=limits.max_cost()).contains(&claims.cost));
+    assert!(claims.attempt > 0);
+    assert!(claims.ticket.is_none_or(|ticket| ticket.place > 0));
+    if !returned {
+        let ours = (claims.attempt, claims.ticket, claims.not_before_ms);
+        assert_eq!(ours, (1, None, None), "a publisher's word counts");
+    }
+    let again = Tenant::parse(claims.tenant.as_str());
+    assert_eq!(again.as_ref(), Ok(&claims.tenant));
+    for (_, value) in job::labels(message, limits).iter() {
+        assert!(value.len() <= MAX_VALUE_BYTES && !value.contains(char::is_control));
+    }
+}
+
+/// Through a lane and back.
+fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
+    let not_before = NOW_MS + u64::from(claims.cost);
+    let mut set = headers::postponed(claims, not_before, 5);
+    let key = HeaderValue::Text(message.routing_key.clone());
+    set.push((headers::ROUTING_KEY, key));
+    let mut back = (message.clone())
+        .for_republish()
+        .with_headers(&set, &headers::OURS)
+        .with_id_if_missing("an-id");
+    assert!(back.id().is_some());
+    sent(&back);
+    back.routing_key = job::first_routing_key(&back, "jobs").to_owned();
+    let expected = Claims {
+        not_before_ms: Some(not_before),
+        ..claims.clone()
+    };
+    assert_eq!(job::read(&back, true, fields, policy), Ok(expected));
+    let limits = policy.limits(&claims.tenant, claims.plan.as_deref());
+    assert_eq!(job::labels(&back, limits), job::labels(message, limits));
+}
+
+/// `lapin` can write it, the screen lets it pass, and it is read as it was written.
+fn sent(message: &Message) {
+    let bytes = gen_properties(&message.properties)(Vec::<u8>::new().into());
+    let (bytes, _) = bytes.expect("it is written").into_inner();
+    let why = unreadable(&[&PREFIX, &bytes[..]].concat(), usize::MAX);
+    assert_eq!(why, None);
+    let (rest, read) = parse_properties(&bytes[..]).expect("it is read");
+    assert!(rest.is_empty());
+    // A number that is none differs from itself.
+    let [read, written] = [&read, &message.properties].map(|all| format!("{all:?}"));
+    assert_eq!(read, written);
+}
+
+/// As a dead letter carries it.
+fn one_line(why: &str) {
+    for (_, value) in headers::dead(1, why) {
+        if let HeaderValue::Text(text) = value {
+            assert!(text.chars().count() <= 500 && !text.contains(char::is_control));
+        }
+    }
+    assert!(why.len() < 4096, "{} bytes of a reason", why.len());
+}

@@ -1,0 +1,29 @@
+//! What is done with bytes that others chose, and what must hold of it whatever they are. Each module has a function
+//! `check`, which panics where something does not hold.
+//!
+//! `scripts/fuzz` searches for such bytes; `cargo test --test it corpus::` runs what was found, and changes of it.
+#![forbid(unsafe_code)]
+
+pub mod config;
+pub mod frames;
+pub mod job;
+pub mod policy;
+pub mod pushback;
+pub mod reply;
+pub mod stored;
+pub mod tenant;
+
+/// A name, and what is called with each input.
+pub type Target = (&'static str, fn(&[u8]));
+
+/// All targets.
+pub const TARGETS: [Target; 8] = [
+    ("config", config::check),
+    ("frames", frames::check),
+    ("job", job::check),
+    ("policy", policy::check),
+    ("pushback", pushback::check),
+    ("reply", reply::check),
+    ("stored", stored::check),
+    ("tenant", tenant::check),
+];

@@ -1,0 +1,81 @@
+//! What an answer's headers say of limits: `Retry-After`, `RateLimit` and its relatives, `x-actual-cost`.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::pushback::{pushback, seen};
+use sluicegate::rules::quota::{Excess, Quotas};
+
+/// The longest that an answer closes a tenant.
+const LONGEST: Duration = Duration::from_secs(1 << 31);
+
+/// Two bytes of a status, then a header a line.
+///
+/// A wait is within its bounds; the names' case and what other headers there are change nothing; what is kept of quotas
+/// is read as it was written, and can be compared with our limits.
+pub fn check(data: &[u8]) {
+    let Some((status, rest)) = data.split_first_chunk() else {
+        return;
+    };
+    let status = match u16::from_be_bytes(*status) {
+        status @ 100..=599 => status,
+        other => [200, 429, 503, 404][usize::from(other % 4)],
+    };
+    let lines: Vec<(String, &[u8])> = rest
+        .split(|byte| *byte == b'\n')
+        .filter_map(|line| {
+            let colon = line.iter().position(|byte| *byte == b':')?;
+            let name = std::str::from_utf8(&line[..colon]).ok()?;
+            Some((name.to_owned(), line[colon + 1..].trim_ascii()))
+        })
+        .collect();
+    let now = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+    let headers = || lines.iter().map(|(name, value)| (name.as_str(), *value));
+    let said = seen(status, headers(), now);
+    assert_eq!(said.refused, pushback(status, headers(), now));
+    let wait = |wait: Option<Duration>| {
+        assert!(wait.is_none_or(|wait| (Duration::from_secs(1)..=LONGEST).contains(&wait)));
+    };
+    wait(said.refused.and_then(|pushback| pushback.after));
+    wait(said.used_up);
+    match status {
+        429 => assert!(said.refused.is_some()),
+        503 => assert!(said.refused.is_none_or(|pushback| pushback.after.is_some())),
+        _ => assert_eq!(said.refused, None),
+    }
+    assert!(said.refused.is_none() || said.used_up.is_none());
+
+    let loud = lines
+        .iter()
+        .map(|(name, value)| (name.to_ascii_uppercase(), *value));
+    let loud: Vec<_> = loud.collect();
+    let others = [("content-type", &b"text/plain"[..]), ("x-rate", b"9")];
+    let loud = loud.iter().map(|(name, value)| (name.as_str(), *value));
+    assert_eq!(seen(status, others.into_iter().chain(loud), now), said);
+
+    quotas(&said.quotas);
+}
+
+fn quotas(said: &Quotas) {
+    assert_eq!(Quotas::read(&said.text()), *said, "{}", said.text());
+    let ours = Limit::new(
+        "x",
+        Algorithm::TokenBucket,
+        20,
+        Duration::from_secs(60),
+        Duration::ZERO,
+    );
+    let ours = [ours.expect("in range")];
+    for quota in said.iter() {
+        assert!(quota.limit > 0);
+        assert!(
+            quota
+                .window
+                .is_none_or(|window| !window.is_zero() && window <= LONGEST)
+        );
+        if let Some(excess) = Excess::of(&ours, quota) {
+            assert!(excess.allowed() > Some(quota.limit));
+            assert!(!excess.to_string().contains(char::is_control));
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! What Redis answers to our scripts, and what a cluster says of its nodes.
+
+use redis::{Value, parse_redis_value};
+use sluicegate::gate::Answer;
+use sluicegate::rules::decision::Sequences;
+use sluicegate::rules::slots::SLOTS;
+use sluicegate::untrusted::{acquired, changed, head, inspected, owned, redirect};
+
+/// A first byte says how many jobs or limits were asked for; an answer in Redis's protocol follows.
+///
+/// What can be read has as many parts as were asked for; everything else is an error.
+pub fn check(data: &[u8]) {
+    let Some((&asked, rest)) = data.split_first() else {
+        return;
+    };
+    let asked = usize::from(asked % 8);
+    let Ok(value) = parse_redis_value(rest) else {
+        return;
+    };
+    if let Ok(reply) = acquired(&value, asked) {
+        assert_eq!(reply.answers.len(), asked);
+        assert_eq!(head(&value), Some((true, reply.now_ms)));
+        for answer in reply.answers {
+            if let Answer::Start { sequences, .. } = answer {
+                let text = sequences.to_string();
+                assert_eq!(Sequences::parse(&text), Some(sequences), "{text}");
+            }
+        }
+    }
+    if let Ok(found) = inspected(&value, asked) {
+        assert_eq!(found.limits.len(), asked);
+    }
+    let _ = changed(&value);
+    if let Ok(slots) = owned(&Value::SimpleString("id".to_owned()), &value) {
+        assert!(slots.highest().is_none_or(|slot| slot < SLOTS));
+    }
+    if let Value::SimpleString(text) | Value::VerbatimString { text, .. } = &value {
+        if let Some(address) = redirect(text, "own") {
+            assert!(!address.host.is_empty());
+        }
+        if let Some(sequences) = Sequences::parse(text) {
+            let shown = sequences.to_string();
+            assert_eq!(Sequences::parse(&shown), Some(sequences));
+        }
+    }
+}

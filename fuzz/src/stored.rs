@@ -1,0 +1,77 @@
+//! What workers store in Redis for each other beside policies: the epoch, slots, quotas, and a job's ticket.
+
+use sluicegate::rules::epoch::{Known, Memory, Start, Step, Stored, decide};
+use sluicegate::rules::headers::read_ticket;
+use sluicegate::rules::quota::Quotas;
+use sluicegate::rules::slots::Claims;
+
+/// Some time of Redis's clock.
+const NOW_MS: u64 = 1_700_000_000_000;
+/// The memory that the server has.
+const INFO: &str = "run_id:a1\nmaster_replid:b2\nmaster_replid2:0000\nuptime_in_seconds:5";
+
+/// Lines of a field and its value with a space between them, as the epoch's hash holds them; the value of `info` is more
+/// of what `INFO` says.
+///
+/// Nothing in it makes a worker start while the hash says that nothing may; what is written is read as it was meant.
+pub fn check(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let fields: Vec<(&str, &str)> = text
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .collect();
+    let stored = Stored::parse(fields.iter().copied());
+    let claims = stored.claims.text();
+    assert_eq!(Claims::parse(&claims), stored.claims, "{claims}");
+    for (_, value) in &fields {
+        let quotas = Quotas::read(value);
+        assert_eq!(Quotas::read(&quotas.text()), quotas);
+        assert!(read_ticket(value).is_none_or(|ticket| ticket.place > 0));
+    }
+    let said = fields.iter().filter(|(name, _)| *name == "info");
+    let said: String = said
+        .map(|(_, value)| format!("{}\n", value.replace(';', "\n")))
+        .collect();
+    let info = format!("{said}{INFO}");
+    let Some(memory) = Memory::parse(&info) else {
+        return;
+    };
+    let _ = memory.whole_ms(&info);
+    for start in [Start::Unknown, Start::Idle] {
+        let known = Known {
+            worker: "me".to_owned(),
+            span_ms: 60_000,
+            start,
+            ..Known::default()
+        };
+        step(&stored, &known, &memory);
+    }
+    let known = Known {
+        worker: "me".to_owned(),
+        epoch: Some((stored.id.clone(), memory.text())),
+        pulse: 7,
+        idle_ms: Some(5),
+        span_ms: 60_000,
+        ..Known::default()
+    };
+    step(&stored, &known, &memory);
+}
+
+fn step(stored: &Stored, known: &Known, memory: &Memory) {
+    match decide(stored, known, memory, NOW_MS, "new") {
+        Step::Go { .. } => {
+            assert!(stored.cold <= NOW_MS && stored.run == memory.text() && !stored.id.is_empty());
+        }
+        Step::Wait { until, .. } => assert!(until > NOW_MS),
+        Step::Write(fields) => {
+            assert!(!fields.is_empty());
+            let fields = fields
+                .iter()
+                .map(|(name, value)| (name.as_str(), value.as_str()));
+            let written = Stored::parse(fields);
+            assert!(written.cold < u64::MAX, "nothing would ever start");
+        }
+    }
+}

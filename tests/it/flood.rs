@@ -1,0 +1,249 @@
+//! Floods against the bounds of docs/GUARANTEES.md: small ones, which would break a bound that depends on how much waits.
+//! `cargo bench --bench figures -- flood` runs the large ones.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use lapin::BasicProperties;
+use sluicegate::broker::amqp::Client;
+use sluicegate::broker::{Message, Outgoing};
+use sluicegate::config::Config;
+use sluicegate::rules::headers::HeaderValue;
+use sluicegate::rules::lanes::Ladder;
+
+use crate::http::downstream::{Downstream, Then};
+use crate::process::Process;
+use crate::servers::{Redis, shared_rabbit, unique};
+
+/// Nothing takes this long; it only ends a test that hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// What a worker has without any job, in kB; a debug build has 27 MB.
+const EMPTY_KB: u64 = 40 << 10;
+/// What a call takes, in kB, and how many there are at once.
+const CALL_KB: u64 = 128;
+const CALLS: u64 = 64;
+/// So much a job in the worker's memory takes beside its body and headers, in kB.
+const JOB_KB: u64 = 8;
+
+const DONE: &str = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+
+/// A worker's configuration and what it works on.
+struct Bed {
+    yaml: String,
+    redis: Redis,
+    prefix: String,
+    client: Client,
+    prefetch: u64,
+}
+
+impl Bed {
+    /// A limit of `max` jobs an hour for each tenant, and `http` to send them to. With the long guard no permit runs out on a
+    /// machine that is very busy.
+    async fn new(prefetch: u64, max: u32, http: &str) -> Self {
+        let (name, redis) = (unique("flood"), Redis::start());
+        let yaml = format!(
+            "amqp: {{url: '{}', queue: '{name}', prefetch: {prefetch}}}\n\
+             redis: {{url: '{}', prefix: '{name}'}}\n\
+             rate-limiter: {{max-requests: {max}, window-size: 1h, guard: 5m}}\n\
+             delay: {{max-delay: 60s}}\n\
+             dispatch: {{concurrency: {CALLS}, http: {{url: '{http}'}}}}\n\
+             admin: {{listen: '127.0.0.1:0'}}\n",
+            shared_rabbit().url(),
+            redis.url(),
+        );
+        let config = Config::parse("test.yaml", &yaml, std::iter::empty()).expect("valid");
+        let ladder = Ladder::new(config.delay.max_delay);
+        let client = Client::connect(&config.amqp, &ladder)
+            .await
+            .expect("queues");
+        Self {
+            yaml,
+            redis,
+            prefix: name,
+            client,
+            prefetch,
+        }
+    }
+
+    /// Publishes jobs of these ids and tenants, with bodies of `size` bytes.
+    async fn publish(&self, jobs: impl IntoIterator<Item = (String, String)>, size: u64) {
+        let body = Bytes::from(vec![b'x'; usize::try_from(size).expect("a size")]);
+        let fresh = &self.client.names().fresh;
+        let outgoing = |(id, tenant): (String, String)| {
+            let properties = BasicProperties::default().with_message_id(id.into());
+            let message = Message {
+                routing_key: String::new(),
+                properties,
+                body: body.clone(),
+            };
+            Outgoing {
+                queue: Arc::clone(fresh),
+                message: message.with_headers(&[("x-tenant", HeaderValue::Text(tenant))], &[]),
+            }
+        };
+        let jobs: Vec<Outgoing> = jobs.into_iter().map(outgoing).collect();
+        let batch = if size > 1 << 20 { 1 } else { 256 };
+        for batch in jobs.chunks(batch) {
+            for answer in self.client.publish(batch).await.expect("confirms") {
+                answer.expect("confirmed");
+            }
+        }
+    }
+
+    /// Waits until so many jobs are in lanes.
+    async fn parked(&self, count: u32) {
+        let names = self.client.names();
+        let all_there = async {
+            loop {
+                let mut parked = 0;
+                for lane in names.due_lanes().iter().chain(names.recheck_lanes()) {
+                    parked += self.client.depth(lane).await.expect("a depth");
+                }
+                if parked >= count {
+                    return;
+                }
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+        };
+        let ended = tokio::time::timeout(PATIENCE, all_there).await;
+        assert!(ended.is_ok(), "{count} jobs are not in lanes");
+    }
+
+    /// What tenants have in Redis, but for the marks of calls that ended in the last minute.
+    fn kept(&self) -> Kept {
+        const COUNT: &str = "local keys, bytes, lasting = 0, 0, 0
+            for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
+              if not key:find(':%%') and not key:find(':settled:', 1, true) then
+                keys, bytes = keys + 1, bytes + redis.call('MEMORY', 'USAGE', key, 'SAMPLES', 0)
+                if redis.call('PTTL', key) < 0 then lasting = lasting + 1 end
+              end
+            end
+            return {keys, bytes, lasting}";
+        let pattern = format!("{}:*", self.prefix);
+        let found = self.redis.ctl(&["eval", COUNT, "0", &pattern]);
+        let mut numbers = found.lines().map(|line| line.parse().expect("a number"));
+        let [keys, bytes, lasting] = std::array::from_fn(|_| numbers.next().expect("three"));
+        assert_eq!(lasting, 0, "keys without an expiry, of {keys}");
+        Kept { keys, bytes }
+    }
+
+    /// The worker never had more than is promised.
+    #[track_caller]
+    fn holds(&self, worker: &Process, size: u64) {
+        let (peak, bound) = (worker.peak_kb(), self.bound_kb(size));
+        let now = worker.resident_kb();
+        println!("flood: {now} kB, at most {peak} of {bound} kB");
+        assert!(peak <= bound, "{peak} kB; {bound} kB at most");
+    }
+
+    /// What a worker with jobs of `size` bytes may have at most, in kB: what all of its consumers may be given, and copies of
+    /// what is on its way to a lane.
+    fn bound_kb(&self, size: u64) -> u64 {
+        let jobs = 2 * self.prefetch + (self.prefetch / 8).max(1);
+        EMPTY_KB + CALLS * CALL_KB + jobs * (JOB_KB + size.div_ceil(1024)) + copies_kb(size)
+    }
+}
+
+/// Keys, and the bytes of Redis that they take.
+#[derive(Debug)]
+struct Kept {
+    keys: u64,
+    bytes: u64,
+}
+
+/// Of each of two channels that publish: a batch of 4 MiB and one message, twice in the client's buffers.
+fn copies_kb(size: u64) -> u64 {
+    4 * ((4 << 10) + size.div_ceil(1024))
+}
+
+/// Waits for so many calls.
+async fn calls(downstream: &Downstream, count: usize) {
+    let all_there = async {
+        while downstream.requests().len() < count {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    };
+    let ended = tokio::time::timeout(PATIENCE, all_there).await;
+    assert!(ended.is_ok(), "{} calls", downstream.requests().len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backlog_waits_in_rabbitmq_and_nowhere_else() {
+    const SIZE: u64 = 32 << 10;
+    const JOBS: u32 = 3_000;
+    // The one that starts is refused, and waits with the others.
+    let bed = Bed::new(100, 1, "http://127.0.0.1:9/").await;
+    let worker = Process::start(&bed.yaml);
+    let job = |n: u32| (n.to_string(), "noisy".to_owned());
+    bed.publish((0..JOBS).map(job), SIZE).await;
+    bed.parked(JOBS).await;
+    let kept = bed.kept();
+    println!("flood: {JOBS} jobs of {SIZE} bytes wait: {kept:?}");
+    assert!(kept.keys <= 2 && kept.bytes <= 1_024, "{kept:?}");
+    bed.holds(&worker, SIZE);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn many_tenants_with_the_longest_names_take_what_is_promised() {
+    const TENANTS: u64 = 1_000;
+    let downstream = Downstream::answering(DONE, Then::Keep).await;
+    let bed = Bed::new(100, 1, &format!("http://{}/", downstream.addr)).await;
+    let worker = Process::start(&bed.yaml);
+    // 255 bytes, of which most become three in a key.
+    let name = |n: u64| format!("{n:05}{}", "%:é{}*".repeat(35) + "12345");
+    let jobs = (0..TENANTS).map(|n| (name(n), name(n)));
+    assert!(jobs.clone().all(|(id, _)| id.len() == 255));
+    bed.publish(jobs, 10).await;
+    calls(&downstream, TENANTS as usize).await;
+    let sent: HashSet<String> = (downstream.requests().iter())
+        .map(|request| {
+            let [id, tenant] = ["x-job-id", "x-tenant"].map(|name| {
+                let value = request.header(name).expect("it is sent");
+                let text = percent_encoding::percent_decode(value).decode_utf8();
+                text.expect("UTF-8").into_owned()
+            });
+            assert_eq!(id, tenant);
+            id
+        })
+        .collect();
+    assert_eq!(sent, (0..TENANTS).map(name).collect());
+    let kept = bed.kept();
+    println!("flood: {TENANTS} tenants of 255 bytes: {kept:?}");
+    // Two keys of up to 765 bytes and the prefix.
+    assert!(
+        kept.keys <= 2 * TENANTS && kept.bytes <= 2_560 * TENANTS,
+        "{kept:?}"
+    );
+    bed.holds(&worker, 1_024);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn answers_without_an_end_take_what_is_promised() {
+    const JOBS: usize = 200;
+    for (start, piece) in [
+        ("HTTP/1.1 200 OK\r\n", "a: b\r\n"),
+        ("HTTP/1.1 200 OK\r\n\r\n", "x"),
+    ] {
+        let downstream = Downstream::answering(start, Then::Endless(piece)).await;
+        let bed = Bed::new(100, 1_000, &format!("http://{}/", downstream.addr)).await;
+        let worker = Process::start(&bed.yaml);
+        let job = |n: usize| (n.to_string(), format!("tenant-{}", n % 4));
+        bed.publish((0..JOBS).map(job), 10).await;
+        calls(&downstream, JOBS).await;
+        bed.holds(&worker, 1_024);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_prefetch_bounds_what_large_bodies_take() {
+    const SIZE: u64 = 16 << 20;
+    const JOBS: u32 = 16;
+    let bed = Bed::new(1, 1, "http://127.0.0.1:9/").await;
+    let worker = Process::start(&bed.yaml);
+    let job = |n: u32| (n.to_string(), "large".to_owned());
+    bed.publish((0..JOBS).map(job), SIZE).await;
+    bed.parked(JOBS).await;
+    bed.holds(&worker, SIZE);
+}

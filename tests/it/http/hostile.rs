@@ -1,0 +1,149 @@
+//! Answers that are meant to do harm: each ends the call within a bound, and nothing of it reaches others.
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+use super::*;
+
+/// What the buffers of two sockets hold, and no more, is sent beyond what is read.
+const MOST_SENT: usize = 64 << 20;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_part_of_an_answer_is_read_without_an_end() {
+    let chunked = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    let endless = "HTTP/1.1 200 OK\r\ncontent-length: 18446744073709551613\r\n\r\n";
+    for (start, piece, done) in [
+        // Heads.
+        ("", "\r\n", false),
+        ("", "x", false),
+        ("HTTP/1.1 200 ", "O", false),
+        ("HTTP/1.1 200 OK\r\n", "a: b\r\n", false),
+        ("HTTP/1.1 200 OK\r\na: b\r\n", " c\r\n", false),
+        ("", "HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n", false),
+        ("HTTP/1.1 100 Continue\r\n", "a: b\r\n", false),
+        // Bodies: they have no say in what becomes of the job.
+        ("HTTP/1.1 200 OK\r\n\r\n", "x", true),
+        (endless, "x", true),
+        (chunked, "1\r\nx\r\n", true),
+        (chunked, "0", true),
+        (&format!("{chunked}5;"), "extension", true),
+        (&format!("{chunked}0\r\n"), "a: b\r\n", true),
+        (&format!("{chunked}ffffffffffffffff\r\n"), "x", true),
+    ] {
+        let downstream = Downstream::answering(start, Then::Endless(piece)).await;
+        let what = format!("{start:?} and then {piece:?}");
+        match outcome(&downstream).await {
+            Outcome::Done => assert!(done, "{what}"),
+            Outcome::Retry {
+                after: None,
+                reason,
+            } => assert!(!done, "{what}: {reason}"),
+            other => panic!("{what}: {other:?}"),
+        }
+        let sent = downstream.repeated().await;
+        assert!(sent < MOST_SENT, "{what}: {sent} bytes");
+        assert_eq!(downstream.requests().len(), 1, "{what}");
+    }
+}
+
+/// The timeout is for the whole call: it does not begin anew with each byte.
+#[tokio::test]
+async fn an_answer_byte_by_byte_ends_with_the_timeout() {
+    for (start, done) in [
+        ("HTTP/1.1 200 OK\r\nx: ", false),
+        ("HTTP/1.1 200 OK\r\n\r\n", true),
+    ] {
+        let downstream = Downstream::answering(start, Then::Drip).await;
+        let timeout = Duration::from_millis(300);
+        let handler = handler(format!("http://{}/", downstream.addr), timeout);
+        let job = job("1");
+        let ended = handler.handle(&job, permit());
+        let ended = tokio::time::timeout(LONG, ended).await.expect("it ends");
+        // On a machine that is very busy the head is late, too.
+        let late = matches!(&ended, Outcome::Retry { reason, .. } if reason.contains("within"));
+        assert!(late || (done && ended == Outcome::Done), "{ended:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_redirect_takes_nothing_to_another_host() {
+    let elsewhere = Downstream::answering(answer("200 OK", "", ""), Then::Keep).await;
+    for location in [
+        "http://HOST/",
+        "//HOST/",
+        "http://joe:s3cr%40t@HOST/?key=k3y",
+    ] {
+        let location = location.replace("HOST", &elsewhere.addr.to_string());
+        for status in [
+            "301 Moved Permanently",
+            "307 Temporary Redirect",
+            "308 Permanent Redirect",
+        ] {
+            let headers = format!("location: {location}\r\nrefresh: 0; url={location}\r\n");
+            let downstream =
+                Downstream::answering(answer(status, &headers, &location), Then::Keep).await;
+            let url = format!("http://joe:s3cr%40t@{}/?key=k3y", downstream.addr);
+            let Outcome::Reject { reason } = handler(url, LONG).handle(&job("1"), permit()).await
+            else {
+                panic!("a redirect rejects");
+            };
+            assert!(
+                !reason.contains("s3cr") && !reason.contains("k3y"),
+                "{reason}"
+            );
+            assert_eq!(downstream.requests().len(), 1);
+        }
+    }
+    assert_eq!(elsewhere.opened(), 0);
+}
+
+/// Answers with errors by a seed. Whatever each is taken for, the call is one request, and the next call gets its own answer.
+#[tokio::test]
+async fn garbage_is_some_answer_or_none_and_harms_no_other_call() {
+    const CALLS: u64 = 400;
+    let good = [
+        answer(
+            "200 OK",
+            "retry-after: 3\r\nratelimit: \"a\";r=0;t=8\r\n",
+            "fine",
+        ),
+        answer("429 Too Many Requests", "retry-after: 3\r\n", "no"),
+        "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\na: b\r\n\r\n"
+            .to_owned(),
+        format!(
+            "HTTP/1.1 103 Early Hints\r\n\r\n{}",
+            answer("404 Not Found", "", "no such")
+        ),
+    ];
+    let downstream = Downstream::start(move |request| {
+        let id = request.header("x-job-id").expect("an id");
+        let Ok(seed) = String::from_utf8_lossy(id).parse() else {
+            return (answer("200 OK", "", "").into(), Then::Keep);
+        };
+        let mut random = StdRng::seed_from_u64(seed);
+        let mut bytes = good[random.random_range(0..good.len())]
+            .clone()
+            .into_bytes();
+        for _ in 0..random.random_range(1..=8) {
+            let at = random.random_range(0..bytes.len());
+            match random.random_range(0..3) {
+                0 => bytes[at] = random.random(),
+                1 => drop(bytes.remove(at)),
+                _ => bytes.insert(at, b"\r\n :;\0\xff01"[random.random_range(0..9)]),
+            }
+        }
+        (bytes, Then::Close)
+    })
+    .await;
+    let handler = handler(format!("http://{}/", downstream.addr), LONG);
+    for seed in 0..CALLS {
+        handler.attempt(&job(&seed.to_string()), permit()).await;
+        assert_eq!(
+            downstream.requests().len() as u64,
+            2 * seed + 1,
+            "seed {seed}"
+        );
+        let next = handler.handle(&job("next"), permit()).await;
+        assert_eq!(next, Outcome::Done, "after seed {seed}");
+    }
+}
