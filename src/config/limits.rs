@@ -56,6 +56,8 @@ pub(super) struct Reader<'a> {
     pub flat: &'a Part,
     /// The names of the common limits that all tenants share, while the limits of plans and tenants are read.
     pub global: Option<Vec<String>>,
+    /// What a limit counts that does not say so.
+    pub unit: Unit,
 }
 
 /// A value of the file or the environment, and who set it.
@@ -73,7 +75,7 @@ impl Reader<'_> {
         let common = match limits {
             Some((raw, at)) => self.list(raw, at, LIMITS, &[self.flat]),
             None => self
-                .limit(DEFAULT_LIMIT, &[self.flat], Unit::Cost)
+                .limit(DEFAULT_LIMIT, &[self.flat], self.unit)
                 .map(Limits::from),
         };
         let global = common.iter().flat_map(Limits::global);
@@ -225,7 +227,7 @@ impl Reader<'_> {
                 );
                 self.wrong(&mapping.at, &mapping.path, words)
             }
-            None => (self.limit(DEFAULT_LIMIT, &parts, Unit::Cost)).map(Limits::from),
+            None => (self.limit(DEFAULT_LIMIT, &parts, self.unit)).map(Limits::from),
         }
     }
 
@@ -330,9 +332,13 @@ impl Reader<'_> {
             whole &= name.is_some();
             names.push(name);
         }
-        // Who counts tokens in one limit means requests by the others.
+        // Who counts tokens in one limit means requests by the others; and in the common ones, by those of plans and
+        // tenants, too, which replace them.
         let tokens = parts.iter().any(Part::counts_cost);
-        let unit = if tokens { Unit::Calls } else { Unit::Cost };
+        let unit = if tokens { Unit::Calls } else { self.unit };
+        if path == LIMITS {
+            self.unit = unit;
+        }
         let limits: Vec<_> = (names.iter().zip(&parts))
             .map(|(name, part)| {
                 // One without a usable name is refused, but first looked at.

@@ -16,6 +16,7 @@ use super::{
     Admin, Amqp, Config, DEFAULT_FILE, Delay, Dispatch, Fields, Http, Log, RateLimiter, Redis,
     Retry, env, keys,
 };
+use crate::rules::limit::Unit;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -201,6 +202,7 @@ impl Values {
             problems: &mut self.problems,
             flat: &flat,
             global: None,
+            unit: Unit::Cost,
         };
         Some(RateLimiter {
             policy: reader.policy(&limits, &plans, &tenants, plan_header)?,

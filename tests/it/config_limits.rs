@@ -141,6 +141,18 @@ fn beside_a_limit_of_cost_the_others_count_calls() {
             "tokens sliding-window 900/60000 cost - 50",
         ],
     );
+    // What plans and tenants have in their place counts the same.
+    let config = parse(&format!(
+        "rate-limiter: {{{list}, plans: {{p: {{limits: [{{name: a}}, {{name: b}}]}}}}, tenants: {{x: {{max-requests: 3}}, y: {{plan: p}}, z: {{unit: cost}}}}}}"
+    ));
+    assert_eq!(
+        ["x", "y", "z"].map(|tenant| limits(&config, tenant, None).join(", ")),
+        [
+            "default sliding-window 3/60000 calls - 50",
+            "a sliding-window 5/60000 calls - 50, b sliding-window 5/60000 calls - 50",
+            "default sliding-window 5/60000 cost - 50",
+        ]
+    );
     check_common(
         "rate-limiter: {limits: [{name: a}, {name: b, unit: calls, window-size: 1}]}",
         &[
@@ -720,10 +732,17 @@ fn what_has_no_effect_is_a_warning() {
 
 #[test]
 fn the_examples_of_the_documents_are_valid_and_warn_of_nothing() {
-    let document = include_str!("../../docs/CONFIGURATION.md");
-    let examples: Vec<&str> = document.split("```yaml\n").skip(1).collect();
-    assert!(examples.len() >= 2);
-    for example in examples {
+    let documents = [
+        include_str!("../../docs/CONFIGURATION.md"),
+        include_str!("../../README.md"),
+    ];
+    let examples = |document: &'static str| document.split("```yaml\n").skip(1);
+    assert!(
+        documents
+            .iter()
+            .all(|document| examples(document).count() >= 2)
+    );
+    for example in documents.into_iter().flat_map(examples) {
         let (yaml, _) = example.split_once("```").expect("it ends");
         assert_eq!(parse(yaml).warnings(), [""; 0], "{yaml}");
     }
@@ -758,6 +777,6 @@ fn the_examples_of_the_documents_are_valid_and_warn_of_nothing() {
     assert_eq!(limits(&config, "trial-7", None).len(), 3);
     assert_eq!(
         limits(&config, "trial-8", None),
-        ["default sliding-window 2/60000 cost - 50", api]
+        ["default sliding-window 2/60000 calls - 50", api]
     );
 }
