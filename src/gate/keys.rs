@@ -24,6 +24,8 @@ pub struct Keys {
 pub struct CallKeys {
     /// All of them, the line first.
     pub names: Vec<String>,
+    /// What each of them holds, as `TYPE` says.
+    pub types: Vec<&'static str>,
     /// Where each limit's keys are.
     pub limits: Vec<LimitKeys>,
     /// The first of the four keys of each shared budget, counted from 1 as Lua does.
@@ -34,13 +36,6 @@ impl CallKeys {
     /// The line. In a cluster the others are on its node.
     pub fn line(&self) -> &str {
         self.names.first().map_or("", String::as_str)
-    }
-
-    /// The key of the sliding log among them, when one of `limits` has it.
-    pub fn sliding(&self, limits: &[Limit]) -> Option<&str> {
-        let mut places = limits.iter().zip(&self.limits);
-        let (_, place) = places.find(|(l, _)| l.algorithm() == Algorithm::SlidingWindow)?;
-        Some(self.names.get(place.first - 1)?)
     }
 }
 
@@ -88,6 +83,7 @@ impl Keys {
         let homes = 0..=layout.shared.len();
         let logs: Vec<String> = homes.map(|home| self.log(layout.place(home))).collect();
         let mut names = vec![format!("{}:line", logs[0])];
+        let mut types = vec!["hash"];
         let mut sliding = vec![None; logs.len()];
         let mut places = Vec::with_capacity(limits.len());
         for (limit, home) in limits.iter().zip(&layout.homes) {
@@ -119,6 +115,7 @@ impl Keys {
                 Algorithm::Strict => names.push(state(log, "strict", limit)),
                 Algorithm::Concurrency => names.push(state(log, "running", limit)),
             }
+            types.resize(names.len(), type_of(limit.algorithm()));
             places.push(place);
         }
         let mut shared = Vec::with_capacity(layout.shared.len());
@@ -128,9 +125,11 @@ impl Keys {
                 ["line", "waiting", "waiting-to", "waiting-wide"]
                     .map(|kind| format!("{log}:{kind}")),
             );
+            types.extend(["hash", "zset", "zset", "zset"]);
         }
         CallKeys {
             names,
+            types,
             limits: places,
             shared,
         }
@@ -176,6 +175,17 @@ impl Keys {
             log.push_str(&labels.key());
         }
         log
+    }
+}
+
+/// What the keys of a limit hold, as `TYPE` says.
+fn type_of(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::SlidingWindow | Algorithm::Strict | Algorithm::Concurrency => "zset",
+        Algorithm::FixedWindow
+        | Algorithm::SlidingCounter
+        | Algorithm::TokenBucket
+        | Algorithm::LeakyBucket => "string",
     }
 }
 
