@@ -4,7 +4,7 @@
 --
 -- KEYS[1]  the line (HASH)
 -- KEYS[2…] the limits' keys: one for each that is not a fixed window (all sliding windows of a budget have one together),
---          two for each fixed window: that of the index that is given with the limit, and the next one; then four for each
+--          two for each fixed window: that of the index that is given with the limit, and the next one; then five for each
 --          shared budget, as register.lua says
 --
 -- ARGV     the clock and the limits, as limits.lua says; then

@@ -12,6 +12,15 @@ pub fn hash_tag(key: &str) -> Option<&str> {
     (!tag.is_empty()).then_some(tag)
 }
 
+/// The keys of a shared budget's register, and what they hold, as `lua/register.lua` says.
+const REGISTER: [(&str, &str); 5] = [
+    ("line", "hash"),
+    ("waiting", "zset"),
+    ("waiting-to", "zset"),
+    ("waiting-wide", "zset"),
+    ("started", "zset"),
+];
+
 /// How keys are named: `PREFIX:TENANT…`, with the tenant encoded so that no id can name another's key.
 #[derive(Debug, Clone)]
 pub struct Keys {
@@ -28,7 +37,7 @@ pub struct CallKeys {
     pub types: Vec<&'static str>,
     /// Where each limit's keys are.
     pub limits: Vec<LimitKeys>,
-    /// The first of the four keys of each shared budget, counted from 1 as Lua does.
+    /// The first of the five keys of each shared budget, counted from 1 as Lua does.
     pub shared: Vec<usize>,
 }
 
@@ -121,17 +130,25 @@ impl Keys {
         let mut shared = Vec::with_capacity(layout.shared.len());
         for log in &logs[1..] {
             shared.push(names.len() + 1);
-            names.extend(
-                ["line", "waiting", "waiting-to", "waiting-wide"]
-                    .map(|kind| format!("{log}:{kind}")),
-            );
-            types.extend(["hash", "zset", "zset", "zset"]);
+            names.extend(REGISTER.map(|(kind, _)| format!("{log}:{kind}")));
+            types.extend(REGISTER.map(|(_, holds)| holds));
         }
         CallKeys {
             names,
             types,
             limits: places,
             shared,
+        }
+    }
+
+    /// Adds the register of what all tenants share to the keys of a call, unless they are in different slots of a cluster:
+    /// then there is no such budget.
+    pub fn add_global(&self, keys: &mut CallKeys) {
+        if !self.cluster {
+            let log = self.log(&Place::Global);
+            let register = REGISTER.map(|(kind, _)| format!("{log}:{kind}"));
+            keys.names.extend(register);
+            keys.types.extend(REGISTER.map(|(_, holds)| holds));
         }
     }
 

@@ -521,7 +521,7 @@ impl Bench {
                     for home in 0..=layout.shared.len() {
                         world.at(layout.place(home)).forget_line();
                     }
-                    let registers = keys.shared.iter().flat_map(|first| first - 1..first + 3);
+                    let registers = keys.shared.iter().flat_map(|first| first - 1..first + 4);
                     let gone: Vec<&String> = [0]
                         .into_iter()
                         .chain(registers)
@@ -665,6 +665,70 @@ fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
         let played = Bench::new().play(&sets, false, &steps);
         played.unwrap_or_else(|why| panic!("{which} {used}: {why}"));
     }
+}
+
+/// Thousands of lines, never the same, start at once while two others wait, of which one has vanished: what is known of
+/// those that do not wait is bounded, and nobody who waits is forgotten.
+#[test]
+fn lines_that_start_at_once_do_not_pile_up_where_others_wait() {
+    let bench = Bench::new();
+    let all = limit("all", Algorithm::SlidingWindow, (5_000, 1000, 0)).with_scope(Scope::Global);
+    let limits: Limits = all.into();
+    let mut world = World::default();
+    let mut ask = |ids: Vec<String>, ask: Ask| -> Vec<Answer> {
+        let clock = Clock::from_micros(bench.clock.load(Ordering::SeqCst));
+        let asks = vec![ask];
+        let batch = ids.into_iter().map(|id| TenantAsk {
+            tenant: Tenant::parse(&id).expect("a plain id"),
+            labels: Labels::default(),
+            limits: limits.clone(),
+            budget: 1,
+            permits: id,
+            asks: asks.clone(),
+        });
+        let batch: Vec<_> = batch.collect();
+        let replies = bench.runtime.block_on(bench.gate.ask(&batch));
+        let replies = replies.expect("Redis answers").into_iter().zip(&batch);
+        let answers = replies.map(|(reply, ask)| {
+            let layout = Layout::of(&limits, &ask.tenant, &ask.labels);
+            let (answers, _) = world.with(&layout, |scopes| {
+                scopes.ask(&limits, clock, 1, &ask.permits, &asks)
+            });
+            assert_eq!(reply.expect("a decision").answers, answers);
+            answers[0].clone()
+        });
+        answers.collect()
+    };
+    let costs = |cost| Ask { ticket: None, cost };
+    let starts = |answer: &Answer| matches!(answer, Answer::Start { .. });
+    assert!(starts(&ask(vec!["first".to_owned()], costs(5_000))[0]));
+    let waits = ask(vec!["waits".to_owned(), "vanished".to_owned()], costs(1));
+    let Answer::Wait { ticket, .. } = waits[0] else {
+        panic!("{waits:?}");
+    };
+    bench.clock.fetch_add(1_001_000, Ordering::SeqCst);
+    let mut raw = bench.redis.get_connection().expect("Redis answers");
+    for round in 0..12 {
+        let ids = (0..400).map(|n| format!("at-once-{round}-{n}"));
+        let answers = ask(ids.collect(), costs(5));
+        assert!(answers.iter().all(starts), "{round}: {answers:?}");
+        let lines: Vec<usize> = ["waiting", "started"]
+            .map(|kind| format!("{}:%global:{kind}", bench.prefix))
+            .iter()
+            .map(|key| raw.zcard(key).expect("Redis answers"))
+            .collect();
+        assert!(
+            lines.iter().sum::<usize>() <= 2 + 1024,
+            "{round}: {lines:?}"
+        );
+        bench.clock.fetch_add(600_000, Ordering::SeqCst);
+    }
+    let back = Ask {
+        ticket: Some(ticket),
+        cost: 1,
+    };
+    let answers = ask(vec!["waits".to_owned()], back);
+    assert!(starts(&answers[0]), "{answers:?}");
 }
 
 /// Plays a history on the model alone, with one limit, and gives what started: for the sliding window by the time
