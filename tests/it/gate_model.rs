@@ -490,6 +490,10 @@ impl Bench {
                 }
                 Step::Change { change } => {
                     let until = world.at(&own).change(clock.now_ms, change);
+                    if *change == Change::Reset {
+                        let all = &mut world.at(&Place::Global).register;
+                        all.leave(&tenant.key(), clock.now_ms);
+                    }
                     let told = self.runtime.block_on(gate.change(tenant, change));
                     prop_assert_eq!(told.expect("Redis answers"), until);
                 }

@@ -6,8 +6,9 @@ use redis::Commands;
 use sluicegate::config::{RedisServers, RedisTopology, SecretUrl};
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, Ask, Gate, GateError, TenantAsk};
+use sluicegate::gate::{Answer, Ask, Change, Gate, GateError, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::model::State;
 use sluicegate::rules::scope::{Labels, Layout, Scope};
 
 use crate::gate_conformance::{FRESH, LONG, Limited, ask, decided, limit, started, tenant, waits};
@@ -163,6 +164,32 @@ async fn every_key_expires_at_the_end_of_what_it_says() {
             assert!(left > 0 && left.unsigned_abs() <= most, "{key}: {left}");
         }
     }
+}
+
+/// The generation of a reset is what makes tickets of before worthless: jobs with them may be away for a day.
+#[tokio::test]
+async fn a_reset_is_remembered_until_the_last_job_of_before_is_back() {
+    let prefix = unique("reset");
+    let gate = connect(
+        shared_redis(),
+        &prefix,
+        limit(Algorithm::SlidingWindow, 1, 1000),
+    );
+    ask(&gate, "used", 9, &[FRESH; 2]).await;
+    let day = 86_400_000;
+    for id in ["used", "unused"] {
+        let done = gate.change(&tenant(id), &Change::Reset).await;
+        done.expect("Redis answers");
+        let line = Keys::new(&prefix).line(&tenant(id));
+        let left: u64 = raw(shared_redis()).pttl(line).expect("Redis answers");
+        assert!(
+            (day + 3_000_000..=day + 3_600_000).contains(&left),
+            "{left}"
+        );
+    }
+    let mut state = State::default();
+    state.change(day, &Change::Reset);
+    assert_eq!(state.expires(), 2 * day + 3_600_000);
 }
 
 #[tokio::test]
