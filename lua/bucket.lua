@@ -7,6 +7,7 @@ local BUCKET_FORMAT, BUCKET_BYTES = '>i8I6I8i8I6i8', 44
 local PERIOD_MS = 60000
 local DEBT_MS = 3153600000000
 local DEBT = 4503599627370496
+local LATEST_MS = 281474976710655
 
 -- The level of a full bucket: `burst` tokens, and what flows in during the lateness.
 local function bucket_most(limit)
@@ -89,7 +90,7 @@ ALGORITHMS['token-bucket-algo'] = {
 
   save = function(limit)
     if limit.taken then
-      local full = limit.now + math.ceil((bucket_most(limit) - limit.level) / limit.max)
+      local full = math.min(limit.now + math.ceil((bucket_most(limit) - limit.level) / limit.max), LATEST_MS)
       redis.call('SET', KEYS[limit.key],
         struct.pack(BUCKET_FORMAT, limit.level, limit.now, full, limit.peak, limit.since, limit.before), 'PXAT', int(full))
     end

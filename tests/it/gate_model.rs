@@ -633,6 +633,9 @@ fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
         bucket(Algorithm::LeakyBucket, 1_000_000, 31),
         bucket(Algorithm::TokenBucket, 1, 31),
         bucket(Algorithm::TokenBucket, 1_000_000, 1),
+        // Once empty it is full again in 80,000 years.
+        bucket(Algorithm::TokenBucket, 1, 31)
+            .map(|limit| limit.with_burst(1_000_000).expect("in range")),
     ]
     .map(|limit| limit.expect("in range").into())
     .to_vec();
@@ -645,7 +648,7 @@ fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
     let first = first.expect("any will do").current();
     for (which, used) in [300_000_001, 975_000_000, 1_000_000_000]
         .into_iter()
-        .flat_map(|used| (0..4).map(move |which| (which, used)))
+        .flat_map(|used| (0..5).map(move |which| (which, used)))
     {
         let end = || Step::Settle {
             which: first,

@@ -30,11 +30,13 @@ struct Level {
 
 /// For how long the highest level is remembered at least, in milliseconds.
 const PERIOD_MS: u64 = 60_000;
-/// A call may cost far more than it was charged. The bucket is refilled from what is missing then within this, a century:
-/// times of later would not fit where the store keeps them.
+/// A call may cost far more than it was charged. What it used beyond the tokens there were is refilled within this at most,
+/// a century.
 const DEBT_MS: u64 = 3_153_600_000_000;
 /// What is missing at most: Lua's numbers hold it exactly, and the sum of it and [`most`] too.
 const DEBT: u64 = 1 << 52;
+/// The store keeps no later time at which a bucket is full. A large burst that is refilled by one unit a month is full later.
+const LATEST_MS: u64 = (1 << 48) - 1;
 
 impl Bucket {
     pub fn load(&mut self, limit: &Limit, now: u64) {
@@ -93,7 +95,8 @@ impl Bucket {
         let tokens = units.saturating_mul(self.live.span);
         self.live.tokens = (self.live.tokens.saturating_sub_unsigned(tokens)).max(least(limit));
         let missing = (most(limit) - self.live.tokens).cast_unsigned();
-        self.live.full = self.live.at + missing.div_ceil(u64::from(limit.max()));
+        let full = self.live.at + missing.div_ceil(u64::from(limit.max()));
+        self.live.full = full.min(LATEST_MS);
         self.stored = self.live;
     }
 
