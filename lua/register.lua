@@ -196,7 +196,9 @@ local function register_move(r, front, last)
     redis.call('ZREM', r.ends, r.flow)
   end
   redis.call('ZADD', r.idles, int(front), r.flow)
-  redis.call('ZREMRANGEBYRANK', r.idles, '0', int(-IDLE - 1))
+  for _, least in ipairs(redis.call('ZRANGE', r.idles, '0', int(-IDLE - 1))) do
+    redis.call('ZREM', r.idles, least)
+  end
 end
 
 -- After the decisions: `started` units of the flow have started, and `waiting` wait, of jobs that cost `widest` at most, and
