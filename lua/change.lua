@@ -49,6 +49,7 @@ local function leave_register(flow)
   else
     redis.call('ZREM', r.wides, flow)
     register_move(r, r.front, r.front)
+    redis.call('PEXPIRE', r.idles, int(redis.call('PTTL', KEYS[2])))
   end
   redis.call('HSET', KEYS[2], 'register', register_pack(r))
 end
