@@ -336,7 +336,7 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
             text.contains("why      others share the limit default, and 9 of"),
             "{text}"
         );
-        let until = "takes turns with them and may start in 2s (Tue, 14 Nov 2023 22:13:22 GMT)\n";
+        let until = "takes turns with them and may start in 2.0s (Tue, 14 Nov 2023 22:13:22 GMT)\n";
         assert!(text.contains(until), "{text}");
         // There is room for all of them.
         let text = shown(shared(9), |_| ());
