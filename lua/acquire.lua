@@ -4,13 +4,13 @@
 --
 -- KEYS[1]  the line (HASH)
 -- KEYS[2…] the limits' keys: one for each that is not a fixed window (all sliding windows of a budget have one together),
---          two for each fixed window: that of the index that is given with the limit, and the next one; then four for each
+--          two for each fixed window: that of the index that is given with the limit, and the next one; then five for each
 --          shared budget, as register.lua says
 --
 -- ARGV     the clock and the limits, as limits.lua says; then
 -- ARGV[3]  the budget: how many jobs may start at most
 -- ARGV[4]  what permits are called: this and ":n" for job n
--- ARGV[5]  the jobs, at least one, packed one after the other. Each: generation and place of its ticket (0 and 0: fresh);
+-- ARGV[5]  the jobs, packed one after the other; none: the clock is asked for. Each: generation and place of its ticket (0 and 0: fresh);
 --          its cost
 --
 -- Reply: integers.
@@ -171,8 +171,9 @@ local function decide(n)
   return 0, which - 1, count(which), math.max(at - now, 1), line.gen, place
 end
 
--- The first job here, so that a table of the right size is made at once for the usual call, which is for one job.
-local reply = { 1, now, open and 0 or closed, decide(0) }
+-- With the first job, so that a table of the right size is made at once for the usual call, which is for one.
+local until_ms = open and 0 or closed
+local reply = jobs > 0 and { 1, now, until_ms, decide(0) } or { 1, now, until_ms }
 for n = 1, jobs - 1 do
   local at = 3 + 6 * n
   reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6] = decide(n)

@@ -3,16 +3,24 @@
 -- The specification is src/rules/log/bucket.rs.
 local BUCKET_FORMAT, BUCKET_BYTES = '>i8I6I8i8I6i8', 44
 
--- This is the constant of the same name there.
+-- These are the constants of the same names there.
 local PERIOD_MS = 60000
+local DEBT_MS = 3153600000000
+local DEBT = 4503599627370496
+local LATEST_MS = 281474976710655
 
 -- The level of a full bucket: `burst` tokens, and what flows in during the lateness.
 local function bucket_most(limit)
   return limit.burst * limit.span + limit.margin * limit.max
 end
 
+-- The lowest level.
+local function bucket_least(limit)
+  return -math.min(DEBT_MS * limit.max, DEBT)
+end
+
 local function bucket_refilled(limit, level, millis)
-  return math.min(level + millis * limit.max, bucket_most(limit))
+  return math.min(math.max(level, bucket_least(limit)) + millis * limit.max, bucket_most(limit))
 end
 
 ALGORITHMS['token-bucket-algo'] = {
@@ -24,7 +32,7 @@ ALGORITHMS['token-bucket-algo'] = {
     local value = redis.call('GET', KEYS[limit.key])
     if value then
       if #value ~= BUCKET_BYTES then
-        error('WRONGTYPE the value is not a level')
+        wrong_value(limit.key, 'a level')
       end
       level, at, full, peak, since, before = struct.unpack(BUCKET_FORMAT, value)
     end
@@ -57,7 +65,7 @@ ALGORITHMS['token-bucket-algo'] = {
   end,
 
   take = function(limit, _, units)
-    limit.level = limit.level - units * limit.span
+    limit.level = math.max(limit.level - units * limit.span, bucket_least(limit))
     limit.taken = true
   end,
 
@@ -75,14 +83,14 @@ ALGORITHMS['token-bucket-algo'] = {
       end
       tokens = math.min(tokens, math.max(room, certain, 0))
     end
-    limit.level = math.min(limit.level + tokens, bucket_most(limit))
+    limit.level = math.max(math.min(limit.level + tokens, bucket_most(limit)), bucket_least(limit))
     limit.peak = math.max(limit.peak, limit.level)
     limit.taken = true
   end,
 
   save = function(limit)
     if limit.taken then
-      local full = limit.now + math.ceil((bucket_most(limit) - limit.level) / limit.max)
+      local full = math.min(limit.now + math.ceil((bucket_most(limit) - limit.level) / limit.max), LATEST_MS)
       redis.call('SET', KEYS[limit.key],
         struct.pack(BUCKET_FORMAT, limit.level, limit.now, full, limit.peak, limit.since, limit.before), 'PXAT', int(full))
     end

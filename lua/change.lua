@@ -1,15 +1,21 @@
 -- change: what an operator changes for one tenant, at once for all workers.
--- The specification is State::change in src/rules/model.rs. Needs clock.lua and line.lua before it.
+-- The specification is State::change in src/rules/model.rs. Needs clock.lua, line.lua and register.lua before
+-- it.
 --
 -- KEYS[1]  the line (HASH)
+-- KEYS[2…] for reset, where all of them are in one place: the five of the budget that all tenants share, as register.lua says
 --
 -- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
 -- ARGV[2]  'pause', 'resume', 'limit', 'unlimit' or 'reset'
 -- ARGV[3]  for pause and limit: for how long, in milliseconds from now; else 0
 -- ARGV[4]  for limit and unlimit: the limit's name; else ''
 -- ARGV[5]  for limit: its max; else 0
+-- ARGV[6]  for reset: what the tenant is called where it waits for what all tenants share
 --
 -- Reply: until when the change is in force, in milliseconds since the epoch; 0 where it has no end.
+
+-- This is the constant of the same name in src/rules/model.rs.
+local RESET_MS = 90000000
 
 local now = read_clock(ARGV[1])
 local key, what, name = KEYS[1], ARGV[2], ARGV[4]
@@ -26,6 +32,28 @@ local function overrides_without()
   return text
 end
 
+-- The tenant waits no longer for what all tenants share: Register::leave in src/rules/share.rs.
+local function leave_register(flow)
+  local home = {}
+  register_load(home, flow, 2, now)
+  local r = home.register
+  local front = r.stored and redis.call('ZSCORE', r.fronts, flow)
+  if not front then
+    return
+  end
+  r.front = tonumber(front)
+  local last = tonumber(redis.call('ZSCORE', r.ends, flow) or front)
+  r.waiting = r.waiting - (last - r.front) / STEP
+  if r.waiting <= 0 then
+    register_clear(r)
+  else
+    redis.call('ZREM', r.wides, flow)
+    register_move(r, r.front, r.front)
+    redis.call('PEXPIRE', r.idles, int(redis.call('PTTL', KEYS[2])))
+  end
+  redis.call('HSET', KEYS[2], 'register', register_pack(r))
+end
+
 if what == 'pause' then
   redis.call('HSET', key, 'paused', int(until_ms))
 elseif what == 'limit' then
@@ -38,7 +66,10 @@ elseif what == 'reset' then
   line_reset(line, now + 1)
   -- Its parts are reset by their next call; until then they are in nobody's way. The keys of register.lua go by this field.
   redis.call('HDEL', key, 'register')
-  line_save(line, math.max(now, redis.call('PTTL', key) + now - KEEP_MS))
+  line_save(line, now + math.max(RESET_MS, redis.call('PTTL', key)) - KEEP_MS)
+  if KEYS[2] then
+    leave_register(ARGV[6])
+  end
   return 0
 elseif redis.call('EXISTS', key) == 0 then
   return 0

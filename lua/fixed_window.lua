@@ -25,7 +25,7 @@ ALGORITHMS['fixed-window-algo'] = {
     limit.known = value
     value = value or '0'
     if not string.match(value, '^%d+$') then
-      error('WRONGTYPE the value is not a count')
+      wrong_value(limit.key + ahead, 'a count')
     end
     limit.window, limit.stored, limit.taken = index, tonumber(value), 0
     limit.held = limit.stored

@@ -12,12 +12,13 @@
 -- [4]  units that wait in the line
 -- [5]  when the last of them may start, in milliseconds from now; 0 when nobody waits
 -- [6]  until when the tenant is closed, in milliseconds since the epoch; 0: it is not
--- [7 + 6n]   limit n (from 0): the max in force
--- [8 + 6n]   until when an operator's max is in force, in milliseconds since the epoch; 0: it is the configuration's
--- [9 + 6n]   units that count now
--- [10 + 6n]  units that may start now, the line ignored
--- [11 + 6n]  when the next unit may start, in milliseconds from now; 0: now
--- [12 + 6n]  units that wait where it counts
+-- [7]  when a job of one unit that comes now may start, in milliseconds from now; 0: now, unless there is a line
+-- [8 + 6n]   limit n (from 0): the max in force
+-- [9 + 6n]   until when an operator's max is in force, in milliseconds since the epoch; 0: it is the configuration's
+-- [10 + 6n]  units that count now
+-- [11 + 6n]  units that may start now, the line ignored
+-- [12 + 6n]  when the next unit may start, in milliseconds from now; 0: now
+-- [13 + 6n]  units that wait where it counts
 -- [last]  what the downstream says of its own limits, as line.lua has it; empty: nothing
 
 -- Units that may start at once now.
@@ -58,6 +59,7 @@ local reply = {
   by, 1, now, waiting,
   waiting > 0 and limits_turn(limits, line, base, waiting, 1) - now or 0,
   closed and control.closed or 0,
+  limits_turn(limits, line, base, waiting + 1, 1) - now,
 }
 for _, limit in ipairs(limits) do
   local n = #reply

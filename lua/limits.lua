@@ -27,6 +27,11 @@ local SHARES
 -- the algorithm have one log, which must remember the longest span).
 local ALGORITHMS = {}
 
+-- The value of KEYS[n] is not `what` it has to be. src/gate/refusal.rs has the words for it.
+local function wrong_value(n, what)
+  error('WRONGTYPE KEYS[' .. int(n) .. '] holds not ' .. what .. ';')
+end
+
 -- What all limits of the budget share whose limit this is: `longest`, the longest span of those with one log, `log`, that
 -- log, `newest`, the newest fixed window before this call, and `fixed`, the longest of these.
 local function limits_own(limits, limit)

@@ -38,7 +38,10 @@ for i = 0, mine - 1 do
 end
 for id, policy in pairs(policies) do
   if policy.used + longest < now then
-    redis.call('HDEL', key, id, id .. ':times')
+    -- Who only looks may have no right to write.
+    if mine > 0 then
+      redis.call('HDEL', key, id, id .. ':times')
+    end
     policies[id] = nil
   else
     number = number + 1

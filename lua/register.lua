@@ -1,5 +1,5 @@
 -- The register of a budget that several lines share: who waits for it, and which turn each unit has. The specification is
--- src/rules/share.rs. Only in scripts for limits of such scopes; between limits.lua and share.lua.
+-- src/rules/share.rs. Only in scripts for limits of such scopes, between limits.lua and share.lua, and in change.lua.
 --
 -- Its keys:
 -- [1]  a HASH like that of a line, of which it has only `window` and what closes the tenant, and with the field
@@ -7,6 +7,7 @@
 -- [2]  a ZSET of those who wait: score: behind which tag the units of one wait
 -- [3]  a ZSET of the same members: score: the tag of the last of its units
 -- [4]  a ZSET of those of them that have a job of more than an eighth of the budget: score: the largest cost
+-- [5]  a ZSET of those who do not wait and started lately, of 1,024 at most: score: behind which tag their next unit is
 --
 -- tag        of the newest start
 -- joined     the tag with which one came anew last
@@ -23,12 +24,14 @@ local JOIN = STEP / 256
 local PURGE = 8
 local EIGHTH = 8
 local WIDE = 8
+local IDLE = 1024
 
 -- Loads what waits for the budget of `home`, and what the flow `flow` sees of the others.
 local function register_load(home, flow, first, now)
   local packed = redis.call('HGET', KEYS[first], 'register')
   local r = {
-    fronts = KEYS[first + 1], ends = KEYS[first + 2], wides = KEYS[first + 3], flow = flow, stored = packed,
+    fronts = KEYS[first + 1], ends = KEYS[first + 2], wides = KEYS[first + 3], idles = KEYS[first + 4],
+    flow = flow, stored = packed,
     tag = 0, joined = 0, waiting = 0, widest = 0, seen = 0, room = 0, each = 0,
   }
   if packed then
@@ -43,7 +46,7 @@ local function register_pack(r)
   return struct.pack(REGISTER_FORMAT, r.tag, r.joined, r.waiting, r.widest, r.seen, r.room, r.each)
 end
 
--- Takes out some of those that let more than `reach` turns pass.
+-- Takes out some of those that let more than `reach` turns pass, and who would have them but does not wait.
 local function register_purge(r, reach)
   local late = math.max(r.tag - reach * STEP, 0)
   if r.waiting == 0 or late == 0 then
@@ -57,6 +60,7 @@ local function register_purge(r, reach)
     redis.call('ZREM', r.ends, passed[i])
     redis.call('ZREM', r.wides, passed[i])
   end
+  redis.call('ZREMRANGEBYSCORE', r.idles, '-inf', '(' .. int(late))
 end
 
 -- The others' lines with the largest jobs: behind which tag their units wait, the last one's, and the largest cost.
@@ -75,11 +79,16 @@ end
 
 -- What the flow sees of the others, from here on, where at most `most` units can start at one moment.
 local function register_view(r, most)
-  r.points, r.first, r.front, r.last, r.wide, r.view_each = {}, nil, nil, nil, nil, r.each
+  r.points, r.first, r.front, r.last, r.wide, r.idle, r.view_each = {}, nil, nil, nil, nil, nil, r.each
   if r.known then
     local front = redis.call('ZSCORE', r.fronts, r.flow)
     r.front = front and tonumber(front)
     r.last = front and tonumber(redis.call('ZSCORE', r.ends, r.flow) or front)
+    if not front then
+      r.idle = redis.call('ZSCORE', r.idles, r.flow)
+      r.front = r.idle and tonumber(r.idle)
+      r.last = r.front
+    end
     local lowest = redis.call('ZRANGE', r.fronts, '0', '0', 'WITHSCORES')
     r.origin = r.front or math.max(r.tag, r.joined + JOIN)
     r.first = lowest[2] and math.floor((tonumber(lowest[2]) - r.origin) / STEP) + 1
@@ -165,10 +174,31 @@ end
 
 -- Nobody is known to wait.
 local function register_clear(r)
-  redis.call('DEL', r.fronts, r.ends, r.wides)
+  redis.call('DEL', r.fronts, r.ends, r.wides, r.idles)
   r.tag, r.joined, r.waiting, r.widest, r.seen, r.room, r.each = 0, 0, 0, 0, 0, 0, 0
   r.known, r.cleared = false, true
   register_view(r, 0)
+end
+
+-- Writes where the flow's units are: behind `front`, the last of them at `last`.
+local function register_move(r, front, last)
+  if last > front then
+    if r.idle then
+      redis.call('ZREM', r.idles, r.flow)
+    end
+    redis.call('ZADD', r.fronts, int(front), r.flow)
+    redis.call('ZADD', r.ends, int(last), r.flow)
+    return
+  end
+  -- Also one that started at once: its next unit has a later tag, and does not pass others again.
+  if r.front and not r.idle then
+    redis.call('ZREM', r.fronts, r.flow)
+    redis.call('ZREM', r.ends, r.flow)
+  end
+  redis.call('ZADD', r.idles, int(front), r.flow)
+  for _, least in ipairs(redis.call('ZRANGE', r.idles, '0', int(-IDLE - 1))) do
+    redis.call('ZREM', r.idles, least)
+  end
 end
 
 -- After the decisions: `started` units of the flow have started, and `waiting` wait, of jobs that cost `widest` at most, and
@@ -190,21 +220,21 @@ local function register_settle(r, started, waiting, widest, each, most)
   end
   if waiting > 0 then
     r.widest = math.max(r.widest, widest)
-    r.joined = r.front and r.joined or front
+  end
+  if not r.front and (waiting > 0 or started > 0) then
+    r.joined = front
   end
   if not r.stored and not r.cleared then
     -- Its HASH is new: what these may hold is of before.
-    redis.call('DEL', r.fronts, r.ends, r.wides)
+    redis.call('DEL', r.fronts, r.ends, r.wides, r.idles)
   end
   local moved = false
   if r.front or waiting > 0 or started > 0 then
-    -- Also one that started at once: its next unit has a later tag, and does not pass others again.
     local new_front = front + started * STEP
     local new_last = new_front + waiting * STEP
     moved = new_front ~= r.front or new_last ~= r.last
     if moved then
-      redis.call('ZADD', r.fronts, int(new_front), r.flow)
-      redis.call('ZADD', r.ends, int(new_last), r.flow)
+      register_move(r, new_front, new_last)
       if waiting > 0 then
         r.each = r.each == 0 and each or math.floor((r.each * 7 + each) / 8)
       end

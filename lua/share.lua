@@ -270,6 +270,7 @@ local function shares_save(limits, base, ends)
       redis.call('PEXPIREAT', r.fronts, int(until_ms))
       redis.call('PEXPIREAT', r.ends, int(until_ms))
       redis.call('PEXPIREAT', r.wides, int(until_ms))
+      redis.call('PEXPIREAT', r.idles, int(until_ms))
     end
   end
 end

@@ -21,7 +21,7 @@ ALGORITHMS['sliding-counter-algo'] = {
     local value = redis.call('GET', KEYS[limit.key])
     if value then
       if #value ~= COUNTER_BYTES then
-        error('WRONGTYPE the value is not two counts')
+        wrong_value(limit.key, 'two counts')
       end
       limit.stored, limit.current, limit.previous = struct.unpack(COUNTER_FORMAT, value)
     end

@@ -96,6 +96,8 @@ pub struct Scheduler {
     timers: BinaryHeap<Reverse<(Duration, Key)>>,
     /// Jobs that know when they may be asked for, while the store's clock is not known yet.
     unclocked: Vec<Key>,
+    /// When it was last logged that the clock can't be read.
+    clock_said: Option<Duration>,
     blocking: usize,
     ledger: Ledger,
     places: Places,
@@ -132,6 +134,7 @@ impl Scheduler {
             moves: Moves::default(),
             timers: BinaryHeap::new(),
             unclocked: Vec::new(),
+            clock_said: None,
             blocking: 0,
             ledger: Ledger::new(seed),
             places: Places::default(),

@@ -12,6 +12,15 @@ pub fn hash_tag(key: &str) -> Option<&str> {
     (!tag.is_empty()).then_some(tag)
 }
 
+/// The keys of a shared budget's register, and what they hold, as `lua/register.lua` says.
+const REGISTER: [(&str, &str); 5] = [
+    ("line", "hash"),
+    ("waiting", "zset"),
+    ("waiting-to", "zset"),
+    ("waiting-wide", "zset"),
+    ("started", "zset"),
+];
+
 /// How keys are named: `PREFIX:TENANT…`, with the tenant encoded so that no id can name another's key.
 #[derive(Debug, Clone)]
 pub struct Keys {
@@ -24,9 +33,11 @@ pub struct Keys {
 pub struct CallKeys {
     /// All of them, the line first.
     pub names: Vec<String>,
+    /// What each of them holds, as `TYPE` says.
+    pub types: Vec<&'static str>,
     /// Where each limit's keys are.
     pub limits: Vec<LimitKeys>,
-    /// The first of the four keys of each shared budget, counted from 1 as Lua does.
+    /// The first of the five keys of each shared budget, counted from 1 as Lua does.
     pub shared: Vec<usize>,
 }
 
@@ -34,13 +45,6 @@ impl CallKeys {
     /// The line. In a cluster the others are on its node.
     pub fn line(&self) -> &str {
         self.names.first().map_or("", String::as_str)
-    }
-
-    /// The key of the sliding log among them, when one of `limits` has it.
-    pub fn sliding(&self, limits: &[Limit]) -> Option<&str> {
-        let mut places = limits.iter().zip(&self.limits);
-        let (_, place) = places.find(|(l, _)| l.algorithm() == Algorithm::SlidingWindow)?;
-        Some(self.names.get(place.first - 1)?)
     }
 }
 
@@ -88,6 +92,7 @@ impl Keys {
         let homes = 0..=layout.shared.len();
         let logs: Vec<String> = homes.map(|home| self.log(layout.place(home))).collect();
         let mut names = vec![format!("{}:line", logs[0])];
+        let mut types = vec!["hash"];
         let mut sliding = vec![None; logs.len()];
         let mut places = Vec::with_capacity(limits.len());
         for (limit, home) in limits.iter().zip(&layout.homes) {
@@ -119,20 +124,31 @@ impl Keys {
                 Algorithm::Strict => names.push(state(log, "strict", limit)),
                 Algorithm::Concurrency => names.push(state(log, "running", limit)),
             }
+            types.resize(names.len(), type_of(limit.algorithm()));
             places.push(place);
         }
         let mut shared = Vec::with_capacity(layout.shared.len());
         for log in &logs[1..] {
             shared.push(names.len() + 1);
-            names.extend(
-                ["line", "waiting", "waiting-to", "waiting-wide"]
-                    .map(|kind| format!("{log}:{kind}")),
-            );
+            names.extend(REGISTER.map(|(kind, _)| format!("{log}:{kind}")));
+            types.extend(REGISTER.map(|(_, holds)| holds));
         }
         CallKeys {
             names,
+            types,
             limits: places,
             shared,
+        }
+    }
+
+    /// Adds the register of what all tenants share to the keys of a call, unless they are in different slots of a cluster:
+    /// then there is no such budget.
+    pub fn add_global(&self, keys: &mut CallKeys) {
+        if !self.cluster {
+            let log = self.log(&Place::Global);
+            let register = REGISTER.map(|(kind, _)| format!("{log}:{kind}"));
+            keys.names.extend(register);
+            keys.types.extend(REGISTER.map(|(_, holds)| holds));
         }
     }
 
@@ -176,6 +192,17 @@ impl Keys {
             log.push_str(&labels.key());
         }
         log
+    }
+}
+
+/// What the keys of a limit hold, as `TYPE` says.
+fn type_of(algorithm: Algorithm) -> &'static str {
+    match algorithm {
+        Algorithm::SlidingWindow | Algorithm::Strict | Algorithm::Concurrency => "zset",
+        Algorithm::FixedWindow
+        | Algorithm::SlidingCounter
+        | Algorithm::TokenBucket
+        | Algorithm::LeakyBucket => "string",
     }
 }
 

@@ -94,8 +94,11 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
 
     /// Runs `change` on what is the tenant's own.
     fn with_tenant<T>(&self, tenant: &Tenant, change: impl FnOnce(&mut State, u64) -> T) -> T {
+        self.with_place(Place::Tenant(tenant.clone()), change)
+    }
+
+    fn with_place<T>(&self, place: Place, change: impl FnOnce(&mut State, u64) -> T) -> T {
         let (mut states, clock) = self.states();
-        let place = Place::Tenant(tenant.clone());
         let limits = states.of.get(&place).map(|(_, limits)| limits.clone());
         let mut state = states.take(&place, clock.now_ms);
         let result = change(&mut state, clock.now_ms);
@@ -151,6 +154,11 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
     }
 
     async fn change(&self, tenant: &Tenant, change: &Change) -> Result<u64, GateError> {
+        if *change == Change::Reset {
+            self.with_place(Place::Global, |state, now| {
+                state.register.leave(&tenant.key(), now);
+            });
+        }
         Ok(self.with_tenant(tenant, |state, now| state.change(now, change)))
     }
 

@@ -276,8 +276,12 @@ impl Gate for RedisGate {
     }
 
     async fn change(&self, tenant: &Tenant, change: &Change) -> Result<u64, GateError> {
-        let more = reply::change_arguments(change);
-        let call = self.call_tenant(scripts::change(), tenant, more);
+        let mut more = reply::change_arguments(change);
+        more.push(tenant.key().into_bytes());
+        let mut call = self.call_tenant(scripts::change(), tenant, more);
+        if *change == Change::Reset {
+            self.keys.add_global(&mut call.keys);
+        }
         reply::changed(&self.run_one(call).await?)
     }
 

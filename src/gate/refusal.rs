@@ -3,6 +3,7 @@
 use ::redis::{RedisError, ServerError, Value};
 
 use crate::gate::GateError;
+use crate::gate::keys::CallKeys;
 use crate::tls;
 
 /// A node of a Redis Cluster was configured as a single server.
@@ -82,26 +83,29 @@ pub fn unreadable(error: &ServerError, what: &str) -> GateError {
     ))
 }
 
-/// Which of `names` (the line, then what the limits need, with the log of the `sliding` windows) is in the way,
-/// after `TYPE` of each.
-pub fn wrong_type(names: &[String], types: &[Value], sliding: Option<&str>) -> GateError {
-    let found = names
-        .iter()
-        .zip(types)
-        .enumerate()
-        .find_map(|(index, (name, kind))| {
-            let kind: String = ::redis::from_redis_value_ref(kind).ok()?;
-            let wanted = match index {
-                0 => "hash",
-                _ if sliding == Some(name) => "zset",
-                _ => "string",
-            };
-            (kind != wanted && kind != "none")
-                .then(|| format!("the key {name} holds a {kind}, not a {wanted}"))
-        });
-    let what =
-        found.unwrap_or_else(|| format!("one of the keys {} holds no number", names.join(", ")));
+/// Redis answered `error`: which of `keys` is in the way, after `TYPE` of each.
+pub fn wrong_type(keys: &CallKeys, types: &[Value], error: &ServerError) -> GateError {
+    let wanted = keys.names.iter().zip(&keys.types);
+    let found = wanted.zip(types).find_map(|((name, wanted), kind)| {
+        let kind: String = ::redis::from_redis_value_ref(kind).ok()?;
+        (kind != *wanted && kind != "none")
+            .then(|| format!("the key {name} holds a {kind}, not a {wanted}"))
+    });
+    let details = error.details().unwrap_or_default();
+    let what = found
+        .or_else(|| wrong_value(keys, details))
+        .unwrap_or_else(|| format!("one of the keys {}: {details}", keys.names.join(", ")));
     GateError::Refused(format!(
         "WRONGTYPE: {what}; another program wrote it: delete the key, or set another redis.prefix"
     ))
+}
+
+/// The key that a script says it can't read, in the words of `lua/limits.lua`.
+fn wrong_value(keys: &CallKeys, details: &str) -> Option<String> {
+    let (_, said) = details.split_once("WRONGTYPE KEYS[")?;
+    let (number, what) = said.split_once("] holds not ")?;
+    let (what, _) = what.split_once(';')?;
+    let index = number.parse::<usize>().ok()?.checked_sub(1)?;
+    let name = keys.names.get(index)?;
+    Some(format!("the key {name} holds something else than {what}"))
 }

@@ -188,7 +188,15 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
         let (quotas, quotas_at_ms) =
             quotas_at(&::redis::from_redis_value_ref::<String>(quotas).ok()?)?;
         let numbers: Vec<u64> = numbers.iter().map(number).collect::<Option<_>>()?;
-        let [1, now_ms, waiting, line_end_ms, blocked_until_ms, rest @ ..] = numbers.as_slice()
+        let [
+            1,
+            now_ms,
+            waiting,
+            line_end_ms,
+            blocked_until_ms,
+            turn_ms,
+            rest @ ..,
+        ] = numbers.as_slice()
         else {
             return None;
         };
@@ -201,6 +209,7 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
             limits: usage,
             waiting: *waiting,
             line_end_ms: *line_end_ms,
+            turn_ms: *turn_ms,
             blocked_until_ms: *blocked_until_ms,
             blocked_by: ::redis::from_redis_value_ref(by).ok()?,
             quotas,

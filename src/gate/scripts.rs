@@ -140,7 +140,9 @@ pub fn epoch() -> &'static Script {
 
 /// Does what an operator asks for one tenant.
 pub fn change() -> &'static Script {
-    static CHANGE: LazyLock<Script> =
-        LazyLock::new(|| Script::new("change", &[lua!("clock"), lua!("line"), lua!("change")]));
+    static CHANGE: LazyLock<Script> = LazyLock::new(|| {
+        let before = [lua!("clock"), lua!("line"), lua!("register")];
+        Script::new("change", &[&before[..], &[lua!("change")]].concat())
+    });
     &CHANGE
 }

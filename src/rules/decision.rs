@@ -190,6 +190,9 @@ pub struct Inspection {
     pub waiting: u64,
     /// When the last of them may start, milliseconds from now; 0 when nobody waits.
     pub line_end_ms: u64,
+    /// When a job of one unit that comes now may start, behind the line and in turns with the others, milliseconds from now; 0:
+    /// now, unless somebody waits in the line.
+    pub turn_ms: u64,
     /// Until when nobody may start (milliseconds since the epoch), because the downstream or an operator closed this
     /// tenant; 0: it is open.
     pub blocked_until_ms: u64,

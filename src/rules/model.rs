@@ -20,6 +20,9 @@ use crate::rules::share::Register;
 
 /// How long a call of [`Scopes::settle`] is remembered, in milliseconds.
 const MARK_MS: u64 = 60_000;
+/// How long a reset is remembered at least, in milliseconds: jobs of before it come back within a day, the most that
+/// `delay.max-delay` can be, and an hour.
+const RESET_MS: u64 = 90_000_000;
 
 /// What the store keeps of one budget: a tenant's, that of a part of its jobs, or what all tenants share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -119,7 +122,8 @@ impl State {
         self.expires = self.expires.max(now + KEEP_MS);
     }
 
-    /// Does what an operator asked for. Returns until when it is in force; 0 where it has no end.
+    /// Does what an operator asked for; after a reset the tenant must also [leave](Register::leave) what all tenants share.
+    /// Returns until when it is in force; 0 where it has no end.
     pub fn change(&mut self, now: u64, change: &Change) -> u64 {
         if let Change::Limit { .. } | Change::Unlimit { .. } = change {
             self.overrides.retain(|_, &mut (_, until)| until > now);
@@ -149,8 +153,12 @@ impl State {
             }
         }
         // Of a reset something is left even where there was nothing: it reaches the lines of the tenant's parts.
+        let least = match change {
+            Change::Reset => RESET_MS,
+            _ => KEEP_MS,
+        };
         if self.expires > 0 || self.kept_until() > now || *change == Change::Reset {
-            self.expires = self.expires.max(now + KEEP_MS);
+            self.expires = self.expires.max(now + least);
             self.keep();
         }
         match change {

@@ -6,8 +6,9 @@
 //! anew goes in at the tag of the last start, however long the others' lines are.
 //!
 //! A flow is two numbers, the tag behind which its units wait and the last of them, so a register is as large as the
-//! number of lines that wait, and not of jobs. Which turn a unit has is how many units have lower tags
-//! ([`View::before`]).
+//! number of lines that wait, and not of jobs. Of [`IDLE`] more at most, which do not wait any more, it has the tag of their
+//! next unit, so that one whose job has just started does not come before those that wait. Which turn a unit has is how many
+//! units have lower tags ([`View::before`]).
 //!
 //! As a line does, a register only advises; the log admits. So a flow whose jobs vanished costs others a few turns: it is taken
 //! out when it let its turns pass, or when room was left unclaimed. One that is there after all comes in again when the
@@ -29,6 +30,9 @@ const PURGE: usize = 8;
 const EIGHTH: u64 = 8;
 /// Of so many lines with such jobs, the largest ones, this is known.
 const WIDE: usize = 8;
+/// Of so many lines that do not wait it is known what they had lately. The ones that had the least are forgotten first: if they
+/// wait, they take turns as if they came anew.
+pub const IDLE: usize = 1024;
 
 /// How many turns a flow may let pass before it counts as gone, where `limits` decide: one flow's jobs may use all room at once
 /// and be asked for before the others', whose turns these are too.
@@ -45,6 +49,8 @@ pub fn reach<'a>(limits: impl Iterator<Item = &'a Limit>) -> u64 {
 pub struct Register {
     /// By the flow's name: behind which tag its units wait, and the tag of the last of them.
     flows: BTreeMap<String, (u64, u64)>,
+    /// Of those that do not wait and started lately: behind which tag their next unit is.
+    idle: BTreeMap<String, u64>,
     /// The largest cost in those lines that have a job of more than an [`EIGHTH`] of the budget: a few of them among many small
     /// ones, which `each` would hide.
     wide: BTreeMap<String, u64>,
@@ -66,9 +72,20 @@ pub struct Register {
 }
 
 impl Register {
+    /// How many lines it knows.
+    pub fn lines(&self) -> usize {
+        self.flows.len() + self.idle.len()
+    }
+
+    /// Behind which tag the next units of `name` are, and the last one's.
+    fn known(&self, name: &str) -> Option<(u64, u64)> {
+        let idle = || self.idle.get(name).map(|front| (*front, *front));
+        self.flows.get(name).copied().or_else(idle)
+    }
+
     /// What the flow `name` sees of the others, where at most `most` units can start at one moment.
     pub fn view(&self, name: &str, most: u64) -> View {
-        let own = self.flows.get(name).copied();
+        let own = self.known(name);
         let fresh = self.now.max(self.joined + JOIN);
         let lowest = self.flows.values().map(|(front, _)| *front).min();
         let origin = own.map_or(fresh, |(front, _)| front);
@@ -100,7 +117,7 @@ impl Register {
             .collect()
     }
 
-    /// Takes out what let more than `reach` turns pass.
+    /// Takes out what let more than `reach` turns pass, and what would have them but does not wait.
     pub fn purge(&mut self, reach: u64) {
         let late = self.now.saturating_sub(reach * STEP);
         let mut passed: Vec<_> = (self.flows.iter())
@@ -108,6 +125,7 @@ impl Register {
             .map(|(name, (front, end))| (*front, name.clone(), (end - front) / STEP))
             .collect();
         passed.sort_unstable();
+        self.idle.retain(|_, front| *front >= late);
         for (_, name, units) in passed.into_iter().take(PURGE) {
             self.flows.remove(&name);
             self.wide.remove(&name);
@@ -125,7 +143,7 @@ impl Register {
         (widest, each): (u64, u64),
         most: u64,
     ) {
-        let known = self.flows.get(name).copied();
+        let known = self.known(name);
         let (front, end) = known.unwrap_or_else(|| {
             let front = self.now.max(self.joined + JOIN);
             (front, front)
@@ -146,20 +164,54 @@ impl Register {
         } else if self.widest > most / EIGHTH {
             self.wide.remove(name);
         }
-        if known.is_none() && waiting > 0 {
+        if known.is_none() && (waiting > 0 || started > 0) {
             self.joined = front;
         }
-        // Also one that started at once: its next unit has a later tag than this one, and does not pass others again.
         if known.is_some() || waiting > 0 || started > 0 {
             let front = front + started * STEP;
             let end = front + waiting * STEP;
-            let moved = self.flows.insert(name.to_owned(), (front, end)) != Some((front, end));
-            if moved && waiting > 0 {
-                self.each = match self.each {
-                    0 => each,
-                    known => (known * 7 + each) / 8,
-                };
+            if known != Some((front, end)) {
+                self.moves(name, front, end);
+                if waiting > 0 {
+                    self.each = match self.each {
+                        0 => each,
+                        known => (known * 7 + each) / 8,
+                    };
+                }
             }
+        }
+    }
+
+    /// An operator says that nobody waits in the line `name`.
+    pub fn leave(&mut self, name: &str, now_ms: u64) {
+        let Some((front, end)) = self.flows.get(name).copied() else {
+            return;
+        };
+        self.seen = self.seen.min(now_ms);
+        self.waiting = self.waiting.saturating_sub((end - front) / STEP);
+        if self.waiting == 0 {
+            *self = Self::default();
+            return;
+        }
+        self.wide.remove(name);
+        self.moves(name, front, front);
+    }
+
+    /// The next units of `name` are behind `front`, the last of them at `end`.
+    fn moves(&mut self, name: &str, front: u64, end: u64) {
+        self.flows.remove(name);
+        self.idle.remove(name);
+        if end > front {
+            self.flows.insert(name.to_owned(), (front, end));
+        } else {
+            // Also one that started at once: its next unit has a later tag than this one, and does not pass others again.
+            self.idle.insert(name.to_owned(), front);
+        }
+        while self.idle.len() > IDLE {
+            let least = self.idle.iter().map(|(name, front)| (*front, name)).min();
+            let Some((_, name)) = least else { break };
+            let name = name.clone();
+            self.idle.remove(&name);
         }
     }
 }
@@ -260,4 +312,66 @@ impl View {
 /// late leaves room unused.
 fn added(from: i64, there: i64, to: i64, here: i64) -> i64 {
     (to - from - 1) * there.min(here) + here
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: (u64, u64) = (1, 16);
+
+    #[test]
+    fn one_that_started_at_once_does_not_come_before_those_that_wait() {
+        let mut register = Register::default();
+        register.save("waits", 0, 2, ONE, 100);
+        register.save("starts", 1, 0, ONE, 100);
+        register.save("starts", 0, 1, ONE, 100);
+        assert_eq!(register.view("starts", 100).before(1), 2);
+        assert_eq!(register.view("waits", 100).before(2), 0);
+    }
+
+    #[test]
+    fn of_lines_that_do_not_wait_a_bounded_number_is_known() {
+        let mut register = Register::default();
+        register.save("waits", 0, 3, ONE, 100);
+        for n in 0..5_000 {
+            register.save(&format!("{n}"), 1, 0, ONE, 100);
+            assert!(register.lines() <= 1 + IDLE, "{n}");
+        }
+        let known = |register: &Register, name: &str| register.known(name).is_some();
+        assert!(known(&register, "waits") && known(&register, "4999"));
+        assert!(!known(&register, "3000"));
+        // 256 of those that start at once are a turn. Who has let a few pass has vanished.
+        register.purge(1);
+        assert!(register.waiting == 0 && !known(&register, "waits"));
+        assert!(register.lines() <= 513, "{}", register.lines());
+
+        // Lines that waited together, and end together.
+        let mut register = Register::default();
+        register.save("waits", 0, 30, ONE, 100);
+        let names: Vec<String> = (2..2_002_u64).map(|n| format!("{n:04}")).collect();
+        for name in &names {
+            register.save(name, 0, 9, ONE, 100);
+        }
+        for (n, name) in (2..).zip(&names) {
+            register.save(name, 9 - n * JOIN / STEP, 0, ONE, 100);
+        }
+        assert_eq!((register.waiting, register.idle.len()), (30, IDLE));
+        assert!(known(&register, "waits") && !known(&register, "0002"));
+    }
+
+    #[test]
+    fn one_that_leaves_is_in_nobodys_way() {
+        let mut register = Register::default();
+        register.save("a", 0, 3, (60, 16), 100);
+        register.save("b", 0, 2, ONE, 100);
+        register.leave("nobody", 5);
+        register.leave("a", 5);
+        assert_eq!(
+            (register.waiting, register.view("b", 100).before(2)),
+            (2, 0)
+        );
+        register.leave("b", 5);
+        assert_eq!(register, Register::default());
+    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate::config::RedisServers;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Gate, GateError, Start};
+use sluicegate::gate::{Gate, GateError, Start, registry};
 use sluicegate::rules::limit::{Algorithm, Limits};
 
 use crate::gate_conformance::{FRESH, LONG, Limited, ask, conforms, limit, started};
@@ -122,6 +122,25 @@ async fn the_documented_rights_suffice() {
     redis.ctl(&["acl", "setuser", "worker", "-info"]);
     let health = gate.check(&gate.limits).await.expect("allowed");
     assert_eq!(health.maxmemory_policy, None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_may_only_read_can_check() {
+    let redis = Redis::start();
+    let servers = configured(&format!("url: '{}'", worker(&redis)));
+    let mut rule = documented_rule();
+    rule.push("-@write");
+    allow(&redis, "p", &rule);
+    // What a worker left long ago, and no other has taken out.
+    let old = ["abc", "a policy", "abc:times", "1:1:1"];
+    redis.ctl(&[&["hset", "p:%policies"], &old[..]].concat());
+    for algorithm in Algorithm::ALL {
+        let gate = gate(&servers, "p", algorithm);
+        gate.check(&gate.limits).await.expect("it only reads");
+        let (known, _) = registry::look(&gate.gate).await.expect("it only reads");
+        assert!(known.policies().is_empty(), "it is over");
+    }
+    assert_eq!(redis.ctl(&["hlen", "p:%policies"]), "2");
 }
 
 #[tokio::test(flavor = "multi_thread")]

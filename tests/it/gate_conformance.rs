@@ -157,6 +157,14 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     );
     assert!(long.ask(&[]).await.expect("the gate answers").is_empty());
 
+    // A question without jobs reads the clock, whether anybody waits or not.
+    let batch = ["nobody", "a"].map(|id| long.question(id, 0, &[]));
+    let replies = long.ask(&batch).await.expect("the gate answers");
+    for reply in replies {
+        let reply = reply.expect("the clock");
+        assert!(reply.now_ms > 1_700_000_000_000 && reply.answers.is_empty());
+    }
+
     // A ticket keeps its place; one of another generation is as good as none.
     let (first, _) = waiting[0];
     let again = ask(

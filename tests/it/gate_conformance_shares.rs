@@ -169,6 +169,7 @@ pub async fn shares_conform<G: Gate>(gate: impl Fn() -> G) {
     parts_draw_from_all_of_theirs(&gate()).await;
     what_is_told_counts_in_every_log(&gate()).await;
     an_operator_reaches_all_parts(&gate()).await;
+    a_reset_tenant_waits_for_nothing_that_others_share(&gate()).await;
 }
 
 async fn tenants_take_turns(gate: &impl Gate) {
@@ -301,6 +302,31 @@ async fn an_operator_reaches_all_parts(gate: &impl Gate) {
         assert_eq!(shown.limits[1].override_until_ms, 0);
     }
     assert_eq!(desk.inspect("b/x").await.limits[0].max, 2);
+}
+
+/// Who waits for what all tenants share is out of the others' way as soon as an operator says so.
+async fn a_reset_tenant_waits_for_nothing_that_others_share(gate: &impl Gate) {
+    let desk = Desk::new(gate, vec![named("all", 2, Scope::Global)]);
+    let answers = desk.ask("a", &[FRESH; 5]).await;
+    assert_eq!(started(&answers), 2);
+    desk.ask("b", &[FRESH; 2]).await;
+    let waiting = async |whose| desk.inspect(whose).await.limits[0].waiting;
+    assert_eq!(waiting("b").await, 5);
+    // Who comes now has its turn later, the more of its own line wait.
+    let turn = async |whose| desk.inspect(whose).await.turn_ms;
+    let (a, b, c) = (turn("a").await, turn("b").await, turn("c").await);
+    assert!(0 < c && c <= b && b <= a, "{c} {b} {a}");
+    desk.change("a", Change::Reset).await;
+    assert_eq!(waiting("b").await, 2);
+    assert_eq!(desk.inspect("b").await.waiting, 2);
+    // A second time there is nothing to forget.
+    desk.change("a", Change::Reset).await;
+    assert_eq!(waiting("a").await, 2);
+    desk.change("b", Change::Reset).await;
+    assert_eq!(waiting("a").await, 0);
+    // One that returns takes a new place.
+    let answers = desk.back("a", &tickets_of(&answers)).await;
+    assert_eq!((answers.0, waiting("b").await), (0, 3));
 }
 
 #[tokio::test]

@@ -18,18 +18,20 @@ const PARTS: [&str; 10] = [
     "held",
 ];
 /// How keys are called where they are used.
-const KEYS_IN_CODE: [&str; 13] = [
+const KEYS_IN_CODE: [&str; 15] = [
     "key",
     "control.key",
     "home.key",
     "r.fronts",
     "r.ends",
     "r.wides",
+    "r.idles",
     "KEYS[first]",
     "log.key",
     "line.key",
     "limit.window_key",
     "KEYS[1]",
+    "KEYS[2]",
     "KEYS[#KEYS]",
     "KEYS[limit.key]",
 ];

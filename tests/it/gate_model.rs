@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
 use redis::Commands;
 use sluicegate::config::SecretUrl;
@@ -133,7 +134,7 @@ fn end() -> impl Strategy<Value = End> {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        12 => (0..9u32, prop::collection::vec(job(), 1..9))
+        12 => (0..9u32, prop::collection::vec(job(), 0..9))
             .prop_map(|(budget, jobs)| Step::Ask { budget, jobs }),
         1 => (0..4000u64).prop_map(|millis| Step::Block { millis }),
         4 => (0..400_000u64).prop_map(|micros| Step::Forward { micros }),
@@ -143,7 +144,7 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (0..4usize).prop_map(|which| Step::Limit { which }),
         1 => (-2000..2000i64).prop_map(|millis_ago| Step::Foreign { millis_ago }),
         1 => Just(Step::Forget),
-        8 => (0..6usize).prop_map(|who| Step::Turn { who }),
+        8 => (0..12usize).prop_map(|who| Step::Turn { who }),
         1 => change().prop_map(|change| Step::Change { change }),
         5 => (any::<prop::sample::Index>(), end(), prop::bool::weighted(0.1))
             .prop_map(|(which, end, again)| Step::Settle { which, end, again }),
@@ -260,6 +261,15 @@ fn sets(family: Family) -> Vec<Limits> {
     }
 }
 
+/// Which of the tenants' lines number `who` is: of each tenant four, as the path and the routing key of its jobs have one of
+/// two values each, so that lines share the budget of a path, that of a key, both or none.
+fn labels_of(limits: &[Limit], who: usize) -> Labels {
+    Labels::of(limits, |scope| match scope {
+        Scope::RoutingKey => (who / 2 % 2).to_string(),
+        _ => (who % 2).to_string(),
+    })
+}
+
 /// The job as it is asked, once the tickets are known that were given out.
 fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask {
     match job {
@@ -353,9 +363,9 @@ impl Bench {
         }
     }
 
-    fn play(&self, family: Family, steps: &[Step]) -> Result<(), TestCaseError> {
+    /// Plays a history with limits of `sets`, of which some are `shared`.
+    fn play(&self, sets: &[Limits], shared: bool, steps: &[Step]) -> Result<(), TestCaseError> {
         let tenants = [0; 3].map(|_| Tenant::parse(&unique("t")).expect("a plain id"));
-        let sets = sets(family);
         let gate = &self.gate;
         let mut world = World::default();
         let mut all_given: HashMap<(Tenant, Labels), Given> = HashMap::new();
@@ -373,8 +383,7 @@ impl Bench {
             let micros = self.clock.load(Ordering::SeqCst);
             let clock = Clock::from_micros(micros);
             let limits = &sets[which];
-            let tenant = &tenants[now_of / 2];
-            let labels = Labels::of(limits, |_| (now_of % 2).to_string());
+            let (tenant, labels) = (&tenants[now_of / 4], labels_of(limits, now_of));
             let layout = Layout::of(limits, tenant, &labels);
             let keys = self.keys.call(&layout, limits, clock.now_ms);
             let own = Place::Tenant(tenant.clone());
@@ -462,10 +471,11 @@ impl Bench {
                 Step::Back { micros: by } => self.clock.store(micros - by, Ordering::SeqCst),
                 Step::Limit { which: other } => which = *other,
                 Step::Foreign { millis_ago } => {
+                    let mut places = limits.iter().zip(&keys.limits);
+                    let sliding = places.find(|(l, _)| l.algorithm() == Algorithm::SlidingWindow);
+                    let sliding = sliding.map(|(_, place)| &keys.names[place.first - 1]);
                     // Beside starts that were taken back, another writer's are counted at best effort.
-                    if let Some(log) =
-                        (keys.sliding(limits)).filter(|_| !taken_back && family != Family::Shared)
-                    {
+                    if let Some(log) = sliding.filter(|_| !taken_back && !shared) {
                         let score = clock.now_ms.saturating_add_signed(-millis_ago);
                         foreign += 1;
                         world.at(&layout.line).logs.add_foreign(score);
@@ -480,6 +490,10 @@ impl Bench {
                 }
                 Step::Change { change } => {
                     let until = world.at(&own).change(clock.now_ms, change);
+                    if *change == Change::Reset {
+                        let all = &mut world.at(&Place::Global).register;
+                        all.leave(&tenant.key(), clock.now_ms);
+                    }
                     let told = self.runtime.block_on(gate.change(tenant, change));
                     prop_assert_eq!(told.expect("Redis answers"), until);
                 }
@@ -511,10 +525,10 @@ impl Bench {
                     for home in 0..=layout.shared.len() {
                         world.at(layout.place(home)).forget_line();
                     }
-                    let shared = keys.shared.iter().flat_map(|first| first - 1..first + 3);
+                    let registers = keys.shared.iter().flat_map(|first| first - 1..first + 4);
                     let gone: Vec<&String> = [0]
                         .into_iter()
-                        .chain(shared)
+                        .chain(registers)
                         .map(|at| &keys.names[at])
                         .collect();
                     let _: () = redis::cmd("DEL")
@@ -522,12 +536,12 @@ impl Bench {
                         .query(&mut raw)
                         .expect("Redis answers");
                 }
-                Step::Turn { who } if family == Family::Shared => now_of = *who,
+                Step::Turn { who } if shared => now_of = *who,
                 Step::Turn { .. } => {}
             }
             let clock = Clock::from_micros(self.clock.load(Ordering::SeqCst));
-            let (tenant, limits) = (&tenants[now_of / 2], &sets[which]);
-            let labels = Labels::of(limits, |_| (now_of % 2).to_string());
+            let (tenant, limits) = (&tenants[now_of / 4], &sets[which]);
+            let labels = labels_of(limits, now_of);
             let shown = self
                 .runtime
                 .block_on(gate.inspect(tenant, &labels, limits))
@@ -550,14 +564,16 @@ impl Bench {
 }
 
 fn scripts_equal_the_model(family: Family) {
-    let bench = Bench::new();
+    let (bench, sets) = (Bench::new(), sets(family));
     let config = Config {
         cases: 200,
         max_shrink_iters: 2000,
         ..Config::with_source_file(file!())
     };
     TestRunner::new(config)
-        .run(&history(), |steps| bench.play(family, &steps))
+        .run(&history(), |steps| {
+            bench.play(&sets, family == Family::Shared, &steps)
+        })
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
@@ -604,6 +620,122 @@ fn the_scripts_of_several_limits_equal_the_model() {
 #[test]
 fn the_scripts_of_shared_budgets_equal_the_model() {
     scripts_equal_the_model(Family::Shared);
+}
+
+/// A call may cost a thousand times what it was charged, and a worker sends no larger number than a billion.
+#[test]
+fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
+    let bucket = |algorithm, max, days: u64| {
+        limit("default", algorithm, (max, days * 86_400_000, 50)).with_burst(max)
+    };
+    let sets: Vec<Limits> = [
+        bucket(Algorithm::TokenBucket, 300, 1),
+        bucket(Algorithm::LeakyBucket, 1_000_000, 31),
+        bucket(Algorithm::TokenBucket, 1, 31),
+        bucket(Algorithm::TokenBucket, 1_000_000, 1),
+        // Once empty it is full again in 80,000 years.
+        bucket(Algorithm::TokenBucket, 1, 31)
+            .map(|limit| limit.with_burst(1_000_000).expect("in range")),
+    ]
+    .map(|limit| limit.expect("in range").into())
+    .to_vec();
+    let fresh = || Step::Ask {
+        budget: 9,
+        jobs: vec![Job::Fresh { cost: 1 }; 2],
+    };
+    let day = 86_400_000_000;
+    let first = any::<prop::sample::Index>().new_tree(&mut TestRunner::deterministic());
+    let first = first.expect("any will do").current();
+    for (which, used) in [300_000_001, 975_000_000, 1_000_000_000]
+        .into_iter()
+        .flat_map(|used| (0..5).map(move |which| (which, used)))
+    {
+        let end = || Step::Settle {
+            which: first,
+            end: End::Cost(used),
+            again: false,
+        };
+        let steps = [
+            Step::Limit { which },
+            fresh(),
+            // Once just below empty, and once when it is there already.
+            end(),
+            fresh(),
+            Step::Forward { micros: day / 2 },
+            end(),
+            fresh(),
+            Step::Forward { micros: 40 * day },
+            fresh(),
+            Step::Back { micros: 40 * day },
+            fresh(),
+        ];
+        let played = Bench::new().play(&sets, false, &steps);
+        played.unwrap_or_else(|why| panic!("{which} {used}: {why}"));
+    }
+}
+
+/// Thousands of lines, never the same, start at once while two others wait, of which one has vanished: what is known of
+/// those that do not wait is bounded, and nobody who waits is forgotten.
+#[test]
+fn lines_that_start_at_once_do_not_pile_up_where_others_wait() {
+    let bench = Bench::new();
+    let all = limit("all", Algorithm::SlidingWindow, (5_000, 1000, 0)).with_scope(Scope::Global);
+    let limits: Limits = all.into();
+    let mut world = World::default();
+    let mut ask = |ids: Vec<String>, ask: Ask| -> Vec<Answer> {
+        let clock = Clock::from_micros(bench.clock.load(Ordering::SeqCst));
+        let asks = vec![ask];
+        let batch = ids.into_iter().map(|id| TenantAsk {
+            tenant: Tenant::parse(&id).expect("a plain id"),
+            labels: Labels::default(),
+            limits: limits.clone(),
+            budget: 1,
+            permits: id,
+            asks: asks.clone(),
+        });
+        let batch: Vec<_> = batch.collect();
+        let replies = bench.runtime.block_on(bench.gate.ask(&batch));
+        let replies = replies.expect("Redis answers").into_iter().zip(&batch);
+        let answers = replies.map(|(reply, ask)| {
+            let layout = Layout::of(&limits, &ask.tenant, &ask.labels);
+            let (answers, _) = world.with(&layout, |scopes| {
+                scopes.ask(&limits, clock, 1, &ask.permits, &asks)
+            });
+            assert_eq!(reply.expect("a decision").answers, answers);
+            answers[0].clone()
+        });
+        answers.collect()
+    };
+    let costs = |cost| Ask { ticket: None, cost };
+    let starts = |answer: &Answer| matches!(answer, Answer::Start { .. });
+    assert!(starts(&ask(vec!["first".to_owned()], costs(5_000))[0]));
+    let waits = ask(vec!["waits".to_owned(), "vanished".to_owned()], costs(1));
+    let Answer::Wait { ticket, .. } = waits[0] else {
+        panic!("{waits:?}");
+    };
+    bench.clock.fetch_add(1_001_000, Ordering::SeqCst);
+    let mut raw = bench.redis.get_connection().expect("Redis answers");
+    for round in 0..12 {
+        let ids = (0..400).map(|n| format!("at-once-{round}-{n}"));
+        let answers = ask(ids.collect(), costs(5));
+        assert!(answers.iter().all(starts), "{round}: {answers:?}");
+        let lines: Vec<usize> = ["waiting", "started"]
+            .map(|kind| format!("{}:%global:{kind}", bench.prefix))
+            .iter()
+            .map(|key| raw.zcard(key).expect("Redis answers"))
+            .collect();
+        assert!(
+            lines.iter().sum::<usize>() <= 2 + 1024,
+            "{round}: {lines:?}"
+        );
+        bench.clock.fetch_add(600_000, Ordering::SeqCst);
+    }
+    let back = Ask {
+        ticket: Some(ticket),
+        cost: 1,
+    };
+    let answers = ask(vec!["waits".to_owned()], back);
+    assert!(starts(&answers[0]), "{answers:?}");
 }
 
 /// Plays a history on the model alone, with one limit, and gives what started: for the sliding window by the time

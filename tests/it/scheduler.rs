@@ -1,6 +1,6 @@
 //! The scheduler alone: deliveries, answers and outcomes in, actions out, at times of our choosing.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -791,6 +791,51 @@ fn a_clock_that_cannot_be_read_is_not_asked_for_all_the_time() {
     };
     desk.scheduler.answered(desk.now, Ok(vec![Ok(reply)]));
     assert_eq!(desk.step(MS * 5).asked[0].asks.len(), 1, "now for the job");
+}
+
+/// What is logged meanwhile in this thread.
+fn logged(run: impl FnOnce()) -> String {
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+    impl std::io::Write for Lines {
+        fn write(&mut self, text: &[u8]) -> std::io::Result<usize> {
+            self.0.lock().expect("no panic").write(text)
+        }
+        fn flush(&mut self) -> std::io::Result<()> {
+            Ok(())
+        }
+    }
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, run);
+    let bytes = lines.0.lock().expect("no panic").clone();
+    String::from_utf8(bytes).expect("text")
+}
+
+#[test]
+fn a_clock_that_cannot_be_read_is_logged_once_a_minute() {
+    let text = logged(|| {
+        let mut desk = Desk::new(4);
+        let headers = vec![
+            ("x-tenant", HeaderValue::Text("a".to_owned())),
+            ("x-sluicegate-not-before", HeaderValue::Int(1)),
+        ];
+        desk.deliver_messages(Source::Due, vec![message(&headers)]);
+        for _ in 0..100 {
+            let why = GateError::Refused("WRONGTYPE of a test".into());
+            desk.scheduler.answered(desk.now, Ok(vec![Err(why)]));
+            desk.step(Duration::from_millis(1_100));
+        }
+    });
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 2, "{text}");
+    assert!(lines.iter().all(|line| {
+        line.contains("WARN") && line.contains("WRONGTYPE of a test") && line.contains("tenant=a")
+    }));
 }
 
 #[test]

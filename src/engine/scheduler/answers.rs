@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rand::Rng;
 use tracing::field::{DisplayValue, display};
-use tracing::{debug, error};
+use tracing::{debug, error, warn};
 
 use super::asking::{Asked, Question};
 use super::waiting::LEAD;
@@ -16,11 +16,13 @@ use crate::gate::{Answer, End, GateError, Receipt, Replies, Sequences, Settled, 
 use crate::rules::headers;
 use crate::rules::job::Job;
 use crate::rules::scope::Labels;
+use crate::rules::tenant::Tenant;
 
 /// The jobs of a tenant whose keys can't be used come back after this: somebody has to mend them.
 const SET_ASIDE: Duration = Duration::from_secs(60);
-/// A clock that could not be read is asked for again after this.
+/// A clock that could not be read is asked for again after the first, and that is logged each second one at most.
 const CLOCK_AGAIN: Duration = Duration::from_secs(1);
+const CLOCK_SAID: Duration = Duration::from_secs(60);
 /// Nothing is decided for a moment only: jobs are held, whoever else is, as long as the outage is younger than [`SOON`].
 const BRIEF: Duration = Duration::from_secs(1);
 /// Jobs that come back when their primary may decide again are spread over so much: a part of their wait, and at most this.
@@ -71,7 +73,8 @@ impl Scheduler {
                     self.away.over(&tenant);
                     self.decided(now, round.asked_at, question, &reply, &mut back);
                 }
-                Err(_) if only_clock => {
+                Err(why) if only_clock => {
+                    self.say_without_clock(now, &tenant, &why);
                     // Next time with another tenant.
                     let next = 1.min(self.unclocked.len());
                     self.unclocked.rotate_left(next);
@@ -91,6 +94,16 @@ impl Scheduler {
         }
         for key in std::mem::take(&mut self.unclocked) {
             self.arrange(now, key, Place::Due);
+        }
+    }
+
+    /// The store's clock could not be read.
+    fn say_without_clock(&mut self, now: Duration, tenant: &Tenant, why: &GateError) {
+        let said = self.clock_said.filter(|said| now < *said + CLOCK_SAID);
+        if said.is_none() {
+            self.clock_said = Some(now);
+            let jobs = self.unclocked.len();
+            warn!(%tenant, jobs, reason = %why, "the clock of Redis can't be read: jobs that came back wait for it");
         }
     }
 

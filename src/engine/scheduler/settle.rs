@@ -13,8 +13,7 @@ use crate::handler::{Attempt, Outcome};
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::quota::{Excess, Quotas};
 
-/// A call that says that it cost more counts as this: a bucket for the longest window holds no larger number exactly, and
-/// the highest limit is a thousandth of it.
+/// A call that says that it cost more counts as this: a thousand times the highest limit.
 const MAX_ACTUAL_COST: u32 = 1_000_000_000;
 /// A tenant with no window, whose downstream does not say for how long it is closed, is closed for so long.
 const NO_WINDOW: Duration = Duration::from_secs(1);

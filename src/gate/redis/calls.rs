@@ -82,7 +82,7 @@ impl RedisGate {
                         again.push(index);
                     }
                     Ok(Value::ServerError(error)) if refusal::is_wrong_type(&error) => {
-                        replies[index] = Err(self.explain(call).await);
+                        replies[index] = Err(self.explain(call, &error).await);
                     }
                     Ok(Value::ServerError(error)) if refusal::is_unreadable(&error) => {
                         replies[index] = Err(refusal::unreadable(&error, &call.words()));
@@ -185,7 +185,7 @@ impl RedisGate {
     }
 
     /// Which key holds something of another type.
-    async fn explain(&self, call: &Call<'_>) -> GateError {
+    async fn explain(&self, call: &Call<'_>, error: &ServerError) -> GateError {
         let names = &call.keys.names;
         let request = |name: &'_ String| {
             let mut command = ::redis::cmd("TYPE");
@@ -198,10 +198,7 @@ impl RedisGate {
         };
         let sent = self.link.send(names.iter().map(request).collect()).await;
         match sent.and_then(|types| types.into_iter().collect::<Result<Vec<_>, _>>()) {
-            Ok(types) => {
-                let sliding = call.keys.sliding(call.limits);
-                refusal::wrong_type(names, &types, sliding)
-            }
+            Ok(types) => refusal::wrong_type(&call.keys, &types, error),
             Err(error) => error,
         }
     }

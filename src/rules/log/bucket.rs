@@ -30,6 +30,13 @@ struct Level {
 
 /// For how long the highest level is remembered at least, in milliseconds.
 const PERIOD_MS: u64 = 60_000;
+/// A call may cost far more than it was charged. What it used beyond the tokens there were is refilled within this at most,
+/// a century.
+const DEBT_MS: u64 = 3_153_600_000_000;
+/// What is missing at most: Lua's numbers hold it exactly, and the sum of it and [`most`] too.
+const DEBT: u64 = 1 << 52;
+/// The store keeps no later time at which a bucket is full. A large burst that is refilled by one unit a month is full later.
+const LATEST_MS: u64 = (1 << 48) - 1;
 
 impl Bucket {
     pub fn load(&mut self, limit: &Limit, now: u64) {
@@ -85,9 +92,11 @@ impl Bucket {
     }
 
     pub fn take(&mut self, limit: &Limit, units: u64) {
-        self.live.tokens -= (units * self.live.span).cast_signed();
+        let tokens = units.saturating_mul(self.live.span);
+        self.live.tokens = (self.live.tokens.saturating_sub_unsigned(tokens)).max(least(limit));
         let missing = (most(limit) - self.live.tokens).cast_unsigned();
-        self.live.full = self.live.at + missing.div_ceil(u64::from(limit.max()));
+        let full = self.live.at + missing.div_ceil(u64::from(limit.max()));
+        self.live.full = full.min(LATEST_MS);
         self.stored = self.live;
     }
 
@@ -96,7 +105,7 @@ impl Bucket {
     /// Had it not been charged, a bucket that was full in between would have let that flow over. So only what still
     /// had room at its highest level since then is given back, or what can't have flowed in again since.
     pub fn settle(&mut self, limit: &Limit, started: u64, change: i64) {
-        let mut tokens = -change * self.live.span.cast_signed();
+        let mut tokens = (-change).saturating_mul(self.live.span.cast_signed());
         if tokens > 0 {
             let passed = self.live.at.saturating_sub(started);
             let flowed = passed.saturating_mul(limit.max().into());
@@ -110,7 +119,8 @@ impl Bucket {
             };
             tokens = tokens.min(room.max(certain).max(0));
         }
-        self.live.tokens = (self.live.tokens + tokens).min(most(limit));
+        let level = self.live.tokens.saturating_add(tokens);
+        self.live.tokens = level.clamp(least(limit), most(limit));
         self.live.peak = self.live.peak.max(self.live.tokens);
         self.take(limit, 0);
     }
@@ -128,7 +138,13 @@ fn most(limit: &Limit) -> i64 {
     (u64::from(limit.capacity()) * limit.span() + late).cast_signed()
 }
 
+/// The lowest level.
+fn least(limit: &Limit) -> i64 {
+    let century = DEBT_MS.saturating_mul(limit.max().into());
+    -century.min(DEBT).cast_signed()
+}
+
 fn refilled(level: i64, limit: &Limit, millis: u64) -> i64 {
     let refill = millis.saturating_mul(limit.max().into());
-    level.saturating_add_unsigned(refill).min(most(limit))
+    (level.max(least(limit)).saturating_add_unsigned(refill)).min(most(limit))
 }

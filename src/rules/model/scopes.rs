@@ -144,6 +144,7 @@ impl<'a> Scopes<'a> {
                 0 => 0,
                 waiting => call.turn(waiting, 1).0 - now,
             },
+            turn_ms: call.turn(waiting + 1, 1).0 - now,
             blocked_until_ms: closed,
             blocked_by: self.control().closed_by(now),
             quotas: self.control().quotas.0,

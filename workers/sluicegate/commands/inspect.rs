@@ -82,6 +82,7 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             "limits": rows.iter().map(|row| as_json(row, &given)).collect::<Vec<_>>(),
             "waiting": one_line.then_some(found.waiting),
             "line_end_in_ms": one_line.then_some(found.line_end_ms),
+            "new_job_in_ms": one_line.then_some(found.turn_ms),
             "blocked_until_ms": found.blocked_until_ms,
             "blocked_by": found.blocked_by,
             "waits_for": waits.short(),
@@ -239,6 +240,7 @@ mod tests {
             limits: vec![usage],
             waiting: 0,
             line_end_ms: 0,
+            turn_ms: 0,
             blocked_until_ms: 0,
             blocked_by: String::new(),
             quotas: Quotas::default(),
@@ -292,6 +294,7 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
                 limits: Vec::new(),
                 waiting: 7,
                 line_end_ms: 1,
+                turn_ms: 1,
                 blocked_until_ms: 0,
                 blocked_by: String::new(),
             };
@@ -324,13 +327,21 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
             waiting,
             ..usage(3, 2, 0)
         };
-        let text = shown(shared(9), |_| ());
+        let text = shown(shared(9), |found| found.turn_ms = 2_000);
         assert!(
             text.contains("2 free, 9 waiting in all lines that share it\n"),
             "{text}"
         );
         assert!(
             text.contains("why      others share the limit default, and 9 of"),
+            "{text}"
+        );
+        let until = "takes turns with them and may start in 2.0s (Tue, 14 Nov 2023 22:13:22 GMT)\n";
+        assert!(text.contains(until), "{text}");
+        // There is room for all of them.
+        let text = shown(shared(9), |_| ());
+        assert!(
+            text.contains("why      a job of cost 1 starts now\n"),
             "{text}"
         );
         // All of them are its own.

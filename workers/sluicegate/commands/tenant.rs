@@ -76,8 +76,8 @@ enum What {
     },
     /// Forget who waits in a tenant's line; what has started still counts
     ///
-    /// For a line that is wrong, such as after its jobs were deleted from RabbitMQ. Who does wait takes a new place when
-    /// it comes back.
+    /// For a line that is wrong, such as after its jobs were deleted from RabbitMQ: also where it waits for what all tenants share,
+    /// it is in nobody's way any more. Who does wait takes a new place when it comes back.
     #[command(after_help = "Example:
   sluicegate tenant reset acme")]
     Reset {

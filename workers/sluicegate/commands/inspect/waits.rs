@@ -11,8 +11,8 @@ pub(super) enum Waits<'a> {
     Block,
     Line,
     Limit(&'a str, u64),
-    /// Its line is empty, and so many units of others wait for what they share.
-    Others(&'a str, u64),
+    /// Its line is empty, and so many units of others wait for what they share; it has its turn after so many milliseconds.
+    Others(&'a str, u64, u64),
     Nothing,
     /// Not said, as not all of its labels are: what to give to see it.
     Unknown(String),
@@ -32,8 +32,9 @@ impl<'a> Waits<'a> {
             (_, Some(hint)) => Self::Unknown(hint),
             _ if found.waiting > 0 => Self::Line,
             _ => match rows.iter().max_by_key(|(_, usage)| usage.waiting) {
-                Some((limit, usage)) if usage.waiting > 0 => {
-                    Self::Others(limit.name(), usage.waiting)
+                // With room for them too it starts at once.
+                Some((limit, usage)) if usage.waiting > 0 && found.turn_ms > 0 => {
+                    Self::Others(limit.name(), usage.waiting, found.turn_ms)
                 }
                 _ => Self::Nothing,
             },
@@ -44,7 +45,7 @@ impl<'a> Waits<'a> {
         match self {
             Self::Block => Some("block".to_owned()),
             Self::Line => Some("line".to_owned()),
-            Self::Limit(name, _) | Self::Others(name, _) => Some(format!("limit {name}")),
+            Self::Limit(name, _) | Self::Others(name, ..) => Some(format!("limit {name}")),
             Self::Nothing | Self::Unknown(_) => None,
         }
     }
@@ -65,8 +66,9 @@ impl<'a> Waits<'a> {
                 )
             }
             Self::Line => "there is room, and it belongs to those in the line".to_owned(),
-            Self::Others(name, waiting) => format!(
-                "others share the limit {name}, and {waiting} of their units wait: it takes turns with them"
+            Self::Others(name, waiting, turn_ms) => format!(
+                "others share the limit {name}, and {waiting} of their units wait: a new job takes turns with them and may start {}",
+                when(found.now_ms, *turn_ms)
             ),
             Self::Nothing => return "a job of cost 1 starts now".to_owned(),
             Self::Unknown(hint) => {
