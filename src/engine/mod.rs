@@ -28,7 +28,7 @@ use crate::broker::{Broker, Event, PublishError};
 use crate::engine::action::{Action, Key, Update};
 use crate::engine::outage::Outage;
 use crate::engine::scheduler::Scheduler;
-use crate::gate::{Gate, GateError, Replies};
+use crate::gate::{Gate, GateError, Replies, SettleReplies};
 use crate::handler::{Attempt, Handler, Outcome, Permit};
 use crate::metrics::Metrics;
 use crate::rules::job::Job;
@@ -64,7 +64,7 @@ pub struct Engine<B, G, H> {
 /// What comes back from a task.
 enum Report {
     Answered(Result<Replies, GateError>),
-    Settled(Result<(), GateError>),
+    Settled(Result<SettleReplies, GateError>),
     Blocked(Option<Key>, Result<(), GateError>),
     Advertised(Result<(), GateError>),
     Moved(Vec<(Key, Result<(), PublishError>)>),

@@ -314,7 +314,7 @@ fn an_answer_that_comes_too_late_starts_nothing() {
         "first it gives back what it did not use"
     );
     assert_eq!(done.settled[0].settled[0].end, End::Unused);
-    desk.scheduler.settled(desk.now, Ok(()));
+    desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
     assert_eq!(desk.step(MS).asked.len(), 1, "it asks again");
 }
 
@@ -851,7 +851,8 @@ fn places_that_a_lost_answer_may_have_taken_are_given_back_when_the_gate_answers
             .iter()
             .all(|one| one.limits == Limits::from(strict.clone()))
     );
-    desk.scheduler.settled(desk.now, Ok(()));
+    desk.scheduler
+        .settled(desk.now, Ok(vec![Ok(()); settled.len()]));
     assert_eq!(desk.step(MS * 300).settled, [], "once");
 }
 

@@ -8,7 +8,7 @@ use tracing::{debug, info, warn};
 use super::{Phase, Scheduler, Started, millis};
 use crate::engine::action::{Action, Key};
 use crate::engine::queues::End as Place;
-use crate::gate::{End, GateError, Settled};
+use crate::gate::{End, GateError, SettleReplies, Settled};
 use crate::handler::{Attempt, Outcome};
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::quota::{Excess, Quotas};
@@ -160,17 +160,15 @@ impl Scheduler {
     }
 
     /// What [`Action::Settle`] came to.
-    pub fn settled(&mut self, now: Duration, result: Result<(), GateError>) {
-        if result.is_ok() {
-            for (tenant, limits, calls) in self.ledger.ended_calls() {
-                for key in self.places.freed(&tenant, &limits, calls) {
-                    self.unhold(now, key);
-                }
+    pub fn settled(&mut self, now: Duration, result: Result<SettleReplies, GateError>) {
+        let told = self.ledger.told(now, result);
+        for (tenant, limits, calls) in told.ended {
+            for key in self.places.freed(&tenant, &limits, calls) {
+                self.unhold(now, key);
             }
         }
-        let lost = self.ledger.told(now, result.is_ok());
-        if let (1.., Err(why)) = (lost, result) {
-            warn!(starts = lost, reason = %why, "what these starts used could not be told to the gate: some quota is wasted");
+        if let Some(why) = told.why {
+            warn!(starts = told.lost, reason = %why, "what these starts used could not be told to the gate: some quota is wasted");
         }
     }
 
