@@ -30,6 +30,7 @@ use self::asking::Round;
 use crate::broker::{Delivery, Message, Outgoing, Source, Tag};
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::away::Away;
+use crate::engine::blocks::Blocks;
 use crate::engine::heard::Heard;
 use crate::engine::ledger::Ledger;
 use crate::engine::moves::Moves;
@@ -97,6 +98,7 @@ pub struct Scheduler {
     /// Jobs that know when they may be asked for, while the store's clock is not known yet.
     unclocked: Vec<Key>,
     blocking: usize,
+    unheard: Blocks,
     ledger: Ledger,
     places: Places,
     heard: Heard,
@@ -133,6 +135,7 @@ impl Scheduler {
             timers: BinaryHeap::new(),
             unclocked: Vec::new(),
             blocking: 0,
+            unheard: Blocks::default(),
             ledger: Ledger::new(seed),
             places: Places::default(),
             heard: Heard::default(),
@@ -302,6 +305,9 @@ impl Scheduler {
         }
         self.send_surplus_round(now);
         self.renew(now);
+        for block in self.unheard.due(now) {
+            self.block(now, block);
+        }
         self.actions
             .extend(self.ledger.send(now).map(Action::Settle));
         self.actions
@@ -324,6 +330,7 @@ impl Scheduler {
             .chain(ask)
             .chain(self.ledger.send_at())
             .chain(self.ledger.renew_at())
+            .chain(self.unheard.next())
             .chain(surplus)
             .min()
             .map(|at| at.max(now))

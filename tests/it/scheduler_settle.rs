@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use sluicegate::broker::Source;
 use sluicegate::gate::{End, GateError, SettleReplies, TenantSettled};
-use sluicegate::handler::Outcome;
+use sluicegate::handler::{Attempt, Outcome};
 use sluicegate::rules::job::TenantField;
 use sluicegate::rules::limit::Limit;
+use sluicegate::rules::pushback::Seen;
 
 use crate::scheduler::{Desk, MS, START, wait};
 
@@ -89,7 +90,7 @@ fn a_tenant_that_cannot_be_told_is_given_up_while_others_are_told() {
             .filter(|told| told.tenant.as_str() == "a")
             .count();
         let renewed = told_of(&settled).contains(&("b", End::Running));
-        renewals.extend(renewed.then(|| desk.now.as_secs()));
+        renewals.extend(renewed.then_some(desk.now.as_secs()));
         if !settled.is_empty() {
             desk.scheduler
                 .settled(desk.now, Ok(told_but_for_a(&settled)));
@@ -137,4 +138,63 @@ fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
     desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
     assert_eq!(desk.step(Duration::from_secs(60)).settled, []);
     assert!(desk.scheduler.is_idle());
+}
+
+/// The API said that nothing is left, or refused: the other jobs of the tenant would go on calling.
+#[test]
+fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
+    let minute = Duration::from_secs(60);
+    let done = Attempt {
+        outcome: Outcome::Done,
+        seen: Seen {
+            used_up: Some(minute),
+            ..Seen::default()
+        },
+    };
+    let (after, reason) = (Some(minute), "429".to_owned());
+    let refused = Attempt::from(Outcome::Throttled { after, reason });
+    for (attempt, waits) in [(done, false), (refused, true)] {
+        let mut desk = Desk::new(4);
+        let key = desk.start_one();
+        let begun = desk.now;
+        desk.scheduler.finished(desk.now, key, MS, attempt);
+        let mut told = desk.actions().blocked;
+        assert_eq!((told.len(), told[0].1), (1, minute));
+        assert_eq!(told[0].0.key.is_some(), waits);
+        for pause_ms in [100, 200] {
+            let (block, _) = told.remove(0);
+            assert!(!desk.scheduler.is_idle());
+            desk.scheduler.blocked(desk.now, block, Err(away()));
+            let published = desk.actions().published.len();
+            assert_eq!(published, usize::from(waits && pause_ms == 100));
+            let next = desk.now + pause_ms * MS;
+            assert_eq!(desk.scheduler.next_tick(desk.now), Some(next));
+            told = desk.step(pause_ms * MS).blocked;
+            assert_eq!(told.len(), 1, "again, before the next question");
+            assert_eq!(told[0].1, minute - (desk.now - begun));
+        }
+        let (block, _) = told.remove(0);
+        assert_eq!((block.key, block.tenant.as_str()), (None, "a"));
+        desk.scheduler.blocked(desk.now, block, Ok(()));
+        assert!(desk.step(minute).blocked.is_empty(), "once");
+    }
+}
+
+#[test]
+fn a_block_that_the_gate_never_takes_is_given_up() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    let (after, reason) = (Some(Duration::from_secs(3600)), "429".to_owned());
+    let refused = Outcome::Throttled { after, reason };
+    desk.scheduler.finished(desk.now, key, MS, refused);
+    let mut times = 0;
+    let mut told = desk.actions().blocked;
+    for _ in 0..1000 {
+        times += told.len();
+        for (block, _) in told {
+            desk.scheduler.blocked(desk.now, block, Err(away()));
+        }
+        told = desk.step(MS * 100).blocked;
+    }
+    assert_eq!(times, 9);
 }
