@@ -424,7 +424,7 @@ async fn workers_learn_of_each_other_until_nobody_used_a_policy_for_its_memory()
     assert_eq!(two.exchange().await.expect("agreed").fleet.policies(), 2);
     pass(1);
     assert_eq!(two.exchange().await.expect("agreed").fleet.policies(), 1);
-    let (known, _) = look(&gate).await.expect("known");
+    let known = look(&gate).await.expect("known").known;
     assert_eq!(known.policies().len(), 1);
     assert_eq!(known.policies()[0].policy.default_limits()[0].max(), 3);
     let left = shared_redis().ctl(&["PTTL", &format!("{prefix}:%policies")]);
