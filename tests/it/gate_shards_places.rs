@@ -22,6 +22,7 @@ use sluicegate::rules::retry::RetryPolicy;
 use sluicegate::rules::scope::Labels;
 use tokio::sync::{Semaphore, mpsc};
 
+use crate::cli::sluicegate;
 use crate::gate_conformance::{FRESH, Limited, decided, started, tenant};
 use crate::gate_shards::PATIENCE;
 use crate::gate_topology::{configured, tenants_of};
@@ -85,6 +86,21 @@ async fn what_a_lost_primary_does_not_hear_the_others_do() {
         .collect();
     let replies = gate.ask(&batch).await.expect("two primaries answer");
     assert_eq!([0, 2].map(|at| started(decided(&replies, at))), [1, 1]);
+
+    // Whoever looks is told what can't be seen.
+    let yaml = format!(
+        "redis: {{prefix: '{prefix}', url: '{},{}'}}",
+        cluster.primaries[0].url(),
+        cluster.primaries[2].url()
+    );
+    let shown = sluicegate(&yaml, &["inspect", &ids[0]]).exited(0).out;
+    let unread = "beside   what else may be in force at a primary of the cluster is not known: Redis can't be reached: ";
+    assert_eq!(shown.matches(unread).count(), 1, "{shown}");
+    let found = sluicegate(&yaml, &["inspect", &ids[0], "--json"]).exited(0);
+    let found = found.json()["other_configurations_unread"].clone();
+    assert_eq!(found.as_array().map(Vec::len), Some(1), "{found}");
+    let checked = sluicegate(&yaml, &["check"]).exited(1).out;
+    assert!(checked.contains("error redis"), "{checked}");
 }
 
 /// Counts what was acked; what is published is lost.
