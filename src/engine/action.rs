@@ -94,15 +94,21 @@ pub enum Action {
     /// Tell the gate what the downstream says of its own limits, then call
     /// [`super::scheduler::Scheduler::told`]. No job waits for it.
     Advertised(Vec<(Tenant, Quotas)>),
-    /// Close the tenant, then call [`super::scheduler::Scheduler::blocked`].
-    Block {
-        /// The job that waits for it; `None`: none does.
-        key: Option<Key>,
-        /// Whom.
-        tenant: Tenant,
-        /// For how long.
-        duration: Duration,
-        /// Who said so.
-        by: String,
-    },
+    /// Close the tenant for so long, then call [`super::scheduler::Scheduler::blocked`].
+    Block(Block, Duration),
+}
+
+/// A tenant that the downstream closed.
+#[derive(Debug, Clone)]
+pub struct Block {
+    /// The job that waits for it; `None`: none does.
+    pub key: Option<Key>,
+    /// Whom.
+    pub tenant: Tenant,
+    /// Until when (time of the scheduler).
+    pub until: Duration,
+    /// Who said so.
+    pub by: String,
+    /// How often the gate did not take it.
+    pub failures: u32,
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::gate::{End, LEASE_MS, Settled, TenantSettled};
+use crate::gate::{End, GateError, LEASE_MS, SettleReplies, Settled, TenantSettled};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
@@ -16,8 +16,12 @@ const GIVE_UP: Duration = Duration::from_secs(50);
 const AGAIN: Duration = Duration::from_millis(100);
 /// Places are renewed so often.
 const RENEW: Duration = Duration::from_millis(LEASE_MS / 4);
-/// The most starts in one call.
+/// Where a renewal failed, the next one is after this: several more are tried before the lease ends.
+const RENEW_AGAIN: Duration = Duration::from_secs(5);
+/// The most starts that are told together for the first time, and the most beside them that are told again.
 const MOST: usize = 1024;
+/// The most starts that wait to be told again.
+const MOST_AGAIN: usize = 16_384;
 /// The most starts that are remembered as doubtful; what was lost before them is left to its lease.
 const MOST_DOUBTFUL: usize = 4096;
 
@@ -33,6 +37,8 @@ pub struct Ledger {
     open: Vec<Entry>,
     /// Since when, and starts that the gate may have allowed in an answer that was lost.
     doubtful: VecDeque<(Duration, Entry)>,
+    /// What failed, each tenant's by itself: whoever's primary answers does not wait for the others.
+    again: VecDeque<Call>,
     sent: Option<Sent>,
     /// Running starts that hold places.
     holding: usize,
@@ -42,11 +48,31 @@ pub struct Ledger {
 /// A batch whose outcome is not known yet.
 #[derive(Debug)]
 struct Sent {
-    batch: Vec<TenantSettled>,
+    calls: Vec<Call>,
+    /// Some of it was never sent before.
+    is_new: bool,
+}
+
+/// What is told of one tenant, under a name by which it counts once however often it is sent.
+#[derive(Debug)]
+struct Call {
+    told: TenantSettled,
+    /// When it was sent first.
     since: Duration,
     failures: u32,
-    /// `None`: it is under way.
-    again_at: Option<Duration>,
+    /// When it is sent next.
+    at: Duration,
+}
+
+/// What became of a batch.
+#[derive(Debug, Default)]
+pub struct Outcome {
+    /// Whose calls have ended, under limits that hold places, and how many.
+    pub ended: Vec<(Tenant, Limits, usize)>,
+    /// How many starts were given up, and why the last of them could not be told.
+    pub lost: usize,
+    /// See `lost`.
+    pub why: Option<GateError>,
 }
 
 impl Ledger {
@@ -57,6 +83,7 @@ impl Ledger {
             number: 0,
             open: Vec::new(),
             doubtful: VecDeque::new(),
+            again: VecDeque::new(),
             sent: None,
             holding: 0,
             renewed: Duration::ZERO,
@@ -92,7 +119,7 @@ impl Ledger {
 
     /// Nothing is left to be told.
     pub fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.sent.is_none()
+        self.open.is_empty() && self.again.is_empty() && self.sent.is_none()
     }
 
     /// A start under `limits` runs.
@@ -108,7 +135,7 @@ impl Ledger {
     /// Something is to be told before anybody asks. What failed once holds nobody up any more.
     pub fn goes_first(&self) -> bool {
         match &self.sent {
-            Some(sent) => sent.failures == 0,
+            Some(sent) => sent.is_new,
             None => !self.open.is_empty(),
         }
     }
@@ -123,26 +150,34 @@ impl Ledger {
         self.renewed = now;
     }
 
-    /// What is to be sent now, if anything.
+    /// What is to be sent now, if anything: what is new, and what is due again.
     pub fn send(&mut self, now: Duration) -> Option<Vec<TenantSettled>> {
-        match &mut self.sent {
-            Some(sent) if sent.again_at.is_some_and(|at| at <= now) => {
-                sent.again_at = None;
-                Some(sent.batch.clone())
-            }
-            Some(_) => None,
-            None if self.open.is_empty() => None,
-            None => {
-                let batch = self.next_batch();
-                self.sent = Some(Sent {
-                    batch: batch.clone(),
-                    since: now,
-                    failures: 0,
-                    again_at: None,
-                });
-                Some(batch)
+        if self.sent.is_some() {
+            return None;
+        }
+        let new = |told| Call {
+            told,
+            since: now,
+            failures: 0,
+            at: now,
+        };
+        let mut calls: Vec<Call> = self.next_batch().into_iter().map(new).collect();
+        let is_new = !calls.is_empty();
+        let mut room = MOST;
+        for call in std::mem::take(&mut self.again) {
+            if call.at <= now && room > 0 {
+                room = room.saturating_sub(call.told.settled.len());
+                calls.push(call);
+            } else {
+                self.again.push_back(call);
             }
         }
+        if calls.is_empty() {
+            return None;
+        }
+        let batch = calls.iter().map(|call| call.told.clone()).collect();
+        self.sent = Some(Sent { calls, is_new });
+        Some(batch)
     }
 
     fn next_batch(&mut self) -> Vec<TenantSettled> {
@@ -171,39 +206,59 @@ impl Ledger {
     /// When [`Ledger::send`] is worth a look.
     pub fn send_at(&self) -> Option<Duration> {
         match &self.sent {
-            Some(sent) => sent.again_at,
-            None => (!self.open.is_empty()).then_some(Duration::ZERO),
+            Some(_) => None,
+            None if !self.open.is_empty() => Some(Duration::ZERO),
+            None => self.again.iter().map(|call| call.at).min(),
         }
     }
 
-    /// What was sent last: whose calls have ended, which held places under these limits, and how many.
-    pub fn ended_calls(&self) -> Vec<(Tenant, Limits, usize)> {
-        let batch = self.sent.iter().flat_map(|sent| &sent.batch);
-        let ended = |one: &TenantSettled| {
-            let runs = |settled: &&Settled| settled.end != End::Running;
-            one.settled.iter().filter(runs).count()
+    /// What was sent last was heard, or not, each tenant's by itself.
+    pub fn told(&mut self, now: Duration, result: Result<SettleReplies, GateError>) -> Outcome {
+        let mut outcome = Outcome::default();
+        let Some(Sent { calls, .. }) = self.sent.take() else {
+            return outcome;
         };
-        let holding = batch.filter(|one| one.limits.hold_places());
-        holding
-            .map(|one| (one.tenant.clone(), one.limits.clone(), ended(one)))
-            .collect()
+        let replies = result.unwrap_or_else(|why| vec![Err(why); calls.len()]);
+        let mut waiting: usize = self.again.iter().map(|call| call.told.settled.len()).sum();
+        for (call, reply) in calls.into_iter().zip(replies) {
+            match reply {
+                Ok(()) => outcome.ended.extend(ended(call.told)),
+                Err(why) => {
+                    let Some(call) = self.failed(now, call) else {
+                        continue;
+                    };
+                    let starts = call.told.settled.len();
+                    if call.at > call.since + GIVE_UP || waiting + starts > MOST_AGAIN {
+                        outcome.lost += starts;
+                        outcome.why = Some(why);
+                    } else {
+                        waiting += starts;
+                        self.again.push_back(call);
+                    }
+                }
+            }
+        }
+        outcome
     }
 
-    /// What was sent last was heard, or not. Returns how many starts were given up.
-    pub fn told(&mut self, now: Duration, ok: bool) -> usize {
-        let Some(mut sent) = self.sent.take() else {
-            return 0;
-        };
-        if ok {
-            return 0;
+    /// What is left of `call` to be sent again, and when. A renewal is not repeated: it could arrive after the call's end and
+    /// take the place anew. The next one is of what runs then.
+    fn failed(&mut self, now: Duration, mut call: Call) -> Option<Call> {
+        let all = call.told.settled.len();
+        call.told.settled.retain(|one| one.end != End::Running);
+        if call.told.settled.len() < all {
+            self.renewed = self.renewed.min((now + RENEW_AGAIN).saturating_sub(RENEW));
         }
-        let again_at = now + AGAIN * 2_u32.pow(sent.failures.min(6));
-        if again_at > sent.since + GIVE_UP {
-            return sent.batch.iter().map(|one| one.settled.len()).sum();
-        }
-        sent.failures += 1;
-        sent.again_at = Some(again_at);
-        self.sent = Some(sent);
-        0
+        call.at = now + AGAIN * 2_u32.pow(call.failures.min(6));
+        call.failures += 1;
+        (!call.told.settled.is_empty()).then_some(call)
     }
+}
+
+/// Whose calls have ended that held places, and how many.
+fn ended(told: TenantSettled) -> Option<(Tenant, Limits, usize)> {
+    let ended = |one: &&Settled| one.end != End::Running;
+    let calls = told.settled.iter().filter(ended).count();
+    let TenantSettled { tenant, limits, .. } = told;
+    limits.hold_places().then_some((tenant, limits, calls))
 }

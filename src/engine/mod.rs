@@ -3,6 +3,7 @@
 
 pub mod action;
 mod away;
+mod blocks;
 mod budget;
 mod heard;
 mod ledger;
@@ -25,10 +26,10 @@ use tracing::{info, warn};
 
 use crate::admin::Health;
 use crate::broker::{Broker, Event, PublishError};
-use crate::engine::action::{Action, Key, Update};
+use crate::engine::action::{Action, Block, Key, Update};
 use crate::engine::outage::Outage;
 use crate::engine::scheduler::Scheduler;
-use crate::gate::{Gate, GateError, Replies};
+use crate::gate::{Gate, GateError, Replies, SettleReplies};
 use crate::handler::{Attempt, Handler, Outcome, Permit};
 use crate::metrics::Metrics;
 use crate::rules::job::Job;
@@ -64,8 +65,8 @@ pub struct Engine<B, G, H> {
 /// What comes back from a task.
 enum Report {
     Answered(Result<Replies, GateError>),
-    Settled(Result<(), GateError>),
-    Blocked(Option<Key>, Result<(), GateError>),
+    Settled(Result<SettleReplies, GateError>),
+    Blocked(Block, Result<(), GateError>),
     Advertised(Result<(), GateError>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
     Finished(Key, Attempt, Duration),
@@ -200,7 +201,7 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                 scheduler.answered(now, result);
             }
             Report::Settled(result) => scheduler.settled(now, result),
-            Report::Blocked(key, result) => scheduler.blocked(now, key, result),
+            Report::Blocked(block, result) => scheduler.blocked(now, block, result),
             Report::Advertised(result) => scheduler.told(now, result),
             Report::Moved(results) => scheduler.moved(now, results),
             Report::Finished(key, attempt, took) => {
@@ -222,15 +223,11 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                     let gate = Arc::clone(&self.gate);
                     tasks.spawn(async move { Report::Settled(gate.settle(&batch).await) });
                 }
-                Action::Block {
-                    key,
-                    tenant,
-                    duration,
-                    by,
-                } => {
+                Action::Block(block, duration) => {
                     let gate = Arc::clone(&self.gate);
                     tasks.spawn(async move {
-                        Report::Blocked(key, gate.block(&tenant, duration, &by).await)
+                        let result = gate.block(&block.tenant, duration, &block.by).await;
+                        Report::Blocked(block, result)
                     });
                 }
                 Action::Advertised(batch) => {

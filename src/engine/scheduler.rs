@@ -30,6 +30,7 @@ use self::asking::Round;
 use crate::broker::{Delivery, Message, Outgoing, Source, Tag};
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::away::Away;
+use crate::engine::blocks::Blocks;
 use crate::engine::heard::Heard;
 use crate::engine::ledger::Ledger;
 use crate::engine::moves::Moves;
@@ -99,6 +100,7 @@ pub struct Scheduler {
     /// When it was last logged that the clock can't be read.
     clock_said: Option<Duration>,
     blocking: usize,
+    unheard: Blocks,
     ledger: Ledger,
     places: Places,
     heard: Heard,
@@ -136,6 +138,7 @@ impl Scheduler {
             unclocked: Vec::new(),
             clock_said: None,
             blocking: 0,
+            unheard: Blocks::default(),
             ledger: Ledger::new(seed),
             places: Places::default(),
             heard: Heard::default(),
@@ -305,6 +308,9 @@ impl Scheduler {
         }
         self.send_surplus_round(now);
         self.renew(now);
+        for block in self.unheard.due(now) {
+            self.block(now, block);
+        }
         self.actions
             .extend(self.ledger.send(now).map(Action::Settle));
         self.actions
@@ -327,6 +333,7 @@ impl Scheduler {
             .chain(ask)
             .chain(self.ledger.send_at())
             .chain(self.ledger.renew_at())
+            .chain(self.unheard.next())
             .chain(surplus)
             .min()
             .map(|at| at.max(now))

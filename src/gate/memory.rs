@@ -5,7 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::gate::{
-    Change, Gate, GateError, Inspection, Replies, TenantAsk, TenantReply, TenantSettled,
+    Change, Gate, GateError, Inspection, Replies, SettleReplies, TenantAsk, TenantReply,
+    TenantSettled,
 };
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::log::Clock;
@@ -123,7 +124,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         Ok(batch.iter().map(decide).collect())
     }
 
-    async fn settle(&self, batch: &[TenantSettled]) -> Result<(), GateError> {
+    async fn settle(&self, batch: &[TenantSettled]) -> Result<SettleReplies, GateError> {
         for TenantSettled {
             tenant,
             labels,
@@ -136,7 +137,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
                 scopes.settle(limits, clock, call, settled);
             });
         }
-        Ok(())
+        Ok(batch.iter().map(|_| Ok(())).collect())
     }
 
     async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {

@@ -48,6 +48,9 @@ pub enum GateError {
 /// One reply for each [`TenantAsk`].
 pub type Replies = Vec<Result<TenantReply, GateError>>;
 
+/// One for each [`TenantSettled`]: whether it was heard.
+pub type SettleReplies = Vec<Result<(), GateError>>;
+
 /// A store that decides atomically. The Redis scripts and the in-memory model pass one conformance suite.
 pub trait Gate: Send + Sync + 'static {
     /// Decides for all jobs of all tenants in one round trip; replies in the order of `batch`. A tenant whose own
@@ -55,9 +58,12 @@ pub trait Gate: Send + Sync + 'static {
     fn ask(&self, batch: &[TenantAsk]) -> impl Future<Output = Result<Replies, GateError>> + Send;
 
     /// Sets what calls used against what they were charged, keeps the places of those that run, and frees the others.
-    /// The same batch may be sent again for up to a minute when its outcome is unknown: it counts once.
-    fn settle(&self, batch: &[TenantSettled])
-    -> impl Future<Output = Result<(), GateError>> + Send;
+    /// Replies in the order of `batch`; a tenant of which nothing could be noted gets an error of its own, and the outer one is
+    /// for all. What failed may be sent again for up to a minute under the same name: it counts once.
+    fn settle(
+        &self,
+        batch: &[TenantSettled],
+    ) -> impl Future<Output = Result<SettleReplies, GateError>> + Send;
 
     /// Closes `tenant` for `duration` from now, for all workers; never shortens what is in force.
     /// `by` says what closed it, for [`Inspection::blocked_by`].

@@ -20,7 +20,9 @@ pub use crate::gate::refusal::NODE_OF_A_CLUSTER;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
 use crate::gate::watches::Watches;
-use crate::gate::{Change, Gate, GateError, Inspection, Replies, Start, TenantAsk, TenantSettled};
+use crate::gate::{
+    Change, Gate, GateError, Inspection, Replies, SettleReplies, Start, TenantAsk, TenantSettled,
+};
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::quota::Quotas;
 use crate::rules::scope::{Labels, Layout};
@@ -231,7 +233,7 @@ impl Gate for RedisGate {
         Ok(batch.iter().zip(replies).map(decode).collect())
     }
 
-    async fn settle(&self, batch: &[TenantSettled]) -> Result<(), GateError> {
+    async fn settle(&self, batch: &[TenantSettled]) -> Result<SettleReplies, GateError> {
         let calls = batch
             .iter()
             .map(|settled| {
@@ -248,15 +250,7 @@ impl Gate for RedisGate {
             })
             .collect();
         let replies = self.run(calls, None).await?;
-        // A tenant whose own keys can't be used has nothing to settle; one whose shard is away has it once more.
-        let away = |why: &GateError| !matches!(why, GateError::Refused(_));
-        match replies
-            .into_iter()
-            .find_map(|reply| reply.err().filter(away))
-        {
-            Some(why) => Err(why),
-            None => Ok(()),
-        }
+        Ok(replies.into_iter().map(|reply| reply.map(drop)).collect())
     }
 
     async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {

@@ -193,33 +193,47 @@ impl Registry {
     }
 }
 
-/// Reads what all workers have in force, without saying anything. Also returns Redis's clock in milliseconds.
+/// What all workers have in force.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Their policies.
+    pub known: Known,
+    /// Redis's clock in milliseconds.
+    pub now_ms: u64,
+    /// Why primaries of a cluster did not tell theirs; only one that answered makes the others' words worth anything.
+    pub failed: Vec<GateError>,
+}
+
+/// Reads what all workers have in force, without saying anything.
 ///
 /// # Errors
 /// [`GateError`] says why nothing is known.
-pub async fn look(gate: &RedisGate) -> Result<(Known, u64), GateError> {
+pub async fn look(gate: &RedisGate) -> Result<Seen, GateError> {
     let places = gate.registries().await?;
-    let mut found: Option<(Known, u64)> = None;
-    let mut failed = None;
-    for place in places.iter() {
-        let before = found.clone().unwrap_or_default();
-        match exchange(gate, &place.policies, &[], Known::default()).await {
+    let mut seen = Seen::default();
+    let looks = places
+        .iter()
+        .map(|place| exchange(gate, &place.policies, &[], Known::default()));
+    for looked in join_all(looks).await {
+        match looked {
             Ok((known, now_ms)) => {
-                let (mut all, latest) = before;
-                let now_ms = now_ms.max(latest);
+                seen.now_ms = now_ms.max(seen.now_ms);
                 let newer = known.policies().iter().filter(|policy| {
-                    let seen = all.policies().iter().find(|seen| seen.id == policy.id);
-                    seen.is_none_or(|seen| seen.used_ms < policy.used_ms)
+                    let mut all = seen.known.policies().iter();
+                    let before = all.find(|before| before.id == policy.id);
+                    before.is_none_or(|before| before.used_ms < policy.used_ms)
                 });
                 let newer = newer.cloned().collect();
-                all.learn(newer, now_ms);
-                found = Some((all, now_ms));
+                seen.known.learn(newer, seen.now_ms);
             }
-            Err(why) => failed = Some(why),
+            Err(why) => seen.failed.push(why),
         }
     }
+    if seen.failed.len() < places.len() {
+        return Ok(seen);
+    }
     let nowhere = || GateError::Unreachable("the cluster has no primaries".to_owned());
-    found.ok_or_else(|| failed.unwrap_or_else(nowhere))
+    Err(seen.failed.pop().unwrap_or_else(nowhere))
 }
 
 /// One exchange with one registry, of which `known` is known: what is known then, and Redis's clock in milliseconds.

@@ -13,8 +13,8 @@ use sluicegate::engine::action::{Settings, Update};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Stop};
 use sluicegate::gate::{
-    Answer, Change, Gate, GateError, Inspection, Replies, Sequences, TenantAsk, TenantReply,
-    TenantSettled,
+    Answer, Change, Gate, GateError, Inspection, Replies, Sequences, SettleReplies, TenantAsk,
+    TenantReply, TenantSettled,
 };
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
@@ -90,8 +90,8 @@ impl Gate for Opens {
         };
         Ok(batch.iter().map(|ask| Ok(start(ask))).collect())
     }
-    async fn settle(&self, _: &[TenantSettled]) -> Result<(), GateError> {
-        Ok(())
+    async fn settle(&self, batch: &[TenantSettled]) -> Result<SettleReplies, GateError> {
+        Ok(vec![Ok(()); batch.len()])
     }
     async fn block(&self, _: &Tenant, _: Duration, _: &str) -> Result<(), GateError> {
         Ok(())

@@ -363,8 +363,13 @@ async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
             let agreed = agreed.expect("two primaries answer");
             assert!(agreed.until > Instant::now());
             registry.open(&agreed);
-            let (known, _) = look(&gate).await.expect("two primaries answer");
-            assert!(known.find(&registry.own().id).is_some());
+            let seen = look(&gate).await.expect("two primaries answer");
+            assert!(seen.known.find(&registry.own().id).is_some());
+            assert!(
+                matches!(seen.failed[..], [GateError::Unreachable(_)]),
+                "{:?}",
+                seen.failed
+            );
             tokio::time::sleep(Duration::from_secs(1)).await;
             assert_eq!(ask().await, others);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use sluicegate::broker::{Delivery, Message, Outgoing, PublishError, Source, Tag};
-use sluicegate::engine::action::{Action, Changeable, Key, Settings};
+use sluicegate::engine::action::{Action, Block, Changeable, Key, Settings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::{
     Answer, End, GateError, Sequences, TenantAsk, TenantReply, TenantSettled, Ticket,
@@ -39,7 +39,7 @@ pub struct Done {
     pub published: Vec<(Key, Outgoing)>,
     pub acked: Vec<u64>,
     pub settled: Vec<TenantSettled>,
-    pub blocked: Vec<(Key, Duration, String)>,
+    pub blocked: Vec<(Block, Duration)>,
     pub advertised: Vec<(Tenant, Quotas)>,
 }
 
@@ -99,9 +99,7 @@ impl Desk {
                 Action::Settle(batch) => done.settled.extend(batch),
                 Action::Advertised(batch) => done.advertised.extend(batch),
                 Action::Ack(tags) => done.acked.extend(tags.iter().map(|t| t.tag)),
-                Action::Block {
-                    key, duration, by, ..
-                } => done.blocked.push((key.expect("its job"), duration, by)),
+                Action::Block(block, duration) => done.blocked.push((block, duration)),
             }
         }
         done
@@ -314,7 +312,7 @@ fn an_answer_that_comes_too_late_starts_nothing() {
         "first it gives back what it did not use"
     );
     assert_eq!(done.settled[0].settled[0].end, End::Unused);
-    desk.scheduler.settled(desk.now, Ok(()));
+    desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
     assert_eq!(desk.step(MS).asked.len(), 1, "it asks again");
 }
 
@@ -422,11 +420,11 @@ fn a_throttled_job_closes_its_tenant_and_asks_again_with_the_same_attempt() {
     );
     let blocked = desk.actions().blocked.remove(0);
     assert_eq!(
-        blocked,
-        (key, Duration::from_secs(3600), "429".to_owned()),
+        (blocked.0.key, blocked.1, blocked.0.by.as_str()),
+        (Some(key), Duration::from_secs(3600), "429"),
         "capped"
     );
-    desk.scheduler.blocked(desk.now, Some(key), Ok(()));
+    desk.scheduler.blocked(desk.now, blocked.0, Ok(()));
     let asked = desk.step(MS * 5).asked;
     assert_eq!(asked[0].asks[0].ticket, None);
     let (_, outgoing) = desk
@@ -896,7 +894,8 @@ fn places_that_a_lost_answer_may_have_taken_are_given_back_when_the_gate_answers
             .iter()
             .all(|one| one.limits == Limits::from(strict.clone()))
     );
-    desk.scheduler.settled(desk.now, Ok(()));
+    desk.scheduler
+        .settled(desk.now, Ok(vec![Ok(()); settled.len()]));
     assert_eq!(desk.step(MS * 300).settled, [], "once");
 }
 

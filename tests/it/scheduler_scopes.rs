@@ -154,7 +154,7 @@ fn what_goes_back_keeps_its_order_across_labels() {
     let late = desk.answer(MS * 26, vec![vec![START, CAPACITY], vec![CAPACITY, START]]);
     assert!(late.dispatched.is_empty());
     desk.step(MS * 5);
-    desk.scheduler.settled(desk.now, Ok(()));
+    desk.scheduler.settled(desk.now, Ok(vec![Ok(()); 2]));
     assert_eq!(costs(&desk.step(MS).asked), [[1, 3], [2, 4]]);
 }
 
@@ -184,7 +184,7 @@ fn what_is_told_of_a_start_has_its_labels() {
             (&label("/b"), End::Running, &permits[1])
         ]
     );
-    desk.scheduler.settled(desk.now, Ok(()));
+    desk.scheduler.settled(desk.now, Ok(vec![Ok(()); 2]));
     let key = started[1].0;
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     let ended = desk.step(MS).settled;
@@ -327,7 +327,7 @@ fn a_job_that_waits_for_a_place_asks_when_a_call_has_ended() {
     let told = desk.step(MS);
     assert_eq!((told.settled.len(), told.asked.len()), (1, 0));
     // The first of the two, once; the other one comes back in its time.
-    desk.scheduler.settled(desk.now, Ok(()));
+    desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
     let asked = desk.step(MS * 5).asked;
     assert_eq!(asked[0].asks.len(), 1);
     assert_eq!(asked[0].asks[0].ticket.map(|ticket| ticket.place), Some(1));

@@ -6,9 +6,9 @@ use rand::Rng;
 use tracing::{debug, info, warn};
 
 use super::{Phase, Scheduler, Started, millis};
-use crate::engine::action::{Action, Key};
+use crate::engine::action::{Action, Block, Key};
 use crate::engine::queues::End as Place;
-use crate::gate::{End, GateError, Settled};
+use crate::gate::{End, GateError, SettleReplies, Settled};
 use crate::handler::{Attempt, Outcome};
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::quota::{Excess, Quotas};
@@ -45,7 +45,7 @@ impl Scheduler {
             }
         };
         self.settle(key, end);
-        self.close_used_up(key, seen.used_up);
+        self.close_used_up(now, key, seen.used_up);
         self.hear(now, key, seen.quotas);
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
@@ -65,14 +65,14 @@ impl Scheduler {
                 let duration_ms = millis(duration);
                 info!(%tenant, duration_ms, reason, "the downstream closed this tenant");
                 entry.phase = Phase::Blocking { duration };
-                self.blocking += 1;
-                let tenant = tenant.clone();
-                self.actions.push(Action::Block {
+                let block = Block {
                     key: Some(key),
-                    tenant,
-                    duration,
+                    tenant: tenant.clone(),
+                    until: now + duration,
                     by: reason,
-                });
+                    failures: 0,
+                };
+                self.block(now, block);
             }
             Outcome::Done => {
                 if !stale {
@@ -159,34 +159,33 @@ impl Scheduler {
     }
 
     /// What [`Action::Settle`] came to.
-    pub fn settled(&mut self, now: Duration, result: Result<(), GateError>) {
-        if result.is_ok() {
-            for (tenant, limits, calls) in self.ledger.ended_calls() {
-                for key in self.places.freed(&tenant, &limits, calls) {
-                    self.unhold(now, key);
-                }
+    pub fn settled(&mut self, now: Duration, result: Result<SettleReplies, GateError>) {
+        let told = self.ledger.told(now, result);
+        for (tenant, limits, calls) in told.ended {
+            for key in self.places.freed(&tenant, &limits, calls) {
+                self.unhold(now, key);
             }
         }
-        let lost = self.ledger.told(now, result.is_ok());
-        if let (1.., Err(why)) = (lost, result) {
-            warn!(starts = lost, reason = %why, "what these starts used could not be told to the gate: some quota is wasted");
+        if let Some(why) = told.why {
+            warn!(starts = told.lost, reason = %why, "what these starts used could not be told to the gate: some quota is wasted");
         }
     }
 
     /// The answer was no refusal, but said that the next one would be: nobody of this tenant starts before that is over.
-    fn close_used_up(&mut self, key: Key, used_up: Option<Duration>) {
+    fn close_used_up(&mut self, now: Duration, key: Key, used_up: Option<Duration>) {
         let (Some(entry), Some(used_up)) = (self.entries.get(&key), used_up) else {
             return;
         };
         let (tenant, duration) = (&entry.claims.tenant, used_up.min(self.settings.max_penalty));
         info!(%tenant, duration_ms = millis(duration), "the downstream says that nothing is left for this tenant");
-        self.blocking += 1;
-        self.actions.push(Action::Block {
+        let block = Block {
             key: None,
             tenant: tenant.clone(),
-            duration,
+            until: now + duration,
             by: "the downstream's RateLimit: nothing is left".to_owned(),
-        });
+            failures: 0,
+        };
+        self.block(now, block);
     }
 
     /// The answer said what the downstream's limits are. A warning says where ours allow more.
@@ -218,9 +217,20 @@ impl Scheduler {
         self.heard.told(now, result.is_ok());
     }
 
-    /// The tenant of a throttled job was closed, or could not be: then at least this job waits.
-    pub fn blocked(&mut self, now: Duration, key: Option<Key>, result: Result<(), GateError>) {
+    pub(super) fn block(&mut self, now: Duration, block: Block) {
+        self.blocking += 1;
+        let duration = block.until.saturating_sub(now);
+        self.actions.push(Action::Block(block, duration));
+    }
+
+    /// What [`Action::Block`] came to: the tenant was closed, or could not be. Then the job that waits for it is put off at least,
+    /// and the gate is told again.
+    pub fn blocked(&mut self, now: Duration, block: Block, result: Result<(), GateError>) {
         self.blocking -= 1;
+        let key = block.key;
+        if let Err(why) = &result {
+            self.not_blocked(now, block, why);
+        }
         let Some((key, entry)) = key.and_then(|key| Some((key, self.entries.get_mut(&key)?)))
         else {
             return;
@@ -236,6 +246,16 @@ impl Scheduler {
             self.join(key, Place::Due);
         } else {
             self.postpone(now, key, duration);
+        }
+    }
+
+    fn not_blocked(&mut self, now: Duration, block: Block, why: &GateError) {
+        let (tenant, by) = (block.tenant.clone(), block.by.clone());
+        let (first, left_ms) = (block.failures == 0, millis(block.until.saturating_sub(now)));
+        if !self.unheard.failed(now, block) {
+            warn!(%tenant, by, left_ms, reason = %why, "the gate was not told that this tenant is closed, and is not told again: its jobs may call");
+        } else if first {
+            warn!(%tenant, by, left_ms, reason = %why, "the gate was not told that this tenant is closed: told again; until then its jobs may call");
         }
     }
 }

@@ -9,8 +9,9 @@ use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use crate::rules::policy::{Own, Pattern, Policy};
 use crate::rules::scope::Scope;
 
-/// The format. A worker reads its own and older ones.
-const FORMAT: u32 = 1;
+/// The format that is written. 2: a limit has a scope. All from 1 on are read; whatever changes what a text means, or what an
+/// older version would refuse, gets the next number, so that the older one says so.
+const FORMAT: u32 = 2;
 /// The longest text, in bytes. A configuration file of the longest kind makes less.
 pub const MAX_TEXT: usize = 4 << 20;
 
@@ -18,7 +19,7 @@ pub const MAX_TEXT: usize = 4 << 20;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TextError {
     /// A newer version wrote it.
-    #[error("it has format {0}, and this version of sluicegate reads up to {FORMAT}")]
+    #[error("it has format {0}, and this version of sluicegate reads 1 to {FORMAT}")]
     Format(u32),
     /// Somebody else wrote it, or it is damaged.
     #[error("it is no policy: {0}")]
@@ -41,9 +42,23 @@ struct Whole {
     plan_header: Option<String>,
 }
 
-/// Name, algorithm, max, window and guard in milliseconds, burst, unit, scope.
+/// Name, algorithm, max, window and guard in milliseconds, burst, unit, and scope, which format 1 does not have.
 #[derive(Serialize, Deserialize)]
-struct One(String, String, u32, u64, u64, u32, String, String);
+struct One(
+    String,
+    String,
+    u32,
+    u64,
+    u64,
+    u32,
+    String,
+    #[serde(default = "tenant_scope")] String,
+);
+
+/// What counted for each tenant by itself before there were scopes.
+fn tenant_scope() -> String {
+    Scope::Tenant.to_string()
+}
 
 #[derive(Serialize, Deserialize)]
 #[serde(untagged)]
@@ -106,7 +121,7 @@ pub fn write(policy: &Policy) -> String {
 pub fn read(text: &str) -> Result<Policy, TextError> {
     let broken = |why: &dyn std::fmt::Display| TextError::Broken(why.to_string());
     let head: Head = serde_json::from_str(text).map_err(|why| broken(&why))?;
-    if head.format != FORMAT {
+    if !(1..=FORMAT).contains(&head.format) {
         return Err(TextError::Format(head.format));
     }
     let whole: Whole = serde_json::from_str(text).map_err(|why| broken(&why))?;
@@ -256,6 +271,45 @@ mod tests {
     }
 
     #[test]
+    fn a_policy_of_an_older_version_is_read() {
+        // As it was written before limits had scopes.
+        let old = r#"{"format":1,"sets":[[["default","token-bucket-algo",7,60000,50,3,"cost"],["running","max-concurrent",9,0,0,0,"calls"]],[["default","strict-window",7,60000,0,0,"calls"]]],"common":0,"plans":{"free":1},"tenants":[["trial-*","free"],["acme",1]],"plan_header":"x-plan"}"#;
+        let policy = read(old).expect("it is read");
+        let common = policy.default_limits();
+        let shown = |limits: &Limits| -> Vec<(String, u32, u32, Unit, Scope)> {
+            let shown = |limit: &Limit| {
+                let (name, scope) = (limit.name().to_owned(), limit.scope().clone());
+                (name, limit.max(), limit.burst(), limit.unit(), scope)
+            };
+            limits.iter().map(shown).collect()
+        };
+        let bucket = ("default".to_owned(), 7, 3, Unit::Cost, Scope::Tenant);
+        let running = shown(common).pop().expect("two limits");
+        assert_eq!(shown(common), [bucket, running.clone()]);
+        assert_eq!((running.0.as_str(), running.4), ("running", Scope::Tenant));
+        assert_eq!(policy.tenants().len(), 2);
+        assert_eq!(
+            read(&write(&policy)),
+            Ok(policy),
+            "and written as a new one"
+        );
+    }
+
+    #[test]
+    fn a_policy_of_a_newer_version_is_refused_as_such() {
+        let newer = format!("{{\"format\":{},\"sets\":[[[\"default\"]]]}}", FORMAT + 1);
+        let why = read(&newer).expect_err("it can't be read");
+        assert_eq!(why, TextError::Format(FORMAT + 1));
+        assert_eq!(
+            why.to_string(),
+            "it has format 3, and this version of sluicegate reads 1 to 2"
+        );
+        // A version that knows only format 1 refuses what is written now in the same words, not as something broken.
+        let head: Head = serde_json::from_str(&write(&policy())).expect("JSON");
+        assert_eq!(head.format, 2);
+    }
+
+    #[test]
     fn what_is_no_policy_is_refused() {
         let text = write(&policy());
         let global = |place: &str| {
@@ -263,13 +317,11 @@ mod tests {
             let plan = r#""plans":{},"tenants":[],"plan_header":null"#;
             let plan = plan.replace("{}", place);
             format!(
-                r#"{{"format":1,"sets":[{set},{}],"common":0,{plan}}}"#,
+                r#"{{"format":2,"sets":[{set},{}],"common":0,{plan}}}"#,
                 set.replace("global", "tenant")
             )
         };
         assert!(read(&global(r#"{"free":1}"#)).is_ok());
-        let newer = text.replace("{\"format\":1,", "{\"format\":2,\"sets\":0,");
-        assert_eq!(read(&newer), Err(TextError::Format(2)));
         for wrong in [
             "",
             "{}",

@@ -105,11 +105,6 @@ impl Limits {
         };
         self.0.iter().map(memory).max().unwrap_or(0)
     }
-
-    /// The longest time that any of them looks back, in milliseconds.
-    pub fn longest_span(&self) -> u64 {
-        self.0.iter().map(Limit::span).max().unwrap_or(0)
-    }
 }
 
 impl Deref for Limits {

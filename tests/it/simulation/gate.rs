@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::gate::{
-    Answer, Change, End, Gate, GateError, Inspection, Replies, TenantAsk, TenantSettled,
+    Answer, Change, End, Gate, GateError, Inspection, Replies, SettleReplies, TenantAsk,
+    TenantSettled,
 };
 use sluicegate::rules::limit::{Limits, ceil_ms};
 use sluicegate::rules::quota::Quotas;
@@ -110,12 +111,20 @@ impl Gate for SimGate {
         .await
     }
 
-    async fn settle(&self, batch: &[TenantSettled]) -> Result<(), GateError> {
+    async fn settle(&self, batch: &[TenantSettled]) -> Result<SettleReplies, GateError> {
         let batch = batch.to_vec();
         let name = self.0.name.clone();
         self.call("settle", |world| async move {
+            // Of some tenants alone nothing arrives.
+            let missed = |_: &TenantSettled| world.dice(|t| t.settle_misses);
+            let missed: Vec<bool> = batch.iter().map(missed).collect();
+            let arrived = batch
+                .into_iter()
+                .zip(&missed)
+                .filter(|(_, missed)| !**missed);
+            let batch: Vec<_> = arrived.map(|(told, _)| told).collect();
             note_settled(&world, &name, &batch);
-            let result = world.gate.settle(&batch).await;
+            let mut heard = world.gate.settle(&batch).await?.into_iter();
             if world.dice(|t| t.settle_twice) {
                 let world = Arc::clone(&world);
                 tokio::spawn(async move {
@@ -125,7 +134,12 @@ impl Gate for SimGate {
                     let _ = world.gate.settle(&batch).await;
                 });
             }
-            result
+            let away = || Err(GateError::Unreachable("injected for a tenant".into()));
+            let reply = |missed| match missed {
+                true => Some(away()),
+                false => heard.next(),
+            };
+            Ok(missed.into_iter().filter_map(reply).collect())
         })
         .await
     }

@@ -59,6 +59,8 @@ pub struct Trouble {
     pub used_up: f64,
     /// What the gate is told arrives once more, later.
     pub settle_twice: f64,
+    /// What the gate is told of one tenant does not arrive.
+    pub settle_misses: f64,
     /// Mean time between faults that strike out of the blue; zero: there are none.
     pub strikes_every: Duration,
 }
@@ -338,6 +340,7 @@ fn trouble(random: &mut SmallRng) -> Trouble {
         answer_slow: rate(0.1),
         used_up: rate(0.1),
         settle_twice: rate(0.5),
+        settle_misses: rate(0.2),
         strikes_every: Duration::ZERO,
     };
     if random.random_bool(0.6) {

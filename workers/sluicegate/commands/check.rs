@@ -269,24 +269,36 @@ async fn redis(config: &Config, findings: &mut Findings) {
         return findings.add(Level::Error, WHAT, NODE_OF_A_CLUSTER);
     }
     match others(config).await {
-        Ok(0) => {}
-        Ok(number) => findings.add(
-            Level::Warn,
-            WHAT,
-            format!(
-                "{} of other workers in force beside this one; inspect TENANT shows which limits, and until when",
-                count(number, "configuration")
-            ),
-        ),
+        Ok((number, failed)) => {
+            if number > 0 {
+                findings.add(Level::Warn, WHAT, others_in_words(number, failed.len()));
+            }
+            for error in &failed {
+                let why = format!(
+                    "a primary of the cluster does not say which limits other workers have in force there: {error}"
+                );
+                findings.add(Level::Error, WHAT, why);
+            }
+        }
         Err(error) => findings.add(Level::Error, WHAT, gate(&error)),
     }
 }
 
-/// How many other policies workers have in force, or have had within the longest window.
-async fn others(config: &Config) -> Result<u64, GateError> {
+/// So many configurations were found, where so many primaries did not say theirs.
+fn others_in_words(number: u64, failed: usize) -> String {
+    let least = if failed > 0 { "at least " } else { "" };
+    let configurations = count(number, "configuration");
+    format!(
+        "{least}{configurations} of other workers in force beside this one; inspect TENANT shows which limits, and until when"
+    )
+}
+
+/// How many other policies workers have in force, or have had within the longest window, and why primaries did not say.
+async fn others(config: &Config) -> Result<(u64, Vec<GateError>), GateError> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     let own = Named::new(config.rate_limiter.policy.clone())?;
-    let (known, _) = registry::look(&gate).await?;
-    let others = known.policies().iter().filter(|known| known.id != own.id);
-    Ok(others.count() as u64)
+    let seen = registry::look(&gate).await?;
+    let policies = seen.known.policies().iter();
+    let others = policies.filter(|known| known.id != own.id).count() as u64;
+    Ok((others, seen.failed))
 }

@@ -55,7 +55,11 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
     let plan = args.plan.as_deref();
     let (source, _) = limits::of(policy, &tenant, plan)?;
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    let (known, now_ms) = registry::look(&gate).await?;
+    let registry::Seen {
+        known,
+        now_ms,
+        failed,
+    } = registry::look(&gate).await?;
     let own = Named::new(policy.clone())?;
     let limits = &(known.fleet(Arc::clone(&own.policy), &own.id, now_ms)).limits(&tenant, plan);
     let given = args.labels.given(limits)?;
@@ -65,6 +69,10 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
         .map(|other| Other::new(other, &known, now_ms, &tenant, plan))
         .collect();
     let in_force = others.is_empty() || known.find(&own.id).is_some();
+    let unread: Vec<String> = failed
+        .iter()
+        .map(|why| plain(&why.to_string(), 200))
+        .collect();
     let rows: Vec<Row> = limits.iter().zip(&found.limits).collect();
     let with_max = |(limit, usage): &Row| (*limit).clone().with_max(usage.max);
     let ours: Vec<Limit> = rows.iter().map(with_max).collect();
@@ -91,6 +99,7 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             "advertised_at_ms": found.quotas_at_ms,
             "in_force": in_force,
             "other_configurations": others,
+            "other_configurations_unread": unread,
         }))?;
     } else {
         let source = match hint(policy, args.plan.as_deref()) {
@@ -101,6 +110,11 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
         text += &api::in_words(&found, &said);
         for other in &others {
             text += &other.in_words();
+        }
+        for why in &unread {
+            text += &format!(
+                "beside   what else may be in force at a primary of the cluster is not known: {why}\n"
+            );
         }
         if !in_force {
             text += "beside   no worker has the limits of this file in force\n";

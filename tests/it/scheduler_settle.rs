@@ -1,0 +1,200 @@
+//! The scheduler tells the gate how calls have ended, and what becomes of that while some tenants' primary is away.
+
+use std::time::Duration;
+
+use sluicegate::broker::Source;
+use sluicegate::gate::{End, GateError, SettleReplies, TenantSettled};
+use sluicegate::handler::{Attempt, Outcome};
+use sluicegate::rules::job::TenantField;
+use sluicegate::rules::limit::Limit;
+use sluicegate::rules::pushback::Seen;
+
+use crate::scheduler::{Desk, MS, START, wait};
+
+/// A desk where each tenant may have one call under way.
+fn of_places() -> Desk {
+    let running = Limit::concurrent("running", 1).expect("in range");
+    let tenant = TenantField::Header("x-tenant".into());
+    Desk::with(8, running.into(), tenant)
+}
+
+fn away() -> GateError {
+    GateError::Unreachable("refused".into())
+}
+
+/// The primary of `a` is lost; that of `b` answers.
+fn told_but_for_a(settled: &[TenantSettled]) -> SettleReplies {
+    let reply = |told: &TenantSettled| match told.tenant.as_str() {
+        "a" => Err(away()),
+        _ => Ok(()),
+    };
+    settled.iter().map(reply).collect()
+}
+
+fn told_of(settled: &[TenantSettled]) -> Vec<(&str, End)> {
+    let of = |told: &'_ TenantSettled| told.settled.iter().map(|one| one.end).collect::<Vec<_>>();
+    let ends = (settled.iter())
+        .flat_map(|told| of(told).into_iter().map(|end| (told.tenant.as_str(), end)));
+    ends.collect()
+}
+
+#[test]
+fn a_tenant_that_cannot_be_told_holds_back_no_other() {
+    let mut desk = of_places();
+    desk.deliver(Source::Fresh, &["a", "b", "b", "b"]);
+    let answers = vec![vec![START], vec![START, wait(400, 1), wait(400, 2)]];
+    let started = desk.answer(MS, answers).dispatched;
+    let (of_a, mut of_b) = (started[0].0, started[1].0);
+    desk.scheduler.finished(desk.now, of_a, MS, Outcome::Done);
+    let mut first_call = None;
+    for number in 0..2 {
+        desk.scheduler.finished(desk.now, of_b, MS, Outcome::Done);
+        let settled = desk.step(MS).settled;
+        assert!(
+            told_of(&settled).contains(&("b", End::Cost(1))),
+            "{settled:?}"
+        );
+        if number == 0 {
+            first_call = Some(settled[0].clone());
+        }
+        desk.scheduler
+            .settled(desk.now, Ok(told_but_for_a(&settled)));
+        let asked = desk.step(MS * 5).asked;
+        assert_eq!(asked[0].tenant.as_str(), "b", "its next one is woken");
+        of_b = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
+    }
+    // What is told again is the same call: if only the answer was lost, it counts once.
+    let again = desk.step(MS * 150).settled;
+    assert_eq!(again, first_call.into_iter().collect::<Vec<_>>());
+    desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
+    desk.scheduler.finished(desk.now, of_b, MS, Outcome::Done);
+    let settled = desk.step(MS).settled;
+    assert_eq!(told_of(&settled), [("b", End::Cost(1))]);
+    desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
+    assert!(desk.scheduler.is_idle());
+}
+
+#[test]
+fn a_tenant_that_cannot_be_told_is_given_up_while_others_are_told() {
+    let mut desk = of_places();
+    desk.deliver(Source::Fresh, &["a", "b"]);
+    let started = desk.answer(MS, vec![vec![START], vec![START]]).dispatched;
+    desk.scheduler
+        .finished(desk.now, started[0].0, MS, Outcome::Done);
+    let (mut tries, mut renewals) = (0, Vec::new());
+    let begun = desk.now;
+    while desk.now < begun + Duration::from_secs(70) {
+        let settled = desk.step(MS * 50).settled;
+        tries += settled
+            .iter()
+            .filter(|told| told.tenant.as_str() == "a")
+            .count();
+        let renewed = told_of(&settled).contains(&("b", End::Running));
+        renewals.extend(renewed.then_some(desk.now.as_secs()));
+        if !settled.is_empty() {
+            desk.scheduler
+                .settled(desk.now, Ok(told_but_for_a(&settled)));
+        }
+    }
+    assert!((10..20).contains(&tries), "{tries}");
+    let gaps: Vec<_> = renewals.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(gaps, [15; 3], "{renewals:?}");
+    desk.scheduler
+        .finished(desk.now, started[1].0, MS, Outcome::Done);
+    let settled = desk.step(MS).settled;
+    assert_eq!(told_of(&settled), [("b", End::Cost(1))], "a is given up");
+    desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
+    assert!(desk.scheduler.is_idle());
+}
+
+/// One that arrived after its call's end would take the place anew, for a whole lease.
+#[test]
+fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
+    let mut desk = of_places();
+    desk.deliver(Source::Fresh, &["a"]);
+    let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
+    let mut renewals = Vec::new();
+    for _ in 0..400 {
+        let settled = desk.step(MS * 100).settled;
+        renewals.extend((!settled.is_empty()).then_some(desk.now));
+        if !settled.is_empty() {
+            assert_eq!(told_of(&settled), [("a", End::Running)]);
+            desk.scheduler.settled(desk.now, Ok(vec![Err(away())]));
+        }
+    }
+    let gaps = renewals
+        .windows(2)
+        .map(|pair| (pair[1] - pair[0]).as_secs());
+    assert!(
+        renewals.len() >= 4 && gaps.clone().all(|gap| gap == 5),
+        "{renewals:?}"
+    );
+    desk.step(Duration::from_secs(6));
+    // The end comes while a renewal is under way, which is lost.
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    assert!(desk.step(MS).settled.is_empty());
+    desk.scheduler.settled(desk.now, Ok(vec![Err(away())]));
+    assert_eq!(told_of(&desk.step(MS).settled), [("a", End::Cost(1))]);
+    desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
+    assert_eq!(desk.step(Duration::from_secs(60)).settled, []);
+    assert!(desk.scheduler.is_idle());
+}
+
+/// The API said that nothing is left, or refused: the other jobs of the tenant would go on calling.
+#[test]
+fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
+    let minute = Duration::from_secs(60);
+    let done = Attempt {
+        outcome: Outcome::Done,
+        seen: Seen {
+            used_up: Some(minute),
+            ..Seen::default()
+        },
+    };
+    let (after, reason) = (Some(minute), "429".to_owned());
+    let refused = Attempt::from(Outcome::Throttled { after, reason });
+    for (attempt, waits) in [(done, false), (refused, true)] {
+        let mut desk = Desk::new(4);
+        let key = desk.start_one();
+        let begun = desk.now;
+        desk.scheduler.finished(desk.now, key, MS, attempt);
+        let mut told = desk.actions().blocked;
+        assert_eq!((told.len(), told[0].1), (1, minute));
+        assert_eq!(told[0].0.key.is_some(), waits);
+        for pause_ms in [100, 200] {
+            let (block, _) = told.remove(0);
+            assert!(!desk.scheduler.is_idle());
+            desk.scheduler.blocked(desk.now, block, Err(away()));
+            let published = desk.actions().published.len();
+            assert_eq!(published, usize::from(waits && pause_ms == 100));
+            let next = desk.now + pause_ms * MS;
+            assert_eq!(desk.scheduler.next_tick(desk.now), Some(next));
+            told = desk.step(pause_ms * MS).blocked;
+            assert_eq!(told.len(), 1, "again, before the next question");
+            assert_eq!(told[0].1, minute - (desk.now - begun));
+        }
+        let (block, _) = told.remove(0);
+        assert_eq!((block.key, block.tenant.as_str()), (None, "a"));
+        desk.scheduler.blocked(desk.now, block, Ok(()));
+        assert!(desk.step(minute).blocked.is_empty(), "once");
+    }
+}
+
+#[test]
+fn a_block_that_the_gate_never_takes_is_given_up() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    let (after, reason) = (Some(Duration::from_secs(3600)), "429".to_owned());
+    let refused = Outcome::Throttled { after, reason };
+    desk.scheduler.finished(desk.now, key, MS, refused);
+    let mut times = 0;
+    let mut told = desk.actions().blocked;
+    for _ in 0..1000 {
+        times += told.len();
+        for (block, _) in told {
+            desk.scheduler.blocked(desk.now, block, Err(away()));
+        }
+        told = desk.step(MS * 100).blocked;
+    }
+    assert_eq!(times, 9);
+}
