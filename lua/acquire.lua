@@ -53,6 +53,21 @@ local function has_room(units)
   return limits_earliest(limits, now, units, 1) == now
 end
 
+-- When there is room for all of a job that costs more than one of the limits allows, that one being free as a whole; and which
+-- of the limits has it last.
+local function whole(cost)
+  local latest, which = 0, 1
+  for i = 1, #limits do
+    local limit = limits[i]
+    local units = math.min(cost, limit.algorithm.bucket and limit.burst or limit.max)
+    local at = limit.algorithm.nth(limit, base, limit.calls and 1 or units)
+    if at > latest then
+      latest, which = at, i
+    end
+  end
+  return latest, which
+end
+
 -- When the first of the line may start, whatever it costs.
 local function first()
   return (limits_turn(limits, line, base, widest(), widest()))
@@ -130,7 +145,8 @@ local function decide(n)
   local gen, place, cost = struct.unpack(JOB_FORMAT, ARGV[5], n * JOB_BYTES + 1)
   limits.job = n
   cost = math.max(cost, 1)
-  -- An operator's lower limit lets a job that costs more start alone; it is charged all the same.
+  -- A lower limit of an operator, or of other workers, lets a job that costs more start alone; it is charged all the same, and
+  -- needs room for all of it where a limit is higher.
   local units = limits.cost and math.min(cost, limits.most) or 1
   if gen ~= line.gen or place < 1 or place > line.issued then
     place = nil
@@ -153,7 +169,11 @@ local function decide(n)
     due = line_waiting(line) == 0 and (not SHARES or limits_turn(limits, line, base, units, units) <= now)
   end
 
-  if open and (due or stale) and has_room(units) then
+  local fits, last = now, 1
+  if limits.cost and cost > units then
+    fits, last = whole(cost)
+  end
+  if open and (due or stale) and fits == now and has_room(units) then
     if budget == 0 then
       full = true
       return 2, 0, count(1), 0, 0, 0
@@ -168,6 +188,9 @@ local function decide(n)
     at, which = limits_turn(limits, line, base, distance(place, units), units)
   end
   at = watch(at, distance(place, units), units)
+  if fits > at then
+    at, which = fits, last
+  end
   return 0, which - 1, count(which), math.max(at - now, 1), line.gen, place
 end
 

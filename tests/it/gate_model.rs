@@ -803,3 +803,113 @@ proptest! {
         prop_assert_eq!(violations(&started), 0);
     }
 }
+
+/// What started, by the place and the name of the limit that counts it: as [`starts`] has it.
+type ByBudget = HashMap<(Place, String), Vec<(u64, u32, Limit)>>;
+
+/// As [`starts`], with one of the sets of several limits, and for several tenants where some are shared. Each call costs what
+/// it was charged and ends when the history says so. Jobs may cost more than some of the limits allow: those of an operator, or of
+/// other workers.
+fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByBudget {
+    let limits = sets(family).remove(which);
+    let tenants = ["t0", "t1", "t2"].map(|id| Tenant::parse(id).expect("a plain id"));
+    let mut world = World::default();
+    let mut all_given: HashMap<usize, Given> = HashMap::new();
+    let (mut clock, mut real, mut now_of) = (begin(), begin(), 0);
+    let mut started = ByBudget::new();
+    for (number, step) in steps.iter().enumerate() {
+        let now = Clock::from_micros(clock);
+        let tenant = &tenants[now_of / 2];
+        let labels = Labels::of(&limits, |_| (now_of % 2).to_string());
+        let layout = Layout::of(&limits, tenant, &labels);
+        let Given { tickets, receipts } = all_given.entry(now_of).or_default();
+        match step {
+            Step::Ask { budget, jobs } => {
+                let generation = world.at(&layout.line).line.generation;
+                let asked = jobs.iter().map(|j| ask(j, tickets, generation));
+                let asks: Vec<Ask> = asked
+                    .map(|ask| Ask {
+                        cost: ask.cost.max(1),
+                        ..ask
+                    })
+                    .collect();
+                let permits = format!("p{number}");
+                let (answers, _) = world.with(&layout, |scopes| {
+                    scopes.ask(&limits, now, *budget, &permits, &asks)
+                });
+                for (place, (ask, answer)) in asks.iter().zip(answers).enumerate() {
+                    let sequences = match answer {
+                        Answer::Start { sequences, .. } => sequences,
+                        Answer::Wait { ticket, .. } => {
+                            tickets.push((ticket, ask.cost));
+                            continue;
+                        }
+                        Answer::Capacity { .. } => continue,
+                    };
+                    receipts.push(Receipt {
+                        permit: format!("{permits}:{place}"),
+                        started_ms: now.now_ms,
+                        sequences,
+                        cost: ask.cost,
+                    });
+                    for home in 0..=layout.shared.len() {
+                        for limit in layout.at_home(home, &limits) {
+                            let fixed = limit.algorithm() == Algorithm::FixedWindow;
+                            let units = match limit.unit() {
+                                Unit::Calls => 1,
+                                Unit::Cost => ask.cost.clamp(1, limit.capacity()),
+                            };
+                            let budget = (layout.place(home).clone(), limit.name().to_owned());
+                            let at = if fixed { clock } else { real };
+                            started.entry(budget).or_default().push((at, units, limit));
+                        }
+                    }
+                }
+            }
+            Step::Settle { which, .. } if !receipts.is_empty() => {
+                let receipt = which.get(receipts.as_slice()).clone();
+                let end = End::Cost(receipt.cost);
+                let settled = [Settled { receipt, end }];
+                let call = format!("c{number}");
+                world.with(&layout, |scopes| {
+                    scopes.settle(&limits, now, &call, &settled);
+                });
+            }
+            Step::Block { millis } => {
+                let own = Place::Tenant(tenant.clone());
+                world.at(&own).block(now.now_ms, *millis, "test");
+            }
+            Step::Forward { micros } => (clock, real) = (clock + micros, real + micros),
+            Step::Back { micros } => clock -= micros,
+            Step::Turn { who } if family == Family::Shared => now_of = *who,
+            _ => {}
+        }
+    }
+    started
+}
+
+/// Of all sliding and fixed windows, the others' worst case being a matter of more than one window.
+fn violations_of_several(family: Family, which: usize, steps: &[Step]) -> usize {
+    let mut all = starts_of_several(family, which, steps);
+    let windows = [Algorithm::SlidingWindow, Algorithm::FixedWindow];
+    all.retain(|_, starts| windows.contains(&starts[0].2.algorithm()));
+    let count = |starts: &mut Vec<(u64, u32, Limit)>| {
+        starts.sort_by_key(|(at, ..)| *at);
+        violations(starts)
+    };
+    all.values_mut().map(count).sum()
+}
+
+proptest! {
+    #![proptest_config(Config { cases: 600, ..Config::with_source_file(file!()) })]
+
+    #[test]
+    fn no_history_exceeds_one_of_several_limits(which in 0..4usize, steps in history()) {
+        prop_assert_eq!(violations_of_several(Family::Several, which, &steps), 0);
+    }
+
+    #[test]
+    fn no_history_exceeds_a_shared_budget(which in 0..4usize, steps in history()) {
+        prop_assert_eq!(violations_of_several(Family::Shared, which, &steps), 0);
+    }
+}

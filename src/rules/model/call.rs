@@ -81,7 +81,8 @@ impl<'a> Call<'a> {
     pub(super) fn decide(&mut self, ask: &Ask, permit: &str) -> Answer {
         let now = self.clock.now_ms;
         let cost = u64::from(ask.cost).max(1);
-        // An operator's lower limit lets a job that costs more start alone; it is charged all the same.
+        // A lower limit of an operator, or of other workers, lets a job that costs more start alone; it is charged all the same, and
+        // needs room for all of it where a limit is higher.
         let units = match self.counts_cost() {
             true => cost.min(self.most()),
             false => 1,
@@ -98,7 +99,11 @@ impl<'a> Call<'a> {
         if open {
             self.give_up_others();
         }
-        let room = open && self.has_room(units);
+        let whole = match self.counts_cost() && cost > units {
+            true => self.whole(cost),
+            false => (now, 0),
+        };
+        let room = open && self.has_room(units) && whole.0 == now;
         let seen = self.line().seen;
         let stale = open
             && self.line().waiting() > 0
@@ -137,6 +142,7 @@ impl<'a> Call<'a> {
             (place, at, limit)
         });
         let at = self.watch(open, at, place, units);
+        let (at, limit) = if whole.0 > at { whole } else { (at, limit) };
         Answer::Wait {
             limit,
             count: self.count(limit),

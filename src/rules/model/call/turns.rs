@@ -85,6 +85,20 @@ impl Call<'_> {
         (0..self.limits.len()).all(|index| self.nth_of(index, now, units, 1) == now)
     }
 
+    /// When there is room for all of a job that costs more than one of the limits allows, that one being free as a whole; and
+    /// the first of the limits that have it last.
+    pub(super) fn whole(&self, cost: u64) -> (u64, usize) {
+        let mut latest = (0, 0);
+        for (index, limit) in self.limits.iter().enumerate() {
+            let units = cost.min(limit.capacity().into());
+            let at = self.nth_of(index, self.base, units, 1);
+            if at > latest.0 {
+                latest = (at, index);
+            }
+        }
+        latest
+    }
+
     /// When a shared budget has room for its next unit, whatever it costs, and so have those behind it.
     pub(super) fn room_at(&self, home: usize) -> u64 {
         let now = self.clock.now_ms;
