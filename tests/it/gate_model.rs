@@ -819,8 +819,8 @@ fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByBudget {
     let mut started = ByBudget::new();
     for (number, step) in steps.iter().enumerate() {
         let now = Clock::from_micros(clock);
-        let tenant = &tenants[now_of / 2];
-        let labels = Labels::of(&limits, |_| (now_of % 2).to_string());
+        let tenant = &tenants[now_of / 4];
+        let labels = labels_of(&limits, now_of);
         let layout = Layout::of(&limits, tenant, &labels);
         let Given { tickets, receipts } = all_given.entry(now_of).or_default();
         match step {
