@@ -11,6 +11,7 @@ use tokio::task::block_in_place;
 use tokio::time::{Instant, timeout};
 
 use crate::broker_bed::{PATIENCE, amqp, ids, ladder, tags, to};
+use crate::broker_faults::ONE_SERVER;
 use crate::rabbit_cluster::RabbitCluster;
 use crate::servers::Rabbit;
 
@@ -105,6 +106,7 @@ async fn move_all(
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_goes_on_at_another_node_when_its_own_dies() {
+    let _alone = ONE_SERVER.lock().await;
     let cluster = block_in_place(RabbitCluster::start);
     let urls = cluster.nodes.each_ref().map(Rabbit::url).join(",");
     let all: Amqp = amqp(&urls, "jobs", QueueType::Quorum);

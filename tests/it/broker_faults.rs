@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout};
 use crate::broker_bed::{Bed, PATIENCE, amqp, ids, ladder, on, tags, to};
 use crate::servers::Rabbit;
 
-/// One such server at a time: five that start at once are slow on a small machine.
-static ONE_SERVER: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+/// One such server at a time, or one cluster: five that start at once are slow on a small machine.
+pub static ONE_SERVER: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 /// Publishes until everything is confirmed.
 async fn publish_all<B: Broker>(bed: &Bed<B>, mut batch: Vec<Outgoing>) {
