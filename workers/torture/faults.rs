@@ -191,23 +191,8 @@ impl Kind {
     /// A job may run again after it though it had ended: its ack, or the worker that owed it, may be lost. A worker that
     /// ends in order, a Redis in any state and a downstream that hangs are no excuse.
     pub fn repeats_jobs(self) -> bool {
-        self.kills()
-            || self.stops()
-            || matches!(
-                self,
-                Self::RabbitKill
-                    | Self::RabbitStop
-                    | Self::RabbitRestart
-                    | Self::RabbitCut
-                    | Self::RabbitLogin
-                    | Self::RabbitChannels
-                    | Self::RabbitDelete
-                    | Self::RabbitHole
-                    | Self::RabbitSlow
-                    | Self::RabbitNodeKill
-                    | Self::RabbitNodeStop
-                    | Self::RabbitNodeRestart
-            )
+        let keeps_connections = matches!(self, Self::RabbitMemory | Self::RabbitDisk);
+        self.kills() || self.stops() || (self.part() == Part::Rabbit && !keeps_connections)
     }
 
     /// A worker dies of it, and takes with it what it knew.
