@@ -8,7 +8,7 @@ use sluicegate::admin::{AdminError, Health, serve};
 use sluicegate::config::{Admin, Config, Secret};
 use sluicegate::metrics::Metrics;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 use tokio::time::timeout;
 
 const ANY_PORT: Admin = Admin {
@@ -22,7 +22,7 @@ async fn get(listen: SocketAddr, path: &str) -> String {
 }
 
 /// The whole answer to `GET path` with more lines of headers.
-async fn get_with(listen: SocketAddr, path: &str, headers: &str) -> String {
+pub async fn get_with(listen: impl ToSocketAddrs, path: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(listen).await.expect("it listens");
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{headers}connection: close\r\n\r\n");
     stream

@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use sluicegate::config::Config;
 use tempfile::TempDir;
 
+use crate::admin::get_with;
 use crate::broker_tls::Listening;
 use crate::gate_access::server;
 use crate::http::downstream::{Downstream, Manner, Then};
@@ -204,25 +205,8 @@ fn signal(child: &Child, signal: Signal) {
 
 /// The answer of the admin port to `GET path`.
 async fn ask(listen: &str, path: &str, token: Option<&str>) -> String {
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    let mut stream = tokio::net::TcpStream::connect(listen)
-        .await
-        .expect("it listens");
     let token = token.map(|token| format!("authorization: Bearer {token}\r\n"));
-    let request = format!(
-        "GET {path} HTTP/1.1\r\nhost: x\r\n{}connection: close\r\n\r\n",
-        token.unwrap_or_default()
-    );
-    stream
-        .write_all(request.as_bytes())
-        .await
-        .expect("it reads");
-    let mut answer = String::new();
-    stream
-        .read_to_string(&mut answer)
-        .await
-        .expect("it answers");
-    answer
+    get_with(listen, path, &token.unwrap_or_default()).await
 }
 
 /// A downstream that sends the head of each request back in its answer, in the body and in headers; the job's id says which
