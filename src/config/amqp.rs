@@ -4,10 +4,10 @@ use std::fmt;
 
 use url::Url;
 
-use super::load::Values;
 use super::redis::{join, split};
 use super::secret::SecretUrl;
 use super::value;
+use super::values::Values;
 
 /// Nodes of a cluster, at most.
 const MOST_SERVERS: usize = 32;

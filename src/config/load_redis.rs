@@ -1,10 +1,10 @@
 //! Reads where Redis is, and reports what does not fit together.
 
-use super::load::Values;
 use super::load_tls::TlsKeys;
 use super::redis::{self, RedisServers, RedisTopology};
 use super::secret::SecretUrl;
 use super::value;
+use super::values::Values;
 
 /// Seeds of a cluster, and sentinels, at most.
 const MOST_SERVERS: usize = 32;

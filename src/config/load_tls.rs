@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::load::Values;
 use super::tls::{Identity, Tls};
+use super::values::Values;
 
 /// The keys of one server: `ca-file`, `cert-file` and `key-file`.
 pub(super) type TlsKeys = [&'static str; 3];

@@ -15,6 +15,7 @@ mod secret;
 mod show;
 mod tls;
 mod value;
+mod values;
 mod warn;
 mod watch;
 mod yaml;
