@@ -87,10 +87,12 @@ async fn flow() {
 
 /// A backlog is parked; beside it a tenant under its limit.
 async fn park() {
-    let queue = unique("park");
-    let bare = Bare::connect(shared_rabbit().url(), &queue).await;
+    // The floor has queues of its own: with jobs in its lanes and an empty Redis a worker starts nothing for a window.
+    let bare = Bare::connect(shared_rabbit().url(), &unique("floor")).await;
     bare.publish(BACKLOG, |_| "noisy".to_owned()).await;
     let floor = rate(BACKLOG, bare.park_all(BACKLOG).await);
+    let queue = unique("park");
+    let bare = Bare::connect(shared_rabbit().url(), &queue).await;
     bare.publish(BACKLOG, |_| "noisy".to_owned()).await;
     let begun = Instant::now();
     let worker = Running::start(&queue, 50, "1s");
