@@ -159,7 +159,7 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
         }
     }
     if stored.run != run {
-        return another_memory(stored, known, memory, now, intact);
+        return another_memory(stored, known, memory, now);
     }
     if let Some(shard) = &known.shard {
         let claims = shard.claims(&stored.claims, stored.sure.unwrap_or(now), now, span);
@@ -180,7 +180,7 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
 }
 
 /// The server is not the one that the epoch was last confirmed for. Nobody admits until it is confirmed.
-fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64, intact: bool) -> Step {
+fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> Step {
     let run = memory.text();
     let confirmed = || vec![field("run", &run), field("next", "")];
     if memory.continues(&stored.run) {
@@ -190,8 +190,9 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64, int
         let next = format!("{now}:{}:{run}", now + known.span_ms);
         return Step::Write(vec![field("next", &next)]);
     };
+    // What it started is in this memory, or has closed it until that counts no more: a memory that fails over while it is
+    // closed stays closed for no longer.
     if let Some(own) = stored.workers.get(&known.worker)
-        && intact
         && own.vouched != run
     {
         let vouched = format!("{}:{}:{run}", own.number, own.at);

@@ -2,6 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use rand::rngs::StdRng;
+use rand::seq::SliceRandom;
+use rand::{Rng, SeedableRng};
+
 use super::*;
 
 const SPAN: u64 = 60_000;
@@ -274,6 +278,137 @@ fn replication_that_begins_loses_nothing_and_a_promotion_may() {
     // The same process, which was a replica in between.
     bed.memory = memory("p1", "h10", "h9");
     assert!(bed.look(&mut a).is_some());
+}
+
+#[test]
+fn another_failover_while_it_is_cold_begins_no_new_span() {
+    let (mut bed, mut a, mut b) = running();
+    let snapshot = bed.fields.clone();
+    bed.pass(10, &mut [&mut a, &mut b]);
+    assert!(bed.pulse(&mut a) && bed.pulse(&mut b));
+    let needed = bed.now + SPAN + ROUNDING_MS;
+    bed.fields = snapshot;
+    bed.memory = restarted();
+    for process in ["p3", "p4", "p5"] {
+        assert!(bed.look(&mut a).is_some() && bed.look(&mut b).is_some());
+        bed.pass(SPAN / 4, &mut [&mut a, &mut b]);
+        bed.memory = memory(process, process, "0");
+    }
+    assert!(bed.look(&mut a).is_some() && bed.look(&mut b).is_some());
+    bed.pass(needed - bed.now - 1, &mut [&mut a, &mut b]);
+    assert!(bed.look(&mut a).is_some() && bed.look(&mut b).is_some());
+    bed.pass(1, &mut [&mut a, &mut b]);
+    assert_eq!((bed.look(&mut a), bed.look(&mut b)), (None, None));
+}
+
+/// What was written, one after the other, and which of it was a start; a loss takes the last writes away.
+struct Storm {
+    bed: Bed,
+    rng: StdRng,
+    /// Each with the hash behind it.
+    log: Vec<(Entry, BTreeMap<String, String>)>,
+    /// When what was lost was started.
+    lost: Vec<u64>,
+}
+
+#[derive(Clone, Copy)]
+enum Entry {
+    Change,
+    Start { at: u64 },
+}
+
+impl Storm {
+    fn written(&mut self, entry: Entry) {
+        let before = self.log.last().map(|(_, fields)| fields);
+        if before != Some(&self.bed.fields) {
+            self.log.push((entry, self.bed.fields.clone()));
+        }
+    }
+
+    /// What a worker does when it has jobs, and every 2 s without any.
+    fn works(&mut self, worker: &mut Known) {
+        if !self.bed.pulse(worker) {
+            let waits = self.bed.look(worker).is_some();
+            self.written(Entry::Change);
+            if waits || !self.bed.pulse(worker) {
+                return;
+            }
+        }
+        let now = self.bed.now;
+        self.written(Entry::Start { at: now });
+        let forgotten = self.lost.iter().find(|at| **at + SPAN > now);
+        assert_eq!(forgotten, None, "at {now} {} starts", worker.worker);
+    }
+
+    /// A restart or failover, which loses some of the last writes, or none.
+    fn fails_over(&mut self) {
+        let lost = match self.rng.random_range(0..4) {
+            0 => 0,
+            1 => self.rng.random_range(0..=self.log.len()),
+            _ => self.rng.random_range(0..=self.log.len().min(6)),
+        };
+        for (entry, _) in self.log.drain(self.log.len() - lost..) {
+            if let Entry::Start { at } = entry {
+                self.lost.push(at);
+            }
+        }
+        let last = self.log.last().map(|(_, fields)| fields.clone());
+        self.bed.fields = last.unwrap_or_default();
+        self.bed.epochs += 1;
+        let name = format!("m{}", self.bed.epochs);
+        self.bed.memory = memory(&name, &name, "0");
+    }
+}
+
+#[test]
+fn whatever_is_lost_nothing_starts_while_a_lost_start_counts() {
+    let mut starts = 0;
+    for seed in 0..400 {
+        let mut storm = Storm {
+            bed: Bed::new(),
+            rng: StdRng::seed_from_u64(seed),
+            log: Vec::new(),
+            lost: Vec::new(),
+        };
+        let mut workers = [
+            worker("a", Start::Idle),
+            worker("b", Start::Unknown),
+            worker("c", Start::Unknown),
+        ];
+        // Storms of many failovers, and of few.
+        let often = storm.rng.random_range(2..400);
+        for _ in 0..400 {
+            let mut order: Vec<&mut Known> = workers.iter_mut().collect();
+            order.shuffle(&mut storm.rng);
+            for worker in order {
+                storm.works(worker);
+                if storm.rng.random_range(0..often) == 0 {
+                    storm.fails_over();
+                }
+            }
+            // All of them look at least every 2 s.
+            let millis = storm.rng.random_range(0..2_000);
+            storm.bed.pass(millis, &mut workers.each_mut());
+        }
+        let started = |(entry, _): &&(Entry, _)| matches!(entry, Entry::Start { .. });
+        starts += storm.log.iter().filter(started).count();
+        // Left alone, all of them start again after a span and a moment.
+        storm.bed.pass(1, &mut workers.each_mut());
+        for _ in 0..(SPAN + SETTLE_MS) / 1_000 + 3 {
+            for worker in &mut workers {
+                storm.works(worker);
+            }
+            storm.bed.pass(1_000, &mut workers.each_mut());
+        }
+        for worker in &mut workers {
+            assert!(
+                storm.bed.pulse(worker),
+                "seed {seed}: {} is idle",
+                worker.worker
+            );
+        }
+    }
+    assert!(starts > 10_000, "{starts} starts are no storm");
 }
 
 fn slots(text: &str) -> crate::rules::slots::Slots {
