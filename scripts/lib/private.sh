@@ -40,6 +40,29 @@ signal_group() {
   kill -"$2" -- "-$pid" 2>/dev/null || true
 }
 
+# Freezes the process group led by the process in the file $1, and waits until it is frozen: the signal reaches one thread,
+# which on a busy machine may have to wait for a processor while the others run on.
+freeze_group() {
+  local pid until=$((SECONDS + 10))
+  pid=$(live_pid "$1") || return 0
+  signal_group "$1" STOP
+  while runs "$pid"; do
+    ((SECONDS <= until)) || die "it can't be frozen"
+    sleep 0.01
+  done
+}
+
+# Whether a thread of the process group $1 is neither stopped nor dead.
+runs() {
+  local file stat fields
+  for file in /proc/[0-9]*/task/*/stat; do
+    { IFS='' read -r stat <"$file"; } 2>/dev/null || continue # gone meanwhile
+    read -ra fields <<<"${stat##*) }"
+    [[ ${fields[2]} != "$1" || ${fields[0]} == [TtZX] ]] || return 0
+  done
+  return 1
+}
+
 # Waits until the process in the file $1 is gone, for at most $2 seconds.
 wait_gone() {
   local until=$((SECONDS + $2))
