@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use rand::rngs::StdRng;
-use rand::seq::SliceRandom;
-use rand::{Rng, SeedableRng};
+use proptest::prelude::*;
 
 use super::*;
 
@@ -304,7 +302,6 @@ fn another_failover_while_it_is_cold_begins_no_new_span() {
 /// What was written, one after the other, and which of it was a start; a loss takes the last writes away.
 struct Storm {
     bed: Bed,
-    rng: StdRng,
     /// Each with the hash behind it.
     log: Vec<(Entry, BTreeMap<String, String>)>,
     /// When what was lost was started.
@@ -315,6 +312,31 @@ struct Storm {
 enum Entry {
     Change,
     Start { at: u64 },
+}
+
+/// All workers look once, in this order; behind each the memory may restart or fail over without so many of its last writes.
+#[derive(Debug, Clone)]
+struct Round {
+    order: [usize; 3],
+    losses: [Option<usize>; 3],
+    /// Until the next one: workers look at least every 2 s.
+    millis: u64,
+}
+
+fn rounds() -> impl Strategy<Value = Vec<Round>> {
+    // Storms of many losses, and of few.
+    (2_u32..400).prop_flat_map(|often| {
+        let lost = prop_oneof![Just(0), 0..6_usize, 0..6_usize, 0..2_000_usize];
+        let loss = prop::option::weighted(1.0 / f64::from(often), lost);
+        let order = Just([0, 1, 2]).prop_shuffle();
+        let round = (order, prop::array::uniform3(loss), 0..2_000_u64);
+        let round = round.prop_map(|(order, losses, millis)| Round {
+            order,
+            losses,
+            millis,
+        });
+        prop::collection::vec(round, 1..150)
+    })
 }
 
 impl Storm {
@@ -340,14 +362,9 @@ impl Storm {
         assert_eq!(forgotten, None, "at {now} {} starts", worker.worker);
     }
 
-    /// A restart or failover, which loses some of the last writes, or none.
-    fn fails_over(&mut self) {
-        let lost = match self.rng.random_range(0..4) {
-            0 => 0,
-            1 => self.rng.random_range(0..=self.log.len()),
-            _ => self.rng.random_range(0..=self.log.len().min(6)),
-        };
-        for (entry, _) in self.log.drain(self.log.len() - lost..) {
+    fn fails_over(&mut self, lost: usize) {
+        let left = self.log.len().saturating_sub(lost);
+        for (entry, _) in self.log.drain(left..) {
             if let Entry::Start { at } = entry {
                 self.lost.push(at);
             }
@@ -360,13 +377,11 @@ impl Storm {
     }
 }
 
-#[test]
-fn whatever_is_lost_nothing_starts_while_a_lost_start_counts() {
-    let mut starts = 0;
-    for seed in 0..400 {
+proptest! {
+    #[test]
+    fn whatever_is_lost_nothing_starts_while_a_lost_start_counts(rounds in rounds()) {
         let mut storm = Storm {
             bed: Bed::new(),
-            rng: StdRng::seed_from_u64(seed),
             log: Vec::new(),
             lost: Vec::new(),
         };
@@ -375,25 +390,16 @@ fn whatever_is_lost_nothing_starts_while_a_lost_start_counts() {
             worker("b", Start::Unknown),
             worker("c", Start::Unknown),
         ];
-        // Storms of many failovers, and of few.
-        let often = storm.rng.random_range(2..400);
-        for _ in 0..400 {
-            let mut order: Vec<&mut Known> = workers.iter_mut().collect();
-            order.shuffle(&mut storm.rng);
-            for worker in order {
-                storm.works(worker);
-                if storm.rng.random_range(0..often) == 0 {
-                    storm.fails_over();
+        for Round { order, losses, millis } in rounds {
+            for (at, lost) in order.into_iter().zip(losses) {
+                storm.works(&mut workers[at]);
+                if let Some(lost) = lost {
+                    storm.fails_over(lost);
                 }
             }
-            // All of them look at least every 2 s.
-            let millis = storm.rng.random_range(0..2_000);
             storm.bed.pass(millis, &mut workers.each_mut());
         }
-        let started = |(entry, _): &&(Entry, _)| matches!(entry, Entry::Start { .. });
-        starts += storm.log.iter().filter(started).count();
         // Left alone, all of them start again after a span and a moment.
-        storm.bed.pass(1, &mut workers.each_mut());
         for _ in 0..(SPAN + SETTLE_MS) / 1_000 + 3 {
             for worker in &mut workers {
                 storm.works(worker);
@@ -401,14 +407,9 @@ fn whatever_is_lost_nothing_starts_while_a_lost_start_counts() {
             storm.bed.pass(1_000, &mut workers.each_mut());
         }
         for worker in &mut workers {
-            assert!(
-                storm.bed.pulse(worker),
-                "seed {seed}: {} is idle",
-                worker.worker
-            );
+            prop_assert!(storm.bed.pulse(worker), "{} is idle", worker.worker);
         }
     }
-    assert!(starts > 10_000, "{starts} starts are no storm");
 }
 
 fn slots(text: &str) -> crate::rules::slots::Slots {
