@@ -2,7 +2,7 @@
 
 use super::error::{Origin, Problem};
 use super::file::Entry;
-use super::keys::{self, KEYS, PREFIX, env_name};
+use super::keys::{self, HEADERS, KEYS, PREFIX, env_name};
 use super::yaml::{self, Raw};
 
 /// Begins like ours and is read elsewhere: by the `--config` option.
@@ -40,6 +40,10 @@ pub(super) fn parse(env: impl Iterator<Item = (String, String)>) -> (Vec<Entry>,
                     raw,
                     at,
                 }),
+                // The parser's words may hold a secret.
+                Err(_) if key.path == HEADERS => {
+                    problems.push(Problem::of(&at, key.path, "is not valid YAML"));
+                }
                 Err(error) => problems.push(Problem::of(&at, key.path, error.message)),
             }
             continue;

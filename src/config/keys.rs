@@ -27,7 +27,7 @@ const fn unset(path: &'static str) -> Key {
 impl Key {
     /// Its value is a list or a mapping, which is read as a whole.
     pub fn is_tree(&self) -> bool {
-        [LIMITS, PLANS, TENANTS].contains(&self.path)
+        [LIMITS, PLANS, TENANTS, HEADERS].contains(&self.path)
     }
 }
 
@@ -37,6 +37,10 @@ pub(super) const LIMITS: &str = "rate-limiter.limits";
 pub(super) const PLANS: &str = "rate-limiter.plans";
 /// What single tenants have instead.
 pub(super) const TENANTS: &str = "rate-limiter.tenants";
+/// What each call of the API carries.
+pub(super) const HEADERS: &str = "dispatch.http.headers";
+/// The file that holds more of them.
+pub(super) const HEADERS_FILE: &str = "dispatch.http.headers-file";
 
 /// All keys, in the order of the documentation.
 pub const KEYS: &[Key] = &[
@@ -75,6 +79,8 @@ pub const KEYS: &[Key] = &[
     key("dispatch.shutdown-timeout", "30s"),
     unset("dispatch.http.url"),
     unset("dispatch.http.url-file"),
+    unset(HEADERS),
+    unset(HEADERS_FILE),
     unset("dispatch.http.ca-file"),
     unset("dispatch.http.cert-file"),
     unset("dispatch.http.key-file"),

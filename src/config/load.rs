@@ -234,7 +234,8 @@ impl Values {
             "dispatch.http.key-file",
         ];
         let tls = self.tls(TLS);
-        let (url, tls, timeout) = (url?, tls?, timeout?);
+        let headers = self.headers(url.as_ref().and_then(Option::as_ref));
+        let (url, tls, timeout, headers) = (url?, tls?, timeout?, headers?);
         if let Some(url) = &url
             && !url.has_scheme("https")
         {
@@ -243,7 +244,12 @@ impl Values {
         Some(Dispatch {
             concurrency: usize::try_from(concurrency?).ok()?,
             shutdown_timeout: shutdown_timeout?,
-            http: url.map(|url| Http { url, tls, timeout }),
+            http: url.map(|url| Http {
+                url,
+                tls,
+                headers,
+                timeout,
+            }),
         })
     }
 

@@ -7,6 +7,7 @@ mod file;
 mod keys;
 mod limits;
 mod load;
+mod load_headers;
 mod load_redis;
 mod load_tls;
 mod part;
@@ -22,6 +23,8 @@ mod yaml;
 
 use std::net::SocketAddr;
 use std::time::Duration;
+
+use hyper::header::HeaderMap;
 
 pub use amqp::AmqpServers;
 pub use error::{ConfigErrors, Origin, Problem};
@@ -131,6 +134,8 @@ pub struct Http {
     pub url: SecretUrl,
     /// `dispatch.http.ca-file`, `dispatch.http.cert-file` and `dispatch.http.key-file`
     pub tls: Tls,
+    /// `dispatch.http.headers` and `dispatch.http.headers-file`: what each call carries; sensitive values.
+    pub headers: HeaderMap,
     /// `dispatch.http.timeout`: for the whole call, connection set-up included.
     pub timeout: Duration,
 }

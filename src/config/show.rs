@@ -85,6 +85,12 @@ impl fmt::Display for Config {
         if let Some(http) = &dispatch.http {
             writeln!(f, "  http:")?;
             writeln!(f, "    url: \"{}\"", http.url)?;
+            if !http.headers.is_empty() {
+                writeln!(f, "    headers:")?;
+            }
+            for name in http.headers.keys() {
+                writeln!(f, "      {}: \"***\"", Quoted(name.as_str()))?;
+            }
             tls(f, "    ", &http.tls)?;
             writeln!(f, "    timeout: {}", show(http.timeout))?;
         }

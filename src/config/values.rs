@@ -10,8 +10,8 @@ use super::keys;
 use super::value::{self, Wrong};
 use super::yaml::{self, Raw};
 
-/// The largest file with a url, in bytes.
-const LONGEST_SECRET: u64 = 16 << 10;
+/// The largest file with a secret, in bytes.
+pub(super) const LONGEST_SECRET: u64 = 16 << 10;
 
 /// What was set, by whom, and what was found wrong so far.
 pub(super) struct Values {

@@ -4,7 +4,7 @@
 //! that fits into a header), `x-tenant`, `x-job-id` and `x-attempt`. Tenant and id are sent as they are, in
 //! UTF-8; only what no header can carry, control characters and spaces at either end, is percent-encoded, and
 //! `%` itself: percent-decoding gives the very text, and two tenants or ids never look the same.
-//! A user and password in the url are sent as Basic authorization.
+//! A user and password in the url are sent as Basic authorization, and the configured headers as they are.
 //!
 //! What the answer means is decided by its status and headers. Its body is read as far as a connection that
 //! can be used again is worth it; when it breaks off or hangs, that changes nothing.
@@ -51,6 +51,9 @@ const MAX_BODY: usize = 64 * 1024;
 /// So much of it is kept, in bytes: what is shown, and room for a secret that crosses its end.
 const KEPT: usize = 4 * 1024;
 
+/// A configured header's value that is shorter, in bytes, is no secret.
+const SHORTEST_SECRET: usize = 8;
+
 /// Where the keys of TLS stand in the configuration.
 const SECTION: &str = "dispatch.http";
 
@@ -61,7 +64,7 @@ pub struct HttpHandler {
     encrypted: bool,
     /// Path and query: what a request's first line names.
     target: Uri,
-    /// What every request carries: the host, and user and password of the url.
+    /// What every request carries: the host, user and password of the url, and what is configured.
     headers: HeaderMap,
     timeout: Duration,
     /// What a downstream that echoes our request must not bring into a reason.
@@ -124,6 +127,9 @@ impl HttpHandler {
         if let Some(basic) = basic_authorization(&url) {
             headers.insert(AUTHORIZATION, basic);
         }
+        for (name, value) in &http.headers {
+            headers.insert(name, value.clone());
+        }
         Ok(Self {
             pool: Pool::new(
                 server,
@@ -132,7 +138,7 @@ impl HttpHandler {
                 concurrency,
             ),
             encrypted: url.scheme() == "https",
-            secrets: secrets(&url, &headers),
+            secrets: secrets(&url, &http.headers, &headers),
             target,
             headers,
             timeout: http.timeout,
@@ -346,8 +352,9 @@ fn header_value(text: &str) -> HeaderValue {
     HeaderValue::from_bytes(&value).expect("all that a header can't carry has been encoded")
 }
 
-/// The password, or a user without one (a token), in the forms in which an echo may hold them; and the query.
-fn secrets(url: &Url, headers: &HeaderMap) -> Vec<String> {
+/// What an echo must not show: the password, or a user without one (a token), in the forms in which it may come back; the
+/// query; and what is `configured`, with and without a scheme such as `Bearer`.
+fn secrets(url: &Url, configured: &HeaderMap, headers: &HeaderMap) -> Vec<String> {
     let credential = url.password().unwrap_or(url.username());
     let basic = headers
         .get(AUTHORIZATION)
@@ -356,8 +363,15 @@ fn secrets(url: &Url, headers: &HeaderMap) -> Vec<String> {
     let decoded = percent_decode_str(credential).decode_utf8_lossy();
     let query = url.query().unwrap_or_default();
     let all = [basic.unwrap_or_default(), credential, &*decoded, query];
-    all.into_iter()
-        .filter(|secret| !secret.is_empty())
-        .map(str::to_owned)
-        .collect()
+    let all = all.into_iter().filter(|secret| !secret.is_empty());
+    let values = configured
+        .values()
+        .filter_map(|value| str::from_utf8(value.as_bytes()).ok());
+    let parts = values.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, part)| part)]);
+    // A version, say, hides nothing, and words of the answer would be missing.
+    let long = parts.flatten().filter(|part| part.len() >= SHORTEST_SECRET);
+    let mut all: Vec<String> = all.chain(long).map(str::to_owned).collect();
+    // One that holds another is looked for first, or its rest would be seen.
+    all.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+    all
 }

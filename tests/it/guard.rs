@@ -193,6 +193,7 @@ async fn run(case: Case) -> Seen {
     let config = config(&case, &url);
     let http = Http {
         url: SecretUrl::new(&url),
+        headers: Default::default(),
         tls: Tls::default(),
         timeout: Duration::from_secs(60),
     };

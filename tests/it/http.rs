@@ -8,6 +8,7 @@ mod tls;
 use std::collections::HashSet;
 use std::time::Duration;
 
+use hyper::header::{HeaderName, HeaderValue};
 use sluicegate::config::{Http, SecretUrl, Tls};
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Attempt, Handler, Outcome, Permit};
@@ -38,6 +39,7 @@ fn permit() -> Permit {
 fn http(url: impl Into<String>, timeout: Duration) -> Http {
     Http {
         url: SecretUrl::new(url),
+        headers: Default::default(),
         tls: Tls::default(),
         timeout,
     }
@@ -473,6 +475,47 @@ async fn the_password_is_sent_and_never_shown() {
     );
     let expected = "400 Bad Request: *** *** /?*** HTTP/1.1authorization: Basic ***";
     assert!(reason.ends_with(expected), "{reason}");
+}
+
+#[tokio::test]
+async fn configured_headers_are_sent_and_never_shown() {
+    let downstream = Downstream::start(|request| {
+        let echo = String::from_utf8_lossy(&request.head).into_owned();
+        let echo = echo
+            .lines()
+            .filter(|line| line.contains("sk-") || line.contains("version"));
+        let body = echo.collect::<Vec<_>>().join(";");
+        (answer("400 Bad Request", "", &body).into(), Then::Keep)
+    })
+    .await;
+    let mut http = http(format!("http://{}/", downstream.addr), LONG);
+    for (name, value) in [
+        ("authorization", "Bearer sk-abcdefgh"),
+        ("x-api-key", "sk-abcdefghij"),
+        ("version", "7"),
+        ("user-agent", "shop"),
+    ] {
+        let name = HeaderName::from_static(name);
+        http.headers.insert(name, HeaderValue::from_static(value));
+    }
+    let handler = HttpHandler::new(&http, 4).expect("a usable url");
+    let Outcome::Reject { reason } = handler.handle(&job("1"), permit()).await else {
+        panic!("a 400 rejects");
+    };
+    let request = &downstream.requests()[0];
+    for (name, value) in [
+        ("authorization", "Bearer sk-abcdefgh"),
+        ("x-api-key", "sk-abcdefghij"),
+        ("version", "7"),
+        ("user-agent", "shop"),
+        ("x-tenant", "acme"),
+    ] {
+        assert_eq!(request.header(name), Some(value.as_bytes()), "{name}");
+    }
+    assert!(!reason.contains("sk-"), "{reason}");
+    for shown in ["authorization: ***", "x-api-key: ***", "version: 7"] {
+        assert!(reason.contains(shown), "{reason}");
+    }
 }
 
 #[test]

@@ -260,8 +260,8 @@ async fn no_output_of_a_run_holds_a_secret() {
     let downstream = echo(Some(papers.acceptor("server", Some(&papers)))).await;
 
     // A user and a password that need encoding, so that they have two forms.
-    let [amqp, cache, api, query, token] =
-        ["Amqp", "Redis", "Http", "Query", "Token"].map(|what| secrets.make(what));
+    let [amqp, cache, api, query, token, header] =
+        ["Amqp", "Redis", "Http", "Query", "Token", "Header"].map(|what| secrets.make(what));
     secrets.add_basic("us@r", &format!("{api}@"));
     for name in ["amqp", "redis", "http"] {
         secrets.add_key(name, &papers, name);
@@ -274,6 +274,7 @@ async fn no_output_of_a_run_holds_a_secret() {
     let queue = unique("secrets");
     let keys = |name: &str| papers.keys(Some("ca.pem"), Some(name));
     place.write("token", &token);
+    place.write("headers", &format!("x-api-key: {header}\n"));
     place.write(
         "amqp",
         &format!("amqps://worker:{amqp}%40@localhost:{}/%2f\n", rabbit.port),
@@ -288,7 +289,7 @@ async fn no_output_of_a_run_holds_a_secret() {
 amqp: {{url-file: amqp, queue: '{queue}'{}}}
 redis: {{prefix: '{queue}'{}}}
 rate-limiter: {{max-requests: 4, window-size: 1s, max-penalty: 1s}}
-dispatch: {{http: {{url: 'https://us%40r:{api}%40@{}/jobs?key={query}'{}}}}}
+dispatch: {{http: {{url: 'https://us%40r:{api}%40@{}/jobs?key={query}', headers-file: headers{}}}}}
 delay: {{max-delay: 1s}}
 retry: {{max-attempts: 2, initial-interval: 10ms}}
 admin: {{{admin}, listen: '127.0.0.1:0'}}

@@ -1,0 +1,146 @@
+//! `dispatch.http.headers`: what is sent with each call, from the file, a variable or a file of its own, and never shown.
+
+use std::path::{Path, PathBuf};
+
+use sluicegate::config::Config;
+
+/// A configuration with what stands behind `http:`.
+fn yaml(http: &str) -> String {
+    format!("dispatch: {{http: {{url: 'https://h/', {http}}}}}\n")
+}
+
+fn parse(http: &str) -> Result<Config, String> {
+    Config::parse("c.yaml", &yaml(http), std::iter::empty()).map_err(|errors| errors.to_string())
+}
+
+/// `http` is refused with this, at its place.
+#[track_caller]
+fn check(http: &str, expected: &str) {
+    let errors = parse(http).expect_err(http);
+    let words = errors.split_once(": ").expect("a place").1;
+    assert_eq!(words, expected, "{http}");
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
+    let path = folder.join(name);
+    std::fs::write(&path, text).expect("written");
+    path
+}
+
+fn sent(config: &Config) -> Vec<(String, String)> {
+    let headers = &config.dispatch.http.as_ref().expect("a url").headers;
+    let text = |value: &[u8]| String::from_utf8(value.to_vec()).expect("text");
+    let mut all: Vec<_> = (headers.iter())
+        .map(|(name, value)| (name.to_string(), text(value.as_bytes())))
+        .collect();
+    all.sort();
+    all
+}
+
+fn pair(name: &str, value: &str) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}
+
+#[test]
+fn headers_come_from_the_file_and_from_one_with_secrets() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), "keys", "X-Api-Key: sk-hunter2\n");
+    let http = "headers: {api-version: '2023-06-01', User-Agent: shop}, headers-file: keys";
+    let path = write(folder.path(), "c.yaml", &yaml(http));
+    let config = Config::load(Some(&path), std::iter::empty()).expect("valid");
+    let expected = [
+        pair("api-version", "2023-06-01"),
+        pair("user-agent", "shop"),
+        pair("x-api-key", "sk-hunter2"),
+    ];
+    assert_eq!(sent(&config), expected);
+    let shown = format!("{config}{config:?}{config:#?}");
+    assert!(shown.contains("\"x-api-key\": \"***\""), "{shown}");
+    for secret in ["hunter2", "2023-06-01"] {
+        assert!(!shown.contains(secret), "{shown}");
+    }
+
+    // A variable wins over the file's key of the same name, and only over that one.
+    let name = "SLUICEGATE_DISPATCH__HTTP__HEADERS".to_owned();
+    let variable = (name, "{authorization: Bearer hunter3}".to_owned());
+    let config = Config::load(Some(&path), std::iter::once(variable)).expect("valid");
+    let expected = [
+        pair("authorization", "Bearer hunter3"),
+        pair("x-api-key", "sk-hunter2"),
+    ];
+    assert_eq!(sent(&config), expected);
+}
+
+#[test]
+fn wrong_headers_say_which_one_and_never_the_value() {
+    const HEADERS: &str = "dispatch.http.headers";
+    let long = "x".repeat(4097);
+    let many: Vec<String> = (0..33).map(|n| format!("x-{n}: a")).collect();
+    for (http, expected) in [
+        (
+            "headers: hunter2",
+            "must hold names of headers with their values, such as x-api-key: \"…\"",
+        ),
+        (
+            "headers: {'a b': hunter2}",
+            "\"a b\" can't be a header's name",
+        ),
+        (
+            "headers: {Host: hunter2}",
+            "\"Host\" is set by Sluicegate itself",
+        ),
+        (
+            "headers: {x-tenant: hunter2}",
+            "\"x-tenant\" is set by Sluicegate itself",
+        ),
+        ("headers: {a: hunter2, A: hunter2}", "\"A\" is set twice"),
+        (
+            "headers: {x-version: 2}",
+            "the value of \"x-version\" is no text; put it in quotes",
+        ),
+        (
+            "headers: {a: \"hunter2\\n\"}",
+            "the value of \"a\" must be 1 to 4096 bytes, without control characters and spaces at its ends",
+        ),
+        (
+            &format!("headers: {{a: {long}}}"),
+            "the value of \"a\" must be 1 to 4096 bytes, without control characters and spaces at its ends",
+        ),
+        (
+            &format!("headers: {{{}}}", many.join(", ")),
+            "there are more than 32 headers",
+        ),
+    ] {
+        check(http, &format!("{HEADERS}: {expected}"));
+    }
+    let user = "dispatch: {http: {url: 'https://u:hunter2@h/', headers: {authorization: hunter2}}}";
+    let errors = Config::parse("c.yaml", user, std::iter::empty()).expect_err("two of them");
+    assert_eq!(
+        errors.to_string(),
+        "c.yaml:1:48: dispatch.http.headers: sets authorization, and so does the user in dispatch.http.url; keep one of them"
+    );
+}
+
+#[test]
+fn what_is_no_yaml_is_not_shown() {
+    let folder = tempfile::tempdir().expect("a folder");
+    write(folder.path(), "keys", "a: b\nx-api-key: *hunter2\n");
+    let path = write(folder.path(), "c.yaml", &yaml("headers-file: keys"));
+    let errors = Config::load(Some(&path), std::iter::empty()).expect_err("an alias of nothing");
+    let words = errors.to_string();
+    let expected = "dispatch.http.headers-file: line 2 of the file is not valid YAML";
+    assert!(words.ends_with(expected), "{words}");
+
+    let words = parse("headers: {x-api-key: *hunter2}").expect_err("an alias of nothing");
+    assert!(
+        words.contains("is not valid YAML") && !words.contains("hunter2"),
+        "{words}"
+    );
+    let name = "SLUICEGATE_DISPATCH__HTTP__HEADERS".to_owned();
+    let variable = (name, "{x-api-key: *hunter2}".to_owned());
+    let errors = Config::parse("c.yaml", "", std::iter::once(variable)).expect_err("the same");
+    assert_eq!(
+        errors.to_string(),
+        "environment variable SLUICEGATE_DISPATCH__HTTP__HEADERS: dispatch.http.headers: is not valid YAML"
+    );
+}
