@@ -205,7 +205,8 @@ fn message(planned: &Planned) -> Message {
         properties: BasicProperties::default()
             .with_message_id(planned.id.as_str().into())
             .with_headers(headers),
-        body: Bytes::from_static(b"{}"),
+        // No other job has the same.
+        body: Bytes::from(planned.id.clone()),
     }
 }
 
@@ -276,6 +277,7 @@ fn report(world: &World, lasted: Duration) -> Report {
     if plan.ideal {
         check::turns(plan, &mut history);
     }
+    check::closings(plan, &mut history);
     Report {
         hash: history.hash(),
         events: history.events,

@@ -10,7 +10,7 @@ use std::time::Duration;
 use sluicegate::rules::lanes::QueueNames;
 use tokio::sync::Mutex;
 use tokio::task::block_in_place;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::Failure;
 use crate::clusters::{self, Rabbits, Redises};
@@ -25,6 +25,8 @@ use crate::workers::Worker;
 const AWAY: Duration = Duration::from_secs(5);
 /// The longest that RabbitMQ is away, and that the downstream hangs: a job must not use up its attempts.
 const SHORT: Duration = Duration::from_secs(8);
+/// From the end of all faults until each worker takes jobs again.
+const READY: Duration = Duration::from_secs(120);
 /// Between two looks whether all workers live.
 const LOOK: Duration = Duration::from_millis(500);
 
@@ -188,13 +190,25 @@ impl Bed {
         }
     }
 
-    /// SIGTERM to all workers: each must end in order.
+    /// SIGTERM to all workers: each must be there still, take jobs, and end in order.
     ///
     /// # Errors
     /// A worker can't be waited for.
     pub async fn end(&self) -> Result<(), Failure> {
+        let until = Instant::now() + READY;
         for (worker, slot) in self.slots.iter().enumerate() {
-            let how = match slot.worker.lock().await.terminate().await? {
+            let left = until.saturating_duration_since(Instant::now());
+            let mut process = slot.worker.lock().await;
+            // One that lives and does nothing is seen by nobody while others do its work.
+            let early = match process.ended()? {
+                Some(status) => Some(format!("ended by itself with {status}")),
+                None if process.ready(left).await => None,
+                None => Some(format!("was not ready {READY:?} after all was whole")),
+            };
+            if let Some(how) = early {
+                self.history.add(What::Failed { worker, how });
+            }
+            let how = match process.terminate().await? {
                 Some(status) if status.success() => continue,
                 Some(status) => format!("ended after SIGTERM with {status}"),
                 None => "did not end within a minute of SIGTERM".to_owned(),

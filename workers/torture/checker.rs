@@ -1,5 +1,6 @@
 //! The verdict on a history: who was lost, which window was too full, who ran again and why. Pure; tolerance zero.
 
+mod closings;
 mod lives;
 #[cfg(test)]
 mod tests;
@@ -16,6 +17,13 @@ use lives::{Broken, Lives};
 /// What a fault that is over may still bring about: a connection that died unnoticed is missed only later.
 const AFTERMATH: Duration = Duration::from_secs(30);
 
+/// A caller that gives up has waited for all of its timeout, but for what connecting took of it, and a stall of the machine.
+const SOON: Duration = Duration::from_millis(2500);
+/// A 429 is known to all workers by then, in nanoseconds: calls that come later were started though their tenant was closed,
+/// or stood still on their way.
+const KNOWN: u64 = 500_000_000;
+/// Of so many closings most must have been kept: a fault, or a stall of the machine, may hide one.
+const CLOSINGS: usize = 3;
 /// What the history is held against. Limits are in the history, since they change.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
@@ -25,6 +33,8 @@ pub struct Rules {
     pub max_attempts: u32,
     /// With every guard but `strict` a call that is late is no fault of the worker's.
     pub windows_hold: bool,
+    /// What a 429 names as `Retry-After`, in nanoseconds.
+    pub closed: u64,
 }
 
 /// Something that must not be.
@@ -49,6 +59,18 @@ pub enum Finding {
     },
     /// A dead letter of a job that was not rejected and had attempts left.
     Buried { job: Job, reason: String },
+    /// A dead letter that does not say why.
+    Unsaid { job: Job },
+    /// A caller went away long before its timeout, and nobody had killed or stopped it.
+    Abandoned { job: Job, at: u64 },
+    /// Calls went on after most 429s.
+    Ignored { closings: usize, ignored: usize },
+    /// Messages that nobody took care of when nothing was left to do.
+    Left { messages: u64 },
+    /// No job was confirmed: nothing was tested.
+    Nothing,
+    /// A call had not the job's body, or not its tenant.
+    Mangled { job: Job },
     /// A call for a job that nobody published.
     Stranger { job: Job },
     /// A worker ended by itself, or not as it should have.
@@ -89,6 +111,24 @@ impl fmt::Display for Finding {
                     "job {job} is a dead letter without a reason to be: {reason:?}"
                 )
             }
+            Self::Unsaid { job } => write!(f, "job {job} is a dead letter that does not say why"),
+            Self::Abandoned { job, at } => write!(
+                f,
+                "a worker abandoned its call of job {job} at {:.6} s, and no fault explains it",
+                seconds(at)
+            ),
+            Self::Ignored { closings, ignored } => write!(
+                f,
+                "429 closed a tenant {closings} times, and {ignored} times its calls went on"
+            ),
+            Self::Left { messages } => write!(
+                f,
+                "{messages} messages are still in queues, or held by a worker"
+            ),
+            Self::Nothing => write!(f, "no job was confirmed: nothing was tested"),
+            Self::Mangled { job } => {
+                write!(f, "job {job} arrived with another body or another tenant")
+            }
             Self::Stranger { job } => write!(f, "job {job} was called, and nobody published it"),
             Self::Worker { worker, how } => write!(f, "worker {worker}: {how}"),
         }
@@ -112,6 +152,8 @@ pub struct Verdict {
     pub fullest: (u64, u64),
     /// Windows that were too full: none where the guard is strict.
     pub overfull: usize,
+    /// How often a 429 closed a tenant, and how often its calls went on.
+    pub closings: (usize, usize),
     /// Faults, by kind.
     pub faults: BTreeMap<Kind, usize>,
     /// Of these, so many waited for what did not come: a moment, an empty queue.
@@ -153,12 +195,18 @@ pub fn check(events: &[Event], rules: Rules) -> Verdict {
         verdict.again(*job, life, &broken);
         verdict.attempts(*job, life, &broken);
         verdict.buried(*job, life, &broken, rules);
+        verdict.abandoned(*job, life, &broken);
+    }
+    if verdict.confirmed == 0 {
+        verdict.findings.push(Finding::Nothing);
     }
     verdict.windows(events, rules);
+    verdict.closings(events, rules);
     for event in events {
         match &event.what {
             What::Broken { kind, .. } => *verdict.faults.entry(*kind).or_default() += 1,
             What::Missed { .. } => verdict.missed += 1,
+            What::Mangled { job } => verdict.findings.push(Finding::Mangled { job: *job }),
             What::Failed { worker, how } => verdict.findings.push(Finding::Worker {
                 worker: *worker,
                 how: how.clone(),
@@ -182,14 +230,18 @@ impl Verdict {
         }
     }
 
-    /// A wait uses no attempt: a call's attempt is at most one more than the failures before it.
+    /// A wait uses no attempt: a call's attempt is at most one more than the failures before it. It is not less, but for a copy of
+    /// the job, or a worker that died and forgot one.
     fn attempts(&mut self, job: Job, life: &lives::Life, broken: &Broken) {
         for (at, call) in life.calls.iter().enumerate() {
             self.attempts = self.attempts.max(call.attempt);
             let failures = life.calls[..at].iter().filter(|call| call.failed()).count();
             let unseen = broken.count(life.begins(), call.at, AFTERMATH, Kind::uses_attempts);
+            let copies = broken.latest(life.begins(), call.at, AFTERMATH, Kind::repeats_jobs);
             let failures = u32::try_from(failures + unseen).unwrap_or(u32::MAX);
-            if call.attempt == 0 || call.attempt > failures.saturating_add(1) {
+            let next = failures.saturating_add(1);
+            let forgot = copies.is_none() && unseen == 0 && call.attempt < next;
+            if call.attempt == 0 || call.attempt > next || forgot {
                 self.findings.push(Finding::Attempt {
                     job,
                     attempt: call.attempt,
@@ -202,6 +254,9 @@ impl Verdict {
     /// A dead letter was rejected, or has used all its attempts.
     fn buried(&mut self, job: Job, life: &lives::Life, broken: &Broken, rules: Rules) {
         let Some(reason) = &life.dead else { return };
+        if reason.trim().is_empty() {
+            self.findings.push(Finding::Unsaid { job });
+        }
         let failures = life.calls.iter().filter(|call| call.failed()).count()
             + broken.count(life.begins(), u64::MAX, AFTERMATH, Kind::uses_attempts);
         if !life.calls.iter().any(|call| call.is_rejected())
@@ -211,6 +266,31 @@ impl Verdict {
                 job,
                 reason: reason.clone(),
             });
+        }
+    }
+
+    /// Who is told to end finishes what runs: only who is killed leaves a call, and who was stopped finds its time over.
+    fn abandoned(&mut self, job: Job, life: &lives::Life, broken: &Broken) {
+        let explains = |kind: Kind| kind.kills() || kind.uses_attempts();
+        for call in &life.calls {
+            let Some(at) = call.left() else { continue };
+            let soon = Duration::from_nanos(at - call.at) < SOON;
+            if soon && broken.latest(call.at, at, AFTERMATH, explains).is_none() {
+                self.findings.push(Finding::Abandoned { job, at });
+            }
+        }
+    }
+
+    /// After a 429 no job of the tenant starts.
+    fn closings(&mut self, events: &[Event], rules: Rules) {
+        let all = closings::closings(events, rules.closed);
+        let ignored = (all.iter().flatten())
+            .filter(|after| **after > KNOWN)
+            .count();
+        let closings = all.len();
+        self.closings = (closings, ignored);
+        if closings >= CLOSINGS && ignored * 2 > closings {
+            self.findings.push(Finding::Ignored { closings, ignored });
         }
     }
 

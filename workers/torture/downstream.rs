@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{HeaderValue, RETRY_AFTER};
+use hyper::header::RETRY_AFTER;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response, StatusCode};
@@ -21,6 +21,9 @@ use tokio::time::{sleep, timeout};
 
 use crate::apart::Apart;
 use crate::history::{Answer, History, Job, What};
+
+/// What a 429 names as `Retry-After`, in whole seconds.
+pub const CLOSED: Duration = Duration::from_secs(1);
 
 /// What the downstream does with a call: how long it thinks, and then what.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -200,8 +203,13 @@ async fn call(api: Arc<Api>, request: Request<Incoming>) -> Result<Response<Empt
         call,
         answer: Answer::Gone,
     };
-    // The body is read so that the connection can be used again; the workers' bodies are small.
-    let _ = request.into_body().collect().await;
+    let is_its_tenants = header(request.headers(), "x-tenant") == Some(&*job.tenant_name());
+    // One that breaks off is a caller that goes away. The workers' bodies are small.
+    if let Ok(body) = request.into_body().collect().await
+        && (body.to_bytes() != job.body() || !is_its_tenants)
+    {
+        api.history.add(What::Mangled { job });
+    }
     api.hold(worker).await;
     if api.hangs.load(Ordering::Relaxed) {
         std::future::pending::<()>().await;
@@ -215,7 +223,7 @@ async fn call(api: Arc<Api>, request: Request<Incoming>) -> Result<Response<Empt
         Answer::Failed => Ok(status(StatusCode::INTERNAL_SERVER_ERROR)),
         Answer::Throttled => {
             let mut answer = status(StatusCode::TOO_MANY_REQUESTS);
-            (answer.headers_mut()).insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            (answer.headers_mut()).insert(RETRY_AFTER, CLOSED.as_secs().into());
             Ok(answer)
         }
         Answer::Cut | Answer::Gone => Err(Cut),

@@ -12,6 +12,7 @@ use serde::{Serialize, Serializer};
 
 use crate::backlog::Backlog;
 use crate::faults::Kind;
+use crate::plan::TENANT;
 
 /// A job: its tenant's number, and its own among the tenant's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -37,6 +38,18 @@ impl FromStr for Job {
             tenant: parse(tenant)?,
             number: parse(number)?,
         })
+    }
+}
+
+impl Job {
+    /// What it is published with, and arrives with: no other job has the same.
+    pub fn body(self) -> String {
+        format!("{{\"job\":\"{self}\"}}")
+    }
+
+    /// The name of its tenant.
+    pub fn tenant_name(self) -> String {
+        format!("{TENANT}{}", self.tenant)
     }
 }
 
@@ -92,6 +105,8 @@ pub enum What {
         worker: usize,
         life: u32,
     },
+    /// A call had not the body, or not the tenant, that its job was published with.
+    Mangled { job: Job },
     /// The downstream answered, or will not.
     Answered { call: u64, answer: Answer },
     /// A dead letter, found at the end.

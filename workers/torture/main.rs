@@ -165,6 +165,10 @@ async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
     let strangers = rest::read_the_dead(&bed).await?;
     let events = bed.history.events();
     let mut verdict = checker::check(&events, plan.rules());
+    if left > 0 {
+        let messages = left;
+        verdict.findings.push(checker::Finding::Left { messages });
+    }
     if strangers > 0 {
         let how = format!("{strangers} dead letters have an id that nobody published");
         verdict

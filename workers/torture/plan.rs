@@ -10,6 +10,7 @@ use sluicegate::rules::lanes::{Ladder, QueueNames};
 
 use crate::checker::Rules;
 use crate::clusters::{RabbitMq, RedisIs, Servers};
+use crate::downstream::CLOSED;
 use crate::faults::{Kind, Pace};
 
 /// The limits' window.
@@ -163,6 +164,7 @@ impl Plan {
             window: u64::try_from(WINDOW.as_nanos()).unwrap_or(u64::MAX),
             max_attempts: MAX_ATTEMPTS,
             windows_hold: !self.count_windows,
+            closed: u64::try_from(CLOSED.as_nanos()).unwrap_or(u64::MAX),
         }
     }
 

@@ -14,7 +14,6 @@ use rand::{Rng, SeedableRng};
 use tokio::time::{sleep, timeout};
 
 use crate::history::{History, Job, What};
-use crate::plan::TENANT;
 
 /// A batch, its confirms included, and a connect take at most this.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -109,7 +108,7 @@ impl Publisher {
         };
         let mut confirms = Vec::with_capacity(jobs.len());
         for job in jobs {
-            let tenant = AMQPValue::LongString(format!("{TENANT}{}", job.tenant).into());
+            let tenant = AMQPValue::LongString(job.tenant_name().into());
             let mut headers = FieldTable::default();
             headers.insert("x-tenant".into(), tenant);
             let properties = BasicProperties::default()
@@ -117,8 +116,9 @@ impl Publisher {
                 .with_delivery_mode(2)
                 .with_headers(headers);
             self.history.add(What::Publishing { job: *job });
-            let queue = self.queue.as_str().into();
-            let sent = channel.basic_publish("".into(), queue, options, b"{}", properties);
+            let (queue, body) = (self.queue.as_str().into(), job.body());
+            let sent =
+                channel.basic_publish("".into(), queue, options, body.as_bytes(), properties);
             confirms.push(sent.await?);
         }
         let mut outcomes = Vec::with_capacity(jobs.len());

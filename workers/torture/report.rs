@@ -54,6 +54,11 @@ pub fn table(verdict: &Verdict, run: &Run, left: u64) -> String {
             verdict.overfull, verdict.fullest.0, verdict.fullest.1
         ),
     );
+    let (closings, ignored) = verdict.closings;
+    line(
+        "closed by 429",
+        format!("{closings} times; {ignored} times a call came late"),
+    );
     line(
         "used while all was whole",
         match used.seconds {

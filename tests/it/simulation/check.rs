@@ -12,7 +12,7 @@ use sluicegate::rules::log::{Clock, Logs};
 use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
 
-use super::history::{BudgetRecord, Call, History};
+use super::history::{BudgetRecord, Call, History, TenantRecord};
 use super::limits::WITNESS;
 use super::plan::{Costs, Plan};
 use super::scopes::{Budget, behind};
@@ -230,6 +230,23 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
     let drawn = drawn.filter(|(budget, _)| budget.scope == *limit.scope());
     let ratios = drawn.map(|(_, record)| ratio(&record.arrivals));
     ratios.fold(0.0, f64::max)
+}
+
+/// Who was told 429 closes the tenant; a worker that ends may not come to it.
+pub fn closings(plan: &Plan, history: &mut History) {
+    let t = &plan.trouble;
+    let ends = [t.kill, t.soft_stop, t.hard_stop];
+    if ends.iter().any(|rate| *rate > 0.0) || !t.strikes_every.is_zero() {
+        return;
+    }
+    let of = |(name, record): (&String, &TenantRecord)| {
+        let missing = record.throttled.saturating_sub(record.closings);
+        (missing > 0).then(|| format!("{name} was not closed after {missing} times 429"))
+    };
+    let wrongs: Vec<String> = history.tenants.iter().filter_map(of).collect();
+    for wrong in wrongs {
+        history.wrong(format_args!("{wrong}"));
+    }
 }
 
 /// P5, in the same cases, where all share one budget: who has few jobs does not wait for those with many.

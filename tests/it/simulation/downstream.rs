@@ -16,6 +16,9 @@ use super::plan::{Costs, ms};
 use super::scopes::{Budget, published};
 use super::world::{Life, World};
 
+/// Why a tenant is closed.
+pub const THROTTLED: &str = "429 from the downstream";
+
 pub struct SimHandler(pub Arc<Life>);
 
 #[derive(Debug)]
@@ -81,10 +84,12 @@ impl Handler for SimHandler {
         let outcome = match &reply {
             Some(Answered { reply, .. }) => match reply {
                 Reply::Done => Outcome::Done,
-                &Reply::Closed(after) => Outcome::Throttled {
-                    after,
-                    reason: "429 from the downstream".to_owned(),
-                },
+                &Reply::Closed(after) => {
+                    let tenant = job.tenant.as_str();
+                    world.history().tenant(tenant).throttled += 1;
+                    let reason = THROTTLED.to_owned();
+                    Outcome::Throttled { after, reason }
+                }
                 Reply::Rejected => Outcome::Reject {
                     reason: "400".to_owned(),
                 },
@@ -210,7 +215,9 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
         Reply::Closed(_) => record.throttles += 1,
         Reply::Failed => {}
     }
-    let failures = record.failures;
+    record.calls += 1;
+    let (calls, failures) = (record.calls, record.failures);
+    let ended = failures + record.throttles + 1;
     let most = world.plan.retry.max_attempts;
     if *attempt > failures + 1 || *attempt > most {
         history.wrong(format_args!(
@@ -218,10 +225,17 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
         ));
     }
     // Nothing but a crash or a lost session takes a job back to an earlier attempt.
-    if world.plan.trouble_until.is_zero() && *attempt != failures + 1 {
+    if world.plan.whole && *attempt != failures + 1 {
         history.wrong(format_args!(
             "{id} is at attempt {attempt} after {failures} failures"
         ));
+    }
+    if world.plan.whole && calls > ended {
+        history.wrong(format_args!("{id} is called again after its end"));
+    }
+    let planned = world.plan.job(id);
+    if job.body != planned.id || planned.tenant.as_deref() != Some(tenant.as_str()) {
+        history.wrong(format_args!("{id} of {tenant} is not as it was published"));
     }
     let answered = Answered {
         reply,

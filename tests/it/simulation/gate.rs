@@ -14,6 +14,7 @@ use sluicegate::rules::tenant::Tenant;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::downstream::THROTTLED;
 use super::plan::ms;
 use super::scopes::asked;
 use super::world::{Life, World};
@@ -99,6 +100,9 @@ impl Gate for SimGate {
 
     async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {
         let (tenant, by) = (tenant.clone(), by.to_owned());
+        if by == THROTTLED {
+            self.0.world.history().tenant(tenant.as_str()).closings += 1;
+        }
         self.call("block", |world| async move {
             let result = world.gate.block(&tenant, duration, &by).await;
             let until = world.now_us() / 1000 + ceil_ms(duration);

@@ -60,6 +60,9 @@ pub struct BudgetRecord {
 pub struct TenantRecord {
     pub paused_until: u64,
     pub closed_until: u64,
+    /// Handlers were told 429 so often, and workers began so often to close it for that.
+    pub throttled: u64,
+    pub closings: u64,
 }
 
 #[derive(Debug, Default)]
@@ -71,6 +74,8 @@ pub struct JobRecord {
     /// Failures that its workers were told of.
     pub failures: u32,
     pub throttles: u32,
+    /// Its calls that arrived.
+    pub calls: u32,
 }
 
 pub struct History {

@@ -90,6 +90,8 @@ pub struct Plan {
     pub trouble_until: Duration,
     /// Each fault may copy a job, and each copy meets faults: without an end there would be ever more.
     pub most_faults: u64,
+    /// Nothing goes wrong but at the downstream: each job's calls can be told beforehand.
+    pub whole: bool,
     /// All jobs cost 1 and come at once, nothing goes wrong and nothing else limits: P3 and P4 are counted.
     pub ideal: bool,
     /// Calls take so long to arrive that no guard is kept: only what needs none is promised.
@@ -154,8 +156,18 @@ impl Plan {
                 ..trouble
             };
         }
+        let rude = seed % 16 == 12;
+        if rude {
+            trouble = Trouble {
+                // So often that attempts are used up.
+                fail: 0.5,
+                throttle: 0.05,
+                reject: 0.05,
+                ..Trouble::default()
+            };
+        }
         let last = jobs.last().map_or(Duration::ZERO, |job| job.at);
-        let trouble_until = match troubled {
+        let trouble_until = match troubled || rude {
             true => (last + ms(random.random_range(0..60_000))).min(ms(120_000)),
             false => Duration::ZERO,
         };
@@ -226,6 +238,7 @@ impl Plan {
             trouble,
             trouble_until,
             most_faults: pick(&mut random, &[10, 50, 200]),
+            whole: !troubled,
             ideal,
             far,
             limits,

@@ -11,21 +11,31 @@ use crate::history::{Answer, Event, Job, What};
 pub struct Call {
     pub at: u64,
     pub attempt: u32,
-    /// `None`: the run ended before.
-    answer: Option<Answer>,
+    /// When it ended, and how; `None`: the run ended before.
+    answer: Option<(u64, Answer)>,
 }
 
 impl Call {
     pub fn is_done(&self) -> bool {
-        self.answer == Some(Answer::Done)
+        self.answer() == Some(Answer::Done)
+    }
+
+    fn answer(&self) -> Option<Answer> {
+        self.answer.map(|(_, answer)| answer)
+    }
+
+    /// When its caller went away before the answer.
+    pub fn left(&self) -> Option<u64> {
+        let (at, answer) = self.answer?;
+        (answer == Answer::Gone).then_some(at)
     }
 
     pub fn is_rejected(&self) -> bool {
-        self.answer == Some(Answer::Rejected)
+        self.answer() == Some(Answer::Rejected)
     }
 
     pub fn failed(&self) -> bool {
-        self.answer.is_some_and(Answer::is_failure)
+        self.answer().is_some_and(Answer::is_failure)
     }
 }
 
@@ -47,7 +57,7 @@ impl Life {
 
     /// The calls that came after one whose answer was final. Two that run at once are a repetition, too.
     pub fn after_the_end(&self) -> impl Iterator<Item = &Call> {
-        let is_final = |call: &Call| call.answer.is_some_and(Answer::is_final);
+        let is_final = |call: &Call| call.answer().is_some_and(Answer::is_final);
         let first = self.calls.iter().position(is_final);
         self.calls
             .iter()
@@ -83,7 +93,7 @@ impl Lives {
                 }
                 What::Answered { call, answer } => {
                     if let Some((job, index)) = calls.get(call) {
-                        lives.of_job(*job).calls[*index].answer = Some(*answer);
+                        lives.of_job(*job).calls[*index].answer = Some((*at, *answer));
                     }
                 }
                 _ => {}

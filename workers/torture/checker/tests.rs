@@ -10,6 +10,7 @@ const RULES: Rules = Rules {
     window: 100 * MS,
     max_attempts: 3,
     windows_hold: true,
+    closed: 100 * MS,
 };
 
 const ONE: Job = Job {
@@ -249,11 +250,16 @@ fn a_retry_is_no_repetition_and_its_attempts_are_counted() {
         for (at, (attempt, answer)) in numbers.into_iter().zip(ends).enumerate() {
             story.called(at as u64 * 200, ONE, attempt, answer);
         }
-        story.verdict()
+        story
     };
+    // A worker that died forgot one, or two.
+    for forgot in [[1, 1, 2], [1, 1, 1]] {
+        let mut story = attempts(forgot);
+        story.broken(100, 150, Kind::WorkerKill);
+        assert!(story.verdict().holds());
+    }
+    let attempts = |numbers| attempts(numbers).verdict();
     assert!(attempts([1, 2, 3]).holds());
-    // A worker that died forgot one.
-    assert!(attempts([1, 1, 2]).holds());
     let of = |attempt, failures| {
         [Finding::Attempt {
             job: ONE,
@@ -262,7 +268,8 @@ fn a_retry_is_no_repetition_and_its_attempts_are_counted() {
         }]
     };
     assert_eq!(attempts([1, 2, 4]).findings, of(4, 2));
-    assert_eq!(attempts([1, 0, 2]).findings, of(0, 1));
+    assert_eq!(attempts([1, 2, 2]).findings, of(2, 2));
+    assert_eq!(attempts([1, 0, 3]).findings, of(0, 1));
 }
 
 #[test]
@@ -284,8 +291,10 @@ fn a_dead_letter_was_rejected_or_has_used_its_attempts() {
     let dead = |answers: &[Answer]| {
         let mut story = Story::new();
         story.published(0, ONE);
+        let mut attempt = 1;
         for (at, answer) in answers.iter().enumerate() {
-            story.called(at as u64 * 200, ONE, 1, *answer);
+            story.called(at as u64 * 200, ONE, attempt, *answer);
+            attempt += u32::from(answer.is_failure());
         }
         let reason = "why".to_owned();
         story.add(5000, What::Dead { job: ONE, reason });
@@ -323,4 +332,85 @@ fn strangers_and_workers_that_end_are_found() {
         Finding::Worker { worker: 1, how },
     ];
     assert_eq!(verdict.findings, found);
+}
+
+#[test]
+fn a_dead_letter_says_why() {
+    let mut story = whole();
+    story.published(0, ONE);
+    story.called(0, ONE, 1, Answer::Rejected);
+    let reason = " ".to_owned();
+    story.add(9000, What::Dead { job: ONE, reason });
+    let verdict = story.verdict();
+    assert!(verdict.findings.contains(&Finding::Unsaid { job: ONE }));
+}
+
+#[test]
+fn who_leaves_a_call_was_killed_or_has_waited() {
+    let left = |after: u64, fault: Option<Kind>| {
+        let mut story = Story::new();
+        story.published(0, ONE);
+        story.called(1000, ONE, 1, Answer::Done);
+        story.events.pop();
+        let (call, answer) = (story.calls, Answer::Gone);
+        story.add(1000 + after, What::Answered { call, answer });
+        story.called(9000, ONE, 2, Answer::Done);
+        if let Some(kind) = fault {
+            story.broken(900, 1100, kind);
+        }
+        story.verdict().findings
+    };
+    let at = 1040 * MS;
+    let abandoned = [Finding::Abandoned { job: ONE, at }];
+    assert_eq!(left(40, None), abandoned);
+    for kind in [Kind::WorkerRestart, Kind::WorkerRolling, Kind::RedisKill] {
+        assert_eq!(left(40, Some(kind)), abandoned, "{kind}");
+    }
+    for kind in [Kind::WorkerKill, Kind::KillAtCall, Kind::StopAtCall] {
+        assert_eq!(left(40, Some(kind)), [], "{kind}");
+    }
+    assert_eq!(left(5000, None), []);
+}
+
+#[test]
+fn a_run_that_confirmed_nothing_shows_nothing() {
+    assert_eq!(Story::new().verdict().findings, [Finding::Nothing]);
+}
+
+#[test]
+fn a_job_arrives_as_it_was_published() {
+    let mut story = whole();
+    story.add(3, What::Mangled { job: ONE });
+    let found = [Finding::Mangled { job: ONE }];
+    assert_eq!(story.verdict().findings, found);
+}
+
+#[test]
+fn calls_that_go_on_after_most_429s_are_found() {
+    let rules = Rules {
+        window: MS,
+        closed: 1000 * MS,
+        ..RULES
+    };
+    let went_on = |after: [u64; 4]| {
+        let mut story = Story::new();
+        for (tenant, after) in (0..).zip(after) {
+            let job = |number| Job { tenant, number };
+            story.published(0, job(1));
+            story.called(5000, job(1), 1, Answer::Throttled);
+            story.called(7000, job(1), 1, Answer::Done);
+            story.published(0, job(2));
+            // The 429 was sent at 5005.
+            story.called(5005 + after, job(2), 1, Answer::Done);
+        }
+        story.events.sort_by_key(|event| event.at);
+        check(&story.events, rules)
+    };
+    assert_eq!(went_on([500, 500, 20, 1]).closings, (4, 0));
+    assert_eq!(went_on([1000; 4]).closings, (4, 0), "it is over");
+    let verdict = went_on([501, 999, 20, 1500]);
+    assert_eq!((verdict.closings, verdict.holds()), ((4, 2), true));
+    let (closings, ignored) = (4, 3);
+    let verdict = went_on([501, 999, 700, 20]);
+    assert_eq!(verdict.findings, [Finding::Ignored { closings, ignored }]);
 }
