@@ -291,6 +291,7 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
         Kind::RabbitNodeKill
         | Kind::RabbitNodeStop
         | Kind::RabbitNodeRestart
+        | Kind::RabbitNodeCut
         | Kind::RedisPrimaryKill
         | Kind::RedisPrimaryStop
         | Kind::RedisPrimaryLag

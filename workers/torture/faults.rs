@@ -99,6 +99,8 @@ pub enum Kind {
     RabbitNodeStop,
     /// One node of RabbitMQ's cluster ends in order and is started again
     RabbitNodeRestart,
+    /// One node of RabbitMQ's cluster is cut off from the others and not from its clients: both directions, or one
+    RabbitNodeCut,
     /// SIGKILL of a primary, which is started again when a replica has taken over
     RedisPrimaryKill,
     /// SIGSTOP of a primary, and SIGCONT when a replica has taken over
@@ -167,7 +169,8 @@ impl Kind {
             | Self::RabbitSlow
             | Self::RabbitNodeKill
             | Self::RabbitNodeStop
-            | Self::RabbitNodeRestart => Part::Rabbit,
+            | Self::RabbitNodeRestart
+            | Self::RabbitNodeCut => Part::Rabbit,
             Self::RedisKill
             | Self::RedisStop
             | Self::RedisWipe

@@ -19,6 +19,10 @@ mod plan;
 mod proxy;
 mod publishers;
 #[path = "../../tests/it/rabbit_cluster.rs"]
+#[allow(
+    dead_code,
+    reason = "shared with the tests, whose nodes have nothing of their own"
+)]
 mod rabbit_cluster;
 #[path = "../../tests/it/redis_topologies.rs"]
 #[allow(
@@ -53,7 +57,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use bed::{Bed, Slot};
 use clocks::Clocks;
-use clusters::{Rabbits, Redises, Servers};
+use clusters::{Network, RabbitMq, Rabbits, Redises, Servers};
 use downstream::Downstream;
 use faults::{Kind, Schedule};
 use history::{Event, History, What};
@@ -207,7 +211,11 @@ fn keep_history(args: &Args, plan: &Plan, events: &[Event]) -> Result<(), Failur
 /// Starts everything but the publishers.
 async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<Bed, Failure> {
     let Servers { rabbitmq, redis } = plan.servers;
-    let rabbit = spawn_blocking(move || Rabbits::start(rabbitmq));
+    let network = match rabbitmq {
+        RabbitMq::Single => None,
+        RabbitMq::Cluster => Some(Network::start().await?),
+    };
+    let rabbit = spawn_blocking(move || Rabbits::start(network));
     let redis = spawn_blocking(move || Redises::start(redis));
     let (rabbit, redis) = (Arc::new(rabbit.await?), Arc::new(redis.await?));
     let urls = rabbit.urls().into_iter().map(|url| url.parse());

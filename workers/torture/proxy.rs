@@ -166,7 +166,7 @@ async fn carry(client: TcpStream, server: TcpStream, told: Weak<watch::Sender<To
     }
 }
 
-/// `None`: it has ended.
+/// `None`: it has ended. An end is held as bytes are.
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
@@ -175,8 +175,12 @@ async fn pump(
 ) -> Option<()> {
     let mut seen = told.upgrade()?.subscribe();
     let mut buffer = vec![0; 64 * 1024];
+    let is_open = |told: &Told| told.way(direction) != Way::Held;
     loop {
-        let read = from.read(&mut buffer).await.ok().filter(|read| *read > 0)?;
+        let Some(read) = from.read(&mut buffer).await.ok().filter(|read| *read > 0) else {
+            seen.wait_for(is_open).await.ok()?;
+            return None;
+        };
         let bytes = &buffer[..read];
         told.upgrade()?.send_if_modified(|told| {
             let caught =
@@ -190,7 +194,6 @@ async fn pump(
         if let Way::Slow(by) = way {
             sleep(by).await;
         }
-        let is_open = |told: &Told| told.way(direction) != Way::Held;
         seen.wait_for(is_open).await.ok()?;
         to.write_all(bytes).await.ok()?;
     }
