@@ -87,6 +87,8 @@ pub enum Kind {
     RedisReadonly,
     /// Redis takes no login, and closes all its connections
     RedisLogin,
+    /// Redis's wall clock is stepped back by as long as a fault may last, and stays so
+    RedisClock,
     /// A worker's connections to Redis carry nothing: one direction, the other, or both, and then they are cut
     RedisHole,
     /// A worker's connections to Redis carry everything late
@@ -180,6 +182,7 @@ impl Kind {
             | Self::RedisScripts
             | Self::RedisReadonly
             | Self::RedisLogin
+            | Self::RedisClock
             | Self::RedisHole
             | Self::RedisSlow
             | Self::RedisPrimaryKill

@@ -56,7 +56,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 
 use bed::{Bed, Slot};
-use clocks::Clocks;
+use clocks::{Clock, Clocks};
 use clusters::{Network, RabbitMq, Rabbits, Redises, Servers};
 use downstream::Downstream;
 use faults::{Kind, Schedule};
@@ -216,7 +216,15 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         RabbitMq::Cluster => Some(Network::start().await?),
     };
     let rabbit = spawn_blocking(move || Rabbits::start(network));
-    let redis = spawn_blocking(move || Redises::start(redis));
+    let clocks_of = |kind| {
+        let needed = plan.kinds.contains(&kind);
+        needed.then(Clocks::find).transpose()
+    };
+    let clock = match clocks_of(Kind::RedisClock)? {
+        Some(clocks) => Some(Clock::new(clocks, folder.join("redis.clock"))?),
+        None => None,
+    };
+    let redis = spawn_blocking(move || Redises::start(redis, clock));
     let (rabbit, redis) = (Arc::new(rabbit.await?), Arc::new(redis.await?));
     let urls = rabbit.urls().into_iter().map(|url| url.parse());
     let history = Arc::new(History::new());
@@ -226,9 +234,7 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         program: program(args)?,
         folder: folder.to_owned(),
         queue: queue.to_owned(),
-        clocks: (plan.kinds.contains(&Kind::WorkerClock))
-            .then(Clocks::find)
-            .transpose()?,
+        clocks: clocks_of(Kind::WorkerClock)?,
         rabbit: urls.collect::<Result<_, _>>()?,
         redis: redis.url().parse()?,
         found_by: redis.found_by(),
