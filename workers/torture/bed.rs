@@ -299,6 +299,7 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
         | Kind::RabbitNodeStop
         | Kind::RabbitNodeRestart
         | Kind::RabbitNodeCut
+        | Kind::RabbitLeaderCut
         | Kind::RedisPrimaryKill
         | Kind::RedisPrimaryStop
         | Kind::RedisPrimaryLag

@@ -108,3 +108,23 @@ pub fn replace(path: &Path, text: &str) -> io::Result<()> {
     fs::write(&new, text)?;
     fs::rename(&new, path)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_only_ever_stepped_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("clock");
+        let said = || fs::read_to_string(&file).expect("it is there");
+        let clock = Clock::new(Clocks(PathBuf::new()), file.clone()).expect("a clock");
+        assert_eq!(said(), "+0.000\n");
+        clock
+            .step_back(Duration::from_millis(1250))
+            .expect("stepped");
+        assert_eq!(said(), "-1.250\n");
+        clock.step_back(Duration::from_secs(3600)).expect("stepped");
+        assert_eq!(said(), "-3601.250\n");
+    }
+}

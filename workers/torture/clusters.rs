@@ -60,7 +60,8 @@ impl Servers {
             Kind::RabbitNodeKill
             | Kind::RabbitNodeStop
             | Kind::RabbitNodeRestart
-            | Kind::RabbitNodeCut => self.rabbitmq == RabbitMq::Cluster,
+            | Kind::RabbitNodeCut
+            | Kind::RabbitLeaderCut => self.rabbitmq == RabbitMq::Cluster,
             Kind::RedisPrimaryKill
             | Kind::RedisPrimaryStop
             | Kind::RedisPrimaryLag
@@ -107,10 +108,14 @@ pub fn how(fault: &Fault) -> String {
             let seconds = fault.lasts.as_secs_f64();
             format!("node {}, for {seconds:.1} s", fault.worker)
         }
-        Kind::RabbitNodeCut => {
+        Kind::RabbitNodeCut | Kind::RabbitLeaderCut => {
             let seconds = cut_for(fault).as_secs_f64();
             let lost = lost(fault).in_words();
-            format!("node {}, {lost}, for {seconds:.1} s", fault.worker)
+            let node = match fault.kind {
+                Kind::RabbitNodeCut => format!("node {}, ", fault.worker),
+                _ => String::new(),
+            };
+            format!("{node}{lost}, for {seconds:.1} s")
         }
         Kind::RedisReplicaKill => format!("away for {seconds:.1} s"),
         Kind::RedisPrimaryKill | Kind::RedisPrimaryStop | Kind::RedisPrimaryLag => {
@@ -148,8 +153,12 @@ pub async fn perform(bed: &Bed, fault: Fault) {
             sleep(fault.lasts).await;
             block_in_place(|| node.resume());
         }
-        Kind::RabbitNodeCut => {
-            bed.rabbit.cut(fault.worker, lost(&fault));
+        Kind::RabbitNodeCut | Kind::RabbitLeaderCut => {
+            let node = match fault.kind {
+                Kind::RabbitNodeCut => fault.worker,
+                _ => block_in_place(|| bed.rabbit.leader(&bed.names.due)),
+            };
+            bed.rabbit.cut(node, lost(&fault));
             sleep(cut_for(&fault)).await;
             bed.rabbit.heal();
             block_in_place(|| bed.rabbit.until_whole());

@@ -103,6 +103,8 @@ pub enum Kind {
     RabbitNodeRestart,
     /// One node of RabbitMQ's cluster is cut off from the others and not from its clients: both directions, or one
     RabbitNodeCut,
+    /// The same with the node that leads the queue of the jobs that are due: another must take over
+    RabbitLeaderCut,
     /// SIGKILL of a primary, which is started again when a replica has taken over
     RedisPrimaryKill,
     /// SIGSTOP of a primary, and SIGCONT when a replica has taken over
@@ -172,7 +174,8 @@ impl Kind {
             | Self::RabbitNodeKill
             | Self::RabbitNodeStop
             | Self::RabbitNodeRestart
-            | Self::RabbitNodeCut => Part::Rabbit,
+            | Self::RabbitNodeCut
+            | Self::RabbitLeaderCut => Part::Rabbit,
             Self::RedisKill
             | Self::RedisStop
             | Self::RedisWipe

@@ -276,6 +276,22 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_end_is_held_too() {
+        let (proxy, mut client) = bed().await;
+        client.write_u8(1).await.expect("sent");
+        assert_eq!(echo(&mut client).await, 1);
+        let (there, back) = (Way::Held, Way::Open);
+        proxy.set(Ways { there, back });
+        client.shutdown().await.expect("sent");
+        assert!(
+            timeout(HELD, client.read_u8()).await.is_err(),
+            "the server does not know of it"
+        );
+        proxy.set(Ways::default());
+        assert!(client.read_u8().await.is_err(), "it ends, too");
+    }
+
+    #[tokio::test]
     async fn a_slow_way_takes_its_time_and_a_lost_server_ends_the_connection() {
         let (proxy, mut client) = bed().await;
         let (there, back) = (Way::Slow(HELD), Way::Open);

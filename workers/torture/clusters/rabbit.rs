@@ -93,6 +93,18 @@ impl Rabbits {
         self.all(Rabbit::resume);
     }
 
+    /// Which node leads `queue`; the first where nobody says it.
+    pub fn leader(&self, queue: &str) -> usize {
+        let listed = self.ctl(&["list_queues", "name", "leader", "--no-table-headers"]);
+        let mut lines = listed.lines().filter_map(|line| line.split_once('\t'));
+        let leader = lines.find_map(|(name, leader)| (name == queue).then_some(leader));
+        let leads = |node: &Rabbit| {
+            let name = format!("private{}@", port(node));
+            leader.is_some_and(|leader| leader.starts_with(&name))
+        };
+        self.nodes().iter().position(leads).unwrap_or(0)
+    }
+
     /// Cuts node `number`, counted round, off from the others. Its clients reach it.
     pub fn cut(&self, number: usize, lost: Lost) {
         if let Self::Cluster(cluster) = self {
