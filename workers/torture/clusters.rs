@@ -161,7 +161,11 @@ pub async fn perform(bed: &Bed, fault: Fault) {
             bed.rabbit.cut(node, lost(&fault));
             sleep(cut_for(&fault)).await;
             bed.rabbit.heal();
-            block_in_place(|| bed.rabbit.until_whole());
+            if bed.rabbit.until_whole(node).await {
+                println!(
+                    "           node {node} stayed apart after the healing, and was restarted"
+                );
+            }
         }
         Kind::RedisHandover => block_in_place(|| bed.redis.hand_over(fault.worker)),
         Kind::RedisReplicaKill => {

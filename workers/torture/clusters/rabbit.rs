@@ -2,6 +2,10 @@
 
 use std::process::Command;
 use std::thread;
+use std::time::Duration;
+
+use tokio::task::block_in_place;
+use tokio::time::{Instant, sleep};
 
 use super::network::{Lost, Network};
 use crate::rabbit_cluster::RabbitCluster;
@@ -16,6 +20,10 @@ const OF_A_NODE: [&str; 4] = [
     "set_disk_free_limit",
 ];
 
+/// A node that does not come back by itself within this is restarted: it mostly takes less than 10 s.
+const APART: Duration = Duration::from_secs(40);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(200);
 /// The number of nodes that run; 0 where the one that is asked does not.
 const RUNNING: &str = "case rabbit:is_running() of \
     true -> length(rabbit_mnesia:cluster_nodes(running)); \
@@ -120,12 +128,21 @@ impl Rabbits {
         }
     }
 
-    /// Waits until each node knows all of them as running.
-    pub fn until_whole(&self) {
+    /// Waits until each node knows all of them as running. One that was cut off and healed in the moment in which it was
+    /// noticed may stay apart for good: then node `number` is restarted, as an operator would; whether that was needed.
+    pub async fn until_whole(&self, number: usize) -> bool {
         let all = self.nodes().len().to_string();
-        until("all nodes of RabbitMQ run together", || {
-            self.nodes().iter().all(|node| running(node) == all)
-        });
+        let whole = || self.nodes().iter().all(|node| running(node) == all);
+        let patience = Instant::now() + APART;
+        while !block_in_place(whole) {
+            if Instant::now() > patience {
+                block_in_place(|| self.node(number).restart());
+                block_in_place(|| until("all nodes of RabbitMQ run together", whole));
+                return true;
+            }
+            sleep(LOOK).await;
+        }
+        false
     }
 
     /// `rabbitmqctl`, at each node where it concerns that node alone.
