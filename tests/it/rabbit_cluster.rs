@@ -20,10 +20,19 @@ const NODE: [&str; 2] = [
 impl RabbitCluster {
     /// Starts them; it takes about 15 s.
     pub fn start() -> Self {
-        let first = Rabbit::start_with(&NODE);
+        Self::start_with(&[vec![], vec![], vec![]])
+    }
+
+    /// The same, each with settings of its own beside those that all have.
+    pub fn start_with(own: &[Vec<String>; 3]) -> Self {
+        let own = own.each_ref().map(|own| {
+            let own = own.iter().map(String::as_str);
+            NODE.into_iter().chain(own).collect::<Vec<_>>()
+        });
+        let first = Rabbit::start_with(&own[2]);
         let (second, third) = thread::scope(|scope| {
-            let second = scope.spawn(|| Rabbit::join(&first, &NODE));
-            let third = Rabbit::join(&first, &NODE);
+            let second = scope.spawn(|| Rabbit::join(&first, &own[1]));
+            let third = Rabbit::join(&first, &own[0]);
             (second.join().expect("it has started"), third)
         });
         Self {

@@ -13,6 +13,7 @@ use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
 use crate::Failure;
+use crate::clocks;
 use crate::clusters::{self, Rabbits, Redises};
 use crate::downstream::Downstream;
 use crate::faults::{Fault, Kind, Part};
@@ -67,7 +68,7 @@ impl Bed {
             _ if clusters::is_ours(kind) => clusters::perform(self, fault).await,
             Part::Worker => self.worker(number, fault).await?,
             Part::Rabbit => self.rabbit(number, fault).await,
-            Part::Redis => self.redis(fault).await,
+            Part::Redis => self.redis(fault).await?,
             Part::Downstream => {
                 self.downstream.hang(true);
                 sleep(fault.lasts.min(SHORT)).await;
@@ -123,7 +124,7 @@ impl Bed {
         }
     }
 
-    async fn redis(&self, fault: Fault) {
+    async fn redis(&self, fault: Fault) -> Result<(), Failure> {
         let redis = &self.redis;
         let ctl = |args: &[&str]| {
             block_in_place(|| redis.ctl(args));
@@ -162,8 +163,13 @@ impl Bed {
             }
             Kind::RedisFlush => ctl(&["flushall"]),
             Kind::RedisScripts => ctl(&["script", "flush"]),
+            Kind::RedisClock => {
+                redis.step_back(fault.lasts)?;
+                sleep(clocks::READ).await;
+            }
             _ => hole(&self.slots[fault.worker].to_redis, fault).await,
         }
+        Ok(())
     }
 
     /// Writes down each worker that ends by itself, and starts it anew. Ends with the run.
@@ -293,6 +299,7 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
         | Kind::RedisCut
         | Kind::RedisFlush
         | Kind::RedisScripts => (None, String::new()),
+        Kind::RedisClock => (None, format!("by {}", seconds(Duration::MAX))),
         Kind::RabbitDelete => (None, deletion::how(fault)),
         Kind::RabbitHole | Kind::RedisHole => {
             (one, format!("{way}, for {}", seconds(Duration::MAX)))
@@ -305,6 +312,8 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
         Kind::RabbitNodeKill
         | Kind::RabbitNodeStop
         | Kind::RabbitNodeRestart
+        | Kind::RabbitNodeCut
+        | Kind::RabbitLeaderCut
         | Kind::RedisPrimaryKill
         | Kind::RedisPrimaryStop
         | Kind::RedisPrimaryLag

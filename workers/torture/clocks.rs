@@ -1,15 +1,21 @@
-//! Wall clocks that are wrong, by libfaketime: each worker's own, read from a file that can change.
+//! Wall clocks that are wrong, by libfaketime: each process's own, read from a file that can change.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+use std::{fs, io};
 
 use crate::Failure;
 
 /// Where Debian's package has it, below the folder of the architecture.
 const LIBRARY: &str = "faketime/libfaketimeMT.so.1";
 
+/// A process looks at its file so often.
+pub const READ: Duration = Duration::from_secs(1);
+
 /// The library that has been found.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct Clocks(PathBuf);
 
 impl Clocks {
@@ -23,8 +29,8 @@ impl Clocks {
         let found = folders
             .map(|folder| folder.path().join(LIBRARY))
             .find(|file| file.is_file());
-        let missing = "worker-clock needs libfaketime (Debian's package is called faketime); \
-                       install it, or leave that fault out: --faults all,-worker-clock";
+        let missing = "worker-clock and redis-clock need libfaketime (Debian's package is called faketime); \
+                       install it, or leave them out: --faults all,-worker-clock,-redis-clock";
         found
             .map(Self)
             .ok_or_else(|| Failure::new(missing.to_owned()))
@@ -38,5 +44,87 @@ impl Clocks {
             ("FAKETIME_CACHE_DURATION", "1".into()),
             ("FAKETIME_DONT_FAKE_MONOTONIC", "1".into()),
         ]
+    }
+}
+
+/// The clock of one process, which is only ever stepped back. Put right again, it would be stepped forward for all that was
+/// written meanwhile, and such a step is what the limits can't stand (docs/GUARANTEES.md, P2).
+#[derive(Debug)]
+pub struct Clock {
+    clocks: Clocks,
+    file: PathBuf,
+    /// Milliseconds.
+    behind: AtomicI64,
+}
+
+impl Clock {
+    /// A clock that is right.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn new(clocks: Clocks, file: PathBuf) -> io::Result<Self> {
+        step(&file, 0)?;
+        Ok(Self {
+            clocks,
+            file,
+            behind: AtomicI64::new(0),
+        })
+    }
+
+    /// What the process is started with. The C library's allocator takes the place of jemalloc, which Redis is built with and
+    /// which asks for the time before libfaketime is ready.
+    pub fn variables(&self) -> [(&'static str, OsString); 4] {
+        let mut variables = self.clocks.variables(&self.file);
+        variables[0].1.push(":libc.so.6");
+        variables
+    }
+
+    /// The process sees it within [`READ`].
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn step_back(&self, by: Duration) -> io::Result<()> {
+        let by = i64::try_from(by.as_millis()).unwrap_or(i64::MAX);
+        let before = self.behind.fetch_add(by, Ordering::Relaxed);
+        step(&self.file, -(before + by))
+    }
+}
+
+/// Steps the clocks that read `file` to so many milliseconds from the true one.
+///
+/// # Errors
+/// The file can't be written.
+pub fn step(file: &Path, millis: i64) -> io::Result<()> {
+    let (sign, millis) = (if millis < 0 { '-' } else { '+' }, millis.unsigned_abs());
+    replace(
+        file,
+        &format!("{sign}{}.{:03}\n", millis / 1000, millis % 1000),
+    )
+}
+
+/// Writes a file anew by a rename: who reads meanwhile sees the old one or the new one.
+pub fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let new = path.with_extension("new");
+    fs::write(&new, text)?;
+    fs::rename(&new, path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_is_only_ever_stepped_back() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("clock");
+        let said = || fs::read_to_string(&file).expect("it is there");
+        let clock = Clock::new(Clocks(PathBuf::new()), file.clone()).expect("a clock");
+        assert_eq!(said(), "+0.000\n");
+        clock
+            .step_back(Duration::from_millis(1250))
+            .expect("stepped");
+        assert_eq!(said(), "-1.250\n");
+        clock.step_back(Duration::from_secs(3600)).expect("stepped");
+        assert_eq!(said(), "-3601.250\n");
     }
 }

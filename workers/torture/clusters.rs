@@ -1,5 +1,6 @@
 //! What RabbitMQ and Redis are in a run: a server each, or several together; and the faults that only several have.
 
+mod network;
 mod rabbit;
 mod redis;
 
@@ -11,6 +12,8 @@ use tokio::time::sleep;
 
 use crate::bed::Bed;
 use crate::faults::{Fault, Kind};
+pub use network::Network;
+use network::{Lost, NOTICED};
 pub use rabbit::Rabbits;
 pub use redis::Redises;
 
@@ -54,9 +57,11 @@ impl Servers {
     /// Whether `kind` can be done to them.
     pub fn has(self, kind: Kind) -> bool {
         match kind {
-            Kind::RabbitNodeKill | Kind::RabbitNodeStop | Kind::RabbitNodeRestart => {
-                self.rabbitmq == RabbitMq::Cluster
-            }
+            Kind::RabbitNodeKill
+            | Kind::RabbitNodeStop
+            | Kind::RabbitNodeRestart
+            | Kind::RabbitNodeCut
+            | Kind::RabbitLeaderCut => self.rabbitmq == RabbitMq::Cluster,
             Kind::RedisPrimaryKill
             | Kind::RedisPrimaryStop
             | Kind::RedisPrimaryLag
@@ -72,6 +77,10 @@ impl Servers {
             | Kind::KillAtPermit
             | Kind::StopAtGate
             | Kind::StopAtPermit => self.redis == RedisIs::Single,
+            // There is one clock; and libfaketime does not get on with a Valkey on the loader of another distribution.
+            Kind::RedisClock => {
+                self.redis == RedisIs::Single && std::env::var_os("TEST_REDIS_SERVER").is_none()
+            }
             // What a killed server behind Sentinel was is not in its configuration.
             Kind::RedisKill => self.redis != RedisIs::Sentinel,
             _ => true,
@@ -99,12 +108,31 @@ pub fn how(fault: &Fault) -> String {
             let seconds = fault.lasts.as_secs_f64();
             format!("node {}, for {seconds:.1} s", fault.worker)
         }
+        Kind::RabbitNodeCut | Kind::RabbitLeaderCut => {
+            let seconds = cut_for(fault).as_secs_f64();
+            let lost = lost(fault).in_words();
+            let node = match fault.kind {
+                Kind::RabbitNodeCut => format!("node {}, ", fault.worker),
+                _ => String::new(),
+            };
+            format!("{node}{lost}, for {seconds:.1} s")
+        }
         Kind::RedisReplicaKill => format!("away for {seconds:.1} s"),
         Kind::RedisPrimaryKill | Kind::RedisPrimaryStop | Kind::RedisPrimaryLag => {
             format!("until another one takes over, and {seconds:.1} s")
         }
         _ => String::new(),
     }
+}
+
+/// Long enough that most cuts are noticed, and some are not.
+fn cut_for(fault: &Fault) -> Duration {
+    NOTICED.mul_f64(0.7) + fault.lasts
+}
+
+/// What a cut loses.
+fn lost(fault: &Fault) -> Lost {
+    [Lost::Both, Lost::ToIt, Lost::FromIt][usize::from(fault.way % 3)]
 }
 
 /// Breaks one of several, and mends it.
@@ -124,6 +152,20 @@ pub async fn perform(bed: &Bed, fault: Fault) {
             block_in_place(|| node.pause());
             sleep(fault.lasts).await;
             block_in_place(|| node.resume());
+        }
+        Kind::RabbitNodeCut | Kind::RabbitLeaderCut => {
+            let node = match fault.kind {
+                Kind::RabbitNodeCut => fault.worker,
+                _ => block_in_place(|| bed.rabbit.leader(&bed.names.due)),
+            };
+            bed.rabbit.cut(node, lost(&fault));
+            sleep(cut_for(&fault)).await;
+            bed.rabbit.heal();
+            if bed.rabbit.until_whole(node).await {
+                println!(
+                    "           node {node} stayed apart after the healing, and was restarted"
+                );
+            }
         }
         Kind::RedisHandover => block_in_place(|| bed.redis.hand_over(fault.worker)),
         Kind::RedisReplicaKill => {

@@ -87,6 +87,8 @@ pub enum Kind {
     RedisReadonly,
     /// Redis takes no login, and closes all its connections
     RedisLogin,
+    /// Redis's wall clock is stepped back by as long as a fault may last, and stays so
+    RedisClock,
     /// A worker's connections to Redis carry nothing: one direction, the other, or both, and then they are cut
     RedisHole,
     /// A worker's connections to Redis carry everything late
@@ -99,6 +101,10 @@ pub enum Kind {
     RabbitNodeStop,
     /// One node of RabbitMQ's cluster ends in order and is started again
     RabbitNodeRestart,
+    /// One node of RabbitMQ's cluster is cut off from the others and not from its clients: both directions, or one
+    RabbitNodeCut,
+    /// The same with the node that leads the queue of the jobs that are due: another must take over
+    RabbitLeaderCut,
     /// SIGKILL of a primary, which is started again when a replica has taken over
     RedisPrimaryKill,
     /// SIGSTOP of a primary, and SIGCONT when a replica has taken over
@@ -167,7 +173,9 @@ impl Kind {
             | Self::RabbitSlow
             | Self::RabbitNodeKill
             | Self::RabbitNodeStop
-            | Self::RabbitNodeRestart => Part::Rabbit,
+            | Self::RabbitNodeRestart
+            | Self::RabbitNodeCut
+            | Self::RabbitLeaderCut => Part::Rabbit,
             Self::RedisKill
             | Self::RedisStop
             | Self::RedisWipe
@@ -177,6 +185,7 @@ impl Kind {
             | Self::RedisScripts
             | Self::RedisReadonly
             | Self::RedisLogin
+            | Self::RedisClock
             | Self::RedisHole
             | Self::RedisSlow
             | Self::RedisPrimaryKill

@@ -19,6 +19,10 @@ mod plan;
 mod proxy;
 mod publishers;
 #[path = "../../tests/it/rabbit_cluster.rs"]
+#[allow(
+    dead_code,
+    reason = "shared with the tests, whose nodes have nothing of their own"
+)]
 mod rabbit_cluster;
 #[path = "../../tests/it/redis_topologies.rs"]
 #[allow(
@@ -52,8 +56,8 @@ use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout};
 
 use bed::{Bed, Slot};
-use clocks::Clocks;
-use clusters::{Rabbits, Redises, Servers};
+use clocks::{Clock, Clocks};
+use clusters::{Network, RabbitMq, Rabbits, Redises, Servers};
 use downstream::Downstream;
 use faults::{Kind, Schedule};
 use history::{Event, History, What};
@@ -211,8 +215,20 @@ fn keep_history(args: &Args, plan: &Plan, events: &[Event]) -> Result<(), Failur
 /// Starts everything but the publishers.
 async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<Bed, Failure> {
     let Servers { rabbitmq, redis } = plan.servers;
-    let rabbit = spawn_blocking(move || Rabbits::start(rabbitmq));
-    let redis = spawn_blocking(move || Redises::start(redis));
+    let network = match rabbitmq {
+        RabbitMq::Single => None,
+        RabbitMq::Cluster => Some(Network::start().await?),
+    };
+    let rabbit = spawn_blocking(move || Rabbits::start(network));
+    let clocks_of = |kind| {
+        let needed = plan.kinds.contains(&kind);
+        needed.then(Clocks::find).transpose()
+    };
+    let clock = match clocks_of(Kind::RedisClock)? {
+        Some(clocks) => Some(Clock::new(clocks, folder.join("redis.clock"))?),
+        None => None,
+    };
+    let redis = spawn_blocking(move || Redises::start(redis, clock));
     let (rabbit, redis) = (Arc::new(rabbit.await?), Arc::new(redis.await?));
     let urls = rabbit.urls().into_iter().map(|url| url.parse());
     let history = Arc::new(History::new());
@@ -222,9 +238,7 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         program: program(args)?,
         folder: folder.to_owned(),
         queue: queue.to_owned(),
-        clocks: (plan.kinds.contains(&Kind::WorkerClock))
-            .then(Clocks::find)
-            .transpose()?,
+        clocks: clocks_of(Kind::WorkerClock)?,
         rabbit: urls.collect::<Result<_, _>>()?,
         redis: redis.url().parse()?,
         found_by: redis.found_by(),

@@ -166,7 +166,7 @@ async fn carry(client: TcpStream, server: TcpStream, told: Weak<watch::Sender<To
     }
 }
 
-/// `None`: it has ended.
+/// `None`: it has ended. An end is held as bytes are.
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
@@ -175,8 +175,12 @@ async fn pump(
 ) -> Option<()> {
     let mut seen = told.upgrade()?.subscribe();
     let mut buffer = vec![0; 64 * 1024];
+    let is_open = |told: &Told| told.way(direction) != Way::Held;
     loop {
-        let read = from.read(&mut buffer).await.ok().filter(|read| *read > 0)?;
+        let Some(read) = from.read(&mut buffer).await.ok().filter(|read| *read > 0) else {
+            seen.wait_for(is_open).await.ok()?;
+            return None;
+        };
         let bytes = &buffer[..read];
         told.upgrade()?.send_if_modified(|told| {
             let caught =
@@ -190,7 +194,6 @@ async fn pump(
         if let Way::Slow(by) = way {
             sleep(by).await;
         }
-        let is_open = |told: &Told| told.way(direction) != Way::Held;
         seen.wait_for(is_open).await.ok()?;
         to.write_all(bytes).await.ok()?;
     }
@@ -270,6 +273,22 @@ mod tests {
             .expect("a connection");
         next.write_u8(2).await.expect("sent");
         assert_eq!(echo(&mut next).await, 2);
+    }
+
+    #[tokio::test]
+    async fn an_end_is_held_too() {
+        let (proxy, mut client) = bed().await;
+        client.write_u8(1).await.expect("sent");
+        assert_eq!(echo(&mut client).await, 1);
+        let (there, back) = (Way::Held, Way::Open);
+        proxy.set(Ways { there, back });
+        client.shutdown().await.expect("sent");
+        assert!(
+            timeout(HELD, client.read_u8()).await.is_err(),
+            "the server does not know of it"
+        );
+        proxy.set(Ways::default());
+        assert!(client.read_u8().await.is_err(), "it ends, too");
     }
 
     #[tokio::test]

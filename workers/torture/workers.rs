@@ -14,7 +14,7 @@ use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::Failure;
-use crate::clocks::Clocks;
+use crate::clocks::{self, Clocks, replace};
 use crate::downstream::Downstream;
 use crate::fetch;
 use crate::plan::{Plan, Settings};
@@ -119,13 +119,6 @@ impl Setup {
     }
 }
 
-/// Writes a file anew by a rename: who reads meanwhile sees the old one or the new one.
-fn replace(path: &Path, text: &str) -> io::Result<()> {
-    let new = path.with_extension("new");
-    fs::write(&new, text)?;
-    fs::rename(&new, path)
-}
-
 /// `urls` with the proxy's ports and commas between them.
 fn behind(urls: &[url::Url], proxy: &Proxy) -> String {
     let moved = urls.iter().zip(proxy.addresses()).map(|(url, address)| {
@@ -154,7 +147,7 @@ impl Worker {
             to_redis: Arc::new(Proxy::start(&[address(&common.redis)?]).await?),
             common,
         };
-        replace(&setup.clock(), "+0\n")?;
+        clocks::step(&setup.clock(), 0)?;
         let child = setup.spawn()?;
         Ok(Self { setup, child })
     }
@@ -235,7 +228,7 @@ impl Worker {
     /// # Errors
     /// The file can't be written.
     pub fn step(&self, seconds: i64) -> Result<(), Failure> {
-        Ok(replace(&self.setup.clock(), &format!("{seconds:+}\n"))?)
+        Ok(clocks::step(&self.setup.clock(), 1000 * seconds)?)
     }
 
     /// The limit of its next life.

@@ -1,8 +1,10 @@
 //! Redis as one server, behind Sentinel or as a cluster, behind the same methods.
 
-use std::thread;
+use std::time::Duration;
+use std::{io, thread};
 
 use super::RedisIs;
+use crate::clocks::Clock;
 use crate::redis_topologies::{RedisCluster, Sentinels, until};
 use crate::servers::Redis;
 
@@ -11,16 +13,25 @@ const NAME: &str = "torture";
 
 /// One server, or several.
 pub enum Redises {
-    One(Redis),
+    One(Redis, Option<Clock>),
     Sentinel(Sentinels),
     Cluster(RedisCluster),
 }
 
 impl Redises {
-    /// Starts them.
-    pub fn start(what: RedisIs) -> Self {
+    /// Starts them; a single one may have a clock of its own.
+    pub fn start(what: RedisIs, clock: Option<Clock>) -> Self {
         match what {
-            RedisIs::Single => Self::One(Redis::start()),
+            RedisIs::Single => {
+                let variables = clock.iter().flat_map(Clock::variables);
+                let settings = variables.map(|(name, value)| {
+                    let value = value.to_string_lossy().into_owned();
+                    format!("environment {name}={value}")
+                });
+                let settings: Vec<String> = settings.collect();
+                let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+                Self::One(Redis::start_with(&settings), clock)
+            }
             RedisIs::Sentinel => Self::Sentinel(Sentinels::start(NAME)),
             // A machine that is busy for a while is not taken for dead.
             RedisIs::Cluster => Self::Cluster(RedisCluster::start(&["cluster-node-timeout 5000"])),
@@ -30,7 +41,7 @@ impl Redises {
     /// The servers that hold data.
     fn servers(&self) -> Vec<&Redis> {
         match self {
-            Self::One(one) => vec![one],
+            Self::One(one, _) => vec![one],
             Self::Sentinel(set) => set.servers.iter().collect(),
             Self::Cluster(cluster) => cluster.primaries.iter().chain(&cluster.replicas).collect(),
         }
@@ -48,7 +59,7 @@ impl Redises {
             format!("\"{}\"", urls.join(","))
         };
         match self {
-            Self::One(_) => None,
+            Self::One(..) => None,
             Self::Sentinel(set) => {
                 let sentinels = quoted(&set.sentinels);
                 Some(format!("  url: redis://{NAME}\n  sentinels: {sentinels}\n"))
@@ -78,6 +89,15 @@ impl Redises {
         self.all(Redis::restart_empty);
     }
 
+    /// # Errors
+    /// Its clock can't be set.
+    pub fn step_back(&self, by: Duration) -> io::Result<()> {
+        match self {
+            Self::One(_, Some(clock)) => clock.step_back(by),
+            _ => Ok(()),
+        }
+    }
+
     pub fn pause(&self) {
         self.all(Redis::pause);
     }
@@ -100,7 +120,7 @@ impl Redises {
                 let at = number % cluster.primaries.len();
                 vec![&cluster.primaries[at], &cluster.replicas[at]]
             }
-            Self::One(_) | Self::Sentinel(_) => self.servers(),
+            Self::One(..) | Self::Sentinel(_) => self.servers(),
         }
     }
 

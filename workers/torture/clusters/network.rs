@@ -1,0 +1,329 @@
+//! The network between the nodes of RabbitMQ's cluster, which can be cut so that nothing arrives any more.
+//!
+//! Nodes ask an epmd for each other's port. Here each asks one of its own, which passes on what the true one says, but names
+//! the port of a proxy on the way from this node to that one. So no rights are needed, and the ways to clients stay open.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener as Listener};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinHandle;
+use tokio::time::sleep;
+
+use crate::proxy::{Proxy, Way, Ways};
+
+/// A node that hears nothing of another one for so long takes it for gone (net_ticktime, and a quarter of it). RabbitMQ's
+/// default is 60 s and a quarter: cuts would have to be longer.
+pub const NOTICED: Duration = Duration::from_secs(10);
+const TICKTIME: &str = "advanced {kernel, [{net_ticktime, 8}]}";
+/// Nodes that the private servers' script starts have names that begin so; rabbitmqctl's do not.
+const NODE: &[u8] = b"private";
+/// Of epmd's protocol: the question for all names; that for a node's port, and its answer.
+const NAMES: u8 = 110;
+const PORT_PLEASE2: u8 = 122;
+const PORT2: u8 = 119;
+/// From a node's AMQP port to that of its distribution.
+const DISTRIBUTION: u16 = 2;
+const EPMD: &str = "epmd -address 127.0.0.1 -port \"$0\" </dev/null & cat; kill $!";
+/// The largest question of a node.
+const QUESTION: usize = 1024;
+
+/// What is lost between a node and the others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lost {
+    Both,
+    /// What the others say to it.
+    ToIt,
+    /// What it says to the others.
+    FromIt,
+}
+
+impl Lost {
+    pub fn in_words(self) -> &'static str {
+        match self {
+            Self::Both => "both ways",
+            Self::ToIt => "what the others say to it",
+            Self::FromIt => "what it says to the others",
+        }
+    }
+}
+
+#[derive(Default)]
+struct State {
+    /// The ports of the nodes' distribution.
+    nodes: Vec<u16>,
+    cut: Option<(usize, Lost)>,
+    /// From a node to a port.
+    proxies: HashMap<(usize, u16), Arc<Proxy>>,
+}
+
+impl State {
+    /// What passes on the way from a node to the one at `port`.
+    fn ways(&self, from: usize, port: u16) -> Ways {
+        let to = self.nodes.iter().position(|node| *node == port);
+        let (Some((node, lost)), Some(to)) = (self.cut, to) else {
+            return Ways::default();
+        };
+        if from == to || from != node && to != node {
+            return Ways::default();
+        }
+        let way = |held| if held { Way::Held } else { Way::Open };
+        let (to_it, from_it) = (lost != Lost::FromIt, lost != Lost::ToIt);
+        Ways {
+            there: way(if from == node { from_it } else { to_it }),
+            back: way(if from == node { to_it } else { from_it }),
+        }
+    }
+
+    fn apply(&self) {
+        for ((from, port), proxy) in &self.proxies {
+            proxy.set(self.ways(*from, *port));
+        }
+    }
+}
+
+/// The running network; dropped, it ends.
+pub struct Network {
+    /// Where each node finds its epmd.
+    fronts: [SocketAddr; 3],
+    state: Arc<Mutex<State>>,
+    tasks: Vec<JoinHandle<()>>,
+    /// The true one; it ends with the pipe to it.
+    _pipe: Child,
+    /// Its port.
+    #[cfg(test)]
+    epmd: u16,
+}
+
+impl Network {
+    /// Starts it, for three nodes.
+    ///
+    /// # Errors
+    /// There is no port, or no epmd.
+    pub async fn start() -> io::Result<Self> {
+        let port = Listener::bind((Ipv4Addr::LOCALHOST, 0))?
+            .local_addr()?
+            .port();
+        // However this process ends, the pipe is closed then.
+        let pipe = Command::new("sh")
+            .args(["-c", EPMD, &port.to_string()])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let epmd_at = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+        let state = Arc::<Mutex<State>>::default();
+        let (mut fronts, mut tasks) = ([epmd_at; 3], Vec::new());
+        for (node, front) in fronts.iter_mut().enumerate() {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+            *front = listener.local_addr()?;
+            tasks.push(tokio::spawn(serve(
+                listener,
+                node,
+                epmd_at,
+                Arc::clone(&state),
+            )));
+        }
+        Ok(Self {
+            fronts,
+            state,
+            tasks,
+            _pipe: pipe,
+            #[cfg(test)]
+            epmd: port,
+        })
+    }
+
+    /// What each node is started with.
+    pub fn settings(&self) -> [Vec<String>; 3] {
+        (self.fronts).map(|front| vec![format!("epmd {}", front.port()), TICKTIME.to_owned()])
+    }
+
+    /// Tells the AMQP ports of the nodes.
+    pub fn between(&self, nodes: [u16; 3]) {
+        self.change(|state| state.nodes = nodes.map(|port| port + DISTRIBUTION).to_vec());
+    }
+
+    /// Nothing arrives between `node` and the others, or one direction of it does not. Connections stay.
+    pub fn cut(&self, node: usize, lost: Lost) {
+        self.change(|state| state.cut = Some((node, lost)));
+    }
+
+    /// What was held arrives, as packets do that are sent again.
+    pub fn heal(&self) {
+        self.change(|state| state.cut = None);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        change(&mut state);
+        state.apply();
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// The epmd of one node.
+async fn serve(listener: TcpListener, node: usize, epmd: SocketAddr, state: Arc<Mutex<State>>) {
+    loop {
+        let Ok((client, _)) = listener.accept().await else {
+            // No descriptor is free, say.
+            sleep(Duration::from_millis(100)).await;
+            continue;
+        };
+        let state = Arc::clone(&state);
+        tokio::spawn(async move {
+            // The node asks again after an error.
+            let _ = answer(client, node, epmd, state).await;
+        });
+    }
+}
+
+async fn answer(
+    mut client: TcpStream,
+    node: usize,
+    epmd: SocketAddr,
+    state: Arc<Mutex<State>>,
+) -> io::Result<()> {
+    let length = client.read_u16().await?;
+    let mut question = vec![0; usize::from(length)];
+    if question.is_empty() || question.len() > QUESTION {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    client.read_exact(&mut question).await?;
+    let mut epmd = TcpStream::connect(epmd).await?;
+    epmd.write_u16(length).await?;
+    epmd.write_all(&question).await?;
+    let mut said = Vec::new();
+    match question[0] {
+        PORT_PLEASE2 if question[1..].starts_with(NODE) => {
+            epmd.read_to_end(&mut said).await?;
+            if let [PORT2, 0, high, low, ..] = said[..] {
+                let port = through(&state, node, u16::from_be_bytes([high, low])).await?;
+                said[2..4].copy_from_slice(&port.to_be_bytes());
+            }
+            return client.write_all(&said).await;
+        }
+        NAMES => {
+            epmd.read_to_end(&mut said).await?;
+            // Who asks takes it for another's answer if it begins with another port.
+            if let Some(port) = said.get_mut(..4) {
+                port.copy_from_slice(&u32::from(client.local_addr()?.port()).to_be_bytes());
+            }
+            return client.write_all(&said).await;
+        }
+        _ => {}
+    }
+    // A node is known for as long as this connection lasts.
+    copy_bidirectional(&mut client, &mut epmd).await.map(drop)
+}
+
+/// The port of the proxy on the way from a node to the one at `port`.
+async fn through(state: &Mutex<State>, from: usize, port: u16) -> io::Result<u16> {
+    let new = Arc::new(Proxy::start(&[(Ipv4Addr::LOCALHOST, port).into()]).await?);
+    let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
+    let ways = state.ways(from, port);
+    let proxy = state.proxies.entry((from, port)).or_insert(new);
+    proxy.set(ways);
+    Ok(proxy.addresses()[0].port())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A node registers with its epmd; it is known until what is returned is dropped.
+    async fn register(front: SocketAddr, name: &str, port: u16) -> TcpStream {
+        let mut question = vec![120];
+        question.extend(port.to_be_bytes());
+        question.extend([77, 0, 0, 6, 0, 5]);
+        question.extend((name.len() as u16).to_be_bytes());
+        question.extend(name.as_bytes());
+        question.extend([0, 0]);
+        let mut said = [0; 2];
+        let mut stream = ask(front, &question).await;
+        stream.read_exact(&mut said).await.expect("an answer");
+        assert_eq!(said[1], 0, "registered");
+        stream
+    }
+
+    async fn ask(front: SocketAddr, question: &[u8]) -> TcpStream {
+        let mut stream = TcpStream::connect(front).await.expect("a connection");
+        let length = question.len() as u16;
+        stream.write_u16(length).await.expect("sent");
+        stream.write_all(question).await.expect("sent");
+        stream
+    }
+
+    /// The port of a node, as its epmd says it to another.
+    async fn port_of(front: SocketAddr, name: &str) -> u16 {
+        let question = [&[PORT_PLEASE2], name.as_bytes()].concat();
+        let mut said = Vec::new();
+        let mut stream = ask(front, &question).await;
+        stream.read_to_end(&mut said).await.expect("an answer");
+        assert_eq!(said[..2], [PORT2, 0], "{said:?}");
+        u16::from_be_bytes([said[2], said[3]])
+    }
+
+    #[tokio::test]
+    async fn nodes_find_each_other_by_ways_that_can_be_cut() {
+        const HELD: Duration = Duration::from_millis(50);
+        let network = Network::start().await.expect("a network");
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.expect("a port");
+        let port = listener.local_addr().expect("an address").port();
+        while TcpStream::connect((Ipv4Addr::LOCALHOST, network.epmd))
+            .await
+            .is_err()
+        {
+            sleep(Duration::from_millis(20)).await;
+        }
+        let _one = register(network.fronts[1], "private1", port).await;
+        let _tool = register(network.fronts[1], "rabbitmqcli", port).await;
+        assert_eq!(port_of(network.fronts[0], "rabbitmqcli").await, port);
+        let way = port_of(network.fronts[0], "private1").await;
+        assert_ne!(way, port);
+        assert_eq!(way, port_of(network.fronts[0], "private1").await);
+        assert_ne!(way, port_of(network.fronts[2], "private1").await);
+
+        network.between([1, port - DISTRIBUTION, 2]);
+        let there = TcpStream::connect((Ipv4Addr::LOCALHOST, way)).await;
+        let mut there = there.expect("a connection");
+        let (mut back, _) = listener.accept().await.expect("a connection");
+        for (lost, heard) in [
+            (Lost::Both, [false, false]),
+            (Lost::ToIt, [true, false]),
+            (Lost::FromIt, [false, true]),
+        ] {
+            network.cut(0, lost);
+            there.write_u8(1).await.expect("sent");
+            back.write_u8(2).await.expect("sent");
+            let early = [
+                timeout(HELD, back.read_u8()).await.is_ok(),
+                timeout(HELD, there.read_u8()).await.is_ok(),
+            ];
+            assert_eq!(early, heard, "{lost:?}");
+            network.heal();
+            let (late, early) = (back.read_u8(), there.read_u8());
+            match heard {
+                [false, false] => drop((late.await.expect("late"), early.await.expect("late"))),
+                [true, false] => drop(early.await.expect("late")),
+                _ => drop(late.await.expect("late")),
+            }
+        }
+        network.cut(2, Lost::Both);
+        there.write_u8(3).await.expect("sent");
+        assert_eq!(back.read_u8().await.expect("it is between others"), 3);
+    }
+}
