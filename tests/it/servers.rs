@@ -137,9 +137,14 @@ impl Rabbit {
     pub fn resume(&self) {
         self.0.script("resume", &[]);
     }
-    /// `rabbitmqctl -q`: its output.
+    /// `rabbitmqctl -q`: its output. It is an Erlang node of its own, which on a busy machine may give up before it has
+    /// joined: so it is tried three times.
     pub fn ctl(&self, args: &[&str]) -> String {
-        self.0.script("ctl", args)
+        let mut tries = (0..2).map(|_| self.0.try_script("ctl", args));
+        match tries.find_map(Result::ok) {
+            Some(output) => output,
+            None => self.0.script("ctl", args),
+        }
     }
 }
 
