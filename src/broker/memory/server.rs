@@ -250,9 +250,13 @@ impl State {
     }
 
     fn expire(&mut self, now: Instant) -> bool {
+        // As a rule nothing is due, and splitting costs allocations.
+        let first = self.waiting.first_key_value();
+        if first.is_none_or(|((at, _), _)| *at > now) {
+            return false;
+        }
         let later = self.waiting.split_off(&(now, u64::MAX));
         let due = std::mem::replace(&mut self.waiting, later);
-        let moved = !due.is_empty();
         for Waiting {
             lane,
             target,
@@ -267,7 +271,7 @@ impl State {
                 ready.insert(stored.number, stored);
             }
         }
-        moved
+        true
     }
 
     fn come_up(&mut self, client: usize, now: Instant) -> bool {

@@ -151,7 +151,7 @@ async fn quiet(world: &World) {
         history.running + history.sent > 0
     };
     while server.ready() + server.unacked() + server.waiting() > 0 || busy() {
-        sleep(ms(100)).await;
+        sleep(ms(1000)).await;
     }
     // The last of it is told to the gate.
     sleep(ms(10_000)).await;

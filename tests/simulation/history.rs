@@ -1,7 +1,7 @@
 //! What happened in a simulation, what it is counted by, and a hash that says whether it was the same twice.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hasher};
 
 use sluicegate::rules::limit::Unit;
@@ -98,6 +98,16 @@ pub struct History {
     pub wrongs: BTreeSet<String>,
 }
 
+/// Hashes a text while it is formatted, so that nothing is allocated for it.
+struct Hashed<'a>(&'a mut DefaultHasher);
+
+impl Write for Hashed<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
+    }
+}
+
 impl History {
     /// `keep`: all lines, to be read by somebody.
     pub fn new(keep: bool) -> Self {
@@ -122,11 +132,12 @@ impl History {
 
     /// Notes one event at its time.
     pub fn note(&mut self, what: fmt::Arguments<'_>) {
-        let line = format!("{:>10.3} {what}", self.began.elapsed().as_secs_f64());
-        self.hash.write(line.as_bytes());
+        let at = self.began.elapsed();
         self.events += 1;
+        self.hash.write_u128(at.as_nanos());
+        let _ = Hashed(&mut self.hash).write_fmt(what);
         if let Some(lines) = &mut self.lines {
-            lines.push(line);
+            lines.push(format!("{:>10.3} {what}", at.as_secs_f64()));
         }
     }
 
