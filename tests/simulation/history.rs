@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hasher};
 
+use sluicegate::gate::End;
 use sluicegate::rules::limit::Unit;
 use tokio::time::Instant;
 
@@ -49,7 +50,8 @@ pub struct BudgetRecord {
     pub most_under_way: u64,
     /// What the gate was told to charge: starts, and corrections as they come in for the first time.
     pub charged: Sum,
-    /// What was given back beside that of limits that hold places alone: starts in answers that were lost.
+    /// What counts for limits that hold places alone: starts in answers that were lost are given back, and a renewal that
+    /// arrives after its call's end takes a place for which nobody calls.
     pub doubted: Sum,
     /// What the handlers say that they used.
     pub used: Sum,
@@ -87,6 +89,8 @@ pub struct History {
     pub most: BTreeMap<String, u32>,
     /// What the gate was told, by the calls' names.
     pub told: BTreeSet<String>,
+    /// How starts ended whose places may be renewed too late.
+    pub ended: BTreeMap<String, End>,
     /// The permits of starts that hold places, until they are doubted.
     pub permits: BTreeSet<String>,
     pub tenants: BTreeMap<String, TenantRecord>,
@@ -121,6 +125,7 @@ impl History {
             sent: 0,
             most: BTreeMap::new(),
             told: BTreeSet::new(),
+            ended: BTreeMap::new(),
             permits: BTreeSet::new(),
             tenants: BTreeMap::new(),
             budgets: BTreeMap::new(),
