@@ -473,6 +473,11 @@ fn a_burst_of_one_tenant_takes_no_turn_from_another() {
 }
 
 #[test]
+fn lines_whose_fronts_vanished_do_not_wait_for_each_other() {
+    found(2_000_519);
+}
+
+#[test]
 fn a_seed_is_the_same_twice() {
     for seed in SEEDS.into_iter().flat_map(|seeds| seeds.take(6)) {
         let (one, two) = (simulate(seed, false), simulate(seed, false));
