@@ -156,7 +156,7 @@ local function decide(n)
   end
 
   if SHARES and open then
-    SHARES.give_up(limits)
+    SHARES.give_up(limits, line)
   end
   local stale = open and line.seen > 0 and now - line.seen > GRACE_MS and line_waiting(line) > 0 and first() == now
   local at, which, due

@@ -148,11 +148,15 @@ local function shares_room(limits, n)
   return latest > 0 and latest or now, taken
 end
 
--- Forgets who waits for a budget in which room was left unclaimed for too long.
-local function shares_give_up(limits)
+-- Forgets who waits for a budget in which room was left unclaimed for too long. The front of this line did not come either: if
+-- its grace began only now, whoever comes in again meanwhile would end it, and so on for ever.
+local function shares_give_up(limits, line)
   for n, home in ipairs(limits.homes) do
     local r = home.register
     if r.waiting > 0 and r.seen > 0 and limits.now - r.seen > GRACE_MS and shares_room(limits, n) == limits.now then
+      if line.seen == 0 and line_waiting(line) > 0 then
+        line_note(line, r.seen, line.room)
+      end
       register_clear(r)
     end
   end

@@ -45,6 +45,9 @@ conformance!(
     headers_survive_a_lane_and_are_stripped,
     big_and_empty_bodies_arrive,
     stopped_it_takes_nothing_more_and_still_acks_and_publishes,
+    stopped_it_looks_for_no_other_session,
+    lanes_run_on_while_a_session_is_lost,
+    what_one_client_leaves_another_takes,
     closed_it_answers,
 );
 
@@ -294,6 +297,52 @@ async fn stopped_it_takes_nothing_more_and_still_acks_and_publishes<B: Broker>(m
     bed.broker.close().await;
     let end = tokio::time::timeout(crate::broker_bed::PATIENCE, bed.events.recv()).await;
     assert_eq!(end, Ok(None));
+}
+
+async fn stopped_it_looks_for_no_other_session<B: Broker>(mut bed: Bed<B>) {
+    bed.publish_fresh(&["a"]).await;
+    let taken = bed.take(1).await;
+    bed.broker.stop_consuming().await;
+    bed.cut_for_good().await;
+    bed.broker.ack(tags(&taken)).await;
+    bed.publish_fresh(&["b"]).await;
+    bed.reopen().await;
+    let mut found = ids(&bed.take(2).await);
+    found.sort();
+    assert_eq!(found, ["a", "b"]);
+    bed.broker.close().await;
+}
+
+async fn lanes_run_on_while_a_session_is_lost<B: Broker>(mut bed: Bed<B>) {
+    let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
+    assert_eq!(bed.broker.publish(vec![to(&lane, "x")]).await, [Ok(())]);
+    bed.cut().await;
+    let taken = bed.take(1).await;
+    let delivery = &taken[0];
+    assert_eq!(
+        (delivery.source, delivery.redelivered),
+        (Source::Due, false)
+    );
+    assert_eq!(ids(&taken), ["x"]);
+    bed.broker.close().await;
+}
+
+async fn what_one_client_leaves_another_takes<B: Broker>(mut bed: Bed<B>) {
+    let mut other = bed.join().await;
+    other.broker.stop_consuming().await;
+    bed.publish_fresh(&["a", "b"]).await;
+    let taken = bed.take(2).await;
+    bed.broker.ack(tags(&taken[..1])).await;
+    let mut third = bed.join().await;
+    bed.broker.close().await;
+    let left = third.take(1).await;
+    assert_eq!((ids(&left), left[0].redelivered), (ids(&taken[1..]), true));
+    // Neither knows the other's tags.
+    third.broker.ack(tags(&left)).await;
+    other.publish_fresh(&["c"]).await;
+    assert_eq!(ids(&third.take(1).await), ["c"]);
+    third.broker.close().await;
+    other.broker.close().await;
 }
 
 async fn closed_it_answers<B: Broker>(bed: Bed<B>) {

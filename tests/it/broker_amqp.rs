@@ -10,7 +10,7 @@ use sluicegate::broker::{Broker, BrokerError, Event, PublishError, QueueDiffers}
 use sluicegate::config::QueueType;
 use tokio::time::timeout;
 
-use crate::broker_bed::{PATIENCE, amqp, ids, ladder, message, on, quorum, tags, to};
+use crate::broker_bed::{PATIENCE, amqp, ids, ladder, message, quorum, tags, to};
 use crate::servers::{shared_rabbit, unique};
 
 async fn bare() -> (Connection, Channel) {
@@ -304,18 +304,6 @@ async fn a_command_publishes_fetches_acks_and_counts() {
     let client = Client::connect(&config, &ladder()).await.expect("up");
     assert_eq!(client.depth(&dead).await.expect("up"), 1);
     client.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn two_brokers_share_the_queues() {
-    let queue = unique("jobs");
-    let mut one = on(shared_rabbit(), &queue, QueueType::Quorum).await;
-    let mut two = on(shared_rabbit(), &queue, QueueType::Quorum).await;
-    one.broker.stop_consuming().await;
-    one.publish_fresh(&["x"]).await;
-    assert_eq!(ids(&two.take(1).await), ["x"]);
-    two.broker.close().await;
-    one.broker.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -54,7 +54,7 @@ pub struct Bed<B> {
 }
 
 /// Makes another broker on the same queues.
-type Another<B> = Box<dyn Fn() -> (B, mpsc::Receiver<Event>) + Send + Sync>;
+type Another<B> = Arc<dyn Fn() -> (B, mpsc::Receiver<Event>) + Send + Sync>;
 
 /// In memory.
 pub async fn memory() -> Bed<MemoryBroker> {
@@ -62,7 +62,7 @@ pub async fn memory() -> Bed<MemoryBroker> {
     let (killer, server) = (broker.clone(), broker.clone());
     let names = broker.names();
     let cut = Box::new(move || killer.kill_session());
-    let another = Box::new(move || server.join(PREFETCH));
+    let another = Arc::new(move || server.join(PREFETCH));
     Bed::up(broker, names, events, cut, another).await
 }
 
@@ -86,7 +86,7 @@ pub async fn on(rabbit: &Rabbit, queue: &str, queue_type: QueueType) -> Bed<Amqp
     let proxy = Proxy::start(rabbit.url()).await;
     let amqp = amqp(&proxy.url, queue, queue_type);
     let another =
-        Box::new(move || AmqpBroker::start(&amqp, &ladder()).expect("the config is fine"));
+        Arc::new(move || AmqpBroker::start(&amqp, &ladder()).expect("the config is fine"));
     let (broker, events) = another();
     let names = broker.names().clone();
     let cut = Box::new(move || proxy.cut());
@@ -135,6 +135,26 @@ impl<B: Broker> Bed<B> {
     pub async fn cut(&mut self) {
         (self.cut)();
         self.wait_up().await;
+    }
+
+    /// Cuts the session of a broker that is stopped: its events end.
+    pub async fn cut_for_good(&mut self) {
+        (self.cut)();
+        self.publishes = false;
+        let mut lost = 0;
+        while let Some(event) = timeout(PATIENCE, self.events.recv()).await.expect("an end") {
+            assert!(matches!(event, Event::Down { .. }), "{event:?}");
+            lost += 1;
+        }
+        assert_eq!(lost, 1);
+    }
+
+    /// Another client of the same queues. Its session can't be cut.
+    pub async fn join(&self) -> Self {
+        let (broker, events) = (self.another)();
+        let another = Arc::clone(&self.another);
+        let cut = Box::new(|| panic!("it has no way of its own"));
+        Self::up(broker, self.names.clone(), events, cut, another).await
     }
 
     /// Closes cleanly, which sends all acks before it, and goes on with another broker on the same

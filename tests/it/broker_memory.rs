@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use sluicegate::broker::memory::{Fault, MemoryBroker};
-use sluicegate::broker::{Broker, Event, PublishError};
+use sluicegate::broker::memory::Fault;
+use sluicegate::broker::{Broker, PublishError};
 use tokio::time::Instant;
 
 use crate::broker_bed::{ids, ladder, memory, tags, to};
@@ -80,23 +80,4 @@ async fn a_deleted_queue_is_returned_once() {
     let publish = || bed.broker.publish(vec![to(&lane, "x")]);
     assert_eq!(publish().await, [Err(PublishError::Returned)]);
     assert_eq!(publish().await, [Ok(())]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn workers_share_a_server_and_a_lost_one_leaves_its_jobs_to_the_others() {
-    let mut one = memory().await;
-    let (other, mut events): (MemoryBroker, _) = one.broker.join(1);
-    assert_eq!(events.recv().await, Some(Event::Up { session: 1 }));
-    other.stop_consuming().await;
-    one.publish_fresh(&["a"]).await;
-    assert_eq!(ids(&one.take(1).await), ["a"]);
-    let (third, mut events) = one.broker.join(1);
-    assert_eq!(events.recv().await, Some(Event::Up { session: 1 }));
-    one.broker.close().await;
-    match events.recv().await {
-        Some(Event::Deliveries(batch)) => assert_eq!(ids(&batch), ["a"]),
-        unexpected => panic!("{unexpected:?}"),
-    }
-    third.close().await;
-    assert_eq!(events.recv().await, None);
 }

@@ -2,8 +2,8 @@
 //! prefix has a hash tag.
 
 use sluicegate::gate::{
-    Answer, Ask, Change, End, Gate, Inspection, Receipt, Settled, TenantAsk, TenantReply,
-    TenantSettled, Ticket,
+    Answer, Ask, Change, End, Gate, Inspection, Receipt, Sequences, Settled, TenantAsk,
+    TenantReply, TenantSettled, Ticket,
 };
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::{Labels, Scope};
@@ -171,6 +171,7 @@ pub async fn shares_conform<G: Gate>(gate: impl Fn() -> G) {
     what_is_told_counts_in_every_log(&gate()).await;
     an_operator_reaches_all_parts(&gate()).await;
     a_reset_tenant_waits_for_nothing_that_others_share(&gate()).await;
+    places_are_held_until_their_calls_end(&gate()).await;
 }
 
 async fn tenants_take_turns(gate: &impl Gate) {
@@ -328,6 +329,51 @@ async fn a_reset_tenant_waits_for_nothing_that_others_share(gate: &impl Gate) {
     // One that returns takes a new place.
     let answers = desk.back("a", &tickets_of(&answers)).await;
     assert_eq!((answers.0, waiting("b").await), (0, 3));
+}
+
+async fn places_are_held_until_their_calls_end(gate: &impl Gate) {
+    let places = |max| Limit::concurrent("places", max).expect("in range");
+    let desk = Desk::new(gate, vec![places(3)]);
+    let first = desk.start("a", &[1; 3]).await;
+    let (lost, reply) = desk.reply("a", &[FRESH]).await;
+    assert_eq!(waits(&reply.answers).len(), 1, "all are taken");
+    // One still runs, one has ended, and one was never called.
+    let [running, ended, late] = &first[..] else {
+        panic!("{first:?}");
+    };
+    desk.settle("a", vec![(running.clone(), End::Running)])
+        .await;
+    assert_eq!(desk.counts("a").await, [3]);
+    let ends = vec![
+        (ended.clone(), End::Cost(7)),
+        (late.clone(), End::Unused),
+        (running.clone(), End::Running),
+    ];
+    desk.settle("a", ends).await;
+    // An end counts to the end of its millisecond.
+    tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+    assert_eq!(desk.counts("a").await, [1]);
+    // Of a start in an answer that was lost, only the name is known. One that was none frees nobody's place.
+    let doubted = |permits: &str, number: usize| Receipt {
+        permit: format!("{permits}:{number}"),
+        started_ms: 0,
+        sequences: Sequences::NONE,
+        cost: 1,
+    };
+    let tickets = tickets_of(&reply.answers);
+    let back = |ticket| Ask { ticket, cost: 1 };
+    let asks = [back(Some(tickets[0])), back(None)];
+    let (unheard, reply) = desk.reply("a", &asks).await;
+    assert_eq!(started(&reply.answers), 2);
+    let none = vec![
+        (doubted(&lost.permits, 0), End::Unused),
+        (doubted(&unheard.permits, 2), End::Unused),
+    ];
+    desk.settle("a", none).await;
+    assert_eq!(desk.counts("a").await, [3]);
+    let both = [0, 1].map(|number| (doubted(&unheard.permits, number), End::Unused));
+    desk.settle("a", both.into()).await;
+    assert_eq!(desk.counts("a").await, [1]);
 }
 
 #[tokio::test]

@@ -1,12 +1,17 @@
 //! A budget that several lines share: what each gets of it, that nobody wastes it, and that few deliveries are enough.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+use sluicegate::gate::memory::MemoryGate;
+use sluicegate::gate::{Answer, Ask, Gate, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::scope::Scope;
+use sluicegate::rules::scope::{Labels, Scope};
 
+use crate::gate_conformance::{decided, tenant};
 use crate::gate_simulator::{Outcome, Scenario, run};
 
 /// `max` per second.
@@ -222,6 +227,59 @@ fn what_vanished_is_given_up() {
     let mut scenario = backlog(global(20), 1500, |job| (usize::from(job % 3 == 0), 0));
     scenario.vanished = |job| job % 3 == 0;
     check("a tenant vanished", scenario, 1000, 24.5, 4.0);
+}
+
+/// Workers that were killed leave places for which nobody comes, in front of every line: whoever comes then takes the room
+/// after a grace or two, and not never.
+#[tokio::test]
+async fn lines_whose_fronts_vanished_do_not_wait_for_each_other() {
+    for (max, cost, lines, vanished) in [(2, 2, 3, 1), (4, 3, 5, 1), (1, 1, 5, 3)] {
+        let now_us = Arc::new(AtomicU64::new(1_700_000_000_000_000));
+        let clock = Arc::clone(&now_us);
+        let gate = MemoryGate::new(move || clock.load(Ordering::Relaxed));
+        let window = Duration::from_secs(10);
+        let guard = Duration::from_millis(50);
+        let bucket = Limit::new("all", Algorithm::LeakyBucket, max, window, guard);
+        let bucket = bucket.and_then(|limit| limit.with_burst(max));
+        let limits = Limits::from(bucket.expect("in range").with_scope(Scope::Global));
+        let ask = async |line: usize, ticket| {
+            let ask = TenantAsk {
+                tenant: tenant(&format!("t{line}")),
+                labels: Labels::default(),
+                limits: limits.clone(),
+                budget: 1,
+                permits: String::new(),
+                asks: vec![Ask { ticket, cost }],
+            };
+            let replies = gate.ask(&[ask]).await.expect("it answers");
+            decided(&replies, 0)[0].clone()
+        };
+        assert!(matches!(ask(0, None).await, Answer::Start { .. }));
+        let mut waiting = Vec::new();
+        for line in 0..lines {
+            for _ in 0..vanished {
+                ask(line, None).await;
+            }
+            waiting.push((0, line, None));
+        }
+        for asks in 0.. {
+            assert!(asks < 200, "{waiting:?} of {max}, {cost} each");
+            waiting.sort_by_key(|(at, ..)| *at);
+            if waiting.is_empty() {
+                break;
+            }
+            let (at, line, ticket) = waiting.remove(0);
+            now_us.fetch_max(1_700_000_000_000_000 + at * 1000, Ordering::Relaxed);
+            match ask(line, ticket).await {
+                Answer::Wait { ttl_ms, ticket, .. } => {
+                    // A way there and back.
+                    waiting.push((at + ttl_ms + 2, line, Some(ticket)));
+                }
+                Answer::Start { .. } => {}
+                Answer::Capacity { .. } => panic!("one asks at a time"),
+            }
+        }
+    }
 }
 
 #[test]

@@ -59,7 +59,6 @@ mod scheduler_settle;
 mod secrets;
 mod servers;
 mod servers_themselves;
-mod simulation;
 mod tidy;
 mod worker_epoch;
 mod worker_scopes;

@@ -36,10 +36,25 @@ struct Client {
     up_at: Option<Instant>,
     prefetch: usize,
     stopped: bool,
+    /// Stopped without a session: no other one begins, and no event comes any more.
+    ended: bool,
     closed: bool,
     unacked: BTreeMap<Tag, Stored>,
     last_tag: u64,
     news: VecDeque<Event>,
+}
+
+impl Client {
+    /// Nothing can be published. A stopped client has no session to wait for: its publishes have a connection of their own.
+    fn is_down(&self, now: Instant) -> bool {
+        let away = |at: Instant| !self.ended || at > now;
+        self.closed || self.up_at.is_some_and(away)
+    }
+
+    /// As with the real one, which does not look for a session that it would not use.
+    fn end_if_idle(&mut self) {
+        self.ended |= self.stopped && self.up_at.is_some();
+    }
 }
 
 /// What [`State::step`] found for one client.
@@ -102,6 +117,7 @@ impl State {
             up_at: Some(Instant::now()),
             prefetch: usize::from(prefetch),
             stopped: false,
+            ended: false,
             closed: false,
             unacked: BTreeMap::new(),
             last_tag: 0,
@@ -112,7 +128,7 @@ impl State {
 
     pub fn publish(&mut self, client: usize, outgoing: Outgoing) -> Result<(), PublishError> {
         self.publishes += 1;
-        if self.clients[client].up_at.is_some() || self.clients[client].closed {
+        if self.clients[client].is_down(Instant::now()) {
             return Err(PublishError::Down("no session".to_owned()));
         }
         let lost = || PublishError::Down("injected".to_owned());
@@ -170,6 +186,7 @@ impl State {
 
     pub fn stop(&mut self, client: usize) {
         self.clients[client].stopped = true;
+        self.clients[client].end_if_idle();
     }
 
     pub fn close(&mut self, client: usize) {
@@ -186,6 +203,7 @@ impl State {
             });
         }
         client.up_at = Some(Instant::now() + outage);
+        client.end_if_idle();
     }
 
     fn requeue(&mut self, client: usize) {
@@ -237,22 +255,28 @@ impl State {
     /// Lets happen what is due by `now`, and says what there is for `client`.
     pub fn step(&mut self, client: usize, now: Instant) -> Step {
         let moved = self.expire(now);
-        let closed = self.clients[client].closed;
-        let came_up = !closed && self.come_up(client, now);
+        let Client { closed, ended, .. } = self.clients[client];
+        let came_up = !closed && !ended && self.come_up(client, now);
         let client = &self.clients[client];
+        let closed = closed || (ended && client.news.is_empty());
+        let up_at = client.up_at.filter(|_| !ended);
         let next_lane = self.waiting.keys().next().map(|(at, _)| *at);
         Step {
             moved: moved || came_up,
             ready: !client.news.is_empty() || self.deliverable(client),
-            wake: next_lane.into_iter().chain(client.up_at).min(),
+            wake: next_lane.into_iter().chain(up_at).min(),
             closed,
         }
     }
 
     fn expire(&mut self, now: Instant) -> bool {
+        // As a rule nothing is due, and splitting costs allocations.
+        let first = self.waiting.first_key_value();
+        if first.is_none_or(|((at, _), _)| *at > now) {
+            return false;
+        }
         let later = self.waiting.split_off(&(now, u64::MAX));
         let due = std::mem::replace(&mut self.waiting, later);
-        let moved = !due.is_empty();
         for Waiting {
             lane,
             target,
@@ -267,7 +291,7 @@ impl State {
                 ready.insert(stored.number, stored);
             }
         }
-        moved
+        true
     }
 
     fn come_up(&mut self, client: usize, now: Instant) -> bool {

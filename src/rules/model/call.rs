@@ -323,6 +323,12 @@ impl<'a> Call<'a> {
                 let register = &mut self.states[home].register;
                 *register = Register::default();
                 self.views[home - 1] = register.view(flow, u64::MAX);
+                // The front of this line did not come either. If its grace began only now, whoever comes in again meanwhile
+                // would end it, and so on for ever.
+                let line = self.line_mut();
+                if line.seen == 0 && line.waiting() > 0 {
+                    line.seen = seen;
+                }
             }
         }
     }

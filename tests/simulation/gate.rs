@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate::gate::{
     Answer, Change, End, Gate, GateError, Inspection, Replies, SettleReplies, TenantAsk,
-    TenantSettled,
+    TenantReply, TenantSettled,
 };
 use sluicegate::rules::limit::{Limits, ceil_ms};
 use sluicegate::rules::quota::Quotas;
@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::downstream::THROTTLED;
+use super::later;
 use super::plan::ms;
 use super::scopes::asked;
 use super::world::{Life, World};
@@ -86,16 +87,28 @@ impl SimGate {
 
 impl Gate for SimGate {
     async fn ask(&self, batch: &[TenantAsk]) -> Result<Replies, GateError> {
+        let Self(life) = self;
+        let (number, may) = life.asks_now();
+        if !may {
+            let (name, mut history) = (&life.name, life.world.history());
+            history.wrong(format_args!("{name} asks and has agreed with nobody"));
+        }
         let batch = batch.to_vec();
-        let name = self.0.name.clone();
-        self.call("ask", |world| async move {
-            let result = world.gate.ask(&batch).await;
-            if let Ok(replies) = &result {
-                note_replies(&world, &name, &batch, replies);
-            }
-            result
-        })
-        .await
+        let name = life.name.clone();
+        let replies = self
+            .call("ask", |world| async move {
+                if let Some(why) = later::outage(&world, None) {
+                    return Err(why);
+                }
+                let mut replies = Replies::new();
+                for ask in batch {
+                    replies.push(decide(&world, &name, ask).await);
+                }
+                Ok(replies)
+            })
+            .await;
+        life.answered(number);
+        replies
     }
 
     async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {
@@ -120,7 +133,10 @@ impl Gate for SimGate {
         let name = self.0.name.clone();
         self.call("settle", |world| async move {
             // Of some tenants alone nothing arrives.
-            let missed = |_: &TenantSettled| world.dice(|t| t.settle_misses);
+            let missed = |told: &TenantSettled| {
+                later::outage(&world, Some(&told.tenant)).is_some()
+                    || world.dice(|t| t.settle_misses)
+            };
             let missed: Vec<bool> = batch.iter().map(missed).collect();
             let arrived = batch
                 .into_iter()
@@ -139,9 +155,10 @@ impl Gate for SimGate {
                 });
             }
             let away = || Err(GateError::Unreachable("injected for a tenant".into()));
-            let reply = |missed| match missed {
-                true => Some(away()),
-                false => heard.next(),
+            let reply = |missed| match (missed, world.dice(|t| t.later.settle_unheard)) {
+                (true, _) => Some(away()),
+                (false, false) => heard.next(),
+                (false, true) => heard.next().map(|_| away()),
             };
             Ok(missed.into_iter().filter_map(reply).collect())
         })
@@ -168,6 +185,26 @@ impl Gate for SimGate {
     ) -> Result<Inspection, GateError> {
         self.0.world.gate.inspect(tenant, labels, limits).await
     }
+}
+
+/// What the gate says of one question, if it arrives and the answer does.
+async fn decide(world: &World, name: &str, ask: TenantAsk) -> Result<TenantReply, GateError> {
+    let lost = |how: &str| Err(GateError::Unreachable(how.to_owned()));
+    if let Some(why) = later::outage(world, Some(&ask.tenant)) {
+        return Err(why);
+    }
+    if world.dice(|t| t.later.ask_misses) {
+        world.fault(format_args!("{name}: {} is not asked for", ask.tenant));
+        return lost("injected for a tenant, before");
+    }
+    let batch = [ask];
+    let mut replies = world.gate.ask(&batch).await?;
+    note_replies(world, name, &batch, &replies);
+    if world.dice(|t| t.later.ask_unheard) {
+        world.fault(format_args!("{name}: {} is not heard", batch[0].tenant));
+        return lost("injected for a tenant, after");
+    }
+    replies.pop().unwrap_or_else(|| lost("no reply"))
 }
 
 fn note_replies(world: &World, name: &str, batch: &[TenantAsk], replies: &Replies) {
@@ -218,11 +255,19 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
         let budgets = asked(told.tenant.as_str(), &told.labels);
         for one in told.settled.iter().filter(|_| first) {
             let cost = i64::from(one.receipt.cost);
-            let (calls, more) = match one.end {
-                End::Cost(used) => (0, i64::from(used) - cost),
-                End::Unused => (-1, -cost),
-                End::Running => continue,
+            let permit = &one.receipt.permit;
+            let late = one.end == End::Running;
+            let (calls, more) = match (one.end, history.ended.get(permit)) {
+                (End::Cost(used), _) => (0, i64::from(used) - cost),
+                (End::Unused, _) => (-1, -cost),
+                (End::Running, Some(End::Unused)) => (1, cost),
+                // A place has its name and its units.
+                (End::Running, Some(End::Cost(used))) if i64::from(*used) != cost => (0, cost),
+                (End::Running, _) => continue,
             };
+            if !late {
+                history.ended.insert(permit.clone(), one.end);
+            }
             // Of a start in a lost answer nothing is known but the names of its places.
             let doubted = one.receipt.started_ms == 0;
             if doubted && !history.permits.remove(&one.receipt.permit) {
@@ -230,7 +275,7 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
             }
             for budget in &budgets {
                 let record = history.budget(budget);
-                match doubted {
+                match doubted || late {
                     true => record.doubted.add(calls, more),
                     false => record.charged.add(calls, more),
                 }

@@ -7,11 +7,22 @@ use rand::rngs::SmallRng;
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::scope::{Labels, Scope};
 
+use super::later::LATER;
 use super::limits::{WITNESS, another};
 use super::plan::{Planned, pick};
 
 /// Simulations from this seed on have scopes; those below keep the histories that they had before there were any.
 pub const SCOPED: u64 = 1_000_000;
+/// Whether the simulation of `seed` has scopes.
+pub fn are_in(seed: u64) -> bool {
+    match seed {
+        ..SCOPED => false,
+        SCOPED..LATER => true,
+        // Half of each kind of plan.
+        LATER.. => (seed / 16).is_multiple_of(2),
+    }
+}
+
 /// What tells a tenant's jobs apart, beside their routing keys.
 pub const HEADER: &str = "x-part";
 /// The values of the header; a job without it has the first.

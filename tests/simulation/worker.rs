@@ -20,6 +20,7 @@ use tokio::time::{Instant, Sleep, sleep, sleep_until};
 use super::broker::{SimBroker, forward};
 use super::downstream::SimHandler;
 use super::gate::SimGate;
+use super::later::{AtPoll, LATER, Strike, at_poll, update};
 use super::plan::{Plan, ms};
 use super::world::{Life, World};
 
@@ -69,7 +70,10 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
     let metrics = Arc::new(Metrics::new());
     let broker = SimBroker(Arc::clone(&life));
     let seed = world.plan.seed ^ number << 32 ^ (slot as u64) << 48;
-    let scheduler = Scheduler::new(settings(&world.plan, &broker), Arc::clone(&metrics), seed);
+    let mut scheduler = Scheduler::new(settings(&world.plan, &broker), Arc::clone(&metrics), seed);
+    if world.plan.agreed {
+        scheduler = scheduler.must_agree();
+    }
     let engine = Engine {
         broker: Arc::new(broker),
         gate: Arc::new(SimGate(Arc::clone(&life))),
@@ -78,13 +82,20 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
         health: Arc::new(Health::default()),
         shutdown_timeout: world.plan.shutdown_timeout,
     };
-    let run = engine.run(scheduler, receiver, life.stop.clone());
+    let (updates, updated) = mpsc::channel(1);
+    let updating = match world.plan.seed {
+        LATER.. => Some(tokio::spawn(update(Arc::clone(&life), updates))),
+        _ => None,
+    };
+    let run = engine.run_updated(scheduler, receiver, updated, life.stop.clone());
     let mut process = tokio::spawn(Process {
-        run: Box::pin(run),
+        run: Some(Box::pin(run)),
         life: Arc::clone(&life),
+        strike: at_poll(world, 0),
         frozen: None,
         at: Instant::now(),
         polls: 0,
+        number: 0,
     });
 
     let in_time = async {
@@ -125,6 +136,9 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
             process.abort();
         }
     }
+    if let Some(updating) = updating {
+        updating.abort();
+    }
     world.note(format_args!("{} has ended", life.name));
     world.lives.lock().expect("nobody panics with it")[slot] = None;
     // The broker may learn late that the process is gone.
@@ -137,17 +151,53 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
 
 /// The engine's process: it can stand still, and it may not spin.
 struct Process<F> {
-    run: Pin<Box<F>>,
+    /// `None`: it was killed, with all of its tasks.
+    run: Option<Pin<Box<F>>>,
     life: Arc<Life>,
+    strike: Option<AtPoll>,
     frozen: Option<Pin<Box<Sleep>>>,
     at: Instant,
+    /// At this moment, and in all.
     polls: u32,
+    number: u64,
+}
+
+impl<F> Process<F> {
+    /// What strikes at this poll.
+    fn strike(&mut self) -> Option<Strike> {
+        self.number += 1;
+        let number = self.number;
+        let strike = self.strike.take_if(|strike| strike.number == number)?;
+        let Life { name, world, .. } = &*self.life;
+        self.strike = at_poll(world, number);
+        if !world.troubled() {
+            return None;
+        }
+        world.history().faults += 1;
+        world.fault(format_args!("{name}: {strike:?}"));
+        Some(strike.what)
+    }
+
+    fn kill(&mut self) -> Poll<()> {
+        self.run = None;
+        self.life.killed.cancel();
+        Poll::Pending
+    }
 }
 
 impl<F: Future<Output = ()>> Future for Process<F> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let strike = self.strike();
+        match strike {
+            None | Some(Strike::KillAfter) => {}
+            Some(Strike::KillBefore) => return self.kill(),
+            Some(Strike::Freeze) => self.life.freeze(self.life.world.up_to(30_000), "a poll"),
+            Some(Strike::Cut) => self.life.cut("a poll"),
+            Some(Strike::SoftStop) => self.life.stop.soft.cancel(),
+            Some(Strike::HardStop) => self.life.stop.hard.cancel(),
+        }
         while let Some(until) = self.life.frozen_until() {
             let sleep = self.frozen.insert(Box::pin(sleep_until(until)));
             ready!(sleep.as_mut().poll(context));
@@ -160,6 +210,13 @@ impl<F: Future<Output = ()>> Future for Process<F> {
         }
         self.polls += 1;
         assert!(self.polls < MOST_POLLS, "the engine spins");
-        self.run.as_mut().poll(context)
+        let Some(run) = &mut self.run else {
+            return Poll::Pending;
+        };
+        let polled = run.as_mut().poll(context);
+        match strike {
+            Some(Strike::KillAfter) => self.kill(),
+            _ => polled,
+        }
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use sluicegate::handler::{Attempt, Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
 use sluicegate::rules::pushback::Seen;
+use sluicegate::rules::quota::Quotas;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -35,6 +36,7 @@ struct Answered {
     reply: Reply,
     actual_cost: Option<u32>,
     used_up: Option<Duration>,
+    quotas: Quotas,
 }
 
 impl Handler for SimHandler {
@@ -99,6 +101,7 @@ impl Handler for SimHandler {
         };
         if let Some(answered) = reply {
             (seen.actual_cost, seen.used_up) = (answered.actual_cost, answered.used_up);
+            seen.quotas = answered.quotas;
         }
         used(world, job, seen.actual_cost.unwrap_or(job.cost));
         world.note(format_args!(
@@ -184,6 +187,10 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
     if world.dice(|t| t.answer_slow) {
         took = world.up_to(15_000);
     }
+    let mut quotas = Quotas::default();
+    if world.chance(|t| t.later.quotas) {
+        quotas = Quotas::read(["7/1", "1/60,9/0", "100/3600"][world.below(3)]);
+    }
     let at_us = world.now_us();
     let mut history = world.history();
     let Job {
@@ -241,6 +248,7 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
         reply,
         actual_cost,
         used_up,
+        quotas,
     };
     (answered, took)
 }

@@ -1,9 +1,10 @@
 //! What happened in a simulation, what it is counted by, and a hash that says whether it was the same twice.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt;
+use std::fmt::{self, Write};
 use std::hash::{DefaultHasher, Hasher};
 
+use sluicegate::gate::End;
 use sluicegate::rules::limit::Unit;
 use tokio::time::Instant;
 
@@ -49,7 +50,8 @@ pub struct BudgetRecord {
     pub most_under_way: u64,
     /// What the gate was told to charge: starts, and corrections as they come in for the first time.
     pub charged: Sum,
-    /// What was given back beside that of limits that hold places alone: starts in answers that were lost.
+    /// What counts for limits that hold places alone: starts in answers that were lost are given back, and a renewal that
+    /// arrives after its call's end takes a place for which nobody calls.
     pub doubted: Sum,
     /// What the handlers say that they used.
     pub used: Sum,
@@ -92,6 +94,8 @@ pub struct History {
     pub most: BTreeMap<String, u32>,
     /// What the gate was told, by the calls' names.
     pub told: BTreeSet<String>,
+    /// How starts ended whose places may be renewed too late.
+    pub ended: BTreeMap<String, End>,
     /// The permits of starts that hold places, until they are doubted.
     pub permits: BTreeSet<String>,
     pub tenants: BTreeMap<String, TenantRecord>,
@@ -101,6 +105,16 @@ pub struct History {
     pub jobs: BTreeMap<String, JobRecord>,
     /// What must never happen and did.
     pub wrongs: BTreeSet<String>,
+}
+
+/// Hashes a text while it is formatted, so that nothing is allocated for it.
+struct Hashed<'a>(&'a mut DefaultHasher);
+
+impl Write for Hashed<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.write(text.as_bytes());
+        Ok(())
+    }
 }
 
 impl History {
@@ -116,6 +130,7 @@ impl History {
             sent: 0,
             most: BTreeMap::new(),
             told: BTreeSet::new(),
+            ended: BTreeMap::new(),
             permits: BTreeSet::new(),
             tenants: BTreeMap::new(),
             budgets: BTreeMap::new(),
@@ -127,11 +142,12 @@ impl History {
 
     /// Notes one event at its time.
     pub fn note(&mut self, what: fmt::Arguments<'_>) {
-        let line = format!("{:>10.3} {what}", self.began.elapsed().as_secs_f64());
-        self.hash.write(line.as_bytes());
+        let at = self.began.elapsed();
         self.events += 1;
+        self.hash.write_u128(at.as_nanos());
+        let _ = Hashed(&mut self.hash).write_fmt(what);
         if let Some(lines) = &mut self.lines {
-            lines.push(line);
+            lines.push(format!("{:>10.3} {what}", at.as_secs_f64()));
         }
     }
 

@@ -1,5 +1,6 @@
 //! What the parts of a simulation share: the plan, the dice, the history, the server, and the living workers.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -13,6 +14,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::history::History;
+use super::later::Outage;
 use super::plan::{Plan, Trouble, ms};
 
 pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
@@ -26,6 +28,7 @@ pub struct World {
     pub gate_down_until: Mutex<Instant>,
     pub finish: CancellationToken,
     pub lives: Mutex<Vec<Option<Arc<Life>>>>,
+    pub outages: Mutex<Vec<Outage>>,
     random: Mutex<SmallRng>,
     history: Mutex<History>,
 }
@@ -39,6 +42,7 @@ impl World {
             gate_down_until: Mutex::new(Instant::now()),
             finish: CancellationToken::new(),
             lives: Mutex::new(vec![None; plan.workers]),
+            outages: Mutex::default(),
             random: Mutex::new(SmallRng::seed_from_u64(!plan.seed)),
             history: Mutex::new(History::new(keep)),
             plan,
@@ -81,7 +85,7 @@ impl World {
     }
 
     /// As [`Self::dice`], for what harms nobody.
-    fn chance(&self, rate: impl Fn(&Trouble) -> f64) -> bool {
+    pub fn chance(&self, rate: impl Fn(&Trouble) -> f64) -> bool {
         let rate = rate(&self.plan.trouble);
         rate > 0.0 && self.troubled() && self.random().random_bool(rate)
     }
@@ -115,6 +119,14 @@ pub struct Life {
     pub stop: Stop,
     pub killed: CancellationToken,
     frozen_until: Mutex<Instant>,
+    asks: Mutex<Asks>,
+}
+
+/// What a worker has asked, and until when it may.
+struct Asks {
+    until: Instant,
+    last: u64,
+    open: BTreeSet<u64>,
 }
 
 impl Life {
@@ -126,7 +138,43 @@ impl Life {
             stop: Stop::default(),
             killed: CancellationToken::new(),
             frozen_until: Mutex::new(Instant::now()),
+            asks: Mutex::new(Asks {
+                until: Instant::now(),
+                last: 0,
+                open: BTreeSet::new(),
+            }),
         }
+    }
+
+    fn asks(&self) -> MutexGuard<'_, Asks> {
+        self.asks.lock().expect("nobody panics with it")
+    }
+
+    /// It may ask until then. Returns the number of the last question before.
+    pub fn agreed(&self, until: Instant) -> u64 {
+        let mut asks = self.asks();
+        asks.until = until;
+        asks.last
+    }
+
+    /// It asks: returns the question's number, and whether it may ask.
+    pub fn asks_now(&self) -> (u64, bool) {
+        let mut asks = self.asks();
+        asks.last += 1;
+        let number = asks.last;
+        asks.open.insert(number);
+        let may = !self.world.plan.agreed || Instant::now() < asks.until;
+        (number, may)
+    }
+
+    /// It has its answer.
+    pub fn answered(&self, number: u64) {
+        self.asks().open.remove(&number);
+    }
+
+    /// Whether a question up to this one has no answer yet.
+    pub fn asks_up_to(&self, number: u64) -> bool {
+        self.asks().open.iter().any(|open| *open <= number)
     }
 
     /// Something may strike here: every await of a server or of the handler has one before and one after.

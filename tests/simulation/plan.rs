@@ -7,6 +7,7 @@ use rand::{Rng, SeedableRng};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::retry::RetryPolicy;
 
+use super::later;
 use super::limits::pick_limits;
 use super::scopes;
 
@@ -61,6 +62,8 @@ pub struct Trouble {
     pub settle_twice: f64,
     /// What the gate is told of one tenant does not arrive.
     pub settle_misses: f64,
+    /// See [`later`].
+    pub later: later::Trouble,
     /// Mean time between faults that strike out of the blue; zero: there are none.
     pub strikes_every: Duration,
 }
@@ -75,6 +78,8 @@ pub struct Plan {
     pub hold: Duration,
     pub max_delay: Duration,
     pub max_penalty: Duration,
+    /// The workers may ask the gate only after an exchange with each other.
+    pub agreed: bool,
     pub shutdown_timeout: Duration,
     pub retry: RetryPolicy,
     /// The gate's clock when the simulation begins, in microseconds since the epoch.
@@ -125,7 +130,7 @@ impl Plan {
         let witness = !ideal && random.random_bool(0.5);
         let mut limits = pick_limits(&mut random, ideal, witness);
         // A stream of its own: seeds without scopes keep theirs.
-        let mut scoped = (seed >= scopes::SCOPED).then(|| SmallRng::seed_from_u64(!seed));
+        let mut scoped = scopes::are_in(seed).then(|| SmallRng::seed_from_u64(!seed));
         if let Some(random) = &mut scoped {
             limits = scopes::scoped(random, &limits, ideal);
         }
@@ -142,8 +147,12 @@ impl Plan {
         } else {
             Trouble::default()
         };
+        if troubled && seed >= later::LATER {
+            later::add(&mut trouble, seed);
+        }
         if seed % 16 == 5 {
             // Nothing that is told is lost: in the end the gate counts exactly what was used.
+            trouble.later.lossless();
             trouble = Trouble {
                 gate_fails_after: 0.0,
                 gate_slow: 0.0,
@@ -204,6 +213,7 @@ impl Plan {
             hold: ms(pick(&mut random, &[100, 500, 500, 2000])),
             max_delay: if ideal { ms(300_000) } else { max_delay },
             max_penalty: ms(pick(&mut random, &[1000, 10_000, 60_000])),
+            agreed: seed >= later::LATER && !ideal && seed.is_multiple_of(3),
             shutdown_timeout: ms(pick(&mut random, &[100, 1000, 10_000])),
             retry: RetryPolicy {
                 max_attempts: random.random_range(1..=5),
@@ -354,6 +364,7 @@ fn trouble(random: &mut SmallRng) -> Trouble {
         used_up: rate(0.1),
         settle_twice: rate(0.5),
         settle_misses: rate(0.2),
+        later: later::Trouble::default(),
         strikes_every: Duration::ZERO,
     };
     if random.random_bool(0.6) {

@@ -90,6 +90,11 @@ impl Broker for SimBroker {
                 world.note(format_args!("{name} acks {tags:?}, late"));
                 broker.ack(tags).await;
             });
+        } else if world.dice(|t| t.later.ack_half) {
+            let arrive = world.below(tags.len() + 1);
+            world.fault(format_args!("{name} acks {arrive} of {tags:?}"));
+            broker.ack(tags[..arrive].to_vec()).await;
+            life.cut("ack, between");
         } else {
             world.note(format_args!("{name} acks {tags:?}"));
             broker.ack(tags).await;

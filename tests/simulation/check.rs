@@ -121,7 +121,7 @@ pub async fn charges(world: &World) {
         t.gate_fails_after,
         t.strikes_every.as_secs_f64(),
     ];
-    let exact = lossy.iter().all(|rate| *rate == 0.0);
+    let exact = lossy.iter().all(|rate| *rate == 0.0) && !t.later.is_lossy();
     let budgets: Vec<_> = {
         let history = world.history();
         let of = |(budget, record): (&Budget, &BudgetRecord)| {

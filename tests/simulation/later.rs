@@ -1,0 +1,249 @@
+//! Trouble that strikes at exact polls of a worker, that some tenants alone have with the gate, and that comes with what
+//! changes while a worker runs. Simulations from [`LATER`] on have it; those below keep the histories that they had.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use sluicegate::engine::action::{Changeable, Update};
+use sluicegate::gate::GateError;
+use sluicegate::rules::tenant::Tenant;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Instant, sleep};
+
+use super::plan::{Trouble as All, ms, pick};
+use super::world::{Life, World};
+
+/// Simulations from this seed on have what this module adds.
+pub const LATER: u64 = 2_000_000;
+/// An exchange holds for so long, as with Redis's registry.
+const AGREED_FOR: Duration = Duration::from_secs(5);
+/// The longest time without an exchange, or without decisions for a tenant.
+const LONGEST_MS: u64 = 20_000;
+/// What is refused is set aside for so long.
+pub const SET_ASIDE_MS: u64 = 60_000;
+
+/// As probabilities for each time that it could happen.
+#[derive(Debug, Default, Clone)]
+pub struct Trouble {
+    /// Something strikes at some poll of a worker.
+    pub at_poll: f64,
+    /// Of one tenant, the question does not arrive.
+    pub ask_misses: f64,
+    /// Of one tenant, the gate has decided, and the answer is lost.
+    pub ask_unheard: f64,
+    /// Of one tenant, the gate was told, and that is not known.
+    pub settle_unheard: f64,
+    /// The session ends when some acks have arrived.
+    pub ack_half: f64,
+    /// An exchange with the other workers fails, and those after it for a while.
+    pub unagreed: f64,
+    /// The settings change.
+    pub changes: f64,
+    /// The downstream says what its own limits are.
+    pub quotas: f64,
+    /// Mean time between outages of the gate, or of some tenant's part of it; zero: there are none.
+    pub outages_every: Duration,
+}
+
+impl Trouble {
+    /// Without what loses answers of the gate, or workers, or lasts until what is to be told is given up.
+    pub fn lossless(&mut self) {
+        (self.at_poll, self.ask_unheard) = (0.0, 0.0);
+        self.outages_every = Duration::ZERO;
+    }
+
+    /// What the gate is told in the end may differ from what was used.
+    pub fn is_lossy(&self) -> bool {
+        self.at_poll > 0.0 || self.ask_unheard > 0.0 || !self.outages_every.is_zero()
+    }
+}
+
+/// Adds it to the trouble of `seed`, from a stream of its own. A third of the seeds has nothing but strikes at polls.
+pub fn add(all: &mut All, seed: u64) {
+    let mut random = SmallRng::seed_from_u64(seed.rotate_left(32) ^ 0x5EED);
+    let mut rate = |most: f64| match random.random_bool(0.5) {
+        true => random.random_range(0.0..most),
+        false => 0.0,
+    };
+    let mut later = Trouble {
+        at_poll: rate(1.0),
+        ask_misses: rate(0.2),
+        ask_unheard: rate(0.2),
+        settle_unheard: rate(0.2),
+        ack_half: rate(0.1),
+        unagreed: rate(0.2),
+        changes: rate(0.5),
+        quotas: rate(0.5),
+        outages_every: Duration::ZERO,
+    };
+    if random.random_bool(0.5) {
+        later.outages_every = ms(pick(&mut random, &[1000, 5000, 20_000]));
+    }
+    if random.random_bool(1.0 / 3.0) {
+        *all = All::default();
+        later = Trouble {
+            at_poll: 1.0,
+            ..Trouble::default()
+        };
+    }
+    all.later = later;
+}
+
+/// What happens to a worker at its n-th poll, from 1.
+#[derive(Debug, Clone, Copy)]
+pub struct AtPoll {
+    pub number: u64,
+    pub what: Strike,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub enum Strike {
+    /// Killed: what the poll would have done is not done.
+    KillBefore,
+    /// Killed: tasks that the poll has begun have done nothing yet.
+    KillAfter,
+    Freeze,
+    Cut,
+    SoftStop,
+    HardStop,
+}
+
+/// What is to strike a life next, after so many polls, if anything.
+pub fn at_poll(world: &World, after: u64) -> Option<AtPoll> {
+    use Strike::{Cut, Freeze, HardStop, KillAfter, KillBefore, SoftStop};
+    if !world.chance(|t| t.later.at_poll) {
+        return None;
+    }
+    // As many early polls, of which there are few, as late ones.
+    let most = 1 << (2 + world.below(9));
+    let number = after + 1 + world.below(most) as u64;
+    let strikes = [
+        KillBefore, KillBefore, KillAfter, KillAfter, Freeze, Cut, SoftStop, HardStop,
+    ];
+    let what = strikes[world.below(strikes.len())];
+    Some(AtPoll { number, what })
+}
+
+/// Why the gate decides nothing.
+#[derive(Debug, Clone, Copy)]
+pub enum Why {
+    Away,
+    Refused,
+    Cold,
+}
+
+/// An outage of the whole gate, or of the part of one tenant.
+#[derive(Debug, Clone)]
+pub struct Outage {
+    tenant: Option<String>,
+    until: Instant,
+    why: Why,
+}
+
+impl Outage {
+    fn error(&self) -> GateError {
+        let why = "injected for a while".to_owned();
+        match self.why {
+            Why::Away => GateError::Unreachable(why),
+            Why::Refused => GateError::Refused(why),
+            Why::Cold => {
+                let wait = self.until.saturating_duration_since(Instant::now());
+                GateError::Cold { wait, why }
+            }
+        }
+    }
+}
+
+/// Why nothing is decided for `tenant` now; for `None`, for all.
+pub fn outage(world: &World, tenant: Option<&Tenant>) -> Option<GateError> {
+    let outages = world.outages.lock().expect("nobody panics with it");
+    let of = tenant.map(Tenant::as_str);
+    let now = Instant::now();
+    let mut found = (outages.iter()).filter(|o| o.tenant.as_deref() == of && o.until > now);
+    found.next().map(Outage::error)
+}
+
+/// Takes the gate away, or the part of it that has some tenant.
+pub async fn take_away(world: Arc<World>) {
+    let every = world.plan.trouble.later.outages_every;
+    if every.is_zero() {
+        return;
+    }
+    loop {
+        let pause = 2 * u64::try_from(every.as_millis()).expect("it is short");
+        sleep(world.up_to(pause) + ms(1)).await;
+        if !world.troubled() {
+            return;
+        }
+        world.history().faults += 1;
+        let tenant = (world.below(4) > 0).then(|| format!("t{}", world.below(4)));
+        let outage = Outage {
+            tenant,
+            until: Instant::now() + world.up_to(LONGEST_MS),
+            why: [Why::Away, Why::Refused, Why::Cold][world.below(3)],
+        };
+        world.fault(format_args!("{outage:?}"));
+        let mut outages = world.outages.lock().expect("nobody panics with it");
+        outages.retain(|one| one.until > Instant::now());
+        outages.push(outage);
+    }
+}
+
+/// What a worker is told while it runs: exchanges with the others, some of which fail, and changed settings.
+pub async fn update(life: Arc<Life>, updates: mpsc::Sender<Update>) {
+    let world = &life.world;
+    loop {
+        life.point("exchange").await;
+        if world.dice(|t| t.later.unagreed) {
+            let pause = world.up_to(LONGEST_MS);
+            world.fault(format_args!("{}: no exchange for {pause:?}", life.name));
+            sleep(pause).await;
+        }
+        if world.plan.agreed && agree(&life, &updates).await.is_none() {
+            return;
+        }
+        if world.chance(|t| t.later.changes) {
+            let changed = Changeable {
+                concurrency: 1 + world.below(2 * world.plan.concurrency),
+                hold: world.up_to(2000),
+                retry: world.plan.retry,
+                max_penalty: world.plan.max_penalty,
+            };
+            world.note(format_args!("{}: {changed:?}", life.name));
+            if updates.send(Update::Settings(changed)).await.is_err() {
+                return;
+            }
+        }
+        sleep(ms(1000)).await;
+    }
+}
+
+/// One exchange that succeeds. `None`: the worker has ended.
+async fn agree(life: &Arc<Life>, updates: &mpsc::Sender<Update>) -> Option<()> {
+    let until = Instant::now() + AGREED_FOR;
+    life.world.note(format_args!("{} has agreed", life.name));
+    let wanted = life.world.below(2) == 0;
+    let (applied, heard) = oneshot::channel();
+    // Before it is sent: the worker may ask as soon as it has it.
+    let asked = life.agreed(until);
+    let update = Update::Agreed {
+        fleet: None,
+        until,
+        applied: wanted.then_some(applied),
+    };
+    updates.send(update).await.ok()?;
+    if wanted {
+        let life = Arc::clone(life);
+        tokio::spawn(async move {
+            if heard.await.is_ok() && life.asks_up_to(asked) {
+                life.world.history().wrong(format_args!(
+                    "{}: applied, and something is under way that was asked before",
+                    life.name
+                ));
+            }
+        });
+    }
+    Some(())
+}
