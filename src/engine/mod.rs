@@ -73,7 +73,7 @@ enum Report {
 }
 
 impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
-    /// Runs until `stop`, or until the broker's events end.
+    /// Runs until `stop`, or until the broker's events end. After a soft stop what runs may end, with a session or without.
     pub async fn run(self, scheduler: Scheduler, events: mpsc::Receiver<Event>, stop: Stop) {
         let (_nobody, updates) = mpsc::channel(1);
         self.run_updated(scheduler, events, updates, stop).await;
@@ -92,6 +92,7 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
         let mut redis = Outage::new("Redis");
         let mut give_up_at: Option<Instant> = None;
         let mut unapplied: Option<oneshot::Sender<()>> = None;
+        let mut events_go_on = true;
         loop {
             let now = started.elapsed();
             // Before the next question, which is asked with what is in force now.
@@ -141,8 +142,16 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                     }
                     Update::Settings(changed) => scheduler.change(changed),
                 },
-                event = events.recv() => {
-                    let Some(event) = event else { break };
+                event = events.recv(), if events_go_on => {
+                    let Some(event) = event else {
+                        // Whoever stops looks for no other session. What runs may end all the same: the API has its
+                        // call, and the gate is told that it is over.
+                        if give_up_at.is_some() {
+                            events_go_on = false;
+                            continue;
+                        }
+                        break;
+                    };
                     self.take_event(&mut scheduler, started.elapsed(), event);
                     // Taken only when it is taken care of: a received event that is dropped is a lost job.
                     for _ in 1..MOST_EVENTS {

@@ -153,32 +153,6 @@ async fn run_all_updated(
     updates: mpsc::Receiver<Update>,
 ) {
     let second = Duration::from_secs(1);
-    let limit = Limit::new(
-        "default",
-        Algorithm::SlidingWindow,
-        1000,
-        second,
-        second / 20,
-    );
-    let ladder = Ladder::new(300 * second);
-    let settings = Settings {
-        policy: limit.expect("a limit").into(),
-        fields: Fields {
-            tenant: TenantField::Header("x-tenant".into()),
-            cost: CostField::Header("x-cost".into()),
-        },
-        concurrency: JOBS,
-        prefetch: 8 * JOBS,
-        hold: second / 2,
-        names: QueueNames::new("jobs", &ladder),
-        ladder,
-        retry: RetryPolicy {
-            max_attempts: 3,
-            initial_interval: second,
-            max_interval: second,
-        },
-        max_penalty: second,
-    };
     let stop = Stop::default();
     let broker = Arc::new(Acked {
         tags: Mutex::default(),
@@ -201,7 +175,7 @@ async fn run_all_updated(
         health,
         shutdown_timeout: second,
     };
-    let scheduler = Scheduler::new(settings, metrics, 7);
+    let scheduler = Scheduler::new(settings(), metrics, 7);
     // The clock is paused: it jumps ahead as soon as nothing is left to do.
     let run = engine.run_updated(scheduler, events, updates, stop);
     let run = tokio::time::timeout(60 * second, run);
@@ -210,6 +184,37 @@ async fn run_all_updated(
     acked.sort_unstable();
     assert_eq!(acked, (1..=JOBS as u64).collect::<Vec<_>>());
     assert!(ended.is_ok(), "the engine did not end");
+}
+
+/// Limits that let everything start.
+fn settings() -> Settings {
+    let second = Duration::from_secs(1);
+    let limit = Limit::new(
+        "default",
+        Algorithm::SlidingWindow,
+        1000,
+        second,
+        second / 20,
+    );
+    let ladder = Ladder::new(300 * second);
+    Settings {
+        policy: limit.expect("a limit").into(),
+        fields: Fields {
+            tenant: TenantField::Header("x-tenant".into()),
+            cost: CostField::Header("x-cost".into()),
+        },
+        concurrency: JOBS,
+        prefetch: 8 * JOBS,
+        hold: second / 2,
+        names: QueueNames::new("jobs", &ladder),
+        ladder,
+        retry: RetryPolicy {
+            max_attempts: 3,
+            initial_interval: second,
+            max_interval: second,
+        },
+        max_penalty: second,
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -264,4 +269,59 @@ async fn an_agreement_is_applied_when_no_question_of_before_is_under_way() {
         assert!(begun.elapsed() >= ms(20), "{:?}", begun.elapsed());
     };
     tokio::join!(run, agree);
+}
+
+/// Takes its time, and counts what it has ended.
+struct Slow(Arc<AtomicUsize>);
+
+impl Handler for Slow {
+    async fn handle(&self, _: &Job, _: Permit) -> Outcome {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Outcome::Done
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
+    let ended = Arc::new(AtomicUsize::new(0));
+    let stop = Stop::default();
+    let engine = Engine {
+        broker: Arc::new(Acked {
+            tags: Mutex::default(),
+            expected: usize::MAX,
+            stop: Stop::default(),
+        }),
+        gate: Opens::after(Duration::ZERO),
+        handler: Arc::new(Slow(Arc::clone(&ended))),
+        metrics: Arc::new(Metrics::new()),
+        health: Arc::default(),
+        shutdown_timeout: Duration::from_secs(30),
+    };
+    let (sender, events) = mpsc::channel(4);
+    for event in [Event::Up { session: 1 }, delivery(1)] {
+        sender.send(event).await.expect("there is room");
+    }
+    let scheduler = Scheduler::new(settings(), Arc::new(Metrics::new()), 7);
+    let begun = Instant::now();
+    let run = engine.run(scheduler, events, stop.clone());
+    let strike = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stop.soft.cancel();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let reason = "a test says so".to_owned();
+        sender
+            .send(Event::Down { reason })
+            .await
+            .expect("there is room");
+        drop(sender);
+    };
+    tokio::join!(run, strike);
+    assert_eq!(ended.load(Ordering::Relaxed), 1);
+    // And not until the end of shutdown-timeout.
+    assert!(
+        begun.elapsed() < Duration::from_secs(7),
+        "{:?}",
+        begun.elapsed()
+    );
 }
