@@ -61,6 +61,10 @@ impl Redis {
     pub fn kill(&self) {
         self.0.script("kill", &[]);
     }
+    /// Ends it in order.
+    pub fn stop(&self) {
+        self.0.script("stop", &[]);
+    }
     /// Starts it again, after a kill when it still runs: same port, same data.
     pub fn restart(&self) {
         self.0.restart();

@@ -35,10 +35,12 @@ fn a_killed_redis_comes_back_with_its_data_and_leaves_nothing_behind() {
         || redis.pause(),
         || redis.resume(),
     );
-    redis.kill();
-    assert_eq!(redis.try_ctl(&["ping"]), None);
-    redis.restart();
-    assert_eq!(redis.try_ctl(&["get", "k"]).as_deref(), Some("v"));
+    for end in [Redis::kill, Redis::stop] {
+        end(&redis);
+        assert_eq!(redis.try_ctl(&["ping"]), None);
+        redis.restart();
+        assert_eq!(redis.try_ctl(&["get", "k"]).as_deref(), Some("v"));
+    }
     redis.restart_empty();
     assert_eq!(redis.ctl(&["get", "k"]), "");
     let folder = redis.folder().to_owned();

@@ -130,12 +130,15 @@ impl Bed {
             block_in_place(|| redis.ctl(args));
         };
         match fault.kind {
-            Kind::RedisKill | Kind::RedisWipe => {
-                block_in_place(|| redis.kill());
+            Kind::RedisKill | Kind::RedisRestart | Kind::RedisWipe => {
+                match fault.kind {
+                    Kind::RedisRestart => block_in_place(|| redis.stop()),
+                    _ => block_in_place(|| redis.kill()),
+                }
                 sleep(fault.lasts.min(AWAY)).await;
                 match fault.kind {
-                    Kind::RedisKill => block_in_place(|| redis.restart()),
-                    _ => block_in_place(|| redis.restart_empty()),
+                    Kind::RedisWipe => block_in_place(|| redis.restart_empty()),
+                    _ => block_in_place(|| redis.restart()),
                 }
             }
             Kind::RedisStop => {
@@ -283,9 +286,11 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
         | Kind::StopAtCall
         | Kind::StopAtPublish
         | Kind::StopAtConfirm => (one, format!("for {}", seconds(Duration::MAX))),
-        Kind::RabbitKill | Kind::RabbitRestart | Kind::RedisKill | Kind::RedisWipe => {
-            (None, format!("away for {}", seconds(AWAY)))
-        }
+        Kind::RabbitKill
+        | Kind::RabbitRestart
+        | Kind::RedisKill
+        | Kind::RedisRestart
+        | Kind::RedisWipe => (None, format!("away for {}", seconds(AWAY))),
         Kind::RabbitStop
         | Kind::RabbitMemory
         | Kind::RabbitDisk

@@ -82,7 +82,7 @@ impl Servers {
                 self.redis == RedisIs::Single && std::env::var_os("TEST_REDIS_SERVER").is_none()
             }
             // What a killed server behind Sentinel was is not in its configuration.
-            Kind::RedisKill => self.redis != RedisIs::Sentinel,
+            Kind::RedisKill | Kind::RedisRestart => self.redis != RedisIs::Sentinel,
             _ => true,
         }
     }

@@ -71,6 +71,8 @@ pub enum Kind {
     RabbitSlow,
     /// SIGKILL of Redis, which is started again with its data
     RedisKill,
+    /// Redis ends in order and is started again
+    RedisRestart,
     /// SIGSTOP of Redis, and SIGCONT
     RedisStop,
     /// SIGKILL of Redis, which is started again without its data
@@ -177,6 +179,7 @@ impl Kind {
             | Self::RabbitNodeCut
             | Self::RabbitLeaderCut => Part::Rabbit,
             Self::RedisKill
+            | Self::RedisRestart
             | Self::RedisStop
             | Self::RedisWipe
             | Self::RedisCut

@@ -81,6 +81,10 @@ impl Redises {
         self.all(Redis::kill);
     }
 
+    pub fn stop(&self) {
+        self.all(Redis::stop);
+    }
+
     pub fn restart(&self) {
         self.all(Redis::restart);
     }
