@@ -155,7 +155,13 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
         let needed = now.saturating_sub(idle) + span;
         if stored.cold < needed {
             let why = if same_epoch { TRUNCATED } else { EMPTIED };
-            return Step::Write(close(needed + ROUNDING_MS, why));
+            // A memory that is another one, or was emptied, may lack what somebody started after us and can't tell any more.
+            let until = if same_epoch && stored.run == run {
+                needed
+            } else {
+                now + span
+            };
+            return Step::Write(close(until + ROUNDING_MS, why));
         }
     }
     if stored.run != run {

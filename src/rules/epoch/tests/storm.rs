@@ -1,0 +1,156 @@
+//! Random histories of losses, deaths and stand-stills: nothing starts while a start that was lost counts.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// What was written, one after the other, and which of it was a start; a loss takes the last writes away.
+struct Storm {
+    bed: Bed,
+    /// Each with the hash behind it.
+    log: Vec<(Entry, BTreeMap<String, String>)>,
+    /// When what was lost was started.
+    lost: Vec<u64>,
+}
+
+#[derive(Clone, Copy)]
+enum Entry {
+    Change,
+    Start { at: u64 },
+}
+
+/// What happens behind a look of a worker.
+#[derive(Debug, Clone)]
+enum Blow {
+    Nothing,
+    /// The memory restarts or fails over without so many of its last writes.
+    Loss(usize),
+    /// The worker dies with the memory, which loses so much; another one comes in its place after so many rounds.
+    Death(usize, usize),
+    /// It stands still for so many rounds.
+    Freeze(usize),
+}
+
+/// All workers look once, in this order.
+#[derive(Debug, Clone)]
+struct Round {
+    order: [usize; 3],
+    blows: [Blow; 3],
+    /// Until the next one: workers look at least every 2 s.
+    millis: u64,
+}
+
+fn rounds() -> impl Strategy<Value = Vec<Round>> {
+    // Storms of many blows, and of few.
+    (2_u32..400).prop_flat_map(|often| {
+        let lost = || prop_oneof![Just(0), 0..6_usize, 0..6_usize, 0..2_000_usize];
+        let blow = prop_oneof![
+            4 => lost().prop_map(Blow::Loss),
+            1 => (lost(), 1..60_usize).prop_map(|(lost, rounds)| Blow::Death(lost, rounds)),
+            1 => (1..60_usize).prop_map(Blow::Freeze),
+        ];
+        let blow = prop::option::weighted(1.0 / f64::from(often), blow);
+        let blow = blow.prop_map(|blow| blow.unwrap_or(Blow::Nothing));
+        let order = Just([0, 1, 2]).prop_shuffle();
+        let round = (order, prop::array::uniform3(blow), 0..2_000_u64);
+        let round = round.prop_map(|(order, blows, millis)| Round {
+            order,
+            blows,
+            millis,
+        });
+        prop::collection::vec(round, 1..150)
+    })
+}
+
+impl Storm {
+    /// Takes down what the bed has written since.
+    fn note(&mut self) {
+        let changes = self.bed.written.drain(..);
+        self.log
+            .extend(changes.map(|fields| (Entry::Change, fields)));
+    }
+
+    /// What a worker does when it has jobs, and every 2 s without any. Whether it started one.
+    fn works(&mut self, worker: &mut Known) -> bool {
+        if !self.bed.pulse(worker) {
+            let waits = self.bed.look(worker).is_some();
+            self.note();
+            if waits || !self.bed.pulse(worker) {
+                return false;
+            }
+        }
+        let now = self.bed.now;
+        self.log
+            .push((Entry::Start { at: now }, self.bed.fields.clone()));
+        let forgotten = self.lost.iter().find(|at| **at + SPAN > now);
+        assert_eq!(forgotten, None, "at {now} {} starts", worker.worker);
+        true
+    }
+
+    fn fails_over(&mut self, lost: usize) {
+        let left = self.log.len().saturating_sub(lost);
+        for (entry, _) in self.log.drain(left..) {
+            if let Entry::Start { at } = entry {
+                self.lost.push(at);
+            }
+        }
+        let last = self.log.last().map(|(_, fields)| fields.clone());
+        self.bed.fields = last.unwrap_or_default();
+        self.bed.epochs += 1;
+        let name = format!("m{}", self.bed.epochs);
+        self.bed.memory = memory(&name, &name, "0");
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_is_lost_nothing_starts_while_a_lost_start_counts(rounds in rounds()) {
+        let mut storm = Storm {
+            bed: Bed::new(),
+            log: Vec::new(),
+            lost: Vec::new(),
+        };
+        let mut workers = [
+            worker("a", Start::Idle),
+            worker("b", Start::Unknown),
+            worker("c", Start::Unknown),
+        ];
+        // One of them at a time, and not one that was not heard of by another: nobody could know of what it started.
+        let mut away: Option<(usize, usize)> = None;
+        let mut heard = [0; 3];
+        for (number, Round { order, blows, millis }) in rounds.into_iter().enumerate() {
+            for (at, blow) in order.into_iter().zip(blows) {
+                if away.is_some_and(|(who, _)| who == at) {
+                    continue;
+                }
+                heard[at] += usize::from(storm.works(&mut workers[at]));
+                let may_go = away.is_none() && heard[at] > 3;
+                match blow {
+                    Blow::Loss(lost) => storm.fails_over(lost),
+                    Blow::Death(lost, rounds) if may_go => {
+                        storm.fails_over(lost);
+                        workers[at] = worker(&format!("w{number}"), Start::Unknown);
+                        heard[at] = 0;
+                        away = Some((at, number + rounds));
+                    }
+                    Blow::Freeze(rounds) if may_go => away = Some((at, number + rounds)),
+                    Blow::Nothing | Blow::Death(..) | Blow::Freeze(_) => {}
+                }
+            }
+            away = away.filter(|(_, until)| *until > number);
+            storm.bed.pass(millis, &mut workers.each_mut());
+        }
+        // Left alone, all of them start again after a span and a moment.
+        for _ in 0..(SPAN + SETTLE_MS) / 1_000 + 3 {
+            for worker in &mut workers {
+                storm.works(worker);
+            }
+            storm.bed.pass(1_000, &mut workers.each_mut());
+        }
+        for worker in &mut workers {
+            prop_assert!(storm.bed.pulse(worker), "{} is idle", worker.worker);
+        }
+    }
+}
