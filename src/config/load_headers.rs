@@ -1,6 +1,6 @@
 //! `dispatch.http.headers`: what the API wants to see with each call. Their values are secrets, and no error holds one.
 
-use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use url::Url;
 
 use super::SecretUrl;
@@ -12,13 +12,11 @@ use super::yaml::{self, Raw};
 
 /// More are no sign of a use.
 const MOST: usize = 32;
-/// Servers take about as much for all headers together.
-const LONGEST: usize = 4 << 10;
-/// What belongs to the connection, to the body, or to the job.
-const OURS: [&str; 14] = [
+/// In bytes: longer than any key, and a part of what is kept of an answer, in which it is looked for.
+const LONGEST: usize = 1 << 10;
+/// What belongs to the connection or to the job; what begins with `content-` belongs to the body.
+const OURS: [&str; 12] = [
     "connection",
-    "content-length",
-    "content-type",
     "expect",
     "host",
     "keep-alive",
@@ -38,6 +36,8 @@ impl Values {
     pub(super) fn headers(&mut self, url: Option<&SecretUrl>) -> Option<HeaderMap> {
         let mut headers = HeaderMap::new();
         let mut good = true;
+        // Who sets it already.
+        let mut authorized = url.is_some_and(has_user);
         for key in [HEADERS, HEADERS_FILE] {
             let Some(entry) = self.entry(key).cloned() else {
                 continue;
@@ -50,15 +50,12 @@ impl Values {
                 text.and_then(|(_, text)| in_file(&text))
             };
             let added = read.and_then(|raw| add(&mut headers, &raw));
-            let authorized = || match url {
-                Some(url) if headers.contains_key("authorization") => has_user(url),
-                _ => false,
-            };
             let words = match added {
                 Err(words) => words,
-                Ok(()) if authorized() => "sets authorization, and so does the user in \
-                     dispatch.http.url; keep one of them"
-                    .to_owned(),
+                Ok(()) if authorized && headers.contains_key(AUTHORIZATION) => {
+                    authorized = false; // It is said once.
+                    "sets authorization, and so does the user in dispatch.http.url; keep one of them".to_owned()
+                }
                 Ok(()) => continue,
             };
             good = false;
@@ -83,11 +80,16 @@ fn add(headers: &mut HeaderMap, raw: &Raw) -> Result<(), Wrong> {
     let Raw::Map(fields) = raw else {
         return Err(format!("must hold {MUST}"));
     };
-    for field in fields {
+    for (number, field) in (1..).zip(fields) {
+        // `x-api-key:secret` without a space, and `a, b=secret`, are names for YAML.
+        let name = HeaderName::from_bytes(field.name.as_bytes()).map_err(|_| {
+            format!("the name of header {number} has characters that no name may have (is the space behind its colon missing?)")
+        })?;
         let called = shown(&field.name);
-        let name = HeaderName::from_bytes(field.name.as_bytes())
-            .map_err(|_| format!("{called} can't be a header's name"))?;
-        if OURS.contains(&name.as_str()) {
+        if matches!(field.raw, Raw::Null) {
+            return Err(format!("header {number} has no value"));
+        }
+        if OURS.contains(&name.as_str()) || name.as_str().starts_with("content-") {
             return Err(format!("{called} is set by Sluicegate itself"));
         }
         let value = match &field.raw {

@@ -178,7 +178,7 @@ fn syntax_error(text: &str, err: &serde_saphyr::Error) -> SyntaxError {
         .skip(line.saturating_sub(3))
         .any(|line| line.contains("url") || line.contains("token") || line.contains('@'));
     // Any name may stand before a header's secret.
-    let secret = secret || text.contains("headers:");
+    let secret = secret || text.contains("headers");
     let message = if secret || said.contains("://") || said.contains('@') {
         "is not valid YAML (quote texts with special characters; the parser's words may hold a secret and are not shown)"
             .to_owned()

@@ -261,6 +261,13 @@ impl HttpHandler {
         for secret in &self.secrets {
             text = text.replace(secret, "***");
         }
+        // One that crosses the end of what is kept is not found.
+        if body.len() == KEPT {
+            let longest = self.secrets.first().map_or(0, String::len);
+            let end = text.len().saturating_sub(longest);
+            let end = (0..=end).rev().find(|at| text.is_char_boundary(*at));
+            text.truncate(end.unwrap_or_default());
+        }
         one_line(&text)
     }
 }

@@ -74,7 +74,7 @@ fn headers_come_from_the_file_and_from_one_with_secrets() {
 #[test]
 fn wrong_headers_say_which_one_and_never_the_value() {
     const HEADERS: &str = "dispatch.http.headers";
-    let long = "x".repeat(4097);
+    let long = "x".repeat(1025);
     let many: Vec<String> = (0..33).map(|n| format!("x-{n}: a")).collect();
     for (http, expected) in [
         (
@@ -83,7 +83,20 @@ fn wrong_headers_say_which_one_and_never_the_value() {
         ),
         (
             "headers: {'a b': hunter2}",
-            "\"a b\" can't be a header's name",
+            "the name of header 1 has characters that no name may have (is the space behind its colon missing?)",
+        ),
+        (
+            "headers: {a: b, x-api-key:hunter2}",
+            "the name of header 2 has characters that no name may have (is the space behind its colon missing?)",
+        ),
+        (
+            "headers: {cookie: a=1, session=hunter2}",
+            "the name of header 2 has characters that no name may have (is the space behind its colon missing?)",
+        ),
+        ("headers: {cookie: a, hunter2}", "header 2 has no value"),
+        (
+            "headers: {content-encoding: gzip}",
+            "\"content-encoding\" is set by Sluicegate itself",
         ),
         (
             "headers: {Host: hunter2}",
@@ -100,11 +113,11 @@ fn wrong_headers_say_which_one_and_never_the_value() {
         ),
         (
             "headers: {a: \"hunter2\\n\"}",
-            "the value of \"a\" must be 1 to 4096 bytes, without control characters and spaces at its ends",
+            "the value of \"a\" must be 1 to 1024 bytes, without control characters and spaces at its ends",
         ),
         (
             &format!("headers: {{a: {long}}}"),
-            "the value of \"a\" must be 1 to 4096 bytes, without control characters and spaces at its ends",
+            "the value of \"a\" must be 1 to 1024 bytes, without control characters and spaces at its ends",
         ),
         (
             &format!("headers: {{{}}}", many.join(", ")),
@@ -131,11 +144,16 @@ fn what_is_no_yaml_is_not_shown() {
     let expected = "dispatch.http.headers-file: line 2 of the file is not valid YAML";
     assert!(words.ends_with(expected), "{words}");
 
-    let words = parse("headers: {x-api-key: *hunter2}").expect_err("an alias of nothing");
-    assert!(
-        words.contains("is not valid YAML") && !words.contains("hunter2"),
-        "{words}"
-    );
+    for http in [
+        "headers: {x-api-key: *hunter2}",
+        "\"headers\" : {x-api-key: *hunter2}",
+    ] {
+        let words = parse(http).expect_err("an alias of nothing");
+        assert!(
+            words.contains("is not valid YAML") && !words.contains("hunter2"),
+            "{words}"
+        );
+    }
     let name = "SLUICEGATE_DISPATCH__HTTP__HEADERS".to_owned();
     let variable = (name, "{x-api-key: *hunter2}".to_owned());
     let errors = Config::parse("c.yaml", "", std::iter::once(variable)).expect_err("the same");

@@ -518,6 +518,21 @@ async fn configured_headers_are_sent_and_never_shown() {
     }
 }
 
+#[tokio::test]
+async fn a_secret_that_crosses_the_end_of_what_is_kept_is_not_shown() {
+    const KEY: &str = "sk-0123456789";
+    let body = format!("{}{KEY}", " ".repeat(4096 - KEY.len() / 2));
+    let downstream = Downstream::answering(answer("400 Bad Request", "", &body), Then::Keep).await;
+    let mut http = http(format!("http://{}/", downstream.addr), LONG);
+    let name = HeaderName::from_static("x-api-key");
+    http.headers.insert(name, HeaderValue::from_static(KEY));
+    let handler = HttpHandler::new(&http, 4).expect("a usable url");
+    let Outcome::Reject { reason } = handler.handle(&job("1"), permit()).await else {
+        panic!("a 400 rejects");
+    };
+    assert!(!reason.contains("sk"), "{reason}");
+}
+
 #[test]
 fn an_unusable_url_says_what_is_wrong_and_nothing_else() {
     for (url, part) in [
