@@ -39,7 +39,8 @@ ALGORITHMS['token-bucket-algo'] = {
     if full <= now then
       level = bucket_most(limit)
     end
-    -- A level of later than now: the clock was stepped back.
+    -- A level of later than now: the clock was stepped back. It is refilled from here on.
+    limit.taken = at > now
     level = bucket_refilled(limit, level, now - math.min(at, now))
     if full <= now or since > now then
       since, peak, before = now, bucket_most(limit), bucket_most(limit)

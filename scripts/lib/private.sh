@@ -47,7 +47,10 @@ freeze_group() {
   pid=$(live_pid "$1") || return 0
   signal_group "$1" STOP
   while runs "$pid"; do
-    ((SECONDS <= until)) || die "it can't be frozen"
+    if ((SECONDS > until)); then
+      signal_group "$1" CONT
+      die "it can't be frozen"
+    fi
     sleep 0.01
   done
 }

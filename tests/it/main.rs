@@ -25,6 +25,7 @@ mod demo;
 mod engine_events;
 mod flood;
 mod gate_access;
+mod gate_clock;
 mod gate_conformance;
 mod gate_conformance_shares;
 mod gate_epoch;

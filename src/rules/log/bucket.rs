@@ -53,7 +53,6 @@ impl Bucket {
         if full <= now {
             tokens = most(limit);
         }
-        // A level of later than now: the clock was stepped back.
         let passed = now - at.min(now);
         tokens = refilled(tokens, limit, passed);
         if full <= now || since > now {
@@ -75,6 +74,10 @@ impl Bucket {
             peak,
             peak_before,
         };
+        if at > now {
+            // A level of later than now: the clock was stepped back. It is refilled from here on.
+            self.take(limit, 0);
+        }
     }
 
     pub fn count(&self, limit: &Limit) -> u64 {

@@ -1,0 +1,81 @@
+//! How soon starts go on after Redis's clock was stepped back: the table of docs/GUARANTEES.md, "When Redis's clock is wrong".
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use sluicegate::gate::memory::MemoryGate;
+use sluicegate::gate::{Answer, Ask, Gate, TenantAsk};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::scope::Labels;
+
+use crate::gate_conformance::{decided, tenant};
+
+const BEGIN_MS: u64 = 1_700_000_000_000;
+const WINDOW_MS: u64 = 1_000;
+const GUARD_MS: u64 = 50;
+/// The longest wait before a job asks again.
+const MAX_DELAY_MS: u64 = 300_000;
+
+/// For so long, in ms, nothing starts after a clock that was stepped back by `step_ms`, though 30 jobs wait.
+async fn still(algorithm: Algorithm, step_ms: u64) -> u64 {
+    let clock_us = Arc::new(AtomicU64::new(0));
+    let clock = Arc::clone(&clock_us);
+    let gate = MemoryGate::new(move || clock.load(Ordering::Relaxed));
+    let ms = Duration::from_millis;
+    let limit = Limit::new("all", algorithm, 10, ms(WINDOW_MS), ms(GUARD_MS));
+    let limits = Limits::from(limit.expect("in range"));
+    let ask = async |at_ms: u64, ticket| {
+        clock_us.store(at_ms * 1000, Ordering::Relaxed);
+        let ask = TenantAsk {
+            tenant: tenant("acme"),
+            labels: Labels::default(),
+            limits: limits.clone(),
+            budget: 1,
+            permits: String::new(),
+            asks: vec![Ask { ticket, cost: 1 }],
+        };
+        let replies = gate.ask(&[ask]).await.expect("it answers");
+        decided(&replies, 0)[0].clone()
+    };
+    // Three windows' worth has started, and 30 jobs wait, when the clock is stepped.
+    let stepped_ms = 2_500;
+    let mut waiting: VecDeque<_> = (0..60).map(|_| (0, None)).collect();
+    let mut went_on = None;
+    while went_on.is_none() {
+        waiting.make_contiguous().sort_by_key(|(at, _)| *at);
+        let (at, ticket) = waiting.pop_front().expect("jobs wait");
+        let back = if at < stepped_ms { 0 } else { step_ms };
+        match ask(BEGIN_MS + at - back, ticket).await {
+            Answer::Start { .. } if at >= stepped_ms => went_on = Some(at - stepped_ms),
+            Answer::Start { .. } => {}
+            Answer::Wait { ttl_ms, ticket, .. } => {
+                waiting.push_back((at + ttl_ms.min(MAX_DELAY_MS), Some(ticket)));
+            }
+            Answer::Capacity { .. } => panic!("one asks at a time"),
+        }
+    }
+    went_on.expect("the loop ends with it")
+}
+
+#[tokio::test]
+async fn starts_go_on_soon_after_a_step_back_or_when_the_fixed_window_is_there_again() {
+    for step_ms in [300, 1_000, 30_000, 3_600_000] {
+        for (algorithm, most_ms) in [
+            // Until a job asks, and from then on.
+            (Algorithm::SlidingWindow, 2 * (WINDOW_MS + GUARD_MS)),
+            (Algorithm::SlidingCounter, WINDOW_MS / 2),
+            (Algorithm::TokenBucket, WINDOW_MS / 2),
+            (Algorithm::LeakyBucket, WINDOW_MS / 2),
+            (Algorithm::FixedWindow, step_ms + WINDOW_MS),
+        ] {
+            let took = still(algorithm, step_ms).await;
+            println!(
+                "back by {step_ms} ms: {} goes on after {took} ms",
+                algorithm.name()
+            );
+            assert!(took <= most_ms, "{algorithm:?}: {took} ms after {step_ms}");
+        }
+    }
+}
