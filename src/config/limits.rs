@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 
 use super::error::{Origin, Problem, shown};
+use super::form::{self, what};
 use super::keys::{self, LIMITS, PLANS, TENANTS, closest};
 use super::part::{self, FLAT, MAX_CONCURRENT, Part, build};
-use super::value::{self, what};
+use super::value;
 use super::yaml::{Field, Raw};
 use crate::rules::limit::{DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
 use crate::rules::policy::{Own, Pattern, Policy};
@@ -161,7 +162,7 @@ impl Reader<'_> {
             );
             return self.wrong(&at, &below(&entry.path, &other.name), words);
         }
-        match value::text(&plan.raw, "the name of a plan") {
+        match form::text(&plan.raw, "the name of a plan") {
             Err(words) => self.wrong(&at, &key, words),
             Ok(name) if plans.contains_key(name) => Some(name.to_owned()),
             Ok(name) => {

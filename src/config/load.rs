@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use super::error::{ConfigErrors, Origin, Problem};
 use super::file::{self, MAX_FILE};
+use super::form::{self, show};
 use super::keys::{LIMITS, PLANS, TENANTS};
 use super::limits::{Reader, Tree};
 use super::load_tls::TlsKeys;
 use super::part::{FLAT, Part};
-use super::value::{self, show};
+use super::value;
 use super::values::{Values, read_bounded};
 use super::yaml::Raw;
 use super::{
@@ -145,7 +146,7 @@ impl Values {
         let queue = self.get("amqp.queue", value::queue);
         let queue_type = self.get("amqp.queue-type", value::queue_type);
         let prefetch = self.get("amqp.prefetch", |raw| {
-            value::integer(raw, 1, u16::MAX.into())
+            form::integer(raw, 1, u16::MAX.into())
         });
         let url = url?;
         if !url.urls[0].has_scheme("amqps") {
@@ -185,7 +186,7 @@ impl Values {
             }
         }
         let max_penalty = self.get("rate-limiter.max-penalty", |raw| {
-            value::duration(raw, SECOND, DAY * 7)
+            form::duration(raw, SECOND, DAY * 7)
         });
         let key = "rate-limiter.plan-header";
         let plan_header = match self.entry(key) {
@@ -212,9 +213,9 @@ impl Values {
     }
 
     fn dispatch(&mut self) -> Option<Dispatch> {
-        let concurrency = self.get("dispatch.concurrency", |raw| value::integer(raw, 1, 10_000));
+        let concurrency = self.get("dispatch.concurrency", |raw| form::integer(raw, 1, 10_000));
         let shutdown_timeout = self.get("dispatch.shutdown-timeout", |raw| {
-            value::duration(raw, Duration::ZERO, HOUR)
+            form::duration(raw, Duration::ZERO, HOUR)
         });
         let example = "https://api.example.com/jobs";
         let must = format!("a url such as {example}");
@@ -226,7 +227,7 @@ impl Values {
             |text| value::secret_url(text, ["http", "https"], example),
         );
         let timeout = self.get("dispatch.http.timeout", |raw| {
-            value::duration(raw, Duration::from_millis(1), LONGEST_CALL)
+            form::duration(raw, Duration::from_millis(1), LONGEST_CALL)
         });
         const TLS: TlsKeys = [
             "dispatch.http.ca-file",
@@ -270,9 +271,9 @@ impl Values {
 
     fn delay(&mut self) -> Option<Delay> {
         let hold = self.get("delay.hold", |raw| {
-            value::duration(raw, Duration::ZERO, Duration::from_secs(60))
+            form::duration(raw, Duration::ZERO, Duration::from_secs(60))
         });
-        let max_delay = self.get("delay.max-delay", |raw| value::duration(raw, SECOND, DAY));
+        let max_delay = self.get("delay.max-delay", |raw| form::duration(raw, SECOND, DAY));
         let (hold, max_delay) = (hold?, max_delay?);
         if max_delay < hold {
             return self.wrong_pair(("delay.max-delay", max_delay), ("delay.hold", hold));
@@ -281,15 +282,13 @@ impl Values {
     }
 
     fn retry(&mut self) -> Option<Retry> {
-        let max_attempts = self.get("retry.max-attempts", |raw| {
-            value::integer(raw, 1, 1_000_000)
-        });
+        let max_attempts = self.get("retry.max-attempts", |raw| form::integer(raw, 1, 1_000_000));
         let shortest = Duration::from_millis(1);
         let initial = self.get("retry.initial-interval", |raw| {
-            value::duration(raw, shortest, DAY)
+            form::duration(raw, shortest, DAY)
         });
         let max = self.get("retry.max-interval", |raw| {
-            value::duration(raw, shortest, DAY)
+            form::duration(raw, shortest, DAY)
         });
         let (initial_interval, max_interval) = (initial?, max?);
         if max_interval < initial_interval {

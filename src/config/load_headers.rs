@@ -5,8 +5,8 @@ use url::Url;
 
 use super::SecretUrl;
 use super::error::shown;
+use super::form::Wrong;
 use super::keys::{HEADERS, HEADERS_FILE};
-use super::value::Wrong;
 use super::values::{LONGEST_SECRET, Values};
 use super::yaml::{self, Raw};
 
@@ -36,8 +36,7 @@ impl Values {
     pub(super) fn headers(&mut self, url: Option<&SecretUrl>) -> Option<HeaderMap> {
         let mut headers = HeaderMap::new();
         let mut good = true;
-        // Who sets it already.
-        let mut authorized = url.is_some_and(has_user);
+        let has_user = url.is_some_and(has_user);
         for key in [HEADERS, HEADERS_FILE] {
             let Some(entry) = self.entry(key).cloned() else {
                 continue;
@@ -49,17 +48,10 @@ impl Values {
                 let text = self.named_file(&entry, &what, LONGEST_SECRET);
                 text.and_then(|(_, text)| in_file(&text))
             };
-            let added = read.and_then(|raw| add(&mut headers, &raw));
-            let words = match added {
-                Err(words) => words,
-                Ok(()) if authorized && headers.contains_key(AUTHORIZATION) => {
-                    authorized = false; // It is said once.
-                    "sets authorization, and so does the user in dispatch.http.url; keep one of them".to_owned()
-                }
-                Ok(()) => continue,
-            };
-            good = false;
-            self.wrong::<()>(key, words);
+            if let Err(words) = read.and_then(|raw| add(&mut headers, &raw, has_user)) {
+                good = false;
+                self.wrong::<()>(key, words);
+            }
         }
         good.then_some(headers)
     }
@@ -76,7 +68,8 @@ fn in_file(text: &str) -> Result<Raw, Wrong> {
     }
 }
 
-fn add(headers: &mut HeaderMap, raw: &Raw) -> Result<(), Wrong> {
+/// Adds what `raw` holds; `has_user`: the url has one, so authorization is set.
+fn add(headers: &mut HeaderMap, raw: &Raw, has_user: bool) -> Result<(), Wrong> {
     let Raw::Map(fields) = raw else {
         return Err(format!("must hold {MUST}"));
     };
@@ -91,6 +84,12 @@ fn add(headers: &mut HeaderMap, raw: &Raw) -> Result<(), Wrong> {
         }
         if OURS.contains(&name.as_str()) || name.as_str().starts_with("content-") {
             return Err(format!("{called} is set by Sluicegate itself"));
+        }
+        if has_user && name == AUTHORIZATION {
+            return Err(
+                "sets authorization, and so does the user in dispatch.http.url; keep one of them"
+                    .to_owned(),
+            );
         }
         let value = match &field.raw {
             Raw::Text(text) => value(text).ok_or_else(|| {

@@ -3,8 +3,8 @@
 use super::load_tls::TlsKeys;
 use super::redis::{self, RedisServers, RedisTopology};
 use super::secret::SecretUrl;
-use super::value;
 use super::values::Values;
+use super::{form, value};
 
 /// Seeds of a cluster, and sentinels, at most.
 const MOST_SERVERS: usize = 32;
@@ -23,7 +23,7 @@ impl Values {
         let cluster = self
             .entry(key)
             .map(|_| ())
-            .map(|()| self.get(key, value::boolean));
+            .map(|()| self.get(key, form::boolean));
         let tls = self.tls(TLS);
         let cluster = match cluster {
             Some(parsed) => Some(parsed?),

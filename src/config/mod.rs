@@ -4,6 +4,7 @@ mod amqp;
 mod env;
 mod error;
 mod file;
+mod form;
 mod keys;
 mod limits;
 mod load;
@@ -28,11 +29,11 @@ use hyper::header::HeaderMap;
 
 pub use amqp::AmqpServers;
 pub use error::{ConfigErrors, Origin, Problem};
+pub use form::{parse_duration, show as show_duration};
 pub use keys::{KEYS, Key, closest, env_name};
 pub use redis::{RedisServers, RedisTopology};
 pub use secret::{Secret, SecretUrl};
 pub use tls::{Identity, Pems, Tls, TlsError};
-pub use value::{parse_duration, show as show_duration};
 pub use watch::Source;
 
 pub use crate::rules::job::{CostField, Fields, TenantField};

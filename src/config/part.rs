@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use super::error::{Origin, Problem};
-use super::value::{self, Guard, Wrong, show};
+use super::form::{self, Wrong, show};
+use super::value::{self, Guard};
 use super::yaml::Raw;
 use crate::rules::limit::{
     Algorithm, Limit, LimitError, MAX_REQUESTS, MAX_WINDOW, MIN_WINDOW, Unit,
@@ -78,12 +79,12 @@ impl Part {
                 key: key.to_owned(),
             })
         }
-        let units = |raw| value::integer(raw, 1, MAX_REQUESTS.into());
+        let units = |raw| form::integer(raw, 1, MAX_REQUESTS.into());
         let result = (|| {
             match name {
                 "use-algo" => self.algorithm = given(value::algorithm(raw)?, at, key),
                 "window-size" => {
-                    let window = value::duration(raw, MIN_WINDOW, MAX_WINDOW)?;
+                    let window = form::duration(raw, MIN_WINDOW, MAX_WINDOW)?;
                     self.window = given(window, at, key);
                 }
                 "max-requests" => self.max = given(units(raw)?, at, key),

@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use super::form::show;
 use super::redis::join;
-use super::value::show;
 use super::{Config, CostField, RedisServers, RedisTopology, TenantField, Tls};
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit};
 use crate::rules::policy::{Own, Policy};

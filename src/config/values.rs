@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::error::{Origin, Problem, shown};
 use super::file::Entry;
+use super::form::{self, Wrong};
 use super::keys;
-use super::value::{self, Wrong};
 use super::yaml::{self, Raw};
 
 /// The largest file with a secret, in bytes.
@@ -127,7 +127,7 @@ impl Values {
     /// The file that `entry` names. A path in the file starts from the file's folder, one in a variable from
     /// the working directory.
     pub(super) fn path_of(&self, entry: &Entry, must: &str) -> Result<PathBuf, Wrong> {
-        let name = value::text(&entry.raw, must)?;
+        let name = form::text(&entry.raw, must)?;
         Ok(match entry.at {
             Origin::Env(_) => PathBuf::from(name),
             _ => self.folder.join(name),
@@ -141,7 +141,7 @@ impl Values {
         must: &str,
         longest: u64,
     ) -> Result<(String, String), Wrong> {
-        let (name, path) = (value::text(&entry.raw, must)?, self.path_of(entry, must)?);
+        let (name, path) = (form::text(&entry.raw, must)?, self.path_of(entry, must)?);
         let text = read_bounded(&path, longest)
             .map_err(|err| format!("{} can't be read: {err}", shown(name)))?;
         let line = text.strip_suffix('\n').unwrap_or(&text);

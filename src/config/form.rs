@@ -1,0 +1,168 @@
+//! The forms that values have, whatever their key: texts, whole numbers, durations, one of several names.
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use super::error::shown;
+use super::keys::closest;
+use super::yaml::Raw;
+
+/// A sentence that goes on after the key: `is 0; it must be …`.
+pub(super) type Wrong = String;
+
+/// What `raw` is, for an error.
+pub(super) fn what(raw: &Raw) -> String {
+    match raw {
+        Raw::Null => "empty".to_owned(),
+        Raw::Bool(value) => value.to_string(),
+        Raw::Int(value) => value.to_string(),
+        Raw::Float => "a number with a fraction".to_owned(),
+        Raw::Text(text) => shown(text),
+        Raw::List(_) => "a list".to_owned(),
+        Raw::Map(_) => "a mapping".to_owned(),
+    }
+}
+
+/// `raw` is not what it must be.
+pub(super) fn wrong(raw: &Raw, must: impl Display) -> Wrong {
+    format!("is {}; it must be {must}", what(raw))
+}
+
+/// A text. YAML reads some bare words and digits as something else, so those need quotes.
+pub(super) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, Wrong> {
+    match raw {
+        Raw::Text(text) if !text.is_empty() => Ok(text),
+        Raw::Text(_) => Err(format!("is empty; it must be {must}")),
+        Raw::Bool(_) | Raw::Int(_) | Raw::Float => Err(format!(
+            "is read by YAML as {}; put it in quotes",
+            what(raw)
+        )),
+        Raw::Null | Raw::List(_) | Raw::Map(_) => Err(wrong(raw, must)),
+    }
+}
+
+/// `true` or `false`.
+pub(super) fn boolean(raw: &Raw) -> Result<bool, Wrong> {
+    match raw {
+        Raw::Bool(value) => Ok(*value),
+        raw => choice(raw, &[("true", true), ("false", false)]),
+    }
+}
+
+/// A whole number from `min` to `max`.
+pub(super) fn integer(raw: &Raw, min: u64, max: u64) -> Result<u64, Wrong> {
+    let value = match raw {
+        Raw::Int(value) => Some(*value),
+        Raw::Text(text) => text.parse().ok(),
+        _ => None,
+    };
+    value
+        .and_then(|value| u64::try_from(value).ok())
+        .filter(|value| (min..=max).contains(value))
+        .ok_or_else(|| wrong(raw, format_args!("a whole number from {min} to {max}")))
+}
+
+/// A duration from `min` to `max`: a number of seconds, or with a unit.
+pub(super) fn duration(raw: &Raw, min: Duration, max: Duration) -> Result<Duration, Wrong> {
+    let value = match raw {
+        Raw::Int(seconds) => u64::try_from(*seconds).ok().map(Duration::from_secs),
+        Raw::Text(text) => parse_duration(text),
+        _ => None,
+    };
+    match value {
+        Some(value) if (min..=max).contains(&value) => Ok(value),
+        Some(_) => Err(wrong(
+            raw,
+            format_args!("from {} to {}", show(min), show(max)),
+        )),
+        None => Err(wrong(
+            raw,
+            "a number of seconds, or a whole number with a unit, such as 500ms, 10s, 5m, 1h or 7d",
+        )),
+    }
+}
+
+/// A whole number with `ms`, `s`, `m`, `h` or `d`, or of seconds; `None`: it is none.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().ok()?;
+    match unit.trim() {
+        "ms" => Some(Duration::from_millis(number)),
+        "" | "s" => Some(Duration::from_secs(number)),
+        "m" => number.checked_mul(60).map(Duration::from_secs),
+        "h" => number.checked_mul(3_600).map(Duration::from_secs),
+        "d" => number.checked_mul(86_400).map(Duration::from_secs),
+        _ => None,
+    }
+}
+
+/// `duration` in the largest unit that needs no fraction, as it is written in the file.
+pub fn show(duration: Duration) -> String {
+    let millis = duration.as_millis();
+    for (unit, size) in [
+        ("d", 86_400_000),
+        ("h", 3_600_000),
+        ("m", 60_000),
+        ("s", 1_000),
+    ] {
+        if millis > 0 && millis.is_multiple_of(size) {
+            return format!("{}{unit}", millis / size);
+        }
+    }
+    format!("{millis}ms")
+}
+
+/// One of `names`.
+pub(super) fn choice<T: Copy>(raw: &Raw, names: &[(&str, T)]) -> Result<T, Wrong> {
+    let known = names.iter().map(|(name, _)| *name);
+    let mut list = known.clone().collect::<Vec<_>>().join(", ");
+    if let Some(last) = list.rfind(", ") {
+        list.replace_range(last..last + 1, " or");
+    }
+    let text = text(raw, &list)?;
+    if let Some((_, value)) = names.iter().find(|(name, _)| *name == text) {
+        return Ok(*value);
+    }
+    let hint = closest(text, known)
+        .map(|meant| format!("; did you mean {meant}?"))
+        .unwrap_or_default();
+    Err(format!("{}{hint}", wrong(raw, list)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_seconds_or_have_a_unit_and_show_as_written() {
+        for (text, millis, shown) in [
+            ("60", 60_000, "1m"),
+            ("0", 0, "0ms"),
+            ("500ms", 500, "500ms"),
+            ("1500ms", 1_500, "1500ms"),
+            ("90s", 90_000, "90s"),
+            ("5 m", 300_000, "5m"),
+            ("1h", 3_600_000, "1h"),
+            ("31d", 2_678_400_000, "31d"),
+        ] {
+            let parsed = parse_duration(text);
+            assert_eq!(parsed, Some(Duration::from_millis(millis)), "{text}");
+            assert_eq!(parsed.map(show).as_deref(), Some(shown), "{text}");
+        }
+        for text in [
+            "",
+            "s",
+            "-1",
+            "1.5s",
+            "1 week",
+            "1m30s",
+            "99999999999999999999s",
+            "999999999999999999d",
+        ] {
+            assert_eq!(parse_duration(text), None, "{text}");
+        }
+    }
+}
