@@ -244,15 +244,7 @@ fn message(planned: &Planned) -> Message {
 
 /// Faults that strike out of the blue.
 async fn strike(world: Arc<World>) {
-    let every = world.plan.trouble.strikes_every;
-    if every.is_zero() {
-        return;
-    }
-    loop {
-        sleep(world.up_to(2 * micros(every) / 1000) + ms(1)).await;
-        if !world.troubled() {
-            return;
-        }
+    while world.trouble_comes(world.plan.trouble.strikes_every).await {
         world.history().faults += 1;
         let slot = world.below(world.plan.workers);
         let life = world.lives.lock().expect("nobody panics with it")[slot].clone();

@@ -4,24 +4,14 @@ use std::sync::Arc;
 
 use sluicegate::gate::{Change, Gate};
 use sluicegate::rules::tenant::Tenant;
-use tokio::time::sleep;
 
-use super::plan::ms;
 use super::world::{World, micros};
 
 /// The longest that a change is in force, in milliseconds.
 pub const LONGEST_MS: u64 = 20_000;
 
 pub async fn operate(world: Arc<World>) {
-    let every = world.plan.operator_every;
-    if every.is_zero() {
-        return;
-    }
-    loop {
-        sleep(world.up_to(2 * micros(every) / 1000) + ms(1)).await;
-        if !world.troubled() {
-            return;
-        }
+    while world.trouble_comes(world.plan.operator_every).await {
         let tenant = format!("t{}", world.below(4));
         let change = some_change(&world);
         world.note(format_args!("operator: {change:?} of {tenant}"));

@@ -67,6 +67,15 @@ impl World {
         self.plan.epoch_us + micros(self.began.elapsed())
     }
 
+    /// Waits about as long as `every`; false: no more trouble comes. None ever does where that is zero.
+    pub async fn trouble_comes(&self, every: Duration) -> bool {
+        if every.is_zero() {
+            return false;
+        }
+        sleep(self.up_to(2 * micros(every) / 1000) + ms(1)).await;
+        self.troubled()
+    }
+
     pub fn troubled(&self) -> bool {
         let history = self.history();
         // A lost session copies a whole batch: where copies breed copies, the trouble has been enough.
