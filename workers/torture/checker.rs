@@ -24,6 +24,7 @@ const SOON: Duration = Duration::from_millis(2500);
 const KNOWN: u64 = 500_000_000;
 /// Of so many closings most must have been kept: a fault, or a stall of the machine, may hide one.
 const CLOSINGS: usize = 3;
+
 /// What the history is held against. Limits are in the history, since they change.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
