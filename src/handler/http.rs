@@ -77,6 +77,8 @@ struct Answer {
     headers: HeaderMap,
     /// The first bytes of the body.
     start: Vec<u8>,
+    /// There was more of it, or there may have been.
+    cut: bool,
 }
 
 /// Why there can be no client; no text of it holds a part of the url.
@@ -176,12 +178,14 @@ impl HttpHandler {
                     let mut start = Vec::new();
                     // A body that breaks off or does not end in time has told what it could.
                     let read = read_start(&mut connection, body, &mut start);
-                    if timeout_at(deadline, read).await == Ok(true) {
+                    let ended = timeout_at(deadline, read).await == Ok(true);
+                    if ended {
                         self.pool.put(connection);
                     }
                     return Ok(Answer {
                         status: head.status,
                         headers: head.headers,
+                        cut: !ended || start.len() == KEPT,
                         start,
                     });
                 }
@@ -237,7 +241,7 @@ impl HttpHandler {
         if status.is_redirection() {
             reason.push_str(" (a redirect; it is not followed)");
         }
-        let shown = self.shown(&answer.start);
+        let shown = self.shown(answer);
         if !shown.is_empty() {
             reason = format!("{reason}: {shown}");
         }
@@ -255,18 +259,14 @@ impl HttpHandler {
         }
     }
 
-    /// The first bytes of `body` as one line of text, without our secrets.
-    fn shown(&self, body: &[u8]) -> String {
-        let mut text = String::from_utf8_lossy(body).into_owned();
+    /// The first bytes of the body as one line of text, without our secrets.
+    fn shown(&self, answer: &Answer) -> String {
+        let mut text = String::from_utf8_lossy(&answer.start).into_owned();
         for secret in &self.secrets {
             text = text.replace(secret, "***");
         }
-        // One that crosses the end of what is kept is not found.
-        if body.len() == KEPT {
-            let longest = self.secrets.first().map_or(0, String::len);
-            let end = text.len().saturating_sub(longest);
-            let end = (0..=end).rev().find(|at| text.is_char_boundary(*at));
-            text.truncate(end.unwrap_or_default());
+        if answer.cut {
+            drop_begun(&mut text, &self.secrets);
         }
         one_line(&text)
     }
@@ -357,6 +357,18 @@ fn header_value(text: &str) -> HeaderValue {
         }
     }
     HeaderValue::from_bytes(&value).expect("all that a header can't carry has been encoded")
+}
+
+/// Takes from the end of `text`, which goes on elsewhere, what may be the beginning of one of `secrets`.
+fn drop_begun(text: &mut String, secrets: &[String]) {
+    // The first bytes of a character.
+    text.truncate(text.trim_end_matches(char::REPLACEMENT_CHARACTER).len());
+    let begun = |secret: &String| {
+        let ends = |at: &usize| secret.get(..*at).is_some_and(|begin| text.ends_with(begin));
+        (1..secret.len()).rev().find(ends)
+    };
+    let longest = secrets.iter().filter_map(begun).max().unwrap_or(0);
+    text.truncate(text.len() - longest);
 }
 
 /// What an echo must not show: the password, or a user without one (a token), in the forms in which it may come back; the
