@@ -55,6 +55,8 @@ struct Opens {
     at: Instant,
     takes: Duration,
     refused: AtomicUsize,
+    /// Calls that it was told the end of.
+    settled: AtomicUsize,
 }
 
 impl Opens {
@@ -63,6 +65,7 @@ impl Opens {
             at: Instant::now() + wait,
             takes: Duration::ZERO,
             refused: AtomicUsize::new(0),
+            settled: AtomicUsize::new(0),
         })
     }
 }
@@ -91,6 +94,7 @@ impl Gate for Opens {
         Ok(batch.iter().map(|ask| Ok(start(ask))).collect())
     }
     async fn settle(&self, batch: &[TenantSettled]) -> Result<SettleReplies, GateError> {
+        self.settled.fetch_add(batch.len(), Ordering::Relaxed);
         Ok(vec![Ok(()); batch.len()])
     }
     async fn block(&self, _: &Tenant, _: Duration, _: &str) -> Result<(), GateError> {
@@ -187,7 +191,7 @@ async fn run_all_updated(
 }
 
 /// Limits that let everything start.
-fn settings() -> Settings {
+pub fn settings() -> Settings {
     let second = Duration::from_secs(1);
     let limit = Limit::new(
         "default",
@@ -253,6 +257,7 @@ async fn an_agreement_is_applied_when_no_question_of_before_is_under_way() {
         at: begun,
         takes: ms(20),
         refused: AtomicUsize::new(0),
+        settled: AtomicUsize::new(0),
     });
     let (sender, updates) = mpsc::channel(1);
     let run = run_all_updated(gate, Arc::new(Metrics::new()), Arc::default(), updates);
@@ -286,13 +291,19 @@ impl Handler for Slow {
 async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
     let ended = Arc::new(AtomicUsize::new(0));
     let stop = Stop::default();
+    let gate = Opens::after(Duration::ZERO);
+    let one = Limit::concurrent("running", 1);
+    let settings = Settings {
+        policy: one.expect("a limit").into(),
+        ..settings()
+    };
     let engine = Engine {
         broker: Arc::new(Acked {
             tags: Mutex::default(),
             expected: usize::MAX,
             stop: Stop::default(),
         }),
-        gate: Opens::after(Duration::ZERO),
+        gate: Arc::clone(&gate),
         handler: Arc::new(Slow(Arc::clone(&ended))),
         metrics: Arc::new(Metrics::new()),
         health: Arc::default(),
@@ -302,7 +313,7 @@ async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
     for event in [Event::Up { session: 1 }, delivery(1)] {
         sender.send(event).await.expect("there is room");
     }
-    let scheduler = Scheduler::new(settings(), Arc::new(Metrics::new()), 7);
+    let scheduler = Scheduler::new(settings, Arc::new(Metrics::new()), 7);
     let begun = Instant::now();
     let run = engine.run(scheduler, events, stop.clone());
     let strike = async {
@@ -318,6 +329,11 @@ async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
     };
     tokio::join!(run, strike);
     assert_eq!(ended.load(Ordering::Relaxed), 1);
+    assert_eq!(
+        gate.settled.load(Ordering::Relaxed),
+        1,
+        "its place is given back"
+    );
     // And not until the end of shutdown-timeout.
     assert!(
         begun.elapsed() < Duration::from_secs(7),

@@ -15,10 +15,8 @@ use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{End, Gate, GateError, Receipt, Settled, TenantSettled};
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::job::{CostField, Fields, Job, TenantField};
-use sluicegate::rules::lanes::{Ladder, QueueNames};
+use sluicegate::rules::job::Job;
 use sluicegate::rules::limit::Limit;
-use sluicegate::rules::retry::RetryPolicy;
 use sluicegate::rules::scope::Labels;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -166,26 +164,13 @@ fn deliveries(id: &str, tags: std::ops::Range<u64>) -> Event {
 }
 
 fn settings() -> Settings {
-    let second = Duration::from_secs(1);
-    let ladder = Ladder::new(300 * second);
     Settings {
         policy: one_at_a_time().into(),
-        fields: Fields {
-            tenant: TenantField::Header("x-tenant".into()),
-            cost: CostField::Header("x-cost".into()),
-        },
         concurrency: JOBS,
         // All jobs that wait are held.
         prefetch: 16 * JOBS,
-        hold: 300 * second,
-        names: QueueNames::new("jobs", &ladder),
-        ladder,
-        retry: RetryPolicy {
-            max_attempts: 3,
-            initial_interval: second,
-            max_interval: second,
-        },
-        max_penalty: second,
+        hold: Duration::from_secs(300),
+        ..crate::engine_events::settings()
     }
 }
 
