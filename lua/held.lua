@@ -1,7 +1,8 @@
 -- strict-window and max-concurrent: a ZSET with one place for each start that holds one. The specification is
 -- src/rules/log/held.rs.
 --
--- Score: when the call ended (ms, rounded up), or, while it is under way, when its place is given up unless it is renewed.
+-- Score: when the call ended (ms, rounded up), or, while it may be under way, when its place is given up unless it is kept
+-- for longer.
 -- Member: "PERMIT:UNITS".
 
 -- This is the constant of the same name in src/rules/decision.rs.
@@ -110,12 +111,13 @@ ALGORITHMS['max-concurrent'] = {
     end
   end,
 
-  renew = function(limit, limits, job)
+  keep = function(limit, limits, job, for_ms)
     -- A place that is not there is taken again: this Redis may have lost its memory while the call was under way.
     local key = KEYS[limit.key]
-    local ends = limits.stamp + LEASE_MS
+    local ends = limits.stamp + math.min(for_ms, LEASE_MS)
     redis.call('ZADD', key, int(ends), held_member(limit, job.permit, job.cost))
-    redis.call('PEXPIREAT', key, int(ends + limit.span))
+    -- Other places may count for longer than this one.
+    redis.call('PEXPIREAT', key, int(limits.stamp + LEASE_MS + limit.span))
   end,
 }
 ALGORITHMS['strict-window'] = ALGORITHMS['max-concurrent']

@@ -11,7 +11,8 @@
 -- ARGV[4 + 5n]  the clock at its start, in milliseconds
 -- ARGV[5 + 5n]  its number in the sliding log, or its numbers, as acquire.lua gave them
 -- ARGV[6 + 5n]  the cost it was charged
--- ARGV[7 + 5n]  the cost it had in fact; 'none': it was never called; 'renew': it is still under way
+-- ARGV[7 + 5n]  the cost it had in fact; 'none': it was never called; 'held:N': it may be under way for N milliseconds more, and
+--               its place is kept for so long (0: it has ended, and what it cost is not told)
 --
 -- Reply: integers.
 -- [1]  1: done, now or before; 0: the clock is in a fixed window that is not among KEYS, nothing was changed
@@ -46,12 +47,12 @@ for i = 3, #ARGV, 5 do
     permit = ARGV[i], started = tonumber(ARGV[i + 1]), sequences = sequences_parse(ARGV[i + 2]),
     cost = math.max(tonumber(ARGV[i + 3]), 1), used = tonumber(ARGV[i + 4]),
   }
-  local renew = ARGV[i + 4] == 'renew'
+  local keep = tonumber(string.match(ARGV[i + 4], '^held:(%d+)$'))
   for _, limit in ipairs(limits) do
     holds = holds or limit.algorithm.holds
-    if renew then
+    if keep then
       if limit.algorithm.holds then
-        limit.algorithm.renew(limit, limits, job)
+        limit.algorithm.keep(limit, limits, job, keep)
       end
     else
       local used = job.used and (limit.calls and 1 or job.used) or 0

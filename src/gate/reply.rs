@@ -4,8 +4,8 @@ use ::redis::Value;
 
 use crate::gate::keys::CallKeys;
 use crate::gate::{
-    Answer, Change, End, GateError, Inspection, Sequences, Settled, TenantAsk, TenantReply, Ticket,
-    Usage,
+    Answer, Change, End, GateError, Inspection, LEASE_MS, Sequences, Settled, TenantAsk,
+    TenantReply, Ticket, Usage,
 };
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::quota::Quotas;
@@ -77,7 +77,8 @@ pub fn settle_arguments(settled: &[Settled]) -> Vec<Vec<u8>> {
             match end {
                 End::Cost(used) => used.to_string(),
                 End::Unused => "none".to_owned(),
-                End::Running => "renew".to_owned(),
+                End::Running => format!("held:{LEASE_MS}"),
+                End::Abandoned { for_ms } => format!("held:{for_ms}"),
             },
         ];
         arguments.extend(fields.map(String::into_bytes));

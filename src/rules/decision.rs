@@ -137,6 +137,12 @@ pub enum End {
     Unused,
     /// The call is still under way: places that it holds are kept for another [`LEASE_MS`].
     Running,
+    /// The worker gave the call up, and it may still arrive or be worked on: places that it holds are kept for `for_ms`
+    /// milliseconds from now (at most [`LEASE_MS`]); with 0 it is known to have ended. What it cost stays as charged.
+    Abandoned {
+        /// How long the places are kept.
+        for_ms: u64,
+    },
 }
 
 /// The gate's decision for one job.

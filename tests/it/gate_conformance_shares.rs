@@ -5,7 +5,7 @@ use sluicegate::gate::{
     Answer, Ask, Change, End, Gate, Inspection, Receipt, Sequences, Settled, TenantAsk,
     TenantReply, TenantSettled, Ticket,
 };
-use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::scope::{Labels, Scope};
 
 use crate::gate_conformance::{
@@ -172,6 +172,7 @@ pub async fn shares_conform<G: Gate>(gate: impl Fn() -> G) {
     an_operator_reaches_all_parts(&gate()).await;
     a_reset_tenant_waits_for_nothing_that_others_share(&gate()).await;
     places_are_held_until_their_calls_end(&gate()).await;
+    the_places_of_abandoned_calls_are_held_as_long_as_said(&gate()).await;
 }
 
 async fn tenants_take_turns(gate: &impl Gate) {
@@ -329,6 +330,36 @@ async fn a_reset_tenant_waits_for_nothing_that_others_share(gate: &impl Gate) {
     // One that returns takes a new place.
     let answers = desk.back("a", &tickets_of(&answers)).await;
     assert_eq!((answers.0, waiting("b").await), (0, 3));
+}
+
+/// Of calls that their worker gave up nobody knows whether they still arrive.
+async fn the_places_of_abandoned_calls_are_held_as_long_as_said(gate: &impl Gate) {
+    let places = Limit::concurrent("places", 3).expect("in range");
+    let costs = named("costs", 50, Scope::Tenant).with_unit(Unit::Cost);
+    let desk = Desk::new(gate, vec![places, costs]);
+    let first = desk.start("a", &[2, 3, 4]).await;
+    let abandoned = |receipt: &Receipt, for_ms| (receipt.clone(), End::Abandoned { for_ms });
+    // Longer than a lease is a lease; the others end, one at once.
+    let [long, short, over] = [u64::MAX / 2, 30, 0];
+    let ends = [long, short, over].into_iter().zip(&first);
+    let ends = ends.map(|(for_ms, receipt)| abandoned(receipt, for_ms));
+    desk.settle("a", ends.collect()).await;
+    let until_held = async |places: u64| {
+        let started = std::time::Instant::now();
+        while desk.counts("a").await != [places, 9] {
+            assert!(
+                started.elapsed().as_secs() < 30,
+                "{:?}",
+                desk.counts("a").await
+            );
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+    };
+    // What they cost stays as charged.
+    until_held(1).await;
+    // It is heard of after all.
+    desk.settle("a", vec![abandoned(&first[0], 0)]).await;
+    until_held(0).await;
 }
 
 async fn places_are_held_until_their_calls_end(gate: &impl Gate) {

@@ -13,7 +13,7 @@ use sluicegate::config::SecretUrl;
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{
-    Ask, Change, End, Gate, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
+    Ask, Change, End, Gate, LEASE_MS, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
 };
 use sluicegate::rules::decision::Answer;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
@@ -129,6 +129,8 @@ fn end() -> impl Strategy<Value = End> {
         2 => (0..9u32).prop_map(End::Cost),
         1 => Just(End::Unused),
         1 => Just(End::Running),
+        1 => Just(End::Abandoned { for_ms: 0 }),
+        1 => (0..2 * LEASE_MS).prop_map(|for_ms| End::Abandoned { for_ms }),
     ]
 }
 

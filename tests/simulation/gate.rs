@@ -256,14 +256,14 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
         for one in told.settled.iter().filter(|_| first) {
             let cost = i64::from(one.receipt.cost);
             let permit = &one.receipt.permit;
-            let late = one.end == End::Running;
+            let late = matches!(one.end, End::Running | End::Abandoned { .. });
             let (calls, more) = match (one.end, history.ended.get(permit)) {
                 (End::Cost(used), _) => (0, i64::from(used) - cost),
                 (End::Unused, _) => (-1, -cost),
-                (End::Running, Some(End::Unused)) => (1, cost),
+                (_, Some(End::Unused)) => (1, cost),
                 // A place has its name and its units.
-                (End::Running, Some(End::Cost(used))) if i64::from(*used) != cost => (0, cost),
-                (End::Running, _) => continue,
+                (_, Some(End::Cost(used))) if i64::from(*used) != cost => (0, cost),
+                _ => continue,
             };
             if !late {
                 history.ended.insert(permit.clone(), one.end);

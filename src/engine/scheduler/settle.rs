@@ -125,7 +125,7 @@ impl Scheduler {
         let counts_cost = limits.iter().any(|limit| limit.unit() == Unit::Cost);
         let as_charged = match end {
             End::Cost(used) => used == receipt.cost || !counts_cost,
-            End::Unused | End::Running => false,
+            End::Unused | End::Running | End::Abandoned { .. } => false,
         };
         if !as_charged || limits.hold_places() {
             let tenant = entry.claims.tenant.clone();

@@ -22,8 +22,8 @@ pub struct Held {
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
-    /// When the call ended (milliseconds since the epoch, rounded up); beyond now while it is under way: when it is
-    /// given up unless it is renewed.
+    /// When the call ended (milliseconds since the epoch, rounded up); beyond now while it may be under way: when its
+    /// place is given up unless it is kept for longer.
     end: u64,
     /// The permit's name.
     permit: String,
@@ -108,14 +108,15 @@ impl Held {
         }
     }
 
-    /// A place that is not there is taken again: the store may have lost its memory while the call was under way.
-    pub fn renew(&mut self, clock: Clock, permit: &str, units: u64) {
-        match self.find(permit, units) {
-            Some(at) => {
-                self.places[at].end = clock.stamp_ms + LEASE_MS;
-                self.places.sort_unstable();
-            }
-            None => self.take(clock, permit, units),
+    /// The call may be under way for so long (at most [`LEASE_MS`]). A place that is not there is taken again: the store may
+    /// have lost its memory meanwhile.
+    pub fn keep(&mut self, clock: Clock, permit: &str, units: u64, for_ms: u64) {
+        if self.find(permit, units).is_none() {
+            self.take(clock, permit, units);
+        }
+        if let Some(at) = self.find(permit, units) {
+            self.places[at].end = clock.stamp_ms + for_ms.min(LEASE_MS);
+            self.places.sort_unstable();
         }
     }
 
@@ -132,6 +133,7 @@ impl Held {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::limit::Algorithm;
 
     const NOW: u64 = 1_700_000_000_000;
 
@@ -160,6 +162,38 @@ mod tests {
         assert_eq!(times(0), [10, 10, 110, 110, 210]);
         assert_eq!(times(1), [10, 100, 110, 200, 210]);
         assert_eq!(times(2), [100, 110, 200, 210, 300]);
+    }
+
+    /// Calls of an API that stands still, given up after a second: their places count until they end or the lease does, and
+    /// for a window after that.
+    #[test]
+    fn the_place_of_an_abandoned_call_is_held_until_it_ends_or_its_lease_does() {
+        let second = std::time::Duration::from_secs(1);
+        let strict = Limit::new(
+            "strict",
+            Algorithm::Strict,
+            2,
+            second,
+            std::time::Duration::ZERO,
+        );
+        let limit = strict.expect("this is a limit");
+        let mut held = Held::default();
+        let count = |held: &mut Held, ms| {
+            held.load(&limit, NOW + ms, 20);
+            held.count()
+        };
+        for permit in ["ends", "does not"] {
+            held.take(clock(0), permit, 1);
+            held.keep(clock(1000), permit, 1, 30_000);
+        }
+        assert_eq!(count(&mut held, 12_000), 2);
+        assert!(held.nth(&limit, NOW + 12_000, 1) > NOW + 12_000);
+        held.keep(clock(12_000), "ends", 1, 0);
+        assert_eq!(count(&mut held, 12_999), 2);
+        assert_eq!(count(&mut held, 13_000), 1);
+        assert_eq!(held.nth(&limit, NOW + 13_000, 1), NOW + 13_000);
+        assert_eq!(count(&mut held, 31_999), 1);
+        assert_eq!(count(&mut held, 32_000), 0);
     }
 
     #[test]

@@ -16,7 +16,7 @@ use self::counter::SlidingCounter;
 use self::fixed::FixedWindows;
 use self::held::Held;
 use self::sliding::SlidingLog;
-use crate::rules::decision::{End, Settled};
+use crate::rules::decision::{End, LEASE_MS, Settled};
 use crate::rules::limit::{Algorithm, Limit, Unit};
 
 /// One reading of the store's clock.
@@ -192,7 +192,10 @@ impl Logs {
         let used = match end {
             End::Cost(used) => Some(*used),
             End::Unused => None,
-            End::Running => return self.renew(limits, clock, &receipt.permit, cost),
+            End::Running => return self.keep(limits, clock, &receipt.permit, cost, LEASE_MS),
+            End::Abandoned { for_ms } => {
+                return self.keep(limits, clock, &receipt.permit, cost, *for_ms);
+            }
         };
         let mut in_log = false;
         for limit in limits {
@@ -225,12 +228,12 @@ impl Logs {
         }
     }
 
-    /// A call of `cost` is still under way.
-    fn renew(&mut self, limits: &[Limit], clock: Clock, permit: &str, cost: u64) {
+    /// A call of `cost` may be under way for so long.
+    fn keep(&mut self, limits: &[Limit], clock: Clock, permit: &str, cost: u64, for_ms: u64) {
         for limit in limits {
             if limit.algorithm().holds_places() {
                 let units = limit.unit().of(cost);
-                self.held_mut(limit).renew(clock, permit, units);
+                self.held_mut(limit).keep(clock, permit, units, for_ms);
             }
         }
     }

@@ -77,6 +77,7 @@ impl<'a> Scopes<'a> {
         let line = &mut self.states[0].line;
         let holds = limits.iter().any(|limit| limit.algorithm().holds_places());
         for one in settled {
+            // One that was given up says nothing of how long calls take.
             if holds && matches!(one.end, End::Cost(_)) {
                 let took = now.saturating_sub(one.receipt.started_ms);
                 line.usual = match line.usual {
