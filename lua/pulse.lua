@@ -11,6 +11,7 @@
 -- ARGV[6]  a worker that is silent for longer than this, in milliseconds, is dropped
 -- ARGV[7]  so many fields are looked at for such workers
 -- ARGV[8]  the slots that it speaks for, as the worker knows them; '' without a cluster
+-- ARGV[9]  how many keys the server has evicted, as the worker knows it; '': not looked at
 --
 -- Reply: integers.
 -- [1]  1: it does; 0: it is not sure, nothing was changed, and [2] is all
@@ -24,7 +25,8 @@ local f = redis.call('HMGET', key, 'id', 'run', 'cold', ARGV[5])
 local cold = tonumber(f[3] or 0)
 if f[1] ~= ARGV[2] or f[2] ~= ARGV[3] or not cold or cold > now
   or ARGV[8] ~= '' and redis.call('HGET', key, 'slots') ~= ARGV[8]
-  or not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. ARGV[4], 1, true) then
+  or not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. ARGV[4], 1, true)
+  or ARGV[9] ~= '' and (string.match(redis.call('INFO', 'stats'), '\nevicted_keys:(%d+)') or '0') ~= ARGV[9] then
   return { 0, now }
 end
 

@@ -17,6 +17,7 @@ use ulid::Ulid;
 use crate::gate::link::{Link, Shard};
 use crate::gate::places::{Place, Places};
 use crate::gate::{GateError, refusal};
+use crate::rules::epoch::memory::NO_EVICTION;
 use crate::rules::epoch::shard;
 use crate::rules::epoch::{Known, Memory, Start, Step, Stored, decide};
 use crate::rules::slots::{Claims, Slots};
@@ -56,6 +57,8 @@ type Fields = BTreeMap<String, String>;
 struct Read {
     fields: Fields,
     memory: Memory,
+    /// Its maxmemory-policy; `None`: it does not say.
+    policy: Option<String>,
     now: u64,
     /// In a cluster: its slots, and for how long nothing was lost.
     owned: Option<(Slots, u64)>,
@@ -73,6 +76,8 @@ struct State {
     version: u64,
     /// Why the log says that nothing starts.
     told: Option<String>,
+    /// The maxmemory-policy that the log says.
+    told_policy: Option<String>,
     /// What else there was when it was last sound.
     found: Found,
 }
@@ -90,6 +95,9 @@ struct Found {
     sure: Option<u64>,
     cold: String,
     next: String,
+    /// How many keys the memory has thrown away, and whether it may do so.
+    evicted: u64,
+    evicts: bool,
     /// Redis's clock in milliseconds, and when it was read.
     clock: Option<(u64, Instant)>,
 }
@@ -99,6 +107,8 @@ pub struct Sent {
     version: u64,
     epoch: (String, String),
     history: String,
+    evicted: u64,
+    evicts: bool,
     slots: String,
     claims: Arc<Claims>,
     clock: Option<(u64, Instant)>,
@@ -121,6 +131,7 @@ impl Watch {
                 sound: false,
                 version: 0,
                 told: None,
+                told_policy: None,
                 found: Found::default(),
             }),
             looking: tokio::sync::Mutex::new(()),
@@ -165,6 +176,8 @@ impl Watch {
             version: state.version,
             epoch,
             history: state.history.clone(),
+            evicted: state.found.evicted,
+            evicts: state.found.evicts,
             slots: state.found.slots.clone(),
             claims: Arc::clone(&state.found.claims),
             clock: state.found.clock,
@@ -187,6 +200,7 @@ impl Watch {
                 return Ok(sent);
             }
             let read = self.read(at).await?;
+            self.tell_policy(read.policy.as_deref());
             let now = at.clock.map_or(read.now, |micros| micros / 1000);
             let stored = Stored::parse(read.fields.iter().map(|(n, v)| (n.as_str(), v.as_str())));
             let mut known = self.known();
@@ -225,6 +239,8 @@ impl Watch {
                         sure: stored.sure,
                         cold: field("cold"),
                         next: field("next"),
+                        evicted: read.memory.evicted,
+                        evicts: read.memory.evicts,
                         claims: Arc::new(stored.claims),
                         clock: Some((read.now, Instant::now())),
                     };
@@ -289,6 +305,26 @@ impl Watch {
         state.pulse = pulse;
         state.found = found;
         state.sound = true;
+    }
+
+    /// Says once what happens to keys where room is scarce, and again where that has changed.
+    fn tell_policy(&self, policy: Option<&str>) {
+        let mut state = self.state();
+        if policy.is_none() || state.told_policy.as_deref() == policy {
+            return;
+        }
+        state.told_policy = policy.map(str::to_owned);
+        let (epoch, policy) = (&self.key, policy.unwrap_or_default());
+        if policy == NO_EVICTION {
+            info!(epoch, "Redis's maxmemory-policy is noeviction");
+        } else {
+            warn!(
+                epoch,
+                policy,
+                "Redis's maxmemory-policy allows it to forget what has started: after each eviction nothing starts for a longest \
+                 window; set it to noeviction"
+            );
+        }
     }
 
     fn cold(&self, wait: Duration, why: String) -> GateError {

@@ -9,7 +9,7 @@
 //! holds, what the worker itself knows, and Redis's clock, and names one step. The worker writes it only if the hash is
 //! still as it was read, reads again, and decides anew, until it may go or has to wait.
 
-mod memory;
+pub mod memory;
 pub mod shard;
 mod stored;
 #[cfg(test)]
@@ -88,6 +88,11 @@ const UNKNOWN: &str = "it is empty though jobs wait for their turn or other work
 /// A worker's last writes are missing.
 const TRUNCATED: &str =
     "it lost its last writes (a restart with older data, or a replica that lagged)";
+/// Its count of evicted keys has changed.
+const EVICTED: &str = "it evicted keys to make room; set its maxmemory-policy to noeviction";
+/// It is another memory, and its policy allows evictions.
+const MAY_EVICT: &str = "it restarted or failed over, and may have evicted keys before that which nobody noticed; set its \
+     maxmemory-policy to noeviction";
 /// Some workers have not vouched.
 const DOUBTED: &str =
     "it restarted or failed over, and not all workers have said that their last starts are in it";
@@ -119,6 +124,7 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
         };
         let mut fields = close(cold, why);
         fields.extend([field("id", new_id), field("run", &run), field("next", "")]);
+        fields.push(field("evicted", &memory.evicted_text()));
         if let Some(shard) = &known.shard {
             let (sure, claims) = if new && later {
                 let sure = shard.sure(now);
@@ -138,12 +144,22 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
         // Workers that know better close it again.
         let claims = (known.shard.as_ref()).map(|shard| Claims::always(shard.owned.clone()));
         let claims = claims.filter(|claims| *claims != stored.claims);
-        if stored.cold > now || stored.run != run || claims.is_some() {
+        let evicted = memory.evicted_since(&stored.evicted);
+        if stored.cold > now || stored.run != run || evicted || claims.is_some() {
             let mut fields = close(0, "");
             fields.extend([field("run", &run), field("next", "")]);
+            fields.push(field("evicted", &memory.evicted_text()));
             fields.extend(claims.map(|claims| field("slots", &claims.text())));
             return Step::Write(fields);
         }
+    }
+    // Anything may be among it, whoever wrote it and whenever.
+    if memory.evicted_since(&stored.evicted) {
+        let mut fields = close(stored.cold.max(now + span), EVICTED);
+        fields.push(field("evicted", &memory.evicted_text()));
+        let sure = known.shard.as_ref().map(|_| now.to_string());
+        fields.extend(sure.map(|sure| field("sure", &sure)));
+        return Step::Write(fields);
     }
     let own = stored.workers.get(&known.worker);
     let number = own.map_or(0, |own| own.number);
@@ -212,7 +228,10 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
     let somebody = stored.workers.values().any(|pulse| pulse.vouched == run);
     let first = known.epoch.is_none() && known.start == Start::Idle;
     let settled = pending.since + SETTLE_MS;
-    let (until, why) = if all && (somebody || first) && settled < pending.until {
+    // A pulse proves that the end of what was written is there, not that nothing before it was thrown away.
+    let (until, why) = if memory.evicts {
+        (pending.until, MAY_EVICT)
+    } else if all && (somebody || first) && settled < pending.until {
         (settled, SETTLING)
     } else {
         (pending.until, DOUBTED)

@@ -336,6 +336,55 @@ async fn a_full_redis_lets_nothing_pass_and_goes_on_when_there_is_room() {
     assert!(fleet.colds.is_empty());
 }
 
+/// Leaves no room for keys that expire.
+fn evict_all(redis: &Redis) {
+    redis.ctl(&["config", "set", "maxmemory", "1"]);
+    let begun = Instant::now();
+    while redis.ctl(&["keys", "*"]).lines().count() > 1 {
+        assert!(begun.elapsed() < PATIENCE, "nothing is evicted");
+    }
+}
+
+/// Eviction takes the keys of limits, which expire, and spares the epoch.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_evicts_lets_nothing_pass_for_a_window() {
+    let redis = Redis::start_with(&["maxmemory 1gb", "maxmemory-policy volatile-ttl"]);
+    let mut fleet = Fleet::new(redis.url(), &short()).await;
+    for (restart, why) in [(false, "it evicted keys"), (true, "may have evicted keys")] {
+        fleet.run(MAX).await;
+        evict_all(&redis);
+        redis.ctl(&["config", "set", "maxmemory", "1gb"]);
+        if restart {
+            // It counts anew, so that nobody sees what was evicted before.
+            redis.restart();
+        }
+        fleet.run(2 * MAX).await;
+        assert_eq!(fleet.worst(), MAX);
+        fleet.assert_cold(why);
+    }
+}
+
+/// While the policy is noeviction batches don't look; a heartbeat does, and finds what has changed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_notices_evictions_by_a_policy_that_was_set_while_workers_run() {
+    let redis = Redis::start();
+    let mut fleet = Fleet::new(redis.url(), &short()).await;
+    for _ in 0..2 {
+        fleet.run(MAX).await;
+        redis.ctl(&["config", "set", "maxmemory-policy", "volatile-lru"]);
+        evict_all(&redis);
+        redis.ctl(&["config", "set", "maxmemory", "1gb"]);
+        for gate in &fleet.gates {
+            match gate.ping().await {
+                Err(GateError::Cold { why, .. }) => assert!(why.contains("it evicted"), "{why}"),
+                other => panic!("{other:?}"),
+            }
+        }
+        fleet.run(2 * MAX).await;
+        assert_eq!(fleet.worst(), MAX);
+    }
+}
+
 /// A script that has deleted something may go on writing though memory is full: then all of it is written.
 #[tokio::test]
 async fn a_script_that_runs_out_of_memory_admits_what_it_writes_or_nothing() {

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use ::redis::{Pipeline, Value, from_redis_value_ref};
 
+use super::pulse::Kind;
 use super::{At, LOOK_AGAIN, Sent, Watch};
 use crate::gate::link::{Link, Shard};
 use crate::gate::{GateError, scripts};
@@ -61,7 +62,7 @@ impl Watch {
         let mut pipeline = Pipeline::with_capacity(4);
         let script = scripts::pulse();
         pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
-        pipeline.add_command(self.pulse(&sent, "", false));
+        pipeline.add_command(self.pulse(&sent, "", Kind::Proof));
         let read = [
             ("id", sent.epoch.0.as_str()),
             ("run", &sent.epoch.1),

@@ -6,14 +6,19 @@ use ::redis::{Pipeline, from_redis_value_ref};
 use super::{At, Fields, Read, Watch};
 use crate::gate::{GateError, link, scripts};
 use crate::rules::epoch::Memory;
+use crate::rules::epoch::memory::policy;
+
+/// The sections of `INFO` that say which memory it is, and what it threw away. Redis 6.2 takes one at a time.
+const INFO: [&str; 4] = ["server", "replication", "stats", "memory"];
 
 impl Watch {
     pub(super) async fn read(&self, at: &At<'_>) -> Result<Read, GateError> {
-        let mut pipeline = Pipeline::with_capacity(6);
+        let mut pipeline = Pipeline::with_capacity(4 + INFO.len());
         pipeline.cmd("HGETALL").arg(&self.key);
-        pipeline.cmd("INFO").arg("server");
-        pipeline.cmd("INFO").arg("replication");
         pipeline.cmd("TIME");
+        for section in INFO {
+            pipeline.cmd("INFO").arg(section);
+        }
         if at.link.is_cluster() {
             pipeline.cmd("CLUSTER").arg("MYID");
             pipeline.cmd("CLUSTER").arg("SLOTS");
@@ -31,12 +36,15 @@ impl Watch {
                 at.link.servers()
             ))
         };
-        let [hash, server, replication, time, more @ ..] = answers.as_slice() else {
+        let Some(([hash, time], more)) = answers.split_first_chunk() else {
+            return Err(unreadable());
+        };
+        let Some((sections, more)) = more.split_at_checked(INFO.len()) else {
             return Err(unreadable());
         };
         let fields: Fields = from_redis_value_ref(hash).map_err(|_| unreadable())?;
         let text = |value| from_redis_value_ref::<String>(value).unwrap_or_default();
-        let info = format!("{}\n{}", text(server), text(replication));
+        let info = sections.iter().map(text).collect::<Vec<_>>().join("\n");
         let memory = Memory::parse(&info).ok_or_else(unreadable)?;
         let (seconds, micros): (u64, u64) = from_redis_value_ref(time).map_err(|_| unreadable())?;
         let owned = match more {
@@ -49,6 +57,7 @@ impl Watch {
         Ok(Read {
             fields,
             memory,
+            policy: policy(&info).map(str::to_owned),
             now: seconds * 1000 + micros / 1000,
             owned,
         })

@@ -13,18 +13,28 @@ use crate::rules::epoch::FORGET_MS;
 /// Fields that a heartbeat looks at for workers that are gone.
 const SWEEP: u32 = 16;
 
+/// What a pulse is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It ends a batch.
+    Batch,
+    /// It says that the memory is whole here and now.
+    Proof,
+    /// It also drops workers that are gone.
+    Heartbeat,
+}
+
 impl Watch {
     /// Ends a pipeline of decisions. `load`: Redis did not know the script.
     pub fn request(&self, sent: &Sent, micros: &str, load: bool) -> Request<'_> {
         Request {
             key: &self.key,
-            command: self.pulse(sent, micros, false),
+            command: self.pulse(sent, micros, Kind::Batch),
             load: load.then(scripts::pulse),
         }
     }
 
-    /// `sweep`: also drops workers that are gone.
-    pub(super) fn pulse(&self, sent: &Sent, micros: &str, sweep: bool) -> Cmd {
+    pub(super) fn pulse(&self, sent: &Sent, micros: &str, kind: Kind) -> Cmd {
         let silent = 2 * self.span_ms.load(Ordering::Relaxed) + FORGET_MS;
         let mut command = ::redis::cmd("EVALSHA");
         command
@@ -37,8 +47,15 @@ impl Watch {
             .arg(&sent.history)
             .arg(self.field())
             .arg(silent)
-            .arg(if sweep { SWEEP } else { 0 })
+            .arg(if kind == Kind::Heartbeat { SWEEP } else { 0 })
             .arg(&sent.slots);
+        // It takes a sixth of a single decision, so batches look where there is something to see. Heartbeats always do, and
+        // find out where the policy has changed.
+        if sent.evicts || kind != Kind::Batch {
+            command.arg(sent.evicted);
+        } else {
+            command.arg("");
+        }
         command
     }
 
@@ -83,7 +100,7 @@ impl Watch {
                 .cmd("SCRIPT")
                 .arg("LOAD")
                 .arg(&scripts::pulse().source);
-            pipeline.add_command(self.pulse(&sent, &micros, true));
+            pipeline.add_command(self.pulse(&sent, &micros, Kind::Heartbeat));
             match at.link.on(&at.place.shard, &pipeline).await?.as_slice() {
                 [Value::ServerError(error), _] => {
                     return Err(refusal::refused(error, "SCRIPT LOAD"));

@@ -43,6 +43,8 @@ pub struct Stored {
     pub claims: Claims,
     /// In a cluster: since when nothing was lost.
     pub sure: Option<u64>,
+    /// What the memory had thrown away when that was last made good ([`Memory::evicted_text`](super::Memory::evicted_text)).
+    pub evicted: String,
     /// Everybody who asked lately.
     pub workers: BTreeMap<String, Pulse>,
 }
@@ -60,6 +62,7 @@ impl Stored {
                 "cold" => stored.cold = value.parse().unwrap_or(u64::MAX),
                 "next" => stored.pending = Pending::parse(value),
                 "slots" => stored.claims = Claims::parse(value),
+                "evicted" => value.clone_into(&mut stored.evicted),
                 "sure" => stored.sure = value.parse().ok(),
                 _ => {
                     let worker = name.strip_prefix("w:").zip(Pulse::parse(value));

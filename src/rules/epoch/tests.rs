@@ -13,6 +13,8 @@ fn memory(process: &str, history: &str, before: &str) -> Memory {
         process: process.to_owned(),
         history: history.to_owned(),
         before: before.to_owned(),
+        evicted: 0,
+        evicts: false,
     }
 }
 
@@ -80,8 +82,10 @@ impl Bed {
     fn pulse(&mut self, worker: &mut Known) -> bool {
         let stored = self.stored();
         let known = Some((stored.id, stored.run.clone()));
-        let sound =
-            worker.epoch == known && stored.run == self.memory.text() && stored.cold <= self.now;
+        let sound = worker.epoch == known
+            && stored.run == self.memory.text()
+            && !self.memory.evicted_since(&stored.evicted)
+            && stored.cold <= self.now;
         if sound {
             let own = stored.workers.get(&worker.worker);
             worker.pulse = own.map_or(0, |own| own.number) + 1;
@@ -414,4 +418,53 @@ fn info_names_the_memory() {
         "# Server\r\nrun_id:ab12\r\n# Replication\r\nmaster_replid:cd\r\nmaster_replid2:00\r\n";
     assert_eq!(Memory::parse(info), Some(memory("ab12", "cd", "00")));
     assert_eq!(Memory::parse("run_id:ab12\r\nmaster_replid:\r\n"), None);
+}
+
+#[test]
+fn evictions_close_the_memory_for_a_span_and_are_remembered() {
+    let (mut bed, mut a, mut b) = running();
+    bed.memory.evicts = true;
+    bed.memory.evicted = 3;
+    for worker in [&mut a, &mut b] {
+        assert!(!bed.pulse(worker));
+        let until = bed.now + SPAN;
+        assert_eq!(bed.look(worker), Some((until, EVICTED.to_owned())));
+    }
+    bed.pass(SPAN, &mut [&mut a, &mut b]);
+    for worker in [&mut a, &mut b] {
+        assert_eq!(bed.look(worker), None);
+        assert!(bed.pulse(worker));
+    }
+    // The count was reset: what was evicted before that is not known.
+    bed.memory.evicted = 0;
+    assert!(bed.look(&mut a).is_some());
+    // A new process that has evicted nothing, which nobody saw the end of the old one of.
+    bed.pass(SPAN, &mut [&mut a, &mut b]);
+    bed.memory = restarted();
+    bed.memory.evicts = true;
+    for worker in [&mut a, &mut b] {
+        let wait = bed.look(worker).expect("it waits");
+        assert_eq!(wait, (bed.now + SPAN, MAY_EVICT.to_owned()));
+    }
+}
+
+#[test]
+fn info_says_what_was_evicted_and_what_may_be() {
+    let names = "run_id:ab12\r\nmaster_replid:cd\r\nmaster_replid2:00\r\n";
+    for (more, evicted, evicts) in [
+        (
+            "maxmemory:0\r\nmaxmemory_policy:volatile-lru\r\nevicted_keys:7\r\n",
+            7,
+            false,
+        ),
+        (
+            "maxmemory:9\r\nmaxmemory_policy:noeviction\r\nevicted_keys:0\r\n",
+            0,
+            false,
+        ),
+        ("maxmemory:9\r\nmaxmemory_policy:allkeys-lru\r\n", 0, true),
+    ] {
+        let memory = Memory::parse(&format!("{names}{more}")).expect("it has its names");
+        assert_eq!((memory.evicted, memory.evicts), (evicted, evicts), "{more}");
+    }
 }

@@ -31,6 +31,8 @@ enum Blow {
     Death(usize, usize),
     /// It stands still for so many rounds.
     Freeze(usize),
+    /// The memory throws everything but the hash away; it may do so from then on.
+    Eviction,
 }
 
 /// All workers look once, in this order.
@@ -50,6 +52,7 @@ fn rounds() -> impl Strategy<Value = Vec<Round>> {
             4 => lost().prop_map(Blow::Loss),
             1 => (lost(), 1..60_usize).prop_map(|(lost, rounds)| Blow::Death(lost, rounds)),
             1 => (1..60_usize).prop_map(Blow::Freeze),
+            1 => Just(Blow::Eviction),
         ];
         let blow = prop::option::weighted(1.0 / f64::from(often), blow);
         let blow = blow.prop_map(|blow| blow.unwrap_or(Blow::Nothing));
@@ -100,7 +103,19 @@ impl Storm {
         self.bed.fields = last.unwrap_or_default();
         self.bed.epochs += 1;
         let name = format!("m{}", self.bed.epochs);
+        let evicts = self.bed.memory.evicts;
         self.bed.memory = memory(&name, &name, "0");
+        self.bed.memory.evicts = evicts;
+    }
+
+    fn evicts(&mut self) {
+        let starts = self.log.iter().filter_map(|(entry, _)| match entry {
+            Entry::Start { at } => Some(*at),
+            Entry::Change => None,
+        });
+        self.lost.extend(starts);
+        self.bed.memory.evicted += 1;
+        self.bed.memory.evicts = true;
     }
 }
 
@@ -129,6 +144,7 @@ proptest! {
                 let may_go = away.is_none() && heard[at] > 3;
                 match blow {
                     Blow::Loss(lost) => storm.fails_over(lost),
+                    Blow::Eviction => storm.evicts(),
                     Blow::Death(lost, rounds) if may_go => {
                         storm.fails_over(lost);
                         workers[at] = worker(&format!("w{number}"), Start::Unknown);
