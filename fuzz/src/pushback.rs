@@ -2,8 +2,9 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
+use sluicegate::rules::answers::{Answers, Meaning};
 use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::pushback::{pushback, seen};
+use sluicegate::rules::pushback::{Verdict, verdict};
 use sluicegate::rules::quota::{Excess, Quotas};
 
 /// The longest that an answer closes a tenant.
@@ -31,16 +32,20 @@ pub fn check(data: &[u8]) {
         .collect();
     let now = UNIX_EPOCH + Duration::from_secs(1_700_000_000);
     let headers = || lines.iter().map(|(name, value)| (name.as_str(), *value));
-    let said = seen(status, headers(), now);
-    assert_eq!(said.refused, pushback(status, headers(), now));
+    let all = verdict(&Answers::default(), status, headers(), now);
+    let Verdict {
+        meaning,
+        seen: said,
+    } = all;
     let wait = |wait: Option<Duration>| {
         assert!(wait.is_none_or(|wait| (Duration::from_secs(1)..=LONGEST).contains(&wait)));
     };
     wait(said.refused.and_then(|pushback| pushback.after));
     wait(said.used_up);
+    assert_eq!(said.refused.is_some(), meaning == Meaning::Throttle);
     match status {
         429 => assert!(said.refused.is_some()),
-        503 => assert!(said.refused.is_none_or(|pushback| pushback.after.is_some())),
+        403 | 503 => assert!(said.refused.is_none_or(|pushback| pushback.after.is_some())),
         _ => assert_eq!(said.refused, None),
     }
     assert!(said.refused.is_none() || said.used_up.is_none());
@@ -51,7 +56,8 @@ pub fn check(data: &[u8]) {
     let loud: Vec<_> = loud.collect();
     let others = [("content-type", &b"text/plain"[..]), ("x-rate", b"9")];
     let loud = loud.iter().map(|(name, value)| (name.as_str(), *value));
-    assert_eq!(seen(status, others.into_iter().chain(loud), now), said);
+    let others = others.into_iter().chain(loud);
+    assert_eq!(verdict(&Answers::default(), status, others, now), all);
 
     quotas(&said.quotas);
 }

@@ -27,7 +27,7 @@ const fn unset(path: &'static str) -> Key {
 impl Key {
     /// Its value is a list or a mapping, which is read as a whole.
     pub fn is_tree(&self) -> bool {
-        [LIMITS, PLANS, TENANTS, HEADERS].contains(&self.path)
+        [LIMITS, PLANS, TENANTS, HEADERS, ANSWERS].contains(&self.path)
     }
 }
 
@@ -41,6 +41,9 @@ pub(super) const TENANTS: &str = "rate-limiter.tenants";
 pub(super) const HEADERS: &str = "dispatch.http.headers";
 /// The file that holds more of them.
 pub(super) const HEADERS_FILE: &str = "dispatch.http.headers-file";
+
+/// What the API's answers mean.
+pub(super) const ANSWERS: &str = "dispatch.http.answers";
 
 /// All keys, in the order of the documentation.
 pub const KEYS: &[Key] = &[
@@ -85,6 +88,7 @@ pub const KEYS: &[Key] = &[
     unset("dispatch.http.cert-file"),
     unset("dispatch.http.key-file"),
     key("dispatch.http.timeout", "10s"),
+    unset(ANSWERS),
     key("delay.hold", "500ms"),
     key("delay.max-delay", "5m"),
     key("retry.max-attempts", "5"),

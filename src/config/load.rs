@@ -236,7 +236,9 @@ impl Values {
         ];
         let tls = self.tls(TLS);
         let headers = self.headers(url.as_ref().and_then(Option::as_ref));
+        let answers = self.answers();
         let (url, tls, timeout, headers) = (url?, tls?, timeout?, headers?);
+        let answers = answers?;
         if let Some(url) = &url
             && !url.has_scheme("https")
         {
@@ -249,6 +251,7 @@ impl Values {
                 url,
                 tls,
                 headers,
+                answers,
                 timeout,
             }),
         })

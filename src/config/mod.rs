@@ -8,6 +8,7 @@ mod form;
 mod keys;
 mod limits;
 mod load;
+mod load_answers;
 mod load_headers;
 mod load_redis;
 mod load_tls;
@@ -36,6 +37,7 @@ pub use secret::{Secret, SecretUrl};
 pub use tls::{Identity, Pems, Tls, TlsError};
 pub use watch::Source;
 
+use crate::rules::answers::Answers;
 pub use crate::rules::job::{CostField, Fields, TenantField};
 use crate::rules::policy::Policy;
 
@@ -137,6 +139,8 @@ pub struct Http {
     pub tls: Tls,
     /// `dispatch.http.headers` and `dispatch.http.headers-file`: what each call carries; sensitive values.
     pub headers: HeaderMap,
+    /// `dispatch.http.answers`: what an answer means.
+    pub answers: Answers,
     /// `dispatch.http.timeout`: for the whole call, connection set-up included.
     pub timeout: Duration,
 }

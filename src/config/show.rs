@@ -93,6 +93,17 @@ impl fmt::Display for Config {
             }
             tls(f, "    ", &http.tls)?;
             writeln!(f, "    timeout: {}", show(http.timeout))?;
+            if http.answers.own().len() > 0 {
+                writeln!(f, "    answers:")?;
+            }
+            for (which, meaning) in http.answers.own() {
+                writeln!(
+                    f,
+                    "      {}: {}",
+                    Quoted(&which.to_string()),
+                    meaning.name()
+                )?;
+            }
         }
         writeln!(f, "delay:")?;
         writeln!(f, "  hold: {}", show(delay.hold))?;

@@ -39,8 +39,9 @@ use url::{Position, Url};
 
 use super::{Attempt, Handler, Outcome, Permit};
 use crate::config::Http;
+use crate::rules::answers::{Answers, Meaning};
 use crate::rules::job::Job;
-use crate::rules::pushback::{Pushback, Seen, seen};
+use crate::rules::pushback::{Pushback, Verdict, verdict};
 use crate::tls;
 use connection::{Connection, Sent};
 use pool::Pool;
@@ -67,6 +68,8 @@ pub struct HttpHandler {
     /// What every request carries: the host, user and password of the url, and what is configured.
     headers: HeaderMap,
     timeout: Duration,
+    /// What an answer means.
+    answers: Answers,
     /// What a downstream that echoes our request must not bring into a reason.
     secrets: Vec<String>,
 }
@@ -144,6 +147,7 @@ impl HttpHandler {
             target,
             headers,
             timeout: http.timeout,
+            answers: http.answers.clone(),
         })
     }
 
@@ -229,11 +233,24 @@ impl HttpHandler {
         failed(format!("{what} within {timeout:?} (dispatch.http.timeout)"))
     }
 
-    fn outcome(&self, answer: &Answer, seen: &Seen) -> Outcome {
-        let status = answer.status;
-        if status.is_success() {
-            return Outcome::Done;
+    fn outcome(&self, answer: &Answer, verdict: &Verdict) -> Outcome {
+        let after = verdict.seen.refused.and_then(|Pushback { after }| after);
+        match verdict.meaning {
+            Meaning::Done => Outcome::Done,
+            Meaning::Throttle => Outcome::Throttled {
+                after,
+                reason: self.reason(answer),
+            },
+            Meaning::Reject => Outcome::Reject {
+                reason: self.reason(answer),
+            },
+            Meaning::Retry => failed(self.reason(answer)),
         }
+    }
+
+    /// The answer in words.
+    fn reason(&self, answer: &Answer) -> String {
+        let status = answer.status;
         let mut reason = format!("the downstream answered {}", status.as_str());
         if let Some(name) = status.canonical_reason() {
             reason = format!("{reason} {name}");
@@ -245,18 +262,7 @@ impl HttpHandler {
         if !shown.is_empty() {
             reason = format!("{reason}: {shown}");
         }
-        if let Some(Pushback { after }) = seen.refused {
-            return Outcome::Throttled { after, reason };
-        }
-        let rejects = status.is_redirection() || status.is_client_error();
-        if rejects && status != StatusCode::REQUEST_TIMEOUT {
-            return Outcome::Reject { reason };
-        }
-        // 5xx, and what has no meaning: a 101 that nobody asked for, a 600.
-        Outcome::Retry {
-            after: None,
-            reason,
-        }
+        reason
     }
 
     /// The first bytes of the body as one line of text, without our secrets.
@@ -282,9 +288,13 @@ impl Handler for HttpHandler {
             Ok(answer) => {
                 let headers = answer.headers.iter();
                 let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
-                let seen = seen(answer.status.as_u16(), headers, SystemTime::now());
-                let outcome = self.outcome(&answer, &seen);
-                Attempt { outcome, seen }
+                let status = answer.status.as_u16();
+                let verdict = verdict(&self.answers, status, headers, SystemTime::now());
+                let outcome = self.outcome(&answer, &verdict);
+                Attempt {
+                    outcome,
+                    seen: verdict.seen,
+                }
             }
             Err(outcome) => outcome.into(),
         }

@@ -1,4 +1,5 @@
 //! The pure core: every decision, no I/O, `now` is always an argument.
+pub mod answers;
 pub mod decision;
 pub mod epoch;
 pub mod fleet;

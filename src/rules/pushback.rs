@@ -19,6 +19,7 @@ use std::time::{Duration, SystemTime};
 use quota::{Counter, State};
 use value::{When, count, date_ms, epoch_ms, number_ms, when};
 
+use crate::rules::answers::{Answers, Meaning};
 use crate::rules::quota::Quotas;
 
 /// No answer closes a tenant for longer (68 years, the largest delta that RFC 9111 demands).
@@ -37,10 +38,19 @@ pub struct Pushback {
     pub after: Option<Duration>,
 }
 
+/// What an answer means for its job, and what it says of limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verdict {
+    /// What becomes of the job.
+    pub meaning: Meaning,
+    /// What was said of limits.
+    pub seen: Seen,
+}
+
 /// All that an answer says of limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Seen {
-    /// The downstream refused: the tenant is to be closed, and the job waits ([`pushback`]).
+    /// The downstream refused ([`Meaning::Throttle`]): the tenant is to be closed, and the job waits.
     pub refused: Option<Pushback>,
     /// It did not refuse, but says that nothing is left, whatever the status: the tenant is to be closed for so
     /// long, at least 1 s, since its next job would be refused. What becomes of this job is the status's affair.
@@ -51,38 +61,33 @@ pub struct Seen {
     pub actual_cost: Option<u32>,
 }
 
-/// What `status` and `headers` (names in any case, values as they were sent) say of limits.
+/// What `status` and `headers` (names in any case, values as they were sent) mean, where `answers` says what becomes of the job.
 ///
 /// Dates count from the response's own `Date`, so that a wrong clock on either side does no harm; `now` stands
 /// in for it where it is missing.
-pub fn seen<'a>(
+pub fn verdict<'a>(
+    answers: &Answers,
     status: u16,
     headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
     now: SystemTime,
-) -> Seen {
+) -> Verdict {
     let said = Said::read(headers, now);
-    let refused = said.refusal(status);
-    Seen {
-        refused,
-        used_up: match refused {
-            Some(_) => None,
-            None => said.used_up(),
+    let meaning = answers.meaning(status, said.retry_after().is_some());
+    let throttles = meaning == Meaning::Throttle;
+    Verdict {
+        meaning,
+        seen: Seen {
+            refused: throttles.then(|| said.refusal()),
+            used_up: if throttles { None } else { said.used_up() },
+            quotas: said.quotas(),
+            actual_cost: said.actual_cost(),
         },
-        quotas: said.quotas(),
-        actual_cost: said.actual_cost(),
     }
 }
 
-/// What `status` and `headers`, as for [`seen`], ask for. `None`: no pause, the answer is to be taken by its
-/// status.
-///
-/// A 429 always asks for one, a 503 only with a `Retry-After` that can be read.
-pub fn pushback<'a>(
-    status: u16,
-    headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
-    now: SystemTime,
-) -> Option<Pushback> {
-    Said::read(headers, now).refusal(status)
+/// A wait that the downstream asks for.
+fn bounded(wait: Duration) -> Duration {
+    wait.clamp(SHORTEST, LONGEST)
 }
 
 /// The headers that matter.
@@ -148,18 +153,14 @@ impl Said {
     }
 
     /// The pause that a refusal asks for.
-    fn refusal(&self, status: u16) -> Option<Pushback> {
-        let after = match status {
-            503 => Some(self.retry_after()?),
-            429 => self
-                .retry_after()
-                .or_else(|| self.rate_limit())
-                .or_else(|| self.resets(true)),
-            _ => return None,
-        };
-        Some(Pushback {
-            after: after.map(|wait| wait.clamp(SHORTEST, LONGEST)),
-        })
+    fn refusal(&self) -> Pushback {
+        let after = self
+            .retry_after()
+            .or_else(|| self.rate_limit())
+            .or_else(|| self.resets(true));
+        Pushback {
+            after: after.map(bounded),
+        }
     }
 
     /// The pause that follows from nothing being left. Of an answer that refused nothing, a wait that is over
@@ -167,7 +168,7 @@ impl Said {
     fn used_up(&self) -> Option<Duration> {
         let wait = self.rate_limit().or_else(|| self.resets(false))?;
         let wait = self.retry_after().unwrap_or(wait);
-        (!wait.is_zero()).then(|| wait.clamp(SHORTEST, LONGEST))
+        (!wait.is_zero()).then(|| bounded(wait))
     }
 
     fn retry_after(&self) -> Option<Duration> {

@@ -362,6 +362,7 @@ fn the_environment_sets_every_key_and_wins_over_the_file() {
                     "rate-limiter.plans" | "rate-limiter.tenants" => "{a: {max-requests: 1}}",
                     "rate-limiter.plan-header" => "x-plan",
                     "dispatch.http.headers" => "{x-api-key: k}",
+                    "dispatch.http.answers" => "{409: retry}",
                     _ => continue, // Files of secrets: the next test.
                 };
                 (env_name(key.path), value)

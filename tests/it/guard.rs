@@ -195,6 +195,7 @@ async fn run(case: Case) -> Seen {
         url: SecretUrl::new(&url),
         headers: Default::default(),
         tls: Tls::default(),
+        answers: Default::default(),
         timeout: Duration::from_secs(60),
     };
     let timed = Timed {

@@ -12,6 +12,7 @@ use hyper::header::{HeaderName, HeaderValue};
 use sluicegate::config::{Http, SecretUrl, Tls};
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Attempt, Handler, Outcome, Permit};
+use sluicegate::rules::answers::{Answers, Meaning, Which};
 use sluicegate::rules::job::Job;
 use sluicegate::rules::pushback::Seen;
 use sluicegate::rules::quota::Quotas;
@@ -41,6 +42,7 @@ fn http(url: impl Into<String>, timeout: Duration) -> Http {
         url: SecretUrl::new(url),
         headers: Default::default(),
         tls: Tls::default(),
+        answers: Default::default(),
         timeout,
     }
 }
@@ -67,8 +69,18 @@ fn answer(status: &str, headers: &str, body: &str) -> String {
 
 /// The outcome, without its reason, of one answer.
 async fn check(status: &str, headers: &str, expected: &str) {
+    check_by(&Answers::default(), status, headers, expected).await;
+}
+
+/// The same where `answers` says what an answer means.
+async fn check_by(answers: &Answers, status: &str, headers: &str, expected: &str) {
     let downstream = Downstream::answering(answer(status, headers, "why"), Then::Keep).await;
-    let outcome = outcome(&downstream).await;
+    let http = Http {
+        answers: answers.clone(),
+        ..http(format!("http://{}/", downstream.addr), LONG)
+    };
+    let handler = HttpHandler::new(&http, 4).expect("a usable url");
+    let outcome = handler.handle(&job("1"), permit()).await;
     let (kind, reason) = match outcome {
         Outcome::Done => ("done".to_owned(), None),
         Outcome::Retry { after, reason } => (format!("retry {after:?}"), Some(reason)),
@@ -148,12 +160,43 @@ async fn a_downstream_may_ask_for_a_pause() {
     )
     .await;
     check(away, "retry-after: soon\r\n", "retry None").await;
+    // GitHub's secondary rate limit.
+    check("403 Forbidden", "retry-after: 7\r\n", "throttled Some(7s)").await;
+    check("403 Forbidden", "", "reject").await;
     check(
         "500 Internal Server Error",
         "retry-after: 7\r\n",
         "retry None",
     )
     .await;
+}
+
+#[tokio::test]
+async fn what_an_answer_means_is_configured() {
+    let mut answers = Answers::default();
+    for (which, meaning) in [
+        ("409", Meaning::Retry),
+        ("404", Meaning::Done),
+        ("5xx+retry-after", Meaning::Throttle),
+        ("202", Meaning::Reject),
+    ] {
+        answers.set(Which::parse(which).expect(which), meaning);
+    }
+    for (status, headers, expected) in [
+        ("409 Conflict", "", "retry None"),
+        ("404 Not Found", "", "done"),
+        ("410 Gone", "", "reject"),
+        (
+            "500 Internal Server Error",
+            "retry-after: 7\r\n",
+            "throttled Some(7s)",
+        ),
+        ("500 Internal Server Error", "", "retry None"),
+        ("202 Accepted", "", "reject"),
+        ("200 OK", "", "done"),
+    ] {
+        check_by(&answers, status, headers, expected).await;
+    }
 }
 
 #[tokio::test]

@@ -17,6 +17,7 @@ mod cli_servers;
 mod cli_tenant;
 mod config;
 mod config_amqp;
+mod config_answers;
 mod config_headers;
 mod config_limits;
 mod config_redis;

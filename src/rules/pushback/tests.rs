@@ -10,6 +10,17 @@ use super::*;
 const DATE: &str = "Mon, 01 Jun 2026 12:00:00 GMT";
 const DATE_S: u64 = 1_780_315_200;
 
+/// What the downstream asks for.
+fn pushback<'a>(
+    status: u16,
+    headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
+    now: SystemTime,
+) -> Option<Pushback> {
+    verdict(&Answers::default(), status, headers, now)
+        .seen
+        .refused
+}
+
 fn read(status: u16, headers: &[(&str, &str)]) -> Option<Pushback> {
     let headers = headers
         .iter()
@@ -47,7 +58,9 @@ fn the_status_says_whether_the_headers_count() {
     ] {
         assert_eq!(read(503, &[unusable]), None);
     }
-    for status in [200, 302, 400, 403, 408, 500, 502] {
+    assert_eq!(read(403, &headers), seven);
+    assert_eq!(read(403, &[]), None);
+    for status in [200, 302, 400, 408, 409, 500, 502] {
         assert_eq!(read(status, &headers), None);
     }
 }

@@ -6,11 +6,13 @@ fn see(status: u16, headers: &[(&str, &str)]) -> Seen {
     let mut all = vec![("Date", DATE)];
     all.extend_from_slice(headers);
     let all = all.iter().map(|(name, value)| (*name, value.as_bytes()));
-    seen(
+    verdict(
+        &Answers::default(),
         status,
         all,
         UNIX_EPOCH + Duration::from_secs(DATE_S + 3_600),
     )
+    .seen
 }
 
 /// For how many seconds an answer with these headers closes the tenant.
@@ -245,12 +247,12 @@ proptest! {
     ) {
         let now = UNIX_EPOCH + Duration::from_secs(now.into());
         let headers = || headers.iter().map(|(name, value)| (*name, value.as_slice()));
-        let seen = seen(status, headers(), now);
+        let Verdict { meaning, seen } = verdict(&Answers::default(), status, headers(), now);
         for wait in [seen.refused.and_then(|refused| refused.after), seen.used_up] {
             prop_assert!(wait.is_none_or(|wait| (SHORTEST..=LONGEST).contains(&wait)));
         }
         prop_assert!(seen.refused.is_none() || seen.used_up.is_none());
-        prop_assert_eq!(seen.refused, pushback(status, headers(), now));
+        prop_assert_eq!(seen.refused.is_some(), meaning == Meaning::Throttle);
         for quota in seen.quotas.iter() {
             prop_assert!(quota.limit > 0);
             prop_assert!(quota.window.is_none_or(|window| !window.is_zero() && window <= LONGEST));

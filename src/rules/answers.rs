@@ -1,0 +1,244 @@
+//! What an answer of the API means for its job: by its status, and by whether it says when to come back (`Retry-After`).
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// What becomes of the job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Meaning {
+    /// `done`: it is acked.
+    Done,
+    /// `retry`: it failed for now, which uses an attempt.
+    Retry,
+    /// `throttle`: the API asks for a pause; the job waits and uses no attempt.
+    Throttle,
+    /// `reject`: it becomes a dead letter.
+    Reject,
+}
+
+impl Meaning {
+    /// Each with its name in the configuration.
+    pub const NAMES: [(&str, Self); 4] = [
+        ("done", Self::Done),
+        ("retry", Self::Retry),
+        ("throttle", Self::Throttle),
+        ("reject", Self::Reject),
+    ];
+
+    /// The name in the configuration.
+    pub fn name(self) -> &'static str {
+        let named = Self::NAMES.iter().find(|(_, meaning)| *meaning == self);
+        named.map_or("", |(name, _)| name)
+    }
+}
+
+/// Which answers a line of the table is for: `409`, `5xx`, or either with `+retry-after`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Which {
+    status: Status,
+    /// Only those with a `Retry-After` that can be read.
+    retry_after: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Status {
+    One(u16),
+    /// By the first digit.
+    Class(u16),
+}
+
+/// How the end of a [`Which`] is written.
+const RETRY_AFTER: &str = "+retry-after";
+
+impl Which {
+    /// Reads what [`Display`](fmt::Display) writes; `None`: it is no status from 100 to 599 and no class from `1xx` to `5xx`.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (status, retry_after) = match text.strip_suffix(RETRY_AFTER) {
+            Some(status) => (status, true),
+            None => (text, false),
+        };
+        let number = |digits: &str| {
+            let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+            is_number.then(|| digits.parse::<u16>().ok())?
+        };
+        let status = match status.strip_suffix("xx") {
+            Some(class) => Status::Class(number(class).filter(|class| (1..=5).contains(class))?),
+            None => Status::One(number(status).filter(|one| (100..=599).contains(one))?),
+        };
+        Some(Self {
+            status,
+            retry_after,
+        })
+    }
+}
+
+impl fmt::Display for Which {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.status {
+            Status::One(status) => write!(f, "{status}")?,
+            Status::Class(class) => write!(f, "{class}xx")?,
+        }
+        if self.retry_after {
+            f.write_str(RETRY_AFTER)?;
+        }
+        Ok(())
+    }
+}
+
+const fn one(status: u16) -> Which {
+    Which {
+        status: Status::One(status),
+        retry_after: false,
+    }
+}
+
+const fn class(digit: u16) -> Which {
+    Which {
+        status: Status::Class(digit),
+        retry_after: false,
+    }
+}
+
+const fn with_retry_after(which: Which) -> Which {
+    Which {
+        retry_after: true,
+        ..which
+    }
+}
+
+/// What holds where nothing else is configured. 423 and 425 say of themselves that they pass; a 403 with a time to come
+/// back is a limit by another name (GitHub's secondary rate limit, say).
+const DEFAULTS: [(Which, Meaning); 11] = [
+    (class(2), Meaning::Done),
+    (class(3), Meaning::Reject),
+    (class(4), Meaning::Reject),
+    (with_retry_after(one(403)), Meaning::Throttle),
+    (one(408), Meaning::Retry),
+    (one(423), Meaning::Retry),
+    (one(425), Meaning::Retry),
+    (one(429), Meaning::Throttle),
+    (class(5), Meaning::Retry),
+    (with_retry_after(one(503)), Meaning::Throttle),
+    // Nobody asked for another protocol.
+    (class(1), Meaning::Retry),
+];
+
+/// The table: the defaults, with what is configured instead or beside them.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Answers {
+    own: BTreeMap<Which, Meaning>,
+}
+
+impl Answers {
+    /// Adds a line. False: there was one for the same answers.
+    pub fn set(&mut self, which: Which, meaning: Meaning) -> bool {
+        self.own.insert(which, meaning).is_none()
+    }
+
+    /// What was configured.
+    pub fn own(&self) -> impl ExactSizeIterator<Item = (Which, Meaning)> {
+        self.own.iter().map(|(which, meaning)| (*which, *meaning))
+    }
+
+    /// What an answer with `status` means. The most specific line counts: a status before a class, and of
+    /// either the one with `Retry-After` first, where the answer has it.
+    pub fn meaning(&self, status: u16, has_retry_after: bool) -> Meaning {
+        let [one, class] = [one(status), class(status / 100)];
+        let lines = [with_retry_after(one), one, with_retry_after(class), class];
+        let mut fitting = (lines.into_iter()).filter(|which| has_retry_after || !which.retry_after);
+        // A 600 means nothing.
+        fitting
+            .find_map(|which| self.line(which))
+            .unwrap_or(Meaning::Retry)
+    }
+
+    fn line(&self, which: Which) -> Option<Meaning> {
+        let default = || DEFAULTS.iter().find(|(known, _)| *known == which);
+        let own = self.own.get(&which).copied();
+        own.or_else(|| default().map(|(_, meaning)| *meaning))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Meaning::{Done, Reject, Retry, Throttle};
+    use super::*;
+
+    #[track_caller]
+    fn check(answers: &Answers, status: u16, plain: Meaning, with_retry_after: Meaning) {
+        let meanings = [false, true].map(|has| answers.meaning(status, has));
+        assert_eq!(meanings, [plain, with_retry_after], "{status}");
+    }
+
+    #[test]
+    fn the_defaults() {
+        let answers = Answers::default();
+        for (statuses, plain, with_retry_after) in [
+            (&[200, 201, 202, 204, 299][..], Done, Done),
+            (&[300, 302, 304, 399], Reject, Reject),
+            (&[400, 401, 404, 409, 410, 422, 499], Reject, Reject),
+            (&[403], Reject, Throttle),
+            (&[408, 423, 425], Retry, Retry),
+            (&[429], Throttle, Throttle),
+            (&[500, 501, 502, 504, 599], Retry, Retry),
+            (&[503], Retry, Throttle),
+            (&[100, 101, 199, 600, 999], Retry, Retry),
+        ] {
+            for status in statuses {
+                check(&answers, *status, plain, with_retry_after);
+            }
+        }
+    }
+
+    #[test]
+    fn the_most_specific_line_counts_whoever_wrote_it() {
+        let mut answers = Answers::default();
+        for (which, meaning) in [
+            ("4xx", Retry),
+            ("403", Done),
+            ("409+retry-after", Throttle),
+            ("5xx+retry-after", Throttle),
+            ("4xx+retry-after", Done),
+            ("404", Done),
+        ] {
+            assert!(answers.set(Which::parse(which).expect(which), meaning));
+        }
+        assert!(!answers.set(Which::parse("404").expect("a status"), Reject));
+        check(&answers, 404, Reject, Reject);
+        check(&answers, 400, Retry, Done);
+        check(&answers, 429, Throttle, Throttle);
+        check(&answers, 403, Done, Throttle);
+        check(&answers, 409, Retry, Throttle);
+        check(&answers, 502, Retry, Throttle);
+        check(&answers, 200, Done, Done);
+    }
+
+    #[test]
+    fn a_line_reads_as_it_is_written() {
+        for text in ["409", "100", "599+retry-after", "5xx", "4xx+retry-after"] {
+            let which = Which::parse(text).expect(text);
+            assert_eq!(which.to_string(), text);
+        }
+        for text in [
+            "",
+            "99",
+            "600",
+            "0xx",
+            "6xx",
+            "xx",
+            "x",
+            "4x",
+            "40x",
+            "+409",
+            "409 ",
+            "409+",
+            "4XX",
+            "409+retry",
+            "+retry-after",
+            "99999",
+            "٤xx",
+        ] {
+            assert_eq!(Which::parse(text), None, "{text:?}");
+        }
+    }
+}
