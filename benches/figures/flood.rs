@@ -1,4 +1,4 @@
-//! What hostile publishers can make a worker and Redis take: figures for docs/GUARANTEES.md.
+//! What hostile publishers can make a worker and Redis take: figures for docs/EVIDENCE.md.
 
 use axum::Router;
 use tokio::net::TcpListener;

@@ -1,5 +1,5 @@
 //! The figures of docs/PERFORMANCE.md, on a private RabbitMQ and Redis: `cargo bench --bench figures [flow|park|memory|pulse]`;
-//! and of docs/GUARANTEES.md: `... flood [bodies] [names] [tenants] [jobs]`.
+//! and of docs/EVIDENCE.md: `... flood [bodies] [names] [tenants] [jobs]`.
 //! Each is a ratio to a bare loop on the same queues in the same run, or a count. Nothing here passes or fails.
 
 mod bare;
