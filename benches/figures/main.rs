@@ -5,6 +5,10 @@
 mod bare;
 mod flood;
 #[path = "../../tests/it/process.rs"]
+#[expect(
+    dead_code,
+    reason = "the tests' worker: its log and its metrics are not looked at here"
+)]
 mod process;
 mod pulse;
 #[path = "../../tests/it/servers.rs"]

@@ -10,12 +10,11 @@ use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Tag};
 use sluicegate::config::{Amqp, AmqpServers, QueueType, SecretUrl, Tls};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
-use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
 use crate::servers::{Rabbit, shared_rabbit, unique};
+use crate::world::kit::proxy::{Proxy, Ways};
 
 /// Nothing takes this long; it only ends a test that hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
@@ -83,13 +82,13 @@ pub async fn classic() -> Bed<AmqpBroker> {
 
 /// `queue` on a RabbitMQ, through a proxy that can be cut.
 pub async fn on(rabbit: &Rabbit, queue: &str, queue_type: QueueType) -> Bed<AmqpBroker> {
-    let proxy = Proxy::start(rabbit.url()).await;
-    let amqp = amqp(&proxy.url, queue, queue_type);
+    let (proxy, url) = Proxy::before(rabbit.url(), Ways::OPEN, 0).await;
+    let amqp = amqp(&url, queue, queue_type);
     let another =
         Arc::new(move || AmqpBroker::start(&amqp, &ladder()).expect("the config is fine"));
     let (broker, events) = another();
     let names = broker.names().clone();
-    let cut = Box::new(move || proxy.cut());
+    let cut = Box::new(move || proxy.door.cut());
     Bed::up(broker, names, events, cut, another).await
 }
 
@@ -231,57 +230,4 @@ pub fn ids(deliveries: &[Delivery]) -> Vec<String> {
 
 pub fn tags(deliveries: &[Delivery]) -> Vec<Tag> {
     deliveries.iter().map(|delivery| delivery.tag).collect()
-}
-
-/// Forwards TCP, and can cut what goes through it. Ends when it is dropped.
-struct Proxy {
-    url: String,
-    cuts: watch::Sender<u64>,
-}
-
-impl Proxy {
-    async fn start(url: &str) -> Self {
-        let mut url = url::Url::parse(url).expect("a URL");
-        let (host, port) = (url.host_str().expect("a host"), url.port());
-        let target = (host.to_owned(), port.expect("a port"));
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
-        let port = listener.local_addr().expect("it is bound").port();
-        url.set_port(Some(port)).expect("it has a host");
-        let (cuts, mut seen) = watch::channel(0);
-        tokio::spawn(async move {
-            loop {
-                let client = tokio::select! {
-                    accepted = listener.accept() => accepted.expect("it listens").0,
-                    changed = seen.changed() => match changed {
-                        Ok(()) => continue,
-                        Err(_) => return,
-                    }
-                };
-                tokio::spawn(forward(client, target.clone(), seen.clone()));
-            }
-        });
-        Self {
-            url: url.into(),
-            cuts,
-        }
-    }
-
-    fn cut(&self) {
-        self.cuts.send_modify(|cuts| *cuts += 1);
-    }
-}
-
-async fn forward(mut client: TcpStream, target: (String, u16), mut cuts: watch::Receiver<u64>) {
-    cuts.mark_unchanged();
-    // A server that is down shows as a closed connection.
-    let Ok(mut server) = TcpStream::connect(target).await else {
-        return;
-    };
-    for stream in [&client, &server] {
-        stream.set_nodelay(true).expect("a socket");
-    }
-    tokio::select! {
-        _ = copy_bidirectional(&mut client, &mut server) => {}
-        _ = cuts.changed() => {}
-    }
 }

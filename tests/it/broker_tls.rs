@@ -1,6 +1,5 @@
 //! `amqps://`: who is trusted, on a RabbitMQ with a certificate for `localhost` alone, and whom it lets in.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,15 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::broker_bed::{PATIENCE, amqp, ladder, message};
 use crate::papers::Papers;
-use crate::servers::{Rabbit, unique};
-
-/// A free port where neither the kernel nor our scripts look for one.
-fn free_port() -> u16 {
-    (0..1000)
-        .map(|_| rand::random_range(10_000..20_000))
-        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
-        .expect("a free port")
-}
+use crate::servers::{Rabbit, free_port, unique};
 
 /// A RabbitMQ that takes TLS on a port of its own, too.
 pub struct Listening {

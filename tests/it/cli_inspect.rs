@@ -9,8 +9,8 @@ use sluicegate::gate::registry::{Named, Registry};
 
 use crate::cli::sluicegate;
 use crate::cli_servers::{config, yaml};
-use crate::latency::{Api, Range};
-use crate::reload::Program;
+use crate::process::Process;
+use crate::world::kit::api::{Api, Reply};
 
 /// Nothing takes this long; it only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -51,13 +51,19 @@ async fn what_the_api_says_of_its_limits_is_shown_with_a_warning_where_it_is_low
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("sluicegate.yaml");
     for (tenant, warns) in [("acme", true), ("plain", false)] {
-        let api = Api::start(Range::NONE, 1, &headers).await;
+        let api = Api::start().await;
+        let said = headers.clone();
+        api.answers(move |_| {
+            (said.iter()).fold(Reply::ok(), |reply, (name, value)| {
+                reply.header(name, value)
+            })
+        });
         let rest = format!(
-            "dispatch: {{http: {{url: 'http://{}/'}}}}\nadmin: {{listen: '127.0.0.1:0'}}\n",
-            api.address
+            "dispatch: {{http: {{url: '{}'}}}}\nadmin: {{listen: '127.0.0.1:0'}}\n",
+            api.url()
         );
         std::fs::write(&file, format!("{yaml}{rest}")).expect("written");
-        let mut worker = Program::start(&file);
+        let mut worker = Process::of(&file);
         for _ in 0..2 {
             sluicegate(&yaml, &["publish", "--tenant", tenant]).exited(0);
         }

@@ -19,8 +19,10 @@ use sluicegate::rules::job::Job;
 use sluicegate::rules::lanes::Ladder;
 use tokio::time::Instant;
 
-use crate::latency::{Api, Arrival, Proxy, Range};
 use crate::servers::{shared_rabbit, shared_redis, unique};
+use crate::world::kit::api::{Api, Call};
+use crate::world::kit::counts;
+use crate::world::kit::proxy::{Proxy, Range, Way, Ways};
 
 /// Nothing takes this long; it only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -41,6 +43,14 @@ struct Case {
     /// Jobs of each tenant.
     jobs: usize,
     seed: u64,
+}
+
+/// A call, by the API's clock.
+#[derive(Debug, Clone)]
+struct Arrival {
+    job: String,
+    tenant: String,
+    at: Instant,
 }
 
 /// When the handler was called for a job, and whether its permit was still good after that moment.
@@ -85,13 +95,9 @@ impl Seen {
     fn violations(&self, case: &Case) -> (usize, usize) {
         let (mut violations, mut fullest) = (0, 0);
         for tenant in TENANTS {
-            let times = self.times(tenant);
-            for (index, at) in times.iter().enumerate() {
-                let within = |other: &&Instant| *at - **other < case.window;
-                let count = times[..=index].iter().filter(within).count();
-                violations += usize::from(count > case.max);
-                fullest = fullest.max(count);
-            }
+            let (most, early) = counts::windows(&self.times(tenant), case.max, case.window);
+            violations += early;
+            fullest = fullest.max(most);
         }
         (violations, fullest)
     }
@@ -187,9 +193,15 @@ async fn publish(config: &Config, jobs: usize) {
 
 /// Runs all jobs through two workers.
 async fn run(case: Case) -> Seen {
-    let api = Api::start(case.back, case.seed, &[]).await;
-    let proxy = Proxy::start(api.address, case.there, case.seed).await;
-    let url = format!("http://{}/", proxy.address);
+    let api = Api::start().await;
+    api.takes(case.back, case.seed);
+    let there = Way::between(case.there.0, case.there.1);
+    let ways = Ways {
+        there,
+        ..Ways::OPEN
+    };
+    let proxy = Proxy::start(api.door.address, ways, case.seed).await;
+    let url = api.url_at(proxy.door.address);
     let config = config(&case, &url);
     let http = Http {
         url: SecretUrl::new(&url),
@@ -212,7 +224,7 @@ async fn run(case: Case) -> Seen {
     let total = case.jobs * TENANTS.len();
     publish(&config, total).await;
     let begun = Instant::now();
-    while api.arrivals().len() < total {
+    while api.count() < total {
         assert!(begun.elapsed() < PATIENCE, "the jobs do not arrive");
         tokio::time::sleep(20 * MS).await;
     }
@@ -220,9 +232,14 @@ async fn run(case: Case) -> Seen {
     for worker in workers {
         worker.await.expect("no panic").expect("it ends in order");
     }
+    let arrival = |call: Call| Arrival {
+        job: call.job,
+        tenant: call.tenant,
+        at: call.at,
+    };
     let called = timed.called.lock().expect("nobody panics").clone();
     let seen = Seen {
-        arrivals: api.arrivals(),
+        arrivals: api.calls().into_iter().map(arrival).collect(),
         called,
     };
     assert_eq!(seen.arrivals.len(), total, "each job is called once");

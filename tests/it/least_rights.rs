@@ -15,7 +15,7 @@ use crate::broker_bed::{amqp, ladder};
 use crate::cli::sluicegate;
 use crate::gate_access::documented_rule;
 use crate::http::downstream::{Downstream, Then};
-use crate::reload::Program;
+use crate::process::Process;
 use crate::servers::{shared_rabbit, shared_redis, unique};
 
 /// Nothing takes this long; it only ends a test that hangs.
@@ -126,7 +126,7 @@ admin: {{listen: '127.0.0.1:0'}}
     std::fs::write(&file, &yaml).expect("written");
 
     // From a server without any of the queues: the worker makes them.
-    let mut worker = Program::start(&file);
+    let mut worker = Process::of(&file);
     worker.says(&["RabbitMQ: consuming"]).await;
     let jobs = ["1", "2", "3", "again", "bad", "6"];
     for id in jobs {

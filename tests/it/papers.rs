@@ -124,6 +124,16 @@ impl Papers {
 
     /// A server that shows what was issued as `name`, and wants a certificate of `clients`, if that is somebody.
     pub fn acceptor(&self, name: &str, clients: Option<&Self>) -> TlsAcceptor {
+        self.acceptor_with(name, clients, &[])
+    }
+
+    /// The same, which offers these protocols (ALPN).
+    pub fn acceptor_with(
+        &self,
+        name: &str,
+        clients: Option<&Self>,
+        protocols: &[&str],
+    ) -> TlsAcceptor {
         let ring = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(Arc::clone(&ring))
             .with_safe_default_protocol_versions()
@@ -144,6 +154,11 @@ impl Papers {
         let cert = CertificateDer::from_pem_file(cert_file).expect("a certificate");
         let key = PrivateKeyDer::from_pem_file(key_file).expect("a key");
         let config = config.with_single_cert(vec![cert], key);
-        TlsAcceptor::from(Arc::new(config.expect("a certificate and its key")))
+        let mut config = config.expect("a certificate and its key");
+        config.alpn_protocols = protocols
+            .iter()
+            .map(|name| name.as_bytes().into())
+            .collect();
+        TlsAcceptor::from(Arc::new(config))
     }
 }

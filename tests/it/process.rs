@@ -1,34 +1,126 @@
-//! `sluicegate run` as a process of its own, and how much memory it takes.
+//! `sluicegate run` as a process of its own: its log, its metrics, and how much memory it takes.
 
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use crate::servers::unique;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::{NamedTempFile, TempPath};
+
+/// Nothing takes this long; it only ends a test that hangs.
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// A worker; dropped, it is killed.
 pub struct Process {
     child: Child,
-    config: PathBuf,
+    lines: Arc<Mutex<Vec<String>>>,
+    /// Its configuration, when it is nobody else's.
+    config: Option<TempPath>,
 }
 
 impl Process {
     /// Starts one with `yaml` as its configuration.
     pub fn start(yaml: &str) -> Self {
-        let config = std::env::temp_dir().join(format!("{}.yaml", unique("worker")));
-        std::fs::write(&config, yaml).expect("a config file");
-        let child = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
-            .arg("run")
-            .arg("--config")
-            .arg(&config)
+        let mut config = NamedTempFile::with_suffix(".yaml").expect("a config file");
+        config.write_all(yaml.as_bytes()).expect("written");
+        let config = config.into_temp_path();
+        let mut process = Self::of(&config);
+        process.config = Some(config);
+        process
+    }
+
+    /// Starts one with the configuration in `file`.
+    pub fn of(file: &Path) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+            .args(["run", "--config"])
+            .arg(file)
             // What a process takes by itself must not depend on how many processors there are.
             .env("TOKIO_WORKER_THREADS", "2")
             .env("MALLOC_ARENA_MAX", "2")
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
-            .expect("a process");
-        Self { child, config }
+            .expect("it starts");
+        let lines = Arc::<Mutex<Vec<String>>>::default();
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        let readers: [Box<dyn BufRead + Send>; 2] = [
+            Box::new(BufReader::new(out.expect("piped"))),
+            Box::new(BufReader::new(err.expect("piped"))),
+        ];
+        for reader in readers {
+            let lines = Arc::clone(&lines);
+            std::thread::spawn(move || {
+                for line in reader.lines().map_while(Result::ok) {
+                    lines.lock().expect("nobody panics").push(line);
+                }
+            });
+        }
+        Self {
+            child,
+            lines,
+            config: None,
+        }
+    }
+
+    /// Its log until now.
+    pub fn log(&self) -> Vec<String> {
+        self.lines.lock().expect("nobody panics").clone()
+    }
+
+    /// How many lines of its log have all of `words`.
+    pub fn count(&self, words: &[&str]) -> usize {
+        let lines = self.lines.lock().expect("nobody panics");
+        let has_all = |line: &&String| words.iter().all(|word| line.contains(word));
+        lines.iter().filter(has_all).count()
+    }
+
+    /// Waits until its log has a line with all of `words`.
+    pub async fn says(&self, words: &[&str]) {
+        let begun = Instant::now();
+        while self.count(words) == 0 {
+            let log = || self.log().join("\n");
+            assert!(begun.elapsed() < PATIENCE, "no {words:?} in:\n{}", log());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// What its admin port answers at `path`, such as `/metrics`; `None`: it can't be reached yet, or any more.
+    pub fn get(&self, path: &str) -> Option<String> {
+        let said = |line: &String| Some(line.split("admin.listen=").nth(1)?.trim().to_owned());
+        let mut stream = TcpStream::connect(self.log().iter().find_map(said)?).ok()?;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer.split_once("\r\n\r\n")?.1.to_owned())
+    }
+
+    /// The value of `series` in its metrics, written as there: `NAME{LABELS}`.
+    pub fn metric(&self, series: &str) -> Option<f64> {
+        let metrics = self.get("/metrics")?;
+        let of = |line: &str| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok();
+        metrics.lines().find_map(of)
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        let id = i32::try_from(self.child.id()).expect("an id");
+        kill_process(Pid::from_raw(id).expect("an id"), signal).expect("it runs");
+    }
+
+    /// Waits for its end.
+    pub fn ended(&mut self) -> ExitStatus {
+        self.child.wait().expect("it ends")
+    }
+
+    /// Ends it in order; its status must be 0.
+    pub fn stop(mut self) {
+        self.signal(Signal::TERM);
+        let status = self.ended();
+        assert!(status.success(), "{status}:\n{}", self.log().join("\n"));
     }
 
     /// The memory that it has now, in kB.
@@ -55,6 +147,5 @@ impl Drop for Process {
         // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = std::fs::remove_file(&self.config);
     }
 }

@@ -1,13 +1,11 @@
 //! A configuration that changes under a running worker, and the registry by which workers agree, on real servers.
 
-use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 use sluicegate::app::Worker;
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Message, Outgoing};
@@ -24,6 +22,7 @@ use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::policy::Policy;
 use tempfile::TempDir;
 
+use crate::process::Process;
 use crate::running::Running;
 use crate::servers::{shared_rabbit, shared_redis, unique};
 
@@ -229,66 +228,6 @@ async fn a_fleet_that_differs_and_switches_exceeds_no_policy() {
     two.stop().await;
 }
 
-/// The command, with its log.
-pub struct Program {
-    child: Child,
-    lines: Arc<Mutex<Vec<String>>>,
-}
-
-impl Program {
-    pub fn start(file: &Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
-            .args(["run", "--config"])
-            .arg(file)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let lines = Arc::<Mutex<Vec<String>>>::default();
-        let (out, err) = (child.stdout.take(), child.stderr.take());
-        let readers: [Box<dyn BufRead + Send>; 2] = [
-            Box::new(BufReader::new(out.expect("piped"))),
-            Box::new(BufReader::new(err.expect("piped"))),
-        ];
-        for reader in readers {
-            let lines = Arc::clone(&lines);
-            std::thread::spawn(move || {
-                for line in reader.lines().map_while(Result::ok) {
-                    lines.lock().expect("nobody panics").push(line);
-                }
-            });
-        }
-        Self { child, lines }
-    }
-
-    pub fn count(&self, words: &[&str]) -> usize {
-        let lines = self.lines.lock().expect("nobody panics");
-        let has_all = |line: &&String| words.iter().all(|word| line.contains(word));
-        lines.iter().filter(has_all).count()
-    }
-
-    pub async fn says(&self, words: &[&str]) {
-        wait(&format!("{words:?}"), || self.count(words) > 0).await;
-    }
-
-    /// Waits for its end.
-    pub fn ended(&mut self) -> ExitStatus {
-        self.child.wait().expect("it ends")
-    }
-
-    pub fn signal(&self, signal: Signal) {
-        let id = i32::try_from(self.child.id()).expect("an id");
-        kill_process(Pid::from_raw(id).expect("an id"), signal).expect("it runs");
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 #[tokio::test]
 async fn a_program_that_waits_for_rabbitmq_sees_redis_and_says_what_it_will_enforce() {
     let folder = tempfile::tempdir().expect("a folder");
@@ -303,30 +242,15 @@ async fn a_program_that_waits_for_rabbitmq_sees_redis_and_says_what_it_will_enfo
         unique("waits"),
     );
     std::fs::write(&file, text).expect("written");
-    let program = Program::start(&file);
+    let program = Process::of(&file);
     program.says(&["RabbitMQ", "can't be reached"]).await;
     assert_eq!(program.count(&["enforcing", "guard=\"strict\""]), 1);
     assert_eq!(program.count(&["enforcing", "guard_ms"]), 0);
     assert_eq!(program.count(&["enforcing", "burst"]), 0);
     assert_eq!(program.count(&["enforcing", "plans=1", "tenants=0"]), 1);
-    let listen = {
-        let lines = program.lines.lock().expect("nobody panics");
-        let address = lines
-            .iter()
-            .find_map(|line| line.split("admin.listen=").nth(1));
-        address.expect("it is said before").trim().to_owned()
-    };
-    let answer = || {
-        let mut stream = std::net::TcpStream::connect(&*listen).expect("it listens");
-        let request = "GET /readyz HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-        stream.write_all(request.as_bytes()).expect("it reads");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("it answers");
-        answer
-    };
     let all = "RabbitMQ does not answer\nno jobs are being taken\n";
     wait("Redis is seen", || {
-        answer().ends_with(&format!("not ready\n{all}"))
+        program.get("/readyz") == Some(format!("not ready\n{all}"))
     })
     .await;
 }
@@ -336,7 +260,7 @@ async fn a_broken_file_is_refused_and_what_takes_a_restart_is_told() {
     let bed = Bed::new();
     let good = bed.yaml("max-requests: 5, window-size: 1s");
     let file = bed.write("worker.yaml", &good);
-    let mut worker = Program::start(&file);
+    let mut worker = Process::of(&file);
     worker.says(&["RabbitMQ: consuming"]).await;
 
     let broken = bed.yaml("max-requests: five, window-size: 1s");

@@ -5,6 +5,7 @@
 //! A test that kills, freezes or reconfigures a server starts its own one. The calls block: in an async
 //! test beside running tasks use `#[tokio::test(flavor = "multi_thread")]`.
 
+use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -35,6 +36,14 @@ pub fn unique(name: &str) -> String {
         std::process::id(),
         now.as_micros()
     )
+}
+
+/// A free port where neither the kernel nor our scripts look for one.
+pub fn free_port() -> u16 {
+    (0..1000)
+        .map(|_| rand::random_range(10_000..20_000))
+        .find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok())
+        .expect("a free port")
 }
 
 /// A private Redis; dropped, it is killed and its data deleted.

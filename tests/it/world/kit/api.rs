@@ -1,0 +1,480 @@
+//! The API of a test: plain or https, HTTP/1.1 or HTTP/2. It records each call by its own monotonic clock, and may be slow,
+//! refuse connections, stand still, close idle connections, or answer what a test wants.
+
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::{http1, http2};
+use hyper::service::service_fn;
+use hyper::{HeaderMap, Request, Response, StatusCode, Version};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_rustls::TlsAcceptor;
+
+use super::door::Door;
+use super::proxy::Range;
+use crate::papers::Papers;
+
+/// A call, by the API's clock.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub job: String,
+    pub tenant: String,
+    pub attempt: u32,
+    /// When its head had been read.
+    pub at: Instant,
+    /// When it was answered, or its caller was seen to be gone.
+    pub ended: Option<Instant>,
+    /// Which connection it came on, from 0.
+    pub connection: usize,
+    pub version: Version,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+/// How a call is answered.
+#[derive(Debug, Clone)]
+pub struct Reply {
+    pub after: Duration,
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    /// The connection is reset in place of an answer.
+    pub reset: bool,
+}
+
+impl Reply {
+    pub fn status(status: u16) -> Self {
+        Self {
+            after: Duration::ZERO,
+            status: StatusCode::from_u16(status).expect("a status"),
+            headers: HeaderMap::new(),
+            reset: false,
+        }
+    }
+
+    pub fn ok() -> Self {
+        Self::status(200)
+    }
+
+    pub fn after(mut self, time: Duration) -> Self {
+        self.after = time;
+        self
+    }
+
+    pub fn header(mut self, name: &'static str, value: &str) -> Self {
+        let value = value.parse().expect("a value");
+        self.headers.insert(name, value);
+        self
+    }
+
+    pub fn reset() -> Self {
+        Self {
+            reset: true,
+            ..Self::ok()
+        }
+    }
+}
+
+/// How an API differs from one that speaks plain HTTP and keeps its connections.
+#[derive(Default)]
+pub struct Manner {
+    pub tls: Option<TlsAcceptor>,
+    /// Closes connections that have been idle for so long.
+    pub idle: Option<Duration>,
+}
+
+impl Manner {
+    /// TLS with a certificate of `papers`; offers these protocols: `h2`, `http/1.1`.
+    pub fn https(papers: &Papers, protocols: &[&str]) -> Self {
+        papers.issue("api", &["127.0.0.1"]);
+        Self {
+            tls: Some(papers.acceptor_with("api", None, protocols)),
+            idle: None,
+        }
+    }
+}
+
+type Answers = dyn Fn(&Call) -> Reply + Send + Sync;
+
+/// A running API. Dropped, it ends, and its connections with it.
+pub struct Api {
+    pub door: Door,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    manner: Manner,
+    answers: Mutex<Arc<Answers>>,
+    calls: Mutex<Vec<Call>>,
+    still: Stillness,
+}
+
+impl Api {
+    /// Plain HTTP/1.1, which answers 200 at once.
+    pub async fn start() -> Self {
+        Self::with(Manner::default()).await
+    }
+
+    /// In this manner. It answers 200 at once.
+    pub async fn with(manner: Manner) -> Self {
+        let shared = Arc::new(Shared {
+            manner,
+            answers: Mutex::new(Arc::new(|_: &Call| Reply::ok())),
+            calls: Mutex::default(),
+            still: Stillness::default(),
+        });
+        let served = Arc::clone(&shared);
+        let door = Door::open(move |stream, number| serve(stream, Arc::clone(&served), number));
+        Self {
+            door: door.await,
+            shared,
+        }
+    }
+
+    pub fn url(&self) -> String {
+        self.url_at(self.door.address)
+    }
+
+    /// Its URL on a way that begins at `address`.
+    pub fn url_at(&self, address: SocketAddr) -> String {
+        let scheme = match self.shared.manner.tls {
+            Some(_) => "https",
+            None => "http",
+        };
+        format!("{scheme}://{address}/")
+    }
+
+    /// How calls that come from now on are answered.
+    pub fn answers(&self, answer: impl Fn(&Call) -> Reply + Send + Sync + 'static) {
+        *self.shared.answers.lock().expect("nobody panics") = Arc::new(answer);
+    }
+
+    /// Answers 200 after so long; `seed` decides.
+    pub fn takes(&self, time: Range, seed: u64) {
+        let random = Mutex::new(SmallRng::seed_from_u64(seed));
+        self.answers(move |_| {
+            let time = time.pick(&mut random.lock().expect("nobody panics"));
+            Reply::ok().after(time)
+        });
+    }
+
+    /// Stands still: nothing is read, so what callers send lies in the kernel. When it goes on it reads all of it. Calls that it
+    /// has read are answered.
+    pub fn stand_still(&self, still: bool) {
+        self.shared.still.set(still);
+    }
+
+    /// All calls until now, in their order.
+    pub fn calls(&self) -> Vec<Call> {
+        self.shared.calls.lock().expect("nobody panics").clone()
+    }
+
+    /// How many that are.
+    pub fn count(&self) -> usize {
+        self.shared.calls.lock().expect("nobody panics").len()
+    }
+}
+
+/// An error is the caller's or a test's end of the connection.
+async fn serve(stream: TcpStream, shared: Arc<Shared>, number: usize) {
+    let resets = Arc::<AtomicBool>::default();
+    let stream = Still {
+        stream,
+        shared: Arc::clone(&shared),
+        resets: Arc::clone(&resets),
+    };
+    match &shared.manner.tls {
+        None => connection(stream, &shared, number, false, resets).await,
+        Some(tls) => {
+            if let Ok(stream) = tls.accept(stream).await {
+                let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+                connection(stream, &shared, number, http2, resets).await;
+            }
+        }
+    }
+}
+
+async fn connection<S>(
+    stream: S,
+    shared: &Arc<Shared>,
+    number: usize,
+    http2: bool,
+    resets: Arc<AtomicBool>,
+) where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let idle = Idle::new(Instant::now());
+    let service = service_fn(|request| {
+        let (shared, used) = (Arc::clone(shared), idle.used());
+        let resets = Arc::clone(&resets);
+        async move {
+            let answer = call(shared, request, number).await;
+            // HTTP/2 resets the call alone.
+            resets.store(answer.is_err() && !http2, Ordering::Relaxed);
+            drop(used);
+            answer
+        }
+    });
+    let stream = TokioIo::new(stream);
+    // Either ends with the connection, which a reply's reset or the caller may have broken off.
+    if http2 {
+        let served = http2::Builder::new(TokioExecutor::new()).serve_connection(stream, service);
+        let mut served = pin!(served);
+        tokio::select! {
+            _ = &mut served => return,
+            () = idle.over(shared.manner.idle) => served.as_mut().graceful_shutdown(),
+        }
+        let _ = served.await;
+    } else {
+        let served = http1::Builder::new().serve_connection(stream, service);
+        let mut served = pin!(served);
+        tokio::select! {
+            _ = &mut served => return,
+            () = idle.over(shared.manner.idle) => served.as_mut().graceful_shutdown(),
+        }
+        let _ = served.await;
+    }
+}
+
+/// The connection is broken off: what a service's error means to hyper.
+#[derive(Debug, thiserror::Error)]
+#[error("reset")]
+struct Reset;
+
+async fn call(
+    shared: Arc<Shared>,
+    request: Request<Incoming>,
+    connection: usize,
+) -> Result<Response<Full<Bytes>>, Reset> {
+    let text = |name: &str| {
+        let value = request.headers().get(name).and_then(|v| v.to_str().ok());
+        value.expect("the worker sets it").to_owned()
+    };
+    let mut seen = Call {
+        job: text("x-job-id"),
+        tenant: text("x-tenant"),
+        attempt: text("x-attempt").parse().expect("a number"),
+        at: Instant::now(),
+        ended: None,
+        connection,
+        version: request.version(),
+        headers: request.headers().clone(),
+        body: Bytes::new(),
+    };
+    let index = {
+        let mut calls = shared.calls.lock().expect("nobody panics");
+        // Read under the lock, so that they are sorted.
+        seen.at = Instant::now();
+        calls.push(seen.clone());
+        calls.len() - 1
+    };
+    let _ended = Ended(&shared, index);
+    // One that breaks off is a caller that goes away.
+    if let Ok(body) = request.into_body().collect().await {
+        seen.body = body.to_bytes();
+        shared.calls.lock().expect("nobody panics")[index].body = seen.body.clone();
+    }
+    let answers = Arc::clone(&shared.answers.lock().expect("nobody panics"));
+    let reply = answers(&seen);
+    sleep(reply.after).await;
+    if reply.reset {
+        return Err(Reset);
+    }
+    let mut response = Response::new(Full::default());
+    *response.status_mut() = reply.status;
+    *response.headers_mut() = reply.headers;
+    Ok(response)
+}
+
+/// Notes when a call ends, also when its caller goes away.
+struct Ended<'a>(&'a Shared, usize);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        let Self(shared, index) = *self;
+        if let Ok(mut calls) = shared.calls.lock() {
+            calls[index].ended = Some(Instant::now());
+        }
+    }
+}
+
+/// How many calls a connection has, and since when it has none.
+#[derive(Clone)]
+struct Idle(Arc<watch::Sender<(usize, Instant)>>);
+
+/// A call of it.
+struct Used(Idle);
+
+impl Idle {
+    fn new(now: Instant) -> Self {
+        Self(Arc::new(watch::Sender::new((0, now))))
+    }
+
+    fn used(&self) -> Used {
+        self.0.send_modify(|(calls, _)| *calls += 1);
+        Used(self.clone())
+    }
+
+    /// Waits until it was idle for so long.
+    async fn over(&self, idle: Option<Duration>) {
+        let Some(idle) = idle else {
+            return std::future::pending().await;
+        };
+        let mut seen = self.0.subscribe();
+        loop {
+            let (calls, since) = *seen.borrow_and_update();
+            let over = async {
+                match calls {
+                    0 => sleep_until(since + idle).await,
+                    _ => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = over => return,
+                changed = seen.changed() => changed.expect("the sender is ours"),
+            }
+        }
+    }
+}
+
+impl Drop for Used {
+    fn drop(&mut self) {
+        (self.0.0).send_modify(|(calls, since)| (*calls, *since) = (*calls - 1, Instant::now()));
+    }
+}
+
+/// Whether an API stands still, and who waits for its end.
+#[derive(Default)]
+struct Stillness(Mutex<(bool, Vec<Waker>)>);
+
+impl Stillness {
+    fn set(&self, still: bool) {
+        let mut inner = self.0.lock().expect("nobody panics");
+        inner.0 = still;
+        if !still {
+            inner.1.drain(..).for_each(Waker::wake);
+        }
+    }
+
+    fn poll_over(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut inner = self.0.lock().expect("nobody panics");
+        if inner.0 {
+            inner.1.push(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+}
+
+/// A connection of an API that may stand still: then nothing is read from it.
+struct Still {
+    stream: TcpStream,
+    shared: Arc<Shared>,
+    /// It ends with a reset.
+    resets: Arc<AtomicBool>,
+}
+
+impl Drop for Still {
+    fn drop(&mut self) {
+        if self.resets.load(Ordering::Relaxed) {
+            // The caller may have ended it before.
+            let _ = self.stream.set_zero_linger();
+        }
+    }
+}
+
+impl AsyncRead for Still {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.shared.still.poll_over(cx) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(()) => Pin::new(&mut self.stream).poll_read(cx, buffer),
+        }
+    }
+}
+
+impl AsyncWrite for Still {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::pki_types::CertificateDer;
+    use rustls::pki_types::pem::PemObject;
+    use rustls::{ClientConfig, RootCertStore};
+    use tokio_rustls::TlsConnector;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn it_speaks_http_2_to_who_asks_for_it_and_closes_what_is_idle() {
+        let papers = Papers::new();
+        let mut manner = Manner::https(&papers, &["h2", "http/1.1"]);
+        manner.idle = Some(Duration::from_millis(50));
+        let api = Api::with(manner).await;
+        let ca = CertificateDer::from_pem_file(papers.path("ca.pem"));
+        let mut roots = RootCertStore::empty();
+        roots.add(ca.expect("a file")).expect("a certificate");
+        let ring = Arc::new(rustls::crypto::ring::default_provider());
+        let config =
+            ClientConfig::builder_with_provider(ring).with_safe_default_protocol_versions();
+        let config = config.expect("TLS").with_root_certificates(roots);
+        let mut config = config.with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        let stream = TcpStream::connect(api.door.address).await.expect("open");
+        let name = "127.0.0.1".try_into().expect("a name");
+        let stream = TlsConnector::from(Arc::new(config))
+            .connect(name, stream)
+            .await;
+        let stream = TokioIo::new(stream.expect("trusted"));
+        let shaken = hyper::client::conn::http2::handshake(TokioExecutor::new(), stream).await;
+        let (mut sender, connection) = shaken.expect("HTTP/2");
+        let connection = tokio::spawn(connection);
+        let request = Request::post(api.url())
+            .header("x-job-id", "1")
+            .header("x-tenant", "acme")
+            .header("x-attempt", "1");
+        let request = request.body(Full::new(Bytes::from("body"))).expect("good");
+        let answer = sender.send_request(request).await.expect("an answer");
+        assert_eq!(answer.status(), 200);
+        connection
+            .await
+            .expect("no panic")
+            .expect("it ends in order");
+        let call = &api.calls()[0];
+        assert_eq!(
+            (call.version, &call.body[..]),
+            (Version::HTTP_2, &b"body"[..])
+        );
+        assert!(call.ended.is_some());
+    }
+}

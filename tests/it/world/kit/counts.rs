@@ -1,0 +1,66 @@
+//! What an API saw, counted with tolerance zero.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::api::Call;
+
+/// The most of `times` in any half-open window, and how many came when the window that ends with them was full already.
+pub fn windows(times: &[Instant], max: usize, window: Duration) -> (usize, usize) {
+    assert!(times.is_sorted(), "arrivals in their order");
+    let (mut first, mut fullest, mut violations) = (0, 0, 0);
+    for (index, at) in times.iter().enumerate() {
+        while *at - times[first] >= window {
+            first += 1;
+        }
+        let count = index + 1 - first;
+        fullest = fullest.max(count);
+        violations += usize::from(count > max);
+    }
+    (fullest, violations)
+}
+
+/// When `tenant` was called.
+pub fn times(calls: &[Call], tenant: &str) -> Vec<Instant> {
+    let own = calls.iter().filter(|call| call.tenant == tenant);
+    own.map(|call| call.at).collect()
+}
+
+/// The most of `calls` under way at once.
+pub fn at_once(calls: &[Call]) -> usize {
+    let mut changes: Vec<(Instant, isize)> = calls
+        .iter()
+        .flat_map(|call| [Some((call.at, 1)), call.ended.map(|at| (at, -1))])
+        .flatten()
+        .collect();
+    // One that ends when another begins is not beside it.
+    changes.sort_unstable();
+    let (mut now, mut most) = (0, 0);
+    for (_, change) in changes {
+        now += change;
+        most = most.max(now);
+    }
+    usize::try_from(most).expect("no call ends before it begins")
+}
+
+/// Jobs that were called more than once.
+pub fn repeated(calls: &[Call]) -> usize {
+    let mut jobs: Vec<&str> = calls.iter().map(|call| call.job.as_str()).collect();
+    jobs.sort_unstable();
+    let all = jobs.len();
+    jobs.dedup();
+    all - jobs.len()
+}
+
+#[test]
+fn windows_are_half_open() {
+    let begun = Instant::now();
+    let at = |ms: &[u64]| -> Vec<Instant> {
+        (ms.iter().map(|ms| begun + Duration::from_millis(*ms))).collect()
+    };
+    let second = Duration::from_secs(1);
+    assert_eq!(windows(&at(&[]), 2, second), (0, 0));
+    assert_eq!(windows(&at(&[0, 500, 1000, 1500]), 2, second), (2, 0));
+    assert_eq!(windows(&at(&[0, 500, 999, 1499]), 2, second), (3, 2));
+}

@@ -1,0 +1,78 @@
+//! The promises in a user's world: workers as users start them, real servers with their own defaults, and ways and APIs as they
+//! are outside. A file for each circumstance; `kit` has what they stand on.
+
+pub mod kit;
+
+use hyper::Version;
+use kit::api::{Api, Manner, Reply};
+use kit::proxy::{Proxy, Way, Ways};
+use kit::{Bed, MS, SECOND, counts, job, jobs, until};
+
+use crate::papers::Papers;
+use crate::process::Process;
+use crate::servers::{shared_rabbit, shared_redis};
+
+/// The kit itself: everything at once, in small.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_meets_an_https_api_behind_a_bad_way() {
+    let papers = Papers::new();
+    let mut manner = Manner::https(&papers, &["http/1.1"]);
+    manner.idle = Some(300 * MS);
+    let api = Api::with(manner).await;
+    api.answers(|call| match (call.job.as_str(), call.attempt) {
+        ("bad", _) => Reply::status(422),
+        ("reset", 1) => Reply::reset(),
+        _ => Reply::ok().after(10 * MS),
+    });
+    let mut way = Way::between(MS, 5 * MS);
+    way.late = (0.01, 20 * MS);
+    let way = Ways {
+        there: way,
+        back: way,
+    };
+    let proxy = Proxy::start(api.door.address, way, 1).await;
+    let far = Ways::round_trip(2 * MS);
+    let (_redis, redis) = Proxy::before(shared_redis().url(), far, 2).await;
+    let bed = Bed::on(shared_rabbit().url(), &redis);
+    let trust = papers.keys(Some("ca.pem"), None);
+    let url = api.url_at(proxy.door.address);
+    let limits = "max-requests: 4, window-size: 1s, guard: strict";
+    let yaml = bed.yaml(limits, &url, &trust) + "retry: {initial-interval: 100ms}\n";
+    let all = jobs("acme", 8).chain([job("acme", "bad"), job("other", "reset")]);
+    bed.publish(&yaml, all).await;
+    let worker = Process::start(&yaml);
+    worker.says(&["RabbitMQ: consuming"]).await;
+    let done = "sluicegate_dispatches_total{outcome=\"done\"}";
+    until("all jobs", || worker.metric(done) == Some(9.0)).await;
+    worker.says(&["dead letter", "bad"]).await;
+    let calls = api.calls();
+    let (fullest, early) = counts::windows(&counts::times(&calls, "acme"), 4, SECOND);
+    assert_eq!(early, 0, "the fullest window had {fullest}");
+    assert_eq!(counts::repeated(&calls), 1, "the one that was reset");
+    let connections = calls.iter().map(|call| call.connection + 1).max();
+    assert!(connections <= Some(api.door.opened()));
+    assert!(calls.iter().all(|call| call.headers.contains_key("host")));
+    assert!(counts::at_once(&calls) <= 5);
+    assert!(calls.iter().all(|call| call.version == Version::HTTP_11));
+    assert!(calls.iter().all(|call| call.body == "{}"));
+
+    // It stands still, and then reads what it was sent.
+    let seen = api.count();
+    api.stand_still(true);
+    bed.publish(&yaml, [job("third", "late")]).await;
+    tokio::time::sleep(300 * MS).await;
+    assert_eq!(api.count(), seen);
+    api.stand_still(false);
+    until("the call", || api.count() == seen + 1).await;
+
+    // Nobody listens; then it is back.
+    api.door.refuse().await;
+    bed.publish(&yaml, [job("fourth", "refused")]).await;
+    worker.says(&["tenant=fourth"]).await;
+    api.door.take().await;
+    until("the call", || api.count() == seen + 2).await;
+    worker.stop();
+    let dead = bed.dead(&yaml).await;
+    let ids: Vec<_> = dead.iter().filter_map(|letter| letter.id()).collect();
+    assert_eq!(ids, ["bad"]);
+}
