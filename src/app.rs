@@ -24,7 +24,7 @@ use crate::engine::{Engine, Stop};
 use crate::gate::redis::RedisGate;
 use crate::gate::registry::{Named, Registry};
 use crate::gate::{GateError, Start};
-use crate::handler::Handler;
+use crate::handler::PreparingHandler;
 use crate::handler::http::HttpHandler;
 use crate::metrics::Metrics;
 use crate::rules::lanes::{Ladder, QueueNames};
@@ -90,7 +90,7 @@ pub async fn run(config: Config, file: Option<PathBuf>, fresh: bool) -> Result<(
 ///
 /// # Errors
 /// [`AppError`] when it can't start.
-pub async fn run_with<H: Handler>(config: Config, handler: H) -> Result<(), AppError> {
+pub async fn run_with<H: PreparingHandler>(config: Config, handler: H) -> Result<(), AppError> {
     let stop = Stop::default();
     listen_for_signals(&stop).map_err(AppError::Signals)?;
     run_until(config, handler, stop).await
@@ -100,7 +100,11 @@ pub async fn run_with<H: Handler>(config: Config, handler: H) -> Result<(), AppE
 ///
 /// # Errors
 /// [`AppError`] when it can't start.
-pub async fn run_until<H: Handler>(config: Config, handler: H, stop: Stop) -> Result<(), AppError> {
+pub async fn run_until<H: PreparingHandler>(
+    config: Config,
+    handler: H,
+    stop: Stop,
+) -> Result<(), AppError> {
     Worker::new(config, handler)?.run(stop).await
 }
 
@@ -114,7 +118,7 @@ pub struct Worker<H> {
     source: Option<Source>,
 }
 
-impl<H: Handler> Worker<H> {
+impl<H: PreparingHandler> Worker<H> {
     /// Puts a worker together; no server is contacted yet.
     ///
     /// # Errors

@@ -76,6 +76,16 @@ pub struct Key(pub(super) u64);
 pub enum Action {
     /// Ask the gate for all of these in one round trip, then call [`super::scheduler::Scheduler::answered`].
     Ask(Vec<TenantAsk>),
+    /// Prepare the job's call, unless what it needs is there at once; then call
+    /// [`super::scheduler::Scheduler::prepared`].
+    Prepare {
+        /// The job's name here.
+        key: Key,
+        /// The job.
+        job: Job,
+    },
+    /// What was prepared for these is not needed; nothing more is heard of them.
+    Release(Vec<Key>),
     /// Run the job, then call [`super::scheduler::Scheduler::finished`].
     Dispatch {
         /// The job's name here.

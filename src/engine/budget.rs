@@ -1,6 +1,6 @@
-//! Shares the free permits of the concurrency among the tenants that want to run.
+//! Shares the free slots of the concurrency among the tenants that want to run.
 
-/// Gives each tenant at most what it demands and all together at most `free`, one permit at a time in turn,
+/// Gives each tenant at most what it demands and all together at most `free`, one slot at a time in turn,
 /// so that a small demand is met before a large one takes the rest.
 pub fn share(free: usize, demands: &[usize]) -> Vec<u32> {
     let mut shares = vec![0_usize; demands.len()];

@@ -11,6 +11,7 @@ mod moves;
 pub(crate) mod outage;
 mod places;
 mod queues;
+mod ready;
 pub mod scheduler;
 
 use std::panic::AssertUnwindSafe;
@@ -28,9 +29,10 @@ use crate::admin::Health;
 use crate::broker::{Broker, Event, PublishError};
 use crate::engine::action::{Action, Block, Key, Update};
 use crate::engine::outage::Outage;
+use crate::engine::ready::Prepared;
 use crate::engine::scheduler::Scheduler;
 use crate::gate::{Gate, GateError, Replies, SettleReplies};
-use crate::handler::{Attempt, Handler, Outcome, Permit};
+use crate::handler::{Attempt, Outcome, Permit, PreparingHandler};
 use crate::metrics::Metrics;
 use crate::rules::job::Job;
 
@@ -63,16 +65,18 @@ pub struct Engine<B, G, H> {
 }
 
 /// What comes back from a task.
-enum Report {
+enum Report<R> {
     Answered(Result<Replies, GateError>),
     Settled(Result<SettleReplies, GateError>),
     Blocked(Block, Result<(), GateError>),
     Advertised(Result<(), GateError>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
+    /// With the time that it took, unless it was there at once.
+    Prepared(Key, Result<R, Outcome>, Option<Duration>),
     Finished(Key, Attempt, Duration),
 }
 
-impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
+impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
     /// Runs until `stop`, or until the broker's events end. After a soft stop what runs may end, with a session or without.
     pub async fn run(self, scheduler: Scheduler, events: mpsc::Receiver<Event>, stop: Stop) {
         let (_nobody, updates) = mpsc::channel(1);
@@ -89,6 +93,7 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
     ) {
         let started = Instant::now();
         let mut tasks = JoinSet::new();
+        let mut calls = Prepared::default();
         let mut redis = Outage::new("Redis");
         let mut give_up_at: Option<Instant> = None;
         let mut unapplied: Option<oneshot::Sender<()>> = None;
@@ -101,7 +106,12 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                 let _ = applied.send(());
             }
             scheduler.tick(now);
-            self.perform(scheduler.take_actions(), started, &mut tasks)
+            // Before what follows from it is looked at: a call that ends leaves its connection to the next one.
+            let handler = &*self.handler;
+            scheduler.ask(now, |key| {
+                calls.is_ready(key, |call| handler.is_ready(call), || handler.at_once())
+            });
+            self.perform(scheduler.take_actions(), started, &mut tasks, &mut calls)
                 .await;
             if give_up_at.is_some() && scheduler.is_idle() {
                 break;
@@ -130,7 +140,8 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                         // A task ends by its report: it is never aborted while this loop runs, and a
                         // handler's panic is caught.
                         if let Ok(report) = report {
-                            self.take_report(&mut scheduler, started.elapsed(), report, &mut redis);
+                            let now = started.elapsed();
+                            self.take_report(&mut scheduler, now, report, &mut redis, &mut calls);
                         }
                         next = tasks.try_join_next();
                     }
@@ -190,8 +201,9 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
         &self,
         scheduler: &mut Scheduler,
         now: Duration,
-        report: Report,
+        report: Report<H::Ready>,
         redis: &mut Outage,
+        calls: &mut Prepared<H::Ready>,
     ) {
         match report {
             Report::Answered(result) => {
@@ -213,13 +225,23 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
             Report::Blocked(block, result) => scheduler.blocked(now, block, result),
             Report::Advertised(result) => scheduler.told(now, result),
             Report::Moved(results) => scheduler.moved(now, results),
+            Report::Prepared(key, result, took) => {
+                let result = result.map(|call| calls.put(key, call));
+                scheduler.prepared(now, key, took, result);
+            }
             Report::Finished(key, attempt, took) => {
                 scheduler.finished(now, key, took, attempt);
             }
         }
     }
 
-    async fn perform(&self, actions: Vec<Action>, started: Instant, tasks: &mut JoinSet<Report>) {
+    async fn perform(
+        &self,
+        actions: Vec<Action>,
+        started: Instant,
+        tasks: &mut JoinSet<Report<H::Ready>>,
+        calls: &mut Prepared<H::Ready>,
+    ) {
         let mut acks = Vec::new();
         for action in actions {
             match action {
@@ -251,14 +273,21 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                         Report::Moved(keys.into_iter().zip(results).collect())
                     });
                 }
+                Action::Release(keys) => keys.into_iter().for_each(|key| drop(calls.take(key))),
+                Action::Prepare { key, job } => {
+                    let handler = Arc::clone(&self.handler);
+                    match handler.at_once() {
+                        Some(call) => {
+                            tasks.spawn(async move { Report::Prepared(key, Ok(call), None) })
+                        }
+                        None => tasks.spawn(prepare(handler, key, job)),
+                    };
+                }
                 Action::Dispatch { key, job, deadline } => {
                     let handler = Arc::clone(&self.handler);
-                    tasks.spawn(attempt(
-                        handler,
-                        key,
-                        job,
-                        Permit::until(started + deadline),
-                    ));
+                    let call = calls.take(key).or_else(|| handler.at_once());
+                    let permit = Permit::until(started + deadline);
+                    tasks.spawn(attempt(handler, key, job, call, permit));
                 }
             }
         }
@@ -296,24 +325,39 @@ impl Seen {
     }
 }
 
-/// One call of the handler, if the permit is still good when this task gets to run.
-async fn attempt<H: Handler>(handler: Arc<H>, key: Key, job: Job, permit: Permit) -> Report {
+/// The handler prepares one call.
+async fn prepare<H: PreparingHandler>(handler: Arc<H>, key: Key, job: Job) -> Report<H::Ready> {
     let begun = Instant::now();
-    if !permit.is_good() {
+    let call = AssertUnwindSafe(handler.prepare(&job)).catch_unwind().await;
+    let call = call.unwrap_or_else(|_| Err(panicked()));
+    Report::Prepared(key, call, Some(begun.elapsed()))
+}
+
+/// One call of the handler, if the permit is still good when this task gets to run, and something is prepared.
+async fn attempt<H: PreparingHandler>(
+    handler: Arc<H>,
+    key: Key,
+    job: Job,
+    call: Option<H::Ready>,
+    permit: Permit,
+) -> Report<H::Ready> {
+    let begun = Instant::now();
+    let Some(call) = call.filter(|_| permit.is_good()) else {
         return Report::Finished(key, Outcome::Late.into(), Duration::ZERO);
-    }
-    let attempt = AssertUnwindSafe(handler.attempt(&job, permit))
+    };
+    let attempt = AssertUnwindSafe(handler.send(&job, call, permit))
         .catch_unwind()
         .await;
-    let attempt = attempt.unwrap_or_else(|_| {
-        let reason = "the handler panicked".to_owned();
-        Outcome::Retry {
-            after: None,
-            reason,
-        }
-        .into()
-    });
+    let attempt = attempt.unwrap_or_else(|_| panicked().into());
     Report::Finished(key, attempt, begun.elapsed())
+}
+
+fn panicked() -> Outcome {
+    let reason = "the handler panicked".to_owned();
+    Outcome::Retry {
+        after: None,
+        reason,
+    }
 }
 
 /// Sleeps until `at`; for ever without one.

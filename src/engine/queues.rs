@@ -14,33 +14,52 @@ const HELD_SHARE_OF_TENANT: usize = 8;
 
 #[derive(Debug, Default)]
 struct State {
-    /// Jobs that came back, or that wait for a permit: they ask before the fresh ones.
+    /// Jobs that have a slot: they ask before all others.
+    prepared: VecDeque<Key>,
+    /// Jobs that came back, or that wait for a slot: they ask before the fresh ones.
     due: VecDeque<Key>,
     fresh: VecDeque<Key>,
     held: usize,
     running: usize,
-    /// By its last answer only a permit of the concurrency is missing.
+    /// Slots of the concurrency that its jobs have: those that run, and those whose call is prepared.
+    slots: usize,
+    /// By its last answer only a slot of the concurrency is missing.
     starved: bool,
-    /// When the next of its jobs that are sent round for want of a permit may have one.
-    next_permit: Duration,
+    /// When the next of its jobs that are sent round for want of a slot may have one.
+    next_slot: Duration,
     /// It stands in the rotation.
     queued: bool,
 }
 
 impl State {
     fn ready(&self) -> usize {
+        self.prepared.len() + self.without_slot()
+    }
+
+    fn without_slot(&self) -> usize {
         self.due.len() + self.fresh.len()
     }
 
     fn pop(&mut self) -> Option<Key> {
-        self.due.pop_front().or_else(|| self.fresh.pop_front())
+        let Self {
+            prepared,
+            due,
+            fresh,
+            ..
+        } = self;
+        let mut queues = [prepared, due, fresh].into_iter();
+        queues.find_map(VecDeque::pop_front)
     }
 }
 
 /// Where a job joins the jobs of its tenant that are ready to ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
-    /// Before everything else: it asked already.
+    /// It has a slot and asked already: before everything else.
+    FrontPrepared,
+    /// It has a slot: behind those that have one, too, before all others.
+    Prepared,
+    /// Before everything else that has no slot: it asked already.
     Front,
     /// Behind the jobs that came back, before the fresh ones.
     Due,
@@ -53,9 +72,9 @@ pub enum End {
 pub struct Turn {
     /// Whose.
     pub tenant: Tenant,
-    /// How many of them may start.
-    pub budget: u32,
-    /// The jobs that ask.
+    /// How many of them may have a slot of the concurrency, beside those that have one.
+    pub slots: u32,
+    /// The jobs that ask, those that have a slot first.
     pub keys: Vec<Key>,
 }
 
@@ -70,6 +89,7 @@ pub struct Queues {
     ready: usize,
     held: usize,
     running: usize,
+    slots: usize,
 }
 
 impl Queues {
@@ -83,6 +103,7 @@ impl Queues {
             ready: 0,
             held: 0,
             running: 0,
+            slots: 0,
         }
     }
 
@@ -108,6 +129,8 @@ impl Queues {
     pub fn join(&mut self, tenant: &Tenant, key: Key, end: End) {
         let state = self.tenants.entry(tenant.clone()).or_default();
         match end {
+            End::FrontPrepared => state.prepared.push_front(key),
+            End::Prepared => state.prepared.push_back(key),
             End::Front => state.due.push_front(key),
             End::Due => state.due.push_back(key),
             End::Fresh => state.fresh.push_back(key),
@@ -119,18 +142,20 @@ impl Queues {
         }
     }
 
-    /// Somebody has something to ask. A tenant whose jobs lack only a permit asks again when it may have one.
+    /// Somebody has something to ask. A tenant whose jobs lack only a slot asks again when it has one, or may have one.
     pub fn may_ask(&self) -> bool {
-        let free = self.running < self.concurrency;
-        let most = self.most_permits();
-        let eligible = |state: &State| !state.starved || (free && state.running < most);
+        let free = self.slots < self.concurrency;
+        let most = self.most_slots();
+        let eligible = |state: &State| {
+            !state.starved || !state.prepared.is_empty() || (free && state.slots < most)
+        };
         self.rotation
             .iter()
             .any(|tenant| self.tenants.get(tenant).is_some_and(eligible))
     }
 
     /// While others wait to run, one tenant has at most half of the concurrency.
-    fn most_permits(&self) -> usize {
+    fn most_slots(&self) -> usize {
         if self.rotation.len() > 1 {
             self.concurrency.div_ceil(2)
         } else {
@@ -138,24 +163,25 @@ impl Queues {
         }
     }
 
-    /// Takes up to `most` jobs for one round trip and shares the free permits among their tenants.
+    /// Takes up to `most` jobs for one round trip and shares the free slots among their tenants. None is taken yet.
     pub fn take_round(&mut self, most: usize) -> Vec<Turn> {
-        let free = self.concurrency.saturating_sub(self.running);
-        let permits = self.most_permits();
+        let free = self.concurrency.saturating_sub(self.slots);
+        let most_slots = self.most_slots();
         let tenants: Vec<Tenant> = self.rotation.drain(..).collect();
         let demand = |tenant| {
             let state: &State = self.tenants.get(tenant)?;
-            Some(state.ready().min(permits.saturating_sub(state.running)))
+            let may_have = most_slots.saturating_sub(state.slots);
+            Some(state.without_slot().min(may_have))
         };
         let demands: Vec<usize> = tenants.iter().map(|t| demand(t).unwrap_or(0)).collect();
         let mut room = most;
         let mut turns = Vec::new();
-        for (tenant, budget) in tenants.into_iter().zip(budget::share(free, &demands)) {
+        for (tenant, slots) in tenants.into_iter().zip(budget::share(free, &demands)) {
             let Some(state) = self.tenants.get_mut(&tenant) else {
                 continue;
             };
             let mut keys = Vec::new();
-            if !state.starved || budget > 0 {
+            if !state.starved || slots > 0 || !state.prepared.is_empty() {
                 while keys.len() < room
                     && let Some(key) = state.pop()
                 {
@@ -171,7 +197,7 @@ impl Queues {
             if !keys.is_empty() {
                 turns.push(Turn {
                     tenant,
-                    budget,
+                    slots,
                     keys,
                 });
             }
@@ -179,7 +205,7 @@ impl Queues {
         turns
     }
 
-    /// What the last answer said: whether only a permit is missing.
+    /// What the last answer said: whether only a slot is missing.
     pub fn set_starved(&mut self, tenant: &Tenant, starved: bool) {
         if let Some(state) = self.tenants.get_mut(tenant) {
             state.starved = starved;
@@ -192,16 +218,16 @@ impl Queues {
         let keep = self.most_of_tenant();
         self.tenants
             .values()
-            .any(|state| state.starved && state.ready() > keep)
+            .any(|state| state.starved && state.without_slot() > keep)
     }
 
     fn most_of_tenant(&self) -> usize {
         (self.prefetch / HELD_SHARE_OF_TENANT).max(1)
     }
 
-    /// Jobs that wait for a permit, are more than one tenant may keep in memory, and are `stale` (they have waited
+    /// Jobs that wait for a slot, are more than one tenant may keep in memory, and are `stale` (they have waited
     /// for long): taken out, so that they do not fill the prefetch. Each comes with the time when it may have a
-    /// permit if each needs one for `took` and the tenant has the share that it has while others wait; at the latest
+    /// slot if each needs one for `took` and the tenant has the share that it has while others wait; at the latest
     /// `farthest` from now, since runs that take long today may be short tomorrow.
     pub fn take_surplus(
         &mut self,
@@ -220,7 +246,7 @@ impl Queues {
         for (_, state) in starved {
             let mut keys = Vec::new();
             // The last to come are the first to go: who stays, stays in order.
-            while state.ready() > keep
+            while state.without_slot() > keep
                 && let Some(&key) = state.fresh.back().or(state.due.back())
                 && stale(key)
             {
@@ -230,10 +256,10 @@ impl Queues {
                 keys.push(key);
             }
             self.ready -= keys.len();
-            state.next_permit = state.next_permit.max(now);
+            state.next_slot = state.next_slot.max(now);
             for key in keys.into_iter().rev() {
-                state.next_permit = (state.next_permit + took / share).min(now + farthest);
-                surplus.push((key, state.next_permit));
+                state.next_slot = (state.next_slot + took / share).min(now + farthest);
+                surplus.push((key, state.next_slot));
             }
         }
         surplus
@@ -267,19 +293,45 @@ impl Queues {
         self.forget_idle(tenant);
     }
 
-    /// A job starts.
+    /// A slot for a job of `tenant`, unless all are taken, or as many as one tenant may have.
+    pub fn try_slot(&mut self, tenant: &Tenant) -> bool {
+        let most = self.most_slots();
+        let has = self.tenants.get(tenant).map_or(0, |state| state.slots);
+        let free = self.slots < self.concurrency && has < most;
+        if free {
+            self.take_slot(tenant);
+        }
+        free
+    }
+
+    /// A job of `tenant` has a slot from now on.
+    pub fn take_slot(&mut self, tenant: &Tenant) {
+        self.slots += 1;
+        self.tenants.entry(tenant.clone()).or_default().slots += 1;
+    }
+
+    /// A job of `tenant` that does not run needs its slot no more.
+    pub fn free_slot(&mut self, tenant: &Tenant) {
+        self.slots -= 1;
+        if let Some(state) = self.tenants.get_mut(tenant) {
+            state.slots -= 1;
+        }
+        self.forget_idle(tenant);
+    }
+
+    /// A job that has a slot starts.
     pub fn start(&mut self, tenant: &Tenant) {
         self.running += 1;
         self.tenants.entry(tenant.clone()).or_default().running += 1;
     }
 
-    /// A job has ended.
+    /// A job has ended, and its slot is free.
     pub fn end(&mut self, tenant: &Tenant) {
         self.running -= 1;
         if let Some(state) = self.tenants.get_mut(tenant) {
             state.running -= 1;
         }
-        self.forget_idle(tenant);
+        self.free_slot(tenant);
     }
 
     /// Forgets all jobs but those that run.
@@ -287,17 +339,19 @@ impl Queues {
         self.rotation.clear();
         self.ready = 0;
         self.held = 0;
+        self.slots = self.running;
         self.tenants.retain(|_, state| state.running > 0);
         for state in self.tenants.values_mut() {
             *state = State {
                 running: state.running,
+                slots: state.running,
                 ..State::default()
             };
         }
     }
 
     fn forget_idle(&mut self, tenant: &Tenant) {
-        let idle = |s: &State| s.ready() == 0 && s.held == 0 && s.running == 0 && !s.queued;
+        let idle = |s: &State| s.ready() == 0 && s.held == 0 && s.slots == 0 && !s.queued;
         if self.tenants.get(tenant).is_some_and(idle) {
             self.tenants.remove(tenant);
         }
@@ -329,7 +383,7 @@ mod tests {
             turns,
             [Turn {
                 tenant: tenant("a"),
-                budget: 4,
+                slots: 4,
                 keys: vec![Key(3), Key(2), Key(0)]
             }]
         );
@@ -339,32 +393,53 @@ mod tests {
     }
 
     #[test]
-    fn one_tenant_has_at_most_half_of_the_permits_while_others_wait() {
+    fn one_tenant_has_at_most_half_of_the_slots_while_others_wait() {
         let mut queues = Queues::new(10, 80);
         fill(&mut queues, "noisy", 0..100);
         fill(&mut queues, "calm", 100..101);
-        let budgets = |turns: &[Turn]| turns.iter().map(|t| t.budget).collect::<Vec<_>>();
+        let budgets = |turns: &[Turn]| turns.iter().map(|t| t.slots).collect::<Vec<_>>();
         assert_eq!(budgets(&queues.take_round(1000)), [5, 1]);
         fill(&mut queues, "noisy", 0..100);
         assert_eq!(budgets(&queues.take_round(1000)), [10]);
     }
 
     #[test]
-    fn a_tenant_that_lacks_only_permits_asks_again_when_one_is_free() {
+    fn a_tenant_that_lacks_only_slots_asks_again_when_one_is_free() {
         let mut queues = Queues::new(2, 80);
         let a = tenant("a");
         fill(&mut queues, "a", 0..3);
         let turns = queues.take_round(10);
-        assert_eq!(turns[0].budget, 2);
-        queues.start(&a);
-        queues.start(&a);
+        assert_eq!(turns[0].slots, 2);
+        for _ in 0..2 {
+            queues.take_slot(&a);
+            queues.start(&a);
+        }
         queues.join(&a, turns[0].keys[2], End::Front);
         queues.set_starved(&a, true);
         assert!(!queues.may_ask());
         assert_eq!(queues.take_round(10), []);
         queues.end(&a);
         assert!(queues.may_ask());
-        assert_eq!(queues.take_round(10)[0].budget, 1);
+        assert_eq!(queues.take_round(10)[0].slots, 1);
+    }
+
+    #[test]
+    fn who_prepares_has_a_slot_and_asks_first_with_it() {
+        let mut queues = Queues::new(2, 80);
+        let a = tenant("a");
+        assert!(queues.try_slot(&a) && queues.try_slot(&a) && !queues.try_slot(&a));
+        fill(&mut queues, "a", 0..2);
+        queues.set_starved(&a, true);
+        assert!(!queues.may_ask(), "both are taken");
+        queues.join(&a, Key(2), End::Prepared);
+        assert!(queues.may_ask());
+        let turns = queues.take_round(10);
+        assert_eq!(turns[0].keys, [Key(2), Key(0), Key(1)]);
+        assert_eq!(turns[0].slots, 0);
+        queues.start(&a);
+        queues.end(&a);
+        queues.free_slot(&a);
+        assert!(queues.tenants.is_empty());
     }
 
     #[test]
@@ -384,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_too_long_for_a_permit_makes_room_in_order() {
+    fn what_waits_too_long_for_a_slot_makes_room_in_order() {
         let mut queues = Queues::new(4, 16);
         let a = tenant("a");
         fill(&mut queues, "a", 0..6);
@@ -392,7 +467,7 @@ mod tests {
         assert_eq!(
             queues.take_surplus(second, second, second * 9, |_| true),
             [],
-            "it lacks no permit"
+            "it lacks no slot"
         );
         queues.set_starved(&a, true);
         assert_eq!(
@@ -418,7 +493,9 @@ mod tests {
     fn only_what_runs_outlives_a_session() {
         let mut queues = Queues::new(4, 80);
         fill(&mut queues, "a", 0..2);
+        queues.take_slot(&tenant("b"));
         queues.start(&tenant("b"));
+        queues.take_slot(&tenant("a"));
         assert!(queues.try_hold(&tenant("a")));
         queues.forget_waiting();
         assert_eq!((queues.ready(), queues.held(), queues.running()), (0, 0, 1));

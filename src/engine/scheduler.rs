@@ -6,13 +6,15 @@
 //! ```text
 //! delivered -> Ready -> Asking -> Running -> (done: ack) | Moving -> ack
 //!                ^         |-> Held ----> Ready
+//!                |         |-> Preparing -> Ready     (there is room, and its call was not prepared)
 //!                |         '-> Moving -> ack          (a lane, a dead letter)
-//!                '-- the gate failed, no permit was free, or the answer came too late
+//!                '-- the gate failed, no slot was free, or the answer came too late
 //! ```
 
 mod answers;
 mod asking;
 mod leaving;
+mod preparing;
 mod settle;
 mod waiting;
 
@@ -27,6 +29,7 @@ use tracing::warn;
 use ulid::Ulid;
 
 use self::asking::Round;
+use self::preparing::Hand;
 use crate::broker::{Delivery, Message, Outgoing, Source, Tag};
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::away::Away;
@@ -36,11 +39,12 @@ use crate::engine::ledger::Ledger;
 use crate::engine::moves::Moves;
 use crate::engine::places::Places;
 use crate::engine::queues::{End, Queues};
+use crate::engine::ready::Lead;
 use crate::gate::Receipt;
 use crate::metrics::Metrics;
 use crate::rules::fleet::Fleet;
 use crate::rules::headers;
-use crate::rules::job::{self, Claims};
+use crate::rules::job::{self, Claims, Job};
 use crate::rules::limit::Limits;
 use crate::rules::retry::Reconnect;
 use crate::rules::scope::Labels;
@@ -50,6 +54,8 @@ enum Phase {
     /// In the queues, or waiting for the store's clock.
     Ready,
     Asking,
+    /// There is room for it, and it waits for its call to be prepared.
+    Preparing,
     Held {
         until: Duration,
     },
@@ -68,8 +74,23 @@ struct Entry {
     claims: Claims,
     message: Message,
     phase: Phase,
+    hand: Hand,
     /// `None`: it has not started, or that is settled.
     started: Option<Started>,
+}
+
+impl Entry {
+    /// The job, for the handler.
+    fn job(&self) -> Job {
+        Job {
+            id: self.message.id().unwrap_or_default().to_owned(),
+            tenant: self.claims.tenant.clone(),
+            cost: self.claims.cost,
+            attempt: self.claims.attempt,
+            content_type: self.message.content_type().map(str::to_owned),
+            body: self.message.body.clone(),
+        }
+    }
 }
 
 /// What a job started with.
@@ -111,11 +132,15 @@ pub struct Scheduler {
     gate_backoff: Reconnect,
     /// What a call of the handler takes, on average lately.
     usual_run: Duration,
+    /// How long before their turns calls are prepared.
+    lead: Lead,
     next_surplus: Duration,
     /// The store's clock and when it was read.
     clock: Option<(u64, Duration)>,
     draining: bool,
     actions: Vec<Action>,
+    /// Jobs whose prepared calls are not needed.
+    released: Vec<Key>,
     outbox: Vec<(Key, Outgoing)>,
     acks: Vec<Tag>,
 }
@@ -148,10 +173,12 @@ impl Scheduler {
             gate_pause: None,
             gate_backoff: Reconnect::default(),
             usual_run: Duration::ZERO,
+            lead: Lead::default(),
             next_surplus: Duration::ZERO,
             clock: None,
             draining: false,
             actions: Vec::new(),
+            released: Vec::new(),
             outbox: Vec::new(),
             acks: Vec::new(),
         }
@@ -193,7 +220,12 @@ impl Scheduler {
 
     /// What is to be done now.
     pub fn take_actions(&mut self) -> Vec<Action> {
-        let mut actions = std::mem::take(&mut self.actions);
+        let mut actions = Vec::new();
+        // First: another job may need what they had.
+        if !self.released.is_empty() {
+            actions.push(Action::Release(std::mem::take(&mut self.released)));
+        }
+        actions.append(&mut self.actions);
         if !self.outbox.is_empty() {
             actions.push(Action::Publish(std::mem::take(&mut self.outbox)));
         }
@@ -213,8 +245,16 @@ impl Scheduler {
     /// but for what runs, which can't be recalled.
     pub fn session_down(&mut self) {
         self.session = 0;
-        self.entries
-            .retain(|_, entry| matches!(entry.phase, Phase::Running | Phase::Blocking { .. }));
+        let (entries, released) = (&mut self.entries, &mut self.released);
+        entries.retain(|key, entry| {
+            let stays = matches!(entry.phase, Phase::Running | Phase::Blocking { .. });
+            if !stays && entry.hand != Hand::Empty {
+                released.push(*key);
+            }
+            stays
+        });
+        // In the order of arrival, not the map's.
+        released.sort_unstable();
         self.queues.forget_waiting();
         self.places.clear();
         self.moves.clear();
@@ -276,6 +316,7 @@ impl Scheduler {
                             claims,
                             message,
                             phase,
+                            hand: Hand::Empty,
                             started: None,
                         },
                     );
@@ -292,7 +333,7 @@ impl Scheduler {
         }
     }
 
-    /// Everything whose time has come, and the next round trip if one is due.
+    /// Everything whose time has come, but for the next question: see [`Scheduler::ask`].
     pub fn tick(&mut self, now: Duration) {
         while let Some(&Reverse((at, key))) = self.timers.peek() {
             if at > now {
@@ -300,10 +341,10 @@ impl Scheduler {
             }
             self.timers.pop();
             self.outbox.extend(self.moves.again(at, key));
-            if let Some(entry) = self.entries.get(&key)
-                && entry.phase == (Phase::Held { until: at })
-            {
-                self.unhold(now, key);
+            match self.entries.get(&key).map(|entry| entry.phase) {
+                Some(Phase::Held { until }) if until == at => self.unhold(now, key),
+                Some(Phase::Held { until }) if until > at => self.prepare_early(key),
+                _ => {}
             }
         }
         self.send_surplus_round(now);
@@ -315,7 +356,6 @@ impl Scheduler {
             .extend(self.ledger.send(now).map(Action::Settle));
         self.actions
             .extend(self.heard.send().map(Action::Advertised));
-        self.ask(now);
         let in_memory = self.entries.len() + self.moves.len();
         self.metrics
             .show(self.queues.running(), self.queues.held(), in_memory);

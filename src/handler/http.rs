@@ -9,12 +9,10 @@
 //! What the answer means is decided by its status and headers. Its body is read as far as a connection that
 //! can be used again is worth it; when it breaks off or hangs, that changes nothing.
 //!
-//! One call of [`Handler::handle`] is at most one request: it has cost one permit. So redirects are not followed,
-//! and nothing is sent twice. The permit is looked at when a connection is open and the request could go out at
-//! once, since opening one (name, TCP, TLS) can take longer than a permit is good for; a connection
-//! that came too late waits in the pool for the next call. (Where a reused connection turns out to be closed
-//! before a byte of the request was written, the request goes over a new one, after another look at the permit;
-//! the downstream has seen nothing of it.)
+//! One call of [`PreparingHandler::send`] is at most one request: it has cost one permit. So redirects are not followed,
+//! and nothing is sent twice. What is prepared for it is an open connection (name, TCP, TLS), since opening one can take longer
+//! than a permit is good for. Where it turns out to be closed before a byte of the request was written, the API has seen
+//! nothing of it: the permit is given back, and the job asks again with another connection.
 
 mod connection;
 mod pool;
@@ -34,17 +32,17 @@ use hyper::header::{
 };
 use hyper::{Method, Request, StatusCode, Uri};
 use percent_encoding::percent_decode_str;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 use url::{Position, Url};
 
-use super::{Attempt, Handler, Outcome, Permit};
+use super::{Attempt, Fate, Outcome, Permit, PreparingHandler};
 use crate::config::Http;
 use crate::rules::answers::{Answers, Meaning};
 use crate::rules::job::Job;
 use crate::rules::pushback::{Pushback, Verdict, verdict};
 use crate::tls;
 use connection::{Connection, Sent};
-use pool::Pool;
+use pool::{Pool, Pooled};
 use text::{explain, one_line};
 
 /// So much of an answer's body is read, in bytes; a connection with more to come is closed.
@@ -151,60 +149,72 @@ impl HttpHandler {
         })
     }
 
-    /// Sends one request at most. The error is what becomes of a job without an answer.
-    async fn exchange(&self, job: &Job, permit: Permit) -> Result<Answer, Outcome> {
-        if !permit.is_good() {
-            return Err(Outcome::Late);
+    /// Works on `job` at once: prepares, and sends if `permit` is still good then.
+    pub async fn handle(&self, job: &Job, permit: Permit) -> Outcome {
+        self.attempt(job, permit).await.outcome
+    }
+
+    /// [`HttpHandler::handle`], and what the answer said. For handlers that call this one: a worker prepares first.
+    pub async fn attempt(&self, job: &Job, permit: Permit) -> Attempt {
+        let ready = match self.at_once() {
+            Some(ready) => Ok(ready),
+            None => self.prepare(job).await,
+        };
+        match ready {
+            Ok(ready) => self.send(job, ready, permit).await,
+            Err(outcome) => Attempt {
+                fate: Fate::Unwritten,
+                ..outcome.into()
+            },
         }
+    }
+
+    /// A connection on which a request can be sent at once. The error says why there is none.
+    async fn open(&self) -> Result<Pooled, String> {
+        let why = match timeout(self.timeout, self.pool.open()).await {
+            Ok(Ok(connection)) => return Ok(connection),
+            Ok(Err(why)) => why,
+            Err(_) => return Err(self.too_late("no connection")),
+        };
+        let advice = match self.encrypted {
+            true => tls::setup_advice(why.as_ref(), SECTION),
+            false => None,
+        };
+        Err(format!("no connection: {}", told(why.as_ref(), advice)))
+    }
+
+    /// Sends one request at most. The error is what becomes of a job without an answer.
+    async fn exchange(&self, job: &Job, ready: Pooled, permit: Permit) -> Result<Answer, Attempt> {
         let deadline = Instant::now() + self.timeout;
-        let mut pooled = self.pool.take();
-        loop {
-            let reused = pooled.is_some();
-            let mut connection = match pooled.take() {
-                Some(connection) => connection,
-                None => match timeout_at(deadline, self.pool.open()).await {
-                    Ok(Ok(connection)) => connection,
-                    Ok(Err(why)) => {
-                        let advice = match self.encrypted {
-                            true => tls::setup_advice(why.as_ref(), SECTION),
-                            false => None,
-                        };
-                        let words = told(why.as_ref(), advice);
-                        return Err(failed(format!("no connection: {words}")));
-                    }
-                    Err(_) => return Err(self.too_late("no connection")),
-                },
-            };
-            let request = self.request(job);
-            match timeout_at(deadline, connection.send(request, permit)).await {
-                Ok(Sent::Answered(answer)) => {
-                    let (head, body) = answer.into_parts();
-                    let mut start = Vec::new();
-                    // A body that breaks off or does not end in time has told what it could.
-                    let read = read_start(&mut connection, body, &mut start);
-                    let ended = timeout_at(deadline, read).await == Ok(true);
-                    if ended {
-                        self.pool.put(connection);
-                    }
-                    return Ok(Answer {
-                        status: head.status,
-                        headers: head.headers,
-                        cut: !ended || start.len() == KEPT,
-                        start,
-                    });
+        let request = self.request(job);
+        // From here to the first poll of what sends, there is nothing to wait for.
+        let ready = Some(ready).filter(|_| permit.is_good());
+        let Some(mut connection) = ready.and_then(Pooled::used) else {
+            return Err(Outcome::Late.into());
+        };
+        match timeout_at(deadline, connection.send(request)).await {
+            Ok(Sent::Answered(answer)) => {
+                let (head, body) = answer.into_parts();
+                let mut start = Vec::new();
+                // A body that breaks off or does not end in time has told what it could.
+                let read = read_start(&mut connection, body, &mut start);
+                let ended = timeout_at(deadline, read).await == Ok(true);
+                if ended {
+                    self.pool.put_back(connection);
                 }
-                Ok(Sent::Late) => {
-                    self.pool.put(connection);
-                    return Err(Outcome::Late);
-                }
-                // A new connection is tried once.
-                Ok(Sent::Unwritten(_)) if reused => {}
-                Ok(Sent::Unwritten(why) | Sent::Failed(why)) => {
-                    let words = told(&why, tls::advice(&why, SECTION));
-                    return Err(failed(format!("no answer: {words}")));
-                }
-                Err(_) => return Err(self.too_late("no answer")),
+                Ok(Answer {
+                    status: head.status,
+                    headers: head.headers,
+                    cut: !ended || start.len() == KEPT,
+                    start,
+                })
             }
+            Ok(Sent::Unwritten) => Err(Outcome::Late.into()),
+            Ok(Sent::Failed(why)) => {
+                let words = told(&why, tls::advice(&why, SECTION));
+                Err(failed(format!("no answer: {words}")).into())
+            }
+            Err(_) => Err(failed(self.too_late("no answer")).into()),
         }
     }
 
@@ -228,9 +238,9 @@ impl HttpHandler {
         request
     }
 
-    fn too_late(&self, what: &str) -> Outcome {
+    fn too_late(&self, what: &str) -> String {
         let timeout = self.timeout;
-        failed(format!("{what} within {timeout:?} (dispatch.http.timeout)"))
+        format!("{what} within {timeout:?} (dispatch.http.timeout)")
     }
 
     fn outcome(&self, answer: &Answer, verdict: &Verdict) -> Outcome {
@@ -278,25 +288,36 @@ impl HttpHandler {
     }
 }
 
-impl Handler for HttpHandler {
-    async fn handle(&self, job: &Job, permit: Permit) -> Outcome {
-        self.attempt(job, permit).await.outcome
+impl PreparingHandler for HttpHandler {
+    /// A connection.
+    type Ready = Pooled;
+
+    fn at_once(&self) -> Option<Pooled> {
+        self.pool.take()
     }
 
-    async fn attempt(&self, job: &Job, permit: Permit) -> Attempt {
-        match self.exchange(job, permit).await {
+    async fn prepare(&self, _: &Job) -> Result<Pooled, Outcome> {
+        self.open().await.map_err(failed)
+    }
+
+    fn is_ready(&self, ready: &mut Pooled) -> bool {
+        ready.is_ready()
+    }
+
+    async fn send(&self, job: &Job, ready: Pooled, permit: Permit) -> Attempt {
+        match self.exchange(job, ready, permit).await {
             Ok(answer) => {
                 let headers = answer.headers.iter();
                 let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
                 let status = answer.status.as_u16();
                 let verdict = verdict(&self.answers, status, headers, SystemTime::now());
-                let outcome = self.outcome(&answer, &verdict);
                 Attempt {
-                    outcome,
+                    outcome: self.outcome(&answer, &verdict),
                     seen: verdict.seen,
+                    fate: Fate::Answered,
                 }
             }
-            Err(outcome) => outcome.into(),
+            Err(attempt) => attempt,
         }
     }
 }

@@ -35,7 +35,8 @@ pub enum Outcome {
         /// For the log and `inspect`.
         reason: String,
     },
-    /// The permit ran out before anything was sent: the job asks for a new one. No attempt is used.
+    /// Nothing was sent, since the permit ran out, or what was prepared turned out to be of no use: the job asks for a new
+    /// permit. No attempt is used.
     Late,
     /// Never: the job becomes a dead letter.
     Reject {
@@ -44,7 +45,7 @@ pub enum Outcome {
     },
 }
 
-/// The right to call the downstream once, now. The gate counted the call when it was asked; a call that is
+/// The right to call the API once, now. The gate counted the call when it was asked; a call that is
 /// sent much later would fall into a window in which it was not counted.
 #[derive(Debug, Clone, Copy)]
 pub struct Permit {
@@ -57,40 +58,107 @@ impl Permit {
         Self { send_by }
     }
 
-    /// Whether the call may still be sent. A handler that must prepare first (open a connection, say) looks
-    /// right before it sends, and answers [`Outcome::Late`] if not.
+    /// Whether the call may still be sent. Look right before it is written, and answer [`Outcome::Late`] if not.
     pub fn is_good(&self) -> bool {
         Instant::now() <= self.send_by
     }
 }
 
-/// A verdict, and what the downstream's answer said of limits.
+/// What is known of a call's way to the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fate {
+    /// Nothing was written: the API sees nothing of the call, and its permit is given back.
+    Unwritten,
+    /// It was written, or may have been, and nothing tells whether it has arrived.
+    Unknown,
+    /// The API answered, so it has arrived.
+    Answered,
+}
+
+/// A verdict, what the API's answer said of limits, and how far the call came.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Attempt {
     /// What becomes of the job.
     pub outcome: Outcome,
     /// What was said; [`Seen::default`] where nothing was. Its `actual_cost` corrects what the job was charged.
     pub seen: Seen,
+    /// What becomes of its permit.
+    pub fate: Fate,
 }
 
 impl From<Outcome> for Attempt {
-    /// A verdict of a downstream that said nothing of limits.
+    /// A verdict of an API that said nothing of limits.
     fn from(outcome: Outcome) -> Self {
+        let fate = match outcome {
+            Outcome::Late => Fate::Unwritten,
+            _ => Fate::Unknown,
+        };
         Self {
             outcome,
             seen: Seen::default(),
+            fate,
         }
     }
 }
 
-/// Does the work of one job. A panic counts as [`Outcome::Retry`].
+/// Does the work of one job, and has nothing to prepare before it. A panic counts as [`Outcome::Retry`].
+///
+/// A handler that opens connections, fetches tokens or renders bodies is a [`PreparingHandler`] instead: what takes
+/// longer than a permit is good for must be done before the permit is asked for.
 pub trait Handler: Send + Sync + 'static {
-    /// Works on `job`: one call of the downstream at most, which `permit` allows.
+    /// Works on `job`: one call of the API at most, which `permit` allows.
     fn handle(&self, job: &Job, permit: Permit) -> impl Future<Output = Outcome> + Send;
 
-    /// As [`Handler::handle`], for a handler that learns what a job really cost, or what is left of the downstream's
+    /// As [`Handler::handle`], for a handler that learns what a job really cost, or what is left of the API's
     /// own limit. This is what the worker calls.
     fn attempt(&self, job: &Job, permit: Permit) -> impl Future<Output = Attempt> + Send {
         async move { self.handle(job, permit).await.into() }
+    }
+}
+
+/// Does the work of one job in two parts: first all that takes time, then, with a permit, the call. The permit comes
+/// last, so it is not used up by what it does not pay for. Each [`Handler`] is one that has nothing to prepare.
+///
+/// The worker prepares up to `dispatch.concurrency` calls, those that run included. A panic counts as [`Outcome::Retry`].
+pub trait PreparingHandler: Send + Sync + 'static {
+    /// What a call needs beside its permit: a connection, a token, a rendered body. Dropped, it is given back.
+    type Ready: Send + 'static;
+
+    /// What fits any job and is there without waiting, such as an open connection that no call uses.
+    fn at_once(&self) -> Option<Self::Ready>;
+
+    /// Prepares the call for `job`. It may wait and fail, and never calls the API: no permit is used. An error is what
+    /// becomes of the job.
+    fn prepare(&self, job: &Job) -> impl Future<Output = Result<Self::Ready, Outcome>> + Send;
+
+    /// Whether the call could be made at once. Looked at right before the permit is asked for.
+    fn is_ready(&self, ready: &mut Self::Ready) -> bool;
+
+    /// The one call. Its first poll looks at the permit and writes, with nothing to wait for in between.
+    fn send(
+        &self,
+        job: &Job,
+        ready: Self::Ready,
+        permit: Permit,
+    ) -> impl Future<Output = Attempt> + Send;
+}
+
+impl<H: Handler> PreparingHandler for H {
+    type Ready = ();
+
+    fn at_once(&self) -> Option<()> {
+        Some(())
+    }
+
+    async fn prepare(&self, _: &Job) -> Result<(), Outcome> {
+        Ok(())
+    }
+
+    fn is_ready(&self, (): &mut ()) -> bool {
+        true
+    }
+
+    fn send(&self, job: &Job, (): (), permit: Permit) -> impl Future<Output = Attempt> + Send {
+        self.attempt(job, permit)
     }
 }

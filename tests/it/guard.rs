@@ -13,7 +13,7 @@ use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::{Config, Http, SecretUrl, Tls};
 use sluicegate::engine::Stop;
 use sluicegate::handler::http::HttpHandler;
-use sluicegate::handler::{Attempt, Handler, Outcome, Permit};
+use sluicegate::handler::{Attempt, Outcome, Permit, PreparingHandler};
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Job;
 use sluicegate::rules::lanes::Ladder;
@@ -63,17 +63,27 @@ struct Timed {
     called: Arc<Mutex<BTreeMap<String, Called>>>,
 }
 
-impl Handler for Timed {
-    async fn handle(&self, job: &Job, permit: Permit) -> Outcome {
-        self.attempt(job, permit).await.outcome
+impl PreparingHandler for Timed {
+    type Ready = <HttpHandler as PreparingHandler>::Ready;
+
+    fn at_once(&self) -> Option<Self::Ready> {
+        self.http.at_once()
     }
 
-    async fn attempt(&self, job: &Job, permit: Permit) -> Attempt {
+    async fn prepare(&self, job: &Job) -> Result<Self::Ready, Outcome> {
+        self.http.prepare(job).await
+    }
+
+    fn is_ready(&self, ready: &mut Self::Ready) -> bool {
+        self.http.is_ready(ready)
+    }
+
+    async fn send(&self, job: &Job, ready: Self::Ready, permit: Permit) -> Attempt {
         let now = Instant::now();
         // A job whose permit was late is called again; it is sent by the last call.
         let called = (now, permit.is_good());
         (self.called.lock().expect("nobody panics")).insert(job.id.clone(), called);
-        self.http.attempt(job, permit).await
+        self.http.send(job, ready, permit).await
     }
 }
 

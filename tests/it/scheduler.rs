@@ -10,7 +10,7 @@ use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::{
     Answer, End, GateError, Sequences, TenantAsk, TenantReply, TenantSettled, Ticket,
 };
-use sluicegate::handler::{Attempt, Outcome};
+use sluicegate::handler::{Attempt, Fate, Outcome};
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::fleet::{Fleet, Known, Registered};
 use sluicegate::rules::headers::HeaderValue;
@@ -27,6 +27,8 @@ const STORE_MS: u64 = 1_700_000_000_000;
 
 pub struct Desk {
     pub scheduler: Scheduler,
+    /// So many calls could be made at once when the gate is asked.
+    pub ready: usize,
     pub now: Duration,
     next_tag: u64,
 }
@@ -36,6 +38,9 @@ pub struct Desk {
 pub struct Done {
     pub asked: Vec<TenantAsk>,
     pub dispatched: Vec<(Key, Job, Duration)>,
+    /// Whose calls are to be prepared, and whose are not needed.
+    pub prepared: Vec<Key>,
+    pub released: Vec<Key>,
     pub published: Vec<(Key, Outgoing)>,
     pub acked: Vec<u64>,
     pub settled: Vec<TenantSettled>,
@@ -76,6 +81,7 @@ impl Desk {
         scheduler.session_up(1);
         Self {
             scheduler,
+            ready: usize::MAX,
             now: Duration::from_secs(1),
             next_tag: 0,
         }
@@ -84,6 +90,12 @@ impl Desk {
     pub fn step(&mut self, forward: Duration) -> Done {
         self.now += forward;
         self.scheduler.tick(self.now);
+        let mut ready = self.ready;
+        self.scheduler.ask(self.now, |_| {
+            let is_ready = ready > 0;
+            ready = ready.saturating_sub(1);
+            is_ready
+        });
         self.actions()
     }
 
@@ -95,6 +107,8 @@ impl Desk {
                 Action::Dispatch { key, job, deadline } => {
                     done.dispatched.push((key, job, deadline))
                 }
+                Action::Prepare { key, .. } => done.prepared.push(key),
+                Action::Release(keys) => done.released.extend(keys),
                 Action::Publish(batch) => done.published.extend(batch),
                 Action::Settle(batch) => done.settled.extend(batch),
                 Action::Advertised(batch) => done.advertised.extend(batch),
@@ -910,8 +924,16 @@ fn what_the_downstream_says_of_its_limits_is_told_once_and_holds_nobody_up() {
             ..Seen::default()
         };
         let outcome = Outcome::Done;
-        desk.scheduler
-            .finished(desk.now, key, MS, Attempt { outcome, seen });
+        desk.scheduler.finished(
+            desk.now,
+            key,
+            MS,
+            Attempt {
+                outcome,
+                seen,
+                fate: Fate::Answered,
+            },
+        );
         // The gate never answers to it.
         let done = desk.step(MS);
         assert_eq!(done.acked.len(), 1);

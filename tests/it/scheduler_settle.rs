@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluicegate::broker::Source;
 use sluicegate::gate::{End, GateError, SettleReplies, TenantSettled};
-use sluicegate::handler::{Attempt, Outcome};
+use sluicegate::handler::{Attempt, Fate, Outcome};
 use sluicegate::rules::job::TenantField;
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::pushback::Seen;
@@ -150,6 +150,7 @@ fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
             used_up: Some(minute),
             ..Seen::default()
         },
+        fate: Fate::Answered,
     };
     let (after, reason) = (Some(minute), "429".to_owned());
     let refused = Attempt::from(Outcome::Throttled { after, reason });

@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::handler::{Attempt, Handler, Outcome, Permit};
+use sluicegate::handler::{Attempt, Fate, Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
 use sluicegate::rules::pushback::Seen;
 use sluicegate::rules::quota::Quotas;
@@ -83,6 +83,7 @@ impl Handler for SimHandler {
             panic(world, job);
         }
         let (reply, mut seen) = (answered.ok().and_then(Result::ok), Seen::default());
+        let has_arrived = reply.is_some();
         let outcome = match &reply {
             Some(Answered { reply, .. }) => match reply {
                 Reply::Done => Outcome::Done,
@@ -108,7 +109,15 @@ impl Handler for SimHandler {
             "{} has {} as {outcome:?} {seen:?}",
             life.name, job.id
         ));
-        Attempt { outcome, seen }
+        let fate = match has_arrived {
+            true => Fate::Answered,
+            false => Fate::Unknown,
+        };
+        Attempt {
+            outcome,
+            seen,
+            fate,
+        }
     }
 }
 

@@ -7,14 +7,13 @@ use tracing::field::{DisplayValue, display};
 use tracing::{debug, error, warn};
 
 use super::asking::{Asked, Question};
-use super::waiting::LEAD;
+use super::preparing::Hand;
 use super::{Phase, Scheduler, Started};
 use crate::engine::action::{Action, Key};
 use crate::engine::away::{SOON, next_look};
 use crate::engine::queues::End as Place;
 use crate::gate::{Answer, End, GateError, Receipt, Replies, Sequences, Settled, TenantReply};
 use crate::rules::headers;
-use crate::rules::job::Job;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
@@ -50,7 +49,10 @@ impl Scheduler {
                 let same = |one: &Question, two: &Question| one.tenant == two.tenant;
                 for of_tenant in round.questions.chunk_by(same) {
                     let jobs = of_tenant.iter().flat_map(|question| &question.jobs);
-                    self.put_back_in_order(jobs.map(|job| (job.place, job.key)).collect());
+                    let jobs: Vec<_> = jobs.map(|job| (job.place, job.key)).collect();
+                    // Nobody knows when they may ask again.
+                    jobs.iter().for_each(|(_, key)| self.let_go(*key));
+                    self.put_back_in_order(jobs);
                 }
                 let jitter = self.random.random();
                 let pause = match why {
@@ -82,6 +84,7 @@ impl Scheduler {
                 }
                 Err(why) => {
                     self.doubt(now, &question);
+                    question.jobs.iter().for_each(|job| self.let_go(job.key));
                     self.set_aside(now, &question, &why);
                 }
             }
@@ -143,11 +146,20 @@ impl Scheduler {
                         back.jobs.push((place, key));
                     }
                 }
-                Answer::Capacity { .. } => {
-                    back.starved = true;
-                    back.jobs.push((place, key));
+                Answer::Capacity { .. } => match self.entries.get_mut(&key) {
+                    Some(entry) if entry.hand == Hand::Slot => {
+                        entry.phase = Phase::Preparing;
+                        self.prepare(key);
+                    }
+                    entry => {
+                        back.starved |= entry.is_some_and(|entry| entry.hand == Hand::Empty);
+                        back.jobs.push((place, key));
+                    }
+                },
+                Answer::Wait { .. } => {
+                    self.let_go(key);
+                    self.wait(now, key, &question, now_ms, answer);
                 }
-                Answer::Wait { .. } => self.wait(now, key, &question, now_ms, answer),
             }
         }
     }
@@ -232,9 +244,12 @@ impl Scheduler {
         if now > deadline {
             return false;
         }
+        // One that is served by the slot of another that must wait.
+        self.give_slot(key);
         let Some(entry) = self.entries.get_mut(&key) else {
             return false;
         };
+        entry.hand = Hand::Empty;
         self.ledger.started(limits);
         entry.started = Some(Started {
             labels: question.labels.clone(),
@@ -243,14 +258,7 @@ impl Scheduler {
         });
         entry.phase = Phase::Running;
         self.queues.start(&entry.claims.tenant);
-        let job = Job {
-            id: entry.message.id().unwrap_or_default().to_owned(),
-            tenant: entry.claims.tenant.clone(),
-            cost: entry.claims.cost,
-            attempt: entry.claims.attempt,
-            content_type: entry.message.content_type().map(str::to_owned),
-            body: entry.message.body.clone(),
-        };
+        let job = entry.job();
         self.actions.push(Action::Dispatch { key, job, deadline });
         true
     }
@@ -298,7 +306,7 @@ impl Scheduler {
                     .add(&entry.claims.tenant, limit, now + wait, key);
             }
         } else {
-            self.send_round(key, wait.saturating_sub(LEAD), headers);
+            self.send_round(key, wait.saturating_sub(self.lane_lead()), headers);
         }
     }
 }
@@ -307,7 +315,7 @@ impl Scheduler {
 #[derive(Default)]
 struct Back {
     jobs: Vec<(usize, Key)>,
-    /// Some of them lack only a permit.
+    /// Some of them lack only a slot.
     starved: bool,
 }
 

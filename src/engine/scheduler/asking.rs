@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use super::preparing::Hand;
 use super::{Phase, Scheduler};
 use crate::engine::action::{Action, Key};
 use crate::engine::queues::Turn;
@@ -63,7 +64,9 @@ impl Scheduler {
         paced.max(self.gate_pause.unwrap_or_default())
     }
 
-    pub(super) fn ask(&mut self, now: Duration) {
+    /// The next question, if one is due. Whether a job's call could be made at once is looked at now: as many jobs may start as
+    /// have one.
+    pub fn ask(&mut self, now: Duration, mut is_ready: impl FnMut(Key) -> bool) {
         if !self.wants_to_ask(now) || self.ask_allowed_at() > now {
             return;
         }
@@ -73,7 +76,7 @@ impl Scheduler {
         };
         let mut batch = Vec::new();
         for turn in self.queues.take_round(MAX_ROUND) {
-            for (ask, question) in self.questions(turn) {
+            for (ask, question) in self.questions(turn, &mut is_ready) {
                 batch.push(ask);
                 round.questions.push(question);
             }
@@ -97,14 +100,25 @@ impl Scheduler {
         }
     }
 
-    /// What is asked for the jobs of `turn`: those with the same limits and labels together. The budget goes to the first
-    /// of the jobs, so that all questions together start no more.
-    fn questions(&mut self, turn: Turn) -> Vec<(TenantAsk, Question)> {
+    /// What is asked for the jobs of `turn`: those with the same limits and labels together. The slots go to the first
+    /// of the jobs that have none, so that all questions together start no more.
+    fn questions(
+        &mut self,
+        turn: Turn,
+        is_ready: &mut impl FnMut(Key) -> bool,
+    ) -> Vec<(TenantAsk, Question)> {
         let mut questions: Vec<(TenantAsk, Question)> = Vec::new();
         // Where those with the same labels are; jobs of another plan have other limits.
         let mut alike: HashMap<Labels, Vec<usize>> = HashMap::new();
-        let budget = usize::try_from(turn.budget).unwrap_or(usize::MAX);
+        let mut slots = turn.slots;
+        let mut jobs: Vec<(bool, usize, Key)> = Vec::with_capacity(turn.keys.len());
         for (place, key) in turn.keys.into_iter().enumerate() {
+            let ready = self.looked_at(key, &mut slots, is_ready);
+            jobs.push((ready, place, key));
+        }
+        // The gate lets the first start.
+        jobs.sort_by_key(|(ready, ..)| !ready);
+        for (ready, place, key) in jobs {
             // What is in the queues is in `entries`: a lost session empties both.
             let Some(entry) = self.entries.get_mut(&key) else {
                 continue;
@@ -127,11 +141,35 @@ impl Scheduler {
             });
             let (ask, question) = &mut questions[at];
             let (ticket, cost) = (entry.claims.ticket, entry.claims.cost);
-            ask.budget += u32::from(place < budget);
+            ask.budget += u32::from(ready);
             ask.asks.push(Ask { ticket, cost });
             question.jobs.push(Asked { key, place, cost });
         }
         questions
+    }
+
+    /// Whether the job's call could be made at once. A job without a slot gets one of `slots`.
+    fn looked_at(
+        &mut self,
+        key: Key,
+        slots: &mut u32,
+        is_ready: &mut impl FnMut(Key) -> bool,
+    ) -> bool {
+        let hand = |entry: &super::Entry| entry.hand;
+        if self.entries.get(&key).map(hand) == Some(Hand::Empty) && *slots > 0 {
+            *slots -= 1;
+            self.give_slot(key);
+        }
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return false;
+        };
+        let ready = entry.hand != Hand::Empty && is_ready(key);
+        entry.hand = match (entry.hand, ready) {
+            (Hand::Empty, _) => Hand::Empty,
+            (_, true) => Hand::Ready,
+            (_, false) => Hand::Slot,
+        };
+        ready
     }
 }
 

@@ -43,6 +43,7 @@ impl Scheduler {
 
     /// The job becomes a message on its way to `queue`.
     pub(super) fn leave(&mut self, key: Key, queue: Arc<str>, headers: Headers) {
+        self.let_go(key);
         if let Some(entry) = self.entries.remove(&key) {
             self.move_to(key, entry.tag, entry.message, queue, headers);
         }

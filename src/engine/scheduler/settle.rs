@@ -9,7 +9,7 @@ use super::{Phase, Scheduler, Started, millis};
 use crate::engine::action::{Action, Block, Key};
 use crate::engine::queues::End as Place;
 use crate::gate::{End, GateError, SettleReplies, Settled};
-use crate::handler::{Attempt, Outcome};
+use crate::handler::{Attempt, Fate, Outcome};
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::quota::{Excess, Quotas};
 
@@ -27,7 +27,11 @@ impl Scheduler {
         took: Duration,
         attempt: impl Into<Attempt>,
     ) {
-        let Attempt { outcome, seen } = attempt.into();
+        let Attempt {
+            outcome,
+            seen,
+            fate,
+        } = attempt.into();
         if outcome != Outcome::Late {
             self.metrics.dispatched(&outcome);
             self.metrics.ran(took);
@@ -37,9 +41,9 @@ impl Scheduler {
             return;
         };
         self.queues.end(&entry.claims.tenant);
-        let end = match outcome {
-            Outcome::Late => End::Unused,
-            _ => {
+        let end = match fate {
+            Fate::Unwritten => End::Unused,
+            Fate::Unknown | Fate::Answered => {
                 let actual = seen.actual_cost.map(|cost| cost.min(MAX_ACTUAL_COST));
                 End::Cost(actual.unwrap_or(entry.claims.cost))
             }
@@ -47,6 +51,11 @@ impl Scheduler {
         self.settle(key, end);
         self.close_used_up(now, key, seen.used_up);
         self.hear(now, key, seen.quotas);
+        self.conclude(now, key, outcome);
+    }
+
+    /// What becomes of a job that does not run, nor ask, any more.
+    pub(super) fn conclude(&mut self, now: Duration, key: Key, outcome: Outcome) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rand::Rng;
 
+use super::preparing::Hand;
 use super::{Entry, Phase, Scheduler, millis};
 use crate::engine::action::Key;
 use crate::engine::queues::End;
@@ -14,7 +15,11 @@ use crate::rules::lanes::Kind;
 
 /// A job comes back from its lane this much before its turn and is held for the rest, so that a lane's own
 /// lateness (measured: 3 to 30 ms) costs no quota.
-pub(super) const LEAD: Duration = Duration::from_millis(100);
+const LEAD: Duration = Duration::from_millis(100);
+/// The same with the time that its call is prepared in is at most this.
+const MOST_LEAD: Duration = Duration::from_secs(2);
+/// The shortest lane may be this much late before the rest is too long to be held.
+const SLACK: Duration = Duration::from_millis(100);
 
 impl Scheduler {
     /// Makes a job ready to ask, or lets it wait when its time has not come.
@@ -24,7 +29,7 @@ impl Scheduler {
         };
         entry.phase = Phase::Ready;
         let Some(not_before) = entry.claims.not_before_ms else {
-            return self.queues.join(&entry.claims.tenant, key, end);
+            return self.join(key, end);
         };
         let Some(store_now) = self.store_now(now) else {
             return self.unclocked.push(key);
@@ -41,8 +46,23 @@ impl Scheduler {
     pub(super) fn join(&mut self, key: Key, end: End) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.phase = Phase::Ready;
+            let end = match (entry.hand, end) {
+                (Hand::Empty, end) => end,
+                (_, End::Front) => End::FrontPrepared,
+                _ => End::Prepared,
+            };
             self.queues.join(&entry.claims.tenant, key, end);
         }
+    }
+
+    /// How long before its turn a job comes back from its lane.
+    pub(super) fn lane_lead(&self) -> Duration {
+        (LEAD + self.lead.get()).min(MOST_LEAD)
+    }
+
+    /// The longest wait that is spent in memory: at least what a lane leaves of one.
+    fn longest_hold(&self) -> Duration {
+        self.settings.hold.max(self.lane_lead() + SLACK)
     }
 
     /// The store's clock, never ahead of the truth; `None` until the gate has answered once.
@@ -70,7 +90,7 @@ impl Scheduler {
         let Some(entry) = self.entries.get(&key) else {
             return true;
         };
-        let held = wait <= self.settings.hold && self.queues.try_hold(&entry.claims.tenant);
+        let held = wait <= self.longest_hold() && self.queues.try_hold(&entry.claims.tenant);
         if held {
             self.keep_until(now + wait, key);
         }
@@ -90,6 +110,10 @@ impl Scheduler {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.phase = Phase::Held { until };
             self.timers.push(Reverse((until, key)));
+            let lead = self.lead.get();
+            if !lead.is_zero() {
+                self.timers.push(Reverse((until.saturating_sub(lead), key)));
+            }
             self.metrics.sent_round("hold");
         }
     }
@@ -101,6 +125,13 @@ impl Scheduler {
             && matches!(entry.phase, Phase::Held { .. })
         {
             self.queues.release(&entry.claims.tenant);
+            if entry.hand == Hand::Preparing {
+                self.entries
+                    .get_mut(&key)
+                    .into_iter()
+                    .for_each(|entry| entry.phase = Phase::Preparing);
+                return;
+            }
             self.arrange(now, key, End::Due);
         }
     }

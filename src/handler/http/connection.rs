@@ -1,4 +1,4 @@
-//! One connection to the downstream, driven by whoever uses it: no task of its own stands between the look at
+//! One connection to the API, driven by whoever uses it: no task of its own stands between the look at
 //! the permit and the write.
 
 use std::future::{Future, poll_fn};
@@ -18,8 +18,6 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::handler::Permit;
-
 /// What is read is buffered up to this, in bytes: an answer's head is no longer.
 const MAX_BUFFER: usize = 64 * 1024;
 /// So many bytes are read, interim answers included, until the head of an answer is complete, and as many after it: what
@@ -34,10 +32,8 @@ type Wire = http1::Connection<TokioIo<Bounded>, Full<Bytes>>;
 pub(super) enum Sent {
     /// The answer's head is there.
     Answered(Response<Incoming>),
-    /// The permit had run out: nothing was sent, and the connection is as good as before.
-    Late,
     /// The connection was closed before a byte of the request was written.
-    Unwritten(hyper::Error),
+    Unwritten,
     /// The downstream may have seen the request.
     Failed(hyper::Error),
 }
@@ -77,13 +73,9 @@ impl Connection {
         self.wire.is_some() && self.sender.is_ready()
     }
 
-    /// Looks at `permit` and sends `request`, with nothing to wait for in between: the first poll of this
-    /// looks and writes.
-    pub(super) async fn send(&mut self, request: Request<Full<Bytes>>, permit: Permit) -> Sent {
+    /// Sends `request`: the first poll of this writes.
+    pub(super) async fn send(&mut self, request: Request<Full<Bytes>>) -> Sent {
         self.readable.store(MAX_READ, Ordering::Relaxed);
-        if !permit.is_good() {
-            return Sent::Late;
-        }
         let mut answer = pin!(self.sender.try_send_request(request));
         let answer = poll_fn(|cx| {
             advance(&mut self.wire, cx);
@@ -95,7 +87,7 @@ impl Connection {
                 Sent::Answered(answer)
             }
             Err(mut why) => match why.take_message() {
-                Some(_) => Sent::Unwritten(why.into_error()),
+                Some(_) => Sent::Unwritten,
                 None => Sent::Failed(why.into_error()),
             },
         }

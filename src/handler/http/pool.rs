@@ -8,6 +8,7 @@ use hyper::Uri;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::connect::HttpConnector;
 use rustls::ClientConfig;
+use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 use tower_service::Service;
 
@@ -56,37 +57,57 @@ impl Pool {
     }
 
     /// The connection that was used last among those that are still open.
-    pub(super) fn take(&self) -> Option<Connection> {
+    pub(super) fn take(self: &Arc<Self>) -> Option<Pooled> {
         loop {
-            let (until, mut connection) = self.lock().connections.pop()?;
-            if Instant::now() < until && connection.is_ready() {
-                return Some(connection);
+            let (until, connection) = self.lock().connections.pop()?;
+            let mut pooled = self.pooled(connection, until);
+            if pooled.is_ready() {
+                return Some(pooled);
             }
         }
     }
 
-    /// A new connection, up to where a request can be sent: name looked up, connected, TLS agreed on.
-    pub(super) async fn open(&self) -> Result<Connection, Box<dyn Error + Send + Sync>> {
-        // The connector is ready at any time, and its clone shares what it holds.
-        let stream = self.connector.clone().call(self.server.clone()).await?;
-        Ok(Connection::over(stream).await?)
+    fn pooled(self: &Arc<Self>, connection: Connection, until: Instant) -> Pooled {
+        Pooled {
+            connection: Some(connection),
+            until,
+            pool: Arc::clone(self),
+        }
     }
 
-    /// Keeps `connection` for a while, if it can be used again and there is room.
-    pub(super) fn put(self: &Arc<Self>, mut connection: Connection) {
-        if !connection.is_ready() {
+    /// A new connection, up to where a request can be sent: name looked up, connected, TLS agreed on.
+    pub(super) async fn open(self: &Arc<Self>) -> Result<Pooled, Box<dyn Error + Send + Sync>> {
+        // The connector is ready at any time, and its clone shares what it holds.
+        let stream = self.connector.clone().call(self.server.clone()).await?;
+        let connection = Connection::over(stream).await?;
+        Ok(self.pooled(connection, Instant::now() + IDLE))
+    }
+
+    /// Keeps `connection`, which was used, for a while.
+    pub(super) fn put_back(self: &Arc<Self>, connection: Connection) {
+        self.put(connection, Instant::now() + IDLE);
+    }
+
+    /// Keeps `connection` until then, if it can be used again and there is room.
+    fn put(self: &Arc<Self>, mut connection: Connection, until: Instant) {
+        if !connection.is_ready() || until <= Instant::now() {
             return;
         }
-        let until = Instant::now() + IDLE;
         let mut idle = self.lock();
         if idle.connections.len() >= self.most {
             return;
         }
-        idle.connections.push((until, connection));
         if !idle.swept {
+            // Without a runtime nobody calls any more.
+            let Ok(runtime) = Handle::try_current() else {
+                return;
+            };
             idle.swept = true;
-            tokio::spawn(sweep(Arc::downgrade(self), until));
+            runtime.spawn(sweep(Arc::downgrade(self), until));
         }
+        // One that was not used since it was taken ends sooner than others. Where it is the first, it is closed with the next one.
+        let at = (idle.connections).partition_point(|(other, _)| *other <= until);
+        idle.connections.insert(at, (until, connection));
     }
 
     /// Closes what has been idle for too long; the next time to look, or `None`: nothing is left.
@@ -105,6 +126,34 @@ impl Pool {
     fn lock(&self) -> MutexGuard<'_, Idle> {
         // What it holds is whole at any time.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A connection that is taken for one call. Dropped before it is used, it goes back to its pool.
+pub struct Pooled {
+    connection: Option<Connection>,
+    until: Instant,
+    pool: Arc<Pool>,
+}
+
+impl Pooled {
+    /// Whether a request can be sent, as far as can be seen without waiting.
+    pub(super) fn is_ready(&mut self) -> bool {
+        let open = self.connection.as_mut().is_some_and(Connection::is_ready);
+        open && Instant::now() < self.until
+    }
+
+    /// The connection, for a request. What is not given back after it is closed.
+    pub(super) fn used(mut self) -> Option<Connection> {
+        self.connection.take()
+    }
+}
+
+impl Drop for Pooled {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            self.pool.put(connection, self.until);
+        }
     }
 }
 

@@ -1,0 +1,106 @@
+//! Calls are prepared before their permits are asked for, since what takes longer than a permit is good for would use
+//! permits up. A job whose call is prepared, or that is to ask for one with what is there at once, has a slot of the concurrency.
+
+use std::time::Duration;
+
+use super::{Entry, Phase, Scheduler};
+use crate::engine::action::{Action, Key};
+use crate::engine::queues::End;
+use crate::handler::Outcome;
+
+/// What a job has beside its place: how far its call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hand {
+    /// Nothing, not even a slot.
+    Empty,
+    /// A slot.
+    Slot,
+    /// A slot, and its call is being prepared.
+    Preparing,
+    /// A slot, and a call that was good when it was last looked at.
+    Ready,
+}
+
+impl Scheduler {
+    /// The job gets a slot for its next question, where it has none.
+    pub(super) fn give_slot(&mut self, key: Key) {
+        if let Some(entry) = self.entries.get_mut(&key)
+            && entry.hand == Hand::Empty
+        {
+            entry.hand = Hand::Slot;
+            self.queues.take_slot(&entry.claims.tenant);
+        }
+    }
+
+    /// The call of a job that has a slot is to be prepared.
+    pub(super) fn prepare(&mut self, key: Key) {
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.hand = Hand::Preparing;
+            let job = entry.job();
+            self.actions.push(Action::Prepare { key, job });
+        }
+    }
+
+    /// A held job's turn is near: its call is prepared, if a slot is free.
+    pub(super) fn prepare_early(&mut self, key: Key) {
+        if self.draining {
+            return;
+        }
+        if let Some(entry) = self.entries.get_mut(&key)
+            && entry.hand == Hand::Empty
+            && self.queues.try_slot(&entry.claims.tenant)
+        {
+            self.prepare(key);
+        }
+    }
+
+    /// The job does not start now: its slot is free, and what was prepared may serve another.
+    pub(super) fn let_go(&mut self, key: Key) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        let hand = std::mem::replace(&mut entry.hand, Hand::Empty);
+        if hand != Hand::Empty {
+            self.queues.free_slot(&entry.claims.tenant);
+            self.released.push(key);
+        }
+    }
+
+    /// What became of an [`Action::Prepare`]. It took so long; `None`: what was needed was there at once.
+    pub fn prepared(
+        &mut self,
+        now: Duration,
+        key: Key,
+        took: Option<Duration>,
+        result: Result<(), Outcome>,
+    ) {
+        if result.is_ok() {
+            took.into_iter().for_each(|took| self.lead.learn(took));
+        }
+        let preparing = |entry: &&mut Entry| entry.hand == Hand::Preparing;
+        let Some(entry) = self.entries.get_mut(&key).filter(preparing) else {
+            // Its session is gone, or it left.
+            return self.released.push(key);
+        };
+        match result {
+            Ok(()) => {
+                entry.hand = Hand::Ready;
+                if entry.phase == Phase::Preparing {
+                    self.join(key, End::Due);
+                }
+            }
+            Err(_) if self.draining => self.let_go(key),
+            Err(outcome) => {
+                let held = matches!(entry.phase, Phase::Held { .. });
+                if held {
+                    self.places.forget(key);
+                    self.queues.release(&entry.claims.tenant);
+                }
+                entry.phase = Phase::Preparing;
+                self.metrics.dispatched(&outcome);
+                self.let_go(key);
+                self.conclude(now, key, outcome);
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! The scheduler alone: calls are prepared before their permits are asked for.
+
+use std::time::Duration;
+
+use sluicegate::broker::Source;
+use sluicegate::engine::action::Key;
+use sluicegate::handler::{Attempt, Fate, Outcome};
+
+use crate::scheduler::{CAPACITY, Desk, MS, START, wait};
+
+/// What opening a connection to a far API takes.
+const SETUP: Duration = Duration::from_millis(240);
+
+/// Nothing is there at once.
+fn cold(concurrency: usize) -> Desk {
+    let mut desk = Desk::new(concurrency);
+    desk.ready = 0;
+    desk
+}
+
+/// A job that may start, and whose call is to be prepared.
+fn preparing(desk: &mut Desk) -> Key {
+    desk.deliver(Source::Fresh, &["a"]);
+    desk.answer(MS, vec![vec![CAPACITY]]).prepared[0]
+}
+
+fn prepared(desk: &mut Desk, key: Key) {
+    desk.now += SETUP;
+    let now = desk.now;
+    desk.scheduler.prepared(now, key, Some(SETUP), Ok(()));
+}
+
+#[test]
+fn a_permit_is_asked_for_with_a_prepared_call_in_hand() {
+    let mut desk = cold(4);
+    let asked = desk.deliver(Source::Fresh, &["a"]).asked;
+    assert_eq!((asked[0].asks.len(), asked[0].budget), (1, 0));
+    let done = desk.answer(MS, vec![vec![CAPACITY]]);
+    let [key] = done.prepared[..] else {
+        panic!("{:?}", done.prepared)
+    };
+    assert!(desk.step(SETUP).asked.is_empty(), "it waits for its call");
+    prepared(&mut desk, key);
+    desk.ready = 1;
+    let asked = desk.step(MS).asked;
+    assert_eq!((asked[0].asks.len(), asked[0].budget), (1, 1));
+    let done = desk.answer(MS, vec![vec![START]]);
+    assert_eq!(done.dispatched[0].0, key);
+    assert!(done.released.is_empty());
+}
+
+#[test]
+fn who_must_wait_prepares_nothing_and_leaves_what_it_has() {
+    let mut desk = cold(4);
+    desk.deliver(Source::Fresh, &["a"]);
+    let done = desk.answer(MS, vec![vec![wait(10_000, 1)]]);
+    assert!(done.prepared.is_empty());
+    let key = preparing(&mut desk);
+    prepared(&mut desk, key);
+    desk.ready = 1;
+    desk.step(MS);
+    let done = desk.answer(MS, vec![vec![wait(10_000, 2)]]);
+    assert_eq!(done.released, [key]);
+    assert_eq!(done.published.len(), 1);
+}
+
+#[test]
+fn those_with_a_call_are_asked_for_first_and_the_order_is_kept_behind_them() {
+    let mut desk = cold(1);
+    desk.deliver(Source::Fresh, &["a", "a", "a"]);
+    let done = desk.answer(MS, vec![vec![CAPACITY, CAPACITY, CAPACITY]]);
+    assert_eq!(done.prepared.len(), 1, "each takes a slot");
+    assert!(desk.step(MS).asked.is_empty(), "no slot is free");
+    prepared(&mut desk, done.prepared[0]);
+    desk.ready = 1;
+    let asked = desk.step(MS).asked;
+    assert_eq!((asked[0].asks.len(), asked[0].budget), (3, 1));
+    let done = desk.answer(MS, vec![vec![START, CAPACITY, CAPACITY]]);
+    assert_eq!(done.dispatched.len(), 1);
+    assert!(desk.step(MS).asked.is_empty());
+    let key = done.dispatched[0].0;
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    // Its connection serves the next one.
+    let asked = desk.step(MS).asked;
+    assert_eq!((asked[0].asks.len(), asked[0].budget), (2, 1));
+}
+
+#[test]
+fn a_call_that_is_no_good_any_more_is_prepared_anew() {
+    let mut desk = cold(4);
+    let key = preparing(&mut desk);
+    prepared(&mut desk, key);
+    let asked = desk.step(MS).asked;
+    assert_eq!(asked[0].budget, 0, "the API has closed it meanwhile");
+    let done = desk.answer(MS, vec![vec![CAPACITY]]);
+    assert_eq!(done.prepared, [key]);
+}
+
+#[test]
+fn what_cannot_be_prepared_uses_an_attempt_and_no_permit() {
+    let mut desk = cold(4);
+    let key = preparing(&mut desk);
+    let reason = "no connection".to_owned();
+    let after = None;
+    let refused = Outcome::Retry { after, reason };
+    let now = desk.now;
+    desk.scheduler.prepared(now, key, Some(MS), Err(refused));
+    let done = desk.actions();
+    let attempt = done.published[0].1.message.header("x-sluicegate-attempt");
+    assert_eq!(attempt, sluicegate::rules::job::Field::Int(2));
+    assert!(done.settled.is_empty());
+    assert_eq!(desk.scheduler.running(), 0);
+    // Its slot is free.
+    assert_eq!((0..4).map(|_| preparing(&mut desk)).count(), 4);
+}
+
+#[test]
+fn a_call_that_was_not_written_gives_its_permit_back() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    let reason = "closed".to_owned();
+    let after = None;
+    let attempt = Attempt {
+        fate: Fate::Unwritten,
+        ..Outcome::Retry { after, reason }.into()
+    };
+    desk.scheduler.finished(desk.now, key, MS, attempt);
+    let settled = desk.step(MS).settled;
+    assert_eq!(settled[0].settled[0].end, sluicegate::gate::End::Unused);
+}
+
+#[test]
+fn a_held_job_prepares_one_set_up_before_its_turn() {
+    let mut desk = cold(1);
+    let key = preparing(&mut desk);
+    prepared(&mut desk, key);
+    desk.ready = 1;
+    desk.step(MS);
+    desk.answer(MS, vec![vec![START]]);
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    desk.ready = 0;
+    desk.deliver(Source::Due, &["a", "a"]);
+    let done = desk.answer(MS, vec![vec![wait(400, 1), wait(400, 2)]]);
+    assert!(done.prepared.is_empty() && done.published.is_empty());
+    // What it took, and 20 ms.
+    assert!(desk.step(MS * 139).prepared.is_empty());
+    let done = desk.step(MS);
+    assert_eq!(done.prepared.len(), 1, "there is one slot");
+    prepared(&mut desk, done.prepared[0]);
+    assert!(desk.step(MS * 19).asked.is_empty());
+    desk.ready = 1;
+    let asked = desk.step(MS).asked;
+    assert_eq!((asked[0].asks.len(), asked[0].budget), (2, 1));
+}
+
+#[test]
+fn a_held_job_whose_call_is_not_prepared_in_time_waits_for_it() {
+    let mut desk = cold(4);
+    let key = preparing(&mut desk);
+    prepared(&mut desk, key);
+    desk.step(MS);
+    let done = desk.answer(MS, vec![vec![wait(300, 1)]]);
+    assert_eq!(done.released, [key], "a slot is given back");
+    assert_eq!(desk.step(MS * 40).prepared, [key]);
+    assert!(desk.step(SETUP * 2).asked.is_empty());
+    prepared(&mut desk, key);
+    desk.ready = 1;
+    assert_eq!(desk.step(MS).asked[0].budget, 1);
+}
+
+#[test]
+fn a_lost_session_leaves_what_was_prepared() {
+    let mut desk = cold(1);
+    let key = preparing(&mut desk);
+    desk.scheduler.session_up(1);
+    assert_eq!(desk.actions().released, [key]);
+    // Its successor has the slot, whenever the old one is done.
+    let other = preparing(&mut desk);
+    assert_ne!(key, other);
+    prepared(&mut desk, key);
+    assert_eq!(desk.actions().released, [key]);
+    prepared(&mut desk, other);
+    desk.ready = 1;
+    assert_eq!(desk.step(MS).asked[0].budget, 1);
+}
+
+#[test]
+fn a_worker_that_stops_does_not_wait_for_what_is_prepared() {
+    let mut desk = cold(4);
+    let key = preparing(&mut desk);
+    desk.scheduler.drain();
+    assert!(desk.scheduler.is_idle());
+    let reason = "no connection".to_owned();
+    let after = None;
+    let refused = Outcome::Retry { after, reason };
+    let now = desk.now;
+    desk.scheduler.prepared(now, key, Some(MS), Err(refused));
+    assert!(desk.actions().published.is_empty(), "it is left unacked");
+}
