@@ -3,9 +3,9 @@
 -- limits.lua, register.lua and share.lua where a limit is shared, and the algorithms before it.
 --
 -- KEYS[1]  the line (HASH)
--- KEYS[2…] the limits' keys: one for each that is not a fixed window (all sliding windows of a budget have one together),
---          two for each fixed window: that of the index that is given with the limit, and the next one; then five for each
---          shared budget, as register.lua says
+-- KEYS[2…] the limits' keys: two for all sliding windows of a budget together, as sliding_window.lua says; two for each fixed
+--          window: that of the index that is given with the limit, and the next one; one for each other limit; then five
+--          for each shared budget, as register.lua says
 --
 -- ARGV     the clock and the limits, as limits.lua says; then
 -- ARGV[3]  the budget: how many jobs may start at most

@@ -5,7 +5,12 @@
 -- running total of cost (this entry's included) and the cost; the highest byte first, so that entries of one score are in
 -- their order. An entry with any other member is another writer's: it costs 1.
 --
+-- Beside it a HASH, whose field
+-- spans      packed: since when (ms) a period runs that is as long as the longest span that anybody counts with; that span
+--            (ms); that of the period before: the specification is src/rules/log/span.rs
+--
 -- `log` is what all limits share: ranks count from the first entry that any of them counts.
+local SPANS_FORMAT = '>I6I6I6'
 local ENTRY_FORMAT, ENTRY_BYTES = '>BI6I8I4', 19
 
 -- Entries that are read or written at once at most. A call for few jobs reads few: each looks at two.
@@ -76,13 +81,33 @@ local function pull_back(log, longest)
   redis.call('PEXPIREAT', log.key, int(log.stamp + longest))
 end
 
+-- Somebody counts with `span` now. Returns the longest span that anybody counts with, by the HASH `key`.
+local function note_span(key, span, now)
+  local since, longest, before = 0, 0, 0
+  local text = redis.call('HGET', key, 'spans')
+  if text then
+    since, longest, before = struct.unpack(SPANS_FORMAT, text)
+  end
+  local begin = math.min(since, now)
+  if now >= begin + math.max(longest, before) then
+    begin, longest, before = now, 0, longest
+  end
+  if begin ~= since or span > longest then
+    longest = math.max(longest, span)
+    redis.call('HSET', key, 'spans', struct.pack(SPANS_FORMAT, begin, longest, before))
+    redis.call('PEXPIREAT', key, int(begin + 3 * math.max(longest, before)))
+  end
+  return math.max(longest, before)
+end
+
 -- The log at limits.now. Prunes and repairs it when writing, unless it is to be kept whole; otherwise `gone` is how many dead entries lie in front.
-local function read_log(key, limits, longest)
+local function read_log(key, spans, limits, longest)
   local now, stamp = limits.now, limits.stamp
   local repairs = limits.writing and not limits.whole
+  longest = repairs and note_span(spans, longest, now) or longest
   local log = {
     key = key, stamp = stamp, gone = 0, entries = 0, cost = 0, before = 0, sequence = 0, total = 0,
-    scores = {}, totals = {}, taken = {}, taken_cost = 0, chunk = math.max(2, math.min(limits.jobs, CHUNK)),
+    scores = {}, totals = {}, taken = {}, taken_cost = 0, longest = longest, chunk = math.max(2, math.min(limits.jobs, CHUNK)),
   }
   local first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
   if first[1] and tonumber(first[2]) <= now - longest then
@@ -210,7 +235,7 @@ ALGORITHMS['sliding-window-algo'] = {
 
   load = function(limit, limits, _, own)
     if not own.log then
-      own.log = read_log(KEYS[limit.key], limits, own.longest)
+      own.log = read_log(KEYS[limit.key], KEYS[limit.key + 1], limits, own.longest)
       limit.owner = true
     end
     limit.log = own.log
@@ -276,7 +301,7 @@ ALGORITHMS['sliding-window-algo'] = {
     end
   end,
 
-  save = function(limit, limits)
+  save = function(limit)
     local log = limit.log
     if not limit.owner or #log.taken == 0 then
       return
@@ -286,6 +311,6 @@ ALGORITHMS['sliding-window-algo'] = {
     for i = 1, #log.taken, most do
       redis.call('ZADD', log.key, unpack(log.taken, i, math.min(i + most - 1, #log.taken)))
     end
-    redis.call('PEXPIREAT', log.key, int(log.stamp + limits_own(limits, limit).longest))
+    redis.call('PEXPIREAT', log.key, int(log.stamp + log.longest))
   end,
 }

@@ -106,6 +106,8 @@ impl Keys {
                     place.first = *sliding[*home].get_or_insert(place.first);
                     if place.first > names.len() {
                         names.push(log.clone());
+                        names.push(format!("{log}:spans"));
+                        types.extend(["zset", "hash"]);
                     }
                 }
                 Algorithm::FixedWindow => {
@@ -206,14 +208,18 @@ fn type_of(algorithm: Algorithm) -> &'static str {
     }
 }
 
-/// The key of a limit with a state of its own. With its window and unit: two policies that are in force together may
-/// have limits of one name that differ in them ([`Limit::shares_state`]).
+/// The key of a limit with a state of its own. With its window and unit, and of a bucket all its numbers: plans, or policies
+/// that are in force together, may have limits of one name that differ in them ([`Limit::shares_state`]).
 fn state(log: &str, kind: &str, limit: &Limit) -> String {
     let (name, (window, guard)) = (limit.name(), limit.state_ms());
-    match limit.unit() {
-        Unit::Cost => format!("{log}:{name}:{kind}:{window}+{guard}"),
-        Unit::Calls => format!("{log}:{name}:{kind}:{window}+{guard}:calls"),
+    let mut key = format!("{log}:{name}:{kind}:{window}+{guard}");
+    if let Some((max, burst)) = limit.state_bucket() {
+        key.push_str(&format!(":{max}/{burst}"));
     }
+    if limit.unit() == Unit::Calls {
+        key.push_str(":calls");
+    }
+    key
 }
 
 #[cfg(test)]
@@ -254,7 +260,11 @@ mod tests {
     fn keys_have_the_form_of_the_reference() {
         assert_eq!(
             names(false, "alice", Algorithm::SlidingWindow),
-            ["rlaas:rate_limit:alice:line", "rlaas:rate_limit:alice"]
+            [
+                "rlaas:rate_limit:alice:line",
+                "rlaas:rate_limit:alice",
+                "rlaas:rate_limit:alice:spans"
+            ]
         );
         assert_eq!(
             names(false, "alice", Algorithm::FixedWindow),
@@ -276,10 +286,10 @@ mod tests {
                 .iter()
                 .chain(&Algorithm::ALL)
             {
-                for seconds in [1, 60] {
+                for (max, seconds) in [(5, 1), (6, 1), (5, 60)] {
                     for unit in [Unit::Calls, Unit::Cost] {
                         let window = Duration::from_secs(seconds);
-                        let limit = Limit::new(name, *algorithm, 5, window, Duration::ZERO);
+                        let limit = Limit::new(name, *algorithm, max, window, Duration::ZERO);
                         let limit = limit.unwrap_or_else(|why| panic!("{why}"));
                         all.push(limit.with_unit(unit));
                     }

@@ -8,7 +8,7 @@ use crate::gate::{
     Change, Gate, GateError, Inspection, Replies, SettleReplies, TenantAsk, TenantReply,
     TenantSettled,
 };
-use crate::rules::limit::{Limit, Limits, ceil_ms};
+use crate::rules::limit::{Limits, ceil_ms};
 use crate::rules::log::Clock;
 use crate::rules::model::{Scopes, State};
 use crate::rules::quota::Quotas;
@@ -25,8 +25,7 @@ pub struct MemoryGate<C> {
 }
 
 struct States {
-    /// Each with the limits that were last in force there, by which it is known when all of it is over.
-    of: HashMap<Place, (State, Vec<Limit>)>,
+    of: HashMap<Place, State>,
     /// How many there may be before the next sweep.
     sweep_at: usize,
 }
@@ -34,23 +33,18 @@ struct States {
 impl States {
     /// What the store would still have of `place` at `now_ms`; put back by [`States::put`].
     fn take(&mut self, place: &Place, now_ms: u64) -> State {
-        match self.of.remove(place) {
-            None => State::default(),
-            Some((mut state, limits)) => {
-                state.expire(&limits, now_ms);
-                state
-            }
-        }
+        let mut state = self.of.remove(place).unwrap_or_default();
+        state.expire(now_ms);
+        state
     }
 
-    fn put(&mut self, place: &Place, state: State, limits: Vec<Limit>) {
-        self.of.insert(place.clone(), (state, limits));
+    fn put(&mut self, place: &Place, state: State) {
+        self.of.insert(place.clone(), state);
     }
 
     fn sweep(&mut self, now_ms: u64) {
         if self.of.len() >= self.sweep_at {
-            self.of
-                .retain(|_, (state, limits)| !state.expire(limits, now_ms));
+            self.of.retain(|_, state| !state.expire(now_ms));
             self.sweep_at = SWEEP_AT.max(self.of.len() * 2);
         }
     }
@@ -88,7 +82,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
         let mut scopes = Scopes::take(&layout, take);
         let result = decide(&mut scopes, clock);
         for (home, state) in scopes.into_states().into_iter().enumerate() {
-            states.put(layout.place(home), state, layout.at_home(home, limits));
+            states.put(layout.place(home), state);
         }
         result
     }
@@ -100,10 +94,9 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
 
     fn with_place<T>(&self, place: Place, change: impl FnOnce(&mut State, u64) -> T) -> T {
         let (mut states, clock) = self.states();
-        let limits = states.of.get(&place).map(|(_, limits)| limits.clone());
         let mut state = states.take(&place, clock.now_ms);
         let result = change(&mut state, clock.now_ms);
-        states.put(&place, state, limits.unwrap_or_default());
+        states.put(&place, state);
         result
     }
 }

@@ -276,7 +276,11 @@ mod tests {
         };
         let running = |max| Limit::concurrent("running", max).expect("in range");
         for (one, two, both) in [
-            (bucket(10, 50), bucket(20, 5), vec![bucket(10, 5)]),
+            (
+                bucket(10, 50),
+                bucket(20, 5),
+                vec![bucket(10, 50), bucket(20, 5)],
+            ),
             (running(4), running(9), vec![running(4)]),
             (
                 limit("a", Strict, 4, 1_000),

@@ -110,6 +110,8 @@ pub struct Limit {
     window_ms: u64,
     guard_ms: u64,
     burst: u32,
+    /// A bucket's `max` and `burst` as configured: an operator's changes count with the same state.
+    bucket: Option<(u32, u32)>,
     unit: Unit,
     scope: Scope,
 }
@@ -190,6 +192,7 @@ impl Limit {
             window_ms: ceil_ms(window),
             guard_ms: ceil_ms(guard),
             burst: default_burst(algorithm, max),
+            bucket: (algorithm.has_burst()).then(|| (max, default_burst(algorithm, max))),
             unit: Unit::Cost,
             scope: Scope::Tenant,
         })
@@ -227,7 +230,12 @@ impl Limit {
             .ok()
             .filter(in_range)
             .ok_or(LimitError::Burst(burst))?;
-        Ok(Self { burst, ..self })
+        let bucket = Some((self.max, burst));
+        Ok(Self {
+            burst,
+            bucket,
+            ..self
+        })
     }
 
     /// Counting `unit`.
@@ -240,7 +248,8 @@ impl Limit {
         Self { scope, ..self }
     }
 
-    /// With another `max`, from 1 to [`MAX_REQUESTS`]; a burst that was the old one's default becomes the new one's.
+    /// With another `max`, from 1 to [`MAX_REQUESTS`], which counts with the same state; a burst that was the old one's default
+    /// becomes the new one's.
     pub fn with_max(self, max: u32) -> Self {
         let max = max.clamp(1, MAX_REQUESTS);
         let burst = if self.burst == default_burst(self.algorithm, self.max) {

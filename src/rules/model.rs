@@ -53,12 +53,12 @@ impl State {
     }
 
     /// Forgets what the store would have let expire. True when nothing is left.
-    pub fn expire(&mut self, limits: &[Limit], now: u64) -> bool {
+    pub fn expire(&mut self, now: u64) -> bool {
         if self.expires <= now {
             self.forget_line();
         }
         self.marks.retain(|_, until| *until > now);
-        self.expires == 0 && self.marks.is_empty() && self.logs.is_over(limits, now)
+        self.expires == 0 && self.marks.is_empty() && self.logs.is_over(now)
     }
 
     /// Forgets all that the line's hash keeps: who waits, what is closed or changed, and the newest window.

@@ -31,6 +31,7 @@ mod gate_conformance;
 mod gate_conformance_shares;
 mod gate_epoch;
 mod gate_lua;
+mod gate_mixed;
 mod gate_model;
 mod gate_redis;
 mod gate_scenarios;

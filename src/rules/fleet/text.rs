@@ -9,9 +9,10 @@ use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use crate::rules::policy::{Own, Pattern, Policy};
 use crate::rules::scope::Scope;
 
-/// The format that is written. 2: a limit has a scope. All from 1 on are read; whatever changes what a text means, or what an
+/// The format that is written. 2: a limit has a scope. 3: buckets of other numbers, and sliding windows of other lengths, keep apart
+/// what they count, in keys that older versions do not know. All from 1 on are read; whatever changes what a text means, or what an
 /// older version would refuse, gets the next number, so that the older one says so.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 /// The longest text, in bytes. A configuration file of the longest kind makes less.
 pub const MAX_TEXT: usize = 4 << 20;
 
@@ -302,11 +303,11 @@ mod tests {
         assert_eq!(why, TextError::Format(FORMAT + 1));
         assert_eq!(
             why.to_string(),
-            "it has format 3, and this version of sluicegate reads 1 to 2"
+            "it has format 4, and this version of sluicegate reads 1 to 3"
         );
         // A version that knows only format 1 refuses what is written now in the same words, not as something broken.
         let head: Head = serde_json::from_str(&write(&policy())).expect("JSON");
-        assert_eq!(head.format, 2);
+        assert_eq!(head.format, 3);
     }
 
     #[test]

@@ -56,10 +56,19 @@ impl Limit {
         }
     }
 
+    /// A bucket's `max` and `burst` as they are configured: what it let start is forgotten as soon as it has flowed in, so one
+    /// that is refilled faster must not write the state of another. `None` for the other algorithms: theirs is what started.
+    pub fn state_bucket(&self) -> Option<(u32, u32)> {
+        self.bucket
+    }
+
     /// Both count with the same stored state, so it can be charged for one of them alone. The sliding windows of a scope
     /// have one log in common besides, whatever their numbers.
     pub fn shares_state(&self, other: &Self) -> bool {
-        let state = |limit: &Self| (limit.algorithm, limit.state_ms(), limit.unit);
+        let state = |limit: &Self| {
+            let (span, bucket) = (limit.state_ms(), limit.state_bucket());
+            (limit.algorithm, span, bucket, limit.unit)
+        };
         state(self) == state(other) && self.name == other.name && self.scope == other.scope
     }
 

@@ -73,4 +73,10 @@ impl FixedWindows {
             *count = count.saturating_add_signed(change);
         }
     }
+
+    /// When it no longer says anything.
+    pub fn end(&self) -> u64 {
+        let ends = self.counts.values().map(|(_, end)| *end);
+        ends.max().unwrap_or(0)
+    }
 }

@@ -18,6 +18,8 @@ pub struct Held {
     now: u64,
     /// How long a call takes.
     usual: u64,
+    /// For how long a place is not free after its call's end.
+    span: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,6 +37,7 @@ impl Held {
         self.places.retain(|place| place.end + limit.span() > now);
         self.now = now;
         self.usual = usual.max(1);
+        self.span = limit.span();
     }
 
     pub fn count(&self) -> u64 {
@@ -120,8 +123,9 @@ impl Held {
         }
     }
 
-    pub fn end(&self, span: u64) -> u64 {
-        self.places.last().map_or(0, |place| place.end + span)
+    /// When it no longer says anything.
+    pub fn end(&self) -> u64 {
+        self.places.last().map_or(0, |place| place.end + self.span)
     }
 
     fn find(&self, permit: &str, units: u64) -> Option<usize> {

@@ -8,6 +8,7 @@ mod counter;
 mod fixed;
 mod held;
 mod sliding;
+mod span;
 
 use std::collections::BTreeMap;
 
@@ -41,8 +42,8 @@ impl Clock {
 
 /// What one scope has started, as far as its limits still count it.
 ///
-/// All sliding windows share one log, which is as long as the longest of them needs; every other limit has a state
-/// of its own, by its name, its window and its unit ([`Limit::shares_state`]).
+/// All sliding windows share one log, which is as long as the longest of them needs, those of other jobs included; every
+/// other limit has a state of its own ([`Limit::shares_state`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Logs {
     sliding: SlidingLog,
@@ -56,11 +57,12 @@ pub struct Logs {
 }
 
 /// Names a limit's own state.
-type Own = (Algorithm, String, (u64, u64), Unit);
+type Own = (Algorithm, String, (u64, u64), Option<(u32, u32)>, Unit);
 
 fn own(limit: &Limit) -> Own {
     let name = limit.name().to_owned();
-    (limit.algorithm(), name, limit.state_ms(), limit.unit())
+    let (span, bucket) = (limit.state_ms(), limit.state_bucket());
+    (limit.algorithm(), name, span, bucket, limit.unit())
 }
 
 impl Logs {
@@ -257,14 +259,13 @@ impl Logs {
         self.sliding.add_foreign(score);
     }
 
-    /// True when none of it says anything about `limits` any more.
-    pub fn is_over(&self, limits: &[Limit], now: u64) -> bool {
-        let longest = limits.iter().map(Limit::span).max().unwrap_or(0);
-        self.sliding.end(longest) <= now
-            && self.newest_window_end(limits) <= now
+    /// True when none of it says anything any more, whatever the limits are.
+    pub fn is_over(&self, now: u64) -> bool {
+        self.sliding.end() <= now
+            && self.fixed.values().all(|log| log.end() <= now)
             && self.counters.values().all(|log| log.end() <= now)
             && self.buckets.values().all(|log| log.end() <= now)
-            && self.held.values().all(|log| log.end(longest) <= now)
+            && self.held.values().all(|log| log.end() <= now)
     }
 
     fn bucket(&self, limit: &Limit) -> &Bucket {

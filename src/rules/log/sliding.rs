@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::Clock;
+use super::span::LongestSpan;
 use crate::rules::limit::{Limit, Unit};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -10,6 +11,8 @@ pub struct SlidingLog {
     entries: VecDeque<Entry>,
     /// The running total of units before the first entry.
     gone: u64,
+    /// How far back anybody counts.
+    spans: LongestSpan,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,8 +26,10 @@ struct Entry {
 }
 
 impl SlidingLog {
-    /// Forgets what `longest`, the longest span, no longer counts.
-    pub fn load(&mut self, longest: u64, clock: Clock) {
+    /// Somebody counts with `span`: forgets what no span counts any more.
+    pub fn load(&mut self, span: u64, clock: Clock) {
+        self.spans.note(span, clock.now_ms);
+        let longest = self.spans.longest();
         while let Some(first) = self.entries.front() {
             if first.score + longest > clock.now_ms {
                 break;
@@ -114,9 +119,9 @@ impl SlidingLog {
         }
     }
 
-    /// When the last entry no longer counts for a limit of `span`; 0: there is none.
-    pub fn end(&self, span: u64) -> u64 {
-        self.entries.back().map_or(0, |e| e.score + span)
+    /// When it no longer says anything.
+    pub fn end(&self) -> u64 {
+        self.spans.end()
     }
 
     /// Units of all entries, also of those that count only for a longer limit.
