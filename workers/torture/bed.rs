@@ -26,6 +26,8 @@ use crate::workers::Worker;
 const AWAY: Duration = Duration::from_secs(5);
 /// The longest that RabbitMQ is away, and that the downstream hangs: a job must not use up its attempts.
 const SHORT: Duration = Duration::from_secs(8);
+/// The shortest and the longest that the downstream stands still: beyond the workers' timeout.
+const STILL: (Duration, Duration) = (Duration::from_secs(12), Duration::from_secs(16));
 /// From the end of all faults until each worker takes jobs again.
 const READY: Duration = Duration::from_secs(120);
 /// Between two looks whether all workers live.
@@ -42,6 +44,7 @@ pub struct Slot {
 pub struct Bed {
     pub history: Arc<History>,
     pub downstream: Arc<Downstream>,
+    pub to_downstream: Arc<Proxy>,
     pub rabbit: Arc<Rabbits>,
     pub redis: Arc<Redises>,
     pub slots: Vec<Slot>,
@@ -69,14 +72,35 @@ impl Bed {
             Part::Worker => self.worker(number, fault).await?,
             Part::Rabbit => self.rabbit(number, fault).await,
             Part::Redis => self.redis(fault).await?,
-            Part::Downstream => {
+            Part::Downstream => self.downstream(fault).await,
+        }
+        self.history.add(What::Mended { fault: number });
+        Ok(())
+    }
+
+    async fn downstream(&self, fault: Fault) {
+        match fault.kind {
+            Kind::DownstreamFar => {
+                self.to_downstream.set(far(fault.way));
+                sleep(fault.lasts).await;
+                self.to_downstream.set(Ways::default());
+            }
+            Kind::DownstreamRefuse => {
+                self.to_downstream.refuse(true);
+                sleep(fault.lasts.min(SHORT)).await;
+                self.to_downstream.refuse(false);
+            }
+            Kind::DownstreamStill => {
+                self.downstream.stand_still(true);
+                sleep(fault.lasts.clamp(STILL.0, STILL.1)).await;
+                self.downstream.stand_still(false);
+            }
+            _ => {
                 self.downstream.hang(true);
                 sleep(fault.lasts.min(SHORT)).await;
                 self.downstream.hang(false);
             }
         }
-        self.history.add(What::Mended { fault: number });
-        Ok(())
     }
 
     async fn rabbit(&self, number: u64, fault: Fault) {
@@ -170,6 +194,21 @@ impl Bed {
                 redis.step_back(fault.lasts)?;
                 sleep(clocks::READ).await;
             }
+            Kind::RedisEvict => {
+                ctl(&["config", "set", "maxmemory", "1"]);
+                sleep(fault.lasts).await;
+                ctl(&["config", "set", "maxmemory", "0"]);
+            }
+            Kind::RedisFar => {
+                let all = |ways| {
+                    for slot in &self.slots {
+                        slot.to_redis.set(ways);
+                    }
+                };
+                all(slow(fault.way));
+                sleep(fault.lasts).await;
+                all(Ways::default());
+            }
             _ => hole(&self.slots[fault.worker].to_redis, fault).await,
         }
         Ok(())
@@ -228,16 +267,24 @@ impl Bed {
     }
 }
 
+/// Everything takes 50 to 250 ms in each direction.
+fn slow(way: u8) -> Ways {
+    let slow = Way::Slow(Duration::from_millis(50 + 100 * u64::from(way)));
+    let (there, back) = (slow, slow);
+    Ways { there, back }
+}
+
+/// Everything takes 30 to 400 ms in each direction.
+fn far(way: u8) -> Ways {
+    let far = Way::Slow([30, 120, 400].map(Duration::from_millis)[usize::from(way % 3)]);
+    let (there, back) = (far, far);
+    Ways { there, back }
+}
+
 /// Nothing passes there, or back, or both ways, as where a firewall forgets a connection; or everything late.
 async fn hole(proxy: &Proxy, fault: Fault) {
     let ways = match (fault.kind, fault.way) {
-        (Kind::RabbitSlow | Kind::RedisSlow, _) => {
-            let slow = Way::Slow(Duration::from_millis(50 + 100 * u64::from(fault.way)));
-            Ways {
-                there: slow,
-                back: slow,
-            }
-        }
+        (Kind::RabbitSlow | Kind::RedisSlow, _) => slow(fault.way),
         (_, 0) => Ways {
             there: Way::Held,
             back: Way::Open,
@@ -297,6 +344,7 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
         | Kind::RabbitLogin
         | Kind::RedisStop
         | Kind::RedisFull
+        | Kind::RedisEvict
         | Kind::RedisReadonly
         | Kind::RedisLogin => (None, format!("for {}", seconds(Duration::MAX))),
         Kind::RabbitCut
@@ -309,11 +357,23 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
         Kind::RabbitHole | Kind::RedisHole => {
             (one, format!("{way}, for {}", seconds(Duration::MAX)))
         }
-        Kind::RabbitSlow | Kind::RedisSlow => {
-            let by = 50 + 100 * u32::from(fault.way);
-            (one, format!("by {by} ms, for {}", seconds(Duration::MAX)))
+        Kind::RabbitSlow | Kind::RedisSlow => (
+            one,
+            format!("{}, for {}", slow(fault.way), seconds(Duration::MAX)),
+        ),
+        Kind::RedisFar => (
+            None,
+            format!("{}, for {}", slow(fault.way), seconds(Duration::MAX)),
+        ),
+        Kind::DownstreamFar => (
+            None,
+            format!("{}, for {}", far(fault.way), seconds(Duration::MAX)),
+        ),
+        Kind::DownstreamHang | Kind::DownstreamRefuse => (None, format!("for {}", seconds(SHORT))),
+        Kind::DownstreamStill => {
+            let seconds = fault.lasts.clamp(STILL.0, STILL.1).as_secs_f64();
+            (None, format!("for {seconds:.1} s"))
         }
-        Kind::DownstreamHang => (None, format!("for {}", seconds(SHORT))),
         Kind::RabbitNodeKill
         | Kind::RabbitNodeStop
         | Kind::RabbitNodeRestart

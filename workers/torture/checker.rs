@@ -238,6 +238,10 @@ impl Verdict {
             self.attempts = self.attempts.max(call.attempt);
             let failures = life.calls[..at].iter().filter(|call| call.failed()).count();
             let unseen = broken.count(life.begins(), call.at, AFTERMATH, Kind::uses_attempts);
+            let hidden = broken.latest(life.begins(), call.at, AFTERMATH, Kind::hides_attempts);
+            if hidden.is_some() {
+                continue;
+            }
             let copies = broken.latest(life.begins(), call.at, AFTERMATH, Kind::repeats_jobs);
             let failures = u32::try_from(failures + unseen).unwrap_or(u32::MAX);
             let next = failures.saturating_add(1);
@@ -272,7 +276,7 @@ impl Verdict {
 
     /// Who is told to end finishes what runs: only who is killed leaves a call, and who was stopped finds its time over.
     fn abandoned(&mut self, job: Job, life: &lives::Life, broken: &Broken) {
-        let explains = |kind: Kind| kind.kills() || kind.uses_attempts();
+        let explains = |kind: Kind| kind.kills() || kind.uses_attempts() || kind.hides_attempts();
         for call in &life.calls {
             let Some(at) = call.left() else { continue };
             let soon = Duration::from_nanos(at - call.at) < SOON;

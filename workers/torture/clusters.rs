@@ -73,6 +73,8 @@ impl Servers {
             | Kind::RedisLogin
             | Kind::RedisHole
             | Kind::RedisSlow
+            | Kind::RedisFar
+            | Kind::RedisEvict
             | Kind::KillAtGate
             | Kind::KillAtPermit
             | Kind::StopAtGate

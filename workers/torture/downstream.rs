@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -21,6 +22,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::apart::Apart;
 use crate::history::{Answer, History, Job, What};
+use crate::proxy::Proxy;
+use crate::still::{Still, Stillness};
 
 /// What a 429 names as `Retry-After`, in whole seconds.
 pub const CLOSED: Duration = Duration::from_secs(1);
@@ -61,6 +64,7 @@ struct Api {
     calls: AtomicU64,
     hangs: Arc<AtomicBool>,
     trap: Arc<watch::Sender<Trap>>,
+    stillness: Arc<Stillness>,
 }
 
 /// Waits for a call of a worker, and holds it.
@@ -77,6 +81,7 @@ pub struct Downstream {
     server: Apart,
     hangs: Arc<AtomicBool>,
     trap: Arc<watch::Sender<Trap>>,
+    stillness: Arc<Stillness>,
 }
 
 impl Downstream {
@@ -87,24 +92,32 @@ impl Downstream {
     pub fn start(seed: u64, history: Arc<History>) -> io::Result<Self> {
         let hangs = Arc::new(AtomicBool::new(false));
         let trap = Arc::new(watch::Sender::new(Trap::None));
+        let stillness = Arc::<Stillness>::default();
         let api = Arc::new(Api {
             seed,
             history,
             calls: AtomicU64::new(0),
             hangs: Arc::clone(&hangs),
             trap: Arc::clone(&trap),
+            stillness: Arc::clone(&stillness),
         });
         let server = Apart::start(move |listener| serve(listener, api))?;
         Ok(Self {
             server,
             hangs,
             trap,
+            stillness,
         })
     }
 
-    /// Where `worker` sends its calls in its life number `life`.
-    pub fn url(&self, worker: usize, life: u32) -> String {
-        format!("http://{}/{worker}/{life}", self.server.address())
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.server.address()
+    }
+
+    /// From now on it reads nothing, or again: then what it was sent meanwhile, too.
+    pub fn stand_still(&self, still: bool) {
+        self.stillness.set(still);
     }
 
     /// From now on it answers nobody, or again; who waits already is answered.
@@ -124,6 +137,11 @@ impl Downstream {
     pub fn release(&self) {
         self.trap.send_replace(Trap::None);
     }
+}
+
+/// Where `worker` sends its calls in its life number `life`, on this way to the downstream.
+pub fn url(way: &Proxy, worker: usize, life: u32) -> String {
+    format!("http://{}/{worker}/{life}", way.addresses()[0])
 }
 
 impl Api {
@@ -153,6 +171,7 @@ async fn serve(listener: TcpListener, api: Arc<Api>) -> io::Result<()> {
 
 /// Serves until the caller or the seed ends it. An error is one of both.
 async fn connection(stream: TcpStream, api: Arc<Api>) {
+    let stream = Still::new(stream, &api.stillness);
     let service = service_fn(|request| call(Arc::clone(&api), request));
     let _ = http1::Builder::new()
         .serve_connection(TokioIo::new(stream), service)

@@ -95,8 +95,19 @@ pub enum Kind {
     RedisHole,
     /// A worker's connections to Redis carry everything late
     RedisSlow,
+    /// All workers' connections to Redis carry everything late: a round trip takes up to half a second
+    RedisFar,
+    /// Redis evicts all keys that expire, which it may do in the whole run: not in `all`, since then each of its restarts
+    /// may have forgotten something, too
+    RedisEvict,
     /// The downstream answers nobody until the workers give up
     DownstreamHang,
+    /// The way to the downstream takes long: a round trip up to 0.8 s
+    DownstreamFar,
+    /// The downstream refuses connections, and ends those that are there
+    DownstreamRefuse,
+    /// The downstream reads nothing until the workers give up, and then all of it (not in `all` yet)
+    DownstreamStill,
     /// SIGKILL of one node of RabbitMQ's cluster, which is started again
     RabbitNodeKill,
     /// SIGSTOP of one node of RabbitMQ's cluster, and SIGCONT
@@ -191,20 +202,29 @@ impl Kind {
             | Self::RedisClock
             | Self::RedisHole
             | Self::RedisSlow
+            | Self::RedisFar
+            | Self::RedisEvict
             | Self::RedisPrimaryKill
             | Self::RedisPrimaryStop
             | Self::RedisPrimaryLag
             | Self::RedisReplicaKill
             | Self::RedisHandover => Part::Redis,
-            Self::DownstreamHang => Part::Downstream,
+            Self::DownstreamHang
+            | Self::DownstreamFar
+            | Self::DownstreamRefuse
+            | Self::DownstreamStill => Part::Downstream,
         }
     }
 
     /// A job may run again after it though it had ended: its ack, or the worker that owed it, may be lost. A worker that
-    /// ends in order, a Redis in any state and a downstream that hangs are no excuse.
+    /// ends in order, a Redis in any state and a downstream that hangs, refuses or is far away are no excuse.
     pub fn repeats_jobs(self) -> bool {
         let keeps_connections = matches!(self, Self::RabbitMemory | Self::RabbitDisk);
-        self.kills() || self.stops() || (self.part() == Part::Rabbit && !keeps_connections)
+        // What a worker gave up may be read, and done, when the downstream goes on.
+        self == Self::DownstreamStill
+            || self.kills()
+            || self.stops()
+            || (self.part() == Part::Rabbit && !keeps_connections)
     }
 
     /// A worker dies of it, and takes with it what it knew.
@@ -243,12 +263,23 @@ impl Kind {
         self.stops() || self == Self::RabbitDelete
     }
 
+    /// Calls are not seen, or not in their order, or were cut by the downstream itself: how many attempts there were is not known.
+    pub fn hides_attempts(self) -> bool {
+        matches!(self, Self::DownstreamRefuse | Self::DownstreamStill)
+    }
+
+    /// It is done only where it is named: it makes the whole run another one, or is more than what is promised.
+    pub fn is_named(self) -> bool {
+        matches!(self, Self::RedisEvict | Self::DownstreamStill)
+    }
+
     /// Redis may not know what has started: nothing starts until nothing of it counts any more.
     pub fn forgets(self) -> bool {
         matches!(
             self,
             Self::RedisWipe
                 | Self::RedisFlush
+                | Self::RedisEvict
                 | Self::RedisPrimaryKill
                 | Self::RedisPrimaryStop
                 | Self::RedisPrimaryLag

@@ -38,6 +38,8 @@ mod rest;
     reason = "shared with the tests, which do more with servers"
 )]
 mod servers;
+#[path = "../../tests/it/world/kit/still.rs"]
+mod still;
 #[path = "../sluicegate/demo/windows.rs"]
 mod windows;
 mod workers;
@@ -62,6 +64,7 @@ use downstream::Downstream;
 use faults::{Kind, Schedule};
 use history::{Event, History, What};
 use plan::{Args, MAX, Plan};
+use proxy::Proxy;
 use publishers::Publisher;
 use workers::{Common, Worker};
 
@@ -228,11 +231,13 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         Some(clocks) => Some(Clock::new(clocks, folder.join("redis.clock"))?),
         None => None,
     };
-    let redis = spawn_blocking(move || Redises::start(redis, clock));
+    let evicts = plan.kinds.contains(&Kind::RedisEvict);
+    let redis = spawn_blocking(move || Redises::start(redis, clock, evicts));
     let (rabbit, redis) = (Arc::new(rabbit.await?), Arc::new(redis.await?));
     let urls = rabbit.urls().into_iter().map(|url| url.parse());
     let history = Arc::new(History::new());
     let downstream = Arc::new(Downstream::start(plan.seed, Arc::clone(&history))?);
+    let to_downstream = Arc::new(Proxy::start(&[downstream.address()]).await?);
     let common = Arc::new(Common {
         plan: plan.clone(),
         program: program(args)?,
@@ -242,7 +247,7 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         rabbit: urls.collect::<Result<_, _>>()?,
         redis: redis.url().parse()?,
         found_by: redis.found_by(),
-        downstream: Arc::clone(&downstream),
+        to_downstream: Arc::clone(&to_downstream),
     });
     let mut slots = Vec::with_capacity(plan.workers);
     for number in 0..plan.workers {
@@ -265,6 +270,7 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
     Ok(Bed {
         history,
         downstream,
+        to_downstream,
         rabbit,
         redis,
         slots,

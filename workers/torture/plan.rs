@@ -39,7 +39,7 @@ pub struct Args {
     /// For how long jobs are published and things broken; then all must come to rest
     #[arg(long, default_value_t = 2.0)]
     pub minutes: f64,
-    /// Kinds of faults, with commas between them; `all`, `none`, and `-KIND` leaves one out
+    /// Kinds of faults, with commas between them; `all` (but redis-evict and downstream-still), `none`, and `-KIND` leaves one out
     #[arg(
         long,
         default_value = "all",
@@ -245,19 +245,20 @@ impl Plan {
 
 /// The shortest `--faults` that says these, of `all`.
 fn words(kinds: &[Kind], all: &[Kind]) -> String {
-    let text = |kinds: Vec<Kind>, before: &str| {
-        let all: Vec<String> = kinds.iter().map(|kind| format!("{before}{kind}")).collect();
-        all.join(",")
-    };
-    let others: Vec<Kind> = (all.iter().copied())
-        .filter(|kind| !kinds.contains(kind))
+    let text = |kind: &Kind| kind.to_string();
+    let named = kinds.iter().filter(|kind| kind.is_named()).map(text);
+    let left_out: Vec<String> = (all.iter())
+        .filter(|kind| !kind.is_named() && !kinds.contains(kind))
+        .map(|kind| format!("-{kind}"))
         .collect();
-    match (kinds.len(), others.len()) {
-        (0, _) => "none".to_owned(),
-        (_, 0) => "all".to_owned(),
-        (some, left_out) if left_out < some => format!("all,{}", text(others, "-")),
-        _ => text(kinds.to_vec(), ""),
-    }
+    let words: Vec<String> = match kinds.len() {
+        0 => return "none".to_owned(),
+        some if left_out.len() < some => {
+            (["all".to_owned()].into_iter().chain(left_out).chain(named)).collect()
+        }
+        _ => kinds.iter().map(text).collect(),
+    };
+    words.join(",")
 }
 
 fn kinds(words: &[String], servers: Servers) -> Result<Vec<Kind>, String> {
@@ -275,7 +276,11 @@ fn kinds(words: &[String], servers: Servers) -> Result<Vec<Kind>, String> {
     let mut kinds = Vec::new();
     for word in words {
         match word.as_str() {
-            "all" => kinds.clone_from(&all),
+            "all" => {
+                kinds = (all.iter().copied())
+                    .filter(|kind| !kind.is_named())
+                    .collect()
+            }
             "none" => kinds.clear(),
             name => match name.strip_prefix('-') {
                 Some(without) => {

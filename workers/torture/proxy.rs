@@ -1,5 +1,6 @@
 //! A TCP proxy that can hold what goes through it, in both directions or in one, or be slow.
 
+use std::fmt;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Weak};
@@ -7,12 +8,18 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::watch;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 
 use crate::moments::Mark;
+
+/// Pieces of one direction of a connection that are on their way at once; each has 64 KiB at most.
+const ON_THE_WAY: usize = 1024;
+
+/// Connections that wait to be taken.
+const BACKLOG: u32 = 1024;
 
 /// What happens to bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -22,7 +29,7 @@ pub enum Way {
     Open,
     /// They are held, and pass when it opens again.
     Held,
-    /// What is read at once passes after this time.
+    /// They pass after this time, as on a long way.
     Slow(Duration),
 }
 
@@ -33,6 +40,20 @@ pub struct Ways {
     pub there: Way,
     /// From the server to the worker.
     pub back: Way,
+}
+
+impl fmt::Display for Ways {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let late = |way| match way {
+            Way::Slow(by) => by.as_millis(),
+            Way::Open | Way::Held => 0,
+        };
+        write!(
+            f,
+            "a round trip of {} ms",
+            late(self.there) + late(self.back)
+        )
+    }
 }
 
 /// One direction.
@@ -58,6 +79,8 @@ struct Told {
     ways: Ways,
     /// How often all were cut.
     cuts: u32,
+    /// No new ones are taken.
+    refuses: bool,
     /// Until it has caught something.
     trap: Option<Trap>,
 }
@@ -119,6 +142,14 @@ impl Proxy {
         caught
     }
 
+    /// Refuses connections from now on, or takes them again. Those that are there end.
+    pub fn refuse(&self, refuses: bool) {
+        self.told.send_modify(|told| {
+            told.refuses = refuses;
+            told.cuts += 1;
+        });
+    }
+
     /// Ends all connections, and what they hold with them.
     pub fn cut(&self) {
         self.told.send_modify(|told| told.cuts += 1);
@@ -132,7 +163,29 @@ impl Drop for Proxy {
 }
 
 /// Ends with the proxy, whose word its connections await.
-async fn accept(listener: TcpListener, server: SocketAddr, told: Weak<watch::Sender<Told>>) {
+async fn accept(mut listener: TcpListener, server: SocketAddr, told: Weak<watch::Sender<Told>>) {
+    let Some(mut seen) = told.upgrade().map(|told| told.subscribe()) else {
+        return;
+    };
+    loop {
+        tokio::select! {
+            () = take(&listener, server, &told) => {}
+            refuses = seen.wait_for(|told| told.refuses) => if refuses.is_err() {
+                return;
+            }
+        }
+        match refuse(listener, &mut seen).await {
+            Ok(again) => listener = again,
+            Err(error) => {
+                eprintln!("a proxy's port is lost: {error}");
+                return;
+            }
+        }
+    }
+}
+
+/// Takes connections, for ever.
+async fn take(listener: &TcpListener, server: SocketAddr, told: &Weak<watch::Sender<Told>>) {
     loop {
         let Ok((client, _)) = listener.accept().await else {
             // No descriptor is free, say.
@@ -147,6 +200,21 @@ async fn accept(listener: TcpListener, server: SocketAddr, told: Weak<watch::Sen
             }
         });
     }
+}
+
+/// Connections are refused for as long as that is told; then the port listens again. Nobody else gets it meanwhile.
+async fn refuse(
+    listener: TcpListener,
+    seen: &mut watch::Receiver<Told>,
+) -> io::Result<TcpListener> {
+    let address = listener.local_addr()?;
+    drop(listener);
+    let bound = TcpSocket::new_v4()?;
+    bound.set_reuseaddr(true)?;
+    bound.bind(address)?;
+    // It fails when the proxy is gone: then nobody calls.
+    let _ = seen.wait_for(|told| !told.refuses).await;
+    bound.listen(BACKLOG)
 }
 
 /// Until either side ends it, it is cut, or the proxy is gone.
@@ -166,7 +234,7 @@ async fn carry(client: TcpStream, server: TcpStream, told: Weak<watch::Sender<To
     }
 }
 
-/// `None`: it has ended. An end is held as bytes are.
+/// Until its end has passed, or it can't be passed on. An end is held, and late, as bytes are.
 async fn pump(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
@@ -174,28 +242,50 @@ async fn pump(
     direction: Direction,
 ) -> Option<()> {
     let mut seen = told.upgrade()?.subscribe();
-    let mut buffer = vec![0; 64 * 1024];
-    let is_open = |told: &Told| told.way(direction) != Way::Held;
-    loop {
-        let Some(read) = from.read(&mut buffer).await.ok().filter(|read| *read > 0) else {
-            seen.wait_for(is_open).await.ok()?;
-            return None;
-        };
-        let bytes = &buffer[..read];
-        told.upgrade()?.send_if_modified(|told| {
-            let caught =
-                (told.trap).filter(|trap| trap.direction == direction && trap.mark.is_in(bytes));
-            if let Some(trap) = caught {
-                (told.ways, told.trap) = (trap.then, None);
+    let way = seen.clone();
+    let (sender, mut due) = mpsc::channel::<(Instant, Vec<u8>)>(ON_THE_WAY);
+    let read = async move {
+        let mut buffer = vec![0; 64 * 1024];
+        loop {
+            let read = from.read(&mut buffer).await.unwrap_or(0);
+            let bytes = &buffer[..read];
+            told.upgrade()?.send_if_modified(|told| {
+                let caught = (told.trap)
+                    .filter(|trap| trap.direction == direction && trap.mark.is_in(bytes));
+                if let Some(trap) = caught {
+                    (told.ways, told.trap) = (trap.then, None);
+                }
+                caught.is_some()
+            });
+            let late = match way.borrow().way(direction) {
+                Way::Slow(by) => by,
+                Way::Open | Way::Held => Duration::ZERO,
+            };
+            sender
+                .send((Instant::now() + late, bytes.to_vec()))
+                .await
+                .ok()?;
+            if read == 0 {
+                // What is on its way passes before the end does.
+                return std::future::pending().await;
             }
-            caught.is_some()
-        });
-        let way = seen.borrow().way(direction);
-        if let Way::Slow(by) = way {
-            sleep(by).await;
         }
-        seen.wait_for(is_open).await.ok()?;
-        to.write_all(bytes).await.ok()?;
+    };
+    let write = async move {
+        loop {
+            let (at, bytes) = due.recv().await?;
+            sleep_until(at).await;
+            let is_open = |told: &Told| told.way(direction) != Way::Held;
+            seen.wait_for(is_open).await.ok()?;
+            if bytes.is_empty() {
+                return None;
+            }
+            to.write_all(&bytes).await.ok()?;
+        }
+    };
+    tokio::select! {
+        ended = read => ended,
+        ended = write => ended,
     }
 }
 
@@ -273,6 +363,47 @@ mod tests {
             .expect("a connection");
         next.write_u8(2).await.expect("sent");
         assert_eq!(echo(&mut next).await, 2);
+    }
+
+    #[tokio::test]
+    async fn who_refuses_takes_connections_again_at_the_same_port() {
+        let (proxy, mut client) = bed().await;
+        client.write_u8(1).await.expect("sent");
+        assert_eq!(echo(&mut client).await, 1);
+        proxy.refuse(true);
+        assert!(client.read_u8().await.is_err(), "it was cut");
+        let refused = async || {
+            let connected = TcpStream::connect(proxy.addresses()[0]).await;
+            connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+        };
+        while !refused().await {
+            tokio::task::yield_now().await;
+        }
+        proxy.refuse(false);
+        while refused().await {
+            tokio::task::yield_now().await;
+        }
+        let mut next = TcpStream::connect(proxy.addresses()[0])
+            .await
+            .expect("it listens");
+        next.write_u8(2).await.expect("sent");
+        assert_eq!(echo(&mut next).await, 2);
+    }
+
+    #[tokio::test]
+    async fn what_is_late_is_late_together_and_in_order() {
+        let (proxy, mut client) = bed().await;
+        let (there, back) = (Way::Slow(HELD), Way::Open);
+        proxy.set(Ways { there, back });
+        let began = Instant::now();
+        for byte in 0..40 {
+            client.write_u8(byte).await.expect("sent");
+            tokio::task::yield_now().await;
+        }
+        let mut all = [0; 40];
+        client.read_exact(&mut all).await.expect("all of it");
+        assert!(all.iter().copied().eq(0..40), "{all:?}");
+        assert!(began.elapsed() >= HELD);
     }
 
     #[tokio::test]

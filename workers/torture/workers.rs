@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::Failure;
 use crate::clocks::{self, Clocks, replace};
-use crate::downstream::Downstream;
+use crate::downstream;
 use crate::fetch;
 use crate::plan::{Plan, Settings};
 use crate::proxy::Proxy;
@@ -40,7 +40,8 @@ pub struct Common {
     pub redis: url::Url,
     /// Instead of `redis`, where workers find the servers by themselves.
     pub found_by: Option<String>,
-    pub downstream: Arc<Downstream>,
+    /// The way to the downstream.
+    pub to_downstream: Arc<Proxy>,
 }
 
 /// What a worker is started from.
@@ -111,7 +112,7 @@ impl Setup {
             amqp: &rabbit,
             redis: common.found_by.as_ref().unwrap_or(&redis),
             queue: &common.queue,
-            downstream: &common.downstream.url(self.number, self.life),
+            downstream: &downstream::url(&common.to_downstream, self.number, self.life),
             admin: self.admin,
             max: self.max,
         });

@@ -19,8 +19,8 @@ pub enum Redises {
 }
 
 impl Redises {
-    /// Starts them; a single one may have a clock of its own.
-    pub fn start(what: RedisIs, clock: Option<Clock>) -> Self {
+    /// Starts them; a single one may have a clock of its own, and may evict keys.
+    pub fn start(what: RedisIs, clock: Option<Clock>, evicts: bool) -> Self {
         match what {
             RedisIs::Single => {
                 let variables = clock.iter().flat_map(Clock::variables);
@@ -28,7 +28,8 @@ impl Redises {
                     let value = value.to_string_lossy().into_owned();
                     format!("environment {name}={value}")
                 });
-                let settings: Vec<String> = settings.collect();
+                let policy = evicts.then(|| "maxmemory-policy volatile-lru".to_owned());
+                let settings: Vec<String> = settings.chain(policy).collect();
                 let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
                 Self::One(Redis::start_with(&settings), clock)
             }

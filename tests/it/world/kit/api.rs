@@ -1,12 +1,10 @@
 //! The API of a test: plain or https, HTTP/1.1 or HTTP/2. It records each call by its own monotonic clock, and may be slow,
 //! refuse connections, stand still, close idle connections, or answer what a test wants.
 
-use std::io;
 use std::net::SocketAddr;
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
@@ -17,7 +15,7 @@ use hyper::{HeaderMap, Request, Response, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, sleep_until};
@@ -25,6 +23,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::door::Door;
 use super::proxy::Range;
+use super::still::{Still, Stillness};
 use crate::papers::Papers;
 
 /// A call, by the API's clock.
@@ -118,7 +117,7 @@ struct Shared {
     manner: Manner,
     answers: Mutex<Arc<Answers>>,
     calls: Mutex<Vec<Call>>,
-    still: Stillness,
+    still: Arc<Stillness>,
 }
 
 impl Api {
@@ -133,7 +132,7 @@ impl Api {
             manner,
             answers: Mutex::new(Arc::new(|_: &Call| Reply::ok())),
             calls: Mutex::default(),
-            still: Stillness::default(),
+            still: Arc::default(),
         });
         let served = Arc::clone(&shared);
         let door = Door::open(move |stream, number| serve(stream, Arc::clone(&served), number));
@@ -189,12 +188,8 @@ impl Api {
 
 /// An error is the caller's or a test's end of the connection.
 async fn serve(stream: TcpStream, shared: Arc<Shared>, number: usize) {
-    let resets = Arc::<AtomicBool>::default();
-    let stream = Still {
-        stream,
-        shared: Arc::clone(&shared),
-        resets: Arc::clone(&resets),
-    };
+    let stream = Still::new(stream, &shared.still);
+    let resets = Arc::clone(&stream.resets);
     match &shared.manner.tls {
         None => connection(stream, &shared, number, false, resets).await,
         Some(tls) => {
@@ -352,77 +347,6 @@ impl Idle {
 impl Drop for Used {
     fn drop(&mut self) {
         (self.0.0).send_modify(|(calls, since)| (*calls, *since) = (*calls - 1, Instant::now()));
-    }
-}
-
-/// Whether an API stands still, and who waits for its end.
-#[derive(Default)]
-struct Stillness(Mutex<(bool, Vec<Waker>)>);
-
-impl Stillness {
-    fn set(&self, still: bool) {
-        let mut inner = self.0.lock().expect("nobody panics");
-        inner.0 = still;
-        if !still {
-            inner.1.drain(..).for_each(Waker::wake);
-        }
-    }
-
-    fn poll_over(&self, cx: &mut Context<'_>) -> Poll<()> {
-        let mut inner = self.0.lock().expect("nobody panics");
-        if inner.0 {
-            inner.1.push(cx.waker().clone());
-            return Poll::Pending;
-        }
-        Poll::Ready(())
-    }
-}
-
-/// A connection of an API that may stand still: then nothing is read from it.
-struct Still {
-    stream: TcpStream,
-    shared: Arc<Shared>,
-    /// It ends with a reset.
-    resets: Arc<AtomicBool>,
-}
-
-impl Drop for Still {
-    fn drop(&mut self) {
-        if self.resets.load(Ordering::Relaxed) {
-            // The caller may have ended it before.
-            let _ = self.stream.set_zero_linger();
-        }
-    }
-}
-
-impl AsyncRead for Still {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        match self.shared.still.poll_over(cx) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(()) => Pin::new(&mut self.stream).poll_read(cx, buffer),
-        }
-    }
-}
-
-impl AsyncWrite for Still {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }
 

@@ -5,6 +5,7 @@ pub mod api;
 pub mod counts;
 pub mod door;
 pub mod proxy;
+pub mod still;
 
 use std::sync::Arc;
 use std::time::Duration;
