@@ -57,6 +57,7 @@ pub struct Metrics {
     running: Gauge,
     held: Gauge,
     in_memory: Gauge,
+    abandoned: Gauge,
 }
 
 impl Default for Metrics {
@@ -174,6 +175,12 @@ impl Metrics {
                 Gauge::default(),
             ),
             in_memory: register(r, "in_memory", "Unacked jobs in memory", Gauge::default()),
+            abandoned: register(
+                r,
+                "abandoned_calls",
+                "Calls that got no answer in time and may still be under way: strict windows and max-concurrent count them",
+                Gauge::default(),
+            ),
             registry,
         };
         metrics.show_all_series();
@@ -318,6 +325,11 @@ impl Metrics {
         gauge(&self.running, running);
         gauge(&self.held, held);
         gauge(&self.in_memory, in_memory);
+    }
+
+    /// Calls that were given up and hold their places.
+    pub fn show_abandoned(&self, calls: usize) {
+        (self.abandoned).set(i64::try_from(calls).unwrap_or(i64::MAX));
     }
 
     /// Everything, in the OpenMetrics text format.

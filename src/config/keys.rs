@@ -88,6 +88,7 @@ pub const KEYS: &[Key] = &[
     unset("dispatch.http.cert-file"),
     unset("dispatch.http.key-file"),
     key("dispatch.http.timeout", "10s"),
+    key("dispatch.http.abandoned", "60s"),
     unset(ANSWERS),
     key("delay.hold", "500ms"),
     key("delay.max-delay", "5m"),

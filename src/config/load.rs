@@ -17,6 +17,7 @@ use super::{
     Admin, Amqp, Config, DEFAULT_FILE, Delay, Dispatch, Fields, Http, Log, RateLimiter, Redis,
     Retry, env, keys,
 };
+use crate::rules::decision::LEASE_MS;
 use crate::rules::limit::Unit;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -229,6 +230,9 @@ impl Values {
         let timeout = self.get("dispatch.http.timeout", |raw| {
             form::duration(raw, Duration::from_millis(1), LONGEST_CALL)
         });
+        let abandoned = self.get("dispatch.http.abandoned", |raw| {
+            form::duration(raw, Duration::ZERO, Duration::from_millis(LEASE_MS))
+        });
         const TLS: TlsKeys = [
             "dispatch.http.ca-file",
             "dispatch.http.cert-file",
@@ -237,8 +241,8 @@ impl Values {
         let tls = self.tls(TLS);
         let headers = self.headers(url.as_ref().and_then(Option::as_ref));
         let answers = self.answers();
-        let (url, tls, timeout, headers) = (url?, tls?, timeout?, headers?);
-        let answers = answers?;
+        let (url, tls, headers) = (url?, tls?, headers?);
+        let (answers, timeout, abandoned) = (answers?, timeout?, abandoned?);
         if let Some(url) = &url
             && !url.has_scheme("https")
         {
@@ -253,6 +257,7 @@ impl Values {
                 headers,
                 answers,
                 timeout,
+                abandoned,
             }),
         })
     }

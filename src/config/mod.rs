@@ -143,6 +143,8 @@ pub struct Http {
     pub answers: Answers,
     /// `dispatch.http.timeout`: for the whole call, connection set-up included.
     pub timeout: Duration,
+    /// `dispatch.http.abandoned`: how long a call without an answer in time counts as under way.
+    pub abandoned: Duration,
 }
 
 /// `delay`

@@ -93,6 +93,7 @@ impl fmt::Display for Config {
             }
             tls(f, "    ", &http.tls)?;
             writeln!(f, "    timeout: {}", show(http.timeout))?;
+            writeln!(f, "    abandoned: {}", show(http.abandoned))?;
             if http.answers.own().len() > 0 {
                 writeln!(f, "    answers:")?;
             }

@@ -7,6 +7,7 @@ use tokio::time::Instant;
 
 use crate::broker::{Outgoing, Tag};
 use crate::gate::{TenantAsk, TenantSettled};
+use crate::handler::LateEnd;
 use crate::rules::fleet::Fleet;
 use crate::rules::job::{Fields, Job};
 use crate::rules::lanes::{Ladder, QueueNames};
@@ -94,6 +95,15 @@ pub enum Action {
         job: Job,
         /// Its permit is good until then (time of the scheduler).
         deadline: Duration,
+    },
+    /// Wait for the end of a call that was given up, then call [`super::scheduler::Scheduler::abandoned_is_over`].
+    Await {
+        /// The name of its permit.
+        permit: String,
+        /// For so long at most.
+        lease: Duration,
+        /// When it has ended.
+        ended: LateEnd,
     },
     /// Publish, then call [`super::scheduler::Scheduler::moved`] with the result of each.
     Publish(Vec<(Key, Outgoing)>),

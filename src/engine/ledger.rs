@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::engine::scheduler::Started;
 use crate::gate::{End, GateError, LEASE_MS, SettleReplies, Settled, TenantSettled};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
@@ -40,7 +41,7 @@ pub struct Ledger {
     /// What failed, each tenant's by itself: whoever's primary answers does not wait for the others.
     again: VecDeque<Call>,
     sent: Option<Sent>,
-    /// Running starts that hold places.
+    /// Starts that hold places: those that run, and those that were given up.
     holding: usize,
     renewed: Duration,
 }
@@ -101,6 +102,13 @@ impl Ledger {
         self.open.push((tenant, labels, limits, settled));
     }
 
+    /// To be told of a start that takes place, and may still have more to be told of it.
+    pub fn add_start(&mut self, tenant: &Tenant, started: &Started, end: End) {
+        let receipt = started.receipt.clone();
+        let (labels, limits) = (started.labels.clone(), started.limits.clone());
+        self.add(tenant.clone(), labels, limits, Settled { receipt, end });
+    }
+
     /// Whether the gate allowed this start is not known, and it does not take place. To be told when the gate answers
     /// again: before that it would be lost, too, and nobody waits for it.
     pub fn doubt(&mut self, now: Duration, entry: Entry) {
@@ -122,12 +130,12 @@ impl Ledger {
         self.open.is_empty() && self.again.is_empty() && self.sent.is_none()
     }
 
-    /// A start under `limits` runs.
+    /// A start under `limits` runs, or was given up: its places are renewed.
     pub fn started(&mut self, limits: &Limits) {
         self.holding += usize::from(limits.hold_places());
     }
 
-    /// A start under `limits` runs no longer.
+    /// It has ended, or its time is over.
     pub fn ended(&mut self, limits: &Limits) {
         self.holding -= usize::from(limits.hold_places());
     }
@@ -245,7 +253,7 @@ impl Ledger {
     /// take the place anew. The next one is of what runs then.
     fn failed(&mut self, now: Duration, mut call: Call) -> Option<Call> {
         let all = call.told.settled.len();
-        call.told.settled.retain(|one| one.end != End::Running);
+        call.told.settled.retain(|one| one.end.is_over());
         if call.told.settled.len() < all {
             self.renewed = self.renewed.min((now + RENEW_AGAIN).saturating_sub(RENEW));
         }
@@ -257,8 +265,9 @@ impl Ledger {
 
 /// Whose calls have ended that held places, and how many.
 fn ended(told: TenantSettled) -> Option<(Tenant, Limits, usize)> {
-    let ended = |one: &&Settled| one.end != End::Running;
-    let calls = told.settled.iter().filter(ended).count();
+    let calls = (told.settled.iter())
+        .filter(|one| one.end.is_over())
+        .count();
     let TenantSettled { tenant, limits, .. } = told;
     limits.hold_places().then_some((tenant, limits, calls))
 }

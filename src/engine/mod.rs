@@ -1,6 +1,7 @@
 //! Moves jobs between broker, gate and handler. It decides nothing: [`scheduler`] does, and this loop
 //! performs what it says.
 
+mod abandoned;
 pub mod action;
 mod away;
 mod blocks;
@@ -21,7 +22,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
@@ -74,6 +75,8 @@ enum Report<R> {
     /// With the time that it took, unless it was there at once.
     Prepared(Key, Result<R, Outcome>, Option<Duration>),
     Finished(Key, Attempt, Duration),
+    /// The name of its permit, and whether it has ended.
+    Abandoned(String, bool),
 }
 
 impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
@@ -232,6 +235,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             Report::Finished(key, attempt, took) => {
                 scheduler.finished(now, key, took, attempt);
             }
+            Report::Abandoned(permit, ended) => scheduler.abandoned_is_over(&permit, ended),
         }
     }
 
@@ -271,6 +275,16 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         let (keys, outgoing): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
                         let results = broker.publish(outgoing).await;
                         Report::Moved(keys.into_iter().zip(results).collect())
+                    });
+                }
+                Action::Await {
+                    permit,
+                    lease,
+                    ended,
+                } => {
+                    tasks.spawn(async move {
+                        let ended = timeout(lease, ended).await.is_ok();
+                        Report::Abandoned(permit, ended)
                     });
                 }
                 Action::Release(keys) => keys.into_iter().for_each(|key| drop(calls.take(key))),

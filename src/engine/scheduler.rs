@@ -11,6 +11,7 @@
 //!                '-- the gate failed, no slot was free, or the answer came too late
 //! ```
 
+mod abandoned;
 mod answers;
 mod asking;
 mod leaving;
@@ -31,6 +32,7 @@ use ulid::Ulid;
 use self::asking::Round;
 use self::preparing::Hand;
 use crate::broker::{Delivery, Message, Outgoing, Source, Tag};
+use crate::engine::abandoned::Abandoned;
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::away::Away;
 use crate::engine::blocks::Blocks;
@@ -95,10 +97,10 @@ impl Entry {
 
 /// What a job started with.
 #[derive(Debug)]
-struct Started {
-    labels: Labels,
-    limits: Limits,
-    receipt: Receipt,
+pub(super) struct Started {
+    pub(super) labels: Labels,
+    pub(super) limits: Limits,
+    pub(super) receipt: Receipt,
 }
 
 /// The worker's memory, and what to do with it.
@@ -123,6 +125,7 @@ pub struct Scheduler {
     blocking: usize,
     unheard: Blocks,
     ledger: Ledger,
+    abandoned: Abandoned,
     places: Places,
     heard: Heard,
     away: Away,
@@ -165,6 +168,7 @@ impl Scheduler {
             blocking: 0,
             unheard: Blocks::default(),
             ledger: Ledger::new(seed),
+            abandoned: Abandoned::default(),
             places: Places::default(),
             heard: Heard::default(),
             away: Away::default(),
@@ -359,6 +363,7 @@ impl Scheduler {
         let in_memory = self.entries.len() + self.moves.len();
         self.metrics
             .show(self.queues.running(), self.queues.held(), in_memory);
+        self.metrics.show_abandoned(self.abandoned.len());
     }
 
     /// When [`Scheduler::tick`] is needed next, if nothing else happens.

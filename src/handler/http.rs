@@ -14,8 +14,10 @@
 //! than a permit is good for. Where it turns out to be closed before a byte of the request was written, the API has seen
 //! nothing of it: the permit is given back, and the job asks again with another connection.
 
+mod abandoned;
 mod connection;
 mod pool;
+mod socket;
 mod text;
 
 use std::error::Error;
@@ -41,6 +43,7 @@ use crate::rules::answers::{Answers, Meaning};
 use crate::rules::job::Job;
 use crate::rules::pushback::{Pushback, Verdict, verdict};
 use crate::tls;
+use abandoned::Abandoned;
 use connection::{Connection, Sent};
 use pool::{Pool, Pooled};
 use text::{explain, one_line};
@@ -59,6 +62,7 @@ const SECTION: &str = "dispatch.http";
 /// Calls one downstream API.
 pub struct HttpHandler {
     pool: Arc<Pool>,
+    abandoned: Abandoned,
     /// With TLS.
     encrypted: bool,
     /// Path and query: what a request's first line names.
@@ -140,6 +144,7 @@ impl HttpHandler {
                 http.timeout,
                 concurrency,
             ),
+            abandoned: Abandoned::new(http.abandoned, concurrency),
             encrypted: url.scheme() == "https",
             secrets: secrets(&url, &http.headers, &headers),
             target,
@@ -189,11 +194,13 @@ impl HttpHandler {
         let request = self.request(job);
         // From here to the first poll of what sends, there is nothing to wait for.
         let ready = Some(ready).filter(|_| permit.is_good());
-        let Some(mut connection) = ready.and_then(Pooled::used) else {
+        let Some(connection) = ready.and_then(Pooled::used) else {
             return Err(Outcome::Late.into());
         };
-        match timeout_at(deadline, connection.send(request)).await {
+        let mut exchange = connection.send(request);
+        match timeout_at(deadline, exchange.answer()).await {
             Ok(Sent::Answered(answer)) => {
+                let mut connection = exchange.into_connection();
                 let (head, body) = answer.into_parts();
                 let mut start = Vec::new();
                 // A body that breaks off or does not end in time has told what it could.
@@ -212,9 +219,15 @@ impl HttpHandler {
             Ok(Sent::Unwritten) => Err(Outcome::Late.into()),
             Ok(Sent::Failed(why)) => {
                 let words = told(&why, tls::advice(&why, SECTION));
-                Err(failed(format!("no answer: {words}")).into())
+                Err(Attempt {
+                    fate: self.abandoned.failed(&why),
+                    ..failed(format!("no answer: {words}")).into()
+                })
             }
-            Err(_) => Err(failed(self.too_late("no answer")).into()),
+            Err(_) => Err(Attempt {
+                fate: self.abandoned.give_up(exchange),
+                ..failed(self.too_late("no answer")).into()
+            }),
         }
     }
 

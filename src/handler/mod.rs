@@ -2,7 +2,10 @@
 
 pub mod http;
 
+use std::fmt;
 use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -65,18 +68,56 @@ impl Permit {
 }
 
 /// What is known of a call's way to the API.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Fate {
     /// Nothing was written: the API sees nothing of the call, and its permit is given back.
     Unwritten,
-    /// It was written, or may have been, and nothing tells whether it has arrived.
+    /// It was written, or may have been, and nothing tells whether it has arrived; it does not arrive any more.
     Unknown,
     /// The API answered, so it has arrived.
     Answered,
+    /// It was written, and its answer is not waited for any more: it may still arrive, or be worked on. Limits that count
+    /// calls under way count it on.
+    Abandoned {
+        /// For so long, at most [`LEASE_MS`](crate::gate::LEASE_MS), unless it ends before.
+        lease: Duration,
+        /// When it does.
+        ended: LateEnd,
+    },
+}
+
+/// Resolves when it is known that a call that was given up has ended after all; it may never do so. Dropped, nobody wants to
+/// know any more.
+pub struct LateEnd(Pin<Box<dyn Future<Output = ()> + Send>>);
+
+impl LateEnd {
+    /// It is known when `ended` resolves.
+    pub fn new(ended: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(Box::pin(ended))
+    }
+
+    /// It is never known.
+    pub fn never() -> Self {
+        Self::new(std::future::pending())
+    }
+}
+
+impl fmt::Debug for LateEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LateEnd")
+    }
+}
+
+impl Future for LateEnd {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(cx)
+    }
 }
 
 /// A verdict, what the API's answer said of limits, and how far the call came.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Attempt {
     /// What becomes of the job.
     pub outcome: Outcome,

@@ -145,6 +145,13 @@ pub enum End {
     },
 }
 
+impl End {
+    /// Nothing of the call is under way any more.
+    pub fn is_over(&self) -> bool {
+        !matches!(self, Self::Running | Self::Abandoned { for_ms: 1.. })
+    }
+}
+
 /// The gate's decision for one job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {

@@ -1,5 +1,6 @@
 //! The HTTP handler against downstreams that answer as they like.
 
+mod abandoned;
 mod connections;
 pub mod downstream;
 mod hostile;
@@ -44,6 +45,7 @@ fn http(url: impl Into<String>, timeout: Duration) -> Http {
         tls: Tls::default(),
         answers: Default::default(),
         timeout,
+        abandoned: LONG,
     }
 }
 

@@ -46,6 +46,8 @@ pub struct Done {
     pub settled: Vec<TenantSettled>,
     pub blocked: Vec<(Block, Duration)>,
     pub advertised: Vec<(Tenant, Quotas)>,
+    /// The ends of calls that were given up.
+    pub awaited: Vec<(String, Duration)>,
 }
 
 impl Desk {
@@ -111,6 +113,7 @@ impl Desk {
                 Action::Release(keys) => done.released.extend(keys),
                 Action::Publish(batch) => done.published.extend(batch),
                 Action::Settle(batch) => done.settled.extend(batch),
+                Action::Await { permit, lease, .. } => done.awaited.push((permit, lease)),
                 Action::Advertised(batch) => done.advertised.extend(batch),
                 Action::Ack(tags) => done.acked.extend(tags.iter().map(|t| t.tag)),
                 Action::Block(block, duration) => done.blocked.push((block, duration)),

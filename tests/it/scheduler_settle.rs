@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluicegate::broker::Source;
 use sluicegate::gate::{End, GateError, SettleReplies, TenantSettled};
-use sluicegate::handler::{Attempt, Fate, Outcome};
+use sluicegate::handler::{Attempt, Fate, LateEnd, Outcome};
 use sluicegate::rules::job::TenantField;
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::pushback::Seen;
@@ -138,6 +138,85 @@ fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
     desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
     assert_eq!(desk.step(Duration::from_secs(60)).settled, []);
     assert!(desk.scheduler.is_idle());
+}
+
+/// A call without an answer in time may be read later: its place is held, however its job goes on.
+#[test]
+fn the_place_of_a_call_that_was_given_up_is_held_until_it_ends() {
+    let second = Duration::from_secs(1);
+    let lease = 40 * second;
+    let given_up = || {
+        let mut desk = of_places();
+        desk.deliver(Source::Fresh, &["a", "a"]);
+        let started = desk.answer(MS, vec![vec![START, wait(400, 1)]]).dispatched;
+        let (after, reason) = (None, "no answer in time".to_owned());
+        let attempt = Attempt {
+            fate: Fate::Abandoned {
+                lease,
+                ended: LateEnd::never(),
+            },
+            ..Outcome::Retry { after, reason }.into()
+        };
+        (desk.scheduler).finished(desk.now, started[0].0, MS, attempt);
+        let done = desk.step(MS);
+        assert_eq!(done.published.len(), 1, "its job is tried again");
+        let confirmed = vec![(done.published[0].0, Ok(()))];
+        desk.scheduler.moved(desk.now, confirmed);
+        let held = End::Abandoned { for_ms: 40_000 };
+        assert_eq!(told_of(&done.settled), [("a", held)]);
+        let permit = done.settled[0].settled[0].receipt.permit.clone();
+        assert_eq!(done.awaited, [(permit.clone(), lease)]);
+        desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
+        assert!(
+            desk.scheduler.is_idle(),
+            "a worker that stops does not wait for it"
+        );
+        assert!(desk.actions().asked.is_empty(), "nobody is woken");
+        (desk, permit)
+    };
+    let until_told = |desk: &mut Desk, at: Duration| loop {
+        let settled = desk.step(100 * MS).settled;
+        if !settled.is_empty() {
+            return settled;
+        }
+        assert!(desk.now < at, "nothing is told");
+    };
+
+    // It is heard of, which is told until it is known.
+    let (mut desk, permit) = given_up();
+    desk.scheduler.abandoned_is_over(&permit, true);
+    let over = [("a", End::Abandoned { for_ms: 0 })];
+    assert_eq!(told_of(&desk.step(MS).settled), over);
+    desk.scheduler.settled(desk.now, Ok(vec![Err(away())]));
+    assert_eq!(told_of(&desk.step(MS * 150).settled), over);
+    desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
+    assert_eq!(desk.step(MS * 5).asked.len(), 1, "the next one is woken");
+    desk.scheduler.abandoned_is_over(&permit, true);
+    assert_eq!(desk.step(60 * second).settled, [], "once");
+
+    // It is not: what the gate may have forgotten is told anew, for the rest of the time.
+    let (mut desk, permit) = given_up();
+    let begun = desk.now;
+    for failed in [true, false, false] {
+        let settled = until_told(&mut desk, begun + lease);
+        let left = lease - (desk.now - begun);
+        let told = told_of(&settled);
+        let [("a", End::Abandoned { for_ms })] = told[..] else {
+            panic!("{told:?}");
+        };
+        assert!(
+            Duration::from_millis(for_ms).abs_diff(left) < second,
+            "{for_ms}"
+        );
+        let reply = if failed { Err(away()) } else { Ok(()) };
+        desk.scheduler.settled(desk.now, Ok(vec![reply]));
+    }
+    desk.scheduler.abandoned_is_over(&permit, false);
+    assert_eq!(
+        desk.step(60 * second).settled,
+        [],
+        "the lease is over by itself"
+    );
 }
 
 /// The API said that nothing is left, or refused: the other jobs of the tenant would go on calling.

@@ -5,11 +5,11 @@ use std::time::Duration;
 use rand::Rng;
 use tracing::{debug, info, warn};
 
-use super::{Phase, Scheduler, Started, millis};
+use super::{Phase, Scheduler, millis};
 use crate::engine::action::{Action, Block, Key};
 use crate::engine::queues::End as Place;
-use crate::gate::{End, GateError, SettleReplies, Settled};
-use crate::handler::{Attempt, Fate, Outcome};
+use crate::gate::{End, GateError, LEASE_MS, SettleReplies};
+use crate::handler::{Attempt, Fate, LateEnd, Outcome};
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::quota::{Excess, Quotas};
 
@@ -41,14 +41,18 @@ impl Scheduler {
             return;
         };
         self.queues.end(&entry.claims.tenant);
-        let end = match fate {
-            Fate::Unwritten => End::Unused,
+        let (end, ended) = match fate {
+            Fate::Unwritten => (End::Unused, None),
+            Fate::Abandoned { lease, ended } => {
+                let for_ms = millis(lease).min(LEASE_MS);
+                (End::Abandoned { for_ms }, Some(ended))
+            }
             Fate::Unknown | Fate::Answered => {
                 let actual = seen.actual_cost.map(|cost| cost.min(MAX_ACTUAL_COST));
-                End::Cost(actual.unwrap_or(entry.claims.cost))
+                (End::Cost(actual.unwrap_or(entry.claims.cost)), None)
             }
         };
-        self.settle(key, end);
+        self.settle(now, key, end, ended);
         self.close_used_up(now, key, seen.used_up);
         self.hear(now, key, seen.quotas);
         self.conclude(now, key, outcome);
@@ -117,29 +121,34 @@ impl Scheduler {
         }
     }
 
-    /// What a start used is told to the gate, where that is not what it was charged or a place is held.
-    fn settle(&mut self, key: Key, end: End) {
+    /// What a start used is told to the gate, where that is not what it was charged or a place is held. `ended` says when a
+    /// call that was given up has ended.
+    fn settle(&mut self, now: Duration, key: Key, end: End, ended: Option<LateEnd>) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
         let Some(started) = entry.started.take() else {
             return;
         };
-        let Started {
-            labels,
-            limits,
-            receipt,
-        } = started;
-        self.ledger.ended(&limits);
+        let (limits, receipt) = (&started.limits, &started.receipt);
+        let holds = limits.hold_places();
         let counts_cost = limits.iter().any(|limit| limit.unit() == Unit::Cost);
         let as_charged = match end {
             End::Cost(used) => used == receipt.cost || !counts_cost,
-            End::Unused | End::Running | End::Abandoned { .. } => false,
+            End::Abandoned { .. } => true,
+            End::Unused | End::Running => false,
         };
-        if !as_charged || limits.hold_places() {
-            let tenant = entry.claims.tenant.clone();
-            let settled = Settled { receipt, end };
-            self.ledger.add(tenant, labels, limits, settled);
+        let tenant = entry.claims.tenant.clone();
+        if !as_charged || holds {
+            self.ledger.add_start(&tenant, &started, end);
+        }
+        match (end, ended) {
+            (End::Abandoned { for_ms }, Some(ended))
+                if holds && for_ms > 0 && self.abandoned.has_room() =>
+            {
+                self.give_up(now, tenant, started, for_ms, ended);
+            }
+            _ => self.ledger.ended(limits),
         }
     }
 
@@ -156,15 +165,10 @@ impl Scheduler {
             if let (Phase::Running, Some(started)) = (entry.phase, &entry.started)
                 && started.limits.hold_places()
             {
-                let settled = Settled {
-                    receipt: started.receipt.clone(),
-                    end: End::Running,
-                };
-                let tenant = entry.claims.tenant.clone();
-                let (labels, limits) = (started.labels.clone(), started.limits.clone());
-                self.ledger.add(tenant, labels, limits, settled);
+                (self.ledger).add_start(&entry.claims.tenant, started, End::Running);
             }
         }
+        self.renew_abandoned(now);
     }
 
     /// What [`Action::Settle`] came to.

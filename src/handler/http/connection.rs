@@ -3,7 +3,7 @@
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker, ready};
@@ -11,12 +11,13 @@ use std::task::{Context, Poll, Waker, ready};
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Frame, Incoming};
-use hyper::client::conn::http1;
+use hyper::client::conn::{TrySendError, http1};
 use hyper::{Request, Response};
 use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+
+use super::socket::Socket;
 
 /// What is read is buffered up to this, in bytes: an answer's head is no longer.
 const MAX_BUFFER: usize = 64 * 1024;
@@ -25,8 +26,9 @@ const MAX_BUFFER: usize = 64 * 1024;
 const MAX_READ: usize = 4 * MAX_BUFFER;
 
 /// TCP, with or without TLS on it.
-pub(super) type Stream = MaybeHttpsStream<TokioIo<TcpStream>>;
+pub(super) type Stream = MaybeHttpsStream<TokioIo<Socket>>;
 type Wire = http1::Connection<TokioIo<Bounded>, Full<Bytes>>;
+type Answer = Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>>;
 
 /// What became of a request.
 pub(super) enum Sent {
@@ -45,12 +47,22 @@ pub(super) struct Connection {
     wire: Option<Wire>,
     /// So many bytes may still be read.
     readable: Arc<AtomicUsize>,
+    socket: Socket,
+}
+
+/// A request on its way, and its connection. Dropped, it is closed.
+pub(super) struct Exchange {
+    connection: Connection,
+    answer: Pin<Box<dyn Future<Output = Answer> + Send>>,
+    /// Bytes that had been written to the connection before.
+    before: u64,
 }
 
 impl Connection {
     /// Speaks HTTP/1.1 over `stream`.
     pub(super) async fn over(stream: Stream) -> hyper::Result<Self> {
         let readable = Arc::new(AtomicUsize::new(MAX_READ));
+        let socket = Socket::below(&stream);
         let io = TokioIo::new(Bounded {
             stream: TokioIo::new(stream),
             readable: Arc::clone(&readable),
@@ -63,6 +75,7 @@ impl Connection {
             sender,
             wire: Some(wire),
             readable,
+            socket,
         })
     }
 
@@ -73,23 +86,13 @@ impl Connection {
         self.wire.is_some() && self.sender.is_ready()
     }
 
-    /// Sends `request`: the first poll of this writes.
-    pub(super) async fn send(&mut self, request: Request<Full<Bytes>>) -> Sent {
+    /// Sends `request`: the first poll of [`Exchange::answer`] writes.
+    pub(super) fn send(mut self, request: Request<Full<Bytes>>) -> Exchange {
         self.readable.store(MAX_READ, Ordering::Relaxed);
-        let mut answer = pin!(self.sender.try_send_request(request));
-        let answer = poll_fn(|cx| {
-            advance(&mut self.wire, cx);
-            answer.as_mut().poll(cx)
-        });
-        match answer.await {
-            Ok(answer) => {
-                self.readable.store(MAX_READ, Ordering::Relaxed);
-                Sent::Answered(answer)
-            }
-            Err(mut why) => match why.take_message() {
-                Some(_) => Sent::Unwritten,
-                None => Sent::Failed(why.into_error()),
-            },
+        Exchange {
+            answer: Box::pin(self.sender.try_send_request(request)),
+            before: self.socket.written(),
+            connection: self,
         }
     }
 
@@ -108,16 +111,55 @@ impl Connection {
 
     /// Reads and writes what can be without waiting.
     fn advance(&mut self, cx: &mut Context<'_>) {
-        advance(&mut self.wire, cx);
+        // An error is passed on by what waits for the answer; with nobody waiting there is nobody to tell.
+        if let Some(open) = &mut self.wire
+            && Pin::new(open).poll(cx).is_ready()
+        {
+            self.wire = None;
+        }
     }
 }
 
-fn advance(wire: &mut Option<Wire>, cx: &mut Context<'_>) {
-    // An error is passed on by what waits for the answer; with nobody waiting there is nobody to tell.
-    if let Some(open) = wire
-        && Pin::new(open).poll(cx).is_ready()
-    {
-        *wire = None;
+impl Exchange {
+    /// Waits for the answer's head.
+    pub(super) async fn answer(&mut self) -> Sent {
+        let Self {
+            connection, answer, ..
+        } = self;
+        let answer = poll_fn(|cx| {
+            connection.advance(cx);
+            answer.as_mut().poll(cx)
+        });
+        match answer.await {
+            Ok(answer) => {
+                connection.readable.store(MAX_READ, Ordering::Relaxed);
+                Sent::Answered(answer)
+            }
+            Err(mut why) => match why.take_message() {
+                Some(_) => Sent::Unwritten,
+                None => Sent::Failed(why.into_error()),
+            },
+        }
+    }
+
+    /// The connection, for the rest of the answer.
+    pub(super) fn into_connection(self) -> Connection {
+        self.connection
+    }
+
+    /// Whether a byte of the request was written.
+    pub(super) fn is_written(&self) -> bool {
+        self.connection.socket.written() > self.before
+    }
+
+    /// Whether the API's machine has all that was written.
+    pub(super) fn is_acked(&self) -> bool {
+        self.connection.socket.is_acked()
+    }
+
+    /// Closes the connection, and drops what was not acknowledged.
+    pub(super) fn recall(self) {
+        self.connection.socket.recall();
     }
 }
 

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep_until};
 use tower_service::Service;
 
 use super::connection::Connection;
+use super::socket::Sockets;
 
 /// Idle connections are closed sooner than servers commonly do it (after 5 s), so that hardly any request is
 /// written to a connection that is being closed.
@@ -20,7 +21,7 @@ const IDLE: Duration = Duration::from_secs(4);
 
 /// Opens connections to one server and keeps those that can be used again.
 pub(super) struct Pool {
-    connector: HttpsConnector<HttpConnector>,
+    connector: HttpsConnector<Sockets>,
     server: Uri,
     /// So many are kept at most.
     most: usize,
@@ -47,7 +48,7 @@ impl Pool {
             .with_tls_config(tls)
             .https_or_http()
             .enable_http1()
-            .wrap_connector(tcp);
+            .wrap_connector(Sockets(tcp));
         Arc::new(Self {
             connector,
             server,

@@ -1,0 +1,158 @@
+//! A TCP connection of which it is known how far what was written has come.
+
+use std::future::Future;
+use std::io;
+use std::net::Shutdown;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, ready};
+
+use hyper::Uri;
+use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::rt::TokioIo;
+use sluicegate_unacked::unacked;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tower_service::Service;
+
+use super::connection::Stream;
+
+/// A connection. Clones are the same one, which is closed with the last of them.
+#[derive(Debug, Clone)]
+pub(super) struct Socket(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    tcp: TcpStream,
+    written: AtomicU64,
+}
+
+impl Socket {
+    fn over(tcp: TcpStream) -> Self {
+        let written = AtomicU64::new(0);
+        Self(Arc::new(Shared { tcp, written }))
+    }
+
+    /// What is below `stream`, with or without TLS.
+    pub(super) fn below(stream: &Stream) -> Self {
+        let tcp = match stream {
+            Stream::Http(tcp) => tcp,
+            Stream::Https(tls) => tls.inner().get_ref().0.inner(),
+        };
+        tcp.inner().clone()
+    }
+
+    /// Bytes that the kernel has taken so far.
+    pub(super) fn written(&self) -> u64 {
+        self.0.written.load(Ordering::Relaxed)
+    }
+
+    /// Whether the machine at the other end has all that was written. Where the system does not tell, it may have.
+    pub(super) fn is_acked(&self) -> bool {
+        unacked(&self.0.tcp).is_none_or(|bytes| bytes == 0)
+    }
+
+    /// What the other machine has not acknowledged when the connection is closed is dropped, in place of being sent again until it
+    /// is. What was acknowledged can't be recalled.
+    pub(super) fn recall(&self) {
+        // It fails only where nothing can be sent any more.
+        let _ = self.0.tcp.set_zero_linger();
+    }
+
+    fn count(&self, result: io::Result<usize>) -> io::Result<usize> {
+        let bytes = result?;
+        (self.0.written).fetch_add(bytes.try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+        Ok(bytes)
+    }
+
+    /// Tries until it need not wait, or has to.
+    fn poll_write_by(
+        &self,
+        cx: &mut Context<'_>,
+        write: impl Fn(&TcpStream) -> io::Result<usize>,
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.0.tcp.poll_write_ready(cx))?;
+            match write(&self.0.tcp) {
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(self.count(result)),
+            }
+        }
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.0.tcp.poll_read_ready(cx))?;
+            match self.0.tcp.try_read_buf(buf) {
+                Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result.map(drop)),
+            }
+        }
+    }
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_by(cx, |tcp| tcp.try_write(buf))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(SockRef::from(&self.0.tcp).shutdown(Shutdown::Write))
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_by(cx, |tcp| tcp.try_write_vectored(bufs))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+}
+
+impl Connection for Socket {
+    fn connected(&self) -> Connected {
+        Connected::new()
+    }
+}
+
+/// Opens [`Socket`]s.
+#[derive(Debug, Clone)]
+pub(super) struct Sockets(pub(super) HttpConnector);
+
+impl Service<Uri> for Sockets {
+    type Response = TokioIo<Socket>;
+    type Error = <HttpConnector as Service<Uri>>::Error;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.0.poll_ready(cx)
+    }
+
+    fn call(&mut self, server: Uri) -> Self::Future {
+        let opening = self.0.call(server);
+        Box::pin(async move {
+            let tcp = opening.await?.into_inner();
+            Ok(TokioIo::new(Socket::over(tcp)))
+        })
+    }
+}

@@ -1,0 +1,79 @@
+//! How many bytes of a TCP connection the other machine has not acknowledged.
+#![deny(unsafe_op_in_unsafe_fn)]
+#![warn(missing_docs)]
+
+use std::os::fd::AsFd;
+
+/// Bytes that were written to the TCP connection `socket` and that the other end's machine has not acknowledged, those included
+/// that were not sent yet. What it has acknowledged is in its memory, whether its program has read it or not. `None`: this
+/// system does not tell, or `socket` is no TCP connection.
+#[cfg(target_os = "linux")]
+pub fn unacked(socket: &impl AsFd) -> Option<usize> {
+    use std::os::fd::AsRawFd;
+
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the descriptor is open, since it is borrowed, and the kernel writes one int through a pointer to one. It calls this
+    // question SIOCOUTQ, which has the number of TIOCOUTQ.
+    #[allow(unsafe_code)]
+    let result = unsafe { libc::ioctl(socket.as_fd().as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) };
+    match result {
+        0 => usize::try_from(bytes).ok(),
+        _ => None,
+    }
+}
+
+/// `None`: only Linux tells.
+#[cfg(not(target_os = "linux"))]
+pub fn unacked(_socket: &impl AsFd) -> Option<usize> {
+    None
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::time::{Duration, Instant};
+
+    use super::unacked;
+
+    #[test]
+    fn what_the_other_machine_has_is_acknowledged_before_anybody_reads_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it has one");
+        // It is never accepted.
+        let mut client = TcpStream::connect(address).expect("the backlog has room");
+        assert_eq!(unacked(&client), Some(0));
+        client.write_all(b"hello").expect("there is room");
+        let begun = Instant::now();
+        while unacked(&client) != Some(0) {
+            assert!(begun.elapsed() < Duration::from_secs(30));
+        }
+    }
+
+    #[test]
+    fn what_has_no_room_there_is_not() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("it has one");
+        let mut client = TcpStream::connect(address).expect("the backlog has room");
+        client.set_nonblocking(true).expect("it can be");
+        let mut written = 0;
+        while let Ok(bytes) = client.write(&[0; 64 * 1024]) {
+            written += bytes;
+        }
+        let left = unacked(&client).expect("it is a connection");
+        assert!(0 < left && left < written, "{left} of {written}");
+        let (mut server, _) = listener.accept().expect("it is in the backlog");
+        let mut read = vec![0; written];
+        server.read_exact(&mut read).expect("all of it comes");
+        let begun = Instant::now();
+        while unacked(&client) != Some(0) {
+            assert!(begun.elapsed() < Duration::from_secs(30));
+        }
+    }
+
+    #[test]
+    fn nothing_is_said_of_what_is_no_connection() {
+        let file = std::fs::File::open("/dev/null").expect("it is there");
+        assert_eq!(unacked(&file), None);
+    }
+}

@@ -1,0 +1,56 @@
+//! An API that stands still for longer than `timeout`, and then reads what lies in its kernel: calls that the worker gave up count
+//! as under way until they have ended.
+
+use super::kit::api::{Api, Call, Reply};
+use super::kit::{Bed, MS, SECOND, counts, jobs, until};
+use crate::process::Process;
+use crate::servers::{shared_rabbit, shared_redis};
+
+const JOBS: usize = 8;
+
+/// Runs jobs while the API stands still for several timeouts, and then goes on. All calls that arrived.
+async fn calls_of_an_api_that_stands_still(limits: &str) -> Vec<Call> {
+    let api = Api::start().await;
+    api.answers(|_| Reply::ok().after(50 * MS));
+    api.stand_still(true);
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let retry = "retry: {initial-interval: 100ms, max-interval: 100ms, max-attempts: 100}\n";
+    let yaml = bed.yaml(limits, &api.url(), ", timeout: 1s") + retry;
+    bed.publish(&yaml, jobs("acme", JOBS)).await;
+    let worker = Process::start(&yaml);
+    let retried = "sluicegate_dispatches_total{outcome=\"retry\"}";
+    until("calls that are given up", || {
+        worker.metric(retried) >= Some(2.0)
+    })
+    .await;
+    // If they were forgotten, two more would be made after each timeout, and lie there, too.
+    tokio::time::sleep(6 * SECOND).await;
+    let waiting = "sluicegate_abandoned_calls";
+    println!(
+        "{retried} {:?}, {waiting} {:?}",
+        worker.metric(retried),
+        worker.metric(waiting)
+    );
+    assert_eq!(api.count(), 0, "it stands still");
+    api.stand_still(false);
+    let done = "sluicegate_dispatches_total{outcome=\"done\"}";
+    until("all jobs", || worker.metric(done) == Some(JOBS as f64)).await;
+    worker.stop();
+    api.calls()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_strict_window_counts_calls_that_were_given_up() {
+    let limits = "max-requests: 2, window-size: 1s, guard: strict";
+    let calls = calls_of_an_api_that_stands_still(limits).await;
+    let (fullest, early) = counts::windows(&counts::times(&calls, "acme"), 2, SECOND);
+    assert_eq!(early, 0, "a window had {fullest} of 2");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn max_concurrent_counts_calls_that_were_given_up() {
+    let limits = "limits: [{name: running, max-concurrent: 2}]";
+    let calls = calls_of_an_api_that_stands_still(limits).await;
+    let most = counts::at_once(&calls);
+    assert!(most <= 2, "{most} of 2 at once");
+}
