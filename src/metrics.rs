@@ -201,7 +201,7 @@ impl Metrics {
         for how in ["hold", "lane", "recheck"] {
             drop(self.waits.get_or_create(&How { how }));
         }
-        for reason in ["bad-message", "rejected", "attempts"] {
+        for reason in ["bad-message", "rejected", "attempts", "expired"] {
             drop(self.dead.get_or_create(&Reason { reason }));
         }
         for kind in ["returned", "nacked", "down"] {
@@ -278,7 +278,7 @@ impl Metrics {
         self.dispatch_seconds.observe(took.as_secs_f64());
     }
 
-    /// A job became a dead letter: `bad-message`, `rejected` or `attempts`.
+    /// A job became a dead letter: `bad-message`, `rejected`, `attempts` or `expired`.
     pub fn dead(&self, reason: &'static str) {
         self.dead.get_or_create(&Reason { reason }).inc();
     }

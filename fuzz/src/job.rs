@@ -7,7 +7,7 @@ use lapin::BasicProperties;
 use lapin::protocol::basic::{gen_properties, parse_properties};
 use sluicegate::broker::Message;
 use sluicegate::rules::headers::{self, HeaderValue};
-use sluicegate::rules::job::{self, Claims, CostField, Fields, TenantField};
+use sluicegate::rules::job::{self, Claims, Fields, TenantField, ValueField};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::policy::{Own, Pattern, Policy};
 use sluicegate::rules::scope::{MAX_VALUE_BYTES, Scope};
@@ -73,8 +73,13 @@ fn fields(how: u8) -> Fields {
             _ => TenantField::Json("/t".to_owned()),
         },
         cost: match how & 4 {
-            0 => CostField::Header("x-cost".to_owned()),
-            _ => CostField::Json("/c".to_owned()),
+            0 => ValueField::Header("x-cost".to_owned()),
+            _ => ValueField::Json("/c".to_owned()),
+        },
+        deadline: match how & 0xc0 {
+            0x40 => Some(ValueField::Header("x-deadline".to_owned())),
+            0x80 => Some(ValueField::Json("/d".to_owned())),
+            _ => None,
         },
     }
 }
@@ -121,7 +126,10 @@ fn bounded(message: &Message, claims: &Claims, returned: bool, policy: &Policy) 
 /// Through a lane and back.
 fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
     let not_before = NOW_MS + u64::from(claims.cost);
-    let mut set = headers::postponed(claims, not_before, 5);
+    let mut claims = claims.clone();
+    claims.expiry.count_from(NOW_MS);
+    let mut set = headers::postponed(&claims, not_before, 5);
+    set.extend(headers::lasting(&claims));
     let key = HeaderValue::Text(message.routing_key.clone());
     set.push((headers::ROUTING_KEY, key));
     let mut back = (message.clone())

@@ -24,6 +24,9 @@ pub(crate) const BROKER_HEADERS: [&str; 10] = [
     "BCC",
 ];
 
+/// When RabbitMQ got a message, in milliseconds since the epoch, where it is told to say so.
+const TIMESTAMP_MS: &str = "timestamp_in_ms";
+
 /// A header that a job gets on its way, from us or from the broker: what it says changes, so it is no publisher's to set,
 /// and nothing to tell jobs by.
 pub fn is_reserved(header: &str) -> bool {
@@ -76,7 +79,7 @@ impl Message {
             Some(AMQPValue::Float(_) | AMQPValue::Double(_) | AMQPValue::DecimalValue(_)) => {
                 Field::Other("a fraction")
             }
-            Some(AMQPValue::Timestamp(_)) => Field::Other("a timestamp"),
+            Some(AMQPValue::Timestamp(seconds)) => Field::Time(*seconds),
             Some(AMQPValue::FieldArray(_)) => Field::Other("a list"),
             Some(AMQPValue::FieldTable(_)) => Field::Other("a table"),
             Some(AMQPValue::ByteArray(_)) => Field::Other("a byte array"),
@@ -90,6 +93,15 @@ impl Message {
             properties: delivery.properties,
             body: Bytes::from(delivery.data),
         }
+    }
+
+    /// Its `expiration` as its publisher set it, where the broker or we have it still.
+    pub fn expiration(&self) -> Option<&str> {
+        let set = (self.properties.expiration().as_ref()).map(|text| text.as_str());
+        set.or(match self.header(headers::EXPIRATION) {
+            Field::Text(text) => Some(text),
+            _ => None,
+        })
     }
 
     /// The body's type, as its publisher said.
@@ -178,6 +190,18 @@ impl Envelope for Message {
     }
     fn routing_key(&self) -> &str {
         &self.routing_key
+    }
+    fn expiration_ms(&self) -> Option<u64> {
+        // RabbitMQ refuses what is no number.
+        self.properties.expiration().as_ref()?.as_str().parse().ok()
+    }
+    fn published_ms(&self) -> Option<u64> {
+        // RabbitMQ itself writes it when it is told to (`message_interceptors`), beside the seconds.
+        if let Field::Int(ms) = self.header(TIMESTAMP_MS) {
+            return u64::try_from(ms).ok();
+        }
+        let seconds = self.properties.timestamp().as_ref()?;
+        Some(seconds.saturating_mul(1000).saturating_add(999))
     }
     fn body(&self) -> &[u8] {
         &self.body

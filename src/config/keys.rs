@@ -66,6 +66,7 @@ pub const KEYS: &[Key] = &[
     key("redis.prefix", "rlaas:rate_limit"),
     key("job.tenant", "header:x-tenant"),
     key("job.cost", "header:x-cost"),
+    unset("job.deadline"),
     key("rate-limiter.use-algo", "sliding-window-algo"),
     key("rate-limiter.window-size", "60"),
     key("rate-limiter.max-requests", "5"),

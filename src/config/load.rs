@@ -104,7 +104,8 @@ impl Values {
         let amqp = self.amqp();
         let redis = self.redis();
         let tenant = self.get("job.tenant", value::tenant_field);
-        let cost = self.get("job.cost", value::cost_field);
+        let cost = self.get("job.cost", value::value_field);
+        let deadline = self.get("job.deadline", value::value_field);
         let rate_limiter = self.rate_limiter();
         let dispatch = self.dispatch();
         let delay = self.delay();
@@ -127,6 +128,7 @@ impl Values {
             job: Fields {
                 tenant: tenant?,
                 cost: cost?,
+                deadline,
             },
             rate_limiter: rate_limiter?,
             dispatch: dispatch?,

@@ -38,7 +38,7 @@ pub use tls::{Identity, Pems, Tls, TlsError};
 pub use watch::Source;
 
 use crate::rules::answers::Answers;
-pub use crate::rules::job::{CostField, Fields, TenantField};
+pub use crate::rules::job::{Fields, TenantField, ValueField};
 use crate::rules::policy::Policy;
 
 /// The file that is read when none is named.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::form::show;
 use super::redis::join;
-use super::{Config, CostField, RedisServers, RedisTopology, TenantField, Tls};
+use super::{Config, RedisServers, RedisTopology, TenantField, Tls, ValueField};
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit};
 use crate::rules::policy::{Own, Policy};
 use crate::rules::scope::Scope;
@@ -21,7 +21,7 @@ impl fmt::Display for TenantField {
     }
 }
 
-impl fmt::Display for CostField {
+impl fmt::Display for ValueField {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Header(name) => write!(f, "header:{name}"),
@@ -76,6 +76,9 @@ impl fmt::Display for Config {
         writeln!(f, "job:")?;
         writeln!(f, "  tenant: {}", Quoted(&job.tenant.to_string()))?;
         writeln!(f, "  cost: {}", Quoted(&job.cost.to_string()))?;
+        if let Some(deadline) = &job.deadline {
+            writeln!(f, "  deadline: {}", Quoted(&deadline.to_string()))?;
+        }
         writeln!(f, "rate-limiter:")?;
         policy(f, &rate_limiter.policy)?;
         writeln!(f, "  max-penalty: {}", show(rate_limiter.max_penalty))?;

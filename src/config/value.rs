@@ -10,7 +10,7 @@ use super::form::{Wrong, choice, duration, text, wrong};
 use super::keys::closest;
 use super::secret::{Secret, SecretUrl, misplaced_at};
 use super::yaml::Raw;
-use super::{CostField, LogFormat, QueueType, TenantField};
+use super::{LogFormat, QueueType, TenantField, ValueField};
 use crate::broker::message::is_reserved;
 use crate::gate::keys::hash_tag;
 use crate::rules::headers;
@@ -171,12 +171,12 @@ pub(super) fn tenant_field(raw: &Raw) -> Result<TenantField, Wrong> {
     }
 }
 
-/// `job.cost`
-pub(super) fn cost_field(raw: &Raw) -> Result<CostField, Wrong> {
+/// `job.cost` and `job.deadline`
+pub(super) fn value_field(raw: &Raw) -> Result<ValueField, Wrong> {
     const MUST: &str = "header:NAME or json:/pointer";
     match field(text(raw, MUST)?)? {
-        Some(Place::Header(name)) => Ok(CostField::Header(name)),
-        Some(Place::Json(pointer)) => Ok(CostField::Json(pointer)),
+        Some(Place::Header(name)) => Ok(ValueField::Header(name)),
+        Some(Place::Json(pointer)) => Ok(ValueField::Json(pointer)),
         None => Err(wrong(raw, MUST)),
     }
 }

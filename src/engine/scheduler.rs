@@ -14,6 +14,7 @@
 mod abandoned;
 mod answers;
 mod asking;
+mod expiring;
 mod leaving;
 mod preparing;
 mod settle;
@@ -30,6 +31,7 @@ use tracing::warn;
 use ulid::Ulid;
 
 use self::asking::Round;
+use self::expiring::StoreClock;
 use self::preparing::Hand;
 use crate::broker::{Delivery, Message, Outgoing, Source, Tag};
 use crate::engine::abandoned::Abandoned;
@@ -118,8 +120,8 @@ pub struct Scheduler {
     queues: Queues,
     moves: Moves,
     timers: BinaryHeap<Reverse<(Duration, Key)>>,
-    /// Jobs that know when they may be asked for, while the store's clock is not known yet.
-    unclocked: Vec<Key>,
+    /// Jobs whose times are the store's, while its clock is not known yet.
+    unclocked: Vec<(Key, End)>,
     /// When it was last logged that the clock can't be read.
     clock_said: Option<Duration>,
     blocking: usize,
@@ -138,8 +140,7 @@ pub struct Scheduler {
     /// How long before their turns calls are prepared.
     lead: Lead,
     next_surplus: Duration,
-    /// The store's clock and when it was read.
-    clock: Option<(u64, Duration)>,
+    clock: Option<StoreClock>,
     draining: bool,
     actions: Vec<Action>,
     /// Jobs whose prepared calls are not needed.

@@ -12,6 +12,11 @@ pub const ATTEMPT: &str = "x-sluicegate-attempt";
 pub const TICKET: &str = "x-sluicegate-ticket";
 /// Not to be asked for before this time of the store's clock, in milliseconds since the epoch.
 pub const NOT_BEFORE: &str = "x-sluicegate-not-before";
+/// Not to be called from this time of the store's clock on, in milliseconds since the epoch: its publisher's `expiration`,
+/// counted.
+pub const EXPIRES: &str = "x-sluicegate-expires";
+/// The publisher's `expiration`, for who looks at a dead letter: where it were AMQP's own, RabbitMQ would drop the job by it.
+pub const EXPIRATION: &str = "x-sluicegate-expiration";
 /// The key that a job was first published with, where that is not the work queue's name: a lane gives it another one.
 pub const ROUTING_KEY: &str = "x-sluicegate-routing-key";
 /// Why a job is a dead letter.
@@ -29,10 +34,12 @@ const RESET: &str = "x-ratelimit-reset";
 const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
-pub const OURS: [&str; 10] = [
+pub const OURS: [&str; 12] = [
     ATTEMPT,
     TICKET,
     NOT_BEFORE,
+    EXPIRES,
+    EXPIRATION,
     ROUTING_KEY,
     REASON,
     POLICY,
@@ -96,6 +103,12 @@ pub fn postponed(claims: &Claims, not_before_ms: u64, wait_ms: u64) -> Headers {
     ];
     headers.extend(claims.ticket.map(ticket_header));
     headers
+}
+
+/// What a job carries wherever it goes.
+pub fn lasting(claims: &Claims) -> Headers {
+    let ends = claims.expiry.ends_ms();
+    ends.map(|ms| (EXPIRES, int(ms))).into_iter().collect()
 }
 
 fn ticket_header(ticket: Ticket) -> (&'static str, HeaderValue) {

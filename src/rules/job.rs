@@ -1,12 +1,15 @@
 //! What a message says about itself, once it has been checked.
 
+mod body;
 mod labels;
 
 use bytes::Bytes;
 
+use self::body::Found;
 use self::labels::label;
 pub use self::labels::labels;
 use crate::rules::decision::Ticket;
+use crate::rules::expiry::{self, Expiry};
 use crate::rules::headers;
 use crate::rules::policy::Policy;
 use crate::rules::tenant::Tenant;
@@ -20,8 +23,23 @@ pub enum Field<'a> {
     Text(&'a str),
     /// A whole number.
     Int(i64),
+    /// A time, in seconds since the epoch.
+    Time(u64),
     /// Something else; the text names its kind, such as `a table`.
     Other(&'static str),
+}
+
+impl Field<'_> {
+    /// What it is in words, where neither a text nor a whole number is meant.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Missing => "missing",
+            Self::Text(_) => "a text",
+            Self::Int(_) => "a number",
+            Self::Time(_) => "a timestamp",
+            Self::Other(kind) => kind,
+        }
+    }
 }
 
 /// A message as the rules see it, whoever carried it.
@@ -32,6 +50,10 @@ pub trait Envelope {
     fn header(&self, name: &str) -> Field<'_>;
     /// The routing key it was first published with.
     fn routing_key(&self) -> &str;
+    /// For how long after it was published it may be called, in milliseconds: AMQP's `expiration`.
+    fn expiration_ms(&self) -> Option<u64>;
+    /// When it was published at the latest, in milliseconds since the epoch, where the message says so.
+    fn published_ms(&self) -> Option<u64>;
     /// The body.
     fn body(&self) -> &[u8];
 }
@@ -47,9 +69,9 @@ pub enum TenantField {
     Json(String),
 }
 
-/// Where a job's cost stands.
+/// Where a job's cost, or its deadline, stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CostField {
+pub enum ValueField {
     /// `header:NAME`
     Header(String),
     /// `json:/pointer` (RFC 6901)
@@ -62,7 +84,9 @@ pub struct Fields {
     /// Its tenant.
     pub tenant: TenantField,
     /// Its cost; 1 where there is none.
-    pub cost: CostField,
+    pub cost: ValueField,
+    /// Until when it may be called; `None`: no job says so there.
+    pub deadline: Option<ValueField>,
 }
 
 /// A job as a handler sees it.
@@ -97,6 +121,8 @@ pub struct Claims {
     pub ticket: Option<Ticket>,
     /// It may not be asked for before this time of the store's clock (milliseconds since the epoch).
     pub not_before_ms: Option<u64>,
+    /// Until when it may be called.
+    pub expiry: Expiry,
 }
 
 /// Why a message is no usable job; the text goes to `x-sluicegate-reason`.
@@ -131,6 +157,18 @@ pub fn read(
         })?;
     }
     let cost = read_cost(message, &fields.cost, limits.max_cost())?;
+    let deadline_ms = match &fields.deadline {
+        Some(field) => read_deadline(message, field)?,
+        None => None,
+    };
+    let ends_ms = match message.header(headers::EXPIRES) {
+        Field::Int(n) if returned => u64::try_from(n).ok(),
+        _ => None,
+    };
+    let expiry = match ends_ms {
+        Some(ends_ms) => Expiry::ends(ends_ms),
+        None => Expiry::lasts(message.expiration_ms(), message.published_ms()),
+    };
     let mut claims = Claims {
         tenant,
         plan,
@@ -138,6 +176,7 @@ pub fn read(
         attempt: 1,
         ticket: None,
         not_before_ms: None,
+        expiry: expiry.with_deadline(deadline_ms),
     };
     if returned {
         claims.attempt = match message.header(headers::ATTEMPT) {
@@ -177,22 +216,22 @@ pub fn read_tenant(message: &impl Envelope, field: &TenantField) -> Result<Tenan
         TenantField::Header(name) => match message.header(name) {
             Field::Text(id) => parse(&format!("header {name}"), id),
             Field::Missing => Err(BadMessage(format!("no tenant: header {name} is missing"))),
-            Field::Int(_) => Err(BadMessage(format!(
-                "header {name} is a number; a tenant is a string"
-            ))),
-            Field::Other(kind) => Err(BadMessage(format!(
-                "header {name} is {kind}; a tenant is a string"
+            other => Err(BadMessage(format!(
+                "header {name} is {}; a tenant is a string",
+                other.kind()
             ))),
         },
         TenantField::RoutingKey => parse("routing key", message.routing_key()),
         TenantField::Json(pointer) => {
-            let body: serde_json::Value = serde_json::from_slice(message.body())
-                .map_err(|why| BadMessage(format!("no tenant: the body is not JSON: {why}")))?;
-            match body.pointer(pointer) {
-                Some(serde_json::Value::String(id)) => parse(&format!("json:{pointer}"), id),
-                Some(_) => Err(BadMessage(format!("json:{pointer} is not a string"))),
-                None => Err(BadMessage(format!(
+            let found = in_body(message, pointer, "tenant")?;
+            match found.field() {
+                Field::Text(id) => parse(&format!("json:{pointer}"), id),
+                Field::Missing => Err(BadMessage(format!(
                     "no tenant: the body has no json:{pointer}"
+                ))),
+                other => Err(BadMessage(format!(
+                    "json:{pointer} is {}; a tenant is a string",
+                    other.kind()
                 ))),
             }
         }
@@ -213,28 +252,64 @@ fn read_plan(message: &impl Envelope, policy: &Policy) -> Result<Option<String>,
                 "header {name} is {shown:?}, and rate-limiter.plans has no such plan"
             )))
         }
-        Field::Int(_) | Field::Other(_) => Err(BadMessage(format!(
+        Field::Int(_) | Field::Time(_) | Field::Other(_) => Err(BadMessage(format!(
             "header {name} is no text; it names a plan of rate-limiter.plans"
         ))),
     }
 }
 
-fn read_cost(message: &impl Envelope, field: &CostField, max: u32) -> Result<u32, BadMessage> {
+fn read_cost(message: &impl Envelope, field: &ValueField, max: u32) -> Result<u32, BadMessage> {
     match field {
-        CostField::Header(name) => check_cost(message.header(name), &format!("header {name}"), max),
-        CostField::Json(pointer) => {
-            let body: serde_json::Value = serde_json::from_slice(message.body())
-                .map_err(|why| BadMessage(format!("no cost: the body is not JSON: {why}")))?;
-            let found = match body.pointer(pointer) {
-                None | Some(serde_json::Value::Null) => Field::Missing,
-                Some(serde_json::Value::String(text)) => Field::Text(text),
-                Some(serde_json::Value::Number(n)) if n.is_f64() => Field::Other("a fraction"),
-                Some(serde_json::Value::Number(n)) => Field::Int(n.as_i64().unwrap_or(i64::MAX)),
-                Some(_) => Field::Other("neither a number nor a text"),
-            };
-            check_cost(found, &format!("json:{pointer}"), max)
+        ValueField::Header(name) => {
+            check_cost(message.header(name), &format!("header {name}"), max)
+        }
+        ValueField::Json(pointer) => {
+            let found = in_body(message, pointer, "cost")?;
+            check_cost(found.field(), &format!("json:{pointer}"), max)
         }
     }
+}
+
+/// Until when the job may be called, in milliseconds since the epoch; `None`: it does not say.
+fn read_deadline(message: &impl Envelope, field: &ValueField) -> Result<Option<u64>, BadMessage> {
+    let (found, place);
+    let field = match field {
+        ValueField::Header(name) => {
+            place = format!("header {name}");
+            message.header(name)
+        }
+        ValueField::Json(pointer) => {
+            place = format!("json:{pointer}");
+            found = in_body(message, pointer, "deadline")?;
+            found.field()
+        }
+    };
+    let deadline = match field {
+        Field::Missing => return Ok(None),
+        Field::Text(text) => expiry::deadline_ms(text),
+        Field::Int(n) => u64::try_from(n).ok().map(expiry::epoch_ms),
+        Field::Time(seconds) => Some(seconds.saturating_mul(1000)),
+        Field::Other(_) => None,
+    };
+    if deadline.is_some() {
+        return Ok(deadline);
+    }
+    let shown = match field {
+        Field::Text(text) => format!("{:?}", text.chars().take(40).collect::<String>()),
+        Field::Int(n) => n.to_string(),
+        other => other.kind().to_owned(),
+    };
+    Err(BadMessage(format!(
+        "{place} is {shown}; a deadline is a time of RFC 3339, such as 2026-01-31T12:00:00Z, or seconds or milliseconds since 1970"
+    )))
+}
+
+/// What the body holds at `pointer`, where its `what` stands.
+fn in_body(message: &impl Envelope, pointer: &str, what: &str) -> Result<Found, BadMessage> {
+    let found = body::find(message.body(), &[pointer])
+        .map_err(|why| BadMessage(format!("no {what}: the body is not JSON: {why}")))?;
+    // One pointer, one value.
+    Ok(found.into_iter().next().unwrap_or_default())
 }
 
 fn check_cost(found: Field<'_>, place: &str, max: u32) -> Result<u32, BadMessage> {
@@ -254,7 +329,7 @@ fn check_cost(found: Field<'_>, place: &str, max: u32) -> Result<u32, BadMessage
             let shown: String = text.chars().take(32).collect();
             return bad(format!("{shown:?}"));
         }
-        Field::Other(kind) => return bad(kind.to_owned()),
+        other => return bad(other.kind().to_owned()),
     };
     match u32::try_from(cost) {
         Ok(n) if (1..=max).contains(&n) => Ok(n),

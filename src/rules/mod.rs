@@ -2,6 +2,7 @@
 pub mod answers;
 pub mod decision;
 pub mod epoch;
+pub mod expiry;
 pub mod fleet;
 pub mod headers;
 pub mod job;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::config::{Config, CostField, KEYS, QueueType, TenantField, env_name};
+use sluicegate::config::{Config, KEYS, QueueType, TenantField, ValueField, env_name};
 use sluicegate::rules::limit::{Algorithm, Unit};
 
 fn env(vars: &[(&str, &str)]) -> impl Iterator<Item = (String, String)> {
@@ -57,7 +57,7 @@ fn nothing_at_all_is_the_defaults() {
         config.job.tenant,
         TenantField::Header("x-tenant".to_owned())
     );
-    assert_eq!(config.job.cost, CostField::Header("x-cost".to_owned()));
+    assert_eq!(config.job.cost, ValueField::Header("x-cost".to_owned()));
     assert_eq!((limit.name(), limit.unit()), ("default", Unit::Cost));
     assert_eq!(config.rate_limiter.policy.plan_header(), None);
     assert_eq!(config.warnings(), [""; 0]);

@@ -18,7 +18,7 @@ use sluicegate::gate::{
 };
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::job::{CostField, Fields, Job, TenantField};
+use sluicegate::rules::job::{Fields, Job, TenantField, ValueField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::quota::Quotas;
@@ -205,7 +205,8 @@ pub fn settings() -> Settings {
         policy: limit.expect("a limit").into(),
         fields: Fields {
             tenant: TenantField::Header("x-tenant".into()),
-            cost: CostField::Header("x-cost".into()),
+            cost: ValueField::Header("x-cost".into()),
+            deadline: None,
         },
         concurrency: JOBS,
         prefetch: 8 * JOBS,

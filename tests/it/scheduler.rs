@@ -14,7 +14,7 @@ use sluicegate::handler::{Attempt, Fate, Outcome};
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::fleet::{Fleet, Known, Registered};
 use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::job::{CostField, Field, Fields, Job, TenantField};
+use sluicegate::rules::job::{Field, Fields, Job, TenantField, ValueField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
@@ -65,7 +65,8 @@ impl Desk {
             policy,
             fields: Fields {
                 tenant,
-                cost: CostField::Header("x-cost".into()),
+                cost: ValueField::Header("x-cost".into()),
+                deadline: None,
             },
             concurrency,
             prefetch: 80,

@@ -11,7 +11,7 @@ use sluicegate::engine::Engine;
 use sluicegate::engine::action::Settings;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::job::{CostField, Fields, TenantField};
+use sluicegate::rules::job::{Fields, TenantField, ValueField};
 use sluicegate::rules::lanes::Ladder;
 use sluicegate::rules::policy::Policy;
 use tokio::sync::mpsc;
@@ -32,7 +32,8 @@ fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
         policy: Policy::common(plan.limits.clone()),
         fields: Fields {
             tenant: TenantField::Header("x-tenant".into()),
-            cost: CostField::Header("x-cost".into()),
+            cost: ValueField::Header("x-cost".into()),
+            deadline: None,
         },
         concurrency: plan.concurrency,
         prefetch: usize::from(plan.prefetch),

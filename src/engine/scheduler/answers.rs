@@ -7,11 +7,11 @@ use tracing::field::{DisplayValue, display};
 use tracing::{debug, error, warn};
 
 use super::asking::{Asked, Question};
+use super::expiring::StoreClock;
 use super::preparing::Hand;
 use super::{Phase, Scheduler, Started};
 use crate::engine::action::{Action, Key};
 use crate::engine::away::{SOON, next_look};
-use crate::engine::queues::End as Place;
 use crate::gate::{Answer, End, GateError, Receipt, Replies, Sequences, Settled, TenantReply};
 use crate::rules::headers;
 use crate::rules::scope::Labels;
@@ -95,8 +95,8 @@ impl Scheduler {
                 self.queues.set_starved(&tenant, starved);
             }
         }
-        for key in std::mem::take(&mut self.unclocked) {
-            self.arrange(now, key, Place::Due);
+        for (key, end) in std::mem::take(&mut self.unclocked) {
+            self.arrange(now, key, end);
         }
     }
 
@@ -120,7 +120,11 @@ impl Scheduler {
         back: &mut Back,
     ) {
         let now_ms = reply.now_ms;
-        self.clock = Some((now_ms, now));
+        self.clock = Some(StoreClock {
+            ms: now_ms,
+            asked_at,
+            read_at: now,
+        });
         for (number, (asked, answer)) in question.jobs.iter().zip(&reply.answers).enumerate() {
             let &Asked { key, place, cost } = asked;
             self.metrics.decided(answer);
@@ -240,7 +244,18 @@ impl Scheduler {
             0 => UNGUARDED,
             guard => Duration::from_millis(guard) / 2,
         };
-        let deadline = asked_at + good_for;
+        let Some(entry) = self.entries.get(&key) else {
+            return false;
+        };
+        let deadline = match entry.claims.expiry.at_ms() {
+            None => asked_at + good_for,
+            Some(at) if at <= receipt.started_ms => return false,
+            // The store's clock was read after the question was sent; in the last millisecond it may be over.
+            Some(at) => {
+                let left = Duration::from_millis(at - receipt.started_ms - 1);
+                asked_at + left.min(good_for)
+            }
+        };
         if now > deadline {
             return false;
         }
@@ -306,7 +321,7 @@ impl Scheduler {
                     .add(&entry.claims.tenant, limit, now + wait, key);
             }
         } else {
-            self.send_round(key, wait.saturating_sub(self.lane_lead()), headers);
+            self.send_round(now, key, wait.saturating_sub(self.lane_lead()), headers);
         }
     }
 }

@@ -76,14 +76,17 @@ impl Scheduler {
         };
         let mut batch = Vec::new();
         for turn in self.queues.take_round(MAX_ROUND) {
-            for (ask, question) in self.questions(turn, &mut is_ready) {
+            for (ask, question) in self.questions(now, turn, &mut is_ready) {
                 batch.push(ask);
                 round.questions.push(question);
             }
         }
         // A question without jobs only reads the store's clock.
         if batch.is_empty()
-            && let Some(entry) = self.unclocked.first().and_then(|key| self.entries.get(key))
+            && let Some(entry) = self
+                .unclocked
+                .first()
+                .and_then(|(key, _)| self.entries.get(key))
         {
             let (tenant, plan) = (entry.claims.tenant.clone(), entry.claims.plan.as_deref());
             // The job's own: the gate forgets what the limits that it is asked for don't count any more.
@@ -104,9 +107,15 @@ impl Scheduler {
     /// of the jobs that have none, so that all questions together start no more.
     fn questions(
         &mut self,
-        turn: Turn,
+        now: Duration,
+        mut turn: Turn,
         is_ready: &mut impl FnMut(Key) -> bool,
     ) -> Vec<(TenantAsk, Question)> {
+        turn.keys.retain(|key| !self.expire(now, *key));
+        if turn.keys.is_empty() {
+            // None is left that a slot could be missing for.
+            self.queues.set_starved(&turn.tenant, false);
+        }
         let mut questions: Vec<(TenantAsk, Question)> = Vec::new();
         // Where those with the same labels are; jobs of another plan have other limits.
         let mut alike: HashMap<Labels, Vec<usize>> = HashMap::new();

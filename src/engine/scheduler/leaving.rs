@@ -42,9 +42,10 @@ impl Scheduler {
     }
 
     /// The job becomes a message on its way to `queue`.
-    pub(super) fn leave(&mut self, key: Key, queue: Arc<str>, headers: Headers) {
+    pub(super) fn leave(&mut self, key: Key, queue: Arc<str>, mut headers: Headers) {
         self.let_go(key);
         if let Some(entry) = self.entries.remove(&key) {
+            headers.extend(headers::lasting(&entry.claims));
             self.move_to(key, entry.tag, entry.message, queue, headers);
         }
     }
@@ -61,6 +62,10 @@ impl Scheduler {
         if *message.routing_key != *self.settings.names.fresh {
             let key = HeaderValue::Text(message.routing_key.clone());
             headers.push((headers::ROUTING_KEY, key));
+        }
+        if let Some(expiration) = message.expiration() {
+            let expiration = HeaderValue::Text(expiration.to_owned());
+            headers.push((headers::EXPIRATION, expiration));
         }
         let message = message
             .for_republish()

@@ -15,26 +15,32 @@ use crate::rules::lanes::Kind;
 
 /// A job comes back from its lane this much before its turn and is held for the rest, so that a lane's own
 /// lateness (measured: 3 to 30 ms) costs no quota.
-const LEAD: Duration = Duration::from_millis(100);
+pub(super) const LEAD: Duration = Duration::from_millis(100);
 /// The same with the time that its call is prepared in is at most this.
 const MOST_LEAD: Duration = Duration::from_secs(2);
 /// The shortest lane may be this much late before the rest is too long to be held.
 const SLACK: Duration = Duration::from_millis(100);
 
 impl Scheduler {
-    /// Makes a job ready to ask, or lets it wait when its time has not come.
+    /// Makes a job ready to ask, or lets it wait when its time has not come; one whose time is over is a dead letter.
     pub(super) fn arrange(&mut self, now: Duration, key: Key, end: End) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
         entry.phase = Phase::Ready;
-        let Some(not_before) = entry.claims.not_before_ms else {
+        let not_before = entry.claims.not_before_ms;
+        if not_before.is_none() && entry.claims.expiry.is_never() {
             return self.join(key, end);
-        };
+        }
         let Some(store_now) = self.store_now(now) else {
-            return self.unclocked.push(key);
+            return self.unclocked.push((key, end));
         };
-        let wait = Duration::from_millis(not_before.saturating_sub(store_now));
+        let wait = not_before.unwrap_or_default().saturating_sub(store_now);
+        let wait = Duration::from_millis(wait);
+        self.count_expiration(now, key);
+        if self.expire(now, key) {
+            return;
+        }
         if wait.is_zero() {
             self.join(key, end);
         } else if !self.hold(now, key, wait) {
@@ -63,12 +69,6 @@ impl Scheduler {
     /// The longest wait that is spent in memory: at least what a lane leaves of one.
     fn longest_hold(&self) -> Duration {
         self.settings.hold.max(self.lane_lead() + SLACK)
-    }
-
-    /// The store's clock, never ahead of the truth; `None` until the gate has answered once.
-    pub(super) fn store_now(&self, now: Duration) -> Option<u64> {
-        let (at, read) = self.clock?;
-        Some(at.saturating_add(millis(now.saturating_sub(read))))
     }
 
     /// Back to the front, in the old order.
@@ -146,11 +146,12 @@ impl Scheduler {
         let store_now = self.store_now(now).unwrap_or_default();
         let not_before = store_now.saturating_add(millis(wait));
         let headers = headers::postponed(&entry.claims, not_before, millis(wait));
-        self.send_round(key, wait, headers);
+        self.send_round(now, key, wait, headers);
     }
 
-    /// Sends the job through the lane for `wait`.
-    pub(super) fn send_round(&mut self, key: Key, wait: Duration, headers: Headers) {
+    /// Sends the job through the lane for `wait`, or until it has expired.
+    pub(super) fn send_round(&mut self, now: Duration, key: Key, wait: Duration, headers: Headers) {
+        let wait = self.left(now, key).map_or(wait, |left| wait.min(left));
         let spread = self.random.random();
         let route = self.settings.ladder.choose(millis(wait), spread);
         self.metrics.sent_round(match route.kind {
@@ -169,7 +170,7 @@ impl Scheduler {
         };
         let store_now = self.store_now(now).unwrap_or_default();
         let headers = headers::postponed(&entry.claims, store_now, millis(wait));
-        self.send_round(key, wait, headers);
+        self.send_round(now, key, wait, headers);
     }
 
     /// A tenant whose jobs have room in their limit, but wait for a permit of the concurrency for longer than

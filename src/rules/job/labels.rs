@@ -26,7 +26,10 @@ pub(super) fn label<'a>(
     let wrong = match found {
         Field::Missing => return Ok(Cow::default()),
         Field::Int(n) => return Ok(Cow::Owned(n.to_string())),
-        Field::Other(kind) => format!("is {kind}; it must be a text or a whole number"),
+        Field::Time(_) | Field::Other(_) => {
+            let kind = found.kind();
+            format!("is {kind}; it must be a text or a whole number")
+        }
         Field::Text(text) if text.len() > MAX_VALUE_BYTES => {
             format!("has {} bytes; {MAX_VALUE_BYTES} at most can be", text.len())
         }

@@ -7,6 +7,17 @@ use crate::rules::scope::{MAX_VALUE_BYTES, Scope};
 struct Fake {
     headers: Vec<(&'static str, Field<'static>)>,
     body: &'static [u8],
+    expiration_ms: Option<u64>,
+}
+
+impl Default for Fake {
+    fn default() -> Self {
+        Self {
+            headers: vec![("x-tenant", Field::Text("acme"))],
+            body: b"",
+            expiration_ms: None,
+        }
+    }
 }
 
 impl Envelope for Fake {
@@ -22,6 +33,12 @@ impl Envelope for Fake {
     fn routing_key(&self) -> &str {
         "jobs.acme"
     }
+    fn expiration_ms(&self) -> Option<u64> {
+        self.expiration_ms
+    }
+    fn published_ms(&self) -> Option<u64> {
+        Some(1_000)
+    }
     fn body(&self) -> &[u8] {
         self.body
     }
@@ -30,7 +47,8 @@ impl Envelope for Fake {
 fn fields(tenant: TenantField) -> Fields {
     Fields {
         tenant,
-        cost: CostField::Header("x-cost".to_owned()),
+        cost: ValueField::Header("x-cost".to_owned()),
+        deadline: None,
     }
 }
 
@@ -50,7 +68,7 @@ fn policy() -> Policy {
 fn check(headers: &[(&'static str, Field<'static>)], expected: Result<(&str, u32), &str>) {
     let fake = Fake {
         headers: headers.to_vec(),
-        body: b"",
+        ..Fake::default()
     };
     let read = read(&fake, false, &x_tenant(), &policy());
     match expected {
@@ -140,7 +158,7 @@ fn what_tells_jobs_apart_is_a_text_or_a_number_or_missing() {
     ] {
         let fake = Fake {
             headers: vec![("x-tenant", Field::Text("acme")), ("x-path", field)],
-            body: b"",
+            ..Fake::default()
         };
         let read = read(&fake, false, &x_tenant(), &policy).map_err(|why| why.to_string());
         let expected_error = expected
@@ -157,7 +175,10 @@ fn what_tells_jobs_apart_is_a_text_or_a_number_or_missing() {
 
 #[test]
 fn a_job_that_comes_back_has_the_routing_key_of_its_publisher() {
-    let fake = |headers| Fake { headers, body: b"" };
+    let fake = |headers| Fake {
+        headers,
+        ..Fake::default()
+    };
     let limits = scoped(&[Scope::RoutingKey]);
     let found = labels(&fake(vec![]), &limits);
     assert_eq!(
@@ -177,14 +198,17 @@ fn our_own_headers_count_only_on_what_we_delayed_ourselves() {
             ("x-sluicegate-attempt", Field::Int(3)),
             ("x-sluicegate-ticket", Field::Text("17:4")),
             ("x-sluicegate-not-before", Field::Int(99)),
+            ("x-sluicegate-expires", Field::Int(4_000)),
         ],
-        body: b"",
+        expiration_ms: Some(5_000),
+        ..Fake::default()
     };
     let fresh = read(&fake, false, &x_tenant(), &policy()).expect("usable");
     assert_eq!(
         (fresh.attempt, fresh.ticket, fresh.not_before_ms),
         (1, None, None)
     );
+    assert_eq!(fresh.expiry, Expiry::lasts(Some(5_000), Some(1_000)));
     let back = read(&fake, true, &x_tenant(), &policy()).expect("usable");
     let ticket = Ticket {
         generation: 17,
@@ -194,6 +218,7 @@ fn our_own_headers_count_only_on_what_we_delayed_ourselves() {
         (back.attempt, back.ticket, back.not_before_ms),
         (3, Some(ticket), Some(99))
     );
+    assert_eq!(back.expiry, Expiry::ends(4_000));
 }
 
 #[test]
@@ -201,6 +226,7 @@ fn the_tenant_may_stand_elsewhere() {
     let fake = Fake {
         headers: vec![],
         body: br#"{"user":{"id":"u1"},"n":1}"#,
+        ..Fake::default()
     };
     let tenant = |field: &TenantField| {
         read(&fake, false, &fields(field.clone()), &policy())
@@ -214,10 +240,71 @@ fn the_tenant_may_stand_elsewhere() {
     );
     assert_eq!(
         tenant(&TenantField::Json("/n".into())),
-        Err("json:/n is not a string".into())
+        Err("json:/n is a number; a tenant is a string".into())
     );
     assert_eq!(
         tenant(&TenantField::Json("/x".into())),
         Err("no tenant: the body has no json:/x".into())
     );
+}
+
+#[test]
+fn a_deadline_is_a_time_or_missing_or_says_what_it_is() {
+    let deadline = |fake: &Fake, field: ValueField| {
+        let fields = Fields {
+            deadline: Some(field),
+            ..x_tenant()
+        };
+        let claims = read(fake, false, &fields, &policy()).map_err(|why| why.to_string())?;
+        Ok::<_, String>(claims.expiry.at_ms())
+    };
+    let header = || ValueField::Header("x-deadline".to_owned());
+    for (field, expected) in [
+        (Field::Missing, Ok(None)),
+        (Field::Text("1970-01-01T00:00:02Z"), Ok(Some(2_000))),
+        (Field::Text("2"), Ok(Some(2_000))),
+        (Field::Int(2), Ok(Some(2_000))),
+        (Field::Int(1_769_860_800_500), Ok(Some(1_769_860_800_500))),
+        (Field::Time(2), Ok(Some(2_000))),
+        (
+            Field::Int(-2),
+            Err("header x-deadline is -2; a deadline is a time"),
+        ),
+        (
+            Field::Text("soon"),
+            Err("header x-deadline is \"soon\"; a deadline is"),
+        ),
+        (
+            Field::Other("a table"),
+            Err("header x-deadline is a table; a deadline is"),
+        ),
+    ] {
+        let fake = Fake {
+            headers: vec![("x-tenant", Field::Text("acme")), ("x-deadline", field)],
+            ..Fake::default()
+        };
+        match (deadline(&fake, header()), expected) {
+            (Err(why), Err(part)) => assert!(why.contains(part), "{why:?} should say {part:?}"),
+            (read, expected) => assert_eq!(read, expected.map_err(str::to_owned), "{field:?}"),
+        }
+    }
+    for (body, expected) in [
+        (
+            &br#"{"until":{"at":"1970-01-01T00:00:02Z"}}"#[..],
+            Ok(Some(2_000)),
+        ),
+        (br#"{"until":{"at":2}}"#, Ok(Some(2_000))),
+        (br#"{"until":{"at":null}}"#, Ok(None)),
+        (br#"{"until":7}"#, Ok(None)),
+        (br#"{"until":{"at":2.5}}"#, Err(())),
+        (br#"{"until":{"at":"x"}}"#, Err(())),
+        (b"no json", Err(())),
+    ] {
+        let fake = Fake {
+            body,
+            ..Fake::default()
+        };
+        let read = deadline(&fake, ValueField::Json("/until/at".to_owned()));
+        assert_eq!(read.map_err(drop), expected);
+    }
 }

@@ -3,6 +3,7 @@
 
 pub mod kit;
 mod line4_abandoned;
+mod line8_expiry;
 
 use hyper::Version;
 use kit::api::{Api, Manner, Reply};

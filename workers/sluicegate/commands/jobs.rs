@@ -8,7 +8,7 @@ use lapin::BasicProperties;
 use serde::Deserialize;
 use serde_json::Value;
 use sluicegate::broker::{Message, Outgoing};
-use sluicegate::config::{Config, CostField, TenantField};
+use sluicegate::config::{Config, TenantField, ValueField};
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job;
 
@@ -114,7 +114,7 @@ impl<'a> JobMaker<'a> {
             (_, None) => {}
         }
         match (&self.config.job.cost, line.cost) {
-            (CostField::Header(name), Some(cost)) => {
+            (ValueField::Header(name), Some(cost)) => {
                 // What is too large for the header is too large for every limit.
                 let cost = i64::try_from(cost).unwrap_or(i64::MAX);
                 headers.push((name, HeaderValue::Int(cost)));
@@ -159,7 +159,7 @@ impl<'a> JobMaker<'a> {
         if let TenantField::Header(name) = &job.tenant {
             taken.push((name.as_str(), "tenant"));
         }
-        if let CostField::Header(name) = &job.cost {
+        if let ValueField::Header(name) = &job.cost {
             taken.push((name.as_str(), "cost"));
         }
         taken.extend((rate_limiter.policy.plan_header()).map(|name| (name, "plan")));

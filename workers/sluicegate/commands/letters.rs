@@ -64,6 +64,7 @@ pub fn headers(message: &Message) -> BTreeMap<String, Value> {
             let shown = match message.header(name) {
                 Field::Text(text) => json!(text),
                 Field::Int(number) => json!(number),
+                Field::Time(seconds) => json!(seconds),
                 Field::Missing => Value::Null,
                 Field::Other(kind) => match value {
                     AMQPValue::Boolean(value) => json!(value),

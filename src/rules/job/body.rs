@@ -1,0 +1,312 @@
+//! What a JSON body holds at some pointers (RFC 6901), read as a stream: what is not asked for is checked and passed over, never
+//! kept. So it takes time in proportion to the body, and memory for what was found alone.
+
+use std::fmt;
+
+use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
+
+use super::Field;
+
+/// A longer text, in bytes, is not kept: no value that can be used is.
+const MAX_TEXT: usize = 1024;
+
+/// What stands at a pointer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Found {
+    /// Nothing, or null.
+    #[default]
+    Missing,
+    /// A text of at most 1,024 bytes.
+    Text(String),
+    /// A whole number; one that does not fit is the largest.
+    Int(i64),
+    /// Something else; the text names its kind, such as `a fraction`.
+    Other(&'static str),
+}
+
+impl Found {
+    /// The same as a field of a message.
+    pub fn field(&self) -> Field<'_> {
+        match self {
+            Self::Missing => Field::Missing,
+            Self::Text(text) => Field::Text(text),
+            Self::Int(n) => Field::Int(*n),
+            Self::Other(kind) => Field::Other(kind),
+        }
+    }
+}
+
+/// A pointer as its tokens, `~1` and `~0` resolved.
+fn tokens(pointer: &str) -> Vec<String> {
+    let tokens = pointer.split('/').skip(1);
+    tokens
+        .map(|token| token.replace("~1", "/").replace("~0", "~"))
+        .collect()
+}
+
+/// What `body` holds at each of `pointers`. Of keys that stand there twice the last one counts.
+///
+/// # Errors
+/// Why the body is not JSON.
+pub fn find(body: &[u8], pointers: &[&str]) -> Result<Vec<Found>, String> {
+    let paths: Vec<Vec<String>> = pointers.iter().map(|pointer| tokens(pointer)).collect();
+    let mut found = vec![Found::Missing; paths.len()];
+    let wanted = paths
+        .iter()
+        .enumerate()
+        .map(|(index, path)| Wanted { index, path });
+    let mut reader = serde_json::Deserializer::from_slice(body);
+    Seek {
+        wanted: wanted.collect(),
+        found: &mut found,
+    }
+    .deserialize(&mut reader)
+    .and_then(|()| reader.end())
+    .map_err(|why| why.to_string())?;
+    Ok(found)
+}
+
+/// A pointer, and what is left of it here.
+#[derive(Clone, Copy)]
+struct Wanted<'p> {
+    index: usize,
+    path: &'p [String],
+}
+
+/// A value that lies on the way to what is wanted, or is wanted itself.
+struct Seek<'p, 'f> {
+    wanted: Vec<Wanted<'p>>,
+    found: &'f mut [Found],
+}
+
+impl<'p> Seek<'p, '_> {
+    /// This value is `value` for whom it is wanted; others look for something in it, and it has no parts.
+    fn is(self, value: &Found) {
+        for Wanted { index, path } in self.wanted {
+            self.found[index] = match path {
+                [] => value.clone(),
+                _ => Found::Missing,
+            };
+        }
+    }
+
+    /// Those that look for something in the part of this value for which `here` holds.
+    fn within(&self, here: impl Fn(&str) -> bool) -> Vec<Wanted<'p>> {
+        let next = |wanted: &Wanted<'p>| match wanted.path {
+            [token, path @ ..] if here(token) => Some(Wanted {
+                index: wanted.index,
+                path,
+            }),
+            _ => None,
+        };
+        self.wanted.iter().filter_map(next).collect()
+    }
+
+    /// Before the parts of this value are looked at: it is no value of its own for anybody.
+    fn enter(&mut self, kind: &'static str) {
+        for Wanted { index, path } in &self.wanted {
+            self.found[*index] = match path {
+                [] => Found::Other(kind),
+                _ => Found::Missing,
+            };
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Seek<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Seek<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON value")
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        self.is(&Found::Missing);
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        self.is(&Found::Other("true or false"));
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, number: i64) -> Result<(), E> {
+        self.is(&Found::Int(number));
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<(), E> {
+        self.is(&Found::Int(i64::try_from(number).unwrap_or(i64::MAX)));
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        self.is(&Found::Other("a fraction"));
+        Ok(())
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<(), E> {
+        self.is(&match text.len() {
+            0..=MAX_TEXT => Found::Text(text.to_owned()),
+            _ => Found::Other("a text of more than 1,024 bytes"),
+        });
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut parts: A) -> Result<(), A::Error> {
+        self.enter("a list");
+        let last = self.wanted.iter().filter_map(|wanted| {
+            let token = wanted.path.first()?;
+            // RFC 6901: no leading zeros.
+            let index = token.parse::<usize>().ok()?;
+            (index.to_string() == *token).then_some(index)
+        });
+        let end = last.max().map_or(0, |last| last.saturating_add(1));
+        for index in 0..end {
+            let wanted = self.within(|token| *token == index.to_string());
+            let more = if wanted.is_empty() {
+                parts.next_element::<IgnoredAny>()?.is_some()
+            } else {
+                let found = &mut *self.found;
+                parts.next_element_seed(Seek { wanted, found })?.is_some()
+            };
+            if !more {
+                return Ok(());
+            }
+        }
+        while parts.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut parts: A) -> Result<(), A::Error> {
+        self.enter("an object");
+        while let Some(wanted) = parts.next_key_seed(Key(&self))? {
+            if wanted.is_empty() {
+                parts.next_value::<IgnoredAny>()?;
+            } else {
+                let found = &mut *self.found;
+                parts.next_value_seed(Seek { wanted, found })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Who looks for something behind a key.
+struct Key<'s, 'p, 'f>(&'s Seek<'p, 'f>);
+
+impl<'de, 'p> DeserializeSeed<'de> for Key<'_, 'p, '_> {
+    type Value = Vec<Wanted<'p>>;
+
+    fn deserialize<D: serde::Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_str(self)
+    }
+}
+
+impl<'de, 'p> Visitor<'de> for Key<'_, 'p, '_> {
+    type Value = Vec<Wanted<'p>>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a key")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, key: &str) -> Result<Self::Value, E> {
+        Ok(self.0.within(|token| token == key))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+
+    /// What a whole tree has at `pointer`.
+    fn in_tree(tree: &Value, pointer: &str) -> Found {
+        match tree.pointer(pointer) {
+            None | Some(Value::Null) => Found::Missing,
+            Some(Value::Bool(_)) => Found::Other("true or false"),
+            Some(Value::String(text)) => Found::Text(text.clone()),
+            Some(Value::Number(n)) if n.is_f64() => Found::Other("a fraction"),
+            Some(Value::Number(n)) => Found::Int(n.as_i64().unwrap_or(i64::MAX)),
+            Some(Value::Array(_)) => Found::Other("a list"),
+            Some(Value::Object(_)) => Found::Other("an object"),
+        }
+    }
+
+    fn tree() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            (-1e9..1e9).prop_map(Value::from),
+            "[a-c\"\\\\/~é]{0,4}".prop_map(Value::from),
+        ];
+        leaf.prop_recursive(4, 40, 4, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+                prop::collection::vec(("[ab01/~]{0,2}", inner), 0..4)
+                    .prop_map(|all| Value::Object(all.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        /// The same as a tree of the whole body has.
+        #[test]
+        fn what_is_found_is_what_a_tree_has(
+            tree in tree(),
+            pointers in prop::collection::vec("(/([ab01]|~0|~1|01){0,2}){0,3}", 1..4),
+        ) {
+            let body = serde_json::to_vec(&tree).expect("a tree is JSON");
+            let pointers: Vec<&str> = pointers.iter().map(String::as_str).collect();
+            let expected: Vec<Found> = pointers.iter().map(|at| in_tree(&tree, at)).collect();
+            prop_assert_eq!(find(&body, &pointers), Ok(expected));
+        }
+
+        #[test]
+        fn what_is_no_json_is_told_from_what_is(body in "[\\[\\]{}:,0a\"\\\\ -]{0,8}") {
+            let tree = serde_json::from_str::<Value>(&body);
+            prop_assert_eq!(find(body.as_bytes(), &["/a"]).is_ok(), tree.is_ok());
+        }
+    }
+
+    #[test]
+    fn the_last_of_two_values_counts_as_in_a_tree() {
+        for body in [
+            r#"{"a":{"b":1},"a":{"b":2}}"#,
+            r#"{"a":{"b":1},"a":{}}"#,
+            r#"{"a":{"b":1},"a":7}"#,
+            r#"{"a":{"b":1},"a":[1]}"#,
+        ] {
+            let tree: Value = serde_json::from_str(body).expect("JSON");
+            let found = find(body.as_bytes(), &["/a/b", "/a"]).expect("JSON");
+            assert_eq!(
+                found,
+                [in_tree(&tree, "/a/b"), in_tree(&tree, "/a")],
+                "{body}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_text_that_nobody_can_use_is_not_kept() {
+        let long = |length| serde_json::to_vec(&"x".repeat(length)).expect("JSON");
+        assert_eq!(
+            find(&long(1024), &[""]),
+            Ok(vec![Found::Text("x".repeat(1024))])
+        );
+        let other = Found::Other("a text of more than 1,024 bytes");
+        assert_eq!(find(&long(1025), &[""]), Ok(vec![other]));
+    }
+}

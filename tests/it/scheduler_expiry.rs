@@ -1,0 +1,190 @@
+//! Until when a job may be called: wherever it waits, it is never called later, and ends as a dead letter.
+
+use std::time::Duration;
+
+use sluicegate::broker::{Message, Outgoing, Source};
+use sluicegate::gate::{Answer, End};
+use sluicegate::handler::Outcome;
+use sluicegate::rules::headers::HeaderValue;
+use sluicegate::rules::job::Field;
+
+use crate::scheduler::{CAPACITY, Desk, Done, MS, START, message, wait};
+
+const STORE_MS: i64 = 1_700_000_000_000;
+
+/// Of tenant `a`, with an expiration of so many milliseconds.
+fn expiring(ms: u64) -> Message {
+    let mut job = message(&[("x-tenant", HeaderValue::Text("a".into()))]);
+    let properties = job.properties.clone();
+    job.properties = properties.with_expiration(ms.to_string().into());
+    job
+}
+
+/// A desk that knows the store's clock: it says `STORE_MS` at `now`.
+fn desk(concurrency: usize) -> Desk {
+    let mut desk = Desk::new(concurrency);
+    let key = desk.start_one();
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    desk.actions();
+    desk
+}
+
+#[track_caller]
+fn dead(done: &Done) -> &Outgoing {
+    let [(_, outgoing)] = &done.published[..] else {
+        panic!("one dead letter, not {:?}", done.published);
+    };
+    assert_eq!(&*outgoing.queue, "jobs.dead");
+    let Field::Text(reason) = outgoing.message.header("x-sluicegate-reason") else {
+        panic!("a reason");
+    };
+    assert!(reason.starts_with("expired: "), "{reason}");
+    assert!(done.asked.is_empty() && done.dispatched.is_empty());
+    outgoing
+}
+
+#[test]
+fn a_job_that_waits_in_a_lane_comes_back_once_it_has_expired_and_is_not_asked_for() {
+    let mut desk = desk(4);
+    let asked = desk.deliver_messages(Source::Fresh, vec![expiring(3_000)]);
+    assert_eq!(asked.asked.len(), 1);
+    let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
+    let (key, outgoing) = done.published.into_iter().next().expect("a lane");
+    let lane = outgoing.queue.rsplit('.').next().expect("a name");
+    let lane: u64 = lane.parse().expect("its time");
+    assert!((3_000..=3_500).contains(&lane), "{lane}");
+    let travelling = outgoing.message;
+    let ends = travelling.header("x-sluicegate-expires");
+    // It was seen 5 ms before it was asked for, and the clock was read by the answer.
+    assert_eq!(ends, Field::Int(STORE_MS + 3_000));
+    let kept = travelling.header("x-sluicegate-expiration");
+    assert_eq!(kept, Field::Text("3000"));
+    assert_eq!(
+        travelling.properties.expiration(),
+        &None,
+        "a lane would drop it"
+    );
+    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+    desk.actions();
+
+    let mut early = travelling.clone();
+    early.properties = early.properties.with_expiration("1".into());
+    desk.step(MS * 2_000);
+    let asked = desk.deliver_messages(Source::Due, vec![early]);
+    assert_eq!(
+        asked.asked.len(),
+        1,
+        "counted once, it is not counted again"
+    );
+    desk.scheduler.session_up(1);
+
+    desk.step(MS * 1_000);
+    let done = desk.deliver_messages(Source::Due, vec![travelling]);
+    let letter = &dead(&done).message;
+    let kept = letter.header("x-sluicegate-expiration");
+    assert_eq!(kept, Field::Text("3000"));
+    assert_eq!(letter.properties.expiration(), &None);
+}
+
+#[test]
+fn a_held_job_that_expires_meanwhile_is_a_dead_letter_when_its_turn_comes() {
+    let mut desk = desk(4);
+    desk.deliver_messages(Source::Fresh, vec![expiring(200)]);
+    let done = desk.answer(MS, vec![vec![wait(300, 4)]]);
+    assert!(done.published.is_empty());
+    dead(&desk.step(MS * 300));
+}
+
+#[test]
+fn a_job_that_expires_on_the_way_from_the_gate_is_not_called_and_gives_its_room_back() {
+    let mut desk = desk(4);
+    desk.deliver_messages(Source::Fresh, vec![expiring(20)]);
+    let done = desk.answer(MS * 20, vec![vec![START]]);
+    assert!(done.dispatched.is_empty());
+    let done = desk.step(MS * 5);
+    assert_eq!(done.settled[0].settled[0].end, End::Unused);
+    desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
+    dead(&desk.step(MS * 20));
+}
+
+#[test]
+fn a_permit_ends_before_its_job_expires() {
+    let mut desk = desk(4);
+    desk.deliver_messages(Source::Fresh, vec![expiring(20)]);
+    let asked_at = desk.now;
+    let done = desk.answer(MS, vec![vec![START]]);
+    let (key, _, deadline) = done.dispatched[0];
+    // The reading of this test's clock stands still, so that 5 ms are counted twice.
+    assert!(deadline < asked_at + MS * 20, "{deadline:?}");
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Late);
+    desk.step(MS * 19);
+    desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
+    dead(&desk.step(MS));
+}
+
+#[test]
+fn jobs_that_expire_while_a_permit_is_missing_do_not_take_it() {
+    let mut desk = desk(1);
+    let jobs = vec![expiring(60_000), expiring(1_000)];
+    desk.deliver_messages(Source::Fresh, jobs);
+    let done = desk.answer(MS, vec![vec![START, CAPACITY]]);
+    let key = done.dispatched[0].0;
+    desk.step(MS * 1_000);
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    dead(&desk.step(MS));
+    // Nothing is left that could be asked for.
+    let asked = desk.deliver(Source::Fresh, &["a"]).asked;
+    assert_eq!((asked.len(), asked[0].asks.len()), (1, 1));
+}
+
+#[test]
+fn what_failed_is_a_dead_letter_once_its_next_attempt_would_be_too_late() {
+    let mut desk = desk(4);
+    desk.deliver_messages(Source::Fresh, vec![expiring(2_000)]);
+    let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
+    let retry = Outcome::Retry {
+        after: Some(Duration::from_secs(60)),
+        reason: "500".into(),
+    };
+    desk.scheduler.finished(desk.now, key, MS, retry);
+    let (key, outgoing) = desk.actions().published.remove(0);
+    let lane = outgoing.queue.rsplit('.').next().expect("a name");
+    assert!(lane.parse::<u64>().expect("its time") < 2_400, "{lane}");
+    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+    desk.step(MS * 2_000);
+    let done = desk.deliver_messages(Source::Due, vec![outgoing.message]);
+    dead(&done);
+}
+
+#[test]
+fn the_stores_clock_is_asked_for_before_a_job_that_may_expire() {
+    let mut desk = Desk::new(4);
+    let done = desk.deliver_messages(Source::Fresh, vec![expiring(1_000)]);
+    assert_eq!(done.asked.len(), 1);
+    assert!(done.asked[0].asks.is_empty());
+    desk.answer(MS, vec![Vec::<Answer>::new()]);
+    assert_eq!(desk.step(MS * 5).asked[0].asks.len(), 1);
+}
+
+#[test]
+fn who_says_when_a_job_was_published_is_believed_by_the_stores_clock() {
+    let mut desk = desk(4);
+    let published = HeaderValue::Int(STORE_MS - 500);
+    let job = || expiring(1_000).with_headers(&[("timestamp_in_ms", published.clone())], &[]);
+    desk.step(MS * 300);
+    let done = desk.deliver_messages(Source::Fresh, vec![job()]);
+    assert_eq!(done.asked.len(), 1);
+    desk.step(MS * 300);
+    dead(&desk.deliver_messages(Source::Fresh, vec![job()]));
+    // Whole seconds: it may have been at their end.
+    let mut job = expiring(1_000);
+    let seconds = u64::try_from(STORE_MS / 1000).expect("positive");
+    job.properties = job.properties.with_timestamp(seconds - 2);
+    dead(&desk.deliver_messages(Source::Fresh, vec![job.clone()]));
+    job.properties = job.properties.with_timestamp(seconds);
+    assert!(
+        desk.deliver_messages(Source::Fresh, vec![job])
+            .published
+            .is_empty()
+    );
+}

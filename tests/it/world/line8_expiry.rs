@@ -1,0 +1,88 @@
+//! Jobs that may be called for a while only, behind a limit that lets them wait for longer.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use sluicegate::broker::Message;
+use sluicegate::rules::headers::HeaderValue;
+use sluicegate::rules::job::Field;
+
+use super::kit::api::Api;
+use super::kit::{Bed, job, jobs, until};
+use crate::process::Process;
+use crate::servers::{shared_rabbit, shared_redis};
+
+/// Jobs of each tenant, and for so long (ms) they may be called: 10 at once, and 10 after 2 s, and no more.
+const JOBS: usize = 50;
+const LASTS_MS: u64 = 3_000;
+
+fn now_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    i64::try_from(since.expect("after 1970").as_millis()).expect("in range")
+}
+
+fn expiring(mut job: Message) -> Message {
+    let properties = job.properties.clone();
+    job.properties = properties.with_expiration(LASTS_MS.to_string().into());
+    job
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_called_after_it_expired_and_nothing_is_lost() {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let limits = "max-requests: 10, window-size: 2s";
+    let yaml = bed.yaml(limits, &api.url(), "") + "job: {deadline: 'header:x-deadline'}\n";
+    let worker = Process::start(&yaml);
+    bed.publish(&yaml, [job("first", "first")]).await;
+    until("the first call", || api.count() == 1).await;
+
+    // As a publisher can say it: for so long, for so long from when RabbitMQ got it, or until then.
+    let with = |job: Message, name, ms| job.with_headers(&[(name, HeaderValue::Int(ms))], &[]);
+    let now = now_ms();
+    let lasts = jobs("lasts", JOBS).map(expiring);
+    let dated = jobs("dated", JOBS).map(|job| with(expiring(job), "timestamp_in_ms", now));
+    let ends = now + LASTS_MS.cast_signed();
+    let until_then = jobs("until", JOBS).map(|job| with(job, "x-deadline", ends));
+    // Those of the last tenant may wait for as long as they like, behind others that may not.
+    let patient = jobs("lasts", JOBS + 10).skip(JOBS);
+    let all = lasts.chain(dated).chain(until_then).chain(patient);
+    bed.publish(&yaml, all).await;
+
+    let dead = || worker.metric("sluicegate_dead_total{reason=\"expired\"}");
+    let ended = || api.count() + dead().unwrap_or_default() as usize == 3 * JOBS + 11;
+    until("the end of each job", ended).await;
+    worker.stop();
+    let calls = api.calls();
+    let letters = bed.dead(&yaml).await;
+    for (tenant, most) in [("dated", 20), ("until", 20), ("lasts", 30)] {
+        let called = calls.iter().filter(|call| call.tenant == tenant).count();
+        let of = |letter: &&Message| letter.header("x-tenant") == Field::Text(tenant);
+        let expired = letters.iter().filter(of).count();
+        // Within 3 s 20 of a tenant start at most, however slow this machine is.
+        assert!(
+            called <= most,
+            "{tenant}: {called} called, {expired} expired"
+        );
+        let jobs = if tenant == "lasts" { JOBS + 10 } else { JOBS };
+        assert_eq!(called + expired, jobs, "{tenant}");
+    }
+    for letter in &letters {
+        let Field::Text(reason) = letter.header("x-sluicegate-reason") else {
+            panic!("a reason: {letter:?}");
+        };
+        assert!(reason.starts_with("expired: "), "{reason}");
+        assert_eq!(letter.properties.expiration(), &None, "it stays there");
+        if letter.header("x-tenant") != Field::Text("until") {
+            let kept = letter.header("x-sluicegate-expiration");
+            assert_eq!(kept, Field::Text("3000"));
+        }
+    }
+    let mut ids: Vec<&str> = calls.iter().map(|call| call.job.as_str()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), calls.len(), "each at most once");
+    for job in jobs("lasts", JOBS + 10).skip(JOBS) {
+        let id = job.id().expect("an id").to_owned();
+        assert!(ids.contains(&id.as_str()), "{id} may wait for ever");
+    }
+}
