@@ -32,8 +32,8 @@ use crate::engine::action::{Action, Block, Key, Update};
 use crate::engine::outage::Outage;
 use crate::engine::ready::Prepared;
 use crate::engine::scheduler::Scheduler;
-use crate::gate::{Gate, GateError, Replies, SettleReplies};
-use crate::handler::{Attempt, Outcome, Permit, PreparingHandler};
+use crate::gate::{Gate, GateError, LEASE_MS, Replies, SettleReplies};
+use crate::handler::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
 use crate::metrics::Metrics;
 use crate::rules::job::Job;
 
@@ -362,7 +362,14 @@ async fn attempt<H: PreparingHandler>(
     let attempt = AssertUnwindSafe(handler.send(&job, call, permit))
         .catch_unwind()
         .await;
-    let attempt = attempt.unwrap_or_else(|_| panicked().into());
+    let attempt = attempt.unwrap_or_else(|_| Attempt {
+        // It may have called.
+        fate: Fate::Abandoned {
+            lease: Duration::from_millis(LEASE_MS),
+            ended: LateEnd::never(),
+        },
+        ..panicked().into()
+    });
     Report::Finished(key, attempt, begun.elapsed())
 }
 

@@ -142,7 +142,8 @@ impl From<Outcome> for Attempt {
     }
 }
 
-/// Does the work of one job, and has nothing to prepare before it. A panic counts as [`Outcome::Retry`].
+/// Does the work of one job, and has nothing to prepare before it. A panic counts as [`Outcome::Retry`], of a
+/// call that may still be under way.
 ///
 /// A handler that opens connections, fetches tokens or renders bodies is a [`PreparingHandler`] instead: what takes
 /// longer than a permit is good for must be done before the permit is asked for.

@@ -4,7 +4,9 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::handler::{Attempt, Fate, Handler, Outcome, Permit};
+use futures_util::FutureExt;
+use sluicegate::gate::LEASE_MS;
+use sluicegate::handler::{Attempt, Fate, Handler, LateEnd, Outcome, Permit};
 use sluicegate::rules::job::Job;
 use sluicegate::rules::pushback::Seen;
 use sluicegate::rules::quota::Quotas;
@@ -61,7 +63,7 @@ impl Handler for SimHandler {
             return Outcome::Late.into();
         }
         let way = ms(world.plan.way_ms) + world.up_to(world.plan.way_varies_ms);
-        let (sender, answer) = oneshot::channel();
+        let (sender, mut answer) = oneshot::channel();
         let (job_sent, downstream) = (job.clone(), Arc::clone(world));
         let given_up = CancellationToken::new();
         let hung_up = given_up.clone();
@@ -76,8 +78,11 @@ impl Handler for SimHandler {
             }
             let _ = sender.send(answered);
         });
-        let answered = timeout(world.plan.timeout, answer).await;
-        given_up.cancel();
+        let answered = timeout(world.plan.timeout, &mut answer).await;
+        let stands_still = world.plan.stands_still_ms > 0;
+        if !stands_still {
+            given_up.cancel();
+        }
         life.point("call, after").await;
         if world.dice(|t| t.panic) {
             panic(world, job);
@@ -111,6 +116,10 @@ impl Handler for SimHandler {
         ));
         let fate = match has_arrived {
             true => Fate::Answered,
+            false if stands_still => Fate::Abandoned {
+                lease: ms(LEASE_MS),
+                ended: LateEnd::new(answer.map(drop)),
+            },
             false => Fate::Unknown,
         };
         Attempt {
@@ -194,7 +203,7 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
         Reply::Done
     };
     if world.dice(|t| t.answer_slow) {
-        took = world.up_to(15_000);
+        took = world.up_to(world.plan.stands_still_ms.max(15_000));
     }
     let mut quotas = Quotas::default();
     if world.chance(|t| t.later.quotas) {

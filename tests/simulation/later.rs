@@ -17,6 +17,8 @@ use super::world::{Life, World};
 
 /// Simulations from this seed on have what this module adds.
 pub const LATER: u64 = 2_000_000;
+/// In simulations from this seed on, the downstream may stand still, so that a call that was given up is still worked on.
+pub const STANDS_STILL: u64 = 3_000_000;
 /// An exchange holds for so long, as with Redis's registry.
 const AGREED_FOR: Duration = Duration::from_secs(5);
 /// The longest time without an exchange, or without decisions for a tenant.

@@ -103,6 +103,8 @@ pub struct Plan {
     pub far: bool,
     /// The handler waits this long for an answer.
     pub timeout: Duration,
+    /// The downstream stands still for up to this, and does not see that its caller gave up; zero: it sees it at once.
+    pub stands_still_ms: u64,
     pub costs: Costs,
     /// Mean time between an operator's changes; zero: there are none.
     pub operator_every: Duration,
@@ -149,6 +151,10 @@ impl Plan {
         };
         if troubled && seed >= later::LATER {
             later::add(&mut trouble, seed);
+        }
+        let stands_still = troubled && seed >= later::STANDS_STILL;
+        if stands_still {
+            trouble.answer_slow = trouble.answer_slow.max(0.05);
         }
         if seed % 16 == 5 {
             // Nothing that is told is lost: in the end the gate counts exactly what was used.
@@ -237,6 +243,7 @@ impl Plan {
                 _ => pick(&mut random, &[0, 5, 50, 1000]),
             },
             timeout: ms(if long { 200_000 } else { 10_000 }),
+            stands_still_ms: if stands_still { 40_000 } else { 0 },
             costs: match ideal {
                 true => Costs::AsAsked,
                 false => pick(&mut random, &[Costs::AsAsked, Costs::Less, Costs::Any]),
