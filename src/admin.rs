@@ -5,6 +5,7 @@
 //! asks them, load balancers and kubelets, has no place to keep a token secret; and who may connect learns
 //! the first from that alone.
 
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -22,7 +23,7 @@ use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use subtle::ConstantTimeEq;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
@@ -34,7 +35,8 @@ use crate::metrics::Metrics;
 const STOP_WITHIN: Duration = Duration::from_secs(1);
 /// A connection carries one request and is closed after this: slow clients don't hold it for ever.
 const CONNECTION_WITHIN: Duration = Duration::from_secs(10);
-/// So many connections are open at once; the next ones wait in the system's backlog.
+/// So many connections are open at once. One more takes the place of the oldest: connections that say nothing keep nobody out, and
+/// who asks has an answer long before so many others have come.
 const MAX_CONNECTIONS: usize = 64;
 /// A request's head has at most this many bytes.
 const MAX_HEAD: usize = 16 * 1024;
@@ -156,13 +158,19 @@ pub async fn serve(
 /// Serves connections until it is stopped.
 async fn accept(listener: TcpListener, routes: Router, stop: CancellationToken) {
     let mut connections = JoinSet::new();
+    // Those that are open, the oldest first.
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         tokio::select! {
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
-            accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
+            accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    connections.spawn(answer(stream, routes.clone()));
+                    open.retain(|connection| !connection.is_finished());
+                    if open.len() >= MAX_CONNECTIONS && let Some(oldest) = open.pop_front() {
+                        oldest.abort();
+                    }
+                    open.push_back(connections.spawn(answer(stream, routes.clone())));
                 }
                 Err(why) => {
                     warn!(reason = %why, "the admin port can't accept a connection");

@@ -109,6 +109,14 @@ impl Message {
         self.properties.content_type().as_ref().map(|t| t.as_str())
     }
 
+    /// How the body is packed, as its publisher said.
+    pub fn content_encoding(&self) -> Option<&str> {
+        self.properties
+            .content_encoding()
+            .as_ref()
+            .map(|t| t.as_str())
+    }
+
     /// The message as it may be published again: persistent, without the headers that the broker set
     /// and interprets, without `user_id` (the broker refuses a foreign one) and without `expiration`
     /// (in a lane it would end the wait early). All else stays as its publisher set it.

@@ -163,7 +163,8 @@ impl Queues {
         }
     }
 
-    /// Takes up to `most` jobs for one round trip and shares the free slots among their tenants. None is taken yet.
+    /// Takes up to `most` jobs for one round trip, and shares them, and the free slots, among their tenants. Who was left out
+    /// comes first in the next round. No slot is taken yet.
     pub fn take_round(&mut self, most: usize) -> Vec<Turn> {
         let free = self.concurrency.saturating_sub(self.slots);
         let most_slots = self.most_slots();
@@ -174,25 +175,28 @@ impl Queues {
             Some(state.without_slot().min(may_have))
         };
         let demands: Vec<usize> = tenants.iter().map(|t| demand(t).unwrap_or(0)).collect();
-        let mut room = most;
+        let slots = budget::share(free, &demands);
+        let asking = |(tenant, slots): (&Tenant, &u32)| {
+            let state = self.tenants.get(tenant)?;
+            let may_ask = !state.starved || *slots > 0 || !state.prepared.is_empty();
+            may_ask.then(|| state.ready())
+        };
+        let asking = tenants.iter().zip(&slots).map(asking);
+        let asking: Vec<usize> = asking.map(Option::unwrap_or_default).collect();
+        let rooms = budget::share(most, &asking);
         let mut turns = Vec::new();
-        for (tenant, slots) in tenants.into_iter().zip(budget::share(free, &demands)) {
+        let mut served = Vec::new();
+        for ((tenant, slots), room) in tenants.into_iter().zip(slots).zip(rooms) {
             let Some(state) = self.tenants.get_mut(&tenant) else {
                 continue;
             };
-            let mut keys = Vec::new();
-            if !state.starved || slots > 0 || !state.prepared.is_empty() {
-                while keys.len() < room
-                    && let Some(key) = state.pop()
-                {
-                    keys.push(key);
-                }
-            }
-            room -= keys.len();
+            let keys: Vec<Key> = (0..room).map_while(|_| state.pop()).collect();
             self.ready -= keys.len();
             state.queued = state.ready() > 0;
-            if state.queued {
-                self.rotation.push_back(tenant.clone());
+            match (state.queued, keys.is_empty()) {
+                (true, true) => self.rotation.push_back(tenant.clone()),
+                (true, false) => served.push(tenant.clone()),
+                (false, _) => {}
             }
             if !keys.is_empty() {
                 turns.push(Turn {
@@ -202,6 +206,7 @@ impl Queues {
                 });
             }
         }
+        self.rotation.extend(served);
         turns
     }
 
@@ -390,6 +395,25 @@ mod tests {
         assert_eq!(queues.ready(), 1);
         assert_eq!(queues.take_round(3)[0].keys, [Key(1)]);
         assert!(!queues.may_ask());
+    }
+
+    #[test]
+    fn a_round_is_shared_and_nobody_is_left_out_twice() {
+        let mut queues = Queues::new(4, 80);
+        fill(&mut queues, "big", 0..100);
+        fill(&mut queues, "b", 100..110);
+        fill(&mut queues, "c", 110..111);
+        let counts = |turns: &[Turn]| {
+            let count = |turn: &Turn| format!("{} {}", turn.tenant, turn.keys.len());
+            turns.iter().map(count).collect::<Vec<_>>()
+        };
+        assert_eq!(counts(&queues.take_round(9)), ["big 4", "b 4", "c 1"]);
+        fill(&mut queues, "c", 111..112);
+        // With room for two, one of three is left out, and is the first of the next round.
+        assert_eq!(counts(&queues.take_round(2)), ["big 1", "b 1"]);
+        assert_eq!(counts(&queues.take_round(2)), ["c 1", "big 1"]);
+        assert_eq!(counts(&queues.take_round(1)), ["b 1"]);
+        assert_eq!(queues.ready(), 112 - 9 - 2 - 2 - 1);
     }
 
     #[test]

@@ -93,6 +93,7 @@ impl Entry {
             cost: self.claims.cost,
             attempt: self.claims.attempt,
             content_type: self.message.content_type().map(str::to_owned),
+            content_encoding: self.message.content_encoding().map(str::to_owned),
             body: self.message.body.clone(),
         }
     }

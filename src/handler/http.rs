@@ -1,6 +1,6 @@
 //! Sends each job to a downstream API over HTTP/1.1, and turns the answer into an [`Outcome`].
 //!
-//! What is sent: POST with the job's body and content type (`application/octet-stream` where the job has none
+//! What is sent: POST with the job's body, content encoding and content type (`application/octet-stream` where the job has none
 //! that fits into a header), `x-tenant`, `x-job-id` and `x-attempt`. Tenant and id are sent as they are, in
 //! UTF-8; only what no header can carry, control characters and spaces at either end, is percent-encoded, and
 //! `%` itself: percent-decoding gives the very text, and two tenants or ids never look the same.
@@ -29,7 +29,7 @@ use base64::prelude::BASE64_STANDARD;
 use http_body_util::Full;
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
+    ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
     USER_AGENT,
 };
 use hyper::{Method, Request, StatusCode, Uri};
@@ -237,11 +237,15 @@ impl HttpHandler {
         *request.uri_mut() = self.target.clone();
         let headers = request.headers_mut();
         headers.clone_from(&self.headers);
-        let content_type = job.content_type.as_deref().filter(|text| !text.is_empty());
-        let content_type =
-            content_type.and_then(|text| HeaderValue::from_bytes(text.as_bytes()).ok());
+        let said = |text: &Option<String>| {
+            let text = text.as_deref().filter(|text| !text.is_empty())?;
+            HeaderValue::from_bytes(text.as_bytes()).ok()
+        };
         let bytes = HeaderValue::from_static("application/octet-stream");
-        headers.insert(CONTENT_TYPE, content_type.unwrap_or(bytes));
+        headers.insert(CONTENT_TYPE, said(&job.content_type).unwrap_or(bytes));
+        if let Some(encoding) = said(&job.content_encoding) {
+            headers.insert(CONTENT_ENCODING, encoding);
+        }
         // The client leaves it out for an empty body, and some servers insist on it (411).
         headers.insert(CONTENT_LENGTH, job.body.len().into());
         let mut set = |name, value| headers.insert(HeaderName::from_static(name), value);

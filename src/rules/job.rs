@@ -102,6 +102,8 @@ pub struct Job {
     pub attempt: u32,
     /// The body's type, as the publisher said.
     pub content_type: Option<String>,
+    /// How the body is packed (`gzip`, say), as the publisher said.
+    pub content_encoding: Option<String>,
     /// The body.
     pub body: Bytes,
 }

@@ -342,3 +342,18 @@ fn a_token_comes_from_the_file_the_environment_or_a_file_of_its_own() {
         assert!(!why.contains("hunter2") && !why.contains("345678"), "{why}");
     }
 }
+
+/// Before, 64 of them kept everybody out for 10 s, and the next 64 for 10 s more: these for more than a minute.
+#[tokio::test]
+async fn connections_that_say_nothing_keep_nobody_out() {
+    let server = serve(&ANY_PORT, Arc::new(Metrics::new()), Arc::default());
+    let server = server.await.expect("a free port");
+    let mut idle = Vec::new();
+    for _ in 0..500 {
+        idle.push(TcpStream::connect(server.listen).await.expect("it listens"));
+    }
+    let asked = timeout(Duration::from_secs(45), get(server.listen, "/livez"));
+    let answer = asked.await.expect("an answer while others say nothing");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    server.stop().await;
+}

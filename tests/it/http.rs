@@ -29,6 +29,7 @@ fn job(id: &str) -> Job {
         cost: 1,
         attempt: 1,
         content_type: None,
+        content_encoding: None,
         body: "{}".into(),
     }
 }
@@ -255,6 +256,7 @@ async fn the_downstream_gets_the_job() {
     let mut job = job("order-7");
     job.attempt = 3;
     job.content_type = Some("application/json".to_owned());
+    job.content_encoding = Some("gzip".to_owned());
     job.body = "{\"n\": 7}".into();
     assert_eq!(handler.handle(&job, permit()).await, Outcome::Done);
     let request = &downstream.requests()[0];
@@ -265,6 +267,7 @@ async fn the_downstream_gets_the_job() {
         ("x-job-id", "order-7"),
         ("x-attempt", "3"),
         ("content-type", "application/json"),
+        ("content-encoding", "gzip"),
     ] {
         assert_eq!(request.header(name), Some(value.as_bytes()), "{name}");
     }
