@@ -23,13 +23,14 @@ use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use subtle::ConstantTimeEq;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::{AbortHandle, JoinHandle, JoinSet};
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::config::{Admin, Secret};
 use crate::metrics::Metrics;
+use crate::tasks::Watched;
 
 /// Stopping waits so long for answers that are being written.
 const STOP_WITHIN: Duration = Duration::from_secs(1);
@@ -50,6 +51,8 @@ pub struct Health {
     redis: AtomicBool,
     cold: AtomicBool,
     consuming: AtomicBool,
+    /// There is no agreement.
+    alone: AtomicBool,
 }
 
 impl Health {
@@ -65,6 +68,10 @@ impl Health {
     pub fn set_cold(&self, cold: bool) {
         self.cold.store(cold, Ordering::Relaxed);
     }
+    /// The workers agree on the limits in force, or this one does not with the others.
+    pub fn set_agreed(&self, agreed: bool) {
+        self.alone.store(!agreed, Ordering::Relaxed);
+    }
     /// Jobs are being taken, or not.
     pub fn set_consuming(&self, consuming: bool) {
         self.consuming.store(consuming, Ordering::Relaxed);
@@ -76,6 +83,11 @@ impl Health {
             (&self.rabbitmq, true, "RabbitMQ does not answer"),
             (&self.redis, true, "Redis does not answer"),
             (&self.cold, false, "Redis may not know all that has started"),
+            (
+                &self.alone,
+                false,
+                "the limits in force are not agreed on with the other workers, so no job starts; the log says why",
+            ),
             (&self.consuming, true, "no jobs are being taken"),
         ];
         let missing = |(is, wanted, what): (&AtomicBool, bool, _)| {
@@ -104,7 +116,8 @@ pub struct AdminServer {
     /// Where it listens, with the port that it got.
     pub listen: SocketAddr,
     stop: CancellationToken,
-    task: JoinHandle<()>,
+    /// What accepts connections until it is stopped.
+    pub task: Watched,
 }
 
 impl AdminServer {
@@ -112,7 +125,7 @@ impl AdminServer {
     pub async fn stop(self) {
         self.stop.cancel();
         // A client that reads slowly does not keep the worker from ending, nor does a failed accept.
-        let _ = timeout(STOP_WITHIN + ACCEPT_AGAIN, self.task).await;
+        let _ = timeout(STOP_WITHIN + ACCEPT_AGAIN, self.task.ended()).await;
     }
 }
 
@@ -151,7 +164,11 @@ pub async fn serve(
         .layer(from_fn_with_state(shown.clone(), door))
         .with_state(shown);
     let stop = CancellationToken::new();
-    let task = tokio::spawn(accept(listener, routes, stop.clone()));
+    let accepting = accept(listener, routes, stop.clone());
+    let task = Watched::spawn(async move {
+        accepting.await;
+        "it was stopped"
+    });
     Ok(AdminServer { listen, stop, task })
 }
 

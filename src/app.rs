@@ -4,12 +4,13 @@ mod reload;
 
 use std::convert::Infallible;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tracing::{error, info, warn};
 
 use crate::admin::{self, Health};
@@ -20,7 +21,7 @@ use crate::config::{Config, Source};
 use crate::engine::action::{Changeable, Settings};
 use crate::engine::outage::Outage;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::{Engine, Stop};
+use crate::engine::{Engine, Over, Stop};
 use crate::gate::redis::RedisGate;
 use crate::gate::registry::{Named, Registry};
 use crate::gate::{Gate, GateError, Start};
@@ -31,6 +32,7 @@ use crate::rules::lanes::{Ladder, QueueNames};
 use crate::rules::limit::Algorithm;
 use crate::rules::policy::Policy;
 use crate::rules::retry::Reconnect;
+use crate::tasks::{Ended, Tasks};
 
 /// How often an idle worker looks whether Redis answers, for `/readyz`.
 const PING_EVERY: Duration = Duration::from_secs(2);
@@ -38,10 +40,12 @@ const PING_EVERY: Duration = Duration::from_secs(2);
 const FAR: Duration = Duration::from_millis(10);
 /// News for the engine that may wait.
 const UPDATES: usize = 4;
+/// Why the engine has nothing to do any more is told within this, or not at all.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 /// A worker that ends tells Redis so within this, or not at all.
 const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 
-/// Why a worker could not start. Once it runs, it survives its servers.
+/// Why a worker could not start, or go on. Once it runs, it survives its servers.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// `run` without a handler.
@@ -67,6 +71,9 @@ pub enum AppError {
     /// The signal handlers can't be installed.
     #[error("can't listen for signals: {0}")]
     Signals(std::io::Error),
+    /// A part without which the worker would stand still has ended.
+    #[error("the worker can't go on: {0}")]
+    Ended(Ended),
 }
 
 /// Runs a worker that sends each job to `dispatch.http.url`, until SIGTERM or SIGINT. With `fresh`, an operator says
@@ -220,28 +227,67 @@ impl<H: PreparingHandler> Worker<H> {
         let shutdown_timeout = config.dispatch.shutdown_timeout;
         let registry = Registry::new(Arc::clone(&gate), own);
         let steward = Steward::new(config, registry, news, Arc::clone(&metrics));
-        let steward = tokio::spawn(steward.run(reload));
-        let pings = {
+        let broker = Arc::new(broker);
+        let mut tasks = Tasks::default();
+        tasks.spawn("what agrees with the other workers", steward.run(reload));
+        tasks.spawn("what keeps the pulse in Redis", {
             let (gate, health, metrics) = (gate.clone(), health.clone(), metrics.clone());
-            tokio::spawn(async move { watch_redis(&gate, &health, &metrics, Phase::Runs).await })
-        };
+            async move { watch_redis(&gate, &health, &metrics, Phase::Runs).await }
+        });
+        tasks.spawn("what speaks to RabbitMQ", {
+            let broker = Arc::clone(&broker);
+            async move { broker.failed().await }
+        });
+        tasks.watch("what answers at admin.listen", &admin.task);
         let engine = Engine {
-            broker: Arc::new(broker),
+            broker,
             gate: Arc::clone(&gate),
             handler,
             metrics,
             health,
             shutdown_timeout,
         };
-        engine.run_updated(scheduler, events, updates, stop).await;
-        steward.abort();
-        pings.abort();
+        let running = engine.run_updated(scheduler, events, updates, stop.clone());
+        let ended = together(running, &mut tasks, &stop).await;
+        drop(tasks);
         // Unsaid, it may cost other workers a window after a restart of Redis, and nothing else.
-        let _ = tokio::time::timeout(LEAVE_WITHIN, gate.leave()).await;
+        let _ = timeout(LEAVE_WITHIN, gate.leave()).await;
         admin.stop().await;
         info!("stopped");
-        Ok(())
+        ended
     }
+}
+
+/// Runs the engine. Where one of `tasks` ends first, it is as if the worker was asked to stop; then it ends with an error, as it
+/// does where the engine ended by itself.
+async fn together(
+    engine: impl Future<Output = Over>,
+    tasks: &mut Tasks,
+    stop: &Stop,
+) -> Result<(), AppError> {
+    let mut engine = pin!(engine);
+    let ended = tokio::select! {
+        biased;
+        over = &mut engine => match over {
+            Over::Stopped => return Ok(()),
+            Over::Panicked(why) => Ended { task: "what moves the jobs", why },
+            // Whose end it was may be told in a moment.
+            Over::Deaf => match timeout(TOLD_WITHIN, tasks.first_end()).await {
+                Ok(ended) => ended,
+                Err(_) => Ended {
+                    task: "what speaks to RabbitMQ",
+                    why: "it brings no deliveries any more".to_owned(),
+                },
+            },
+        },
+        ended = tasks.first_end() => {
+            error!(reason = %ended, "stopping: the worker can't go on without it");
+            stop.soft.cancel();
+            engine.await;
+            ended
+        }
+    };
+    Err(AppError::Ended(ended))
 }
 
 fn settings(config: &Config) -> Settings {
@@ -404,4 +450,47 @@ fn listen_for_signals(stop: &Stop) -> std::io::Result<()> {
         }
     });
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    /// An engine that ends when it is asked to, as [`Engine::run`] does.
+    async fn engine(stop: Stop) -> Over {
+        stop.soft.cancelled().await;
+        Over::Stopped
+    }
+
+    #[tokio::test]
+    async fn a_task_that_ends_stops_the_worker_with_its_reason() {
+        let stop = Stop::default();
+        let mut tasks = Tasks::default();
+        tasks.spawn("well", pending::<String>());
+        tasks.spawn("ill", async { [0_u8; 0].first().expect("one").to_string() });
+        let ended = together(engine(stop.clone()), &mut tasks, &stop).await;
+        let why = ended.expect_err("it can't go on").to_string();
+        assert_eq!(why, "the worker can't go on: ill ended: it panicked: one");
+        assert!(stop.soft.is_cancelled());
+    }
+
+    #[tokio::test]
+    async fn an_engine_that_ends_by_itself_is_no_orderly_end() {
+        for (over, part) in [
+            (
+                Over::Panicked("it panicked: x".to_owned()),
+                Some("panicked: x"),
+            ),
+            (Over::Deaf, Some("no deliveries any more")),
+            (Over::Stopped, None),
+        ] {
+            let mut tasks = Tasks::default();
+            let ended = together(async { over }, &mut tasks, &Stop::default()).await;
+            let why = ended.err().map(|why| why.to_string());
+            assert_eq!(why.is_some(), part.is_some());
+            assert!(part.is_none_or(|part| why.is_some_and(|why| why.contains(part))));
+        }
+    }
 }

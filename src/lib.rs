@@ -14,6 +14,7 @@ pub mod gate;
 pub mod handler;
 pub mod metrics;
 pub mod rules;
+pub mod tasks;
 pub mod telemetry;
 mod tls;
 #[doc(hidden)]

@@ -54,6 +54,8 @@ pub struct Metrics {
     disconnects: Family<Server, Counter>,
     up: Family<Server, Gauge>,
     gate_cold: Gauge,
+    agreed: Gauge,
+    rests: Counter,
     config_reloads: Family<Reloaded, Counter>,
     policies: Gauge,
     running: Gauge,
@@ -152,6 +154,18 @@ impl Metrics {
             ),
             disconnects: register(r, "disconnects", "Connections lost", Family::default()),
             up: register(r, "up", "Whether a server answers", Family::default()),
+            agreed: register(
+                r,
+                "agreed",
+                "1 while the limits in force are agreed on with the other workers; at 0 no job starts",
+                Gauge::default(),
+            ),
+            rests: register(
+                r,
+                "rests",
+                "How often all deliveries were given back since no job might start",
+                Counter::default(),
+            ),
             gate_cold: register(
                 r,
                 "gate_cold",
@@ -307,6 +321,16 @@ impl Metrics {
         if was == 1 && !up {
             self.disconnects.get_or_create(&Server { server }).inc();
         }
+    }
+
+    /// The workers agree on the limits in force, or this one does not with the others.
+    pub fn set_agreed(&self, agreed: bool) {
+        self.agreed.set(i64::from(agreed));
+    }
+
+    /// All deliveries are given back, since no job may start.
+    pub fn rest(&self) {
+        self.rests.inc();
     }
 
     /// Redis may not know all that has started, or does.

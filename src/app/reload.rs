@@ -1,5 +1,6 @@
 //! While a worker runs: agrees with the other workers on what is in force, and applies a configuration that has changed.
 
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -71,7 +72,7 @@ impl Steward {
     }
 
     /// Runs until it is aborted.
-    pub async fn run(mut self, mut reload: Option<Reload>) {
+    pub async fn run(mut self, mut reload: Option<Reload>) -> Infallible {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {

@@ -162,6 +162,14 @@ impl Broker for MemoryBroker {
         self.server.change(|state| state.ack(self.client, &tags));
     }
 
+    async fn rest(&self) {
+        self.server.change(|state| state.rest(self.client));
+    }
+
+    async fn take(&self) {
+        self.server.change(|state| state.take(self.client));
+    }
+
     async fn stop_consuming(&self) {
         self.server.change(|state| state.stop(self.client));
     }

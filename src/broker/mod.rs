@@ -72,6 +72,8 @@ pub enum Event {
     },
     /// What has arrived since the last event, at least one.
     Deliveries(Vec<Delivery>),
+    /// The session was ended by [`Broker::rest`]: every tag of it is stale, and none begins before [`Broker::take`].
+    Resting,
     /// The session is gone; every tag of it is stale. The broker reconnects by itself, with backoff.
     Down {
         /// For the log; without secrets.
@@ -113,6 +115,13 @@ pub trait Broker: Send + Sync + 'static {
 
     /// Acks deliveries; stale tags are ignored. On an error the broker delivers them again.
     fn ack(&self, tags: Vec<Tag>) -> impl Future<Output = ()> + Send;
+
+    /// Gives everything unacked back to its queue, for other workers, and takes nothing until [`Broker::take`]. What comes of it is
+    /// told by [`Event::Resting`].
+    fn rest(&self) -> impl Future<Output = ()> + Send;
+
+    /// Takes deliveries again.
+    fn take(&self) -> impl Future<Output = ()> + Send;
 
     /// Stops taking deliveries; acks and publishes still work.
     fn stop_consuming(&self) -> impl Future<Output = ()> + Send;

@@ -114,6 +114,10 @@ pub enum Action {
     /// Tell the gate what the downstream says of its own limits, then call
     /// [`super::scheduler::Scheduler::told`]. No job waits for it.
     Advertised(Vec<(Tenant, Quotas)>),
+    /// Nothing may start here: give all deliveries back, for other workers.
+    Rest,
+    /// Jobs may start again: take deliveries.
+    Take,
     /// Close the tenant for so long, then call [`super::scheduler::Scheduler::blocked`].
     Block(Block, Duration),
 }

@@ -13,6 +13,7 @@ mod old;
 pub(crate) mod outage;
 mod places;
 mod queues;
+mod reading;
 mod ready;
 pub mod scheduler;
 
@@ -22,21 +23,23 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::admin::Health;
-use crate::broker::{Broker, Event, PublishError};
+use crate::broker::{Broker, Delivery, Event, PublishError};
 use crate::engine::action::{Action, Block, Key, Update};
 use crate::engine::outage::Outage;
+use crate::engine::reading::Reading;
 use crate::engine::ready::Prepared;
 use crate::engine::scheduler::Scheduler;
 use crate::gate::{Gate, GateError, LEASE_MS, Replies, SettleReplies};
 use crate::handler::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
 use crate::metrics::Metrics;
-use crate::rules::job::Job;
+use crate::rules::job::{InBody, Job};
+use crate::tasks;
 
 /// So many events are taken together at most, so that one round trip serves them.
 const MOST_EVENTS: usize = 16;
@@ -66,6 +69,17 @@ pub struct Engine<B, G, H> {
     pub shutdown_timeout: Duration,
 }
 
+/// Why an engine is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Over {
+    /// It was stopped.
+    Stopped,
+    /// The broker tells of nothing any more, though nobody stopped it.
+    Deaf,
+    /// A task of it panicked: what it was to do, or has done, is not known.
+    Panicked(String),
+}
+
 /// What comes back from a task.
 enum Report<R> {
     Answered(Result<Replies, GateError>),
@@ -76,15 +90,22 @@ enum Report<R> {
     /// With the time that it took, unless it was there at once.
     Prepared(Key, Result<R, Outcome>, Option<Duration>),
     Finished(Key, Attempt, Duration),
+    /// Deliveries with large bodies, and what these say.
+    Read(Vec<(Delivery, InBody)>),
     /// The name of its permit, and whether it has ended.
     Abandoned(String, bool),
 }
 
 impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
     /// Runs until `stop`, or until the broker's events end. After a soft stop what runs may end, with a session or without.
-    pub async fn run(self, scheduler: Scheduler, events: mpsc::Receiver<Event>, stop: Stop) {
+    pub async fn run(
+        self,
+        scheduler: Scheduler,
+        events: mpsc::Receiver<Event>,
+        stop: Stop,
+    ) -> Over {
         let (_nobody, updates) = mpsc::channel(1);
-        self.run_updated(scheduler, events, updates, stop).await;
+        self.run_updated(scheduler, events, updates, stop).await
     }
 
     /// [`Engine::run`], with what changes meanwhile.
@@ -94,14 +115,16 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         mut events: mpsc::Receiver<Event>,
         mut updates: mpsc::Receiver<Update>,
         stop: Stop,
-    ) {
+    ) -> Over {
         let started = Instant::now();
         let mut tasks = JoinSet::new();
         let mut calls = Prepared::default();
         let mut redis = Outage::new("Redis");
+        let mut reading = Reading::default();
         let mut give_up_at: Option<Instant> = None;
         let mut unapplied: Option<oneshot::Sender<()>> = None;
         let mut events_go_on = true;
+        let mut over = Over::Stopped;
         loop {
             let now = started.elapsed();
             // Before the next question, which is asked with what is in force now.
@@ -109,7 +132,14 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 // Whoever does not wait any more asks again.
                 let _ = applied.send(());
             }
+            if let Some(batch) = reading.next() {
+                let fields = scheduler.fields().clone();
+                tasks.spawn(async move { Report::Read(reading::read(batch, fields).await) });
+            }
             scheduler.tick(now);
+            let agreed = scheduler.is_agreed(now);
+            self.health.set_agreed(agreed);
+            self.metrics.set_agreed(agreed);
             // Before what follows from it is looked at: a call that ends leaves its connection to the next one.
             let handler = &*self.handler;
             scheduler.ask(now, |key| {
@@ -141,13 +171,20 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Some(report) = tasks.join_next() => {
                     let mut next = Some(report);
                     while let Some(report) = next {
-                        // A task ends by its report: it is never aborted while this loop runs, and a
-                        // handler's panic is caught.
-                        if let Ok(report) = report {
-                            let now = started.elapsed();
-                            self.take_report(&mut scheduler, now, report, &mut redis, &mut calls);
+                        // A task ends by its report, for it is never aborted while this loop runs and a handler's panic
+                        // is caught; or it panicked, and its report would be waited for, for ever.
+                        match report {
+                            Ok(report) => {
+                                let now = started.elapsed();
+                                let rooms = (&mut redis, &mut reading);
+                                self.take_report(&mut scheduler, now, report, rooms, &mut calls);
+                            }
+                            Err(why) => over = Over::Panicked(last_words(why)),
                         }
                         next = tasks.try_join_next();
+                    }
+                    if over != Over::Stopped {
+                        break;
                     }
                 }
                 Some(update) = updates.recv() => match update {
@@ -165,22 +202,30 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                             events_go_on = false;
                             continue;
                         }
+                        over = Over::Deaf;
                         break;
                     };
-                    self.take_event(&mut scheduler, started.elapsed(), event);
+                    self.take_event(&mut scheduler, &mut reading, started.elapsed(), event);
                     // Taken only when it is taken care of: a received event that is dropped is a lost job.
                     for _ in 1..MOST_EVENTS {
                         let Ok(event) = events.try_recv() else { break };
-                        self.take_event(&mut scheduler, started.elapsed(), event);
+                        self.take_event(&mut scheduler, &mut reading, started.elapsed(), event);
                     }
                 }
                 () = sleep_for(timer) => {}
             }
         }
         self.broker.close().await;
+        over
     }
 
-    fn take_event(&self, scheduler: &mut Scheduler, now: Duration, event: Event) {
+    fn take_event(
+        &self,
+        scheduler: &mut Scheduler,
+        reading: &mut Reading,
+        now: Duration,
+        event: Event,
+    ) {
         match event {
             Event::Up { session } => {
                 info!(session, "RabbitMQ: consuming");
@@ -188,6 +233,13 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 self.health.set_consuming(true);
                 self.metrics.set_up("rabbitmq", true);
                 scheduler.session_up(session);
+            }
+            Event::Resting => {
+                warn!(
+                    "no job may start here: what was delivered is given back, and nothing is taken until one may"
+                );
+                self.health.set_consuming(false);
+                scheduler.session_down();
             }
             Event::Down { reason } => {
                 // The broker says itself, once a minute, that it can't be reached.
@@ -197,7 +249,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 self.metrics.set_up("rabbitmq", false);
                 scheduler.session_down();
             }
-            Event::Deliveries(deliveries) => scheduler.delivered(now, deliveries),
+            Event::Deliveries(deliveries) => {
+                let small = reading.keep_large(deliveries, scheduler.fields());
+                scheduler.delivered(now, small);
+            }
         }
     }
 
@@ -206,7 +261,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         scheduler: &mut Scheduler,
         now: Duration,
         report: Report<H::Ready>,
-        redis: &mut Outage,
+        (redis, reading): (&mut Outage, &mut Reading),
         calls: &mut Prepared<H::Ready>,
     ) {
         match report {
@@ -233,6 +288,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             Report::Prepared(key, result, took) => {
                 let result = result.map(|call| calls.put(key, call));
                 scheduler.prepared(now, key, took, result);
+            }
+            Report::Read(read) => {
+                reading.done();
+                scheduler.delivered_read(now, read);
             }
             Report::Finished(key, attempt, took) => {
                 scheduler.finished(now, key, took, attempt);
@@ -270,6 +329,11 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Action::Advertised(batch) => {
                     let gate = Arc::clone(&self.gate);
                     tasks.spawn(async move { Report::Advertised(gate.advertised(&batch).await) });
+                }
+                Action::Rest => self.broker.rest().await,
+                Action::Take => {
+                    info!("jobs may start again: they are taken");
+                    self.broker.take().await;
                 }
                 Action::Publish(batch) => {
                     let broker = Arc::clone(&self.broker);
@@ -310,6 +374,14 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         if !acks.is_empty() {
             self.broker.ack(acks).await;
         }
+    }
+}
+
+/// What a task said that panicked.
+fn last_words(why: JoinError) -> String {
+    match why.try_into_panic() {
+        Ok(panic) => format!("it panicked: {}", tasks::message(&*panic)),
+        Err(why) => why.to_string(),
     }
 }
 

@@ -18,6 +18,7 @@ mod expiring;
 mod leaving;
 mod preparing;
 mod settle;
+mod standing;
 mod waiting;
 
 use std::cmp::Reverse;
@@ -49,7 +50,7 @@ use crate::gate::Receipt;
 use crate::metrics::Metrics;
 use crate::rules::fleet::Fleet;
 use crate::rules::headers;
-use crate::rules::job::{self, Claims, Job};
+use crate::rules::job::{self, Claims, Fields, InBody, Job};
 use crate::rules::limit::Limits;
 use crate::rules::retry::Reconnect;
 use crate::rules::scope::Labels;
@@ -114,6 +115,8 @@ pub struct Scheduler {
     fleet: Fleet,
     /// Until when the gate may be asked; `None`: this worker has to agree with nobody.
     agreed_until: Option<Duration>,
+    /// Deliveries are wanted.
+    taking: bool,
     metrics: Arc<Metrics>,
     random: SmallRng,
     session: u64,
@@ -161,6 +164,7 @@ impl Scheduler {
             queues: Queues::new(settings.concurrency, settings.prefetch),
             fleet: Fleet::alone(Arc::new(settings.policy.clone())),
             agreed_until: None,
+            taking: true,
             settings,
             metrics,
             random: SmallRng::seed_from_u64(seed),
@@ -303,9 +307,24 @@ impl Scheduler {
         self.queues.running()
     }
 
+    /// Where a message says what a job needs.
+    pub fn fields(&self) -> &Fields {
+        &self.settings.fields
+    }
+
     /// New deliveries.
     pub fn delivered(&mut self, now: Duration, deliveries: Vec<Delivery>) {
-        for delivery in deliveries {
+        let read = |delivery: Delivery| {
+            let inside = InBody::read(&delivery.message.body, &self.settings.fields);
+            (delivery, inside)
+        };
+        let read = deliveries.into_iter().map(read).collect();
+        self.delivered_read(now, read);
+    }
+
+    /// New deliveries, and what their bodies say.
+    pub fn delivered_read(&mut self, now: Duration, deliveries: Vec<(Delivery, InBody)>) {
+        for (delivery, inside) in deliveries {
             if delivery.tag.session != self.session || self.draining {
                 continue;
             }
@@ -323,7 +342,7 @@ impl Scheduler {
                 message.routing_key = job::first_routing_key(&message, work).to_owned();
             }
             let fields = &self.settings.fields;
-            match job::read(&message, returned, fields, self.fleet.own()) {
+            match job::read_with(&message, &inside, returned, fields, self.fleet.own()) {
                 Ok(claims) => {
                     let phase = Phase::Ready;
                     self.entries.insert(
@@ -374,6 +393,7 @@ impl Scheduler {
             .extend(self.ledger.send(now).map(Action::Settle));
         self.actions
             .extend(self.heard.send().map(Action::Advertised));
+        self.rest_or_take(now);
         let in_memory = self.entries.len() + self.moves.len();
         self.metrics
             .show(self.queues.running(), self.queues.held(), in_memory);
@@ -394,6 +414,7 @@ impl Scheduler {
             .chain(self.ledger.renew_at())
             .chain(self.unheard.next())
             .chain(surplus)
+            .chain(self.stands_still_at(now))
             .min()
             .map(|at| at.max(now))
     }

@@ -29,8 +29,8 @@ use base64::prelude::BASE64_STANDARD;
 use http_body_util::Full;
 use hyper::body::{Body as _, Bytes, Incoming};
 use hyper::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue,
-    USER_AGENT,
+    ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap,
+    HeaderName, HeaderValue, USER_AGENT,
 };
 use hyper::{Method, Request, StatusCode, Uri};
 use percent_encoding::percent_decode_str;

@@ -5,7 +5,7 @@ mod labels;
 
 use bytes::Bytes;
 
-use self::body::Found;
+pub use self::body::InBody;
 use self::labels::label;
 pub use self::labels::labels;
 use crate::rules::decision::Ticket;
@@ -132,13 +132,28 @@ pub struct Claims {
 #[error("{0}")]
 pub struct BadMessage(String);
 
-/// Reads what `message` says about itself. `returned` says that it came from one of our own delay
+/// [`read_with`] what its body says, read here.
+///
+/// # Errors
+/// As [`read_with`].
+pub fn read(
+    message: &impl Envelope,
+    returned: bool,
+    fields: &Fields,
+    policy: &Policy,
+) -> Result<Claims, BadMessage> {
+    let inside = InBody::read(message.body(), fields);
+    read_with(message, &inside, returned, fields, policy)
+}
+
+/// Reads what `message` says about itself, of which `inside` is what its body says. `returned` says that it came from one of our own delay
 /// queues: only then do our own headers count, so a publisher can't jump the line.
 ///
 /// # Errors
 /// [`BadMessage`] says what is wrong with it, and with which field.
-pub fn read(
+pub fn read_with(
     message: &impl Envelope,
+    inside: &InBody,
     returned: bool,
     fields: &Fields,
     policy: &Policy,
@@ -149,7 +164,7 @@ pub fn read(
             "its properties can't be used: {why}; they are kept in {kept}"
         )));
     }
-    let tenant = read_tenant(message, &fields.tenant)?;
+    let tenant = tenant_of(message, inside, &fields.tenant)?;
     let plan = read_plan(message, policy)?;
     let limits = policy.limits(&tenant, plan.as_deref());
     for limit in limits.iter() {
@@ -158,9 +173,9 @@ pub fn read(
             BadMessage(format!("{why}; the limit {name} tells jobs apart by it"))
         })?;
     }
-    let cost = read_cost(message, &fields.cost, limits.max_cost())?;
+    let cost = read_cost(message, inside, &fields.cost, limits.max_cost())?;
     let deadline_ms = match &fields.deadline {
-        Some(field) => read_deadline(message, field)?,
+        Some(field) => read_deadline(message, inside, field)?,
         None => None,
     };
     let ends_ms = match message.header(headers::EXPIRES) {
@@ -211,6 +226,15 @@ pub fn first_routing_key<'a>(message: &'a impl Envelope, work: &'a str) -> &'a s
 /// # Errors
 /// [`BadMessage`] says why it names nobody.
 pub fn read_tenant(message: &impl Envelope, field: &TenantField) -> Result<Tenant, BadMessage> {
+    let inside = InBody::tenant(message.body(), field);
+    tenant_of(message, &inside, field)
+}
+
+fn tenant_of(
+    message: &impl Envelope,
+    inside: &InBody,
+    field: &TenantField,
+) -> Result<Tenant, BadMessage> {
     let parse = |place: &str, id: &str| {
         Tenant::parse(id).map_err(|why| BadMessage(format!("{why} ({place})")))
     };
@@ -224,19 +248,16 @@ pub fn read_tenant(message: &impl Envelope, field: &TenantField) -> Result<Tenan
             ))),
         },
         TenantField::RoutingKey => parse("routing key", message.routing_key()),
-        TenantField::Json(pointer) => {
-            let found = in_body(message, pointer, "tenant")?;
-            match found.field() {
-                Field::Text(id) => parse(&format!("json:{pointer}"), id),
-                Field::Missing => Err(BadMessage(format!(
-                    "no tenant: the body has no json:{pointer}"
-                ))),
-                other => Err(BadMessage(format!(
-                    "json:{pointer} is {}; a tenant is a string",
-                    other.kind()
-                ))),
-            }
-        }
+        TenantField::Json(pointer) => match inside.found(0, "tenant")? {
+            Field::Text(id) => parse(&format!("json:{pointer}"), id),
+            Field::Missing => Err(BadMessage(format!(
+                "no tenant: the body has no json:{pointer}"
+            ))),
+            other => Err(BadMessage(format!(
+                "json:{pointer} is {}; a tenant is a string",
+                other.kind()
+            ))),
+        },
     }
 }
 
@@ -260,21 +281,30 @@ fn read_plan(message: &impl Envelope, policy: &Policy) -> Result<Option<String>,
     }
 }
 
-fn read_cost(message: &impl Envelope, field: &ValueField, max: u32) -> Result<u32, BadMessage> {
+fn read_cost(
+    message: &impl Envelope,
+    inside: &InBody,
+    field: &ValueField,
+    max: u32,
+) -> Result<u32, BadMessage> {
     match field {
         ValueField::Header(name) => {
             check_cost(message.header(name), &format!("header {name}"), max)
         }
         ValueField::Json(pointer) => {
-            let found = in_body(message, pointer, "cost")?;
-            check_cost(found.field(), &format!("json:{pointer}"), max)
+            let found = inside.found(1, "cost")?;
+            check_cost(found, &format!("json:{pointer}"), max)
         }
     }
 }
 
 /// Until when the job may be called, in milliseconds since the epoch; `None`: it does not say.
-fn read_deadline(message: &impl Envelope, field: &ValueField) -> Result<Option<u64>, BadMessage> {
-    let (found, place);
+fn read_deadline(
+    message: &impl Envelope,
+    inside: &InBody,
+    field: &ValueField,
+) -> Result<Option<u64>, BadMessage> {
+    let place;
     let field = match field {
         ValueField::Header(name) => {
             place = format!("header {name}");
@@ -282,8 +312,7 @@ fn read_deadline(message: &impl Envelope, field: &ValueField) -> Result<Option<u
         }
         ValueField::Json(pointer) => {
             place = format!("json:{pointer}");
-            found = in_body(message, pointer, "deadline")?;
-            found.field()
+            inside.found(2, "deadline")?
         }
     };
     let deadline = match field {
@@ -304,14 +333,6 @@ fn read_deadline(message: &impl Envelope, field: &ValueField) -> Result<Option<u
     Err(BadMessage(format!(
         "{place} is {shown}; a deadline is a time of RFC 3339, such as 2026-01-31T12:00:00Z, or seconds or milliseconds since 1970"
     )))
-}
-
-/// What the body holds at `pointer`, where its `what` stands.
-fn in_body(message: &impl Envelope, pointer: &str, what: &str) -> Result<Found, BadMessage> {
-    let found = body::find(message.body(), &[pointer])
-        .map_err(|why| BadMessage(format!("no {what}: the body is not JSON: {why}")))?;
-    // One pointer, one value.
-    Ok(found.into_iter().next().unwrap_or_default())
 }
 
 fn check_cost(found: Field<'_>, place: &str, max: u32) -> Result<u32, BadMessage> {

@@ -11,7 +11,7 @@ use sluicegate::admin::Health;
 use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Source, Tag};
 use sluicegate::engine::action::{Settings, Update};
 use sluicegate::engine::scheduler::Scheduler;
-use sluicegate::engine::{Engine, Stop};
+use sluicegate::engine::{Engine, Over, Stop};
 use sluicegate::gate::{
     Answer, Change, Gate, GateError, Inspection, Replies, Sequences, SettleReplies, TenantAsk,
     TenantReply, TenantSettled,
@@ -46,6 +46,10 @@ impl Broker for Acked {
             self.stop.soft.cancel();
         }
     }
+    async fn rest(&self) {}
+
+    async fn take(&self) {}
+
     async fn stop_consuming(&self) {}
     async fn close(&self) {}
 }
@@ -57,6 +61,8 @@ struct Opens {
     refused: AtomicUsize,
     /// Calls that it was told the end of.
     settled: AtomicUsize,
+    /// Who asked together.
+    rounds: Mutex<Vec<Vec<String>>>,
 }
 
 impl Opens {
@@ -66,12 +72,15 @@ impl Opens {
             takes: Duration::ZERO,
             refused: AtomicUsize::new(0),
             settled: AtomicUsize::new(0),
+            rounds: Mutex::default(),
         })
     }
 }
 
 impl Gate for Opens {
     async fn ask(&self, batch: &[TenantAsk]) -> Result<Replies, GateError> {
+        let tenants = batch.iter().map(|ask| ask.tenant.to_string());
+        self.rounds.lock().unwrap().push(tenants.collect());
         tokio::time::sleep(self.takes).await;
         let wait = self.at.saturating_duration_since(Instant::now());
         if !wait.is_zero() {
@@ -259,6 +268,7 @@ async fn an_agreement_is_applied_when_no_question_of_before_is_under_way() {
         takes: ms(20),
         refused: AtomicUsize::new(0),
         settled: AtomicUsize::new(0),
+        rounds: Mutex::default(),
     });
     let (sender, updates) = mpsc::channel(1);
     let run = run_all_updated(gate, Arc::new(Metrics::new()), Arc::default(), updates);
@@ -341,4 +351,93 @@ async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
         "{:?}",
         begun.elapsed()
     );
+}
+
+#[tokio::test]
+async fn a_large_body_is_read_while_other_jobs_go_on() {
+    let gate = Opens::after(Duration::ZERO);
+    let stop = Stop::default();
+    let mut settings = settings();
+    settings.fields.tenant = TenantField::Json("/t".into());
+    let engine = Engine {
+        broker: Arc::new(Acked {
+            tags: Mutex::default(),
+            expected: 2,
+            stop: stop.clone(),
+        }),
+        gate: Arc::clone(&gate),
+        handler: Arc::new(Nothing),
+        metrics: Arc::new(Metrics::new()),
+        health: Arc::default(),
+        shutdown_timeout: Duration::from_secs(30),
+    };
+    let zeros = "0,".repeat(1 << 20);
+    let bodies = [
+        format!("{{\"pad\":[{zeros}0],\"t\":\"large\"}}"),
+        "{\"t\":\"small\"}".into(),
+    ];
+    let deliveries = (1..).zip(bodies).map(|(tag, body)| {
+        let Event::Deliveries(mut one) = delivery(tag) else {
+            panic!("a delivery");
+        };
+        one[0].message.body = body.into();
+        one.remove(0)
+    });
+    let deliveries = Event::Deliveries(deliveries.collect());
+    let (sender, events) = mpsc::channel(4);
+    for event in [Event::Up { session: 1 }, deliveries] {
+        sender.send(event).await.expect("there is room");
+    }
+    let scheduler = Scheduler::new(settings, Arc::new(Metrics::new()), 7);
+    engine.run(scheduler, events, stop).await;
+    let rounds = gate.rounds.lock().expect("nobody panics").clone();
+    assert_eq!(rounds, [["small"], ["large"]], "first who need not wait");
+}
+
+/// What is to be published panics.
+struct Broken;
+
+impl Broker for Broken {
+    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
+        let none: Option<()> = None;
+        none.expect("a bug");
+        batch.iter().map(|_| Ok(())).collect()
+    }
+    async fn ack(&self, _: Vec<Tag>) {}
+    async fn rest(&self) {}
+    async fn take(&self) {}
+    async fn stop_consuming(&self) {}
+    async fn close(&self) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_whose_task_panics_or_whose_broker_is_silent_for_ever_says_so() {
+    for (delivers, expected) in [
+        (true, Over::Panicked("it panicked: a bug".to_owned())),
+        (false, Over::Deaf),
+    ] {
+        let engine = Engine {
+            broker: Arc::new(Broken),
+            gate: Opens::after(Duration::ZERO),
+            handler: Arc::new(Nothing),
+            metrics: Arc::new(Metrics::new()),
+            health: Arc::default(),
+            shutdown_timeout: Duration::from_secs(30),
+        };
+        let (sender, events) = mpsc::channel(4);
+        let up = Event::Up { session: 1 };
+        sender.send(up).await.expect("there is room");
+        let Event::Deliveries(mut unusable) = delivery(1) else {
+            panic!("a delivery");
+        };
+        unusable[0].message.properties = BasicProperties::default();
+        let unusable = Event::Deliveries(unusable);
+        match delivers {
+            true => sender.send(unusable).await.expect("there is room"),
+            false => drop(sender),
+        }
+        let scheduler = Scheduler::new(settings(), Arc::new(Metrics::new()), 7);
+        let over = engine.run(scheduler, events, Stop::default()).await;
+        assert_eq!(over, expected);
+    }
 }

@@ -111,6 +111,10 @@ impl Broker for Acked {
     async fn ack(&self, tags: Vec<Tag>) {
         self.0.fetch_add(tags.len(), Ordering::SeqCst);
     }
+    async fn rest(&self) {}
+
+    async fn take(&self) {}
+
     async fn stop_consuming(&self) {}
     async fn close(&self) {}
 }

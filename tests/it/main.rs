@@ -63,6 +63,7 @@ mod scheduler_settle;
 mod secrets;
 mod servers;
 mod servers_themselves;
+mod standstill;
 mod tidy;
 mod worker_epoch;
 mod worker_scopes;

@@ -112,6 +112,7 @@ impl Desk {
                 }
                 Action::Prepare { key, .. } => done.prepared.push(key),
                 Action::Release(keys) => done.released.extend(keys),
+                Action::Rest | Action::Take => {}
                 Action::Publish(batch) => done.published.extend(batch),
                 Action::Settle(batch) => done.settled.extend(batch),
                 Action::Await { permit, lease, .. } => done.awaited.push((permit, lease)),

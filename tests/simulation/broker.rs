@@ -102,6 +102,16 @@ impl Broker for SimBroker {
         life.point("ack, after").await;
     }
 
+    async fn rest(&self) {
+        let Self(life) = self;
+        life.broker.rest().await;
+    }
+
+    async fn take(&self) {
+        let Self(life) = self;
+        life.broker.take().await;
+    }
+
     async fn stop_consuming(&self) {
         let Self(life) = self;
         life.point("cancel, before").await;

@@ -35,10 +35,25 @@ pub(super) async fn supervise(shared: Arc<Shared>, events: mpsc::Sender<Event>) 
     let (mut attempts, mut turns) = (Attempts::new(NAME), shared.nodes.turns());
     let mut session = 1;
     loop {
+        tokio::select! {
+            () = shared.stop.cancelled() => return,
+            () = shared.wants(true) => {}
+        }
         let mut up = None;
         let ended = run(&shared, &mut turns, session, &mut up, &events).await;
         shared.acks.end();
-        let Err(error) = ended else { return };
+        let error = match ended {
+            Ok(End::Closed) => return,
+            Ok(End::Resting) => {
+                session += u64::from(up.is_some());
+                tokio::select! {
+                    () = shared.closed.cancelled() => return,
+                    sent = events.send(Event::Resting) => if sent.is_err() { return },
+                }
+                continue;
+            }
+            Err(error) => error,
+        };
         session += u64::from(up.is_some());
         attempts.ended(up);
         if attempts.tell(&error) || up.is_some() {
@@ -54,21 +69,29 @@ pub(super) async fn supervise(shared: Arc<Shared>, events: mpsc::Sender<Event>) 
     }
 }
 
-/// One session, `up` since then. `Ok`: it was closed as asked.
+/// Why a session ended that did not fail.
+enum End {
+    /// The broker is closed, or the engine is gone.
+    Closed,
+    /// What was delivered is to go back, and to others.
+    Resting,
+}
+
+/// One session, `up` since then. `Ok`: it was ended as asked.
 async fn run(
     shared: &Shared,
     turns: &mut Turns<'_>,
     session: u64,
     up: &mut Option<Instant>,
     events: &mpsc::Sender<Event>,
-) -> Result<(), BrokerError> {
+) -> Result<End, BrokerError> {
     let opening = async {
         let link = turns.open(NAME).await?;
         let taps = open_taps(shared, &link).await?;
         Ok::<_, BrokerError>((link, taps))
     };
     let (link, taps) = tokio::select! {
-        () = shared.stop.cancelled() => return Ok(()),
+        () = shared.stop.cancelled() => return Ok(End::Closed),
         opened = opening => opened?,
     };
     *up = Some(Instant::now());
@@ -104,7 +127,7 @@ async fn consume(
     mut taps: Vec<Tap>,
     session: u64,
     events: &mpsc::Sender<Event>,
-) -> Result<(), BrokerError> {
+) -> Result<End, BrokerError> {
     let channels = taps.iter().map(|tap| (tap.source, tap.channel.clone()));
     shared.acks.begin(session, channels);
     let (queue, node) = (&shared.topology.names.fresh, &link.target.at);
@@ -117,7 +140,8 @@ async fn consume(
     loop {
         tokio::select! {
             biased;
-            () = shared.closed.cancelled() => return Ok(()),
+            () = shared.closed.cancelled() => return Ok(End::Closed),
+            () = shared.wants(false), if !stopped => return Ok(End::Resting),
             () = shared.stop.cancelled(), if !stopped => {
                 stop(link, &taps).await?;
                 stopped = true;
@@ -129,7 +153,7 @@ async fn consume(
             permit = events.reserve(), if !waiting.is_empty() => match (permit, waiting.pop_front()) {
                 (Ok(permit), Some(event)) => permit.send(event),
                 // The engine is gone.
-                (Err(_), _) => return Ok(()),
+                (Err(_), _) => return Ok(End::Closed),
                 (Ok(_), None) => {}
             },
             gathered = gather(&mut taps, session), if waiting.is_empty() && !stopped => {

@@ -19,8 +19,7 @@ mod supervise;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use client::{Client, Fetched};
@@ -30,12 +29,15 @@ use crate::broker::topology::Topology;
 use crate::broker::{Broker, BrokerError, Event, Outgoing, PublishError, Tag};
 use crate::config;
 use crate::rules::lanes::{Ladder, QueueNames};
+use crate::tasks::Watched;
 use ack::Acks;
 use nodes::Nodes;
 use publish::Publisher;
 
 /// Events that wait for the engine. A batch of deliveries counts as one; the prefetch bounds them all.
 const EVENTS: usize = 16;
+/// Why a supervisor ends that was not asked to.
+const NOBODY: &str = "nobody is there any more to work for";
 /// For `close` as a whole, beyond the limits of its steps.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -47,7 +49,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct AmqpBroker {
     publisher: Publisher,
     shared: Arc<Shared>,
-    supervisors: std::sync::Mutex<Vec<JoinHandle<()>>>,
+    supervisors: [Watched; 2],
 }
 
 /// What the supervisors and the handle share.
@@ -59,6 +61,8 @@ struct Shared {
     acks: Acks,
     /// A publish was returned: a queue is missing.
     heal: tokio::sync::Notify,
+    /// Deliveries are wanted; else there is no session to consume.
+    taking: watch::Sender<bool>,
     /// Take no more deliveries.
     stop: CancellationToken,
     /// No delivery comes any more.
@@ -83,16 +87,24 @@ impl AmqpBroker {
             prefetch: amqp.prefetch.max(1),
             acks: Acks::default(),
             heal: tokio::sync::Notify::new(),
+            taking: watch::Sender::new(true),
             stop: CancellationToken::new(),
             stopped: CancellationToken::new(),
             closed: CancellationToken::new(),
         });
         let (events, receiver) = mpsc::channel(EVENTS);
         let (publisher, requests) = Publisher::new();
-        let supervisors = std::sync::Mutex::new(vec![
-            tokio::spawn(consume::supervise(shared.clone(), events)),
-            tokio::spawn(publish::supervise(shared.clone(), requests)),
-        ]);
+        let (consuming, publishing) = (shared.clone(), shared.clone());
+        let supervisors = [
+            Watched::spawn(async move {
+                consume::supervise(consuming, events).await;
+                NOBODY
+            }),
+            Watched::spawn(async move {
+                publish::supervise(publishing, requests).await;
+                NOBODY
+            }),
+        ];
         let broker = Self {
             publisher,
             shared,
@@ -110,6 +122,22 @@ impl AmqpBroker {
         Ok(())
     }
 
+    /// Waits until one of its tasks has ended that was not asked to, or panicked: why.
+    pub async fn failed(&self) -> String {
+        let ends = self.supervisors.each_ref().map(|supervisor| async move {
+            match supervisor.ended().await {
+                // As asked.
+                Ok(_) if self.shared.stop.is_cancelled() => std::future::pending().await,
+                Ok(why) | Err(why) => why,
+            }
+        });
+        let [consuming, publishing] = ends;
+        tokio::select! {
+            why = consuming => why,
+            why = publishing => why,
+        }
+    }
+
     /// The queues' names.
     pub fn names(&self) -> &QueueNames {
         &self.shared.topology.names
@@ -125,6 +153,14 @@ impl Broker for AmqpBroker {
         self.shared.acks.ack(&tags);
     }
 
+    async fn rest(&self) {
+        self.shared.taking.send_replace(false);
+    }
+
+    async fn take(&self) {
+        self.shared.taking.send_replace(true);
+    }
+
     async fn stop_consuming(&self) {
         self.shared.stop.cancel();
         let stopped = self.shared.stopped.cancelled();
@@ -136,17 +172,22 @@ impl Broker for AmqpBroker {
     async fn close(&self) {
         self.shared.stop.cancel();
         self.shared.closed.cancel();
-        let supervisors: Vec<_> = {
-            let mut held = self.supervisors.lock().unwrap_or_else(|e| e.into_inner());
-            held.drain(..).collect()
-        };
-        for mut supervisor in supervisors {
-            match tokio::time::timeout(CLOSE_TIMEOUT, &mut supervisor).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::error!(%error, "a connection's task failed"),
+        for supervisor in &self.supervisors {
+            match tokio::time::timeout(CLOSE_TIMEOUT, supervisor.ended()).await {
+                Ok(Ok(_)) => {}
+                Ok(Err(why)) => tracing::error!(why, "a connection's task failed"),
                 Err(_) => supervisor.abort(),
             }
         }
+    }
+}
+
+impl Shared {
+    /// Waits until deliveries are wanted, or are not.
+    async fn wants(&self, deliveries: bool) {
+        let mut taking = self.taking.subscribe();
+        // Its sender lives as long as this.
+        let _ = taking.wait_for(|taking| *taking == deliveries).await;
     }
 }
 

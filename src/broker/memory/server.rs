@@ -13,6 +13,8 @@ use crate::rules::lanes::{Ladder, QueueNames};
 
 /// Deliveries in one event.
 const GATHER: usize = 128;
+/// A client that wants no deliveries would wait so long for its next session.
+const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// The recheck queue's share of the prefetch: 1 / this.
 const RECHECK_SHARE: usize = 8;
 
@@ -35,6 +37,8 @@ struct Client {
     /// When the next session begins; `None`: it is up.
     up_at: Option<Instant>,
     prefetch: usize,
+    /// It wants no deliveries.
+    resting: bool,
     stopped: bool,
     /// Stopped without a session: no other one begins, and no event comes any more.
     ended: bool,
@@ -116,6 +120,7 @@ impl State {
             session: 0,
             up_at: Some(Instant::now()),
             prefetch: usize::from(prefetch),
+            resting: false,
             stopped: false,
             ended: false,
             closed: false,
@@ -204,6 +209,24 @@ impl State {
         }
         client.up_at = Some(Instant::now() + outage);
         client.end_if_idle();
+    }
+
+    pub fn rest(&mut self, client: usize) {
+        self.requeue(client);
+        let client = &mut self.clients[client];
+        if client.up_at.is_none() {
+            client.news.push_back(Event::Resting);
+        }
+        client.up_at = Some(Instant::now() + NEVER);
+        client.resting = true;
+        client.end_if_idle();
+    }
+
+    pub fn take(&mut self, client: usize) {
+        let client = &mut self.clients[client];
+        if std::mem::take(&mut client.resting) {
+            client.up_at = Some(Instant::now());
+        }
     }
 
     fn requeue(&mut self, client: usize) {

@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-use super::Field;
+use super::{BadMessage, Field, Fields, TenantField, ValueField};
 
 /// A longer text, in bytes, is not kept: no value that can be used is.
 const MAX_TEXT: usize = 1024;
@@ -33,6 +33,75 @@ impl Found {
             Self::Int(n) => Field::Int(*n),
             Self::Other(kind) => Field::Other(kind),
         }
+    }
+}
+
+/// What a body says of its job: where the tenant, the cost and the deadline stand in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InBody(Result<[Found; 3], String>);
+
+impl InBody {
+    /// Reads it, where `fields` look into the body.
+    pub fn read(body: &[u8], fields: &Fields) -> Self {
+        Self::at(body, pointers(fields))
+    }
+
+    /// Reads where the tenant stands alone.
+    pub fn tenant(body: &[u8], field: &TenantField) -> Self {
+        Self::at(body, [tenant_pointer(field), None, None])
+    }
+
+    /// Whether `fields` look into a body at all.
+    pub fn is_needed(fields: &Fields) -> bool {
+        pointers(fields).iter().any(Option::is_some)
+    }
+
+    fn at(body: &[u8], pointers: [Option<&str>; 3]) -> Self {
+        let mut all = [Found::Missing, Found::Missing, Found::Missing];
+        let wanted: Vec<&str> = pointers.into_iter().flatten().collect();
+        if wanted.is_empty() {
+            return Self(Ok(all));
+        }
+        Self(find(body, &wanted).map(|found| {
+            let places = (0..3).filter(|place| pointers[*place].is_some());
+            for (place, found) in places.zip(found) {
+                all[place] = found;
+            }
+            all
+        }))
+    }
+
+    /// What stands at the place number `place`, where its `what` does.
+    pub(super) fn found(&self, place: usize, what: &str) -> Result<Field<'_>, BadMessage> {
+        match &self.0 {
+            Ok(found) => Ok(found[place].field()),
+            Err(why) => Err(BadMessage(format!(
+                "no {what}: the body is not JSON: {why}"
+            ))),
+        }
+    }
+}
+
+/// Where the tenant, the cost and the deadline stand in a body.
+fn pointers(fields: &Fields) -> [Option<&str>; 3] {
+    [
+        tenant_pointer(&fields.tenant),
+        pointer(&fields.cost),
+        fields.deadline.as_ref().and_then(pointer),
+    ]
+}
+
+fn pointer(field: &ValueField) -> Option<&str> {
+    match field {
+        ValueField::Json(pointer) => Some(pointer),
+        ValueField::Header(_) => None,
+    }
+}
+
+fn tenant_pointer(field: &TenantField) -> Option<&str> {
+    match field {
+        TenantField::Json(pointer) => Some(pointer),
+        TenantField::Header(_) | TenantField::RoutingKey => None,
     }
 }
 

@@ -1,0 +1,61 @@
+//! Large bodies in which something is looked for: they are read beside the engine's loop, which goes on meanwhile.
+
+use std::panic::resume_unwind;
+
+use tokio::task::spawn_blocking;
+
+use crate::broker::Delivery;
+use crate::rules::job::{Fields, InBody};
+
+/// A body of so many bytes is read in less than a millisecond, in the loop itself.
+const SMALL: usize = 64 << 10;
+
+/// Deliveries with large bodies: one batch is read at a time, in the order of their arrival. The prefetch bounds them.
+#[derive(Debug, Default)]
+pub(super) struct Reading {
+    waiting: Vec<Delivery>,
+    busy: bool,
+}
+
+impl Reading {
+    /// Keeps those of `deliveries` that are large, and gives the others back.
+    pub fn keep_large(&mut self, deliveries: Vec<Delivery>, fields: &Fields) -> Vec<Delivery> {
+        let large = |delivery: &Delivery| delivery.message.body.len() > SMALL;
+        if !deliveries.iter().any(large) || !InBody::is_needed(fields) {
+            return deliveries;
+        }
+        let (large, small) = deliveries.into_iter().partition(large);
+        self.waiting.extend::<Vec<_>>(large);
+        small
+    }
+
+    /// The next batch, unless one is being read.
+    pub fn next(&mut self) -> Option<Vec<Delivery>> {
+        if self.busy || self.waiting.is_empty() {
+            return None;
+        }
+        self.busy = true;
+        Some(std::mem::take(&mut self.waiting))
+    }
+
+    /// A batch was read.
+    pub fn done(&mut self) {
+        self.busy = false;
+    }
+}
+
+/// Reads `batch` on a thread that may take its time.
+pub(super) async fn read(batch: Vec<Delivery>, fields: Fields) -> Vec<(Delivery, InBody)> {
+    let look = move |delivery: Delivery| {
+        let inside = InBody::read(&delivery.message.body, &fields);
+        (delivery, inside)
+    };
+    match spawn_blocking(move || batch.into_iter().map(look).collect()).await {
+        Ok(read) => read,
+        Err(why) => match why.try_into_panic() {
+            Ok(panic) => resume_unwind(panic),
+            // The runtime ends.
+            Err(_) => Vec::new(),
+        },
+    }
+}

@@ -1,0 +1,37 @@
+//! What a worker takes for a body in which it looks for something: as much as for any other of that size.
+
+use crate::process::Process;
+use crate::servers::{shared_rabbit, shared_redis};
+use crate::world::kit::api::Api;
+use crate::world::kit::{Bed, job, until};
+
+const SIZE: usize = 8 << 20;
+/// Both are read in the same way but for this. A tree of the list takes 140 MB.
+const MORE_KB: u64 = 24 << 10;
+
+/// The most memory that a worker had which found no tenant in `body`, in kB.
+async fn peak_kb(body: Vec<u8>) -> u64 {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let yaml = bed.yaml("max-requests: 5", &api.url(), "") + "job: {tenant: 'json:/t'}\n";
+    let mut job = job("nobody", "large");
+    job.body = body.into();
+    let worker = Process::start(&yaml);
+    bed.publish(&yaml, [job]).await;
+    let dead = "sluicegate_dead_total{reason=\"bad-message\"}";
+    until("a dead letter", || worker.metric(dead) == Some(1.0)).await;
+    let peak = worker.peak_kb();
+    worker.stop();
+    assert_eq!(bed.dead(&yaml).await.len(), 1);
+    peak
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_millions_takes_no_more_memory_than_a_text() {
+    let text = [b"\"", &vec![b'x'; SIZE][..], b"\""].concat();
+    let mut list = b"[".to_vec();
+    list.extend(b"0,".repeat(SIZE / 2));
+    list.extend(b"0]");
+    let (text, list) = (peak_kb(text).await, peak_kb(list).await);
+    assert!(list < text + MORE_KB, "{list} kB for a list, {text} for a text");
+}

@@ -1,0 +1,58 @@
+//! A worker that may start nothing, since it can't agree with the others on what is in force.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::process::Process;
+use crate::servers::{shared_rabbit, shared_redis};
+use crate::world::kit::api::{Api, Reply};
+use crate::world::kit::{Bed, SECOND, counts, job, jobs, until};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_may_start_nothing_says_so_and_lets_its_jobs_go() {
+    let api = Api::start().await;
+    // Under way until there is no agreement any more.
+    api.answers(|call| match call.job.as_str() {
+        "slow" => Reply::ok().after(9 * SECOND),
+        _ => Reply::ok(),
+    });
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let yaml = bed.yaml("max-requests: 1000, window-size: 1s", &api.url(), "");
+    let yaml = yaml.replace("dispatch: {", "dispatch: {concurrency: 1, ");
+    let yaml = yaml.replace("'}}\nadmin", "', timeout: 60s}}\nadmin");
+    let worker = Process::start(&yaml);
+    bed.publish(&yaml, [job("a", "slow")]).await;
+    until("the slow call", || api.count() == 1).await;
+    bed.publish(&yaml, jobs("a", 5)).await;
+    let client = bed.client(&yaml).await;
+    let ready = async || client.depth(&client.names().fresh).await.expect("a depth");
+    while ready().await > 0 {
+        tokio::time::sleep(SECOND / 50).await;
+    }
+    assert!(worker.get("/readyz").is_some_and(|text| text == "ready\n"));
+
+    // What a later version may write.
+    let (registry, id) = (format!("{}:%policies", bed.name), "f".repeat(40));
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.expect("after 1970").as_millis();
+    let (field, times) = (format!("{id}:times"), format!("{now}:{now}:600000"));
+    shared_redis().ctl(&["HSET", &registry, &id, "{\"format\":99}", &field, &times]);
+    worker.says(&["format 99"]).await;
+    let missing = || worker.get("/readyz").unwrap_or_default();
+    until("not ready", || missing().contains("not agreed on")).await;
+    assert_eq!(worker.metric("sluicegate_agreed"), Some(0.0));
+    let rests = || worker.metric("sluicegate_rests_total");
+    until("what waits is let go", || rests() == Some(1.0)).await;
+    // Others could take them now.
+    while ready().await < 5 {
+        tokio::time::sleep(SECOND / 50).await;
+    }
+    assert_eq!(api.count(), 1);
+
+    shared_redis().ctl(&["HDEL", &registry, &id, &field]);
+    until("all calls", || api.count() == 6).await;
+    assert_eq!(counts::repeated(&api.calls()), 0, "what ran was not let go");
+    until("ready", || missing() == "ready\n").await;
+    assert_eq!(worker.metric("sluicegate_agreed"), Some(1.0));
+    client.close().await;
+    worker.stop();
+}
