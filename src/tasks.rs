@@ -133,10 +133,10 @@ mod tests {
         tasks.spawn("ill", async { "nobody reads it any more" });
         let ended = tasks.first_end().await.to_string();
         assert_eq!(ended, "ill ended: nobody reads it any more");
-        tasks.spawn("worse", async {
-            let none: Option<u8> = None;
-            none.expect("it is there").to_string()
-        });
+        fn panics() -> String {
+            panic!("it is there")
+        }
+        tasks.spawn("worse", async { panics() });
         let ended = tasks.first_end().await.to_string();
         assert_eq!(ended, "worse ended: it panicked: it is there");
         let watched = Watched::spawn(async { "others wait for it, too" });

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use sluicegate::admin::Health;
 use sluicegate::broker::Broker;
-use sluicegate::engine::Engine;
 use sluicegate::engine::action::Settings;
 use sluicegate::engine::scheduler::Scheduler;
+use sluicegate::engine::{Engine, Over};
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::job::{Fields, TenantField, ValueField};
 use sluicegate::rules::lanes::Ladder;
@@ -120,7 +120,12 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
     tokio::select! {
         biased;
         ended = &mut process => {
-            if let Err(why) = ended {
+            let panicked = match ended {
+                Ok(Over::Stopped | Over::Deaf) => None,
+                Ok(Over::Panicked(why)) => Some(why),
+                Err(why) => Some(why.to_string()),
+            };
+            if let Some(why) = panicked {
                 world.history().wrong(format_args!("{} panicked: {why}", life.name));
             }
         }
@@ -179,17 +184,17 @@ impl<F> Process<F> {
         Some(strike.what)
     }
 
-    fn kill(&mut self) -> Poll<()> {
+    fn kill(&mut self) -> Poll<Over> {
         self.run = None;
         self.life.killed.cancel();
         Poll::Pending
     }
 }
 
-impl<F: Future<Output = ()>> Future for Process<F> {
-    type Output = ();
+impl<F: Future<Output = Over>> Future for Process<F> {
+    type Output = Over;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Over> {
         let strike = self.strike();
         match strike {
             None | Some(Strike::KillAfter) => {}
