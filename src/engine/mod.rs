@@ -15,6 +15,7 @@ mod places;
 mod queues;
 mod ready;
 pub mod scheduler;
+mod windows;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
