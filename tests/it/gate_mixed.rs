@@ -188,18 +188,34 @@ fn violation(sets: &[Limits], steps: &[Step]) -> Option<String> {
                 (since..=now).contains(at) && at_place == place && other == limit
             });
             let known = uses.next().map_or(now, |(at, ..)| *at);
-            let before = (starts[..index].iter()).filter(|other| {
-                other.at_ms >= since
-                    && (limit.algorithm() != Algorithm::SlidingWindow || other.at_ms >= known)
-            });
-            let before: u64 = before.map(|other| other.units(limit, place)).sum();
+            let before = starts[..index].iter();
+            let before = match limit.algorithm() {
+                // What it takes the last window to hold; its worst case is that of jobs that it bounds itself.
+                Algorithm::SlidingCounter => {
+                    let (span, sight) = (limit.span(), limit.span() - limit.lateness_ms());
+                    let in_window = |window: u64| -> u64 {
+                        let there = before.clone().filter(|other| other.at_ms / span == window);
+                        there.map(|other| other.units(limit, place)).sum()
+                    };
+                    let weighted = in_window(now / span - 1) * sight.saturating_sub(now % span);
+                    in_window(now / span) + weighted.div_ceil(sight)
+                }
+                algorithm => {
+                    let since = match algorithm {
+                        Algorithm::SlidingWindow => known,
+                        _ => since,
+                    };
+                    let counted = before.filter(|other| other.at_ms >= since);
+                    counted.map(|other| other.units(limit, place)).sum()
+                }
+            };
             // One that costs more than the whole limit starts alone.
             let own = limit
                 .unit()
                 .of(start.cost.into())
                 .min(limit.capacity().into());
             let most = match limit.algorithm() {
-                Algorithm::FixedWindow => limit.max().into(),
+                Algorithm::FixedWindow | Algorithm::SlidingCounter => limit.max().into(),
                 _ => limit.worst_case(),
             };
             if before > 0 && before + own > most {
