@@ -43,6 +43,8 @@ pub struct Known {
     pub span_ms: u64,
     /// What its start says about starts before it; counts until it has found an epoch.
     pub start: Start,
+    /// It has seen an epoch, closed or not: others may have started something by it.
+    pub seen: bool,
     /// In a cluster: the primary.
     pub shard: Option<Shard>,
 }
@@ -116,7 +118,7 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     let moves = (known.shard.as_ref()).is_some_and(|shard| new && shard.moves());
     if stored.id.is_empty() || (moves && stored.run != run) {
         let (cold, why) = match known.start {
-            _ if !new => (now + span, EMPTIED),
+            _ if !new || (known.seen && stored.id.is_empty()) => (now + span, EMPTIED),
             // Its claims say it.
             _ if later => (0, ""),
             Start::Unknown => (now + span, UNKNOWN),
