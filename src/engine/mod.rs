@@ -16,7 +16,6 @@ mod queues;
 mod reading;
 mod ready;
 pub mod scheduler;
-mod windows;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;

@@ -46,13 +46,11 @@ use crate::engine::old::Old;
 use crate::engine::places::Places;
 use crate::engine::queues::{End, Queues};
 use crate::engine::ready::Lead;
-use crate::engine::windows::Windows;
 use crate::gate::Receipt;
 use crate::metrics::Metrics;
 use crate::rules::fleet::Fleet;
 use crate::rules::headers;
 use crate::rules::job::{self, Claims, Fields, InBody, Job};
-use crate::rules::lanes;
 use crate::rules::limit::Limits;
 use crate::rules::retry::Reconnect;
 use crate::rules::scope::Labels;
@@ -65,10 +63,6 @@ enum Phase {
     /// There is room for it, and it waits for its call to be prepared.
     Preparing,
     Held {
-        until: Duration,
-    },
-    /// It waits in the window of its lane.
-    Parked {
         until: Duration,
     },
     Running,
@@ -130,7 +124,6 @@ pub struct Scheduler {
     entries: HashMap<Key, Entry>,
     queues: Queues,
     moves: Moves,
-    windows: Windows,
     timers: BinaryHeap<Reverse<(Duration, Key)>>,
     /// Jobs whose times are the store's, while its clock is not known yet.
     unclocked: Vec<(Key, End)>,
@@ -167,8 +160,6 @@ pub struct Scheduler {
 impl Scheduler {
     /// An empty memory. `seed` makes its jitter repeatable.
     pub fn new(settings: Settings, metrics: Arc<Metrics>, seed: u64) -> Self {
-        let (lanes, window) = (settings.names.lanes(), lanes::window(settings.prefetch));
-        let windows = Windows::new(lanes.len(), window);
         Self {
             queues: Queues::new(settings.concurrency, settings.prefetch),
             fleet: Fleet::alone(Arc::new(settings.policy.clone())),
@@ -181,7 +172,6 @@ impl Scheduler {
             next_key: 0,
             entries: HashMap::new(),
             moves: Moves::default(),
-            windows,
             timers: BinaryHeap::new(),
             unclocked: Vec::new(),
             clock_said: None,
@@ -290,7 +280,6 @@ impl Scheduler {
         self.queues.forget_waiting();
         self.places.clear();
         self.moves.clear();
-        self.windows.clear();
         self.timers.clear();
         self.unclocked.clear();
         self.outbox.clear();
@@ -351,15 +340,11 @@ impl Scheduler {
             if returned {
                 let work = &self.settings.names.fresh;
                 message.routing_key = job::first_routing_key(&message, work).to_owned();
-                message = message.with_priority_back();
             }
             let fields = &self.settings.fields;
             match job::read_with(&message, &inside, returned, fields, self.fleet.own()) {
                 Ok(claims) => {
                     let phase = Phase::Ready;
-                    if let Source::Lane(lane) = delivery.source {
-                        self.windows.took(usize::from(lane), key);
-                    }
                     self.entries.insert(
                         key,
                         Entry {
@@ -395,14 +380,10 @@ impl Scheduler {
             self.outbox.extend(self.moves.again(at, key));
             match self.entries.get(&key).map(|entry| entry.phase) {
                 Some(Phase::Held { until }) if until == at => self.unhold(now, key),
-                Some(Phase::Parked { until }) if until == at => self.unpark(now, key),
-                Some(Phase::Held { until } | Phase::Parked { until }) if until > at => {
-                    self.prepare_early(key);
-                }
+                Some(Phase::Held { until }) if until > at => self.prepare_early(key),
                 _ => {}
             }
         }
-        self.make_room_in_lanes(now);
         self.send_surplus_round(now);
         self.renew(now);
         for block in self.unheard.due(now) {
@@ -414,8 +395,8 @@ impl Scheduler {
             .extend(self.heard.send().map(Action::Advertised));
         self.rest_or_take(now);
         let in_memory = self.entries.len() + self.moves.len();
-        let held = self.queues.held() + self.windows.parked();
-        self.metrics.show(self.queues.running(), held, in_memory);
+        self.metrics
+            .show(self.queues.running(), self.queues.held(), in_memory);
         self.metrics.show_abandoned(self.abandoned.len());
     }
 
@@ -426,7 +407,6 @@ impl Scheduler {
         // A draining worker sends nothing round: a tick that is due and does nothing would be due for ever.
         let surplus = !self.draining && self.queues.has_surplus();
         let surplus = surplus.then_some(self.next_surplus);
-        let room = self.windows.next(now).filter(|_| !self.draining);
         timer
             .into_iter()
             .chain(ask)
@@ -435,7 +415,6 @@ impl Scheduler {
             .chain(self.unheard.next())
             .chain(surplus)
             .chain(self.stands_still_at(now))
-            .chain(room)
             .min()
             .map(|at| at.max(now))
     }

@@ -2,7 +2,6 @@
 
 use crate::rules::decision::Ticket;
 use crate::rules::job::Claims;
-use crate::rules::lanes::{MAX_TRIP_MS, Trip};
 use crate::rules::limit::Limit;
 
 /// Units of the limit that a job uses; set by its publisher.
@@ -18,10 +17,6 @@ pub const NOT_BEFORE: &str = "x-sluicegate-not-before";
 pub const EXPIRES: &str = "x-sluicegate-expires";
 /// The publisher's `expiration`, for who looks at a dead letter: where it were AMQP's own, RabbitMQ would drop the job by it.
 pub const EXPIRATION: &str = "x-sluicegate-expiration";
-/// How long a job is in its lane: `until:wait`, in milliseconds of the store's clock and in milliseconds.
-pub const TRIP: &str = "x-sluicegate-trip";
-/// A job's priority, which it does not have in a lane: there nobody may pass.
-pub const PRIORITY: &str = "x-sluicegate-priority";
 /// The key that a job was first published with, where that is not the work queue's name: a lane gives it another one.
 pub const ROUTING_KEY: &str = "x-sluicegate-routing-key";
 /// Why a job is a dead letter.
@@ -39,14 +34,12 @@ const RESET: &str = "x-ratelimit-reset";
 const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
-pub const OURS: [&str; 14] = [
+pub const OURS: [&str; 12] = [
     ATTEMPT,
     TICKET,
     NOT_BEFORE,
     EXPIRES,
     EXPIRATION,
-    TRIP,
-    PRIORITY,
     ROUTING_KEY,
     REASON,
     POLICY,
@@ -137,26 +130,6 @@ pub fn dead(attempt: u32, reason: &str) -> Headers {
     ]
 }
 
-/// What a job carries through a lane.
-pub fn trip(trip: Trip) -> (&'static str, HeaderValue) {
-    let Trip { until_ms, wait_ms } = trip;
-    (TRIP, HeaderValue::Text(format!("{until_ms}:{wait_ms}")))
-}
-
-/// The priority that a job has when it is out of the lane.
-pub fn priority(priority: u8) -> (&'static str, HeaderValue) {
-    (PRIORITY, HeaderValue::Int(i64::from(priority)))
-}
-
-/// Reads `until:wait`; anything else is no trip.
-pub fn read_trip(text: &str) -> Option<Trip> {
-    let (until, wait) = text.split_once(':')?;
-    Some(Trip {
-        until_ms: until.parse().ok()?,
-        wait_ms: wait.parse::<u64>().ok()?.min(MAX_TRIP_MS),
-    })
-}
-
 /// Reads `generation:place`; anything else is no ticket.
 pub fn read_ticket(text: &str) -> Option<Ticket> {
     let (generation, place) = text.split_once(':')?;
@@ -228,23 +201,6 @@ mod tests {
             "99999999999999999999:1",
         ] {
             assert_eq!(read_ticket(text), None, "{text:?}");
-        }
-    }
-
-    #[test]
-    fn a_trip_is_two_times() {
-        let whole = Trip {
-            until_ms: 1_700_000_000_000,
-            wait_ms: 10_000,
-        };
-        let (_, HeaderValue::Text(text)) = trip(whole) else {
-            panic!("text")
-        };
-        assert_eq!(read_trip(&text), Some(whole));
-        let long = read_trip("5:99999999999").map(|trip| trip.wait_ms);
-        assert_eq!(long, Some(MAX_TRIP_MS), "nobody holds a job for longer");
-        for text in ["", "7", "7:", ":3", "-1:3", "7:3:1", "a:b"] {
-            assert_eq!(read_trip(text), None, "{text:?}");
         }
     }
 

@@ -11,7 +11,6 @@ pub use self::labels::labels;
 use crate::rules::decision::Ticket;
 use crate::rules::expiry::{self, Expiry};
 use crate::rules::headers;
-use crate::rules::lanes::Trip;
 use crate::rules::policy::Policy;
 use crate::rules::tenant::Tenant;
 
@@ -126,8 +125,6 @@ pub struct Claims {
     pub not_before_ms: Option<u64>,
     /// Until when it may be called.
     pub expiry: Expiry,
-    /// Its way through the lane that it came from.
-    pub trip: Option<Trip>,
 }
 
 /// Why a message is no usable job; the text goes to `x-sluicegate-reason`.
@@ -197,7 +194,6 @@ pub fn read_with(
         ticket: None,
         not_before_ms: None,
         expiry: expiry.with_deadline(deadline_ms),
-        trip: None,
     };
     if returned {
         claims.attempt = match message.header(headers::ATTEMPT) {
@@ -210,10 +206,6 @@ pub fn read_with(
         };
         claims.not_before_ms = match message.header(headers::NOT_BEFORE) {
             Field::Int(n) => u64::try_from(n).ok(),
-            _ => None,
-        };
-        claims.trip = match message.header(headers::TRIP) {
-            Field::Text(text) => headers::read_trip(text),
             _ => None,
         };
     }

@@ -1,6 +1,7 @@
 //! Jobs that come, wait in lanes and come back, in simulated time: the gate's model is real, RabbitMQ is played.
 //!
-//! A job is in a worker's hands when its time comes, and asks up to 5 ms later; a wait longer than `max_delay` is cut and spread.
+//! A lane rounds down by up to 8 %, every way takes up to 10 ms, a wait longer than `max_delay` is cut and spread,
+//! and a job comes back `LEAD` before its turn and is held for the rest.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -15,6 +16,8 @@ use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::scope::{Labels, Layout, Place};
 use sluicegate::rules::tenant::Tenant;
 
+/// A job is sent round so that it is back this much before its turn.
+const LEAD: u64 = 100_000;
 /// Waits up to this are spent in the worker.
 const HOLD: u64 = 500_000;
 /// When the simulation begins, in microseconds since the epoch; a whole second and a bit.
@@ -210,12 +213,13 @@ pub fn run(scenario: Scenario) -> Outcome {
             continue;
         }
         let mut trip = if ttl <= scenario.max_delay {
-            ttl
+            let aim = ttl - LEAD;
+            aim - random.random_range(0..=aim * 8 / 100)
         } else {
             rechecks += 1;
             random.random_range(scenario.max_delay / 2..scenario.max_delay)
         };
-        trip += random.random_range(0..5_000);
+        trip += random.random_range(0..10_000);
         if random.random_bool(scenario.late) {
             trip += random.random_range(500_000..1_200_000);
         }

@@ -18,7 +18,6 @@ use super::connection::Link;
 use super::nodes::Turns;
 use super::supervise::Attempts;
 use crate::broker::{BrokerError, Delivery, Event, Message, Source, Tag};
-use crate::rules::lanes::{self, QueueNames};
 
 /// Deliveries of one source in one event.
 const GATHER: usize = 128;
@@ -113,18 +112,12 @@ async fn open_taps(shared: &Shared, link: &Link) -> Result<Vec<Tap>, BrokerError
     declare(shared, link).await?;
     let names = &shared.topology.names;
     let (main, rechecks) = (shared.prefetch, (shared.prefetch / RECHECK_SHARE).max(1));
-    let window = lanes::window(usize::from(shared.prefetch));
-    let window = u16::try_from(window).unwrap_or(shared.prefetch);
-    // In the order in which they are gathered: what has waited comes first.
-    let mut taps = open_taps_of(link, names, names.lane_sources(), window).await?;
-    for (source, prefetch) in [
-        (Source::Due, main),
-        (Source::Fresh, main),
-        (Source::Recheck, rechecks),
-    ] {
-        taps.extend(open_taps_of(link, names, [source], prefetch).await?);
-    }
-    Ok(taps)
+    // In the order in which they are gathered: what is due comes first.
+    Ok(vec![
+        open_tap(link, Source::Due, &names.due, main).await?,
+        open_tap(link, Source::Fresh, &names.fresh, main).await?,
+        open_tap(link, Source::Recheck, &names.recheck, rechecks).await?,
+    ])
 }
 
 /// Moves deliveries to the engine until the session ends.
@@ -141,7 +134,7 @@ async fn consume(
     tracing::info!(session, %queue, %node, "consuming");
 
     let mut waiting = VecDeque::from([Event::Up { session }]);
-    let mut failure = pin!(link.failure(NAME, |_| ()));
+    let mut failure = pin!(link.failure(NAME));
     let mut healing = pin!(heal(shared, link));
     let mut stopped = false;
     loop {
@@ -175,30 +168,24 @@ async fn consume(
     }
 }
 
-/// Consumers on one channel, each with a prefetch of its own.
-async fn open_taps_of(
+async fn open_tap(
     link: &Link,
-    names: &QueueNames,
-    sources: impl IntoIterator<Item = Source>,
+    source: Source,
+    queue: &str,
     prefetch: u16,
-) -> Result<Vec<Tap>, BrokerError> {
+) -> Result<Tap, BrokerError> {
     let target = &link.target;
     let channel = link.channel().await?;
     let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
     target.rpc("basic.qos", qos).await?;
-    let opening = sources.into_iter().map(async |source| {
-        let (queue, options) = (&**names.of(source), BasicConsumeOptions::default());
-        let consume =
-            channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
-        let consumer = target.rpc("basic.consume", consume).await?;
-        let channel = channel.clone();
-        Ok(Tap {
-            source,
-            channel,
-            consumer,
-        })
-    });
-    future::try_join_all(opening).await
+    let options = BasicConsumeOptions::default();
+    let consume = channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
+    let consumer = target.rpc("basic.consume", consume).await?;
+    Ok(Tap {
+        source,
+        channel,
+        consumer,
+    })
 }
 
 /// What has arrived, at least one delivery. `Err(None)`: the broker cancelled a consumer.

@@ -336,7 +336,7 @@ impl Scheduler {
                     .add(&entry.claims.tenant, limit, now + held, key);
             }
         } else {
-            self.send_round(now, key, wait, headers);
+            self.send_round(now, key, wait.saturating_sub(self.lane_lead()), headers);
         }
     }
 }

@@ -97,7 +97,6 @@ impl Scheduler {
                     self.queues.release(&entry.claims.tenant);
                 }
                 entry.phase = Phase::Preparing;
-                self.windows.unpark(key);
                 self.metrics.dispatched(&outcome);
                 self.let_go(key);
                 self.conclude(now, key, outcome);

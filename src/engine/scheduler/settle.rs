@@ -91,10 +91,10 @@ impl Scheduler {
                 if !stale {
                     self.acks.push(entry.tag);
                 }
-                self.forget(key);
+                self.entries.remove(&key);
             }
             _ if stale => {
-                self.forget(key);
+                self.entries.remove(&key);
             }
             Outcome::Late => {
                 self.metrics.late_admission();
@@ -254,7 +254,7 @@ impl Scheduler {
         // Its place was claimed when it started: it takes a new one.
         entry.claims.ticket = None;
         if entry.tag.session != self.session {
-            self.forget(key);
+            self.entries.remove(&key);
         } else if result.is_ok() {
             self.join(key, Place::Due);
         } else {
