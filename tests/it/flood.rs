@@ -240,10 +240,12 @@ async fn answers_without_an_end_take_what_is_promised() {
 async fn the_prefetch_bounds_what_large_bodies_take() {
     const SIZE: u64 = 16 << 20;
     const JOBS: u32 = 16;
-    let bed = Bed::new(1, 1, "http://127.0.0.1:9/").await;
+    // One starts, and the others wait.
+    let downstream = Downstream::answering(DONE, Then::Keep).await;
+    let bed = Bed::new(1, 1, &format!("http://{}/", downstream.addr)).await;
     let worker = Process::start(&bed.yaml);
     let job = |n: u32| (n.to_string(), "large".to_owned());
     bed.publish((0..JOBS).map(job), SIZE).await;
-    bed.parked(JOBS).await;
+    bed.parked(JOBS - 1).await;
     bed.holds(&worker, SIZE);
 }
