@@ -24,6 +24,8 @@ pub const TRIP: &str = "x-sluicegate-trip";
 pub const PRIORITY: &str = "x-sluicegate-priority";
 /// The key that a job was first published with, where that is not the work queue's name: a lane gives it another one.
 pub const ROUTING_KEY: &str = "x-sluicegate-routing-key";
+/// When a job was called for the first time without an end, by the store's clock, in milliseconds since the epoch.
+pub const FIRST_CALL: &str = "x-sluicegate-first-call";
 /// Why a job is a dead letter.
 pub const REASON: &str = "x-sluicegate-reason";
 
@@ -39,7 +41,7 @@ const RESET: &str = "x-ratelimit-reset";
 const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
-pub const OURS: [&str; 14] = [
+pub const OURS: [&str; 15] = [
     ATTEMPT,
     TICKET,
     NOT_BEFORE,
@@ -48,6 +50,7 @@ pub const OURS: [&str; 14] = [
     TRIP,
     PRIORITY,
     ROUTING_KEY,
+    FIRST_CALL,
     REASON,
     POLICY,
     LIMIT,
@@ -155,6 +158,11 @@ pub fn read_trip(text: &str) -> Option<Trip> {
         until_ms: until.parse().ok()?,
         wait_ms: wait.parse::<u64>().ok()?.min(MAX_TRIP_MS),
     })
+}
+
+/// What a job carries from its first call on that was not its last.
+pub fn called(first_call_ms: u64) -> (&'static str, HeaderValue) {
+    (FIRST_CALL, int(first_call_ms))
 }
 
 /// Reads `generation:place`; anything else is no ticket.

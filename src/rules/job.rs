@@ -128,6 +128,8 @@ pub struct Claims {
     pub expiry: Expiry,
     /// Its way through the lane that it came from.
     pub trip: Option<Trip>,
+    /// When it was first called without an end, by the store's clock (milliseconds since the epoch).
+    pub first_call_ms: Option<u64>,
 }
 
 /// Why a message is no usable job; the text goes to `x-sluicegate-reason`.
@@ -198,6 +200,7 @@ pub fn read_with(
         not_before_ms: None,
         expiry: expiry.with_deadline(deadline_ms),
         trip: None,
+        first_call_ms: None,
     };
     if returned {
         claims.attempt = match message.header(headers::ATTEMPT) {
@@ -208,10 +211,12 @@ pub fn read_with(
             Field::Text(text) => headers::read_ticket(text),
             _ => None,
         };
-        claims.not_before_ms = match message.header(headers::NOT_BEFORE) {
+        let time = |name| match message.header(name) {
             Field::Int(n) => u64::try_from(n).ok(),
             _ => None,
         };
+        claims.not_before_ms = time(headers::NOT_BEFORE);
+        claims.first_call_ms = time(headers::FIRST_CALL);
         claims.trip = match message.header(headers::TRIP) {
             Field::Text(text) => headers::read_trip(text),
             _ => None,

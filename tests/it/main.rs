@@ -59,6 +59,7 @@ mod redis_topologies;
 mod reload;
 mod running;
 mod scheduler;
+mod scheduler_breaker;
 mod scheduler_expiry;
 mod scheduler_lanes;
 mod scheduler_prepare;

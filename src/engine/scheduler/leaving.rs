@@ -47,6 +47,7 @@ impl Scheduler {
         if let Some(entry) = self.entries.remove(&key) {
             self.windows.forget(key);
             headers.extend(headers::lasting(&entry.claims));
+            headers.extend(entry.claims.first_call_ms.map(headers::called));
             self.move_to(key, entry.tag, entry.message, queue, headers);
         }
     }
