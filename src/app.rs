@@ -23,12 +23,12 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::{Engine, Stop};
 use crate::gate::redis::RedisGate;
 use crate::gate::registry::{Named, Registry};
-use crate::gate::{GateError, Start};
+use crate::gate::{GateError, Rule, Start};
 use crate::handler::Handler;
 use crate::handler::http::HttpHandler;
 use crate::metrics::Metrics;
 use crate::rules::lanes::{Ladder, QueueNames};
-use crate::rules::limit::Algorithm;
+use crate::rules::limit::{Algorithm, ceil_ms};
 use crate::rules::policy::Policy;
 use crate::rules::retry::Reconnect;
 
@@ -254,7 +254,20 @@ fn settings(config: &Config) -> Settings {
         ladder,
         retry,
         max_penalty,
+        breaker: config.dispatch.breaker.map(|breaker| Rule {
+            failures: breaker.failures,
+            first_wait_ms: ceil_ms(breaker.initial_interval),
+            longest_wait_ms: ceil_ms(breaker.max_interval),
+            lease_ms: ceil_ms(probe_lease(config)),
+        }),
     }
+}
+
+/// A probe that is not heard of for so long is given up.
+fn probe_lease(config: &Config) -> Duration {
+    let timeout = config.dispatch.http.as_ref().map(|http| http.timeout);
+    let call = timeout.unwrap_or_default() + Duration::from_secs(10);
+    call.max(Duration::from_secs(60))
 }
 
 /// One TLS implementation for AMQP, Redis and HTTP.

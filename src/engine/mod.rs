@@ -3,6 +3,7 @@
 
 pub mod action;
 mod away;
+mod breakers;
 mod blocks;
 mod budget;
 mod heard;
@@ -29,7 +30,7 @@ use crate::broker::{Broker, Event, PublishError};
 use crate::engine::action::{Action, Block, Key, Update};
 use crate::engine::outage::Outage;
 use crate::engine::scheduler::Scheduler;
-use crate::gate::{Gate, GateError, Replies, SettleReplies};
+use crate::gate::{Gate, GateError, Replies, SettleReplies, Standings};
 use crate::handler::{Attempt, Handler, Outcome, Permit};
 use crate::metrics::Metrics;
 use crate::rules::job::Job;
@@ -68,6 +69,7 @@ enum Report {
     Settled(Result<SettleReplies, GateError>),
     Blocked(Block, Result<(), GateError>),
     Advertised(Result<(), GateError>),
+    Reported(Result<Standings, GateError>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
     Finished(Key, Attempt, Duration),
 }
@@ -212,6 +214,7 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
             Report::Settled(result) => scheduler.settled(now, result),
             Report::Blocked(block, result) => scheduler.blocked(now, block, result),
             Report::Advertised(result) => scheduler.told(now, result),
+            Report::Reported(result) => scheduler.reported(now, result),
             Report::Moved(results) => scheduler.moved(now, results),
             Report::Finished(key, attempt, took) => {
                 scheduler.finished(now, key, took, attempt);
@@ -242,6 +245,12 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                 Action::Advertised(batch) => {
                     let gate = Arc::clone(&self.gate);
                     tasks.spawn(async move { Report::Advertised(gate.advertised(&batch).await) });
+                }
+                Action::Report(rule, batch) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(
+                        async move { Report::Reported(gate.report(&rule, &batch).await) },
+                    );
                 }
                 Action::Publish(batch) => {
                     let broker = Arc::clone(&self.broker);
@@ -339,6 +348,7 @@ mod tests {
         let decided = || TenantReply {
             now_ms: 1,
             blocked_until_ms: 0,
+            has_failures: false,
             answers: Vec::new(),
         };
         let seen = |answers, cold| Some(Seen { answers, cold });

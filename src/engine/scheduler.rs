@@ -12,6 +12,7 @@
 
 mod answers;
 mod asking;
+mod health;
 mod leaving;
 mod settle;
 mod waiting;
@@ -31,6 +32,7 @@ use crate::broker::{Delivery, Message, Outgoing, Source, Tag};
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::away::Away;
 use crate::engine::blocks::Blocks;
+use crate::engine::breakers::Breakers;
 use crate::engine::heard::Heard;
 use crate::engine::ledger::Ledger;
 use crate::engine::moves::Moves;
@@ -58,6 +60,8 @@ enum Phase {
     Blocking {
         duration: Duration,
     },
+    /// It failed, and the breakers are being told.
+    Reporting,
 }
 
 #[derive(Debug)]
@@ -105,6 +109,9 @@ pub struct Scheduler {
     places: Places,
     heard: Heard,
     away: Away,
+    breakers: Breakers,
+    /// When jobs that wait for the API's breaker in memory are next looked over.
+    next_let_go: Duration,
     asking: Option<Round>,
     last_ask: Option<Duration>,
     gate_pause: Option<Duration>,
@@ -127,6 +134,8 @@ impl Scheduler {
             queues: Queues::new(settings.concurrency, settings.prefetch),
             fleet: Fleet::alone(Arc::new(settings.policy.clone())),
             agreed_until: None,
+            breakers: Breakers::new(settings.breaker),
+            next_let_go: Duration::ZERO,
             settings,
             metrics,
             random: SmallRng::seed_from_u64(seed),
@@ -213,6 +222,7 @@ impl Scheduler {
     /// but for what runs, which can't be recalled.
     pub fn session_down(&mut self) {
         self.session = 0;
+        self.breakers.not_started();
         self.entries
             .retain(|_, entry| matches!(entry.phase, Phase::Running | Phase::Blocking { .. }));
         self.queues.forget_waiting();
@@ -232,7 +242,7 @@ impl Scheduler {
     /// Nothing runs and nothing moves: after [`Scheduler::drain`], the worker may end.
     pub fn is_idle(&self) -> bool {
         let busy = self.queues.running() + self.blocking + self.moves.len();
-        busy == 0 && self.asking.is_none() && self.ledger.is_empty()
+        busy == 0 && self.asking.is_none() && self.ledger.is_empty() && self.breakers.is_empty()
     }
 
     /// A round trip to the gate is under way.
@@ -315,6 +325,7 @@ impl Scheduler {
             .extend(self.ledger.send(now).map(Action::Settle));
         self.actions
             .extend(self.heard.send().map(Action::Advertised));
+        self.look_at_breaker(now);
         self.ask(now);
         let in_memory = self.entries.len() + self.moves.len();
         self.metrics
@@ -330,6 +341,7 @@ impl Scheduler {
         let surplus = surplus.then_some(self.next_surplus);
         timer
             .into_iter()
+            .chain(self.breaker_tick())
             .chain(ask)
             .chain(self.ledger.send_at())
             .chain(self.ledger.renew_at())

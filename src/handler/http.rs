@@ -37,7 +37,7 @@ use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, timeout_at};
 use url::{Position, Url};
 
-use super::{Attempt, Handler, Outcome, Permit};
+use super::{Attempt, Handler, Outcome, Permit, Trouble};
 use crate::config::Http;
 use crate::rules::answers::{Answers, Meaning};
 use crate::rules::job::Job;
@@ -152,9 +152,9 @@ impl HttpHandler {
     }
 
     /// Sends one request at most. The error is what becomes of a job without an answer.
-    async fn exchange(&self, job: &Job, permit: Permit) -> Result<Answer, Outcome> {
+    async fn exchange(&self, job: &Job, permit: Permit) -> Result<Answer, Attempt> {
         if !permit.is_good() {
-            return Err(Outcome::Late);
+            return Err(Outcome::Late.into());
         }
         let deadline = Instant::now() + self.timeout;
         let mut pooled = self.pool.take();
@@ -170,9 +170,9 @@ impl HttpHandler {
                             false => None,
                         };
                         let words = told(why.as_ref(), advice);
-                        return Err(failed(format!("no connection: {words}")));
+                        return Err(unreachable(format!("no connection: {words}")));
                     }
-                    Err(_) => return Err(self.too_late("no connection")),
+                    Err(_) => return Err(unreachable(self.too_late("no connection"))),
                 },
             };
             let request = self.request(job);
@@ -195,15 +195,15 @@ impl HttpHandler {
                 }
                 Ok(Sent::Late) => {
                     self.pool.put(connection);
-                    return Err(Outcome::Late);
+                    return Err(Outcome::Late.into());
                 }
                 // A new connection is tried once.
                 Ok(Sent::Unwritten(_)) if reused => {}
                 Ok(Sent::Unwritten(why) | Sent::Failed(why)) => {
                     let words = told(&why, tls::advice(&why, SECTION));
-                    return Err(failed(format!("no answer: {words}")));
+                    return Err(failed(format!("no answer: {words}")).into());
                 }
-                Err(_) => return Err(self.too_late("no answer")),
+                Err(_) => return Err(failed(self.too_late("no answer")).into()),
             }
         }
     }
@@ -228,9 +228,9 @@ impl HttpHandler {
         request
     }
 
-    fn too_late(&self, what: &str) -> Outcome {
+    fn too_late(&self, what: &str) -> String {
         let timeout = self.timeout;
-        failed(format!("{what} within {timeout:?} (dispatch.http.timeout)"))
+        format!("{what} within {timeout:?} (dispatch.http.timeout)")
     }
 
     fn outcome(&self, answer: &Answer, verdict: &Verdict) -> Outcome {
@@ -291,12 +291,15 @@ impl Handler for HttpHandler {
                 let status = answer.status.as_u16();
                 let verdict = verdict(&self.answers, status, headers, SystemTime::now());
                 let outcome = self.outcome(&answer, &verdict);
+                // Another status that is mapped to a retry is the job's affair.
+                let fails = verdict.meaning == Meaning::Retry && answer.status.is_server_error();
                 Attempt {
                     outcome,
                     seen: verdict.seen,
+                    trouble: fails.then_some(Trouble::Failing),
                 }
             }
-            Err(outcome) => outcome.into(),
+            Err(attempt) => attempt,
         }
     }
 }
@@ -329,6 +332,14 @@ fn told(why: &(dyn Error + 'static), advice: Option<String>) -> String {
     match advice {
         Some(advice) => format!("{words} ({advice})"),
         None => words,
+    }
+}
+
+/// The job was not to be seen: that is nobody's fault but the API's, or of the way there.
+fn unreachable(reason: String) -> Attempt {
+    Attempt {
+        trouble: Some(Trouble::Unreachable),
+        ..failed(reason).into()
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub use crate::rules::breaker::Trouble;
 use crate::rules::job::Job;
 use crate::rules::pushback::Seen;
 
@@ -71,14 +72,18 @@ pub struct Attempt {
     pub outcome: Outcome,
     /// What was said; [`Seen::default`] where nothing was. Its `actual_cost` corrects what the job was charged.
     pub seen: Seen,
+    /// What a failure says of the API's health, for its [breaker](crate::rules::breaker); `None`: the API is sound.
+    pub trouble: Option<Trouble>,
 }
 
 impl From<Outcome> for Attempt {
-    /// A verdict of a downstream that said nothing of limits.
+    /// A verdict of a downstream that said nothing of limits; [`Outcome::Retry`] says that it is failing.
     fn from(outcome: Outcome) -> Self {
+        let failed = matches!(outcome, Outcome::Retry { .. });
         Self {
             outcome,
             seen: Seen::default(),
+            trouble: failed.then_some(Trouble::Failing),
         }
     }
 }

@@ -6,7 +6,7 @@ use rand::Rng;
 use tracing::field::{DisplayValue, display};
 use tracing::{debug, error, warn};
 
-use super::asking::{Asked, Question};
+use super::asking::{Asked, Question, Round};
 use super::waiting::LEAD;
 use super::{Phase, Scheduler, Started};
 use crate::engine::action::{Action, Key};
@@ -41,6 +41,17 @@ impl Scheduler {
         };
         let took = now.saturating_sub(round.asked_at);
         self.metrics.gate_answered(took, result.is_ok());
+        self.take_answers(now, round, result);
+        // Whoever was to be the probe and started is it now.
+        self.breakers.not_started();
+    }
+
+    fn take_answers(
+        &mut self,
+        now: Duration,
+        round: Round,
+        result: Result<Replies, GateError>,
+    ) {
         let replies = match result {
             Ok(replies) => replies,
             Err(why) => {
@@ -118,6 +129,7 @@ impl Scheduler {
     ) {
         let now_ms = reply.now_ms;
         self.clock = Some((now_ms, now));
+        self.breakers.heard(&question.tenant, reply.has_failures);
         for (number, (asked, answer)) in question.jobs.iter().zip(&reply.answers).enumerate() {
             let &Asked { key, place, cost } = asked;
             self.metrics.decided(answer);
@@ -243,6 +255,7 @@ impl Scheduler {
         });
         entry.phase = Phase::Running;
         self.queues.start(&entry.claims.tenant);
+        self.breakers.started(key);
         let job = Job {
             id: entry.message.id().unwrap_or_default().to_owned(),
             tenant: entry.claims.tenant.clone(),

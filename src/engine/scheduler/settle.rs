@@ -27,7 +27,11 @@ impl Scheduler {
         took: Duration,
         attempt: impl Into<Attempt>,
     ) {
-        let Attempt { outcome, seen } = attempt.into();
+        let Attempt {
+            outcome,
+            seen,
+            trouble,
+        } = attempt.into();
         if outcome != Outcome::Late {
             self.metrics.dispatched(&outcome);
             self.metrics.ran(took);
@@ -44,6 +48,7 @@ impl Scheduler {
                 End::Cost(actual.unwrap_or(entry.claims.cost))
             }
         };
+        let waits = self.report_health(now, key, &outcome, trouble);
         self.settle(key, end);
         self.close_used_up(now, key, seen.used_up);
         self.hear(now, key, seen.quotas);
@@ -53,7 +58,6 @@ impl Scheduler {
         // The broker delivers the jobs of a session that is gone again, and that copy is settled.
         let stale = entry.tag.session != self.session;
         let tenant = &entry.claims.tenant;
-        let attempt = entry.claims.attempt;
         match outcome {
             Outcome::Throttled { after, reason } => {
                 let claims = &entry.claims;
@@ -83,29 +87,43 @@ impl Scheduler {
             _ if stale => {
                 self.entries.remove(&key);
             }
+            Outcome::Retry { .. } if waits => entry.phase = Phase::Reporting,
             Outcome::Late => {
                 self.metrics.late_admission();
                 self.put_back(&[key]);
             }
-            Outcome::Retry { after, reason } => {
-                let jitter = self.random.random();
-                let Some(backoff) = self.settings.retry.wait(attempt, jitter) else {
-                    let reason = format!("gave up after {attempt} attempts: {reason}");
-                    return self.bury(key, "attempts", &reason);
-                };
-                let wait = after.unwrap_or(backoff);
-                let (id, wait_ms) = (entry.message.id(), millis(wait));
-                info!(job.id = id, %tenant, attempt, wait_ms, reason, "failed: tried again later");
-                entry.claims.attempt += 1;
-                entry.claims.ticket = None;
-                self.postpone(now, key, wait);
-            }
+            Outcome::Retry { after, reason } => self.try_again(now, key, after, &reason),
             Outcome::Snooze { after } => {
                 entry.claims.ticket = None;
                 self.postpone(now, key, after);
             }
             Outcome::Reject { reason } => self.bury(key, "rejected", &reason),
         }
+    }
+
+    /// It failed, which uses an attempt: it is tried again later, or no more.
+    pub(super) fn try_again(
+        &mut self,
+        now: Duration,
+        key: Key,
+        after: Option<Duration>,
+        reason: &str,
+    ) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        let attempt = entry.claims.attempt;
+        let jitter = self.random.random();
+        let Some(backoff) = self.settings.retry.wait(attempt, jitter) else {
+            let reason = format!("gave up after {attempt} attempts: {reason}");
+            return self.bury(key, "attempts", &reason);
+        };
+        let (wait, tenant) = (after.unwrap_or(backoff), &entry.claims.tenant);
+        let (id, wait_ms) = (entry.message.id(), millis(wait));
+        info!(job.id = id, %tenant, attempt, wait_ms, reason, "failed: tried again later");
+        entry.claims.attempt += 1;
+        entry.claims.ticket = None;
+        self.postpone(now, key, wait);
     }
 
     /// What a start used is told to the gate, where that is not what it was charged or a place is held.
