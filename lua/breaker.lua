@@ -3,7 +3,7 @@
 --
 -- breaker    "FAILURES,SINCE,UNTIL,WAIT,BEGAN,LEASE,OF"; without failures there is no such field. SINCE: since when it is open (ms), 0: it
 --            is closed; UNTIL: no probe before this (ms); WAIT: how long it was last open (ms); BEGAN: when the probe under way began
---            (ms), 0: there is none; LEASE: when that is given up (ms after BEGAN); OF: whose calls failed, '*' for several
+--            (ms), 0: there is none; LEASE: when that is given up (ms after BEGAN); OF: which job's or tenant's calls failed, '*' for several
 -- breaker-by why the last one failed that counted
 
 -- `text` as a table, as it is at `now`; nil: there are no failures.

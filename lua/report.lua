@@ -10,7 +10,7 @@
 -- ARGV[5]  up to this (ms)
 -- ARGV[6]  a probe is given up after this (ms)
 -- ARGV[7]  for failed and release: the clock when the call started (ms); 0: it is no probe
--- ARGV[8]  for failed: whose failure it is, where several must fail; '': it counts whosever it is
+-- ARGV[8]  for failed: which job's, or tenant's, failure it is, of which several must fail; '': it counts whosever it is
 -- ARGV[9]  for failed: why
 -- ARGV[10] for failed: jitter, from 0 to 1000: the wait is up to a quarter shorter by it
 --

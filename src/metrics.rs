@@ -209,7 +209,7 @@ impl Metrics {
         for how in ["hold", "lane", "recheck"] {
             drop(self.waits.get_or_create(&How { how }));
         }
-        for reason in ["bad-message", "rejected", "attempts"] {
+        for reason in ["bad-message", "rejected", "attempts", "given-up"] {
             drop(self.dead.get_or_create(&Reason { reason }));
         }
         for whose in ["api", "tenant"] {

@@ -14,8 +14,8 @@ use super::value;
 use super::values::{Values, read_bounded};
 use super::yaml::Raw;
 use super::{
-    Admin, Amqp, Breaker, Config, DEFAULT_FILE, Delay, Dispatch, Fields, Http, Log, RateLimiter, Redis,
-    Retry, env, keys,
+    Admin, Amqp, Breaker, Config, DEFAULT_FILE, Delay, Dispatch, Fields, Http, Log, RateLimiter,
+    Redis, Retry, env, keys,
 };
 use crate::rules::limit::Unit;
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::engine::action::Key;
 use crate::gate::{Event, GateError, Rule, Standings, Whose};
 use crate::rules::breaker::Trouble;
-use crate::rules::tenant::Tenant;
+use crate::rules::tenant::{self, Tenant};
 
 /// While the API's breaker is open, it is looked at so often at least: another worker's probe may have succeeded.
 const LOOK: Duration = Duration::from_secs(1);
@@ -40,6 +40,8 @@ enum Api {
 pub struct Ended<'a> {
     /// The job.
     pub key: Key,
+    /// Its id.
+    pub id: &'a str,
     /// Whose it is.
     pub tenant: &'a Tenant,
     /// The store's clock at its start.
@@ -165,10 +167,10 @@ impl Breakers {
             jitter,
         };
         let started_ms = if is_probe { ended.started_ms } else { 0 };
-        let (tenant, started) = (Whose::Tenant(ended.tenant.clone()), ended.started_ms);
+        let (own, started) = (Whose::Tenant(ended.tenant.clone()), ended.started_ms);
         let events = match trouble {
             Trouble::Failing => vec![
-                (tenant, failed(started, String::new())),
+                (own, failed(started, tenant::encode(ended.id))),
                 (Whose::Api, failed(started_ms, ended.tenant.key())),
             ],
             Trouble::Unreachable => {
@@ -288,7 +290,9 @@ impl Breakers {
                         let look_at = now + Duration::from_millis(wait).min(LOOK);
                         self.api = match self.api {
                             // A failure from before it opened says nothing of the probe.
-                            api @ (Api::Granted { .. } | Api::Probing(_)) if standing.is_open => api,
+                            api @ (Api::Granted { .. } | Api::Probing(_)) if standing.is_open => {
+                                api
+                            }
                             _ if standing.is_granted => Api::Granted {
                                 now_ms: standing.now_ms,
                             },

@@ -3,8 +3,8 @@
 
 pub mod action;
 mod away;
-mod breakers;
 mod blocks;
+mod breakers;
 mod budget;
 mod heard;
 mod ledger;
@@ -248,9 +248,7 @@ impl<B: Broker, G: Gate, H: Handler> Engine<B, G, H> {
                 }
                 Action::Report(rule, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks.spawn(
-                        async move { Report::Reported(gate.report(&rule, &batch).await) },
-                    );
+                    tasks.spawn(async move { Report::Reported(gate.report(&rule, &batch).await) });
                 }
                 Action::Publish(batch) => {
                     let broker = Arc::clone(&self.broker);

@@ -255,8 +255,7 @@ impl Queues {
         self.ready -= taken.len();
         let tenants = &self.tenants;
         (self.rotation).retain(|tenant| tenants.get(tenant).is_some_and(|state| state.queued));
-        (self.tenants)
-            .retain(|_, state| state.queued || state.held > 0 || state.running > 0);
+        (self.tenants).retain(|_, state| state.queued || state.held > 0 || state.running > 0);
         taken.sort_unstable();
         taken
     }

@@ -148,11 +148,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         Ok(())
     }
 
-    async fn report(
-        &self,
-        rule: &Rule,
-        batch: &[(Whose, Event)],
-    ) -> Result<Standings, GateError> {
+    async fn report(&self, rule: &Rule, batch: &[(Whose, Event)]) -> Result<Standings, GateError> {
         let report = |(whose, event): &(Whose, Event)| {
             let place = match whose {
                 Whose::Tenant(tenant) => Place::Tenant(tenant.clone()),

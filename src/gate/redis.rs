@@ -263,11 +263,7 @@ impl Gate for RedisGate {
         self.run_one(call).await.map(drop)
     }
 
-    async fn report(
-        &self,
-        rule: &Rule,
-        batch: &[(Whose, Event)],
-    ) -> Result<Standings, GateError> {
+    async fn report(&self, rule: &Rule, batch: &[(Whose, Event)]) -> Result<Standings, GateError> {
         let api = nobody("the-api")?;
         let calls = (batch.iter())
             .map(|(whose, event)| {

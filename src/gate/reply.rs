@@ -4,8 +4,8 @@ use ::redis::Value;
 
 use crate::gate::keys::CallKeys;
 use crate::gate::{
-    Answer, Change, End, Event, GateError, Inspection, LEASE_MS, Rule, Sequences, Settled, Standing,
-    TenantAsk, TenantReply, Ticket, Usage,
+    Answer, Change, End, Event, GateError, Inspection, LEASE_MS, Rule, Sequences, Settled,
+    Standing, TenantAsk, TenantReply, Ticket, Usage,
 };
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::quota::Quotas;

@@ -106,15 +106,23 @@ pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
 
 /// Closes one tenant.
 pub fn block() -> &'static Script {
-    static BLOCK: LazyLock<Script> =
-        LazyLock::new(|| Script::new("block", &[lua!("clock"), lua!("breaker"), lua!("line"), lua!("block")]));
+    static BLOCK: LazyLock<Script> = LazyLock::new(|| {
+        Script::new(
+            "block",
+            &[lua!("clock"), lua!("breaker"), lua!("line"), lua!("block")],
+        )
+    });
     &BLOCK
 }
 
 /// Notes what the downstream says of its own limits.
 pub fn quota() -> &'static Script {
-    static QUOTA: LazyLock<Script> =
-        LazyLock::new(|| Script::new("quota", &[lua!("clock"), lua!("breaker"), lua!("line"), lua!("quota")]));
+    static QUOTA: LazyLock<Script> = LazyLock::new(|| {
+        Script::new(
+            "quota",
+            &[lua!("clock"), lua!("breaker"), lua!("line"), lua!("quota")],
+        )
+    });
     &QUOTA
 }
 
@@ -150,7 +158,12 @@ pub fn epoch() -> &'static Script {
 /// Does what an operator asks for one tenant.
 pub fn change() -> &'static Script {
     static CHANGE: LazyLock<Script> = LazyLock::new(|| {
-        let before = [lua!("clock"), lua!("breaker"), lua!("line"), lua!("register")];
+        let before = [
+            lua!("clock"),
+            lua!("breaker"),
+            lua!("line"),
+            lua!("register"),
+        ];
         Script::new("change", &[&before[..], &[lua!("change")]].concat())
     });
     &CHANGE

@@ -7,7 +7,9 @@
 //!    '------------------------ any success, or an operator's resume ---------------'
 //! ```
 //!
-//! Each tenant has one, and there is one for the API as a whole. The store keeps them, for all workers.
+//! Each tenant has one, and there is one for the API as a whole. The store keeps them, for all workers. A tenant's opens by
+//! failures of several jobs, since one that fails alone may be at fault itself and is to use its attempts; the API's by
+//! failures of several tenants, or where no connection can be opened, which is nobody's own fault.
 //! In a row means by the order in which calls are reported as ended. A success is reported where somebody knows of
 //! failures, so that calls which succeed cost nothing.
 
@@ -44,6 +46,16 @@ pub struct Rule {
     pub lease_ms: u64,
 }
 
+impl Rule {
+    /// For who only looks: nothing opens by it.
+    pub const NONE: Self = Self {
+        failures: u32::MAX,
+        first_wait_ms: 0,
+        longest_wait_ms: 0,
+        lease_ms: 0,
+    };
+}
+
 /// What a breaker is told or asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
@@ -51,7 +63,8 @@ pub enum Event {
     Failed {
         /// The store's clock at its start; 0 for one that is surely no probe.
         started_ms: u64,
-        /// Whose failure it is, where several must fail before the breaker opens; empty: it counts whosever it is.
+        /// Which job's, or tenant's, failure it is, of which several must fail before the breaker opens; empty: it counts
+        /// whosever it is.
         of: String,
         /// Why, for those who ask.
         by: String,
@@ -73,7 +86,7 @@ pub enum Event {
 
 /// The highest jitter: a wait is up to a quarter shorter by it.
 pub const MOST_JITTER: u32 = 1000;
-/// Several tenants' calls have failed.
+/// Several jobs', or tenants', calls have failed. No encoded name is this.
 const SEVERAL: &str = "*";
 
 /// What an [`Event`] came to.
@@ -159,7 +172,10 @@ impl Breaker {
     /// Why it is open, in words.
     pub fn by(&self) -> String {
         match &self.open {
-            Some(_) => format!("the breaker ({} failures in a row): {}", self.failures, self.by),
+            Some(_) => format!(
+                "the breaker ({} failures in a row): {}",
+                self.failures, self.by
+            ),
             None => String::new(),
         }
     }

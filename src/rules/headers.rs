@@ -14,6 +14,8 @@ pub const TICKET: &str = "x-sluicegate-ticket";
 pub const NOT_BEFORE: &str = "x-sluicegate-not-before";
 /// The key that a job was first published with, where that is not the work queue's name: a lane gives it another one.
 pub const ROUTING_KEY: &str = "x-sluicegate-routing-key";
+/// When a job was called for the first time without an end, by the store's clock, in milliseconds since the epoch.
+pub const FIRST_CALL: &str = "x-sluicegate-first-call";
 /// Why a job is a dead letter.
 pub const REASON: &str = "x-sluicegate-reason";
 
@@ -29,11 +31,12 @@ const RESET: &str = "x-ratelimit-reset";
 const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
-pub const OURS: [&str; 10] = [
+pub const OURS: [&str; 11] = [
     ATTEMPT,
     TICKET,
     NOT_BEFORE,
     ROUTING_KEY,
+    FIRST_CALL,
     REASON,
     POLICY,
     LIMIT,
@@ -115,6 +118,11 @@ pub fn dead(attempt: u32, reason: &str) -> Headers {
         (ATTEMPT, HeaderValue::Int(i64::from(attempt))),
         (REASON, HeaderValue::Text(reason)),
     ]
+}
+
+/// What a job carries from its first call on that was not its last.
+pub fn called(first_call_ms: u64) -> (&'static str, HeaderValue) {
+    (FIRST_CALL, int(first_call_ms))
 }
 
 /// Reads `generation:place`; anything else is no ticket.

@@ -97,6 +97,8 @@ pub struct Claims {
     pub ticket: Option<Ticket>,
     /// It may not be asked for before this time of the store's clock (milliseconds since the epoch).
     pub not_before_ms: Option<u64>,
+    /// When it was first called without an end, by the store's clock (milliseconds since the epoch).
+    pub first_call_ms: Option<u64>,
 }
 
 /// Why a message is no usable job; the text goes to `x-sluicegate-reason`.
@@ -138,6 +140,7 @@ pub fn read(
         attempt: 1,
         ticket: None,
         not_before_ms: None,
+        first_call_ms: None,
     };
     if returned {
         claims.attempt = match message.header(headers::ATTEMPT) {
@@ -148,10 +151,12 @@ pub fn read(
             Field::Text(text) => headers::read_ticket(text),
             _ => None,
         };
-        claims.not_before_ms = match message.header(headers::NOT_BEFORE) {
+        let time = |name| match message.header(name) {
             Field::Int(n) => u64::try_from(n).ok(),
             _ => None,
         };
+        claims.not_before_ms = time(headers::NOT_BEFORE);
+        claims.first_call_ms = time(headers::FIRST_CALL);
     }
     Ok(claims)
 }

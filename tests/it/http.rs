@@ -206,7 +206,7 @@ async fn what_an_answer_says_of_limits_is_passed_on() {
     for (status, expected) in [("200 OK", true), ("404 Not Found", false)] {
         let downstream = Downstream::answering(answer(status, headers, ""), Then::Keep).await;
         let handler = handler(format!("http://{}/", downstream.addr), LONG);
-        let Attempt { outcome, seen } = handler.attempt(&job("1"), permit()).await;
+        let Attempt { outcome, seen, .. } = handler.attempt(&job("1"), permit()).await;
         assert_eq!(outcome == Outcome::Done, expected, "{outcome:?}");
         let eight = Some(Duration::from_secs(8));
         let all = Seen {
@@ -219,7 +219,7 @@ async fn what_an_answer_says_of_limits_is_passed_on() {
     }
     let downstream = Downstream::answering("", Then::Close).await;
     let handler = handler(format!("http://{}/", downstream.addr), LONG);
-    let Attempt { outcome, seen } = handler.attempt(&job("1"), permit()).await;
+    let Attempt { outcome, seen, .. } = handler.attempt(&job("1"), permit()).await;
     assert!(matches!(outcome, Outcome::Retry { .. }), "{outcome:?}");
     assert_eq!(seen, Seen::default());
 }

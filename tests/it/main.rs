@@ -55,6 +55,7 @@ mod redis_topologies;
 mod reload;
 mod running;
 mod scheduler;
+mod scheduler_breaker;
 mod scheduler_scopes;
 mod scheduler_settle;
 mod secrets;

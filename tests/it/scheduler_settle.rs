@@ -145,11 +145,11 @@ fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
 fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
     let minute = Duration::from_secs(60);
     let done = Attempt {
-        outcome: Outcome::Done,
         seen: Seen {
             used_up: Some(minute),
             ..Seen::default()
         },
+        ..Outcome::Done.into()
     };
     let (after, reason) = (Some(minute), "429".to_owned());
     let refused = Attempt::from(Outcome::Throttled { after, reason });

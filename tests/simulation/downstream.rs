@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::handler::{Attempt, Handler, Outcome, Permit};
+use sluicegate::handler::{Attempt, Handler, Outcome, Permit, Trouble};
 use sluicegate::rules::job::Job;
 use sluicegate::rules::pushback::Seen;
 use sluicegate::rules::quota::Quotas;
@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::away::Manner;
 use super::history::Call;
 use super::plan::{Costs, ms};
 use super::scopes::{Budget, published};
@@ -60,6 +61,18 @@ impl Handler for SimHandler {
         if !permit.is_good() {
             return Outcome::Late.into();
         }
+        let away = world
+            .plan
+            .away
+            .manner(world.began.elapsed(), job.tenant.as_str());
+        if away == Some(Manner::Refuses) {
+            used(world, job, job.cost);
+            called(world, job);
+            return Attempt {
+                trouble: Some(Trouble::Unreachable),
+                ..failed(world, &job.id, "no connection").into()
+            };
+        }
         let way = ms(world.plan.way_ms) + world.up_to(world.plan.way_varies_ms);
         let (sender, answer) = oneshot::channel();
         let (job_sent, downstream) = (job.clone(), Arc::clone(world));
@@ -70,6 +83,10 @@ impl Handler for SimHandler {
             sleep(way).await;
             let (answered, took) = arrive(&downstream, &job_sent);
             // A worker that is gone hangs up too, but the downstream may not see it.
+            let took = match away {
+                Some(Manner::Silent) => Duration::from_secs(3600),
+                _ => took,
+            };
             let _ = timeout(took, hung_up.cancelled()).await;
             for budget in budgets(&downstream, &job_sent) {
                 downstream.history().budget(&budget).under_way -= 1;
@@ -108,7 +125,10 @@ impl Handler for SimHandler {
             "{} has {} as {outcome:?} {seen:?}",
             life.name, job.id
         ));
-        Attempt { outcome, seen }
+        Attempt {
+            seen,
+            ..outcome.into()
+        }
     }
 }
 
@@ -167,6 +187,13 @@ fn actual_cost(world: &World, asked: u32) -> Option<u32> {
     (world.below(4) > 0).then(|| u32::try_from(world.below(most + 1)).expect("small"))
 }
 
+/// A job is called: no attempt but those that it says were used before.
+fn called(world: &World, job: &Job) {
+    let mut history = world.history();
+    let record = history.job(&job.id);
+    record.attempts_used = record.attempts_used.max(job.attempt - 1);
+}
+
 /// A call arrives: what it is answered, and after how long.
 fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
     let mut took = match world.plan.ideal {
@@ -175,7 +202,13 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
     };
     let actual_cost = actual_cost(world, job.cost);
     let used_up = world.dice(|t| t.used_up).then(|| world.up_to(10_000));
-    let reply = if world.dice(|t| t.throttle) {
+    let away = world
+        .plan
+        .away
+        .manner(world.began.elapsed(), job.tenant.as_str());
+    let reply = if away.is_some() {
+        Reply::Failed
+    } else if world.dice(|t| t.throttle) {
         Reply::Closed((world.below(3) > 0).then(|| world.up_to(20_000)))
     } else if world.dice(|t| t.fail) {
         Reply::Failed
@@ -215,6 +248,9 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
             ));
         }
     }
+    drop(history);
+    called(world, job);
+    let mut history = world.history();
     let record = history.job(id);
     match reply {
         Reply::Done => record.done = true,
@@ -232,7 +268,8 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
         ));
     }
     // Nothing but a crash or a lost session takes a job back to an earlier attempt.
-    if world.plan.whole && *attempt != failures + 1 {
+    let spared = world.plan.away.rule.is_some();
+    if world.plan.whole && !spared && *attempt != failures + 1 {
         history.wrong(format_args!(
             "{id} is at attempt {attempt} after {failures} failures"
         ));

@@ -46,12 +46,7 @@ impl Scheduler {
         self.breakers.not_started();
     }
 
-    fn take_answers(
-        &mut self,
-        now: Duration,
-        round: Round,
-        result: Result<Replies, GateError>,
-    ) {
+    fn take_answers(&mut self, now: Duration, round: Round, result: Result<Replies, GateError>) {
         let replies = match result {
             Ok(replies) => replies,
             Err(why) => {

@@ -74,7 +74,11 @@ impl Scheduler {
         };
         let mut batch = Vec::new();
         // Of an API whose breaker is open, one job is the probe.
-        let most = if self.breakers.only_one() { 1 } else { MAX_ROUND };
+        let most = if self.breakers.only_one() {
+            1
+        } else {
+            MAX_ROUND
+        };
         for turn in self.queues.take_round(most) {
             for (ask, question) in self.questions(turn) {
                 batch.push(ask);

@@ -36,6 +36,7 @@ impl Scheduler {
         };
         let ended = Ended {
             key,
+            id: entry.message.id().unwrap_or_default(),
             tenant: &entry.claims.tenant,
             started_ms: match &entry.started {
                 Some(started) => started.receipt.started_ms,
@@ -106,12 +107,13 @@ impl Scheduler {
     /// A failed job knows by now whether a breaker is open.
     fn failure_told(&mut self, now: Duration, job: Failed, open: Option<bool>) {
         let Failed { key, after, reason } = job;
+        let reporting = |entry: &super::Entry| entry.phase == Phase::Reporting;
+        if !self.entries.get(&key).is_some_and(reporting) || self.gives_up(now, key, &reason) {
+            return;
+        }
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
-        if entry.phase != Phase::Reporting {
-            return;
-        }
         match open {
             Some(false) => self.try_again(now, key, after, &reason),
             Some(true) => {
@@ -126,6 +128,32 @@ impl Scheduler {
                 self.postpone(now, key, self.settings.retry.initial_interval);
             }
         }
+    }
+
+    /// A job that was called, and not for the last time, remembers when that first was.
+    pub(super) fn note_call(&mut self, now: Duration, key: Key) {
+        let store_now = self.store_now(now);
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.claims.first_call_ms = entry.claims.first_call_ms.or(store_now);
+        }
+    }
+
+    /// A job that fails, or that the downstream refuses, for too long becomes a dead letter.
+    pub(super) fn gives_up(&mut self, now: Duration, key: Key, reason: &str) -> bool {
+        let first = self.entries.get(&key).and_then(|e| e.claims.first_call_ms);
+        let (Some(first), Some(store_now)) = (first, self.store_now(now)) else {
+            return false;
+        };
+        let give_up_after = self.settings.retry.give_up_after;
+        let age = Duration::from_millis(store_now.saturating_sub(first));
+        if age < give_up_after {
+            return false;
+        }
+        let reason = format!(
+            "gave up {give_up_after:?} after its first call (retry.give-up-after): {reason}"
+        );
+        self.bury(key, "given-up", &reason);
+        true
     }
 
     /// Asks for the next probe if somebody wants to start, tells the breakers what is new, and lets jobs go that have waited for long.

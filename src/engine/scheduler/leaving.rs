@@ -42,8 +42,9 @@ impl Scheduler {
     }
 
     /// The job becomes a message on its way to `queue`.
-    pub(super) fn leave(&mut self, key: Key, queue: Arc<str>, headers: Headers) {
+    pub(super) fn leave(&mut self, key: Key, queue: Arc<str>, mut headers: Headers) {
         if let Some(entry) = self.entries.remove(&key) {
+            headers.extend(entry.claims.first_call_ms.map(headers::called));
             self.move_to(key, entry.tag, entry.message, queue, headers);
         }
     }

@@ -48,6 +48,9 @@ impl Scheduler {
                 End::Cost(actual.unwrap_or(entry.claims.cost))
             }
         };
+        if matches!(outcome, Outcome::Retry { .. } | Outcome::Throttled { .. }) {
+            self.note_call(now, key);
+        }
         let waits = self.report_health(now, key, &outcome, trouble);
         self.settle(key, end);
         self.close_used_up(now, key, seen.used_up);
@@ -68,14 +71,19 @@ impl Scheduler {
                 let duration = after.unwrap_or(window).min(self.settings.max_penalty);
                 let duration_ms = millis(duration);
                 info!(%tenant, duration_ms, reason, "the downstream closed this tenant");
-                entry.phase = Phase::Blocking { duration };
-                let block = Block {
-                    key: Some(key),
+                let mut block = Block {
+                    key: None,
                     tenant: tenant.clone(),
                     until: now + duration,
                     by: reason,
                     failures: 0,
                 };
+                if stale || !self.gives_up(now, key, &block.by) {
+                    block.key = Some(key);
+                    if let Some(entry) = self.entries.get_mut(&key) {
+                        entry.phase = Phase::Blocking { duration };
+                    }
+                }
                 self.block(now, block);
             }
             Outcome::Done => {
@@ -92,7 +100,11 @@ impl Scheduler {
                 self.metrics.late_admission();
                 self.put_back(&[key]);
             }
-            Outcome::Retry { after, reason } => self.try_again(now, key, after, &reason),
+            Outcome::Retry { after, reason } => {
+                if !self.gives_up(now, key, &reason) {
+                    self.try_again(now, key, after, &reason);
+                }
+            }
             Outcome::Snooze { after } => {
                 entry.claims.ticket = None;
                 self.postpone(now, key, after);
