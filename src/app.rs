@@ -255,7 +255,8 @@ fn settings(config: &Config) -> Settings {
         retry,
         max_penalty,
         breaker: config.dispatch.breaker.map(|breaker| Rule {
-            failures: breaker.failures,
+            // No job loses all of its attempts before it opens.
+            failures: breaker.failures.min(config.retry.max_attempts),
             first_wait_ms: ceil_ms(breaker.initial_interval),
             longest_wait_ms: ceil_ms(breaker.max_interval),
             lease_ms: ceil_ms(probe_lease(config)),

@@ -2,7 +2,7 @@
 //! are outside. A file for each circumstance; `kit` has what they stand on.
 
 pub mod kit;
-mod outage;
+mod line7_outage;
 
 use hyper::Version;
 use kit::api::{Api, Manner, Reply};
