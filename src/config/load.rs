@@ -18,6 +18,7 @@ use super::{
     Redis, Retry, env, keys,
 };
 use crate::rules::limit::Unit;
+use crate::rules::pushback::ThrottleScope;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -188,6 +189,9 @@ impl Values {
         let max_penalty = self.get("rate-limiter.max-penalty", |raw| {
             form::duration(raw, SECOND, DAY * 7)
         });
+        let throttle_scope = self.get("rate-limiter.throttle-scope", |raw| {
+            form::choice(raw, &ThrottleScope::NAMES)
+        });
         let key = "rate-limiter.plan-header";
         let plan_header = match self.entry(key) {
             Some(_) => Some(self.get(key, value::header_name)?),
@@ -203,6 +207,7 @@ impl Values {
         Some(RateLimiter {
             policy: reader.policy(&limits, &plans, &tenants, plan_header)?,
             max_penalty: max_penalty?,
+            throttle_scope: throttle_scope?,
         })
     }
 

@@ -25,8 +25,8 @@ enum Api {
     Sound,
     /// There were some; a success is to be reported.
     Failing,
-    /// Nobody starts; to be looked at again then.
-    Open { look_at: Duration },
+    /// Nobody starts; to be looked at again then. `named`: the API itself said so, or an operator.
+    Open { look_at: Duration, named: bool },
     /// The next probe was asked for, or the last one's failure is being told.
     Asking,
     /// One job may start; allowed at this time of the store's clock.
@@ -80,6 +80,8 @@ pub struct Breakers {
     rule: Option<Rule>,
     failing: HashSet<Tenant>,
     api: Api,
+    /// When it is next looked whether another worker's answer closed the API to all tenants.
+    watch_at: Duration,
     waiting: VecDeque<Report>,
     sent: Option<Vec<Report>>,
 }
@@ -91,6 +93,7 @@ impl Breakers {
             rule,
             failing: HashSet::new(),
             api: Api::Sound,
+            watch_at: Duration::ZERO,
             waiting: VecDeque::new(),
             sent: None,
         }
@@ -133,8 +136,7 @@ impl Breakers {
         if let Api::Granted { now_ms } = self.api {
             let release = Event::Release { started_ms: now_ms };
             self.tell(vec![(Whose::Api, release)], None);
-            let look_at = Duration::ZERO;
-            self.api = Api::Open { look_at };
+            self.api = open_until(Duration::ZERO);
         }
     }
 
@@ -189,7 +191,8 @@ impl Breakers {
             events.push((Whose::Tenant(ended.tenant.clone()), Event::Sound));
         }
         // Others that succeed before this is told tell it, too; it is the probe in most cases.
-        if self.api != Api::Sound {
+        let named = matches!(self.api, Api::Open { named: true, .. });
+        if self.api != Api::Sound && !named {
             events.push((Whose::Api, Event::Sound));
             self.api = Api::Failing;
         }
@@ -226,27 +229,41 @@ impl Breakers {
         self.waiting.push_back(Report { events, job });
     }
 
-    /// Somebody wants to start: is it time to look at the API's breaker?
-    pub fn look(&mut self, now: Duration) {
-        if let Api::Open { look_at } = self.api
-            && look_at <= now
-        {
-            self.api = Api::Asking;
-            self.tell(vec![(Whose::Api, Event::Probe)], None);
+    /// Somebody wants to start: is it time to look at the API's breaker? `watches`: another worker's answer may have closed the API
+    /// to all tenants.
+    pub fn look(&mut self, now: Duration, watches: bool) {
+        match self.api {
+            Api::Open { look_at, .. } if look_at <= now => {
+                self.api = Api::Asking;
+                self.tell(vec![(Whose::Api, Event::Probe)], None);
+            }
+            Api::Sound | Api::Failing if watches && self.watch_at <= now => {
+                self.watch_at = now + LOOK;
+                self.tell(vec![(Whose::Api, Event::Look)], None);
+            }
+            _ => {}
         }
+    }
+
+    /// The API, or an operator, closed it to all tenants until then.
+    pub fn closed(&mut self, now: Duration, until: Duration) {
+        self.api = Api::Open {
+            look_at: until.min(now + LOOK),
+            named: true,
+        };
     }
 
     /// When [`Breakers::look`] does something, for those who want to start.
     pub fn look_at(&self) -> Option<Duration> {
         match self.api {
-            Api::Open { look_at } => Some(look_at),
+            Api::Open { look_at, .. } => Some(look_at),
             _ => None,
         }
     }
 
     /// What is to be told now: nothing while something is being told.
     pub fn send(&mut self) -> Option<(Rule, Vec<(Whose, Event)>)> {
-        let rule = self.rule?;
+        let rule = self.rule.unwrap_or(Rule::NONE);
         if self.sent.is_some() || self.waiting.is_empty() {
             return None;
         }
@@ -271,8 +288,7 @@ impl Breakers {
                 let Some(Ok(standing)) = standings.next() else {
                     open = open.filter(|open| *open);
                     if whose == Whose::Api && self.api == Api::Asking {
-                        let look_at = now + LOOK;
-                        self.api = Api::Open { look_at };
+                        self.api = open_until(now + LOOK);
                     }
                     continue;
                 };
@@ -286,17 +302,25 @@ impl Breakers {
                 match &whose {
                     Whose::Tenant(tenant) => self.heard(tenant, standing.failures > 0),
                     Whose::Api => {
-                        let wait = standing.closed_until_ms.saturating_sub(standing.now_ms);
-                        let look_at = now + Duration::from_millis(wait).min(LOOK);
+                        let left = |until: u64| {
+                            Duration::from_millis(until.saturating_sub(standing.now_ms))
+                        };
+                        let named = standing.named_until_ms > 0;
                         self.api = match self.api {
+                            _ if named => Api::Open {
+                                look_at: now + left(standing.named_until_ms).min(LOOK),
+                                named,
+                            },
+                            // Who only looked has no failures of its own: see above.
+                            api if event == Event::Look => api,
                             // A failure from before it opened says nothing of the probe.
-                            api @ (Api::Granted { .. } | Api::Probing(_)) if standing.is_open => {
-                                api
-                            }
+                            api @ (Api::Granted { .. } | Api::Probing(_)) if standing.is_open => api,
                             _ if standing.is_granted => Api::Granted {
                                 now_ms: standing.now_ms,
                             },
-                            _ if standing.is_open => Api::Open { look_at },
+                            _ if standing.is_open => {
+                                open_until(now + left(standing.closed_until_ms).min(LOOK))
+                            }
                             _ if standing.failures > 0 => Api::Failing,
                             _ => Api::Sound,
                         };
@@ -308,5 +332,13 @@ impl Breakers {
             }
         }
         told
+    }
+}
+
+/// By its breaker.
+fn open_until(look_at: Duration) -> Api {
+    Api::Open {
+        look_at,
+        named: false,
     }
 }

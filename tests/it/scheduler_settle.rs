@@ -174,7 +174,7 @@ fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
             assert_eq!(told[0].1, minute - (desk.now - begun));
         }
         let (block, _) = told.remove(0);
-        assert_eq!((block.key, block.tenant.as_str()), (None, "a"));
+        assert_eq!((block.key, &block.whose), (None, &Whose::Tenant(tenant("a"))));
         desk.scheduler.blocked(desk.now, block, Ok(()));
         assert!(desk.step(minute).blocked.is_empty(), "once");
     }

@@ -159,7 +159,11 @@ impl Scheduler {
     /// Asks for the next probe if somebody wants to start, tells the breakers what is new, and lets jobs go that have waited for long.
     pub(super) fn look_at_breaker(&mut self, now: Duration) {
         if self.waits_for_breaker() {
-            self.breakers.look(now);
+            let policy = self.fleet.own();
+            let sets = policy.plans().values().map(|limits| &limits[..]);
+            let sets = std::iter::once(&policy.default_limits()[..]).chain(sets);
+            let watches = self.settings.throttle_scope.may_close_all(sets);
+            self.breakers.look(now, watches);
         }
         let report = self.breakers.send();
         self.actions
