@@ -314,7 +314,9 @@ impl Breakers {
                             // Who only looked has no failures of its own: see above.
                             api if event == Event::Look => api,
                             // A failure from before it opened says nothing of the probe.
-                            api @ (Api::Granted { .. } | Api::Probing(_)) if standing.is_open => api,
+                            api @ (Api::Granted { .. } | Api::Probing(_)) if standing.is_open => {
+                                api
+                            }
                             _ if standing.is_granted => Api::Granted {
                                 now_ms: standing.now_ms,
                             },

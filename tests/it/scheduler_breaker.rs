@@ -342,7 +342,10 @@ fn whom_a_429_closes_follows_the_limits_or_is_set() {
         desk.scheduler.finished(desk.now, key, MS, refused());
         let blocked = desk.step(MS).blocked;
         assert_eq!(blocked.len(), 1);
-        assert_eq!((&blocked[0].0.whose, blocked[0].1.as_secs()), (expected, 19));
+        assert_eq!(
+            (&blocked[0].0.whose, blocked[0].1.as_secs()),
+            (expected, 19)
+        );
     }
 }
 
@@ -352,7 +355,8 @@ fn what_is_closed_to_all_asks_for_nobody_until_it_is_over() {
     let key = desk.start_one();
     desk.scheduler.finished(desk.now, key, MS, refused());
     let mut blocked = desk.step(MS).blocked;
-    desk.scheduler.blocked(desk.now, blocked.remove(0).0, Ok(()));
+    desk.scheduler
+        .blocked(desk.now, blocked.remove(0).0, Ok(()));
     assert!(desk.deliver(Source::Fresh, &["b"]).asked.is_empty());
     let named = |wait_ms| Standing {
         closed_until_ms: STORE_MS + wait_ms,

@@ -35,7 +35,12 @@ async fn a_429_for_a_shared_budget_closes_all_tenants() {
     assert_eq!(api.count(), before, "no tenant's call");
     api.answers(|_| Reply::ok());
     let done = "sluicegate_dispatches_total{outcome=\"done\"}";
-    let sum = || workers.iter().filter_map(|worker| worker.metric(done)).sum::<f64>();
+    let sum = || {
+        workers
+            .iter()
+            .filter_map(|worker| worker.metric(done))
+            .sum::<f64>()
+    };
     until("all jobs", || sum() >= 200.0).await;
     workers.map(Process::stop);
     assert!(bed.dead(&yaml).await.is_empty());
