@@ -142,6 +142,12 @@ impl Open {
         self.began_ms > 0 && started_ms >= self.began_ms
     }
 
+    fn pull_back(&mut self, now: u64) {
+        self.since_ms = self.since_ms.min(now);
+        self.until_ms = self.until_ms.min(now + self.wait_ms);
+        self.began_ms = self.began_ms.min(now);
+    }
+
     fn lease_end(&self) -> u64 {
         match self.began_ms {
             0 => 0,
@@ -163,11 +169,17 @@ impl Breaker {
 
     /// Until when nobody may start; 0: now, though of an open one a single call may.
     pub fn closed_until(&self, now: u64) -> u64 {
-        match &self.open {
-            Some(open) if open.until_ms > now => open.until_ms,
+        let Some(mut open) = self.open.clone() else {
+            return 0;
+        };
+        open.pull_back(now);
+        if open.until_ms > now {
+            open.until_ms
+        } else if open.lease_end() > now {
             // Who waits looks again before the lease of a lost probe ends.
-            Some(open) if open.lease_end() > now => open.lease_end().min(now + open.wait_ms),
-            _ => 0,
+            open.lease_end().min(now + open.wait_ms)
+        } else {
+            0
         }
     }
 
@@ -194,9 +206,7 @@ impl Breaker {
             return false;
         };
         let before = open.clone();
-        open.since_ms = open.since_ms.min(now);
-        open.until_ms = open.until_ms.min(now + open.wait_ms);
-        open.began_ms = open.began_ms.min(now);
+        open.pull_back(now);
         *open != before
     }
 
