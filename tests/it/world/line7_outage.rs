@@ -77,9 +77,7 @@ async fn outage(manner: Manner) {
     // Four failures met the breaker closed; none was lost to the rest.
     assert!(used(&api.calls()) <= 4, "{}", used(&api.calls()));
     until("both to go on", || metric(&workers, OPEN) == 0.0).await;
-    for worker in workers {
-        worker.stop();
-    }
+    workers.into_iter().for_each(Process::stop);
     assert!(bed.dead(&yaml).await.is_empty());
 }
 
@@ -117,7 +115,7 @@ async fn an_outage_for_one_tenant_is_its_own() {
     tokio::time::sleep(5 * SECOND).await;
     api.answers(|_| Reply::ok());
     until("all jobs", || done(&workers) >= 70.0).await;
-    workers.map(Process::stop);
+    workers.into_iter().for_each(Process::stop);
     assert!(bed.dead(&yaml).await.is_empty());
 }
 
@@ -131,6 +129,6 @@ async fn a_job_that_fails_alone_uses_its_attempts() {
     bed.publish(&yaml, [job("acme", "poison")]).await;
     let dead = "sluicegate_dead_total{reason=\"attempts\"}";
     until("its end", || metric(&workers, dead) >= 1.0).await;
-    workers.map(Process::stop);
+    workers.into_iter().for_each(Process::stop);
     assert_eq!(api.count(), 5);
 }
