@@ -42,6 +42,6 @@ async fn a_429_for_a_shared_budget_closes_all_tenants() {
             .sum::<f64>()
     };
     until("all jobs", || sum() >= 200.0).await;
-    workers.map(Process::stop);
+    workers.into_iter().for_each(Process::stop);
     assert!(bed.dead(&yaml).await.is_empty());
 }
