@@ -154,9 +154,9 @@ impl State {
                 until if until > now => until,
                 _ => 0,
             },
-            by: match self.named_until() > now || self.breaker.is_open() {
+            by: match self.named_until() > now {
                 true => self.closed_by(now),
-                false => String::new(),
+                false => self.breaker.by(),
             },
             ..standing
         }
@@ -240,8 +240,10 @@ impl State {
             "an operator (tenant pause)".to_owned()
         } else if self.blocked_until > now {
             self.blocked_by.clone()
-        } else {
+        } else if self.breaker.closed_until(now) > now {
             self.breaker.by()
+        } else {
+            String::new()
         }
     }
 }

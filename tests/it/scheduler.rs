@@ -28,6 +28,8 @@ pub const STORE_MS: u64 = 1_700_000_000_000;
 pub struct Desk {
     pub scheduler: Scheduler,
     pub now: Duration,
+    /// What the gate says of its tenants' calls.
+    pub has_failures: bool,
     next_tag: u64,
 }
 
@@ -96,6 +98,7 @@ impl Desk {
         Self {
             scheduler,
             now: Duration::from_secs(1),
+            has_failures: false,
             next_tag: 0,
         }
     }
@@ -153,10 +156,11 @@ impl Desk {
 
     pub fn answer(&mut self, after: Duration, answers: Vec<Vec<Answer>>) -> Done {
         self.now += after;
+        let has_failures = self.has_failures;
         let reply = |answers| TenantReply {
             now_ms: STORE_MS,
             blocked_until_ms: 0,
-            has_failures: false,
+            has_failures,
             answers,
         };
         let replies = answers

@@ -9,7 +9,8 @@ use crate::servers::{shared_rabbit, shared_redis};
 
 /// Attempts would be used up within seconds, and an outage of minutes is one of seconds.
 const SHORT: &str = "retry: {initial-interval: 100ms, max-interval: 300ms}\n";
-const LIMITS: &str = "max-requests: 1000, window-size: 1s";
+/// They refuse nobody, and permits last on a machine that is busy.
+const LIMITS: &str = "max-requests: 100000, window-size: 60s, guard: 20s";
 const OPEN: &str = "sluicegate_breaker_open";
 
 fn metric(workers: &[Process], series: &str) -> f64 {
