@@ -9,7 +9,7 @@ use crate::servers::{shared_rabbit, shared_redis};
 async fn a_429_for_a_shared_budget_closes_all_tenants() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
-    let limits = "scope: global, max-requests: 20, window-size: 1s";
+    let limits = "scope: global, max-requests: 1000, window-size: 60s, guard: 20s";
     let yaml = bed.yaml(limits, &api.url(), "");
     // The sixth call, and whatever was under way beside it.
     let begun = std::sync::Mutex::new(0);
