@@ -17,7 +17,7 @@ async fn a_429_for_a_shared_budget_closes_all_tenants() {
         let mut calls = begun.lock().expect("nobody panics");
         *calls += 1;
         match *calls {
-            6.. => Reply::status(429).header("retry-after", "6").after(10 * MS),
+            6.. => Reply::status(429).header("retry-after", "20").after(10 * MS),
             _ => Reply::ok(),
         }
     });
