@@ -130,6 +130,8 @@ pub struct Scheduler {
     timers: BinaryHeap<Reverse<(Duration, Key)>>,
     /// Jobs whose times are the store's, while its clock is not known yet.
     unclocked: Vec<(Key, End)>,
+    /// When it was last logged that jobs leave lanes by themselves.
+    early_said: Option<Duration>,
     /// When it was last logged that the clock can't be read.
     clock_said: Option<Duration>,
     blocking: usize,
@@ -179,6 +181,7 @@ impl Scheduler {
             windows,
             timers: BinaryHeap::new(),
             unclocked: Vec::new(),
+            early_said: None,
             clock_said: None,
             blocking: 0,
             unheard: Blocks::default(),
@@ -337,6 +340,9 @@ impl Scheduler {
             match job::read(&message, returned, fields, self.fleet.own()) {
                 Ok(claims) => {
                     let phase = Phase::Ready;
+                    if claims.trip.is_some() && delivery.source == Source::Due {
+                        self.say_early(now);
+                    }
                     if let Source::Lane(lane) = delivery.source {
                         self.windows.took(usize::from(lane), key);
                     }

@@ -15,6 +15,7 @@ use tokio::time::Instant;
 
 use super::Shared;
 use super::connection::Link;
+use super::inventory::depth;
 use super::nodes::Turns;
 use super::supervise::Attempts;
 use crate::broker::{BrokerError, Delivery, Event, Message, Source, Tag};
@@ -87,6 +88,7 @@ struct Tap {
 
 /// Declares the queues and begins to consume.
 async fn open_taps(shared: &Shared, link: &Link) -> Result<Vec<Tap>, BrokerError> {
+    say_lost_lanes(shared, link).await?;
     declare(shared, link).await?;
     let names = &shared.topology.names;
     let (main, rechecks) = (shared.prefetch, (shared.prefetch / RECHECK_SHARE).max(1));
@@ -234,6 +236,39 @@ async fn declare(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
     shared.topology.declare(&channel, &link.target.at).await?;
     let closing = channel.close(200, "declared".into());
     link.target.rpc("channel.close", closing).await
+}
+
+/// Lanes that are gone while others are there were deleted, with what waited in them: by somebody, or by a policy with `expires`
+/// while no worker ran. They are declared anew; this only says it.
+async fn say_lost_lanes(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
+    let names = &shared.topology.names;
+    let missing = missing_lanes(link, names).await?;
+    // As many as were never declared, or are being declared by somebody just now, in their order.
+    let last = names.lanes().len() - missing.len();
+    if missing.iter().all(|lane| *lane >= last) {
+        return Ok(());
+    }
+    for lane in missing {
+        let queue = &names.lanes()[lane];
+        tracing::warn!(%queue, "a delay lane is gone, with what waited in it; it is declared anew: does a policy with expires match it?");
+    }
+    Ok(())
+}
+
+/// The positions of lanes that don't exist.
+async fn missing_lanes(link: &Link, names: &QueueNames) -> Result<Vec<usize>, BrokerError> {
+    let mut channel = link.channel().await?;
+    let mut missing = Vec::new();
+    for (lane, queue) in names.lanes().iter().enumerate() {
+        if depth(&link.target, &channel, queue).await?.is_none() {
+            missing.push(lane);
+            // The refusal closed it.
+            channel = link.channel().await?;
+        }
+    }
+    let closing = channel.close(200, "looked".into());
+    link.target.rpc("channel.close", closing).await?;
+    Ok(missing)
 }
 
 /// Declares the queues again whenever a publish was returned; ends with the first error.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng;
+use tracing::warn;
 
 use super::preparing::Hand;
 use super::{Entry, Phase, Scheduler, millis};
@@ -14,6 +15,8 @@ use crate::engine::queues::End;
 use crate::rules::headers::{self, Headers};
 use crate::rules::lanes::Trip;
 
+/// What is wrong with the lanes is logged so often at most.
+const EARLY_SAID: Duration = Duration::from_secs(60);
 /// Jobs that lack a permit are looked at so often at most.
 const SURPLUS_PAUSE: Duration = Duration::from_millis(100);
 
@@ -205,6 +208,16 @@ impl Scheduler {
         };
         let open_at = until.saturating_sub(Duration::from_millis(above));
         self.windows.park(key, until, open_at);
+    }
+
+    /// A job came to `jobs.due` out of a lane, which lets nothing go by itself.
+    pub(super) fn say_early(&mut self, now: Duration) {
+        let said = self.early_said.filter(|said| now < *said + EARLY_SAID);
+        if said.is_none() {
+            self.early_said = Some(now);
+            let due = &self.settings.names.due;
+            warn!(queue = %due, "jobs leave delay lanes before their time: a policy (message-ttl or delivery-limit) matches the lanes; they wait on here, but better end it");
+        }
     }
 
     /// A job's trip is over.
