@@ -10,6 +10,7 @@ mod heard;
 mod ledger;
 mod moves;
 pub(crate) mod outage;
+pub mod partitions;
 mod places;
 mod queues;
 mod ready;
@@ -30,9 +31,10 @@ use crate::admin::Health;
 use crate::broker::{Broker, Event, PublishError};
 use crate::engine::action::{Action, Block, Key, Update};
 use crate::engine::outage::Outage;
+use crate::engine::partitions::Partitions;
 use crate::engine::ready::Prepared;
 use crate::engine::scheduler::Scheduler;
-use crate::gate::{Gate, GateError, Replies, SettleReplies};
+use crate::gate::{Gate, GateError, Partition, Replies, SettleReplies};
 use crate::handler::{Attempt, Outcome, Permit, PreparingHandler};
 use crate::metrics::Metrics;
 use crate::rules::job::Job;
@@ -67,8 +69,8 @@ pub struct Engine<B, G, H> {
 
 /// What comes back from a task.
 enum Report<R> {
-    Answered(Result<Replies, GateError>),
-    Settled(Result<SettleReplies, GateError>),
+    Answered(Partition, Result<Replies, GateError>),
+    Settled(Partition, Result<SettleReplies, GateError>),
     Blocked(Block, Result<(), GateError>),
     Advertised(Result<(), GateError>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
@@ -95,16 +97,20 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         stop: Stop,
     ) {
         let started = Instant::now();
+        let gate = Arc::clone(&self.gate);
+        scheduler.partition(Partitions::by(move |tenant| gate.partition(tenant)));
         let mut tasks = JoinSet::new();
         let mut calls = Prepared::default();
         let mut redis = Outage::new("Redis");
         let mut give_up_at: Option<Instant> = None;
-        let mut unapplied: Option<oneshot::Sender<()>> = None;
+        // Who waits, and the last question that may have been asked with what was in force before.
+        let mut unapplied: Option<(oneshot::Sender<()>, u64)> = None;
         let mut events_go_on = true;
         loop {
             let now = started.elapsed();
             // Before the next question, which is asked with what is in force now.
-            if let Some(applied) = unapplied.take_if(|_| !scheduler.is_asking()) {
+            if let Some((applied, _)) = unapplied.take_if(|(_, last)| scheduler.is_answered(*last))
+            {
                 // Whoever does not wait any more asks again.
                 let _ = applied.send(());
             }
@@ -152,7 +158,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Some(update) = updates.recv() => match update {
                     Update::Agreed { fleet, until, applied } => {
                         scheduler.agreed(fleet, until.saturating_duration_since(started));
-                        unapplied = applied.or(unapplied);
+                        let asked = scheduler.asked();
+                        unapplied = applied.map(|applied| (applied, asked)).or(unapplied);
                     }
                     Update::Settings(changed) => scheduler.change(changed),
                 },
@@ -209,7 +216,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         calls: &mut Prepared<H::Ready>,
     ) {
         match report {
-            Report::Answered(result) => {
+            Report::Answered(partition, result) => {
                 if let Some(Seen { answers, cold }) = Seen::of(&result) {
                     self.health.set_redis(answers);
                     self.health.set_cold(cold);
@@ -222,9 +229,9 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         _ => redis.over(now),
                     }
                 }
-                scheduler.answered(now, result);
+                scheduler.answered(now, partition, result);
             }
-            Report::Settled(result) => scheduler.settled(now, result),
+            Report::Settled(partition, result) => scheduler.settled(now, partition, result),
             Report::Blocked(block, result) => scheduler.blocked(now, block, result),
             Report::Advertised(result) => scheduler.told(now, result),
             Report::Moved(results) => scheduler.moved(now, results),
@@ -250,13 +257,15 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         for action in actions {
             match action {
                 Action::Ack(tags) => acks.extend(tags),
-                Action::Ask(batch) => {
+                Action::Ask(partition, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move { Report::Answered(gate.ask(&batch).await) });
+                    tasks.spawn(async move { Report::Answered(partition, gate.ask(&batch).await) });
                 }
-                Action::Settle(batch) => {
+                Action::Settle(partition, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move { Report::Settled(gate.settle(&batch).await) });
+                    tasks.spawn(
+                        async move { Report::Settled(partition, gate.settle(&batch).await) },
+                    );
                 }
                 Action::Block(block, duration) => {
                     let gate = Arc::clone(&self.gate);

@@ -57,6 +57,7 @@ mod reload;
 mod running;
 mod scheduler;
 mod scheduler_expiry;
+mod scheduler_partitions;
 mod scheduler_prepare;
 mod scheduler_scopes;
 mod scheduler_settle;

@@ -12,8 +12,11 @@ use super::preparing::Hand;
 use super::{Phase, Scheduler, Started};
 use crate::engine::action::{Action, Key};
 use crate::engine::away::{SOON, next_look};
-use crate::gate::{Answer, End, GateError, Receipt, Replies, Sequences, Settled, TenantReply};
+use crate::gate::{
+    Answer, End, GateError, Partition, Receipt, Replies, Sequences, Settled, TenantReply,
+};
 use crate::rules::headers;
+use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
@@ -33,9 +36,14 @@ const COLD_PAUSE: Duration = Duration::from_secs(1);
 const UNGUARDED: Duration = Duration::from_secs(1);
 
 impl Scheduler {
-    /// The gate's answers to the last [`Action::Ask`].
-    pub fn answered(&mut self, now: Duration, result: Result<Replies, GateError>) {
-        let Some(round) = self.asking.take() else {
+    /// The gate's answers to the last [`Action::Ask`] for this partition.
+    pub fn answered(
+        &mut self,
+        now: Duration,
+        partition: Partition,
+        result: Result<Replies, GateError>,
+    ) {
+        let Some(round) = self.asking.remove(&partition) else {
             return;
         };
         let took = now.saturating_sub(round.asked_at);
@@ -65,7 +73,7 @@ impl Scheduler {
         };
         self.gate_pause = None;
         self.gate_backoff.reset();
-        self.ledger.answers(now);
+        self.ledger.answers(now, partition);
         let mut pairs = round.questions.into_iter().zip(replies).peekable();
         let mut back = Back::default();
         while let Some((question, reply)) = pairs.next() {
@@ -239,11 +247,7 @@ impl Scheduler {
         receipt: Receipt,
     ) -> bool {
         let limits = &question.limits;
-        // Half of the guard: the other half is for the way to the downstream.
-        let good_for = match limits.guard_ms() {
-            0 => UNGUARDED,
-            guard => Duration::from_millis(guard) / 2,
-        };
+        let good_for = good_for(limits);
         let Some(entry) = self.entries.get(&key) else {
             return false;
         };
@@ -323,6 +327,15 @@ impl Scheduler {
         } else {
             self.send_round(now, key, wait.saturating_sub(self.lane_lead()), headers);
         }
+    }
+}
+
+/// So long a permit is good from the moment that it was asked for: half of the guard, since the other half is for the way to
+/// the downstream.
+pub(super) fn good_for(limits: &Limits) -> Duration {
+    match limits.guard_ms() {
+        0 => UNGUARDED,
+        guard => Duration::from_millis(guard) / 2,
     }
 }
 
