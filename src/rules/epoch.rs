@@ -8,6 +8,10 @@
 //! [`decide`] says what a worker does next when it does not know that the memory is whole: it is given what the hash
 //! holds, what the worker itself knows, and Redis's clock, and names one step. The worker writes it only if the hash is
 //! still as it was read, reads again, and decides anew, until it may go or has to wait.
+//!
+//! What was lost was started before some moment, and each limit looks back for a span of its own: so the hash says the moment (a
+//! [`Gap`]), and a worker goes on as soon as the shortest span of its questions is over since then. Each question is put when its
+//! longest is ([`Gap::opens_at`]): one tenant's day is nobody else's.
 
 pub mod memory;
 pub mod shard;
@@ -17,12 +21,14 @@ mod tests;
 
 pub use self::memory::Memory;
 use self::shard::Shard;
-pub use self::stored::{Pending, Pulse, Stored};
+pub use self::stored::{Gap, Pending, Pulse, Stored};
 use crate::rules::slots::Claims;
 
 /// After another server was seen, admissions wait at least this long, even when all known workers vouch: a worker that
 /// joined just before, and whose joining was lost, must be able to object. Workers look every 2 s.
 pub const SETTLE_MS: u64 = 3_000;
+/// So long workers may take to vouch. Later, what nobody vouched for counts as lost, where some questions need not wait any longer.
+pub const DOUBT_MS: u64 = 30_000;
 /// A worker that has been silent for twice the longest span and this much more is dropped from the hash.
 pub const FORGET_MS: u64 = 60_000;
 /// Two clocks that are rounded differ by less than this, so that nothing is closed again and again for a millisecond.
@@ -41,6 +47,8 @@ pub struct Known {
     pub idle_ms: Option<u64>,
     /// The longest time that a limit looks back.
     pub span_ms: u64,
+    /// The shortest time that all limits of a question look back.
+    pub shortest_ms: u64,
     /// What its start says about starts before it; counts until it has found an epoch.
     pub start: Start,
     /// In a cluster: the primary.
@@ -115,14 +123,15 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     // The primary's epoch moves here from another key; what is here is of another primary, from where its slot came.
     let moves = (known.shard.as_ref()).is_some_and(|shard| new && shard.moves());
     if stored.id.is_empty() || (moves && stored.run != run) {
-        let (cold, why) = match known.start {
-            _ if !new => (now + span, EMPTIED),
+        let whole = stored.gap(u64::MAX);
+        let (gap, why) = match known.start {
+            _ if !new => (whole.with(now, span), EMPTIED),
             // Its claims say it.
-            _ if later => (0, ""),
-            Start::Unknown => (now + span, UNKNOWN),
-            Start::Idle | Start::Fresh => (0, ""),
+            _ if later => (whole, ""),
+            Start::Unknown => (whole.with(now, span), UNKNOWN),
+            Start::Idle | Start::Fresh => (whole, ""),
         };
-        let mut fields = close(cold, why);
+        let mut fields = close(gap, why);
         fields.extend([field("id", new_id), field("run", &run), field("next", "")]);
         fields.push(field("evicted", &memory.evicted_text()));
         if let Some(shard) = &known.shard {
@@ -146,7 +155,7 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
         let claims = claims.filter(|claims| *claims != stored.claims);
         let evicted = memory.evicted_since(&stored.evicted);
         if stored.cold > now || stored.run != run || evicted || claims.is_some() {
-            let mut fields = close(0, "");
+            let mut fields = close(stored.gap(u64::MAX), "");
             fields.extend([field("run", &run), field("next", "")]);
             fields.push(field("evicted", &memory.evicted_text()));
             fields.extend(claims.map(|claims| field("slots", &claims.text())));
@@ -155,7 +164,7 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     }
     // Anything may be among it, whoever wrote it and whenever.
     if memory.evicted_since(&stored.evicted) {
-        let mut fields = close(stored.cold.max(now + span), EVICTED);
+        let mut fields = close(stored.gap(now).with(now, span), EVICTED);
         fields.push(field("evicted", &memory.evicted_text()));
         let sure = known.shard.as_ref().map(|_| now.to_string());
         fields.extend(sure.map(|sure| field("sure", &sure)));
@@ -168,16 +177,17 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     // Our pulses began in another epoch, or the last one is gone: what we started is not known here. It stops to
     // count one span after that pulse.
     if let Some(idle) = known.recent().filter(|_| !intact) {
-        let needed = now.saturating_sub(idle) + span;
-        if stored.cold < needed {
+        let last = now.saturating_sub(idle);
+        if !stored.gap(now).covers(last, span) {
             let why = if same_epoch { TRUNCATED } else { EMPTIED };
             // A memory that is another one, or was emptied, may lack what somebody started after us and can't tell any more.
-            let until = if same_epoch && stored.run == run {
-                needed
+            let lost = if same_epoch && stored.run == run {
+                last
             } else {
-                now + span
+                now
             };
-            return Step::Write(close(until + ROUNDING_MS, why));
+            let gap = stored.gap(now).with(lost + ROUNDING_MS, span);
+            return Step::Write(close(gap, why));
         }
     }
     if stored.run != run {
@@ -189,9 +199,10 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
             return Step::Write(vec![field("slots", &claims.text())]);
         }
     }
-    if stored.cold > now {
+    let opens = stored.gap(now).opens_at(known.shortest_ms);
+    if opens > now {
         return Step::Wait {
-            until: stored.cold,
+            until: opens,
             why: stored.why.clone(),
         };
     }
@@ -236,8 +247,14 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
     } else {
         (pending.until, DOUBTED)
     };
-    if now >= until {
+    // Who has not vouched by then is dead. It takes the chance to go on at once from the others, so it waits for the first question.
+    let doubted = pending.since + known.shortest_ms.max(DOUBT_MS);
+    if now >= until.min(doubted) {
         let mut fields = confirmed();
+        if now < until {
+            let lost = stored.gap(now).with(pending.since, known.span_ms);
+            fields.extend(close(lost, why));
+        }
         // What arrived from other primaries, and what nobody had a pulse behind, may be lost.
         let sure = known
             .shard
@@ -249,13 +266,20 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
     // A loss that is known says more than a doubt.
     let why = if stored.cold > now { &stored.why } else { why };
     Step::Wait {
-        until: until.max(stored.cold),
+        until: until.min(doubted).max(stored.gap(now).opens_at(known.shortest_ms)),
         why: why.to_owned(),
     }
 }
 
-fn close(cold: u64, why: &str) -> Vec<(String, String)> {
-    vec![field("cold", &cold.to_string()), field("why", why)]
+fn close(gap: Gap, why: &str) -> Vec<(String, String)> {
+    let Gap { since, until } = gap;
+    let lost = since.filter(|_| until > 0);
+    let lost = lost.map(|at| format!("{at}:{until}"));
+    vec![
+        field("cold", &until.to_string()),
+        field("lost", &lost.unwrap_or_default()),
+        field("why", why),
+    ]
 }
 
 fn field(name: &str, value: &str) -> (String, String) {

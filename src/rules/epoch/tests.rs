@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 use super::*;
 
 const SPAN: u64 = 60_000;
+/// Of some questions.
+const SHORT: u64 = 5_000;
 
 fn memory(process: &str, history: &str, before: &str) -> Memory {
     Memory {
@@ -34,6 +36,8 @@ struct Bed {
     /// As they were after each step that was written.
     written: Vec<BTreeMap<String, String>>,
     epochs: u32,
+    /// By what each worker judges, and the `cold` that it belongs to.
+    gaps: BTreeMap<String, (u64, Gap)>,
 }
 
 impl Bed {
@@ -44,6 +48,7 @@ impl Bed {
             fields: BTreeMap::new(),
             written: Vec::new(),
             epochs: 0,
+            gaps: BTreeMap::new(),
         }
     }
 
@@ -60,6 +65,9 @@ impl Bed {
                 Step::Go { epoch, pulse } => {
                     worker.epoch = Some(epoch);
                     worker.pulse = pulse;
+                    let stored = self.stored();
+                    let gap = (stored.cold, stored.gap(self.now));
+                    self.gaps.insert(worker.worker.clone(), gap);
                     return None;
                 }
                 Step::Wait { until, why } => return Some((until, why)),
@@ -78,14 +86,22 @@ impl Bed {
         panic!("no end: {:?}", self.fields);
     }
 
-    /// What pulse.lua does.
+    /// A question that looks back for the longest span, with what pulse.lua does.
     fn pulse(&mut self, worker: &mut Known) -> bool {
+        self.asks(worker, SPAN)
+    }
+
+    /// Whether all is known that counts for such a question.
+    fn asks(&mut self, worker: &mut Known, span: u64) -> bool {
         let stored = self.stored();
         let known = Some((stored.id, stored.run.clone()));
         let sound = worker.epoch == known
             && stored.run == self.memory.text()
             && !self.memory.evicted_since(&stored.evicted)
-            && stored.cold <= self.now;
+            && self
+                .gaps
+                .get(&worker.worker)
+                .is_some_and(|(cold, gap)| *cold == stored.cold && gap.opens_at(span) <= self.now);
         if sound {
             let own = stored.workers.get(&worker.worker);
             worker.pulse = own.map_or(0, |own| own.number) + 1;
@@ -108,6 +124,7 @@ fn worker(name: &str, start: Start) -> Known {
     Known {
         worker: name.to_owned(),
         span_ms: SPAN,
+        shortest_ms: SPAN,
         start,
         ..Known::default()
     }
@@ -467,4 +484,43 @@ fn info_says_what_was_evicted_and_what_may_be() {
         let memory = Memory::parse(&format!("{names}{more}")).expect("it has its names");
         assert_eq!((memory.evicted, memory.evicts), (evicted, evicts), "{more}");
     }
+}
+
+#[test]
+fn each_question_waits_for_the_longest_span_of_its_own() {
+    let (mut bed, mut a, mut b) = running();
+    a.shortest_ms = SHORT;
+    bed.fields.clear();
+    assert_eq!(bed.look(&mut a), Some((bed.now + SHORT, EMPTIED.to_owned())));
+    bed.pass(SHORT, &mut [&mut a, &mut b]);
+    assert_eq!(bed.look(&mut a), None);
+    assert!(bed.asks(&mut a, SHORT) && !bed.asks(&mut a, SHORT + 1));
+    assert!(bed.look(&mut b).is_some(), "it has no such question");
+    bed.pass(SPAN - SHORT, &mut [&mut a, &mut b]);
+    assert_eq!(bed.look(&mut b), None);
+    assert!(bed.asks(&mut a, SPAN) && bed.asks(&mut b, 10 * SPAN));
+}
+
+#[test]
+fn who_does_not_vouch_delays_short_questions_by_the_time_for_it() {
+    let (mut bed, mut a, _died) = running();
+    a.shortest_ms = SHORT;
+    bed.memory = restarted();
+    let wait = bed.look(&mut a);
+    assert_eq!(wait, Some((bed.now + DOUBT_MS, DOUBTED.to_owned())));
+    bed.pass(DOUBT_MS, &mut [&mut a]);
+    assert_eq!(bed.look(&mut a), None);
+    assert!(bed.asks(&mut a, DOUBT_MS) && !bed.asks(&mut a, SPAN));
+    bed.pass(SPAN - DOUBT_MS, &mut [&mut a]);
+    assert!(bed.asks(&mut a, SPAN));
+}
+
+#[test]
+fn a_version_that_says_only_how_long_closes_it_for_all() {
+    let (mut bed, mut a, _) = running();
+    a.shortest_ms = SHORT;
+    bed.fields.insert("lost".to_owned(), format!("1:{}", bed.now));
+    let until = bed.now + SPAN;
+    bed.fields.insert("cold".to_owned(), until.to_string());
+    assert_eq!(bed.look(&mut a).map(|(until, _)| until), Some(until));
 }
