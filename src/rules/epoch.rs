@@ -266,7 +266,9 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
     // A loss that is known says more than a doubt.
     let why = if stored.cold > now { &stored.why } else { why };
     Step::Wait {
-        until: until.min(doubted).max(stored.gap(now).opens_at(known.shortest_ms)),
+        until: until
+            .min(doubted)
+            .max(stored.gap(now).opens_at(known.shortest_ms)),
         why: why.to_owned(),
     }
 }

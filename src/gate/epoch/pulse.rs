@@ -173,7 +173,12 @@ mod tests {
             gap,
             ..Found::default()
         };
-        watch.go(("id".to_owned(), "run".to_owned()), "history".to_owned(), 0, found);
+        watch.go(
+            ("id".to_owned(), "run".to_owned()),
+            "history".to_owned(),
+            0,
+            found,
+        );
         let sent = watch.sent(None).expect("it is sound");
         let wait = |span_ms, now_ms: u64| match watch.opens(&sent, span_ms, Some(now_ms * 1_000)) {
             Ok(()) => 0,
@@ -181,7 +186,14 @@ mod tests {
             Err(other) => panic!("{other:?}"),
         };
         assert_eq!([wait(2_000, 2_999), wait(2_000, 3_000)], [1, 0]);
-        assert_eq!([wait(60_000, 3_000), wait(99_000, 60_999), wait(99_000, 61_000)], [58_000, 1, 0]);
+        assert_eq!(
+            [
+                wait(60_000, 3_000),
+                wait(99_000, 60_999),
+                wait(99_000, 61_000)
+            ],
+            [58_000, 1, 0]
+        );
     }
 
     #[test]

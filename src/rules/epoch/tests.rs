@@ -491,7 +491,10 @@ fn each_question_waits_for_the_longest_span_of_its_own() {
     let (mut bed, mut a, mut b) = running();
     a.shortest_ms = SHORT;
     bed.fields.clear();
-    assert_eq!(bed.look(&mut a), Some((bed.now + SHORT, EMPTIED.to_owned())));
+    assert_eq!(
+        bed.look(&mut a),
+        Some((bed.now + SHORT, EMPTIED.to_owned()))
+    );
     bed.pass(SHORT, &mut [&mut a, &mut b]);
     assert_eq!(bed.look(&mut a), None);
     assert!(bed.asks(&mut a, SHORT) && !bed.asks(&mut a, SHORT + 1));
@@ -519,7 +522,8 @@ fn who_does_not_vouch_delays_short_questions_by_the_time_for_it() {
 fn a_version_that_says_only_how_long_closes_it_for_all() {
     let (mut bed, mut a, _) = running();
     a.shortest_ms = SHORT;
-    bed.fields.insert("lost".to_owned(), format!("1:{}", bed.now));
+    bed.fields
+        .insert("lost".to_owned(), format!("1:{}", bed.now));
     let until = bed.now + SPAN;
     bed.fields.insert("cold".to_owned(), until.to_string());
     assert_eq!(bed.look(&mut a).map(|(until, _)| until), Some(until));
