@@ -361,7 +361,7 @@ async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
             // A changed policy takes effect, too.
             let agreed = registry.switch_to(named(last + 2)).await;
             let agreed = agreed.expect("two primaries answer");
-            assert!(agreed.until > Instant::now());
+            assert!(agreed.until > tokio::time::Instant::now());
             registry.open(&agreed);
             let seen = look(&gate).await.expect("two primaries answer");
             assert!(seen.known.find(&registry.own().id).is_some());

@@ -24,6 +24,7 @@
 mod broker;
 mod check;
 mod downstream;
+mod forgets;
 mod gate;
 mod history;
 mod later;
