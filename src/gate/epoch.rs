@@ -69,6 +69,8 @@ struct Read {
 struct State {
     start: Start,
     epoch: Option<(String, String)>,
+    /// There was an epoch when it looked.
+    seen: bool,
     history: String,
     pulse: u64,
     last_pulse: Option<Instant>,
@@ -134,6 +136,7 @@ impl Watch {
             state: Mutex::new(State {
                 start: Start::Unknown,
                 epoch: None,
+                seen: false,
                 history: String::new(),
                 pulse: 0,
                 last_pulse: None,
@@ -221,6 +224,7 @@ impl Watch {
             self.tell_policy(read.policy.as_deref());
             let now = at.clock.map_or(read.now, |micros| micros / 1000);
             let stored = Stored::parse(read.fields.iter().map(|(n, v)| (n.as_str(), v.as_str())));
+            self.state().seen |= !stored.id.is_empty();
             let mut known = self.known();
             if let Some((owned, whole_ms)) = read.owned {
                 if !at.place.is_home_of(&owned) {
@@ -309,6 +313,7 @@ impl Watch {
             span_ms: self.span_ms.load(Ordering::Relaxed),
             shortest_ms: self.shortest_ms.load(Ordering::Relaxed),
             start: state.start,
+            seen: state.seen,
             shard: None,
         }
     }

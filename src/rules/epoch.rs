@@ -51,6 +51,8 @@ pub struct Known {
     pub shortest_ms: u64,
     /// What its start says about starts before it; counts until it has found an epoch.
     pub start: Start,
+    /// It has seen an epoch, closed or not: others may have started something by it.
+    pub seen: bool,
     /// In a cluster: the primary.
     pub shard: Option<Shard>,
 }
@@ -125,7 +127,7 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     if stored.id.is_empty() || (moves && stored.run != run) {
         let whole = stored.gap(u64::MAX);
         let (gap, why) = match known.start {
-            _ if !new => (whole.with(now, span), EMPTIED),
+            _ if !new || (known.seen && stored.id.is_empty()) => (whole.with(now, span), EMPTIED),
             // Its claims say it.
             _ if later => (whole, ""),
             Start::Unknown => (whole.with(now, span), UNKNOWN),

@@ -61,6 +61,7 @@ impl Bed {
         for _ in 0..6 {
             self.epochs += 1;
             let id = format!("e{}", self.epochs);
+            worker.seen |= !self.stored().id.is_empty();
             match decide(&self.stored(), worker, &self.memory, self.now, &id) {
                 Step::Go { epoch, pulse } => {
                     worker.epoch = Some(epoch);
@@ -527,4 +528,18 @@ fn a_version_that_says_only_how_long_closes_it_for_all() {
     let until = bed.now + SPAN;
     bed.fields.insert("cold".to_owned(), until.to_string());
     assert_eq!(bed.look(&mut a).map(|(until, _)| until), Some(until));
+}
+
+#[test]
+fn who_waited_beside_an_epoch_does_not_take_an_emptied_memory_for_a_new_one() {
+    let mut bed = Bed::new();
+    let (mut idle, mut other) = (worker("a", Start::Idle), worker("b", Start::Unknown));
+    assert!(bed.look(&mut other).is_some());
+    assert!(bed.look(&mut idle).is_some());
+    bed.pass(SPAN, &mut [&mut idle, &mut other]);
+    assert_eq!(bed.look(&mut other), None);
+    assert!(bed.pulse(&mut other));
+    bed.fields.clear();
+    let wait = bed.look(&mut idle);
+    assert_eq!(wait, Some((bed.now + SPAN, EMPTIED.to_owned())));
 }
