@@ -22,7 +22,7 @@ mod standing;
 mod waiting;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,11 +43,12 @@ use crate::engine::heard::Heard;
 use crate::engine::ledger::Ledger;
 use crate::engine::moves::Moves;
 use crate::engine::old::Old;
+use crate::engine::partitions::Partitions;
 use crate::engine::places::Places;
 use crate::engine::queues::{End, Queues};
 use crate::engine::ready::Lead;
 use crate::engine::windows::Windows;
-use crate::gate::Receipt;
+use crate::gate::{Partition, Receipt};
 use crate::metrics::Metrics;
 use crate::rules::fleet::Fleet;
 use crate::rules::headers;
@@ -128,6 +129,7 @@ pub struct Scheduler {
     session: u64,
     next_key: u64,
     entries: HashMap<Key, Entry>,
+    partitions: Partitions,
     queues: Queues,
     moves: Moves,
     windows: Windows,
@@ -143,7 +145,10 @@ pub struct Scheduler {
     places: Places,
     heard: Heard,
     away: Away,
-    asking: Option<Round>,
+    /// At most one question for each partition.
+    asking: BTreeMap<Partition, Round>,
+    /// How many there were.
+    asked: u64,
     last_ask: Option<Duration>,
     gate_pause: Option<Duration>,
     gate_backoff: Reconnect,
@@ -171,6 +176,7 @@ impl Scheduler {
         let windows = Windows::new(lanes.len(), window);
         Self {
             queues: Queues::new(settings.concurrency, settings.prefetch),
+            partitions: Partitions::default(),
             fleet: Fleet::alone(Arc::new(settings.policy.clone())),
             agreed_until: None,
             taking: true,
@@ -192,7 +198,8 @@ impl Scheduler {
             places: Places::default(),
             heard: Heard::default(),
             away: Away::default(),
-            asking: None,
+            asking: BTreeMap::new(),
+            asked: 0,
             last_ask: None,
             gate_pause: None,
             gate_backoff: Reconnect::default(),
@@ -208,6 +215,13 @@ impl Scheduler {
             outbox: Vec::new(),
             acks: Vec::new(),
         }
+    }
+
+    /// Tenants of different partitions do not wait for each other's answers. To be said before there are jobs.
+    pub fn partition(&mut self, partitions: Partitions) {
+        self.queues.partition(partitions.clone());
+        self.ledger.partition(partitions.clone());
+        self.partitions = partitions;
     }
 
     /// Asks the gate only after an [`Scheduler::agreed`].
@@ -305,12 +319,17 @@ impl Scheduler {
     /// Nothing runs and nothing moves: after [`Scheduler::drain`], the worker may end.
     pub fn is_idle(&self) -> bool {
         let busy = self.queues.running() + self.blocking + self.moves.len();
-        busy == 0 && self.asking.is_none() && self.ledger.is_empty()
+        busy == 0 && self.asking.is_empty() && self.ledger.is_empty()
     }
 
-    /// A round trip to the gate is under way.
-    pub fn is_asking(&self) -> bool {
-        self.asking.is_some()
+    /// How many questions the gate was asked.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// The gate has answered the first so many questions.
+    pub fn is_answered(&self, asked: u64) -> bool {
+        self.asking.values().all(|round| round.number > asked)
     }
 
     /// How many jobs run.
@@ -403,13 +422,15 @@ impl Scheduler {
             }
         }
         self.make_room_in_lanes(now);
+        self.lapse(now);
         self.send_surplus_round(now);
         self.renew(now);
         for block in self.unheard.due(now) {
             self.block(now, block);
         }
-        self.actions
-            .extend(self.ledger.send(now).map(Action::Settle));
+        for (partition, batch) in self.ledger.send(now) {
+            self.actions.push(Action::Settle(partition, batch));
+        }
         self.actions
             .extend(self.heard.send().map(Action::Advertised));
         self.rest_or_take(now);
@@ -430,6 +451,7 @@ impl Scheduler {
         timer
             .into_iter()
             .chain(ask)
+            .chain(self.lapses_at())
             .chain(self.ledger.send_at())
             .chain(self.ledger.renew_at())
             .chain(self.unheard.next())

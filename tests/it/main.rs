@@ -61,6 +61,7 @@ mod running;
 mod scheduler;
 mod scheduler_expiry;
 mod scheduler_lanes;
+mod scheduler_partitions;
 mod scheduler_prepare;
 mod scheduler_scopes;
 mod scheduler_settle;
