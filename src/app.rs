@@ -23,7 +23,7 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::{Engine, Stop};
 use crate::gate::redis::RedisGate;
 use crate::gate::registry::{Named, Registry};
-use crate::gate::{GateError, Start};
+use crate::gate::{Gate, GateError, Start};
 use crate::handler::PreparingHandler;
 use crate::handler::http::HttpHandler;
 use crate::metrics::Metrics;
@@ -34,6 +34,8 @@ use crate::rules::retry::Reconnect;
 
 /// How often an idle worker looks whether Redis answers, for `/readyz`.
 const PING_EVERY: Duration = Duration::from_secs(2);
+/// A shorter round trip to Redis is nothing to speak of.
+const FAR: Duration = Duration::from_millis(10);
 /// News for the engine that may wait.
 const UPDATES: usize = 4;
 /// A worker that ends tells Redis so within this, or not at all.
@@ -210,6 +212,8 @@ impl<H: PreparingHandler> Worker<H> {
         if let Err(why @ GateError::Refused(_)) = gate.begin(start).await {
             error!(reason = %why, "no job starts; trying again");
         }
+        // A Redis that is away is measured when it is back.
+        let _ = gate.measure().await;
         let (broker, events) = AmqpBroker::start(&config.amqp, &settings.ladder)?;
         let scheduler = Scheduler::new(settings, Arc::clone(&metrics), rand::random()).must_agree();
         let (news, updates) = mpsc::channel(UPDATES);
@@ -343,6 +347,7 @@ async fn watch_redis(
     metrics: &Metrics,
     phase: Phase,
 ) -> Infallible {
+    let mut way = WaySaid::default();
     loop {
         let answer = match phase {
             Phase::Waits => gate.answers().await,
@@ -352,7 +357,35 @@ async fn watch_redis(
         health.set_redis(answer.is_ok() || cold);
         health.set_cold(cold);
         metrics.set_gate_cold(cold);
+        if matches!(phase, Phase::Runs) && answer.is_ok() && gate.measure().await.is_ok() {
+            way.say(gate.base());
+        }
         tokio::time::sleep(PING_EVERY).await;
+    }
+}
+
+/// What was last said of the way to Redis.
+#[derive(Default)]
+struct WaySaid(Duration);
+
+impl WaySaid {
+    /// Says it where it is long, and again when it has changed much.
+    fn say(&mut self, base: Duration) {
+        let far = |base: Duration| if base < FAR { Duration::ZERO } else { base };
+        let (base, said) = (far(base), far(self.0));
+        if base.abs_diff(said) <= said.max(FAR) / 2 {
+            return;
+        }
+        self.0 = base;
+        let round_trip_ms = u64::try_from(base.as_millis()).unwrap_or(u64::MAX);
+        if base.is_zero() {
+            info!("Redis is near again");
+        } else {
+            info!(
+                round_trip_ms,
+                "Redis is far away: each job has its permit that much later, and a slot of dispatch.concurrency meanwhile"
+            );
+        }
     }
 }
 

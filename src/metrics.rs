@@ -1,6 +1,7 @@
 //! What a worker counts, for Prometheus. No label names a tenant: with 100,000 of them each metric would be
 //! 100,000 series. `sluicegate inspect TENANT` answers for one tenant.
 
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -42,6 +43,7 @@ pub struct Metrics {
     gate_round_trips: Counter,
     gate_failures: Counter,
     gate_seconds: Histogram,
+    gate_base: Gauge<f64, AtomicU64>,
     late_admissions: Counter,
     dispatches: Family<Ended, Counter>,
     dispatch_seconds: Histogram,
@@ -105,6 +107,7 @@ impl Metrics {
                 "Time of a round trip to Redis",
                 Histogram::new(seconds()),
             ),
+            gate_base: register_base(r),
             late_admissions: register(
                 r,
                 "late_admissions",
@@ -235,6 +238,11 @@ impl Metrics {
         }
     }
 
+    /// A question to the gate and its answer take so long at least.
+    pub fn set_gate_base(&self, base: Duration) {
+        self.gate_base.set(base.as_secs_f64());
+    }
+
     /// The gate answered for one job.
     pub fn decided(&self, answer: &Answer) {
         let answer = match answer {
@@ -351,6 +359,14 @@ fn register<M: Clone + prometheus_client::registry::Metric>(
     metric
 }
 
+fn register_base(registry: &mut Registry) -> Gauge<f64, AtomicU64> {
+    let gauge = Gauge::default();
+    let help =
+        "The shortest round trip to Redis of the last minutes, by which permits are not older";
+    registry.register_with_unit("gate_base", help, Unit::Seconds, Gauge::clone(&gauge));
+    gauge
+}
+
 fn register_seconds(
     registry: &mut Registry,
     name: &str,
@@ -411,6 +427,7 @@ mod tests {
             "sluicegate_disconnects_total{server=\"rabbitmq\"} 0",
             "sluicegate_up{server=\"redis\"} 0",
             "sluicegate_late_admissions_total 0",
+            "sluicegate_gate_base_seconds 0.0",
             concat!(
                 "sluicegate_build_info{version=\"",
                 env!("CARGO_PKG_VERSION"),

@@ -9,6 +9,7 @@ mod budget;
 mod heard;
 mod ledger;
 mod moves;
+mod old;
 pub(crate) mod outage;
 mod places;
 mod queues;
@@ -222,6 +223,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         _ => redis.over(now),
                     }
                 }
+                scheduler.set_base(self.gate.base());
                 scheduler.answered(now, result);
             }
             Report::Settled(result) => scheduler.settled(now, result),

@@ -41,6 +41,7 @@ use crate::engine::blocks::Blocks;
 use crate::engine::heard::Heard;
 use crate::engine::ledger::Ledger;
 use crate::engine::moves::Moves;
+use crate::engine::old::Old;
 use crate::engine::places::Places;
 use crate::engine::queues::{End, Queues};
 use crate::engine::ready::Lead;
@@ -139,6 +140,9 @@ pub struct Scheduler {
     usual_run: Duration,
     /// How long before their turns calls are prepared.
     lead: Lead,
+    /// What a question and its answer take at least.
+    base: Duration,
+    old: Old,
     next_surplus: Duration,
     clock: Option<StoreClock>,
     draining: bool,
@@ -179,6 +183,8 @@ impl Scheduler {
             gate_backoff: Reconnect::default(),
             usual_run: Duration::ZERO,
             lead: Lead::default(),
+            base: Duration::ZERO,
+            old: Old::default(),
             next_surplus: Duration::ZERO,
             clock: None,
             draining: false,
@@ -203,6 +209,12 @@ impl Scheduler {
             self.fleet = fleet;
         }
         self.agreed_until = Some(until);
+    }
+
+    /// What a question and its answer take at least ([`Gate::base`](crate::gate::Gate::base)).
+    pub fn set_base(&mut self, base: Duration) {
+        self.base = base;
+        self.metrics.set_gate_base(base);
     }
 
     /// The configuration has changed.

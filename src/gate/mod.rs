@@ -57,6 +57,12 @@ pub trait Gate: Send + Sync + 'static {
     /// state can't be used gets an error of its own; the outer one is for all.
     fn ask(&self, batch: &[TenantAsk]) -> impl Future<Output = Result<Replies, GateError>> + Send;
 
+    /// What a question and its answer take at least, without the deciding; zero where that is not known. A permit's age is
+    /// counted beyond it.
+    fn base(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Sets what calls used against what they were charged, keeps the places of those that run, and frees the others.
     /// Replies in the order of `batch`; a tenant of which nothing could be noted gets an error of its own, and the outer one is
     /// for all. What failed may be sent again for up to a minute under the same name: it counts once.

@@ -233,6 +233,10 @@ impl Gate for RedisGate {
         Ok(batch.iter().zip(replies).map(decode).collect())
     }
 
+    fn base(&self) -> Duration {
+        self.link.base().unwrap_or_default()
+    }
+
     async fn settle(&self, batch: &[TenantSettled]) -> Result<SettleReplies, GateError> {
         let calls = batch
             .iter()

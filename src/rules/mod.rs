@@ -19,3 +19,4 @@ pub mod scope;
 pub mod share;
 pub mod slots;
 pub mod tenant;
+pub mod way;

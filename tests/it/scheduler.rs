@@ -335,6 +335,27 @@ fn an_answer_that_comes_too_late_starts_nothing() {
 }
 
 #[test]
+fn a_permit_is_as_old_as_its_answer_took_longer_than_the_way() {
+    for (took, starts) in [(40, true), (64, true), (66, false)] {
+        let mut desk = Desk::new(4);
+        desk.deliver(Source::Fresh, &["a"]);
+        desk.scheduler.set_base(MS * 40);
+        let done = desk.answer(MS * took, vec![vec![START]]);
+        assert_eq!(done.dispatched.len(), usize::from(starts), "{took} ms");
+    }
+}
+
+#[test]
+fn a_held_job_asks_by_the_way_earlier() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a"]);
+    desk.scheduler.set_base(MS * 40);
+    desk.answer(MS * 40, vec![vec![wait(300, 4)]]);
+    assert!(desk.step(MS * 259).asked.is_empty());
+    assert_eq!(desk.step(MS).asked.len(), 1);
+}
+
+#[test]
 fn a_job_without_a_permit_waits_in_memory_until_one_is_free() {
     let mut desk = Desk::new(1);
     desk.deliver(Source::Fresh, &["a", "a"]);

@@ -4,7 +4,7 @@ use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::handler::{Attempt, Fate, Handler, Outcome, Permit};
+use sluicegate::handler::{Attempt, Fate, Outcome, Permit, PreparingHandler};
 use sluicegate::rules::job::Job;
 use sluicegate::rules::pushback::Seen;
 use sluicegate::rules::quota::Quotas;
@@ -16,6 +16,11 @@ use super::history::Call;
 use super::plan::{Costs, ms};
 use super::scopes::{Budget, published};
 use super::world::{Life, World};
+
+/// Simulations from this seed on have calls that take time to be prepared, some of which fail.
+pub const PREPARES: u64 = 4_000_000;
+/// What preparing takes at most.
+const SET_UP_MS: u64 = 600;
 
 /// Why a tenant is closed.
 pub const THROTTLED: &str = "429 from the downstream";
@@ -39,13 +44,47 @@ struct Answered {
     quotas: Quotas,
 }
 
-impl Handler for SimHandler {
-    async fn handle(&self, job: &Job, permit: Permit) -> Outcome {
-        self.attempt(job, permit).await.outcome
+/// What a call needs beside its permit. Its job's, or what was there at once.
+pub struct SimReady(Option<String>);
+
+impl PreparingHandler for SimHandler {
+    type Ready = SimReady;
+
+    fn at_once(&self) -> Option<SimReady> {
+        let world = &self.0.world;
+        (!prepares(world) || world.below(3) == 0).then_some(SimReady(None))
     }
 
-    async fn attempt(&self, job: &Job, permit: Permit) -> Attempt {
+    async fn prepare(&self, job: &Job) -> Result<SimReady, Outcome> {
         let Self(life) = self;
+        let world = &life.world;
+        life.point("prepare").await;
+        sleep(world.up_to(SET_UP_MS)).await;
+        if world.dice(|t| t.panic) {
+            // No permit is used.
+            panics(world, &job.id);
+        }
+        if world.dice(|t| t.fail) {
+            return Err(failed(world, &job.id, "no connection"));
+        }
+        Ok(SimReady(Some(job.id.clone())))
+    }
+
+    fn is_ready(&self, _: &mut SimReady) -> bool {
+        let world = &self.0.world;
+        // The API may have closed it.
+        !prepares(world) || world.below(20) > 0
+    }
+
+    async fn send(&self, job: &Job, ready: SimReady, permit: Permit) -> Attempt {
+        let Self(life) = self;
+        if ready.0.is_some_and(|id| id != job.id) {
+            let history = &mut life.world.history();
+            history.wrong(format_args!(
+                "{} is sent with what another prepared",
+                job.id
+            ));
+        }
         let world = &life.world;
         let _running = Running::new(world);
         life.point("call, before").await;
@@ -121,6 +160,12 @@ impl Handler for SimHandler {
     }
 }
 
+/// Whether calls of this simulation must be prepared. A seed that must keep its history, or whose every start is told
+/// beforehand, has all at once.
+fn prepares(world: &World) -> bool {
+    world.plan.seed >= PREPARES && !world.plan.whole && !world.plan.ideal
+}
+
 /// A handler at work.
 struct Running(Arc<World>);
 
@@ -158,8 +203,11 @@ fn failed(world: &World, id: &str, reason: &str) -> Outcome {
 
 /// Without the panic hook, which would write about it.
 fn panic(world: &World, job: &Job) -> ! {
-    let id = &job.id;
     used(world, job, job.cost);
+    panics(world, &job.id)
+}
+
+fn panics(world: &World, id: &str) -> ! {
     world.fault(format_args!("the handler panics with {id}"));
     world.history().job(id).failures += 1;
     resume_unwind(Box::new("injected"));

@@ -17,6 +17,7 @@
 //! | `broker.ack` | after the session, too | lost with the session | some arrive, then the session ends | stale tags |
 //! | `broker.stop_consuming`, `.close` | at its points | with the session | the broker learns late that a worker is gone | |
 //! | events of the broker | late, behind a full channel | the session ends, for a while | | redelivered to others |
+//! | the handler, preparing ([`downstream::PREPARES`]) | up to 0.6 s | no connection, panics | good when prepared, not when asked | |
 //! | the handler | before, on the way, beyond its timeout | each outcome, panics | the call arrives, the answer does not | after a crash |
 //! | updates (agreements, settings) | late, behind a full channel | no agreement for longer than it holds | | |
 //! | timers, ends of tasks | the worker stands still | | | |
@@ -56,10 +57,11 @@ use plan::{Costs, Plan, Planned, ms};
 use world::{Clock, World, micros};
 
 /// What runs unless `SIMULATION_SEEDS` says otherwise: a few of each kind.
-const SEEDS: [Range<u64>; 3] = [
+const SEEDS: [Range<u64>; 4] = [
     0..48,
     scopes::SCOPED..scopes::SCOPED + 48,
     later::LATER..later::LATER + 48,
+    downstream::PREPARES..downstream::PREPARES + 48,
 ];
 /// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
 /// wait takes shorter lanes.

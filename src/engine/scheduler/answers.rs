@@ -9,7 +9,7 @@ use tracing::{debug, error, warn};
 use super::asking::{Asked, Question};
 use super::expiring::StoreClock;
 use super::preparing::Hand;
-use super::{Phase, Scheduler, Started};
+use super::{Phase, Scheduler, Started, millis};
 use crate::engine::action::{Action, Key};
 use crate::engine::away::{SOON, next_look};
 use crate::gate::{Answer, End, GateError, Receipt, Replies, Sequences, Settled, TenantReply};
@@ -244,6 +244,8 @@ impl Scheduler {
             0 => UNGUARDED,
             guard => Duration::from_millis(guard) / 2,
         };
+        // What the way to the store takes in any case does no harm.
+        let good_for = self.base + good_for;
         let Some(entry) = self.entries.get(&key) else {
             return false;
         };
@@ -257,8 +259,19 @@ impl Scheduler {
             }
         };
         if now > deadline {
+            if self.old.is_old(now) {
+                let took_ms = millis(now.saturating_sub(asked_at));
+                let (base_ms, good_for_ms) = (millis(self.base), millis(good_for));
+                warn!(
+                    took_ms,
+                    base_ms,
+                    good_for_ms,
+                    "no permit is young enough: answers of Redis take longer than usual by more than half of guard, so nothing starts; raise guard, or bring Redis closer"
+                );
+            }
             return false;
         }
+        self.old.is_young();
         // One that is served by the slot of another that must wait.
         self.give_slot(key);
         let Some(entry) = self.entries.get_mut(&key) else {
@@ -315,10 +328,12 @@ impl Scheduler {
         let headers = headers::waiting(limit, attempt, ticket, count, store_ms, ttl_ms);
         let wait = Duration::from_millis(ttl_ms);
         self.metrics.waited(wait);
-        if self.hold(now, key, wait) {
+        // The answer was on its way for a part of it, and the next question will be.
+        let held = wait.saturating_sub(self.base);
+        if self.hold(now, key, held) {
             if let Some(entry) = self.entries.get(&key) {
                 self.places
-                    .add(&entry.claims.tenant, limit, now + wait, key);
+                    .add(&entry.claims.tenant, limit, now + held, key);
             }
         } else {
             self.send_round(now, key, wait.saturating_sub(self.lane_lead()), headers);

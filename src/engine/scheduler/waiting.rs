@@ -16,7 +16,7 @@ use crate::rules::lanes::Kind;
 /// A job comes back from its lane this much before its turn and is held for the rest, so that a lane's own
 /// lateness (measured: 3 to 30 ms) costs no quota.
 pub(super) const LEAD: Duration = Duration::from_millis(100);
-/// The same with the time that its call is prepared in is at most this.
+/// The same with the way to the store and the time that its call is prepared in is at most this.
 const MOST_LEAD: Duration = Duration::from_secs(2);
 /// The shortest lane may be this much late before the rest is too long to be held.
 const SLACK: Duration = Duration::from_millis(100);
@@ -36,7 +36,8 @@ impl Scheduler {
             return self.unclocked.push((key, end));
         };
         let wait = not_before.unwrap_or_default().saturating_sub(store_now);
-        let wait = Duration::from_millis(wait);
+        // The clock was read on its way here, and the question will be on its way.
+        let wait = Duration::from_millis(wait).saturating_sub(self.base);
         self.count_expiration(now, key);
         if self.expire(now, key) {
             return;
@@ -63,7 +64,7 @@ impl Scheduler {
 
     /// How long before its turn a job comes back from its lane.
     pub(super) fn lane_lead(&self) -> Duration {
-        (LEAD + self.lead.get()).min(MOST_LEAD)
+        (LEAD + self.lead.get() + self.base).min(MOST_LEAD)
     }
 
     /// The longest wait that is spent in memory: at least what a lane leaves of one.

@@ -206,6 +206,13 @@ impl Cluster {
         Ok(values)
     }
 
+    /// As [`super::Link::base`].
+    pub fn base(&self) -> Option<Duration> {
+        let shards = Arc::clone(&self.map().shards);
+        let bases = shards.iter().map(|shard| shard.node.as_ref()?.base());
+        bases.collect::<Option<Vec<_>>>()?.into_iter().min()
+    }
+
     fn map(&self) -> MutexGuard<'_, Map> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }

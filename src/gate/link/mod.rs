@@ -8,6 +8,7 @@ mod slots;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use ::redis::io::tcp::TcpSettings;
 use ::redis::{
@@ -125,6 +126,15 @@ impl Link {
     /// A server that is no primary, or not yet, is one that will soon be replaced by another.
     pub fn finds_primaries(&self) -> bool {
         !matches!(self.way, Way::Single(_))
+    }
+
+    /// What a round trip takes at least, in a cluster to the nearest of its primaries; `None`: that is not known of all yet.
+    pub fn base(&self) -> Option<Duration> {
+        match &self.way {
+            Way::Single(node) => node.base(),
+            Way::Sentinel(sentinel) => sentinel.base(),
+            Way::Cluster(cluster) => cluster.base(),
+        }
     }
 
     pub fn round_trips(&self) -> u64 {

@@ -9,9 +9,12 @@ use ::redis::{Client, ConnectionInfo, Pipeline, RedisResult, Value};
 
 use crate::gate::GateError;
 use crate::gate::refusal;
+use crate::rules::way::Way;
 
-/// How long Redis may take to answer, and to accept a connection.
+/// How long Redis may take to answer.
 const TIMEOUT: Duration = Duration::from_secs(2);
+/// How long it may take to accept a connection: TCP, TLS and login are several round trips, of up to half a second each.
+const TIMEOUT_TO_CONNECT: Duration = Duration::from_secs(3);
 /// How long a server may take for all of it.
 pub const TIMEOUT_IN_ALL: Duration = Duration::from_secs(4);
 /// The longest pause between two attempts to connect.
@@ -23,6 +26,9 @@ pub struct Node {
     /// What it is called in errors; no secret.
     name: String,
     current: Mutex<Current>,
+    /// What round trips take, by the time since `made`.
+    way: Mutex<Way>,
+    made: Instant,
     round_trips: Arc<AtomicU64>,
 }
 
@@ -43,6 +49,8 @@ impl Node {
             client,
             name,
             current: Mutex::default(),
+            way: Mutex::default(),
+            made: Instant::now(),
             round_trips,
         }
     }
@@ -62,6 +70,12 @@ impl Node {
         current.silent.map(|since| since.elapsed())
     }
 
+    /// What a round trip takes at least; `None`: that is not known yet.
+    pub fn base(&self) -> Option<Duration> {
+        let way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
+        way.is_known().then(|| way.base())
+    }
+
     /// One round trip: one value for each of the pipeline's commands.
     pub async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
         let count = pipeline.len();
@@ -69,6 +83,7 @@ impl Node {
             .manager()
             .map_err(|why| refusal::broken(&why, &self.name))?;
         self.round_trips.fetch_add(1, Ordering::Relaxed);
+        let begun = Instant::now();
         let sent = tokio::time::timeout(
             TIMEOUT_IN_ALL,
             manager.send_packed_commands(pipeline, 0, count),
@@ -77,6 +92,9 @@ impl Node {
             Ok(Ok(answers)) if answers.len() == count => {
                 let mut current = self.current.lock().unwrap_or_else(PoisonError::into_inner);
                 current.silent = None;
+                drop(current);
+                let mut way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
+                way.learn(self.made.elapsed(), begun.elapsed());
                 return Ok(answers);
             }
             Ok(Ok(_)) => {
@@ -107,7 +125,7 @@ impl Node {
         }
         let config = ConnectionManagerConfig::new()
             .set_response_timeout(Some(TIMEOUT))
-            .set_connection_timeout(Some(TIMEOUT))
+            .set_connection_timeout(Some(TIMEOUT_TO_CONNECT))
             .set_number_of_retries(1)
             .set_max_delay(RECONNECT);
         let manager = ConnectionManager::new_lazy_with_config(self.client.clone(), config)?;

@@ -3,6 +3,7 @@
 
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use ::redis::io::tcp::TcpSettings;
 use ::redis::sentinel::{SentinelClient, SentinelClientBuilder, SentinelServerType};
@@ -109,6 +110,11 @@ impl Sentinel {
     fn known(&self) -> Option<Arc<Node>> {
         let current = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
         current.clone()
+    }
+
+    /// As [`super::Link::base`].
+    pub fn base(&self) -> Option<Duration> {
+        self.known()?.base()
     }
 
     async fn primary(&self) -> Result<Arc<Node>, GateError> {

@@ -1,6 +1,9 @@
 //! What the server is, and whether it answers.
 
+use std::time::Duration;
+
 use ::redis::Value;
+use futures_util::future::join_all;
 
 use super::RedisGate;
 use crate::gate::refusal;
@@ -8,6 +11,11 @@ use crate::gate::{Gate, GateError};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
+use crate::rules::way::SAMPLES;
+
+/// So many pings measure the way, and so much apart: what delays one of them does not delay all.
+const PINGS: u32 = SAMPLES as u32;
+const APART: Duration = Duration::from_millis(5);
 
 /// What [`RedisGate::check`] found: in a cluster, on the first of its primaries that is not as it should be.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,6 +45,23 @@ impl RedisGate {
             }
         }
         Ok(())
+    }
+
+    /// Measures the way to Redis, where that is not known yet, by some pings. Afterwards [`Gate::base`] tells it.
+    ///
+    /// # Errors
+    /// [`GateError`]: it is not known.
+    pub async fn measure(&self) -> Result<(), GateError> {
+        if self.link.base().is_some() {
+            return Ok(());
+        }
+        // Connected first: that would count as a part of the way.
+        self.answers().await?;
+        let pings = (0..PINGS).map(|number| async move {
+            tokio::time::sleep(APART * number).await;
+            self.answers().await
+        });
+        join_all(pings).await.into_iter().collect()
     }
 
     /// What the server is, and whether the gate's scripts for `limits` may run on it.

@@ -2,6 +2,8 @@
 //! are outside. A file for each circumstance; `kit` has what they stand on.
 
 pub mod kit;
+mod line1_far_api;
+mod line2_far_redis;
 mod line4_abandoned;
 mod line8_expiry;
 

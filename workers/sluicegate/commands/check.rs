@@ -9,15 +9,18 @@ use serde::Serialize;
 use serde_json::json;
 use sluicegate::broker::amqp::{QueueState, inventory};
 use sluicegate::config::{Config, RedisTopology};
-use sluicegate::gate::GateError;
-use sluicegate::gate::redis::{NODE_OF_A_CLUSTER, RedisGate};
+use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
 use sluicegate::gate::registry::{self, Named};
+use sluicegate::gate::{Gate, GateError};
 use sluicegate::rules::lanes::Ladder;
 use sluicegate::rules::policy::Source;
 use sluicegate::rules::tenant::Tenant;
 
 use super::{Failure, count, gate, limits, plain, print_json};
 
+/// A shorter round trip to Redis is nothing to speak of, and a longer one is too long.
+const FAR: Duration = Duration::from_millis(10);
+const MOST_FAR: Duration = Duration::from_millis(500);
 /// For all questions to one server together.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -233,13 +236,8 @@ async fn rabbitmq(config: &Config, findings: &mut Findings) {
 
 async fn redis(config: &Config, findings: &mut Findings) {
     const WHAT: &str = "redis";
-    let limits = config.rate_limiter.policy.default_limits();
-    let checked = match RedisGate::connect(&config.redis.url, &config.redis.prefix) {
-        Ok(gate) => gate.check(limits).await,
-        Err(error) => Err(error),
-    };
-    let health = match checked {
-        Ok(health) => health,
+    let (health, round_trip) = match looked_at(config).await {
+        Ok(found) => found,
         Err(error) => return findings.add(Level::Error, WHAT, gate(&error)),
     };
     let url = &config.redis.url;
@@ -251,6 +249,16 @@ async fn redis(config: &Config, findings: &mut Findings) {
             health.server, health.version
         ),
     );
+    if round_trip > MOST_FAR {
+        let text = format!(
+            "a round trip takes {:?}: workers are built for {MOST_FAR:?} at most",
+            round_trip
+        );
+        findings.add(Level::Warn, WHAT, text);
+    } else if round_trip >= FAR {
+        let text = far(round_trip, config.dispatch.concurrency);
+        findings.add(Level::Ok, WHAT, text);
+    }
     match health.maxmemory_policy.as_deref() {
         Some("noeviction") => findings.add(Level::Ok, WHAT, "maxmemory-policy is noeviction"),
         Some(policy) => findings.add(Level::Error, WHAT, format!("maxmemory-policy is {policy}: under memory pressure Redis would forget what has started; set it to noeviction")),
@@ -282,6 +290,25 @@ async fn redis(config: &Config, findings: &mut Findings) {
         }
         Err(error) => findings.add(Level::Error, WHAT, gate(&error)),
     }
+}
+
+/// What Redis is, and what a round trip to it takes at least.
+async fn looked_at(config: &Config) -> Result<(Health, Duration), GateError> {
+    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let limits = config.rate_limiter.policy.default_limits();
+    let health = gate.check(limits).await?;
+    gate.measure().await?;
+    Ok((health, gate.base()))
+}
+
+/// What a way of `round_trip` costs.
+fn far(round_trip: Duration, concurrency: usize) -> String {
+    // A call has its slot for that long at least.
+    let starts = (concurrency as f64 / round_trip.as_secs_f64()) as u64;
+    let ms = round_trip.as_millis();
+    format!(
+        "a round trip takes {ms} ms: each job has its permit that much later, and with dispatch.concurrency {concurrency} a worker starts at most {starts} jobs a second"
+    )
 }
 
 /// So many configurations were found, where so many primaries did not say theirs.

@@ -45,6 +45,9 @@ pub struct InspectArgs {
     json: bool,
 }
 
+/// A shorter round trip to Redis is nothing to speak of.
+const FAR_MS: u64 = 10;
+
 /// One limit in force, and its use.
 type Row<'a> = (&'a Limit, &'a Usage);
 
@@ -64,6 +67,8 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
     let limits = &(known.fleet(Arc::clone(&own.policy), &own.id, now_ms)).limits(&tenant, plan);
     let given = args.labels.given(limits)?;
     let found = gate.inspect(&tenant, &given.labels, limits).await?;
+    gate.measure().await?;
+    let round_trip_ms = u64::try_from(gate.base().as_millis()).unwrap_or(u64::MAX);
     let others: Vec<Other> = (known.policies().iter())
         .filter(|other| other.id != own.id)
         .map(|other| Other::new(other, &known, now_ms, &tenant, plan))
@@ -97,6 +102,7 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             "reason": waits.in_words(&given, &found),
             "advertised": said,
             "advertised_at_ms": found.quotas_at_ms,
+            "redis_round_trip_ms": round_trip_ms,
             "in_force": in_force,
             "other_configurations": others,
             "other_configurations_unread": unread,
@@ -108,6 +114,11 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
         };
         let mut text = in_words(&tenant, &source, &rows, &given, &found);
         text += &api::in_words(&found, &said);
+        if round_trip_ms >= FAR_MS {
+            text += &format!(
+                "redis    a round trip takes {round_trip_ms} ms: each permit comes that much later\n"
+            );
+        }
         for other in &others {
             text += &other.in_words();
         }

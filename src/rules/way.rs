@@ -1,0 +1,161 @@
+//! What is known of a way that takes its time, such as that to Redis and back, by measuring round trips. Pure: `now` is an
+//! argument.
+//!
+//! The *base* of a way is what it takes at least. A constant distance does no harm (see "Redis far away" in
+//! docs/ARCHITECTURE.md), so the age of a permit is counted beyond the base; only what varies counts. A base that is too
+//! large would make old permits look young, so it errs towards too small: of each minute twice the least less the 5 %
+//! quantile, and of ten minutes the least.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Before so many round trips nothing is known.
+pub const SAMPLES: usize = 20;
+/// So much is looked at together.
+const SPAN: Duration = Duration::from_secs(60);
+/// So many spans count, the current one included.
+const SPANS: usize = 10;
+/// One of so many round trips of a span is below its quantile.
+const ONE_OF: usize = 20;
+/// So many of the shortest are kept. In a span with more than this times [`ONE_OF`] the quantile is a lower one.
+const KEPT: usize = 32;
+
+/// What round trips took.
+#[derive(Debug, Clone, Default)]
+pub struct Way {
+    /// The newest last.
+    spans: VecDeque<Span>,
+    /// Of all spans, up to [`SAMPLES`].
+    samples: usize,
+}
+
+/// The round trips of one minute.
+#[derive(Debug, Clone)]
+struct Span {
+    begun: Duration,
+    number: usize,
+    /// The shortest, in order.
+    shortest: Vec<Duration>,
+}
+
+impl Span {
+    fn learn(&mut self, took: Duration) {
+        self.number += 1;
+        let at = self.shortest.partition_point(|shorter| *shorter <= took);
+        if at < KEPT {
+            self.shortest.truncate(KEPT - 1);
+            self.shortest.insert(at, took);
+        }
+    }
+
+    fn base(&self) -> Duration {
+        let Some(least) = self.shortest.first() else {
+            return Duration::ZERO;
+        };
+        let low = (self.number / ONE_OF).min(self.shortest.len() - 1);
+        (*least * 2).saturating_sub(self.shortest[low])
+    }
+}
+
+impl Way {
+    /// A round trip that ended now took so long.
+    pub fn learn(&mut self, now: Duration, took: Duration) {
+        self.samples = (self.samples + 1).min(SAMPLES);
+        let current = self.spans.back_mut();
+        match current.filter(|span| now.saturating_sub(span.begun) < SPAN) {
+            Some(span) => span.learn(took),
+            None => {
+                if self.spans.len() == SPANS {
+                    self.spans.pop_front();
+                }
+                self.spans.push_back(Span {
+                    begun: now,
+                    number: 1,
+                    shortest: vec![took],
+                });
+            }
+        }
+    }
+
+    /// Enough was seen to tell the base.
+    pub fn is_known(&self) -> bool {
+        self.samples == SAMPLES
+    }
+
+    /// What it takes at least; zero until that is known.
+    pub fn base(&self) -> Duration {
+        let least = self.spans.iter().map(Span::base).min();
+        least.filter(|_| self.is_known()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn learnt(way: &mut Way, now: Duration, ways_ms: impl IntoIterator<Item = u32>) {
+        for took in ways_ms {
+            way.learn(now, MS * took);
+        }
+    }
+
+    #[test]
+    fn a_base_is_zero_until_it_is_known_and_then_at_most_the_shortest_way() {
+        let mut way = Way::default();
+        learnt(&mut way, MINUTE, 500..519);
+        assert_eq!((way.is_known(), way.base()), (false, Duration::ZERO));
+        learnt(&mut way, MINUTE, [600]);
+        // Twice 500, less the second of twenty.
+        assert_eq!((way.is_known(), way.base()), (true, MS * 499));
+    }
+
+    #[test]
+    fn a_shorter_way_counts_at_once_and_for_ten_minutes() {
+        let mut way = Way::default();
+        learnt(&mut way, MINUTE, [500; 100]);
+        assert_eq!(way.base(), MS * 500);
+        learnt(&mut way, MINUTE * 2, [40; 2]);
+        assert_eq!(way.base(), MS * 40);
+        for minute in 3..=11 {
+            learnt(&mut way, MINUTE * minute, [500]);
+            assert_eq!(way.base(), MS * 40);
+        }
+        learnt(&mut way, MINUTE * 12, [500]);
+        assert_eq!(way.base(), MS * 500);
+    }
+
+    #[test]
+    fn one_that_is_much_shorter_than_the_others_is_believed_more_than_they_are() {
+        let mut way = Way::default();
+        learnt(&mut way, MINUTE, [40]);
+        learnt(&mut way, MINUTE, [500; 99]);
+        assert_eq!(way.base(), Duration::ZERO);
+        let mut jitter = Way::default();
+        learnt(&mut jitter, MINUTE, (0..2000).map(|n| 40 + n % 50));
+        assert_eq!(jitter.base(), MS * 40);
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_never_more_than_the_shortest_way_of_ten_minutes(
+            ways in prop::collection::vec((0_u32..40, 0_u32..1000), 1..400),
+        ) {
+            let (mut way, mut now, mut seen) = (Way::default(), Duration::ZERO, Vec::new());
+            for (pause_s, took) in ways {
+                now += Duration::from_secs(pause_s.into());
+                way.learn(now, MS * took);
+                seen.push((now, MS * took));
+                let last = |(at, _): &&(Duration, Duration)| now - *at <= MINUTE * 9;
+                let least = seen.iter().filter(last).map(|(_, took)| *took).min();
+                prop_assert!(way.base() <= least.expect("there is one"));
+                prop_assert!(way.spans.len() <= SPANS);
+                prop_assert!(way.spans.iter().all(|span| span.shortest.len() <= KEPT));
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! Line 2: Redis far away. Jobs flow, the limit holds, and the worker says what it costs.
+
+use std::time::Duration;
+
+use super::kit::api::Api;
+use super::kit::proxy::{Proxy, Ways};
+use super::kit::{Bed, MS, SECOND, counts, jobs, until};
+use crate::cli::sluicegate;
+use crate::process::Process;
+use crate::servers::{shared_rabbit, shared_redis};
+
+const JOBS: usize = 40;
+
+/// All jobs of two workers; the API's fullest window.
+async fn run(round_trip: Duration, guard: &str) -> usize {
+    let api = Api::start().await;
+    let far = Ways::round_trip(round_trip);
+    let (_way, redis) = Proxy::before(shared_redis().url(), far, 1).await;
+    let bed = Bed::on(shared_rabbit().url(), &redis);
+    let limits = format!("max-requests: 10, window-size: 2s, guard: {guard}");
+    let yaml = bed.yaml(&limits, &api.url_at(api.door.address), "");
+    let workers = [Process::start(&yaml), Process::start(&yaml)];
+    for worker in &workers {
+        worker.says(&["RabbitMQ: consuming"]).await;
+    }
+    bed.publish(&yaml, jobs("acme", JOBS)).await;
+    until("all jobs", || api.count() >= JOBS).await;
+    for worker in &workers {
+        worker.says(&["Redis is far away", "round_trip_ms="]).await;
+        let base = worker.metric("sluicegate_gate_base_seconds");
+        assert!(base >= Some(round_trip.as_secs_f64() * 0.5), "{base:?}");
+        assert_eq!(worker.count(&["no permit is young enough"]), 0);
+    }
+    let checked = sluicegate(&yaml, &["check"]).exited(0).out;
+    assert!(checked.contains("a round trip takes"), "{checked}");
+    let found = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
+    assert!(found.contains("redis    a round trip takes"), "{found}");
+    let calls = api.calls();
+    assert_eq!(counts::repeated(&calls), 0);
+    let (fullest, early) = counts::windows(&counts::times(&calls, "acme"), 10, 2 * SECOND);
+    let late: f64 = (workers.iter())
+        .filter_map(|worker| worker.metric("sluicegate_late_admissions_total"))
+        .sum();
+    println!(
+        "{round_trip:?}, guard {guard}: fullest {fullest}, {early} too early, {late} permits late"
+    );
+    for worker in workers {
+        worker.stop();
+    }
+    fullest
+}
+
+/// Half of the guard is less than the way: where a permit's age was that of its question, nothing started at all.
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_flow_and_the_limit_holds_with_redis_500_ms_away() {
+    assert!(run(500 * MS, "800ms").await <= 10);
+}
