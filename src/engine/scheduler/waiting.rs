@@ -28,13 +28,13 @@ impl Scheduler {
             return;
         };
         entry.phase = Phase::Ready;
-        let Some(not_before) = entry.claims.not_before_ms else {
+        let Some(not_before) = entry.claims.not_before else {
             return self.join(key, end);
         };
         let Some(store_now) = self.store_now(now) else {
             return self.unclocked.push(key);
         };
-        let wait = Duration::from_millis(not_before.saturating_sub(store_now));
+        let wait = Duration::from_millis(not_before.left_ms(store_now));
         if wait.is_zero() {
             self.join(key, end);
         } else if !self.hold(now, key, wait) {
