@@ -3,7 +3,9 @@
 
 pub mod kit;
 mod line4_abandoned;
+mod line5_mixed;
 mod line8_expiry;
+mod line9_answers;
 
 use hyper::Version;
 use kit::api::{Api, Manner, Reply};
