@@ -106,7 +106,8 @@ pub enum Kind {
     DownstreamFar,
     /// The downstream refuses connections, and ends those that are there
     DownstreamRefuse,
-    /// The downstream reads nothing until the workers give up, and then all of it (not in `all` yet)
+    /// The downstream reads nothing until the workers give up, and then all of it: not in `all`, since the calls that
+    /// were given up hold their places for long in the whole run then
     DownstreamStill,
     /// SIGKILL of one node of RabbitMQ's cluster, which is started again
     RabbitNodeKill,
@@ -268,7 +269,7 @@ impl Kind {
         matches!(self, Self::DownstreamRefuse | Self::DownstreamStill)
     }
 
-    /// It is done only where it is named: it makes the whole run another one, or is more than what is promised.
+    /// It makes the whole run another one, so it is done only where it is named.
     pub fn is_named(self) -> bool {
         matches!(self, Self::RedisEvict | Self::DownstreamStill)
     }

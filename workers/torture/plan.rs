@@ -178,6 +178,14 @@ impl Plan {
         QueueNames::new(work, &Ladder::new(MAX_DELAY))
     }
 
+    /// For how long a call that was given up may be under way: as long as it may lie unread.
+    fn abandoned(&self) -> Duration {
+        match self.kinds.contains(&Kind::DownstreamStill) {
+            true => Duration::from_secs(30),
+            false => Duration::from_secs(2),
+        }
+    }
+
     fn guard_text(&self) -> String {
         self.guard.map_or("strict".to_owned(), |guard| {
             format!("{}ms", guard.as_millis())
@@ -199,7 +207,7 @@ impl Plan {
             "amqp:\n  url: {amqp}\n  queue: {queue}\n  prefetch: 100\n\
              redis:\n{redis}  prefix: {PREFIX}\n\
              rate-limiter:\n  max-requests: {max}\n  window-size: {window}ms\n  guard: {guard}\n\
-             dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  http:\n    url: {downstream}\n    timeout: 5s\n    abandoned: 2s\n\
+             dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  http:\n    url: {downstream}\n    timeout: 5s\n    abandoned: {abandoned}s\n\
              delay:\n  max-delay: {max_delay}s\n\
              retry:\n  max-attempts: {MAX_ATTEMPTS}\n  initial-interval: 200ms\n  max-interval: 3s\n\
              admin:\n  listen: {admin}\n",
@@ -208,6 +216,7 @@ impl Plan {
             downstream = quoted(downstream),
             window = WINDOW.as_millis(),
             guard = self.guard_text(),
+            abandoned = self.abandoned().as_secs(),
             max_delay = MAX_DELAY.as_secs(),
             admin = quoted(&admin.to_string()),
         )
