@@ -1,85 +1,74 @@
 -- sliding-window-algo: a ZSET with one entry for each start, for all sliding limits of a scope. The specification is
--- src/rules/log/sliding.rs. Needs excess.lua before it.
+-- src/rules/log/sliding.rs.
 --
--- Score: when the job started (ms, rounded up). Member: the byte 2, then packed the running number of the entry and its cost.
--- An entry with any other member is another writer's: it costs 1. So what started after a moment is the number of entries after
--- it, which Redis knows from their ranks, and what they cost beyond 1 each.
+-- Score: when the job started (ms, rounded up). Member: the byte 1, then packed the running number of the entry, the
+-- running total of cost (this entry's included) and the cost; the highest byte first, so that entries of one score are in
+-- their order. An entry with any other member is another writer's: it costs 1.
 --
--- Beside it a HASH, with the fields of excess.lua and
--- log        packed: since when (ms) a period runs that is as long as the longest span that anybody counts with; that span
---            (ms); that of the period before (the specification is src/rules/log/span.rs); no number above the next was given
---            to an entry that is not there any more; after the last (ms) no start cost anything else than 1
-local LOG_FORMAT = '>I6I6I6I6I6'
-local ENTRY_FORMAT, ENTRY_BYTES = '>BI6I4', 11
--- As versions wrote it that had running totals: the byte 1, number, total, cost.
-local OLD_FORMAT, OLD_BYTES = '>BI6I8I4', 19
+-- Beside it a HASH, whose field
+-- spans      packed: since when (ms) a period runs that is as long as the longest span that anybody counts with; that span
+--            (ms); that of the period before: the specification is src/rules/log/span.rs
+--
+-- `log` is what all limits share: ranks count from the first entry that any of them counts.
+local SPANS_FORMAT = '>I6I6I6'
+local ENTRY_FORMAT, ENTRY_BYTES = '>BI6I8I4', 19
 
--- Entries that are read or written at once at most. A call for few jobs reads few.
+-- Entries that are read or written at once at most. A call for few jobs reads few: each looks at two.
 local CHUNK = 64
--- So many are looked through sooner than others' sums are asked for.
-local FEW = 24
--- Places in the log that one call remembers.
-local RUNS = 4
 
--- The number of one of our entries, 0 of another writer's; its cost.
-local function entry_parse(member)
-  if #member == ENTRY_BYTES and string.byte(member) == 2 then
-    local _, sequence, cost = struct.unpack(ENTRY_FORMAT, member)
-    return sequence, cost
-  elseif #member == OLD_BYTES and string.byte(member) == 1 then
-    local _, sequence, _, cost = struct.unpack(OLD_FORMAT, member)
-    return sequence, cost
-  end
-  return 0, 1
-end
-
--- The highest number that was given. Others' entries may lie behind ours.
-local function highest_number(log)
-  local number, from = log.member and entry_parse(log.member) or 0, 1
-  while number == 0 and from < log.entries do
-    local entries = redis.call('ZRANGE', log.key, int(-from - CHUNK), int(-from - 1))
-    for i = #entries, 1, -1 do
-      number = math.max(number, (entry_parse(entries[i])))
-    end
-    from = from + CHUNK
-  end
-  return math.max(number, log.last)
-end
-
-local function write_more(log)
-  redis.call('HSET', log.more, 'log',
-    struct.pack(LOG_FORMAT, log.since, log.span, log.before, log.last, log.excess))
-  redis.call('PEXPIREAT', log.more, int(log.since + 3 * log.longest))
-end
-
--- So much more (or less) than 1 each cost what started at `at`.
-local function change_cost(log, at, units)
-  if units ~= 0 then
-    local excess = log.excess
-    excess_add(log, at, units)
-    if log.excess ~= excess then
-      write_more(log)
-    end
+-- Sequence, total and cost of one of our members; nil for another writer's.
+local function parse(member)
+  if #member == ENTRY_BYTES and string.byte(member) == 1 then
+    local _, sequence, total, cost = struct.unpack(ENTRY_FORMAT, member)
+    return sequence, total, cost
   end
 end
 
--- Sums up what all entries cost: an older version wrote the log, or the clock was stepped back behind what was summed up.
-local function count_costs(log)
-  excess_forget(log)
-  local from = 0
-  repeat
-    local entries = redis.call('ZRANGE', log.key, int(from), int(from + 999), 'WITHSCORES')
-    for i = 1, #entries, 2 do
-      local _, cost = entry_parse(entries[i])
-      excess_add(log, math.ceil(tonumber(entries[i + 1])), cost - 1)
+-- Reads the whole window, because of entries that are not ours or of gaps: the running total of cost at each entry.
+local function read_mixed(log)
+  local entries = redis.call('ZRANGE', log.key, int(log.gone), '-1', 'WITHSCORES')
+  local units = 0
+  log.sequence, log.total = 0, 0
+  for i = 1, #entries, 2 do
+    local sequence, total, cost = parse(entries[i])
+    if sequence then
+      log.sequence, log.total = sequence, total
     end
-    from = from + 1000
-  until #entries == 0
-  write_more(log)
+    units = units + (cost or 1)
+    local rank = (i - 1) / 2
+    log.totals[rank] = units
+    log.scores[rank] = math.min(math.ceil(tonumber(entries[i + 1])), log.stamp)
+  end
+  log.cost = units
+end
+
+-- Reads the entries around `rank` of a window of our own.
+local function read_own(log, rank)
+  if log.scores[rank] then
+    return
+  end
+  local last = math.min(rank + log.chunk, log.entries) - 1
+  local entries = redis.call('ZRANGE', log.key, int(log.gone + rank), int(log.gone + last), 'WITHSCORES')
+  for i = 1, #entries, 2 do
+    local _, total = parse(entries[i])
+    if not total then
+      -- As many gaps as entries of another writer.
+      return read_mixed(log)
+    end
+    local at = rank + (i - 1) / 2
+    log.totals[at] = total - log.before
+    log.scores[at] = math.min(math.ceil(tonumber(entries[i + 1])), log.stamp)
+  end
+end
+
+-- Cost up to the entry at `rank`, and when it started.
+local function entry(log, rank)
+  read_own(log, rank)
+  return log.totals[rank], log.scores[rank]
 end
 
 -- Entries that are in the future after the clock was stepped back count from now: that wastes at most one window.
-local function pull_back(log)
+local function pull_back(log, longest)
   local future = redis.call('ZRANGEBYSCORE', log.key, '(' .. int(log.stamp), '+inf')
   for i = 1, #future, CHUNK do
     local args = {}
@@ -89,155 +78,156 @@ local function pull_back(log)
     end
     redis.call('ZADD', log.key, unpack(args))
   end
-  redis.call('PEXPIREAT', log.key, int(log.stamp + log.longest))
+  redis.call('PEXPIREAT', log.key, int(log.stamp + longest))
 end
 
--- Somebody counts with `span` now.
-local function note_span(log, span)
-  local since = math.min(log.since, log.now)
-  if log.now >= since + log.longest then
-    since, log.span, log.before = log.now, 0, log.span
+-- Somebody counts with `span` now. Returns the longest span that anybody counts with, by the HASH `key`.
+local function note_span(key, span, now)
+  local since, longest, before = 0, 0, 0
+  local text = redis.call('HGET', key, 'spans')
+  if text then
+    since, longest, before = struct.unpack(SPANS_FORMAT, text)
   end
-  if since ~= log.since or span > log.span then
-    log.since, log.span = since, math.max(log.span, span)
-    log.longest = math.max(log.span, log.before)
-    write_more(log)
+  local begin = math.min(since, now)
+  if now >= begin + math.max(longest, before) then
+    begin, longest, before = now, 0, longest
   end
+  if begin ~= since or span > longest then
+    longest = math.max(longest, span)
+    redis.call('HSET', key, 'spans', struct.pack(SPANS_FORMAT, begin, longest, before))
+    redis.call('PEXPIREAT', key, int(begin + 3 * math.max(longest, before)))
+  end
+  return math.max(longest, before)
 end
 
--- The log at limits.now. Prunes and repairs it when writing.
-local function read_log(limit, limits, span)
+-- The log at limits.now. Prunes and repairs it when writing, unless it is to be kept whole; otherwise `gone` is how many dead entries lie in front.
+local function read_log(key, spans, limits, longest)
   local now, stamp = limits.now, limits.stamp
-  local key = KEYS[limit.key]
-  local more = redis.call('HGET', KEYS[limit.key + 1], 'log')
-  local since, longest, before, last, excess = 0, 0, 0, 0, 0
-  if more then
-    since, longest, before, last, excess = struct.unpack(LOG_FORMAT, more)
-  end
+  local repairs = limits.writing and not limits.whole
+  longest = repairs and note_span(spans, longest, now) or longest
   local log = {
-    key = key, more = KEYS[limit.key + 1], now = now, stamp = stamp, since = since, span = longest, before = before, last = last,
-    excess = excess, longest = math.max(longest, before), entries = 0, newest = 0, member = false, first = false, number = false, runs = {},
-    taken = {}, cost = 0, score = false, scores = false, chunk = math.min(math.max(limits.jobs, 1), CHUNK),
+    key = key, stamp = stamp, gone = 0, entries = 0, cost = 0, before = 0, sequence = 0, total = 0,
+    scores = {}, totals = {}, taken = {}, taken_cost = 0, longest = longest, chunk = math.max(2, math.min(limits.jobs, CHUNK)),
   }
   local first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
-  if limits.writing then
-    if not (limits.settles and more) then
-      note_span(log, span)
+  if first[1] and tonumber(first[2]) <= now - longest then
+    local dead = int(now - longest)
+    if repairs then
+      redis.call('ZREMRANGEBYSCORE', key, '-inf', dead)
+    else
+      log.gone = redis.call('ZCOUNT', key, '-inf', dead)
     end
-    if first[1] and tonumber(first[2]) <= now - log.longest then
-      redis.call('ZREMRANGEBYSCORE', key, '-inf', int(now - log.longest))
-      first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
-    end
+    first = redis.call('ZRANGE', key, int(log.gone), int(log.gone), 'WITHSCORES')
   end
   if not first[1] then
-    if limits.writing and log.excess > 0 then
-      excess_forget(log)
-      write_more(log)
-    end
     return log
   end
-  local found = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
-  local newest = math.ceil(tonumber(found[2]))
-  log.member, log.first, log.newest = found[1], math.ceil(tonumber(first[2])), newest
-  if limits.writing then
-    if newest > stamp then
-      pull_back(log)
-      log.first, log.newest = math.min(log.first, stamp), stamp
-    end
-    -- Sums of entries that are gone lie where others are to be.
-    if not more or log.excess > stamp or log.excess == stamp and newest ~= stamp then
-      count_costs(log)
-    end
+  local last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+  if repairs and tonumber(last[2]) > stamp then
+    pull_back(log, longest)
+    first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
+    last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
   end
-  log.entries = redis.call('ZCARD', key)
+  log.entries = redis.call('ZCARD', key) - log.gone
+  local sequence, total, cost = parse(first[1])
+  log.sequence, log.total = parse(last[1])
+  if sequence and log.sequence and log.sequence - sequence + 1 == log.entries then
+    log.before = total - cost
+    log.cost = log.total - log.before
+    log.totals[0], log.scores[0] = cost, math.min(math.ceil(tonumber(first[2])), stamp)
+  else
+    read_mixed(log)
+  end
   return log
 end
 
--- Entries after `at`.
-local function calls_after(log, at)
-  if log.newest <= at then
+-- Entries that no longer count for the limit at `base`, which is now or later.
+local function dead_entries(limit, base)
+  local log, span = limit.log, limit.span
+  if log.entries == 0 then
     return 0
   end
-  return redis.call('ZCOUNT', log.key, '(' .. int(at), '+inf')
-end
-
--- What entries after `at` cost.
-local function units_after(limit, at)
-  local log = limit.log
-  if log.newest <= at then
+  local _, first = entry(log, 0)
+  if first + span > base then
     return 0
   end
-  local calls = log.first > at and log.entries or calls_after(log, at)
-  if limit.calls or log.excess <= at then
-    return calls
+  local low, high = 0, log.entries
+  if base == limit.now then
+    return high - redis.call('ZCOUNT', log.key, '(' .. int(base - span), '+inf')
   end
-  return calls + excess_after(log, at, log.first)
-end
-
--- When the entry started after which there are so many.
-local function score_before(log, entries)
-  local rank = log.entries - 1 - entries
-  log.scores = log.scores or {}
-  if not log.scores[rank] then
-    local last = math.min(rank + log.chunk, log.entries) - 1
-    local found = redis.call('ZRANGE', log.key, int(rank), int(last), 'WITHSCORES')
-    for i = 2, #found, 2 do
-      log.scores[rank + i / 2 - 1] = math.ceil(tonumber(found[i]))
-    end
-  end
-  return log.scores[rank]
-end
-
--- Entries next to each other, the newest first, each with the units after it: those around the first moment after `low` after
--- which there are at most `rest` units. A few such runs are kept, since the jobs of one call wait for neighbors.
-local function run_around(log, low, rest)
-  for _, run in ipairs(log.runs) do
-    if rest >= run.after and rest < run.before then
-      return run
-    end
-  end
-  local few = math.max(FEW, log.chunk)
-  local after, units, entries = excess_find(log, calls_after, log.newest, math.max(low, log.first - 1), rest, few)
-  local last = log.entries - after - 1
-  local found = redis.call('ZRANGE', log.key, int(last - entries + 1), int(last), 'WITHSCORES')
-  local run = { after = units, before = units }
-  for i = #found, 2, -2 do
-    local _, cost = entry_parse(found[i - 1])
-    run[#run + 1] = { math.ceil(tonumber(found[i])), run.before }
-    run.before = run.before + cost
-  end
-  table.insert(log.runs, 1, run)
-  log.runs[RUNS + 1] = nil
-  return run
-end
-
--- As score_before, by units: the first moment after `low` after which there are at most `rest`; after `low` there are more.
-local function moment_before(log, low, rest)
-  local run = run_around(log, low, rest)
-  -- The oldest that has at most so many after it.
-  local from, to = 1, #run
-  while from < to do
-    local middle = math.ceil((from + to) / 2)
-    if run[middle][2] <= rest then
-      from = middle
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    local _, score = entry(log, middle)
+    if score + span <= base then
+      low = middle + 1
     else
-      to = middle - 1
+      high = middle
     end
   end
-  return run[from][1]
+  return low
 end
 
--- The first moment after `low` after which there are at most `rest` units; after `low` there are more.
-local function when_left(limit, low, rest)
+-- Units of the first `entries`.
+local function units_up_to(limit, entries)
+  if limit.calls or entries == 0 then
+    return entries
+  end
+  local units = entry(limit.log, entries - 1)
+  return units
+end
+
+-- Units of all entries, those of this call included.
+local function all_units(limit)
   local log = limit.log
-  local taken = limit.calls and #log.taken / 2 or log.cost
-  if rest < taken then
+  if limit.calls then
+    return log.entries + #log.taken / 2
+  end
+  return log.cost + log.taken_cost
+end
+
+-- When the `unit`-th unit (from 1) started: the first entry up to which there are so many.
+local function score_of(limit, unit)
+  local log = limit.log
+  if unit > (limit.calls and log.entries or log.cost) then
     return log.stamp
   end
-  if limit.calls or log.excess <= low then
-    return math.min(score_before(log, rest - taken), log.stamp)
+  local low, high = unit - 1, unit - 1
+  if not limit.calls then
+    -- Entries of one unit each give the rank at once.
+    local before = low > 0 and low < log.entries and entry(log, low - 1) or 0
+    if low >= log.entries or before >= unit or entry(log, low) < unit then
+      low, high = 0, log.entries - 1
+    end
   end
-  return math.min(moment_before(log, low, rest - taken), log.stamp)
+  while low < high do
+    local middle = math.floor((low + high) / 2)
+    if entry(log, middle) < unit then
+      low = middle + 1
+    else
+      high = middle
+    end
+  end
+  local _, score = entry(log, low)
+  return score
+end
+
+-- Makes `used` the cost of `member`, and the totals of it and all later entries fit.
+local function change_cost(log, member, used)
+  local _, _, cost = parse(member)
+  if used == cost then
+    return
+  end
+  local rank = redis.call('ZRANK', log.key, member)
+  local entries = redis.call('ZRANGE', log.key, int(rank), '-1', 'WITHSCORES')
+  for i = 1, #entries, 2 do
+    local sequence, total, old = parse(entries[i])
+    if sequence then
+      local new = entries[i] == member and used or old
+      -- Added first: a key that is empty for a moment loses its expiry.
+      redis.call('ZADD', log.key, entries[i + 1], struct.pack(ENTRY_FORMAT, 1, sequence, total + used - cost, new))
+      redis.call('ZREM', log.key, entries[i])
+    end
+  end
 end
 
 ALGORITHMS['sliding-window-algo'] = {
@@ -245,35 +235,35 @@ ALGORITHMS['sliding-window-algo'] = {
 
   load = function(limit, limits, _, own)
     if not own.log then
-      own.log = read_log(limit, limits, own.longest)
+      own.log = read_log(KEYS[limit.key], KEYS[limit.key + 1], limits, own.longest)
       limit.owner = true
     end
     limit.log = own.log
-    limit.held = limits.settles and 0 or units_after(limit, limits.now - limit.span)
+    limit.dead = units_up_to(limit, dead_entries(limit, limits.now))
     return true
   end,
 
   count = function(limit)
-    local log = limit.log
-    return limit.held + (limit.calls and #log.taken / 2 or log.cost)
+    return all_units(limit) - limit.dead
   end,
 
   nth = function(limit, base, k)
     local log, max, span = limit.log, limit.max, limit.span
-    local used = 0
-    if base < log.stamp + span then
-      used = (base == limit.now and limit.held or units_after(limit, base - span))
-        + (limit.calls and #log.taken / 2 or log.cost)
+    local all, dead = all_units(limit), limit.dead
+    if base >= log.stamp + span then
+      dead = all
+    elseif base > limit.now then
+      dead = units_up_to(limit, dead_entries(limit, base))
     end
     -- Of more than `max` (the limit was lowered) only the last `max` stand in the way.
-    used = math.min(used, max)
+    local used = math.min(all - dead, max)
     local free = max - used
     local turn = (k - 1) % max
     local laps = (k - 1 - turn) / max
     if turn < free then
       return base + laps * span
     end
-    return when_left(limit, base - span, used - (turn - free + 1)) + span + laps * span
+    return score_of(limit, all - used + turn - free + 1) + span + laps * span
   end,
 
   take = function(limit, _, _, cost)
@@ -281,38 +271,34 @@ ALGORITHMS['sliding-window-algo'] = {
       return nil
     end
     local log = limit.log
-    log.number = (log.number or highest_number(log)) + 1
-    log.cost = log.cost + cost
+    log.sequence = log.sequence + 1
+    log.total = log.total + cost
+    log.taken_cost = log.taken_cost + cost
     log.score = log.score or int(log.stamp)
     log.taken[#log.taken + 1] = log.score
-    log.taken[#log.taken + 1] = struct.pack(ENTRY_FORMAT, 2, log.number, cost)
-    return log.number
+    log.taken[#log.taken + 1] = struct.pack(ENTRY_FORMAT, 1, log.sequence, log.total, cost)
+    return log.sequence
   end,
 
-  -- A start that never called is taken out; one that cost more or less gets another cost.
+  -- A start that never called is taken out; the gap makes later calls read the whole log until it has left. One that
+  -- cost more or less changes the running totals from there on.
   settle = function(limit, _, job)
     local log = limit.log
     local sequence = job.sequences[limit.home or 0] or 0
     if not limit.owner or sequence == 0 then
       return
     end
-    local member = struct.pack(ENTRY_FORMAT, 2, sequence, job.cost)
-    local score = tonumber(redis.call('ZSCORE', log.key, member) or 0)
-    if score < job.started or score > job.started + 1 or job.used == job.cost then
-      return
-    end
-    if job.used then
-      -- Added first: a key that is empty for a moment loses its expiry.
-      redis.call('ZADD', log.key, int(score), struct.pack(ENTRY_FORMAT, 2, sequence, job.used))
-    else
-      log.number = log.number or highest_number(log)
-      if log.last < log.number then
-        log.last = log.number
-        write_more(log)
+    local started = redis.call('ZRANGEBYSCORE', log.key, int(job.started), int(job.started + 1))
+    for _, member in ipairs(started) do
+      if parse(member) == sequence then
+        if job.used then
+          change_cost(log, member, job.used)
+        else
+          redis.call('ZREM', log.key, member)
+        end
+        return
       end
     end
-    redis.call('ZREM', log.key, member)
-    change_cost(log, score, (job.used or 1) - job.cost)
   end,
 
   save = function(limit)
@@ -326,6 +312,5 @@ ALGORITHMS['sliding-window-algo'] = {
       redis.call('ZADD', log.key, unpack(log.taken, i, math.min(i + most - 1, #log.taken)))
     end
     redis.call('PEXPIREAT', log.key, int(log.stamp + log.longest))
-    change_cost(log, log.stamp, log.cost - #log.taken / 2)
   end,
 }

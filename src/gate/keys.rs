@@ -106,7 +106,7 @@ impl Keys {
                     place.first = *sliding[*home].get_or_insert(place.first);
                     if place.first > names.len() {
                         names.push(log.clone());
-                        names.push(format!("{log}:units"));
+                        names.push(format!("{log}:spans"));
                         types.extend(["zset", "hash"]);
                     }
                 }
@@ -263,7 +263,7 @@ mod tests {
             [
                 "rlaas:rate_limit:alice:line",
                 "rlaas:rate_limit:alice",
-                "rlaas:rate_limit:alice:units"
+                "rlaas:rate_limit:alice:spans"
             ]
         );
         assert_eq!(

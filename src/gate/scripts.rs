@@ -32,7 +32,7 @@ macro_rules! lua {
 
 const ALGORITHMS: [&str; 5] = [
     lua!("fixed_window"),
-    concat!(lua!("excess"), "\n", lua!("sliding_window")),
+    lua!("sliding_window"),
     lua!("sliding_counter"),
     lua!("bucket"),
     lua!("held"),

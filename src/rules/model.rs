@@ -84,8 +84,8 @@ impl State {
         self.logs.load(limits, clock, usual)
     }
 
-    fn load_started(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
-        self.logs.load_started(limits, clock, usual)
+    fn load_own(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
+        self.logs.load_own(limits, clock, usual)
     }
 
     fn closed_until(&self) -> u64 {

@@ -5,21 +5,20 @@ use std::path::Path;
 const ENTRIES: [&str; 7] = [
     "acquire", "settle", "inspect", "block", "change", "quota", "policies",
 ];
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 10] = [
     "clock",
     "line",
     "limits",
     "register",
     "share",
     "fixed_window",
-    "excess",
     "sliding_window",
     "sliding_counter",
     "bucket",
     "held",
 ];
 /// How keys are called where they are used.
-const KEYS_IN_CODE: [&str; 17] = [
+const KEYS_IN_CODE: [&str; 15] = [
     "key",
     "control.key",
     "home.key",
@@ -29,14 +28,12 @@ const KEYS_IN_CODE: [&str; 17] = [
     "r.idles",
     "KEYS[first]",
     "log.key",
-    "log.more",
     "line.key",
     "limit.window_key",
     "KEYS[1]",
     "KEYS[2]",
     "KEYS[#KEYS]",
     "KEYS[limit.key]",
-    "KEYS[limit.key + 1]",
 ];
 
 fn read(name: &str) -> String {

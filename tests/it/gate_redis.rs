@@ -146,8 +146,8 @@ async fn every_key_expires_at_the_end_of_what_it_says() {
             .await
             .expect("Redis answers");
         let found = keys(shared_redis(), &prefix);
-        let units = usize::from(algorithm == Algorithm::SlidingWindow);
-        assert_eq!(found.len(), 3 + units, "{found:?}");
+        let spans = usize::from(algorithm == Algorithm::SlidingWindow);
+        assert_eq!(found.len(), 3 + spans, "{found:?}");
         for key in found {
             let left: i64 = redis::cmd("PTTL")
                 .arg(&key)
@@ -158,7 +158,7 @@ async fn every_key_expires_at_the_end_of_what_it_says() {
                 3_600_000 + 3 * LONG + 11
             } else if key.contains(":counter:") {
                 2 * LONG
-            } else if key.ends_with(":units") {
+            } else if key.ends_with(":spans") {
                 3 * LONG
             } else {
                 // A bucket's span has the millisecond of its clock and the lateness that it forgives.
@@ -409,7 +409,7 @@ async fn a_switch_of_the_algorithm_touches_no_key_of_the_other() {
         let answers = ask(&gate, "t", 1, &[FRESH]).await;
         assert_eq!(answers.len(), 1);
     }
-    // The line, one for each algorithm, and what the sliding log remembers beside its entries.
+    // The line, one for each algorithm, and the longest span of the sliding windows.
     assert_eq!(keys(shared_redis(), &prefix).len(), 7);
 }
 

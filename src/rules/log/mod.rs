@@ -70,16 +70,18 @@ impl Logs {
     /// was stepped back left in the future. True when the newest fixed window changed, which the line's hash keeps.
     /// `usual`: how long a call holds a place.
     pub fn load(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
-        self.note_span(limits, clock);
-        self.load_started(limits, clock, usual)
+        let sliding = limits
+            .iter()
+            .filter(|limit| limit.algorithm() == Algorithm::SlidingWindow);
+        if let Some(longest) = sliding.map(Limit::span).max() {
+            self.sliding.load(longest, clock);
+        }
+        self.load_own(limits, clock, usual)
     }
 
-    /// [`Logs::load`] for a [`Logs::settle`]: these are the limits of starts of before, with which nobody need count any
-    /// more.
-    pub fn load_started(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
-        if !self.sliding.knows_spans() {
-            self.note_span(limits, clock);
-        }
+    /// [`Logs::load`] for a [`Logs::settle`]: the log of all sliding limits stays as it is, since other limits may be in
+    /// force by now, which look back further than those of the start.
+    pub fn load_own(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
         let mut newest = self.newest;
         // The store forgets a window that is over, whoever asks.
         for log in self.fixed.values_mut() {
@@ -87,7 +89,7 @@ impl Logs {
         }
         for limit in limits {
             match limit.algorithm() {
-                Algorithm::SlidingWindow => self.sliding.load(clock),
+                Algorithm::SlidingWindow => {}
                 Algorithm::FixedWindow => {
                     let start = clock.now_ms / limit.span() * limit.span();
                     newest = newest.max(start);
@@ -111,14 +113,6 @@ impl Logs {
         let newer = newest > self.newest;
         self.newest = newest;
         newer
-    }
-
-    /// Somebody counts with the sliding ones of `limits`.
-    fn note_span(&mut self, limits: &[Limit], clock: Clock) {
-        let sliding = (limits.iter()).filter(|l| l.algorithm() == Algorithm::SlidingWindow);
-        if let Some(longest) = sliding.map(Limit::span).max() {
-            self.sliding.note(longest, clock);
-        }
     }
 
     /// Units that count against `limit`.
@@ -214,8 +208,7 @@ impl Logs {
                 Algorithm::SlidingWindow if in_log => {}
                 Algorithm::SlidingWindow => {
                     in_log = true;
-                    let started = receipt.started_ms;
-                    self.sliding.settle(started, sequence, cost, used);
+                    self.sliding.settle(receipt.started_ms, sequence, used);
                 }
                 Algorithm::FixedWindow => {
                     let started = receipt.started_ms;

@@ -73,7 +73,7 @@ impl<'a> Scopes<'a> {
         let before: Vec<_> = (self.states.iter())
             .map(|state| state.line.clone())
             .collect();
-        let newer = self.load(&limits, clock, State::load_started);
+        let newer = self.load(&limits, clock, State::load_own);
         let line = &mut self.states[0].line;
         let holds = limits.iter().any(|limit| limit.algorithm().holds_places());
         for one in settled {
