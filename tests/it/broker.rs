@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, ShortString};
-use sluicegate::broker::{Broker, Outgoing, PublishError, Source};
+use sluicegate::broker::{Broker, Event, Outgoing, PublishError, Source};
 use tokio::time::Instant;
 
 use crate::broker_bed::{Bed, PREFETCH, classic, ids, ladder, memory, message, quorum, tags, to};
@@ -48,6 +48,7 @@ conformance!(
     stopped_it_looks_for_no_other_session,
     lanes_run_on_while_a_session_is_lost,
     what_one_client_leaves_another_takes,
+    at_rest_it_takes_nothing_whatever_it_loses,
     closed_it_answers,
 );
 
@@ -343,6 +344,23 @@ async fn what_one_client_leaves_another_takes<B: Broker>(mut bed: Bed<B>) {
     assert_eq!(ids(&third.take(1).await), ["c"]);
     third.broker.close().await;
     other.broker.close().await;
+}
+
+async fn at_rest_it_takes_nothing_whatever_it_loses<B: Broker>(mut bed: Bed<B>) {
+    bed.publish_fresh(&["a"]).await;
+    bed.take(1).await;
+    let mut other = bed.join().await;
+    bed.broker.rest().await;
+    assert!(matches!(bed.event().await, Event::Resting));
+    assert_eq!(ids(&other.take(1).await), ["a"]);
+    bed.lose_connections();
+    other.broker.close().await;
+    let event = tokio::time::timeout(Duration::from_millis(300), bed.events.recv()).await;
+    assert!(event.is_err(), "{event:?}");
+    bed.broker.take().await;
+    bed.wait_up().await;
+    assert_eq!(ids(&bed.take(1).await), ["a"]);
+    bed.broker.close().await;
 }
 
 async fn closed_it_answers<B: Broker>(bed: Bed<B>) {

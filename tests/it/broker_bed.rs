@@ -136,6 +136,11 @@ impl<B: Broker> Bed<B> {
         self.wait_up().await;
     }
 
+    /// Cuts whatever there is.
+    pub fn lose_connections(&self) {
+        (self.cut)();
+    }
+
     /// Cuts the session of a broker that is stopped: its events end.
     pub async fn cut_for_good(&mut self) {
         (self.cut)();

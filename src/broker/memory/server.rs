@@ -13,8 +13,6 @@ use crate::rules::lanes::{Ladder, QueueNames};
 
 /// Deliveries in one event.
 const GATHER: usize = 128;
-/// A client that wants no deliveries would wait so long for its next session.
-const NEVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 /// The recheck queue's share of the prefetch: 1 / this.
 const RECHECK_SHARE: usize = 8;
 
@@ -34,10 +32,10 @@ struct Waiting {
 
 struct Client {
     session: u64,
-    /// When the next session begins; `None`: it is up.
+    /// When the next session may begin; `None`: it is up.
     up_at: Option<Instant>,
     prefetch: usize,
-    /// It wants no deliveries.
+    /// It wants no session.
     resting: bool,
     stopped: bool,
     /// Stopped without a session: no other one begins, and no event comes any more.
@@ -53,6 +51,11 @@ impl Client {
     fn is_down(&self, now: Instant) -> bool {
         let away = |at: Instant| !self.ended || at > now;
         self.closed || self.up_at.is_some_and(away)
+    }
+
+    /// When its next session begins: not while it is up, or rests.
+    fn next_session(&self) -> Option<Instant> {
+        self.up_at.filter(|_| !self.resting)
     }
 
     /// As with the real one, which does not look for a session that it would not use.
@@ -217,16 +220,13 @@ impl State {
         if client.up_at.is_none() {
             client.news.push_back(Event::Resting);
         }
-        client.up_at = Some(Instant::now() + NEVER);
+        client.up_at.get_or_insert(Instant::now());
         client.resting = true;
         client.end_if_idle();
     }
 
     pub fn take(&mut self, client: usize) {
-        let client = &mut self.clients[client];
-        if std::mem::take(&mut client.resting) {
-            client.up_at = Some(Instant::now());
-        }
+        self.clients[client].resting = false;
     }
 
     fn requeue(&mut self, client: usize) {
@@ -282,7 +282,7 @@ impl State {
         let came_up = !closed && !ended && self.come_up(client, now);
         let client = &self.clients[client];
         let closed = closed || (ended && client.news.is_empty());
-        let up_at = client.up_at.filter(|_| !ended);
+        let up_at = client.next_session().filter(|_| !ended);
         let next_lane = self.waiting.keys().next().map(|(at, _)| *at);
         Step {
             moved: moved || came_up,
@@ -319,7 +319,7 @@ impl State {
 
     fn come_up(&mut self, client: usize, now: Instant) -> bool {
         let client = &mut self.clients[client];
-        if client.up_at.is_none_or(|at| at > now) {
+        if client.next_session().is_none_or(|at| at > now) {
             return false;
         }
         client.up_at = None;
