@@ -14,7 +14,8 @@
 --          its cost
 --
 -- Reply: integers.
--- [1]  1: decided; 0: the clock is in a fixed window that is not among KEYS, nothing was changed, and [2] is all
+-- [1]  1: decided; 2: decided, and calls of the tenant have failed in a row: one that succeeds is to be reported;
+--      0: the clock is in a fixed window that is not among KEYS, nothing was changed, and [2] is all
 -- [2]  the clock in milliseconds since the epoch, rounded down
 -- [3]  until when the tenant is closed, in milliseconds since the epoch; 0: it is not
 -- [4 + 6n]  job n: 1 it starts, 0 it waits, 2 there is room but no budget
@@ -40,7 +41,13 @@ end
 
 limits.permits = ARGV[4]
 local budget = tonumber(ARGV[3])
-local closed = (limits.homes and limits.homes.control or line).closed
+local control = limits.homes and limits.homes.control or line
+local closed, breaker = control.closed, control.breaker
+local half_open = breaker and breaker.since > 0
+if half_open then
+  -- One call is the probe.
+  budget = math.min(budget, 1)
+end
 local base = math.max(now, closed)
 local open = base == now
 local full = false
@@ -196,7 +203,9 @@ end
 
 -- With the first job, so that a table of the right size is made at once for the usual call, which is for one.
 local until_ms = open and 0 or closed
-local reply = jobs > 0 and { 1, now, until_ms, decide(0) } or { 1, now, until_ms }
+local decided = breaker and 2 or 1
+local before = budget
+local reply = jobs > 0 and { decided, now, until_ms, decide(0) } or { decided, now, until_ms }
 for n = 1, jobs - 1 do
   local at = 3 + 6 * n
   reply[at + 1], reply[at + 2], reply[at + 3], reply[at + 4], reply[at + 5], reply[at + 6] = decide(n)
@@ -215,4 +224,11 @@ if SHARES then
   SHARES.save(limits, base, ends)
 end
 line_save(line, math.max(ends, limits.fixed and line.window + limits.fixed or 0))
+if half_open and (breaker.changed or budget < before) then
+  if budget < before then
+    breaker.began = now
+  end
+  breaker_save(control.key, breaker)
+  line_keep(control.key, now, math.max(now, breaker_kept(breaker)))
+end
 return reply

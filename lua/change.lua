@@ -75,6 +75,7 @@ elseif redis.call('EXISTS', key) == 0 then
   return 0
 elseif what == 'resume' then
   redis.call('HSET', key, 'paused', '0', 'blocked', '0')
+  redis.call('HDEL', key, 'breaker')
   return 0
 else
   redis.call('HSET', key, 'overrides', overrides_without())

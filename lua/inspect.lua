@@ -52,8 +52,14 @@ local base = math.max(now, control.closed)
 local waiting = line_waiting(line)
 local by = ''
 if closed then
-  local f = redis.call('HMGET', control.key, 'by', 'paused')
-  by = tonumber(f[2] or 0) > now and 'an operator (tenant pause)' or f[1] or ''
+  local f = redis.call('HMGET', control.key, 'by', 'paused', 'blocked', 'breaker-by')
+  if tonumber(f[2] or 0) > now then
+    by = 'an operator (tenant pause)'
+  elseif tonumber(f[3] or 0) > now then
+    by = f[1] or ''
+  else
+    by = breaker_words(control.breaker, f[4])
+  end
 end
 local reply = {
   by, 1, now, waiting,

@@ -10,6 +10,8 @@
 -- overrides  "NAME=MAX@UNTIL;" for each limit whose max an operator set
 -- quota      "LIMIT/WINDOW_S,…@AT": what the downstream says of its own limits (window 0: it names none), and when (ms)
 --            that was noted: written by quota.lua
+-- breaker    failures in a row, and whether they stop calls: see breaker.lua; written by report.lua and by acquire.lua
+-- breaker-by
 --
 -- gen        which line this is; 0: there was none yet
 -- front      all places up to this one were claimed or given up
@@ -43,7 +45,7 @@ local function overrides_parse(text, now)
 end
 
 local function line_load(key, now)
-  local f = redis.call('HMGET', key, 'line', 'past', 'blocked', 'paused', 'overrides')
+  local f = redis.call('HMGET', key, 'line', 'past', 'blocked', 'paused', 'overrides', 'breaker')
   local gen, front, issued, jobs, seen, room, widest, window, usual = 0, 0, 0, 0, 0, 0, 0, 0, 0
   if f[1] then
     gen, front, issued, jobs, seen, room, widest, window, usual = struct.unpack(LINE_FORMAT, f[1])
@@ -54,7 +56,7 @@ local function line_load(key, now)
     overrides, latest = overrides_parse(f[5], now)
   end
   -- 16 fields: one more, and Lua makes a table of twice the size.
-  return {
+  local line = {
     key = key,
     gen = gen,
     front = front,
@@ -72,6 +74,13 @@ local function line_load(key, now)
     kept = math.max(closed, latest),
     changed = seen > now,
   }
+  if f[6] then
+    local breaker = breaker_parse(f[6], now)
+    line.breaker = breaker
+    line.closed = math.max(closed, breaker_closed(breaker, now))
+    line.kept = math.max(line.kept, breaker_kept(breaker))
+  end
+  return line
 end
 
 -- Units that wait.

@@ -24,12 +24,12 @@ use crate::engine::scheduler::Scheduler;
 use crate::engine::{Engine, Over, Stop};
 use crate::gate::redis::RedisGate;
 use crate::gate::registry::{Named, Registry};
-use crate::gate::{Gate, GateError, Start};
+use crate::gate::{Gate, GateError, Rule, Start};
 use crate::handler::PreparingHandler;
 use crate::handler::http::HttpHandler;
 use crate::metrics::Metrics;
 use crate::rules::lanes::{Ladder, QueueNames};
-use crate::rules::limit::Algorithm;
+use crate::rules::limit::{Algorithm, ceil_ms};
 use crate::rules::policy::Policy;
 use crate::rules::retry::Reconnect;
 use crate::tasks::{Ended, Tasks};
@@ -308,7 +308,21 @@ fn settings(config: &Config) -> Settings {
         ladder,
         retry,
         max_penalty,
+        breaker: config.dispatch.breaker.map(|breaker| Rule {
+            // No job loses all of its attempts before it opens.
+            failures: breaker.failures.min(config.retry.max_attempts),
+            first_wait_ms: ceil_ms(breaker.initial_interval),
+            longest_wait_ms: ceil_ms(breaker.max_interval),
+            lease_ms: ceil_ms(probe_lease(config)),
+        }),
     }
+}
+
+/// A probe that is not heard of for so long is given up.
+fn probe_lease(config: &Config) -> Duration {
+    let timeout = config.dispatch.http.as_ref().map(|http| http.timeout);
+    let call = timeout.unwrap_or_default() + Duration::from_secs(10);
+    call.max(Duration::from_secs(60))
 }
 
 /// One TLS implementation for AMQP, Redis and HTTP.

@@ -34,6 +34,7 @@ label!(Reason, reason);
 label!(Kind, kind);
 label!(Server, server);
 label!(Reloaded, result);
+label!(Whose, whose);
 
 /// All metrics of a worker; cheap to count in, from any thread.
 pub struct Metrics {
@@ -56,6 +57,8 @@ pub struct Metrics {
     gate_cold: Gauge,
     agreed: Gauge,
     rests: Counter,
+    breaker_open: Gauge,
+    breaker_opened: Family<Whose, Counter>,
     config_reloads: Family<Reloaded, Counter>,
     policies: Gauge,
     running: Gauge,
@@ -172,6 +175,18 @@ impl Metrics {
                 "Whether nothing starts because Redis (in a cluster, every primary) may not know all that has started",
                 Gauge::default(),
             ),
+            breaker_open: register(
+                r,
+                "breaker_open",
+                "Whether this worker calls nobody because calls of the API failed in a row",
+                Gauge::default(),
+            ),
+            breaker_opened: register(
+                r,
+                "breaker_opened",
+                "Breakers that failures reported by this worker opened",
+                Family::default(),
+            ),
             config_reloads: register(
                 r,
                 "config_reloads",
@@ -218,8 +233,11 @@ impl Metrics {
         for how in ["hold", "lane", "recheck"] {
             drop(self.waits.get_or_create(&How { how }));
         }
-        for reason in ["bad-message", "rejected", "attempts", "expired"] {
+        for reason in ["bad-message", "rejected", "attempts", "expired", "given-up"] {
             drop(self.dead.get_or_create(&Reason { reason }));
+        }
+        for whose in ["api", "tenant"] {
+            drop(self.breaker_opened.get_or_create(&Whose { whose }));
         }
         for kind in ["returned", "nacked", "down"] {
             drop(self.publish_failures.get_or_create(&Kind { kind }));
@@ -336,6 +354,16 @@ impl Metrics {
     /// Redis may not know all that has started, or does.
     pub fn set_gate_cold(&self, cold: bool) {
         self.gate_cold.set(i64::from(cold));
+    }
+
+    /// This worker calls nobody but probes, or it does.
+    pub fn set_breaker_open(&self, open: bool) {
+        self.breaker_open.set(i64::from(open));
+    }
+
+    /// A failure that this worker reported opened the breaker of a `tenant`, or of the `api`.
+    pub fn breaker_opened(&self, whose: &'static str) {
+        self.breaker_opened.get_or_create(&Whose { whose }).inc();
     }
 
     /// A configuration was read again, and applied or refused.

@@ -132,6 +132,7 @@ fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
     set.extend(headers::lasting(&claims));
     let key = HeaderValue::Text(message.routing_key.clone());
     set.push((headers::ROUTING_KEY, key));
+    set.extend(claims.first_call_ms.map(headers::called));
     let mut back = (message.clone())
         .for_republish()
         .with_headers(&set, &headers::OURS)

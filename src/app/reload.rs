@@ -239,6 +239,7 @@ pub fn changeable(config: &Config) -> Changeable {
             max_attempts: config.retry.max_attempts,
             initial_interval: config.retry.initial_interval,
             max_interval: config.retry.max_interval,
+            give_up_after: config.retry.give_up_after,
         },
         max_penalty: config.rate_limiter.max_penalty,
     }
@@ -255,6 +256,7 @@ fn takes_restart(old: &Config, new: &Config) -> Vec<&'static str> {
             "dispatch.shutdown-timeout",
             was.shutdown_timeout != is.shutdown_timeout,
         ),
+        ("dispatch.breaker", was.breaker != is.breaker),
         ("dispatch.http", was.http != is.http),
         (
             "delay.max-delay",

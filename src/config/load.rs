@@ -14,8 +14,8 @@ use super::value;
 use super::values::{Values, read_bounded};
 use super::yaml::Raw;
 use super::{
-    Admin, Amqp, Config, DEFAULT_FILE, Delay, Dispatch, Fields, Http, Log, RateLimiter, Redis,
-    Retry, env, keys,
+    Admin, Amqp, Breaker, Config, DEFAULT_FILE, Delay, Dispatch, Fields, Http, Log, RateLimiter,
+    Redis, Retry, env, keys,
 };
 use crate::rules::decision::LEASE_MS;
 use crate::rules::limit::Unit;
@@ -220,6 +220,7 @@ impl Values {
         let shutdown_timeout = self.get("dispatch.shutdown-timeout", |raw| {
             form::duration(raw, Duration::ZERO, HOUR)
         });
+        let breaker = self.breaker();
         let example = "https://api.example.com/jobs";
         let must = format!("a url such as {example}");
         let url = self.secret(
@@ -250,7 +251,9 @@ impl Values {
         {
             self.tls_unused(TLS, "dispatch.http.url begin with https://")?;
         }
+        let breaker = breaker?;
         Some(Dispatch {
+            breaker,
             concurrency: usize::try_from(concurrency?).ok()?,
             shutdown_timeout: shutdown_timeout?,
             http: url.map(|url| Http {
@@ -291,27 +294,52 @@ impl Values {
         Some(Delay { hold, max_delay })
     }
 
+    /// `Some(None)`: it is not enabled.
+    fn breaker(&mut self) -> Option<Option<Breaker>> {
+        let enabled = self.get("dispatch.breaker.enabled", form::boolean);
+        let failures = self.get("dispatch.breaker.failures", |raw| {
+            form::integer(raw, 1, 1_000)
+        });
+        let shortest = Duration::from_millis(10);
+        let intervals = self.intervals("dispatch.breaker", (shortest, HOUR));
+        let (initial_interval, max_interval) = intervals?;
+        let breaker = Breaker {
+            failures: u32::try_from(failures?).ok()?,
+            initial_interval,
+            max_interval,
+        };
+        Some(enabled?.then_some(breaker))
+    }
+
     fn retry(&mut self) -> Option<Retry> {
         let max_attempts = self.get("retry.max-attempts", |raw| form::integer(raw, 1, 1_000_000));
-        let shortest = Duration::from_millis(1);
-        let initial = self.get("retry.initial-interval", |raw| {
-            form::duration(raw, shortest, DAY)
+        let give_up_after = self.get("retry.give-up-after", |raw| {
+            form::duration(raw, SECOND, DAY * 365)
         });
-        let max = self.get("retry.max-interval", |raw| {
-            form::duration(raw, shortest, DAY)
-        });
-        let (initial_interval, max_interval) = (initial?, max?);
-        if max_interval < initial_interval {
-            return self.wrong_pair(
-                ("retry.max-interval", max_interval),
-                ("retry.initial-interval", initial_interval),
-            );
-        }
+        let intervals = self.intervals("retry", (Duration::from_millis(1), DAY));
+        let (initial_interval, max_interval) = intervals?;
         Some(Retry {
             max_attempts: u32::try_from(max_attempts?).ok()?,
             initial_interval,
             max_interval,
+            give_up_after: give_up_after?,
         })
+    }
+
+    /// `initial-interval` and `max-interval` of `section`, each within these bounds.
+    fn intervals(
+        &mut self,
+        section: &str,
+        (shortest, longest): (Duration, Duration),
+    ) -> Option<(Duration, Duration)> {
+        let names = ["initial-interval", "max-interval"].map(|name| format!("{section}.{name}"));
+        let [initial, max] = [&names[0], &names[1]]
+            .map(|key| self.get(key, |raw| form::duration(raw, shortest, longest)));
+        let (initial, max) = (initial?, max?);
+        if max < initial {
+            return self.wrong_pair((names[1].as_str(), max), (names[0].as_str(), initial));
+        }
+        Some((initial, max))
     }
 
     /// Reports that `low` is above `high`, at the one of them that was set.

@@ -126,8 +126,21 @@ pub struct Dispatch {
     pub concurrency: usize,
     /// `dispatch.shutdown-timeout`: how long running jobs may take after SIGTERM.
     pub shutdown_timeout: Duration,
+    /// `dispatch.breaker`; `None` where it is not `enabled`.
+    pub breaker: Option<Breaker>,
     /// `dispatch.http`; a worker with a handler of its own needs none.
     pub http: Option<Http>,
+}
+
+/// `dispatch.breaker`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Breaker {
+    /// `dispatch.breaker.failures`: so many in a row stop calls.
+    pub failures: u32,
+    /// `dispatch.breaker.initial-interval`: the wait before the first probe.
+    pub initial_interval: Duration,
+    /// `dispatch.breaker.max-interval`: the longest wait between two probes.
+    pub max_interval: Duration,
 }
 
 /// `dispatch.http`
@@ -165,6 +178,8 @@ pub struct Retry {
     pub initial_interval: Duration,
     /// `retry.max-interval`
     pub max_interval: Duration,
+    /// `retry.give-up-after`: what still fails or is refused so long after its first call becomes a dead letter.
+    pub give_up_after: Duration,
 }
 
 /// `admin`

@@ -85,6 +85,16 @@ impl fmt::Display for Config {
         writeln!(f, "dispatch:")?;
         writeln!(f, "  concurrency: {}", dispatch.concurrency)?;
         writeln!(f, "  shutdown-timeout: {}", show(dispatch.shutdown_timeout))?;
+        writeln!(f, "  breaker:")?;
+        match &dispatch.breaker {
+            None => writeln!(f, "    enabled: false")?,
+            Some(breaker) => {
+                writeln!(f, "    failures: {}", breaker.failures)?;
+                let initial = show(breaker.initial_interval);
+                writeln!(f, "    initial-interval: {initial}")?;
+                writeln!(f, "    max-interval: {}", show(breaker.max_interval))?;
+            }
+        }
         if let Some(http) = &dispatch.http {
             writeln!(f, "  http:")?;
             writeln!(f, "    url: \"{}\"", http.url)?;
@@ -116,6 +126,7 @@ impl fmt::Display for Config {
         writeln!(f, "  max-attempts: {}", retry.max_attempts)?;
         writeln!(f, "  initial-interval: {}", show(retry.initial_interval))?;
         writeln!(f, "  max-interval: {}", show(retry.max_interval))?;
+        writeln!(f, "  give-up-after: {}", show(retry.give_up_after))?;
         writeln!(f, "admin:")?;
         writeln!(f, "  listen: \"{}\"", admin.listen)?;
         if let Some(token) = &admin.token {

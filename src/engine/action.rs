@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::broker::{Outgoing, Tag};
-use crate::gate::{TenantAsk, TenantSettled};
+use crate::gate::{Event, Rule, TenantAsk, TenantSettled, Whose};
 use crate::handler::LateEnd;
 use crate::rules::fleet::Fleet;
 use crate::rules::job::{Fields, Job};
@@ -37,6 +37,8 @@ pub struct Settings {
     pub retry: RetryPolicy,
     /// The longest time that a downstream's answer can close a tenant.
     pub max_penalty: Duration,
+    /// When failures in a row stop calls; `None`: never.
+    pub breaker: Option<Rule>,
 }
 
 /// What changes while the worker runs.
@@ -118,6 +120,8 @@ pub enum Action {
     Rest,
     /// Jobs may start again: take deliveries.
     Take,
+    /// Tell breakers how calls ended, then call [`super::scheduler::Scheduler::reported`].
+    Report(Rule, Vec<(Whose, Event)>),
     /// Close the tenant for so long, then call [`super::scheduler::Scheduler::blocked`].
     Block(Block, Duration),
 }

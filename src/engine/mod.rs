@@ -5,6 +5,7 @@ mod abandoned;
 pub mod action;
 mod away;
 mod blocks;
+mod breakers;
 mod budget;
 mod heard;
 mod ledger;
@@ -35,7 +36,7 @@ use crate::engine::outage::Outage;
 use crate::engine::reading::Reading;
 use crate::engine::ready::Prepared;
 use crate::engine::scheduler::Scheduler;
-use crate::gate::{Gate, GateError, LEASE_MS, Replies, SettleReplies};
+use crate::gate::{Gate, GateError, LEASE_MS, Replies, SettleReplies, Standings};
 use crate::handler::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
 use crate::metrics::Metrics;
 use crate::rules::job::{InBody, Job};
@@ -86,6 +87,7 @@ enum Report<R> {
     Settled(Result<SettleReplies, GateError>),
     Blocked(Block, Result<(), GateError>),
     Advertised(Result<(), GateError>),
+    Reported(Result<Standings, GateError>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
     /// With the time that it took, unless it was there at once.
     Prepared(Key, Result<R, Outcome>, Option<Duration>),
@@ -284,6 +286,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             Report::Settled(result) => scheduler.settled(now, result),
             Report::Blocked(block, result) => scheduler.blocked(now, block, result),
             Report::Advertised(result) => scheduler.told(now, result),
+            Report::Reported(result) => scheduler.reported(now, result),
             Report::Moved(results) => scheduler.moved(now, results),
             Report::Prepared(key, result, took) => {
                 let result = result.map(|call| calls.put(key, call));
@@ -334,6 +337,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Action::Take => {
                     info!("jobs may start again: they are taken");
                     self.broker.take().await;
+                }
+                Action::Report(rule, batch) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(async move { Report::Reported(gate.report(&rule, &batch).await) });
                 }
                 Action::Publish(batch) => {
                     let broker = Arc::clone(&self.broker);
@@ -478,6 +485,7 @@ mod tests {
         let decided = || TenantReply {
             now_ms: 1,
             blocked_until_ms: 0,
+            has_failures: false,
             answers: Vec::new(),
         };
         let seen = |answers, cold| Some(Seen { answers, cold });

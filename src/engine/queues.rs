@@ -270,6 +270,27 @@ impl Queues {
         surplus
     }
 
+    /// Takes out the jobs that are ready to ask and `stale`, in the order of their arrival.
+    pub fn take_stale(&mut self, stale: impl Fn(Key) -> bool) -> Vec<Key> {
+        let mut taken = Vec::new();
+        for state in self.tenants.values_mut() {
+            for queue in [&mut state.prepared, &mut state.due, &mut state.fresh] {
+                queue.retain(|key| {
+                    let goes = stale(*key);
+                    taken.extend(goes.then_some(*key));
+                    !goes
+                });
+            }
+            state.queued &= state.ready() > 0;
+        }
+        self.ready -= taken.len();
+        let tenants = &self.tenants;
+        (self.rotation).retain(|tenant| tenants.get(tenant).is_some_and(|state| state.queued));
+        (self.tenants).retain(|_, state| state.queued || state.held > 0 || state.slots > 0);
+        taken.sort_unstable();
+        taken
+    }
+
     /// Room to hold one more job of `tenant`? Held jobs are at most half of the prefetch, and an eighth for
     /// one tenant. `true`: it is counted as held.
     pub fn try_hold(&mut self, tenant: &Tenant) -> bool {

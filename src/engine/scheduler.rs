@@ -15,6 +15,7 @@ mod abandoned;
 mod answers;
 mod asking;
 mod expiring;
+mod health;
 mod leaving;
 mod preparing;
 mod settle;
@@ -39,6 +40,7 @@ use crate::engine::abandoned::Abandoned;
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::away::Away;
 use crate::engine::blocks::Blocks;
+use crate::engine::breakers::Breakers;
 use crate::engine::heard::Heard;
 use crate::engine::ledger::Ledger;
 use crate::engine::moves::Moves;
@@ -70,6 +72,8 @@ enum Phase {
     Blocking {
         duration: Duration,
     },
+    /// It failed, and the breakers are being told.
+    Reporting,
 }
 
 #[derive(Debug)]
@@ -136,6 +140,9 @@ pub struct Scheduler {
     places: Places,
     heard: Heard,
     away: Away,
+    breakers: Breakers,
+    /// When jobs that wait for the API's breaker in memory are next looked over.
+    next_let_go: Duration,
     asking: Option<Round>,
     last_ask: Option<Duration>,
     gate_pause: Option<Duration>,
@@ -165,6 +172,8 @@ impl Scheduler {
             fleet: Fleet::alone(Arc::new(settings.policy.clone())),
             agreed_until: None,
             taking: true,
+            breakers: Breakers::new(settings.breaker),
+            next_let_go: Duration::ZERO,
             settings,
             metrics,
             random: SmallRng::seed_from_u64(seed),
@@ -267,6 +276,7 @@ impl Scheduler {
     /// but for what runs, which can't be recalled.
     pub fn session_down(&mut self) {
         self.session = 0;
+        self.breakers.not_started();
         let (entries, released) = (&mut self.entries, &mut self.released);
         entries.retain(|key, entry| {
             let stays = matches!(entry.phase, Phase::Running | Phase::Blocking { .. });
@@ -294,7 +304,7 @@ impl Scheduler {
     /// Nothing runs and nothing moves: after [`Scheduler::drain`], the worker may end.
     pub fn is_idle(&self) -> bool {
         let busy = self.queues.running() + self.blocking + self.moves.len();
-        busy == 0 && self.asking.is_none() && self.ledger.is_empty()
+        busy == 0 && self.asking.is_none() && self.ledger.is_empty() && self.breakers.is_empty()
     }
 
     /// A round trip to the gate is under way.
@@ -393,6 +403,7 @@ impl Scheduler {
             .extend(self.ledger.send(now).map(Action::Settle));
         self.actions
             .extend(self.heard.send().map(Action::Advertised));
+        self.look_at_breaker(now);
         self.rest_or_take(now);
         let in_memory = self.entries.len() + self.moves.len();
         self.metrics
@@ -409,6 +420,7 @@ impl Scheduler {
         let surplus = surplus.then_some(self.next_surplus);
         timer
             .into_iter()
+            .chain(self.breaker_tick())
             .chain(ask)
             .chain(self.ledger.send_at())
             .chain(self.ledger.renew_at())

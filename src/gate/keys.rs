@@ -1,5 +1,6 @@
 //! The names of a tenant's keys. Every key that a script touches is passed to it.
 
+use crate::rules::breaker::Whose;
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
 use crate::rules::scope::{Layout, Place};
 use crate::rules::tenant::Tenant;
@@ -84,6 +85,14 @@ impl Keys {
     /// The line of a tenant's waiting jobs, a HASH.
     pub fn line(&self, tenant: &Tenant) -> String {
         format!("{}:line", self.log(&Place::Tenant(tenant.clone())))
+    }
+
+    /// The HASH that has the breaker of these calls: the line of a tenant, or the API's own.
+    pub fn breaker(&self, whose: &Whose) -> String {
+        match whose {
+            Whose::Tenant(tenant) => self.line(tenant),
+            Whose::Api => format!("{}:line", self.log(&Place::Api)),
+        }
     }
 
     /// The line, what the limits need, and what tells the shared budgets of `layout` who waits. `now_ms` is the best
@@ -180,6 +189,7 @@ impl Keys {
     /// The log of the sliding window, and what all other keys of the budget begin with.
     fn log(&self, place: &Place) -> String {
         let (tenant, labels) = match place {
+            Place::Api => return format!("{}:%api", self.prefix),
             // No tenant's key has a `%` before anything but two digits.
             Place::Global => return format!("{}:%global", self.prefix),
             Place::Tenant(tenant) => (tenant, None),

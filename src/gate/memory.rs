@@ -5,8 +5,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::gate::{
-    Change, Gate, GateError, Inspection, Replies, SettleReplies, TenantAsk, TenantReply,
-    TenantSettled,
+    Change, Event, Gate, GateError, Inspection, Replies, Rule, SettleReplies, Standings, TenantAsk,
+    TenantReply, TenantSettled, Whose,
 };
 use crate::rules::limit::{Limits, ceil_ms};
 use crate::rules::log::Clock;
@@ -110,6 +110,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
                 Ok(TenantReply {
                     now_ms: clock.now_ms,
                     blocked_until_ms,
+                    has_failures: scopes.has_failures(),
                     answers,
                 })
             })
@@ -138,6 +139,17 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
             state.block(now, ceil_ms(duration), by);
         });
         Ok(())
+    }
+
+    async fn report(&self, rule: &Rule, batch: &[(Whose, Event)]) -> Result<Standings, GateError> {
+        let report = |(whose, event): &(Whose, Event)| {
+            let place = match whose {
+                Whose::Tenant(tenant) => Place::Tenant(tenant.clone()),
+                Whose::Api => Place::Api,
+            };
+            Ok(self.with_place(place, |state, now| state.report(now, rule, event)))
+        };
+        Ok(batch.iter().map(report).collect())
     }
 
     async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {

@@ -15,6 +15,7 @@ mod watches;
 use std::future::Future;
 use std::time::Duration;
 
+pub use crate::rules::breaker::{Event, Rule, Standing, Whose};
 pub use crate::rules::decision::{
     Answer, Ask, Change, End, Inspection, LEASE_MS, Receipt, Sequences, Settled, TenantAsk,
     TenantReply, TenantSettled, Ticket, Usage,
@@ -51,6 +52,9 @@ pub type Replies = Vec<Result<TenantReply, GateError>>;
 /// One for each [`TenantSettled`]: whether it was heard.
 pub type SettleReplies = Vec<Result<(), GateError>>;
 
+/// One for each event of [`Gate::report`].
+pub type Standings = Vec<Result<Standing, GateError>>;
+
 /// A store that decides atomically. The Redis scripts and the in-memory model pass one conformance suite.
 pub trait Gate: Send + Sync + 'static {
     /// Decides for all jobs of all tenants in one round trip; replies in the order of `batch`. A tenant whose own
@@ -79,6 +83,14 @@ pub trait Gate: Send + Sync + 'static {
         duration: Duration,
         by: &str,
     ) -> impl Future<Output = Result<(), GateError>> + Send;
+
+    /// Tells breakers how calls ended, or asks for their next probes, in the order of `batch`, in which the replies are. A breaker
+    /// that can't be told gets an error of its own; the outer one is for all.
+    fn report(
+        &self,
+        rule: &Rule,
+        batch: &[(Whose, Event)],
+    ) -> impl Future<Output = Result<Standings, GateError>> + Send;
 
     /// Notes what the downstream says of its own limits for each tenant, for [`Inspection::quotas`]. It decides nothing.
     fn advertised(

@@ -21,7 +21,8 @@ use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
 use crate::gate::watches::Watches;
 use crate::gate::{
-    Change, Gate, GateError, Inspection, Replies, SettleReplies, Start, TenantAsk, TenantSettled,
+    Change, Event, Gate, GateError, Inspection, Replies, Rule, SettleReplies, Standings, Start,
+    TenantAsk, TenantSettled, Whose,
 };
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::quota::Quotas;
@@ -198,14 +199,17 @@ impl RedisGate {
         registry: &str,
         more: Vec<String>,
     ) -> Result<Value, GateError> {
-        // Only for the words of an error.
-        let nobody =
-            Tenant::parse("all-policies").map_err(|error| GateError::Refused(error.to_string()))?;
+        let nobody = nobody("all-policies")?;
         let more = more.into_iter().map(String::into_bytes).collect();
         let mut call = self.call_tenant(scripts::policies(), &nobody, more);
         call.keys.names = vec![registry.to_owned()];
         self.run_one(call).await
     }
+}
+
+/// Whom a call is for that is for no tenant: only for the words of an error.
+fn nobody(name: &str) -> Result<Tenant, GateError> {
+    Tenant::parse(name).map_err(|error| GateError::Refused(error.to_string()))
 }
 
 impl Gate for RedisGate {
@@ -261,6 +265,25 @@ impl Gate for RedisGate {
         let more = vec![ceil_ms(duration).to_string().into_bytes(), by.into()];
         let call = self.call_tenant(scripts::block(), tenant, more);
         self.run_one(call).await.map(drop)
+    }
+
+    async fn report(&self, rule: &Rule, batch: &[(Whose, Event)]) -> Result<Standings, GateError> {
+        let api = nobody("the-api")?;
+        let calls = (batch.iter())
+            .map(|(whose, event)| {
+                let tenant = match whose {
+                    Whose::Tenant(tenant) => tenant,
+                    Whose::Api => &api,
+                };
+                let more = reply::report_arguments(rule, event);
+                let mut call = self.call_tenant(scripts::report(), tenant, more);
+                call.keys.names = vec![self.keys.breaker(whose)];
+                call
+            })
+            .collect();
+        let replies = self.run(calls, None).await?;
+        let decode = |reply: Result<Value, GateError>| reply::reported(&reply?);
+        Ok(replies.into_iter().map(decode).collect())
     }
 
     async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {

@@ -4,8 +4,8 @@ use ::redis::Value;
 
 use crate::gate::keys::CallKeys;
 use crate::gate::{
-    Answer, Change, End, GateError, Inspection, LEASE_MS, Sequences, Settled, TenantAsk,
-    TenantReply, Ticket, Usage,
+    Answer, Change, End, Event, GateError, Inspection, LEASE_MS, Rule, Sequences, Settled,
+    Standing, TenantAsk, TenantReply, Ticket, Usage,
 };
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::quota::Quotas;
@@ -108,6 +108,67 @@ pub fn change_arguments(change: &Change) -> Vec<Vec<u8>> {
     arguments.map(String::into_bytes).to_vec()
 }
 
+/// What `report` is told.
+pub fn report_arguments(rule: &Rule, event: &Event) -> Vec<Vec<u8>> {
+    let (what, started_ms, of, by, jitter) = match event {
+        Event::Failed {
+            started_ms,
+            of,
+            by,
+            jitter,
+        } => ("failed", *started_ms, of.as_str(), by.as_str(), *jitter),
+        Event::Sound => ("sound", 0, "", "", 0),
+        Event::Probe => ("probe", 0, "", "", 0),
+        Event::Release { started_ms } => ("release", *started_ms, "", "", 0),
+        Event::Look => ("look", 0, "", "", 0),
+    };
+    let arguments = [
+        what.to_owned(),
+        rule.failures.to_string(),
+        rule.first_wait_ms.to_string(),
+        rule.longest_wait_ms.to_string(),
+        rule.lease_ms.to_string(),
+        started_ms.to_string(),
+        of.to_owned(),
+        by.to_owned(),
+        jitter.to_string(),
+    ];
+    arguments.map(String::into_bytes).to_vec()
+}
+
+/// The reply of `report`.
+pub fn reported(reply: &Value) -> Result<Standing, GateError> {
+    let decode = || {
+        let Value::Array(values) = reply else {
+            return None;
+        };
+        let (by, numbers) = values.split_last()?;
+        let numbers: Vec<u64> = numbers.iter().map(number).collect::<Option<_>>()?;
+        let &[
+            1,
+            now_ms,
+            failures,
+            is_open,
+            has_changed,
+            is_granted,
+            closed_until_ms,
+        ] = numbers.as_slice()
+        else {
+            return None;
+        };
+        Some(Standing {
+            now_ms,
+            failures,
+            is_open: is_open == 1,
+            has_changed: has_changed == 1,
+            is_granted: is_granted == 1,
+            closed_until_ms,
+            by: ::redis::from_redis_value_ref(by).ok()?,
+        })
+    };
+    decode().ok_or_else(|| unreadable("report"))
+}
+
 /// What the replies of `acquire` and `inspect` begin with: whether it was decided, and the store's clock.
 pub fn head(reply: &Value) -> Option<(bool, u64)> {
     let Value::Array(values) = reply else {
@@ -116,7 +177,7 @@ pub fn head(reply: &Value) -> Option<(bool, u64)> {
     // `inspect` begins with a text.
     let mut numbers = values.iter().skip_while(|v| !matches!(v, Value::Int(_)));
     let decided = number(numbers.next()?)?;
-    Some((decided == 1, number(numbers.next()?)?))
+    Some((decided > 0, number(numbers.next()?)?))
 }
 
 /// The reply of `acquire` for `jobs` jobs.
@@ -128,7 +189,7 @@ pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
         let [decided, now, blocked_until, rest @ ..] = values.as_slice() else {
             return None;
         };
-        let (1, chunks, []) = (
+        let (decided @ 1..=2, chunks, []) = (
             number(decided)?,
             rest.as_chunks::<6>().0,
             rest.as_chunks::<6>().1,
@@ -139,6 +200,7 @@ pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
         (answers.len() == jobs).then_some(TenantReply {
             now_ms: number(now)?,
             blocked_until_ms: number(blocked_until)?,
+            has_failures: decided == 2,
             answers,
         })
     };

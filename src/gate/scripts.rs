@@ -74,7 +74,7 @@ impl Family {
         let shares = !layout.shared.is_empty();
         let member = used | usize::from(shares) << ALGORITHMS.len();
         self.members[member].get_or_init(|| {
-            let mut parts = vec![lua!("clock"), lua!("line"), lua!("limits")];
+            let mut parts = vec![lua!("clock"), lua!("breaker"), lua!("line"), lua!("limits")];
             if shares {
                 parts.extend([lua!("register"), lua!("share")]);
             }
@@ -106,16 +106,33 @@ pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
 
 /// Closes one tenant.
 pub fn block() -> &'static Script {
-    static BLOCK: LazyLock<Script> =
-        LazyLock::new(|| Script::new("block", &[lua!("clock"), lua!("line"), lua!("block")]));
+    static BLOCK: LazyLock<Script> = LazyLock::new(|| {
+        Script::new(
+            "block",
+            &[lua!("clock"), lua!("breaker"), lua!("line"), lua!("block")],
+        )
+    });
     &BLOCK
 }
 
 /// Notes what the downstream says of its own limits.
 pub fn quota() -> &'static Script {
-    static QUOTA: LazyLock<Script> =
-        LazyLock::new(|| Script::new("quota", &[lua!("clock"), lua!("line"), lua!("quota")]));
+    static QUOTA: LazyLock<Script> = LazyLock::new(|| {
+        Script::new(
+            "quota",
+            &[lua!("clock"), lua!("breaker"), lua!("line"), lua!("quota")],
+        )
+    });
     &QUOTA
+}
+
+/// Tells a breaker how a call ended.
+pub fn report() -> &'static Script {
+    static REPORT: LazyLock<Script> = LazyLock::new(|| {
+        let parts = [lua!("clock"), lua!("breaker"), lua!("line"), lua!("report")];
+        Script::new("report", &parts)
+    });
+    &REPORT
 }
 
 /// Registers a worker's policies, and reads those of all.
@@ -141,7 +158,12 @@ pub fn epoch() -> &'static Script {
 /// Does what an operator asks for one tenant.
 pub fn change() -> &'static Script {
     static CHANGE: LazyLock<Script> = LazyLock::new(|| {
-        let before = [lua!("clock"), lua!("line"), lua!("register")];
+        let before = [
+            lua!("clock"),
+            lua!("breaker"),
+            lua!("line"),
+            lua!("register"),
+        ];
         Script::new("change", &[&before[..], &[lua!("change")]].concat())
     });
     &CHANGE

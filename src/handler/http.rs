@@ -37,7 +37,7 @@ use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, timeout, timeout_at};
 use url::{Position, Url};
 
-use super::{Attempt, Fate, Outcome, Permit, PreparingHandler};
+use super::{Attempt, Fate, Outcome, Permit, PreparingHandler, Trouble};
 use crate::config::Http;
 use crate::rules::answers::{Answers, Meaning};
 use crate::rules::job::Job;
@@ -169,6 +169,7 @@ impl HttpHandler {
             Ok(ready) => self.send(job, ready, permit).await,
             Err(outcome) => Attempt {
                 fate: Fate::Unwritten,
+                trouble: Some(Trouble::Unreachable),
                 ..outcome.into()
             },
         }
@@ -328,10 +329,13 @@ impl PreparingHandler for HttpHandler {
                 let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
                 let status = answer.status.as_u16();
                 let verdict = verdict(&self.answers, status, headers, SystemTime::now());
+                // Another status that is mapped to a retry is the job's affair.
+                let fails = verdict.meaning == Meaning::Retry && answer.status.is_server_error();
                 Attempt {
                     outcome: self.outcome(&answer, &verdict),
                     seen: verdict.seen,
                     fate: Fate::Answered,
+                    trouble: fails.then_some(Trouble::Failing),
                 }
             }
             Err(attempt) => attempt,

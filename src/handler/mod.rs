@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+pub use crate::rules::breaker::Trouble;
 use crate::rules::job::Job;
 use crate::rules::pushback::Seen;
 
@@ -125,19 +126,23 @@ pub struct Attempt {
     pub seen: Seen,
     /// What becomes of its permit.
     pub fate: Fate,
+    /// What a failure says of the API's health, for its [breaker](crate::rules::breaker); `None`: the API is sound.
+    pub trouble: Option<Trouble>,
 }
 
 impl From<Outcome> for Attempt {
-    /// A verdict of an API that said nothing of limits.
+    /// A verdict of an API that said nothing of limits; [`Outcome::Retry`] says that it is failing.
     fn from(outcome: Outcome) -> Self {
         let fate = match outcome {
             Outcome::Late => Fate::Unwritten,
             _ => Fate::Unknown,
         };
+        let failed = matches!(outcome, Outcome::Retry { .. });
         Self {
             outcome,
             seen: Seen::default(),
             fate,
+            trouble: failed.then_some(Trouble::Failing),
         }
     }
 }

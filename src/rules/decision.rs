@@ -188,6 +188,8 @@ pub struct TenantReply {
     pub now_ms: u64,
     /// Until when the downstream has closed this tenant (milliseconds since the epoch); 0: it has not.
     pub blocked_until_ms: u64,
+    /// Calls of the tenant have failed in a row: one that succeeds is to be [reported](crate::rules::breaker).
+    pub has_failures: bool,
     /// One answer for each ask.
     pub answers: Vec<Answer>,
 }

@@ -19,6 +19,8 @@ pub const EXPIRES: &str = "x-sluicegate-expires";
 pub const EXPIRATION: &str = "x-sluicegate-expiration";
 /// The key that a job was first published with, where that is not the work queue's name: a lane gives it another one.
 pub const ROUTING_KEY: &str = "x-sluicegate-routing-key";
+/// When a job was called for the first time without an end, by the store's clock, in milliseconds since the epoch.
+pub const FIRST_CALL: &str = "x-sluicegate-first-call";
 /// Why a job is a dead letter.
 pub const REASON: &str = "x-sluicegate-reason";
 
@@ -34,13 +36,14 @@ const RESET: &str = "x-ratelimit-reset";
 const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
-pub const OURS: [&str; 12] = [
+pub const OURS: [&str; 13] = [
     ATTEMPT,
     TICKET,
     NOT_BEFORE,
     EXPIRES,
     EXPIRATION,
     ROUTING_KEY,
+    FIRST_CALL,
     REASON,
     POLICY,
     LIMIT,
@@ -128,6 +131,11 @@ pub fn dead(attempt: u32, reason: &str) -> Headers {
         (ATTEMPT, HeaderValue::Int(i64::from(attempt))),
         (REASON, HeaderValue::Text(reason)),
     ]
+}
+
+/// What a job carries from its first call on that was not its last.
+pub fn called(first_call_ms: u64) -> (&'static str, HeaderValue) {
+    (FIRST_CALL, int(first_call_ms))
 }
 
 /// Reads `generation:place`; anything else is no ticket.

@@ -125,6 +125,8 @@ pub struct Claims {
     pub not_before_ms: Option<u64>,
     /// Until when it may be called.
     pub expiry: Expiry,
+    /// When it was first called without an end, by the store's clock (milliseconds since the epoch).
+    pub first_call_ms: Option<u64>,
 }
 
 /// Why a message is no usable job; the text goes to `x-sluicegate-reason`.
@@ -194,6 +196,7 @@ pub fn read_with(
         ticket: None,
         not_before_ms: None,
         expiry: expiry.with_deadline(deadline_ms),
+        first_call_ms: None,
     };
     if returned {
         claims.attempt = match message.header(headers::ATTEMPT) {
@@ -204,10 +207,12 @@ pub fn read_with(
             Field::Text(text) => headers::read_ticket(text),
             _ => None,
         };
-        claims.not_before_ms = match message.header(headers::NOT_BEFORE) {
+        let time = |name| match message.header(name) {
             Field::Int(n) => u64::try_from(n).ok(),
             _ => None,
         };
+        claims.not_before_ms = time(headers::NOT_BEFORE);
+        claims.first_call_ms = time(headers::FIRST_CALL);
     }
     Ok(claims)
 }

@@ -1,5 +1,6 @@
 //! The pure core: every decision, no I/O, `now` is always an argument.
 pub mod answers;
+pub mod breaker;
 pub mod decision;
 pub mod epoch;
 pub mod expiry;

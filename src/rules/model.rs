@@ -1,8 +1,8 @@
 //! Every decision of the gate, for one tenant: the specification that the Lua scripts are held to.
 //!
-//! `lua/acquire.lua`, `lua/settle.lua`, `lua/inspect.lua`, `lua/block.lua`, `lua/change.lua` and `lua/quota.lua` are
-//! [`Scopes::ask`], [`Scopes::settle`], [`Scopes::inspect`], [`State::block`], [`State::change`] and
-//! [`State::advertised`]; property tests demand equal answers.
+//! `lua/acquire.lua`, `lua/settle.lua`, `lua/inspect.lua`, `lua/block.lua`, `lua/change.lua`, `lua/quota.lua` and
+//! `lua/report.lua` are [`Scopes::ask`], [`Scopes::settle`], [`Scopes::inspect`], [`State::block`], [`State::change`],
+//! [`State::advertised`] and [`State::report`]; property tests demand equal answers.
 
 mod call;
 mod scopes;
@@ -10,6 +10,7 @@ mod scopes;
 use std::collections::BTreeMap;
 
 pub use self::scopes::Scopes;
+use crate::rules::breaker::{Breaker, Event, Rule, Standing};
 use crate::rules::decision::Change;
 use crate::rules::limit::Limit;
 use crate::rules::line::{KEEP_MS, Line};
@@ -36,6 +37,7 @@ pub struct State {
     blocked_until: u64,
     blocked_by: String,
     paused_until: u64,
+    breaker: Breaker,
     /// What an operator set: the `max` and until when, by the limit's name.
     overrides: BTreeMap<String, (u32, u64)>,
     /// What the downstream says of its own limits, and since when.
@@ -88,12 +90,12 @@ impl State {
         self.logs.load_own(limits, clock, usual)
     }
 
-    fn closed_until(&self) -> u64 {
-        self.blocked_until.max(self.paused_until)
+    fn closed_until(&self, now: u64) -> u64 {
+        self.named_until().max(self.breaker.closed_until(now))
     }
 
     fn closed(&self, now: u64) -> u64 {
-        match self.closed_until() {
+        match self.closed_until(now) {
             until if until > now => until,
             _ => 0,
         }
@@ -102,7 +104,63 @@ impl State {
     /// Until when the line's hash has something to remember beside the line.
     fn kept_until(&self) -> u64 {
         let overrides = self.overrides.values().map(|&(_, until)| until).max();
-        self.closed_until().max(overrides.unwrap_or(0))
+        self.named_until()
+            .max(self.breaker.kept_until())
+            .max(overrides.unwrap_or(0))
+    }
+
+    /// The breaker is told how a call ended, or asked for the next probe.
+    pub fn report(&mut self, now: u64, rule: &Rule, event: &Event) -> Standing {
+        let was_open = self.breaker.is_open();
+        let mut standing = Standing::default();
+        if *event != Event::Look {
+            self.breaker.pull_back(now);
+        }
+        match event {
+            Event::Failed {
+                started_ms,
+                of,
+                by,
+                jitter,
+            } => {
+                let whose = (*started_ms, of.as_str());
+                standing.has_changed = self.breaker.failed(now, rule, whose, by, *jitter);
+            }
+            Event::Sound => standing.has_changed = self.breaker.reset(),
+            Event::Probe => {
+                standing.is_granted = was_open && self.closed(now) == 0;
+                if standing.is_granted {
+                    self.breaker.begin_probe(now);
+                }
+            }
+            Event::Release { started_ms } => self.breaker.release(*started_ms),
+            Event::Look => {}
+        }
+        let writes = match event {
+            Event::Failed { .. } => true,
+            Event::Probe | Event::Release { .. } => was_open,
+            Event::Sound | Event::Look => false,
+        };
+        if writes {
+            let kept = now.max(self.breaker.kept_until());
+            self.expires = self.expires.max(kept + KEEP_MS);
+        }
+        Standing {
+            now_ms: now,
+            failures: self.breaker.failures(),
+            is_open: self.breaker.is_open(),
+            closed_until_ms: self.closed(now),
+            by: match self.named_until() > now {
+                true => self.closed_by(now),
+                false => self.breaker.by(),
+            },
+            ..standing
+        }
+    }
+
+    /// Until when the API itself, or an operator, has closed it.
+    fn named_until(&self) -> u64 {
+        self.blocked_until.max(self.paused_until)
     }
 
     /// Closes the tenant until `now + duration_ms`; never shortens what is in force.
@@ -134,6 +192,7 @@ impl State {
                 self.paused_until = 0;
                 self.blocked_until = 0;
                 self.blocked_by.clear();
+                self.breaker.reset();
             }
             Change::Limit {
                 name,
@@ -177,6 +236,8 @@ impl State {
             "an operator (tenant pause)".to_owned()
         } else if self.blocked_until > now {
             self.blocked_by.clone()
+        } else if self.breaker.closed_until(now) > now {
+            self.breaker.by()
         } else {
             String::new()
         }

@@ -15,6 +15,8 @@ pub struct RetryPolicy {
     pub initial_interval: Duration,
     /// The longest wait.
     pub max_interval: Duration,
+    /// A job that still fails, or is refused by the downstream, so long after its first call is given up.
+    pub give_up_after: Duration,
 }
 
 impl RetryPolicy {
@@ -104,6 +106,7 @@ mod tests {
             max_attempts: 6,
             initial_interval: SECOND,
             max_interval: 5 * SECOND,
+            give_up_after: SECOND,
         };
         let waits: Vec<_> = (1..=6).map(|n| policy.wait(n, 0.5)).collect();
         let s = |n: u32| Some(n * SECOND);
@@ -152,6 +155,7 @@ mod tests {
                 max_attempts: u32::MAX,
                 initial_interval: Duration::from_millis(initial),
                 max_interval,
+                give_up_after: SECOND,
             };
             let wait = policy.wait(attempt, jitter);
             let least = max_interval.min(policy.initial_interval) / 2;
@@ -167,7 +171,7 @@ mod tests {
             attempt: u32,
             jitter in prop_oneof![any::<f64>(), Just(f64::NAN), Just(f64::INFINITY)],
         ) {
-            let policy = RetryPolicy { max_attempts, initial_interval, max_interval };
+            let policy = RetryPolicy { max_attempts, initial_interval, max_interval, give_up_after: SECOND };
             let wait = policy.wait(attempt, jitter);
             prop_assert_eq!(wait.is_none(), attempt >= max_attempts);
             prop_assert!(wait.is_none_or(|wait| wait <= max_interval));

@@ -127,6 +127,8 @@ impl fmt::Display for Labels {
 /// One budget.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Place {
+    /// No budget: what concerns the API as a whole, such as its breaker.
+    Api,
     /// What all tenants share.
     Global,
     /// A tenant's.

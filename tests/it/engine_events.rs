@@ -13,8 +13,8 @@ use sluicegate::engine::action::{Settings, Update};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Over, Stop};
 use sluicegate::gate::{
-    Answer, Change, Gate, GateError, Inspection, Replies, Sequences, SettleReplies, TenantAsk,
-    TenantReply, TenantSettled,
+    Answer, Change, Event as CallEvent, Gate, GateError, Inspection, Replies, Rule, Sequences,
+    SettleReplies, Standings, TenantAsk, TenantReply, TenantSettled, Whose,
 };
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
@@ -91,6 +91,7 @@ impl Gate for Opens {
         let start = |ask: &TenantAsk| TenantReply {
             now_ms: 1,
             blocked_until_ms: 0,
+            has_failures: false,
             answers: ask
                 .asks
                 .iter()
@@ -108,6 +109,9 @@ impl Gate for Opens {
     }
     async fn block(&self, _: &Tenant, _: Duration, _: &str) -> Result<(), GateError> {
         Ok(())
+    }
+    async fn report(&self, _: &Rule, _: &[(Whose, CallEvent)]) -> Result<Standings, GateError> {
+        Err(GateError::Refused("not in this test".into()))
     }
     async fn advertised(&self, _: &[(Tenant, Quotas)]) -> Result<(), GateError> {
         Ok(())
@@ -226,8 +230,10 @@ pub fn settings() -> Settings {
             max_attempts: 3,
             initial_interval: second,
             max_interval: second,
+            give_up_after: Duration::from_secs(7 * 86_400),
         },
         max_penalty: second,
+        breaker: None,
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-const ENTRIES: [&str; 7] = [
-    "acquire", "settle", "inspect", "block", "change", "quota", "policies",
+const ENTRIES: [&str; 8] = [
+    "acquire", "settle", "inspect", "block", "change", "quota", "policies", "report",
 ];
-const PARTS: [&str; 10] = [
+const PARTS: [&str; 11] = [
     "clock",
+    "breaker",
     "line",
     "limits",
     "register",

@@ -13,7 +13,8 @@ use sluicegate::config::SecretUrl;
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{
-    Ask, Change, End, Gate, LEASE_MS, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
+    Ask, Change, End, Event, Gate, LEASE_MS, Receipt, Rule, Settled, TenantAsk, TenantSettled,
+    Ticket, Whose,
 };
 use sluicegate::rules::decision::Answer;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
@@ -44,6 +45,11 @@ enum Step {
     Block {
         millis: u64,
     },
+    /// The breaker is told of a call that began so long ago, or asked.
+    Report {
+        event: Told,
+        millis_ago: u64,
+    },
     Forward {
         micros: u64,
     },
@@ -72,6 +78,51 @@ enum Step {
         end: End,
         again: bool,
     },
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Told {
+    Failed { of: &'static str, jitter: u32 },
+    Sound,
+    Probe,
+    Release,
+    Look,
+}
+
+impl Told {
+    fn event(self, started_ms: u64) -> Event {
+        match self {
+            Self::Failed { of, jitter } => Event::Failed {
+                started_ms,
+                of: of.to_owned(),
+                by: format!("502, {started_ms}"),
+                jitter,
+            },
+            Self::Sound => Event::Sound,
+            Self::Probe => Event::Probe,
+            Self::Release => Event::Release { started_ms },
+            Self::Look => Event::Look,
+        }
+    }
+}
+
+/// Short, so that histories see all of it.
+const RULE: Rule = Rule {
+    failures: 2,
+    first_wait_ms: 300,
+    longest_wait_ms: 1_000,
+    lease_ms: 1_500,
+};
+
+fn told() -> impl Strategy<Value = Told> {
+    let of = prop::sample::select(vec!["", "", "a", "b"]);
+    prop_oneof![
+        6 => (of, 0..1_100u32).prop_map(|(of, jitter)| Told::Failed { of, jitter }),
+        1 => Just(Told::Sound),
+        1 => Just(Told::Probe),
+        1 => Just(Told::Release),
+        1 => Just(Told::Look),
+    ]
 }
 
 #[derive(Debug, Clone)]
@@ -139,6 +190,8 @@ fn step() -> impl Strategy<Value = Step> {
         12 => (0..9u32, prop::collection::vec(job(), 0..9))
             .prop_map(|(budget, jobs)| Step::Ask { budget, jobs }),
         1 => (0..4000u64).prop_map(|millis| Step::Block { millis }),
+        3 => (told(), prop_oneof![2 => Just(0), 1 => 0..2_000u64])
+            .prop_map(|(event, millis_ago)| Step::Report { event, millis_ago }),
         4 => (0..400_000u64).prop_map(|micros| Step::Forward { micros }),
         3 => (0..4_000_000u64).prop_map(|micros| Step::Forward { micros }),
         1 => (0..3_000_000_000u64).prop_map(|micros| Step::Forward { micros }),
@@ -436,9 +489,10 @@ impl Bench {
                         .remove(0)
                         .expect("a decision");
                     prop_assert_eq!(&reply.answers, &answers);
+                    let failures = world.with(&layout, |scopes| scopes.has_failures());
                     prop_assert_eq!(
-                        (reply.now_ms, reply.blocked_until_ms),
-                        (clock.now_ms, blocked)
+                        (reply.now_ms, reply.blocked_until_ms, reply.has_failures),
+                        (clock.now_ms, blocked, failures)
                     );
                     for (number, (ask, answer)) in asks.iter().zip(&answers).enumerate() {
                         if let Answer::Start { sequences, .. } = answer {
@@ -468,6 +522,14 @@ impl Bench {
                     self.runtime
                         .block_on(gate.advertised(&said))
                         .expect("Redis answers");
+                }
+                Step::Report { event, millis_ago } => {
+                    let event = event.event(clock.now_ms - millis_ago);
+                    let standing = world.at(&own).report(clock.now_ms, &RULE, &event);
+                    let batch = [(Whose::Tenant(tenant.clone()), event)];
+                    let told = self.runtime.block_on(gate.report(&RULE, &batch));
+                    let told = told.expect("Redis answers").remove(0);
+                    prop_assert_eq!(told.expect("Redis answers"), standing);
                 }
                 Step::Forward { micros: by } => self.clock.store(micros + by, Ordering::SeqCst),
                 Step::Back { micros: by } => self.clock.store(micros - by, Ordering::SeqCst),
@@ -776,6 +838,10 @@ fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<(u64, u32, 
                 }
             }
             Step::Block { millis } => state.block(clock / 1000, *millis, "test"),
+            Step::Report { event, millis_ago } => {
+                let now = clock / 1000;
+                state.report(now, &RULE, &event.event(now - millis_ago));
+            }
             Step::Forward { micros } => (clock, real) = (clock + micros, real + micros),
             Step::Back { micros } => clock -= micros,
             Step::Forget if algorithm == Algorithm::SlidingWindow => state.forget_line(),

@@ -56,6 +56,7 @@ mod redis_topologies;
 mod reload;
 mod running;
 mod scheduler;
+mod scheduler_breaker;
 mod scheduler_expiry;
 mod scheduler_prepare;
 mod scheduler_scopes;

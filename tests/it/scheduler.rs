@@ -8,7 +8,7 @@ use sluicegate::broker::{Delivery, Message, Outgoing, PublishError, Source, Tag}
 use sluicegate::engine::action::{Action, Block, Changeable, Key, Settings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::{
-    Answer, End, GateError, Sequences, TenantAsk, TenantReply, TenantSettled, Ticket,
+    Answer, End, Event, GateError, Sequences, TenantAsk, TenantReply, TenantSettled, Ticket, Whose,
 };
 use sluicegate::handler::{Attempt, Fate, Outcome};
 use sluicegate::metrics::Metrics;
@@ -23,13 +23,15 @@ use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::retry::RetryPolicy;
 use sluicegate::rules::tenant::Tenant;
 
-const STORE_MS: u64 = 1_700_000_000_000;
+pub const STORE_MS: u64 = 1_700_000_000_000;
 
 pub struct Desk {
     pub scheduler: Scheduler,
     /// So many calls could be made at once when the gate is asked.
     pub ready: usize,
     pub now: Duration,
+    /// What the gate says of its tenants' calls.
+    pub has_failures: bool,
     next_tag: u64,
 }
 
@@ -45,47 +47,66 @@ pub struct Done {
     pub acked: Vec<u64>,
     pub settled: Vec<TenantSettled>,
     pub blocked: Vec<(Block, Duration)>,
+    pub reported: Vec<(Whose, Event)>,
     pub advertised: Vec<(Tenant, Quotas)>,
     /// The ends of calls that were given up.
     pub awaited: Vec<(String, Duration)>,
 }
 
+/// 20 calls in a second.
+pub fn usual() -> Policy {
+    let second = Duration::from_secs(1);
+    let guard = Duration::from_millis(50);
+    let limit = Limit::new("default", Algorithm::SlidingWindow, 20, second, guard);
+    limit.expect("a limit").into()
+}
+
+pub fn by_header() -> TenantField {
+    TenantField::Header("x-tenant".into())
+}
+
+pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> Settings {
+    let ladder = Ladder::new(Duration::from_secs(300));
+    Settings {
+        policy,
+        fields: Fields {
+            tenant,
+            cost: ValueField::Header("x-cost".into()),
+            deadline: None,
+        },
+        concurrency,
+        prefetch: 80,
+        hold: Duration::from_millis(500),
+        names: QueueNames::new("jobs", &ladder),
+        ladder,
+        retry: RetryPolicy {
+            max_attempts: 3,
+            initial_interval: Duration::from_secs(10),
+            max_interval: Duration::from_secs(300),
+            give_up_after: Duration::from_secs(7 * 86_400),
+        },
+        max_penalty: Duration::from_secs(3600),
+        breaker: None,
+    }
+}
+
 impl Desk {
     pub fn new(concurrency: usize) -> Self {
-        let second = Duration::from_secs(1);
-        let guard = Duration::from_millis(50);
-        let limit = Limit::new("default", Algorithm::SlidingWindow, 20, second, guard);
-        let tenant = TenantField::Header("x-tenant".into());
-        Self::with(concurrency, limit.expect("a limit").into(), tenant)
+        Self::of(settings(concurrency, usual(), by_header()))
     }
 
     pub fn with(concurrency: usize, policy: Policy, tenant: TenantField) -> Self {
-        let ladder = Ladder::new(Duration::from_secs(300));
-        let settings = Settings {
-            policy,
-            fields: Fields {
-                tenant,
-                cost: ValueField::Header("x-cost".into()),
-                deadline: None,
-            },
-            concurrency,
-            prefetch: 80,
-            hold: Duration::from_millis(500),
-            names: QueueNames::new("jobs", &ladder),
-            ladder,
-            retry: RetryPolicy {
-                max_attempts: 3,
-                initial_interval: Duration::from_secs(10),
-                max_interval: Duration::from_secs(300),
-            },
-            max_penalty: Duration::from_secs(3600),
-        };
+        Self::of(settings(concurrency, policy, tenant))
+    }
+
+    pub fn of(settings: Settings) -> Self {
         let mut scheduler = Scheduler::new(settings, Arc::new(Metrics::new()), 7);
         scheduler.session_up(1);
         Self {
             scheduler,
             ready: usize::MAX,
             now: Duration::from_secs(1),
+            has_failures: false,
             next_tag: 0,
         }
     }
@@ -118,6 +139,7 @@ impl Desk {
                 Action::Await { permit, lease, .. } => done.awaited.push((permit, lease)),
                 Action::Advertised(batch) => done.advertised.extend(batch),
                 Action::Ack(tags) => done.acked.extend(tags.iter().map(|t| t.tag)),
+                Action::Report(_, batch) => done.reported.extend(batch),
                 Action::Block(block, duration) => done.blocked.push((block, duration)),
             }
         }
@@ -152,9 +174,11 @@ impl Desk {
 
     pub fn answer(&mut self, after: Duration, answers: Vec<Vec<Answer>>) -> Done {
         self.now += after;
+        let has_failures = self.has_failures;
         let reply = |answers| TenantReply {
             now_ms: STORE_MS,
             blocked_until_ms: 0,
+            has_failures,
             answers,
         };
         let replies = answers
@@ -674,6 +698,7 @@ fn settings_change_while_jobs_run() {
             max_attempts: 1,
             initial_interval: MS,
             max_interval: MS,
+            give_up_after: Duration::from_secs(7 * 86_400),
         },
         max_penalty: MS,
     });
@@ -699,6 +724,7 @@ fn a_tenant_without_a_decision_waits_alone() {
         let reply = TenantReply {
             now_ms: STORE_MS,
             blocked_until_ms: 0,
+            has_failures: false,
             answers: vec![START],
         };
         desk.scheduler
@@ -730,6 +756,7 @@ fn outage(opens: Duration, why: impl Fn(Duration) -> GateError) -> (u32, Duratio
         let reply = |answers| TenantReply {
             now_ms: store_ms(&desk),
             blocked_until_ms: 0,
+            has_failures: false,
             answers,
         };
         let left = (began + opens).saturating_sub(desk.now);
@@ -825,6 +852,7 @@ fn a_clock_that_cannot_be_read_is_not_asked_for_all_the_time() {
     let reply = TenantReply {
         now_ms: STORE_MS,
         blocked_until_ms: 0,
+        has_failures: false,
         answers: Vec::new(),
     };
     desk.scheduler.answered(desk.now, Ok(vec![Ok(reply)]));
@@ -949,17 +977,12 @@ fn what_the_downstream_says_of_its_limits_is_told_once_and_holds_nobody_up() {
             quotas: Quotas::read("10/1"),
             ..Seen::default()
         };
-        let outcome = Outcome::Done;
-        desk.scheduler.finished(
-            desk.now,
-            key,
-            MS,
-            Attempt {
-                outcome,
-                seen,
-                fate: Fate::Answered,
-            },
-        );
+        let attempt = Attempt {
+            seen,
+            fate: Fate::Answered,
+            ..Outcome::Done.into()
+        };
+        desk.scheduler.finished(desk.now, key, MS, attempt);
         // The gate never answers to it.
         let done = desk.step(MS);
         assert_eq!(done.acked.len(), 1);

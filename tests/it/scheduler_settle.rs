@@ -224,12 +224,12 @@ fn the_place_of_a_call_that_was_given_up_is_held_until_it_ends() {
 fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
     let minute = Duration::from_secs(60);
     let done = Attempt {
-        outcome: Outcome::Done,
         seen: Seen {
             used_up: Some(minute),
             ..Seen::default()
         },
         fate: Fate::Answered,
+        ..Outcome::Done.into()
     };
     let (after, reason) = (Some(minute), "429".to_owned());
     let refused = Attempt::from(Outcome::Throttled { after, reason });

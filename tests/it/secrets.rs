@@ -450,7 +450,7 @@ async fn no_error_of_a_server_that_refuses_holds_a_secret() {
             "
 amqp: {{url: '{amqp}', queue: '{name}'}}
 redis: {{url: '{redis}', prefix: '{name}'}}
-dispatch: {{http: {{url: '{api}', timeout: 5s}}}}
+dispatch: {{http: {{url: '{api}', timeout: 5s}}, breaker: {{enabled: false}}}}
 delay: {{max-delay: 1s}}
 retry: {{max-attempts: 2, initial-interval: 1ms}}
 admin: {{listen: '127.0.0.1:0'}}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use sluicegate::gate::LEASE_MS;
-use sluicegate::handler::{Attempt, Fate, Handler, LateEnd, Outcome, Permit};
+use sluicegate::handler::{Attempt, Fate, Handler, LateEnd, Outcome, Permit, Trouble};
 use sluicegate::rules::job::Job;
 use sluicegate::rules::pushback::Seen;
 use sluicegate::rules::quota::Quotas;
@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::away::Manner;
 use super::history::Call;
 use super::plan::{Costs, ms};
 use super::scopes::{Budget, published};
@@ -62,6 +63,18 @@ impl Handler for SimHandler {
         if !permit.is_good() {
             return Outcome::Late.into();
         }
+        let away = world
+            .plan
+            .away
+            .manner(world.began.elapsed(), job.tenant.as_str());
+        if away == Some(Manner::Refuses) {
+            used(world, job, job.cost);
+            called(world, job);
+            return Attempt {
+                trouble: Some(Trouble::Unreachable),
+                ..failed(world, &job.id, "no connection").into()
+            };
+        }
         let way = ms(world.plan.way_ms) + world.up_to(world.plan.way_varies_ms);
         let (sender, mut answer) = oneshot::channel();
         let (job_sent, downstream) = (job.clone(), Arc::clone(world));
@@ -72,6 +85,11 @@ impl Handler for SimHandler {
             sleep(way).await;
             let (answered, took) = arrive(&downstream, &job_sent);
             // A worker that is gone hangs up too, but the downstream may not see it.
+            let took = match away {
+                // Nobody's place is held for longer.
+                Some(Manner::Silent) => ms(downstream.plan.stands_still_ms.max(15_000)),
+                _ => took,
+            };
             let _ = timeout(took, hung_up.cancelled()).await;
             for budget in budgets(&downstream, &job_sent) {
                 downstream.history().budget(&budget).under_way -= 1;
@@ -123,9 +141,9 @@ impl Handler for SimHandler {
             false => Fate::Unknown,
         };
         Attempt {
-            outcome,
             seen,
             fate,
+            ..outcome.into()
         }
     }
 }
@@ -185,6 +203,13 @@ fn actual_cost(world: &World, asked: u32) -> Option<u32> {
     (world.below(4) > 0).then(|| u32::try_from(world.below(most + 1)).expect("small"))
 }
 
+/// A job is called: no attempt but those that it says were used before.
+fn called(world: &World, job: &Job) {
+    let mut history = world.history();
+    let record = history.job(&job.id);
+    record.attempts_used = record.attempts_used.max(job.attempt - 1);
+}
+
 /// A call arrives: what it is answered, and after how long.
 fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
     let mut took = match world.plan.ideal {
@@ -193,7 +218,13 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
     };
     let actual_cost = actual_cost(world, job.cost);
     let used_up = world.dice(|t| t.used_up).then(|| world.up_to(10_000));
-    let reply = if world.dice(|t| t.throttle) {
+    let away = world
+        .plan
+        .away
+        .manner(world.began.elapsed(), job.tenant.as_str());
+    let reply = if away.is_some() {
+        Reply::Failed
+    } else if world.dice(|t| t.throttle) {
         Reply::Closed((world.below(3) > 0).then(|| world.up_to(20_000)))
     } else if world.dice(|t| t.fail) {
         Reply::Failed
@@ -233,6 +264,9 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
             ));
         }
     }
+    drop(history);
+    called(world, job);
+    let mut history = world.history();
     let record = history.job(id);
     match reply {
         Reply::Done => record.done = true,
@@ -250,7 +284,8 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
         ));
     }
     // Nothing but a crash or a lost session takes a job back to an earlier attempt.
-    if world.plan.whole && *attempt != failures + 1 {
+    let spared = world.plan.away.rule.is_some();
+    if world.plan.whole && !spared && *attempt != failures + 1 {
         history.wrong(format_args!(
             "{id} is at attempt {attempt} after {failures} failures"
         ));

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::gate::{
-    Answer, Change, End, Gate, GateError, Inspection, Replies, SettleReplies, TenantAsk,
-    TenantReply, TenantSettled,
+    Answer, Change, End, Event, Gate, GateError, Inspection, Replies, Rule, SettleReplies,
+    Standings, TenantAsk, TenantReply, TenantSettled, Whose,
 };
 use sluicegate::rules::limit::{Limits, ceil_ms};
 use sluicegate::rules::quota::Quotas;
@@ -14,6 +14,7 @@ use sluicegate::rules::tenant::Tenant;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::away;
 use super::downstream::THROTTLED;
 use super::later;
 use super::plan::ms;
@@ -161,6 +162,21 @@ impl Gate for SimGate {
                 (false, true) => heard.next().map(|_| away()),
             };
             Ok(missed.into_iter().filter_map(reply).collect())
+        })
+        .await
+    }
+
+    async fn report(&self, rule: &Rule, batch: &[(Whose, Event)]) -> Result<Standings, GateError> {
+        let (rule, batch) = (*rule, batch.to_vec());
+        self.call("report", |world| async move {
+            if let Some(why) = later::outage(&world, None) {
+                return Err(why);
+            }
+            let standings = world.gate.report(&rule, &batch).await?;
+            let mut history = world.history();
+            history.note(format_args!("{batch:?}: {standings:?}"));
+            away::note(&mut history, &batch, &standings);
+            Ok(standings)
         })
         .await
     }

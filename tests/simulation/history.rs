@@ -78,6 +78,8 @@ pub struct JobRecord {
     pub throttles: u32,
     /// Its calls that arrived.
     pub calls: u32,
+    /// The most attempts that had been used when it was called, or had become a dead letter.
+    pub attempts_used: u32,
 }
 
 pub struct History {
@@ -86,6 +88,8 @@ pub struct History {
     lines: Option<Vec<String>>,
     pub events: u64,
     pub faults: u64,
+    /// Failures that met, and left, all breakers closed.
+    pub closed_failures: u64,
     /// Handlers at work.
     pub running: u64,
     /// Batches on their way to the broker.
@@ -126,6 +130,7 @@ impl History {
             lines: keep.then(Vec::new),
             events: 0,
             faults: 0,
+            closed_failures: 0,
             running: 0,
             sent: 0,
             most: BTreeMap::new(),

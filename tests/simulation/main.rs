@@ -12,7 +12,7 @@
 //! |---|---|---|---|---|
 //! | `gate.ask` | each way, beyond its patience | unreachable, refused, cold: all, or one tenant for a while | all or one tenant was decided, unheard | never sent twice |
 //! | `gate.settle` | as above | as above | one tenant's is lost, or unheard | told again, arrives again |
-//! | `gate.block`, `.advertised` | as above | unreachable | done, unheard | told again |
+//! | `gate.block`, `.advertised`, `.report` | as above | unreachable | done, unheard | told again |
 //! | `broker.publish` | each way, beyond its patience | refused, returned, no session | each message by itself: lost, or its confirm | sent again after a lost confirm |
 //! | `broker.ack` | after the session, too | lost with the session | some arrive, then the session ends | stale tags |
 //! | `broker.stop_consuming`, `.close` | at its points | with the session | the broker learns late that a worker is gone | |
@@ -21,6 +21,7 @@
 //! | updates (agreements, settings) | late, behind a full channel | no agreement for longer than it holds | | |
 //! | timers, ends of tasks | the worker stands still | | | |
 
+mod away;
 mod broker;
 mod check;
 mod downstream;
@@ -56,11 +57,12 @@ use plan::{Costs, Plan, Planned, ms};
 use world::{Clock, World, micros};
 
 /// What runs unless `SIMULATION_SEEDS` says otherwise: a few of each kind.
-const SEEDS: [Range<u64>; 4] = [
+const SEEDS: [Range<u64>; 5] = [
     0..48,
     scopes::SCOPED..scopes::SCOPED + 48,
     later::LATER..later::LATER + 48,
     later::STANDS_STILL..later::STANDS_STILL + 48,
+    away::AWAY..away::AWAY + 48,
 ];
 /// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
 /// wait takes shorter lanes.
@@ -174,6 +176,7 @@ fn patience(world: &World) -> Duration {
         + 2 * plan.max_penalty
         + 2 * plan.retry.max_interval
         + ms(60_000 + set_aside)
+        + plan.away.patience()
 }
 
 /// Ends when no message is left but the dead letters.
@@ -273,6 +276,7 @@ fn report(world: &World, lasted: Duration) -> Report {
         world.history().wrong(format_args!("jobs are left"));
     }
     check::nothing_lost(world);
+    away::attempts(world, plan);
     let deliveries: u64 = world.server.deliveries().values().sum();
     let deliveries = deliveries as f64 / plan.jobs.len() as f64;
     let mut history = world.history();

@@ -7,6 +7,7 @@ use rand::{Rng, SeedableRng};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::retry::RetryPolicy;
 
+use super::away::Away;
 use super::later;
 use super::limits::pick_limits;
 use super::scopes;
@@ -108,6 +109,8 @@ pub struct Plan {
     pub costs: Costs,
     /// Mean time between an operator's changes; zero: there are none.
     pub operator_every: Duration,
+    /// When the API is away, and the breakers.
+    pub away: Away,
 }
 
 /// What calls cost in fact.
@@ -225,6 +228,7 @@ impl Plan {
                 max_attempts: random.random_range(1..=5),
                 initial_interval: ms(pick(&mut random, &[50, 1000, 5000])),
                 max_interval: ms(pick(&mut random, &[5000, 60_000])),
+                give_up_after: Duration::from_secs(7 * 86_400),
             },
             epoch_us: 1_700_000_000_000_000 + random.random_range(0..120_000_000),
             way_ms,
@@ -252,6 +256,7 @@ impl Plan {
                 true => ms(pick(&mut random, &[1000, 5000, 20_000])),
                 false => Duration::ZERO,
             },
+            away: Away::new(seed, ideal),
             trouble,
             trouble_until,
             most_faults: pick(&mut random, &[10, 50, 200]),

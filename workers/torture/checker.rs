@@ -32,6 +32,8 @@ pub struct Rules {
     pub window: u64,
     /// `retry.max-attempts`.
     pub max_attempts: u32,
+    /// The workers have breakers, so a failure may use no attempt.
+    pub breakers: bool,
     /// With every guard but `strict` a call that is late is no fault of the worker's.
     pub windows_hold: bool,
     /// What a 429 names as `Retry-After`, in nanoseconds.
@@ -194,7 +196,7 @@ pub fn check(events: &[Event], rules: Rules) -> Verdict {
             verdict.findings.push(Finding::Lost { job: *job, calls });
         }
         verdict.again(*job, life, &broken);
-        verdict.attempts(*job, life, &broken);
+        verdict.attempts(*job, life, &broken, rules);
         verdict.buried(*job, life, &broken, rules);
         verdict.abandoned(*job, life, &broken);
     }
@@ -232,8 +234,8 @@ impl Verdict {
     }
 
     /// A wait uses no attempt: a call's attempt is at most one more than the failures before it. It is not less, but for a copy of
-    /// the job, or a worker that died and forgot one.
-    fn attempts(&mut self, job: Job, life: &lives::Life, broken: &Broken) {
+    /// the job, a worker that died and forgot one, or a breaker that was open.
+    fn attempts(&mut self, job: Job, life: &lives::Life, broken: &Broken, rules: Rules) {
         for (at, call) in life.calls.iter().enumerate() {
             self.attempts = self.attempts.max(call.attempt);
             let failures = life.calls[..at].iter().filter(|call| call.failed()).count();
@@ -245,7 +247,8 @@ impl Verdict {
             let copies = broken.latest(life.begins(), call.at, AFTERMATH, Kind::repeats_jobs);
             let failures = u32::try_from(failures + unseen).unwrap_or(u32::MAX);
             let next = failures.saturating_add(1);
-            let forgot = copies.is_none() && unseen == 0 && call.attempt < next;
+            let exact = copies.is_none() && unseen == 0 && !rules.breakers;
+            let forgot = exact && call.attempt < next;
             if call.attempt == 0 || call.attempt > next || forgot {
                 self.findings.push(Finding::Attempt {
                     job,

@@ -163,9 +163,16 @@ impl Plan {
         Rules {
             window: u64::try_from(WINDOW.as_nanos()).unwrap_or(u64::MAX),
             max_attempts: MAX_ATTEMPTS,
+            breakers: self.breakers(),
             windows_hold: !self.count_windows,
             closed: u64::try_from(CLOSED.as_nanos()).unwrap_or(u64::MAX),
         }
+    }
+
+    /// Workers have breakers where the API is away. Elsewhere they have none: with them nobody outside can tell which failures
+    /// use an attempt, and without them each must.
+    fn breakers(&self) -> bool {
+        self.kinds.contains(&Kind::DownstreamRefuse)
     }
 
     /// The time in which a tenant may start its limit: what throughput is measured against.
@@ -199,7 +206,7 @@ impl Plan {
             "amqp:\n  url: {amqp}\n  queue: {queue}\n  prefetch: 100\n\
              redis:\n{redis}  prefix: {PREFIX}\n\
              rate-limiter:\n  max-requests: {max}\n  window-size: {window}ms\n  guard: {guard}\n\
-             dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  http:\n    url: {downstream}\n    timeout: 5s\n    abandoned: 2s\n\
+             dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  breaker:\n    enabled: {breakers}\n  http:\n    url: {downstream}\n    timeout: 5s\n    abandoned: 2s\n\
              delay:\n  max-delay: {max_delay}s\n\
              retry:\n  max-attempts: {MAX_ATTEMPTS}\n  initial-interval: 200ms\n  max-interval: 3s\n\
              admin:\n  listen: {admin}\n",
@@ -208,6 +215,7 @@ impl Plan {
             downstream = quoted(downstream),
             window = WINDOW.as_millis(),
             guard = self.guard_text(),
+            breakers = self.breakers(),
             max_delay = MAX_DELAY.as_secs(),
             admin = quoted(&admin.to_string()),
         )

@@ -6,7 +6,7 @@ use rand::Rng;
 use tracing::field::{DisplayValue, display};
 use tracing::{debug, error, warn};
 
-use super::asking::{Asked, Question};
+use super::asking::{Asked, Question, Round};
 use super::expiring::StoreClock;
 use super::preparing::Hand;
 use super::{Phase, Scheduler, Started, millis};
@@ -40,6 +40,12 @@ impl Scheduler {
         };
         let took = now.saturating_sub(round.asked_at);
         self.metrics.gate_answered(took, result.is_ok());
+        self.take_answers(now, round, result);
+        // Whoever was to be the probe and started is it now.
+        self.breakers.not_started();
+    }
+
+    fn take_answers(&mut self, now: Duration, round: Round, result: Result<Replies, GateError>) {
         let replies = match result {
             Ok(replies) => replies,
             Err(why) => {
@@ -125,6 +131,7 @@ impl Scheduler {
             asked_at,
             read_at: now,
         });
+        self.breakers.heard(&question.tenant, reply.has_failures);
         for (number, (asked, answer)) in question.jobs.iter().zip(&reply.answers).enumerate() {
             let &Asked { key, place, cost } = asked;
             self.metrics.decided(answer);
@@ -144,6 +151,7 @@ impl Scheduler {
                             limits,
                             ..
                         } = &question;
+                        self.breakers.unused(tenant, now_ms);
                         let end = End::Unused;
                         let settled = Settled { receipt, end };
                         (self.ledger).add(tenant.clone(), labels.clone(), limits.clone(), settled);
@@ -286,6 +294,7 @@ impl Scheduler {
         });
         entry.phase = Phase::Running;
         self.queues.start(&entry.claims.tenant);
+        self.breakers.started(key);
         let job = entry.job();
         self.actions.push(Action::Dispatch { key, job, deadline });
         true

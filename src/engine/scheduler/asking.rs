@@ -53,7 +53,8 @@ impl Scheduler {
         let agreed = self.agreed_until.is_none_or(|until| now < until);
         // What was not used is given back before anybody asks.
         let told = !self.ledger.goes_first();
-        somebody && agreed && told && !self.draining && self.asking.is_none()
+        let may = self.breakers.may_ask();
+        somebody && agreed && told && may && !self.draining && self.asking.is_none()
     }
 
     pub(super) fn ask_allowed_at(&self) -> Duration {
@@ -75,7 +76,13 @@ impl Scheduler {
             questions: Vec::new(),
         };
         let mut batch = Vec::new();
-        for turn in self.queues.take_round(MAX_ROUND) {
+        // Of an API whose breaker is open, one job is the probe.
+        let most = if self.breakers.only_one() {
+            1
+        } else {
+            MAX_ROUND
+        };
+        for turn in self.queues.take_round(most) {
             for (ask, question) in self.questions(now, turn, &mut is_ready) {
                 batch.push(ask);
                 round.questions.push(question);

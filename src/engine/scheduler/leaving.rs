@@ -46,6 +46,7 @@ impl Scheduler {
         self.let_go(key);
         if let Some(entry) = self.entries.remove(&key) {
             headers.extend(headers::lasting(&entry.claims));
+            headers.extend(entry.claims.first_call_ms.map(headers::called));
             self.move_to(key, entry.tag, entry.message, queue, headers);
         }
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::{Entry, Phase, Scheduler};
 use crate::engine::action::{Action, Key};
 use crate::engine::queues::End;
-use crate::handler::Outcome;
+use crate::handler::{Outcome, Trouble};
 
 /// What a job has beside its place: how far its call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,6 +36,7 @@ impl Scheduler {
     pub(super) fn prepare(&mut self, key: Key) {
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.hand = Hand::Preparing;
+            self.breakers.started(key);
             let job = entry.job();
             self.actions.push(Action::Prepare { key, job });
         }
@@ -43,7 +44,8 @@ impl Scheduler {
 
     /// A held job's turn is near: its call is prepared, if a slot is free.
     pub(super) fn prepare_early(&mut self, key: Key) {
-        if self.draining {
+        // While nobody may call the API, nobody tries its door either.
+        if self.draining || !self.breakers.may_ask() {
             return;
         }
         if let Some(entry) = self.entries.get_mut(&key)
@@ -80,16 +82,21 @@ impl Scheduler {
         let preparing = |entry: &&mut Entry| entry.hand == Hand::Preparing;
         let Some(entry) = self.entries.get_mut(&key).filter(preparing) else {
             // Its session is gone, or it left.
+            self.breakers.gone(key);
             return self.released.push(key);
         };
         match result {
             Ok(()) => {
                 entry.hand = Hand::Ready;
+                self.breakers.prepared(key);
                 if entry.phase == Phase::Preparing {
                     self.join(key, End::Due);
                 }
             }
-            Err(_) if self.draining => self.let_go(key),
+            Err(_) if self.draining => {
+                self.breakers.gone(key);
+                self.let_go(key);
+            }
             Err(outcome) => {
                 let held = matches!(entry.phase, Phase::Held { .. });
                 if held {
@@ -99,7 +106,10 @@ impl Scheduler {
                 entry.phase = Phase::Preparing;
                 self.metrics.dispatched(&outcome);
                 self.let_go(key);
-                self.conclude(now, key, outcome);
+                let failed = matches!(outcome, Outcome::Retry { .. });
+                let trouble = failed.then_some(Trouble::Unreachable);
+                let waits = self.report_health(now, key, &outcome, trouble);
+                self.conclude(now, key, outcome, waits);
             }
         }
     }

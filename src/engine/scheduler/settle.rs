@@ -31,6 +31,7 @@ impl Scheduler {
             outcome,
             seen,
             fate,
+            trouble,
         } = attempt.into();
         if outcome != Outcome::Late {
             self.metrics.dispatched(&outcome);
@@ -52,21 +53,21 @@ impl Scheduler {
                 (End::Cost(actual.unwrap_or(entry.claims.cost)), None)
             }
         };
+        let waits = self.report_health(now, key, &outcome, trouble);
         self.settle(now, key, end, ended);
         self.close_used_up(now, key, seen.used_up);
         self.hear(now, key, seen.quotas);
-        self.conclude(now, key, outcome);
+        self.conclude(now, key, outcome, waits);
     }
 
-    /// What becomes of a job that does not run, nor ask, any more.
-    pub(super) fn conclude(&mut self, now: Duration, key: Key, outcome: Outcome) {
+    /// What becomes of a job that does not run, nor ask, any more. `waits`: its failure is being told to the breakers.
+    pub(super) fn conclude(&mut self, now: Duration, key: Key, outcome: Outcome, waits: bool) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
         // The broker delivers the jobs of a session that is gone again, and that copy is settled.
         let stale = entry.tag.session != self.session;
         let tenant = &entry.claims.tenant;
-        let attempt = entry.claims.attempt;
         match outcome {
             Outcome::Throttled { after, reason } => {
                 let claims = &entry.claims;
@@ -77,14 +78,19 @@ impl Scheduler {
                 let duration = after.unwrap_or(window).min(self.settings.max_penalty);
                 let duration_ms = millis(duration);
                 info!(%tenant, duration_ms, reason, "the downstream closed this tenant");
-                entry.phase = Phase::Blocking { duration };
-                let block = Block {
-                    key: Some(key),
+                let mut block = Block {
+                    key: None,
                     tenant: tenant.clone(),
                     until: now + duration,
                     by: reason,
                     failures: 0,
                 };
+                if stale || !self.gives_up(now, key, &block.by) {
+                    block.key = Some(key);
+                    if let Some(entry) = self.entries.get_mut(&key) {
+                        entry.phase = Phase::Blocking { duration };
+                    }
+                }
                 self.block(now, block);
             }
             Outcome::Done => {
@@ -96,22 +102,15 @@ impl Scheduler {
             _ if stale => {
                 self.entries.remove(&key);
             }
+            Outcome::Retry { .. } if waits => entry.phase = Phase::Reporting,
             Outcome::Late => {
                 self.metrics.late_admission();
                 self.put_back(&[key]);
             }
             Outcome::Retry { after, reason } => {
-                let jitter = self.random.random();
-                let Some(backoff) = self.settings.retry.wait(attempt, jitter) else {
-                    let reason = format!("gave up after {attempt} attempts: {reason}");
-                    return self.bury(key, "attempts", &reason);
-                };
-                let wait = after.unwrap_or(backoff);
-                let (id, wait_ms) = (entry.message.id(), millis(wait));
-                info!(job.id = id, %tenant, attempt, wait_ms, reason, "failed: tried again later");
-                entry.claims.attempt += 1;
-                entry.claims.ticket = None;
-                self.postpone(now, key, wait);
+                if !self.gives_up(now, key, &reason) {
+                    self.try_again(now, key, after, &reason);
+                }
             }
             Outcome::Snooze { after } => {
                 entry.claims.ticket = None;
@@ -119,6 +118,31 @@ impl Scheduler {
             }
             Outcome::Reject { reason } => self.bury(key, "rejected", &reason),
         }
+    }
+
+    /// It failed, which uses an attempt: it is tried again later, or no more.
+    pub(super) fn try_again(
+        &mut self,
+        now: Duration,
+        key: Key,
+        after: Option<Duration>,
+        reason: &str,
+    ) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
+        let attempt = entry.claims.attempt;
+        let jitter = self.random.random();
+        let Some(backoff) = self.settings.retry.wait(attempt, jitter) else {
+            let reason = format!("gave up after {attempt} attempts: {reason}");
+            return self.bury(key, "attempts", &reason);
+        };
+        let (wait, tenant) = (after.unwrap_or(backoff), &entry.claims.tenant);
+        let (id, wait_ms) = (entry.message.id(), millis(wait));
+        info!(job.id = id, %tenant, attempt, wait_ms, reason, "failed: tried again later");
+        entry.claims.attempt += 1;
+        entry.claims.ticket = None;
+        self.postpone(now, key, wait);
     }
 
     /// What a start used is told to the gate, where that is not what it was charged or a place is held. `ended` says when a

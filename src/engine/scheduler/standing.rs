@@ -32,7 +32,8 @@ impl Scheduler {
             return;
         }
         let agreed = self.is_agreed(now);
-        let busy = self.queues.running() + self.blocking + self.moves.len() > 0;
+        let busy = self.queues.running() + self.blocking + self.moves.len() > 0
+            || !self.breakers.is_empty();
         if !agreed && self.taking && !busy {
             self.taking = false;
             self.metrics.rest();

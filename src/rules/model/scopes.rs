@@ -43,10 +43,15 @@ impl<'a> Scopes<'a> {
         let before: Vec<_> = self.states.iter().map(kept).collect();
         let newer = self.load(&limits, clock, State::load);
         self.forget_what_is_over(&limits, now);
-        let base = now.max(self.control().closed_until());
+        let control = &mut self.states[self.layout.control];
+        let moved = control.breaker.pull_back(now);
+        let base = now.max(control.closed_until(now));
+        // One call is the probe.
+        let half_open = control.breaker.is_open();
+        let budget = if half_open { budget.min(1) } else { budget };
         let mut call = Call::new(&mut self.states, self.layout, &limits, clock, base, budget);
         let decide = |(number, ask)| call.decide(ask, &format!("{permits}:{number}"));
-        let answers = asks.iter().enumerate().map(decide).collect();
+        let answers: Vec<Answer> = asks.iter().enumerate().map(decide).collect();
         let end = call.finish();
         for (index, (newer, before)) in newer.into_iter().zip(&before).enumerate() {
             if newer || kept(&self.states[index]) != *before {
@@ -55,7 +60,26 @@ impl<'a> Scopes<'a> {
                 self.states[index].expires = end.max(kept).max(newest) + KEEP_MS;
             }
         }
-        (answers, self.control().closed(now))
+        let closed = match base > now {
+            true => base,
+            false => 0,
+        };
+        let starts = |answer: &Answer| matches!(answer, Answer::Start { .. });
+        let probes = half_open && answers.iter().any(starts);
+        if moved || probes {
+            let control = &mut self.states[self.layout.control];
+            if probes {
+                control.breaker.begin_probe(now);
+            }
+            let kept = now.max(control.breaker.kept_until());
+            control.expires = control.expires.max(kept + KEEP_MS);
+        }
+        (answers, closed)
+    }
+
+    /// Calls of the tenant have failed in a row: one that succeeds is to be reported.
+    pub fn has_failures(&self) -> bool {
+        self.control().breaker.failures() > 0
     }
 
     /// Calls have ended: what they used in fact is set against what they were charged, and their places are free, or

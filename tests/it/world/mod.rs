@@ -5,6 +5,7 @@ pub mod kit;
 mod line1_far_api;
 mod line2_far_redis;
 mod line4_abandoned;
+mod line7_outage;
 mod line8_expiry;
 
 use hyper::Version;

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::registry::{self, Named};
-use sluicegate::gate::{Gate, Inspection, Usage};
+use sluicegate::gate::{Event, Gate, Inspection, Rule, Standing, Usage, Whose};
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::scope::Scope;
@@ -73,6 +73,9 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
         measured?;
     }
     let round_trip_ms = u64::try_from(gate.base().as_millis()).unwrap_or(u64::MAX);
+    let look = [(Whose::Api, Event::Look)];
+    let all = gate.report(&Rule::NONE, &look).await?;
+    let all = (all.into_iter().next()).transpose()?.unwrap_or_default();
     let others: Vec<Other> = (known.policies().iter())
         .filter(|other| other.id != own.id)
         .map(|other| Other::new(other, &known, now_ms, &tenant, plan))
@@ -102,6 +105,8 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             "new_job_in_ms": one_line.then_some(found.turn_ms),
             "blocked_until_ms": found.blocked_until_ms,
             "blocked_by": found.blocked_by,
+            "all_blocked_until_ms": all.closed_until_ms,
+            "all_blocked_by": all.by,
             "waits_for": waits.short(),
             "reason": waits.in_words(&given, &found),
             "advertised": said,
@@ -117,6 +122,7 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             None => source.to_string(),
         };
         let mut text = in_words(&tenant, &source, &rows, &given, &found);
+        text += &all_blocked(&all);
         text += &api::in_words(&found, &said);
         if round_trip_ms >= FAR_MS {
             text += &format!(
@@ -137,6 +143,17 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
         std::io::stdout().write_all(text.as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What stops the calls of all tenants; empty: nothing does.
+fn all_blocked(all: &Standing) -> String {
+    let by = plain(&all.by, 200);
+    let until = match all.closed_until_ms.checked_sub(all.now_ms) {
+        Some(ms @ 1..) => format!("the next may start {}", when(all.now_ms, ms)),
+        _ if all.is_open => "until one succeeds".to_owned(),
+        _ => return String::new(),
+    };
+    format!("all      calls of all tenants stop, {until}, by {by}\n")
 }
 
 /// What the user may have to add.

@@ -9,6 +9,7 @@ const MS: u64 = 1_000_000;
 const RULES: Rules = Rules {
     window: 100 * MS,
     max_attempts: 3,
+    breakers: false,
     windows_hold: true,
     closed: 100 * MS,
 };
@@ -70,9 +71,13 @@ impl Story {
         self.add(to, What::Mended { fault });
     }
 
-    fn verdict(mut self) -> Verdict {
+    fn verdict(self) -> Verdict {
+        self.verdict_by(RULES)
+    }
+
+    fn verdict_by(mut self, rules: Rules) -> Verdict {
         self.events.sort_by_key(|event| event.at);
-        check(&self.events, RULES)
+        check(&self.events, rules)
     }
 }
 
@@ -258,6 +263,13 @@ fn a_retry_is_no_repetition_and_its_attempts_are_counted() {
         story.broken(100, 150, Kind::WorkerKill);
         assert!(story.verdict().holds());
     }
+    // With a breaker that is open a failure uses none; nothing else uses one.
+    let breakers = Rules {
+        breakers: true,
+        ..RULES
+    };
+    assert!(attempts([1, 1, 2]).verdict_by(breakers).holds());
+    assert!(!attempts([1, 3, 3]).verdict_by(breakers).holds());
     let attempts = |numbers| attempts(numbers).verdict();
     assert!(attempts([1, 2, 3]).holds());
     let of = |attempt, failures| {

@@ -1,0 +1,372 @@
+//! What the scheduler does while calls fail: whom it tells, whose attempts are used, who waits, and who is the probe.
+
+use std::time::Duration;
+
+use sluicegate::broker::Source;
+use sluicegate::engine::action::{Key, Settings};
+use sluicegate::gate::{Event, GateError, Rule, Standing, Whose};
+use sluicegate::handler::{Attempt, Outcome, Trouble};
+use sluicegate::rules::headers::HeaderValue;
+use sluicegate::rules::job::{Field, Job};
+
+use crate::scheduler::{
+    CAPACITY, Desk, Done, MS, START, STORE_MS, by_header, message, settings, usual, wait,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const RULE: Rule = Rule {
+    failures: 5,
+    first_wait_ms: 1_000,
+    longest_wait_ms: 30_000,
+    lease_ms: 60_000,
+};
+
+fn desk() -> Desk {
+    Desk::of(Settings {
+        breaker: Some(RULE),
+        ..settings(8, usual(), by_header())
+    })
+}
+
+fn failed(trouble: Trouble) -> Attempt {
+    let reason = "502".to_owned();
+    let outcome = Outcome::Retry {
+        after: None,
+        reason,
+    };
+    Attempt {
+        trouble: Some(trouble),
+        ..outcome.into()
+    }
+}
+
+/// Closed, after so many failures.
+fn closed(failures: u64) -> Standing {
+    Standing {
+        now_ms: STORE_MS,
+        failures,
+        ..Standing::default()
+    }
+}
+
+/// Open for so long.
+fn open(wait_ms: u64) -> Standing {
+    Standing {
+        is_open: true,
+        closed_until_ms: STORE_MS + wait_ms,
+        by: "the breaker".to_owned(),
+        ..closed(5)
+    }
+}
+
+fn granted() -> Standing {
+    Standing {
+        is_granted: true,
+        ..open(30_000)
+    }
+}
+
+/// What was told, in words.
+fn words(done: &Done) -> Vec<String> {
+    let word = |(whose, event): &(Whose, Event)| {
+        let whose = match whose {
+            Whose::Tenant(tenant) => tenant.as_str(),
+            Whose::Api => "api",
+        };
+        let event = match event {
+            Event::Failed { started_ms, of, .. } => {
+                let what = if *started_ms == 0 { "" } else { "probe " };
+                // The ids of these jobs are random.
+                let of = if of.len() > 9 { "job" } else { of };
+                format!("{what}failed of {of:?}")
+            }
+            Event::Sound => "sound".to_owned(),
+            Event::Probe => "may I?".to_owned(),
+            Event::Release { .. } => "release".to_owned(),
+            Event::Look => "look".to_owned(),
+        };
+        format!("{whose}: {event}")
+    };
+    done.reported.iter().map(word).collect()
+}
+
+impl Desk {
+    fn fails(&mut self, key: Key, trouble: Trouble) -> Done {
+        self.scheduler.finished(self.now, key, MS, failed(trouble));
+        self.step(MS)
+    }
+
+    fn told(&mut self, standings: Vec<Standing>) -> Done {
+        let standings = standings.into_iter().map(Ok).collect();
+        self.scheduler.reported(self.now, Ok(standings));
+        self.step(MS * 5)
+    }
+
+    /// A job failed because there was no connection, and that opened the API's breaker.
+    fn shut(&mut self) -> Done {
+        let key = self.start_one();
+        self.fails(key, Trouble::Unreachable);
+        self.told(vec![open(1_000)])
+    }
+}
+
+fn attempt_of(done: &Done) -> i64 {
+    let (_, moved) = &done.published[0];
+    match moved.message.header("x-sluicegate-attempt") {
+        Field::Int(attempt) => attempt,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn whom_a_failure_is_told_depends_on_its_kind() {
+    let mut desk = desk();
+    let key = desk.start_one();
+    let done = desk.fails(key, Trouble::Failing);
+    // The script knows which of the tenant's calls is a probe, by when it began.
+    assert_eq!(
+        words(&done),
+        ["a: probe failed of \"job\"", "api: failed of \"a\""]
+    );
+    desk.told(vec![closed(1), closed(1)]);
+    let key = desk.start_one();
+    let done = desk.fails(key, Trouble::Unreachable);
+    assert_eq!(words(&done), ["api: failed of \"\""]);
+}
+
+#[test]
+fn while_the_breakers_are_closed_a_failure_uses_an_attempt_and_once_one_opens_none() {
+    for (tenant, api, attempt) in [
+        (closed(4), closed(4), Some(2)),
+        (open(1_000), closed(5), None),
+        (closed(1), open(1_000), None),
+    ] {
+        let mut desk = desk();
+        let key = desk.start_one();
+        let waits = desk.fails(key, Trouble::Failing);
+        assert!(waits.published.is_empty(), "it waits for what that means");
+        let done = desk.told(vec![tenant, api.clone()]);
+        match attempt {
+            Some(attempt) => assert_eq!(attempt_of(&done), attempt),
+            None => {
+                assert!(done.published.is_empty() && done.acked.is_empty());
+                // It asks again: the gate says how long its tenant is closed. While nobody may call the API, it waits here.
+                assert_eq!(done.asked.is_empty(), api.is_open);
+            }
+        }
+    }
+}
+
+#[test]
+fn failures_that_can_not_be_told_use_no_attempt() {
+    let mut desk = desk();
+    let key = desk.start_one();
+    desk.fails(key, Trouble::Failing);
+    let away = GateError::Unreachable("a test".to_owned());
+    desk.scheduler.reported(desk.now, Err(away));
+    assert_eq!(attempt_of(&desk.step(MS)), 1);
+}
+
+#[test]
+fn successes_are_told_where_failures_are_known_and_nowhere_else() {
+    let mut desk = desk();
+    let key = desk.start_one();
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    assert_eq!(words(&desk.step(MS)), [""; 0]);
+
+    let key = desk.start_one();
+    desk.fails(key, Trouble::Failing);
+    desk.told(vec![closed(1), closed(1)]);
+    desk.has_failures = true;
+    for expected in [&["a: sound", "api: sound"][..], &[]] {
+        let key = desk.start_one();
+        desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+        let done = desk.step(MS);
+        assert_eq!(words(&done), expected);
+        desk.told(vec![closed(0); expected.len()]);
+        desk.has_failures = false;
+    }
+    // A 404 is an answer, too.
+    let key = desk.start_one();
+    desk.fails(key, Trouble::Unreachable);
+    desk.told(vec![closed(1)]);
+    let key = desk.start_one();
+    let reason = "404".to_owned();
+    desk.scheduler
+        .finished(desk.now, key, MS, Outcome::Reject { reason });
+    assert_eq!(words(&desk.step(MS)), ["api: sound"]);
+}
+
+#[test]
+fn while_the_api_s_breaker_is_open_nobody_asks_and_one_job_is_the_probe() {
+    let mut desk = desk();
+    let done = desk.shut();
+    assert!(done.asked.is_empty() && done.published.is_empty());
+    let done = desk.deliver(Source::Fresh, &["a", "b", "b"]);
+    assert!(done.asked.is_empty(), "closed");
+
+    // Looked at each second, since another worker's probe may succeed.
+    let done = desk.step(SECOND);
+    assert_eq!(words(&done), ["api: may I?"]);
+    assert!(desk.told(vec![open(500)]).asked.is_empty());
+    let done = desk.step(SECOND);
+    assert_eq!(words(&done), ["api: may I?"]);
+    let done = desk.told(vec![granted()]);
+    let jobs: usize = done.asked.iter().map(|ask| ask.asks.len()).sum();
+    assert_eq!((jobs, done.asked[0].budget), (1, 1));
+    let done = desk.answer(MS, vec![vec![START]]);
+    let (probe, ..) = done.dispatched[0];
+    assert!(desk.step(SECOND * 3).asked.is_empty(), "one at a time");
+
+    let done = desk.fails(probe, Trouble::Failing);
+    assert_eq!(words(&done)[1], "api: probe failed of \"a\"");
+    let done = desk.told(vec![closed(2), open(2_000)]);
+    assert!(done.published.is_empty(), "no attempt is used");
+    desk.step(SECOND * 2);
+    let done = desk.told(vec![granted()]);
+    assert_eq!(done.asked.len(), 1);
+    let done = desk.answer(MS, vec![vec![START]]);
+    let (probe, ..) = done.dispatched[0];
+    desk.scheduler.finished(desk.now, probe, MS, Outcome::Done);
+    // The API answers: all may ask at once.
+    let done = desk.step(MS * 5);
+    assert!(words(&done).contains(&"api: sound".to_owned()));
+    let jobs: usize = done.asked.iter().map(|ask| ask.asks.len()).sum();
+    assert_eq!(jobs, 3);
+}
+
+#[test]
+fn a_probe_that_may_not_start_is_given_back() {
+    let mut desk = desk();
+    desk.shut();
+    desk.step(SECOND);
+    let done = desk.told(vec![granted()]);
+    assert_eq!(done.asked.len(), 1);
+    desk.answer(MS, vec![vec![wait(400, 1)]]);
+    assert_eq!(words(&desk.step(MS))[0], "api: release");
+}
+
+#[test]
+fn a_probe_that_leaves_while_its_call_is_prepared_is_given_back() {
+    for session_ends in [true, false] {
+        let mut desk = desk();
+        desk.shut();
+        desk.ready = 0;
+        desk.step(SECOND);
+        desk.told(vec![granted()]);
+        let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
+        if session_ends {
+            desk.scheduler.session_down();
+        } else {
+            desk.scheduler.drain();
+        }
+        let reason = "no connection".to_owned();
+        let after = None;
+        let refused = Outcome::Retry { after, reason };
+        let now = desk.now;
+        desk.scheduler.prepared(now, key, Some(MS), Err(refused));
+        assert!(words(&desk.step(MS)).contains(&"api: release".to_owned()));
+        if session_ends {
+            // It looks again, or nobody would ever start here. No job could be the probe, so it looks once a second.
+            desk.scheduler.session_up(2);
+            assert_eq!(words(&desk.told(vec![open(0)])), ["api: look"]);
+            assert_eq!(words(&desk.told(vec![open(0)])), [""; 0]);
+            assert_eq!(
+                desk.scheduler.next_tick(desk.now),
+                Some(desk.now + SECOND - MS * 5)
+            );
+            assert_eq!(words(&desk.step(SECOND)), ["api: look"]);
+        }
+    }
+}
+
+#[test]
+fn what_succeeds_while_a_failure_is_being_told_ends_the_row() {
+    let mut desk = desk();
+    let keys = [(); 4].map(|()| desk.start_one());
+    let done = desk.fails(keys[0], Trouble::Failing);
+    assert_eq!(done.reported.len(), 2);
+    desk.scheduler
+        .finished(desk.now, keys[1], MS, Outcome::Done);
+    desk.scheduler
+        .finished(desk.now, keys[2], MS, Outcome::Done);
+    desk.fails(keys[3], Trouble::Failing);
+    let done = desk.told(vec![closed(1), closed(1)]);
+    let told = [
+        "a: sound",
+        "api: sound",
+        "a: probe failed of \"job\"",
+        "api: failed of \"a\"",
+    ];
+    assert_eq!(words(&done), told);
+}
+
+#[test]
+fn a_call_that_is_refused_before_anybody_was_called_says_nothing_of_the_api() {
+    let mut desk = desk();
+    let key = desk.start_one();
+    desk.fails(key, Trouble::Unreachable);
+    desk.told(vec![closed(1)]);
+    desk.ready = 0;
+    desk.deliver(Source::Fresh, &["a"]);
+    let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
+    let reason = "no such method".to_owned();
+    let now = desk.now;
+    let refused = Outcome::Reject { reason };
+    desk.scheduler.prepared(now, key, None, Err(refused));
+    assert_eq!(words(&desk.step(MS)), [""; 0]);
+}
+
+#[test]
+fn what_waits_for_the_api_long_in_memory_takes_a_lane_and_keeps_its_attempt() {
+    let mut desk = desk();
+    desk.shut();
+    let mut moved = Vec::new();
+    for _ in 0..40 {
+        let done = desk.step(SECOND);
+        if !done.reported.is_empty() {
+            desk.told(vec![open(1_000)]);
+        }
+        if !done.published.is_empty() {
+            assert_eq!(attempt_of(&done), 1);
+        }
+        moved.extend(done.published);
+    }
+    assert_eq!(moved.len(), 1);
+    assert!(moved[0].1.queue.contains("delay"), "{:?}", moved[0].1.queue);
+}
+
+#[test]
+fn what_fails_or_is_refused_for_too_long_is_given_up() {
+    let throttled = || {
+        Attempt::from(Outcome::Throttled {
+            after: Some(SECOND),
+            reason: "429".to_owned(),
+        })
+    };
+    let failing = || failed(Trouble::Failing);
+    for attempt in [&failing as &dyn Fn() -> Attempt, &throttled] {
+        let first = i64::try_from(STORE_MS).expect("small") - 7 * 86_400_000;
+        for (age_ms, is_given_up) in [(-1_000, false), (0, true)] {
+            let mut desk = desk();
+            let headers = [
+                ("x-tenant", HeaderValue::Text("a".to_owned())),
+                ("x-sluicegate-first-call", HeaderValue::Int(first - age_ms)),
+            ];
+            desk.deliver_messages(Source::Due, vec![message(&headers)]);
+            let done = desk.answer(MS, vec![vec![START]]);
+            let (key, job, _): &(Key, Job, _) = &done.dispatched[0];
+            assert_eq!(job.attempt, 1);
+            desk.scheduler.finished(desk.now, *key, MS, attempt());
+            let mut done = desk.step(MS);
+            if !done.reported.is_empty() {
+                done = desk.told(vec![open(1_000), closed(1)]);
+            }
+            let to = done
+                .published
+                .first()
+                .map(|(_, moved)| moved.queue.to_string());
+            assert_eq!(to.as_deref() == Some("jobs.dead"), is_given_up, "{to:?}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! The API is away: it refuses connections, is silent, or answers 5xx, to all or to one tenant. No job is lost to it.
+
+use std::collections::HashMap;
+
+use super::kit::api::{Api, Call, Reply};
+use super::kit::{Bed, MS, SECOND, counts, job, jobs, until};
+use crate::process::Process;
+use crate::servers::{shared_rabbit, shared_redis};
+
+/// Attempts would be used up within seconds, and an outage of minutes is one of seconds.
+const SHORT: &str = "retry: {initial-interval: 100ms, max-interval: 300ms}\n";
+/// They refuse nobody, and permits last on a machine that is busy.
+const LIMITS: &str = "max-requests: 100000, window-size: 60s, guard: 20s";
+const OPEN: &str = "sluicegate_breaker_open";
+
+fn metric(workers: &[Process], series: &str) -> f64 {
+    workers
+        .iter()
+        .filter_map(|worker| worker.metric(series))
+        .sum()
+}
+
+fn done(workers: &[Process]) -> f64 {
+    metric(workers, "sluicegate_dispatches_total{outcome=\"done\"}")
+}
+
+/// Attempts that were used before the last call of each job.
+fn used(calls: &[Call]) -> u32 {
+    let mut last = HashMap::new();
+    for call in calls {
+        last.insert(call.job.as_str(), call.attempt);
+    }
+    last.values().map(|attempt| attempt - 1).sum()
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manner {
+    Refuses,
+    Fails,
+    Silent,
+}
+
+async fn outage(manner: Manner) {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let http = ", timeout: 500ms}, breaker: {max-interval: 2s";
+    let yaml = bed.yaml(LIMITS, &api.url(), http) + SHORT;
+    match manner {
+        Manner::Refuses => api.door.refuse().await,
+        Manner::Fails => api.answers(|_| Reply::status(502).after(20 * MS)),
+        Manner::Silent => api.answers(|_| Reply::ok().after(3600 * SECOND)),
+    }
+    let all = (0..6).flat_map(|tenant| jobs(&format!("t{tenant}"), 50).collect::<Vec<_>>());
+    bed.publish(&yaml, all).await;
+    let workers = [Process::start(&yaml), Process::start(&yaml)];
+    until("both to know", || metric(&workers, OPEN) == 2.0).await;
+    // What was under way then has ended.
+    tokio::time::sleep(2 * SECOND).await;
+    let before = api.count();
+    // Ten times as long as all attempts take.
+    tokio::time::sleep(10 * SECOND).await;
+    let calls = api.calls();
+    let probes = &calls[before..];
+    assert!(
+        counts::at_once(probes) <= 1 || manner == Manner::Silent,
+        "{probes:?}"
+    );
+    // One each half second to two: 20 if each came as soon as it may.
+    assert!(probes.len() <= 20, "{} calls", probes.len());
+    let dead = "sluicegate_dead_total{reason=\"attempts\"}";
+    assert_eq!(metric(&workers, dead), 0.0);
+
+    api.answers(|_| Reply::ok());
+    if manner == Manner::Refuses {
+        api.door.take().await;
+    }
+    until("all jobs", || done(&workers) >= 300.0).await;
+    // Four failures met the breaker closed; none was lost to the rest.
+    assert!(used(&api.calls()) <= 4, "{}", used(&api.calls()));
+    until("both to go on", || metric(&workers, OPEN) == 0.0).await;
+    workers.into_iter().for_each(Process::stop);
+    assert!(bed.dead(&yaml).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_refuses_connections_costs_no_job() {
+    outage(Manner::Refuses).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_answers_5xx_costs_no_job_and_is_called_once_at_a_time() {
+    outage(Manner::Fails).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_does_not_answer_costs_no_job() {
+    outage(Manner::Silent).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_outage_for_one_tenant_is_its_own() {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let yaml = bed.yaml(LIMITS, &api.url(), "}, breaker: {max-interval: 1s") + SHORT;
+    api.answers(|call| match call.tenant.as_str() {
+        "bad" => Reply::status(500),
+        _ => Reply::ok(),
+    });
+    let workers = [Process::start(&yaml)];
+    bed.publish(&yaml, jobs("bad", 20)).await;
+    let opened = "sluicegate_breaker_opened_total{whose=\"tenant\"}";
+    until("its breaker", || metric(&workers, opened) >= 1.0).await;
+    bed.publish(&yaml, jobs("good", 50)).await;
+    until("the others", || done(&workers) >= 50.0).await;
+    assert_eq!(metric(&workers, OPEN), 0.0, "the API's");
+    tokio::time::sleep(5 * SECOND).await;
+    api.answers(|_| Reply::ok());
+    until("all jobs", || done(&workers) >= 70.0).await;
+    workers.into_iter().for_each(Process::stop);
+    assert!(bed.dead(&yaml).await.is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_fails_alone_uses_its_attempts() {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let yaml = bed.yaml(LIMITS, &api.url(), "") + SHORT;
+    api.answers(|_| Reply::status(500));
+    let workers = [Process::start(&yaml)];
+    bed.publish(&yaml, [job("acme", "poison")]).await;
+    let dead = "sluicegate_dead_total{reason=\"attempts\"}";
+    until("its end", || metric(&workers, dead) >= 1.0).await;
+    workers.into_iter().for_each(Process::stop);
+    assert_eq!(api.count(), 5);
+}
