@@ -59,6 +59,7 @@ mod running;
 mod scheduler;
 mod scheduler_breaker;
 mod scheduler_expiry;
+mod scheduler_partitions;
 mod scheduler_prepare;
 mod scheduler_scopes;
 mod scheduler_settle;
