@@ -181,12 +181,15 @@ pub async fn take_away(world: Arc<World>) {
         }
         world.history().faults += 1;
         let tenant = (world.below(4) > 0).then(|| format!("t{}", world.below(4)));
+        let lasts = world.up_to(LONGEST_MS);
+        let why = [Why::Away, Why::Refused, Why::Cold][world.below(3)];
+        // Not until when, which is this process's own time: the same seed says the same.
+        world.fault(format_args!("{why:?} for {lasts:?}, {tenant:?}"));
         let outage = Outage {
             tenant,
-            until: Instant::now() + world.up_to(LONGEST_MS),
-            why: [Why::Away, Why::Refused, Why::Cold][world.below(3)],
+            until: Instant::now() + lasts,
+            why,
         };
-        world.fault(format_args!("{outage:?}"));
         let mut outages = world.outages.lock().expect("nobody panics with it");
         outages.retain(|one| one.until > Instant::now());
         outages.push(outage);
