@@ -297,6 +297,7 @@ fn settings(config: &Config) -> Settings {
         hold,
         retry,
         max_penalty,
+        guard_budget,
     } = changeable(config);
     Settings {
         policy: config.rate_limiter.policy.clone(),
@@ -308,6 +309,7 @@ fn settings(config: &Config) -> Settings {
         ladder,
         retry,
         max_penalty,
+        guard_budget,
         breaker: config.dispatch.breaker.map(|breaker| Rule {
             // No job loses all of its attempts before it opens.
             failures: breaker.failures.min(config.retry.max_attempts),

@@ -16,6 +16,7 @@ use prometheus_client::registry::{Registry, Unit};
 use crate::broker::{PublishError, Source};
 use crate::gate::Answer;
 use crate::handler::Outcome;
+use crate::rules::lateness::Heard;
 
 /// One label with a few fixed values; its name depends on the metric.
 macro_rules! label {
@@ -34,6 +35,7 @@ label!(Reason, reason);
 label!(Kind, kind);
 label!(Server, server);
 label!(Reloaded, result);
+label!(Told, told_by);
 label!(Whose, whose);
 
 /// All metrics of a worker; cheap to count in, from any thread.
@@ -46,6 +48,10 @@ pub struct Metrics {
     gate_seconds: Histogram,
     gate_base: Gauge<f64, AtomicU64>,
     late_admissions: Counter,
+    late_calls: Family<Told, Counter>,
+    late_seconds: Counter<f64, AtomicU64>,
+    late_not_counted: Counter,
+    way_base: Gauge<f64, AtomicU64>,
     dispatches: Family<Ended, Counter>,
     dispatch_seconds: Histogram,
     waits: Family<How, Counter>,
@@ -118,6 +124,30 @@ impl Metrics {
                 "late_admissions",
                 "Jobs that were admitted but could not be sent within half a guard, and asked again",
                 Counter::default(),
+            ),
+            late_calls: register(
+                r,
+                "late_calls",
+                "Calls that came later than the guard covers and count from when they came, by what told of it",
+                Family::default(),
+            ),
+            late_seconds: register(
+                r,
+                "late_calls_seconds",
+                "By how much they count longer",
+                Counter::default(),
+            ),
+            late_not_counted: register(
+                r,
+                "late_calls_not_counted",
+                "Answers that came later than guard and guard-budget cover: the calls may have, too",
+                Counter::default(),
+            ),
+            way_base: register(
+                r,
+                "way_base_seconds",
+                "The shortest way from a question to Redis to the acknowledged call",
+                Gauge::default(),
             ),
             dispatches: register(
                 r,
@@ -288,6 +318,27 @@ impl Metrics {
     /// A job was admitted, but could not be sent in time.
     pub fn late_admission(&self) {
         self.late_admissions.inc();
+    }
+
+    /// A call came later than the guard covers, and counts from when it came.
+    pub fn late_call(&self, heard: Heard, late: Duration) {
+        let told_by = match heard {
+            Heard::Acked { .. } => "acknowledgement",
+            Heard::Answered => "answer",
+            Heard::Nothing => "nothing",
+        };
+        self.late_calls.get_or_create(&Told { told_by }).inc();
+        self.late_seconds.inc_by(late.as_secs_f64());
+    }
+
+    /// An answer was too late for what may be counted.
+    pub fn late_call_not_counted(&self) {
+        self.late_not_counted.inc();
+    }
+
+    /// What the way to the API takes at least.
+    pub fn set_way_base(&self, base: Duration) {
+        self.way_base.set(base.as_secs_f64());
     }
 
     /// A job was told to wait for `wait`.

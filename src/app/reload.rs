@@ -147,7 +147,9 @@ impl Steward {
             );
         }
         if changeable(&applied) != changeable(&self.running) {
-            info!("configuration applied: new values of dispatch, delay, retry or max-penalty");
+            info!(
+                "configuration applied: new values of dispatch, delay, retry, max-penalty or guard-budget"
+            );
             self.send(Update::Settings(changeable(&applied))).await;
         }
         self.running = applied;
@@ -242,6 +244,7 @@ pub fn changeable(config: &Config) -> Changeable {
             give_up_after: config.retry.give_up_after,
         },
         max_penalty: config.rate_limiter.max_penalty,
+        guard_budget: config.rate_limiter.guard_budget / 100.0,
     }
 }
 

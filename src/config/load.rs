@@ -191,6 +191,7 @@ impl Values {
         let max_penalty = self.get("rate-limiter.max-penalty", |raw| {
             form::duration(raw, SECOND, DAY * 7)
         });
+        let guard_budget = self.get("rate-limiter.guard-budget", value::guard_budget);
         let key = "rate-limiter.plan-header";
         let plan_header = match self.entry(key) {
             Some(_) => Some(self.get(key, value::header_name)?),
@@ -206,6 +207,7 @@ impl Values {
         Some(RateLimiter {
             policy: reader.policy(&limits, &plans, &tenants, plan_header)?,
             max_penalty: max_penalty?,
+            guard_budget: guard_budget?,
         })
     }
 

@@ -117,6 +117,9 @@ pub struct RateLimiter {
     pub policy: Policy,
     /// `rate-limiter.max-penalty`: the longest that a downstream's answer can close a tenant.
     pub max_penalty: Duration,
+    /// `rate-limiter.guard-budget`: the part of a window, in percent, that each call may cost, on average, to correct what only
+    /// answers tell of calls that came late.
+    pub guard_budget: f64,
 }
 
 /// `dispatch`

@@ -6,6 +6,7 @@ use super::error::{Origin, Problem};
 use super::form::{self, Wrong, show};
 use super::value::{self, Guard};
 use super::yaml::Raw;
+use crate::rules::lateness::AUTO_GUARD;
 use crate::rules::limit::{
     Algorithm, Limit, LimitError, MAX_REQUESTS, MAX_WINDOW, MIN_WINDOW, Unit,
 };
@@ -153,6 +154,8 @@ fn build_of_tenant(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Lim
     let said = first(parts, |part| &part.unit).filter(|(_, unit)| unit.at != Origin::Default);
     let (which, within) = match (guard.value, algorithm.value) {
         (Guard::Within(within), which) => (which, within),
+        // A window that is short has a short guard.
+        (Guard::Auto, which) => (which, AUTO_GUARD.min(window.value / 4)),
         (Guard::Strict, Algorithm::SlidingWindow) => (Algorithm::Strict, Duration::ZERO),
         (Guard::Strict, other) => {
             let words = format!(
@@ -166,11 +169,10 @@ fn build_of_tenant(name: &str, parts: &[&Part], unit: Unit) -> Option<Result<Lim
     let limit = match limit {
         Ok(limit) => limit.with_unit(said.map_or(unit, |(_, unit)| unit.value)),
         Err(LimitError::Guard { .. }) => {
-            // What was set closest to the limit is to blame, never a default.
-            let (at, key) = if guard.at == Origin::Default || window_depth < guard_depth {
-                (&window.at, &window.key)
-            } else {
-                (&guard.at, &guard.key)
+            // What was set closest to the limit is to blame.
+            let (at, key) = match window_depth < guard_depth {
+                true => (&window.at, &window.key),
+                false => (&guard.at, &guard.key),
             };
             let words = format!(
                 "the guard is {} and the window {}; the guard must be shorter than half the window",

@@ -82,6 +82,7 @@ impl fmt::Display for Config {
         writeln!(f, "rate-limiter:")?;
         policy(f, &rate_limiter.policy)?;
         writeln!(f, "  max-penalty: {}", show(rate_limiter.max_penalty))?;
+        writeln!(f, "  guard-budget: {}%", rate_limiter.guard_budget)?;
         writeln!(f, "dispatch:")?;
         writeln!(f, "  concurrency: {}", dispatch.concurrency)?;
         writeln!(f, "  shutdown-timeout: {}", show(dispatch.shutdown_timeout))?;

@@ -33,6 +33,8 @@ pub(super) fn unit(raw: &Raw) -> Result<Unit, Wrong> {
 /// `rate-limiter.guard`
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Guard {
+    /// `auto`
+    Auto,
     /// `strict`
     Strict,
     /// A duration.
@@ -42,9 +44,22 @@ pub(super) enum Guard {
 /// `rate-limiter.guard`
 pub(super) fn guard(raw: &Raw) -> Result<Guard, Wrong> {
     match raw {
+        Raw::Text(text) if text == "auto" => Ok(Guard::Auto),
         Raw::Text(text) if text == "strict" => Ok(Guard::Strict),
         raw => duration(raw, Duration::ZERO, MAX_WINDOW).map(Guard::Within),
     }
+}
+
+/// `rate-limiter.guard-budget`, in percent.
+pub(super) fn guard_budget(raw: &Raw) -> Result<f64, Wrong> {
+    let must = "a percentage from 0% to 100%, such as 1% or 0.5%";
+    let number = match raw {
+        Raw::Text(text) => text.strip_suffix('%'),
+        _ => None,
+    };
+    let percent = number.and_then(|number| number.parse::<f64>().ok());
+    let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
+    percent.ok_or_else(|| wrong(raw, must))
 }
 
 /// `rate-limiter.scope`

@@ -11,6 +11,7 @@ use crate::handler::LateEnd;
 use crate::rules::fleet::Fleet;
 use crate::rules::job::{Fields, Job};
 use crate::rules::lanes::{Ladder, QueueNames};
+use crate::rules::lateness::Look;
 use crate::rules::policy::Policy;
 use crate::rules::quota::Quotas;
 use crate::rules::retry::RetryPolicy;
@@ -37,6 +38,8 @@ pub struct Settings {
     pub retry: RetryPolicy,
     /// The longest time that a downstream's answer can close a tenant.
     pub max_penalty: Duration,
+    /// What each call may cost, as a part of a window, to correct what only answers tell of calls that came late.
+    pub guard_budget: f64,
     /// When failures in a row stop calls; `None`: never.
     pub breaker: Option<Rule>,
 }
@@ -68,6 +71,8 @@ pub struct Changeable {
     pub retry: RetryPolicy,
     /// See [`Settings::max_penalty`].
     pub max_penalty: Duration,
+    /// See [`Settings::guard_budget`].
+    pub guard_budget: f64,
 }
 
 /// Names a job in the worker's memory.
@@ -98,6 +103,8 @@ pub enum Action {
         job: Job,
         /// Its permit is good until then (time of the scheduler).
         deadline: Duration,
+        /// When to look at it while it is under way (time of the scheduler), for [`super::scheduler::Scheduler::heard_of`].
+        look: Option<Look>,
     },
     /// Wait for the end of a call that was given up, then call [`super::scheduler::Scheduler::abandoned_is_over`].
     Await {

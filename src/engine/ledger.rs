@@ -334,7 +334,7 @@ impl Call {
     /// take the place anew; the next one is of what runs then. Returns whether there was one.
     fn failed(&mut self, now: Duration) -> bool {
         let all = self.told.settled.len();
-        self.told.settled.retain(|one| one.end.is_over());
+        self.told.settled.retain(|one| one.end.stays_true());
         self.at = now + AGAIN * 2_u32.pow(self.failures.min(6));
         self.failures += 1;
         self.told.settled.len() < all

@@ -18,6 +18,7 @@ mod queues;
 mod reading;
 mod ready;
 pub mod scheduler;
+mod watch;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -38,14 +39,18 @@ use crate::engine::partitions::Partitions;
 use crate::engine::reading::Reading;
 use crate::engine::ready::Prepared;
 use crate::engine::scheduler::Scheduler;
+use crate::engine::watch::{Watch, heard_at_the_end, watched};
 use crate::gate::{Gate, GateError, LEASE_MS, Partition, Replies, SettleReplies, Standings};
 use crate::handler::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
 use crate::metrics::Metrics;
 use crate::rules::job::{InBody, Job};
+use crate::rules::lateness::Heard;
 use crate::tasks;
 
 /// So many events are taken together at most, so that one round trip serves them.
 const MOST_EVENTS: usize = 16;
+/// So much that was heard of calls may wait to be taken.
+const MOST_HEARD: usize = 1024;
 
 /// How a worker is told to end.
 #[derive(Debug, Clone, Default)]
@@ -93,7 +98,8 @@ enum Report<R> {
     Moved(Vec<(Key, Result<(), PublishError>)>),
     /// With the time that it took, unless it was there at once.
     Prepared(Key, Result<R, Outcome>, Option<Duration>),
-    Finished(Key, Attempt, Duration),
+    /// With what its end says of its way.
+    Finished(Key, Attempt, Duration, Option<Heard>),
     /// Deliveries with large bodies, and what these say.
     Read(Vec<(Delivery, InBody)>),
     /// The name of its permit, and whether it has ended.
@@ -128,6 +134,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         let mut redis = Outage::new("Redis");
         let mut reading = Reading::default();
         let mut give_up_at: Option<Instant> = None;
+        let (heard, mut heard_of) = mpsc::channel(MOST_HEARD);
         // Who waits, and the last question that may have been asked with what was in force before.
         let mut unapplied: Option<(oneshot::Sender<()>, u64)> = None;
         let mut events_go_on = true;
@@ -153,7 +160,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             scheduler.ask(now, |key| {
                 calls.is_ready(key, |call| handler.is_ready(call), || handler.at_once())
             });
-            self.perform(scheduler.take_actions(), started, &mut tasks, &mut calls)
+            let watch = (started, &heard);
+            self.perform(scheduler.take_actions(), watch, &mut tasks, &mut calls)
                 .await;
             if give_up_at.is_some() && scheduler.is_idle() {
                 break;
@@ -194,6 +202,9 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     if over != Over::Stopped {
                         break;
                     }
+                }
+                Some((key, heard)) = heard_of.recv() => {
+                    scheduler.heard_of(started.elapsed(), key, heard);
                 }
                 Some(update) = updates.recv() => match update {
                     Update::Agreed { fleet, until, applied } => {
@@ -303,7 +314,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 reading.done();
                 scheduler.delivered_read(now, read);
             }
-            Report::Finished(key, attempt, took) => {
+            Report::Finished(key, attempt, took, heard) => {
+                if let Some(heard) = heard {
+                    scheduler.heard_of(now, key, heard);
+                }
                 scheduler.finished(now, key, took, attempt);
             }
             Report::Abandoned(permit, ended) => scheduler.abandoned_is_over(&permit, ended),
@@ -313,7 +327,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
     async fn perform(
         &self,
         actions: Vec<Action>,
-        started: Instant,
+        (started, heard): (Instant, &mpsc::Sender<(Key, Heard)>),
         tasks: &mut JoinSet<Report<H::Ready>>,
         calls: &mut Prepared<H::Ready>,
     ) {
@@ -379,11 +393,22 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         None => tasks.spawn(prepare(handler, key, job)),
                     };
                 }
-                Action::Dispatch { key, job, deadline } => {
+                Action::Dispatch {
+                    key,
+                    job,
+                    deadline,
+                    look,
+                } => {
                     let handler = Arc::clone(&self.handler);
                     let call = calls.take(key).or_else(|| handler.at_once());
                     let permit = Permit::until(started + deadline);
-                    tasks.spawn(attempt(handler, key, job, call, permit));
+                    let watch = look.map(|look| Watch {
+                        key,
+                        look,
+                        started,
+                        heard: heard.clone(),
+                    });
+                    tasks.spawn(attempt(handler, (key, job), call, permit, watch));
                 }
             }
         }
@@ -440,18 +465,20 @@ async fn prepare<H: PreparingHandler>(handler: Arc<H>, key: Key, job: Job) -> Re
 /// One call of the handler, if the permit is still good when this task gets to run, and something is prepared.
 async fn attempt<H: PreparingHandler>(
     handler: Arc<H>,
-    key: Key,
-    job: Job,
+    (key, job): (Key, Job),
     call: Option<H::Ready>,
     permit: Permit,
+    watch: Option<Watch>,
 ) -> Report<H::Ready> {
     let begun = Instant::now();
     let Some(call) = call.filter(|_| permit.is_good()) else {
-        return Report::Finished(key, Outcome::Late.into(), Duration::ZERO);
+        return Report::Finished(key, Outcome::Late.into(), Duration::ZERO, None);
     };
-    let attempt = AssertUnwindSafe(handler.send(&job, call, permit))
-        .catch_unwind()
-        .await;
+    let sent = AssertUnwindSafe(handler.send(&job, call, permit.clone())).catch_unwind();
+    let (attempt, is_late) = match watch {
+        Some(watch) => watched(sent, &permit, &watch).await,
+        None => (sent.await, false),
+    };
     let attempt = attempt.unwrap_or_else(|_| Attempt {
         // It may have called.
         fate: Fate::Abandoned {
@@ -460,7 +487,8 @@ async fn attempt<H: PreparingHandler>(
         },
         ..panicked().into()
     });
-    Report::Finished(key, attempt, begun.elapsed())
+    let heard = heard_at_the_end(&attempt.fate, &permit, is_late);
+    Report::Finished(key, attempt, begun.elapsed(), heard)
 }
 
 fn panicked() -> Outcome {

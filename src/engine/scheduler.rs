@@ -16,6 +16,7 @@ mod answers;
 mod asking;
 mod expiring;
 mod health;
+mod late;
 mod leaving;
 mod preparing;
 mod settle;
@@ -54,6 +55,7 @@ use crate::metrics::Metrics;
 use crate::rules::fleet::Fleet;
 use crate::rules::headers;
 use crate::rules::job::{self, Claims, Fields, InBody, Job};
+use crate::rules::lateness::Lateness;
 use crate::rules::limit::Limits;
 use crate::rules::retry::Reconnect;
 use crate::rules::scope::Labels;
@@ -111,6 +113,10 @@ pub(super) struct Started {
     pub(super) labels: Labels,
     pub(super) limits: Limits,
     pub(super) receipt: Receipt,
+    /// When its question was sent.
+    pub(super) asked_at: Duration,
+    /// Beyond the guard, so much lateness is covered by what the gate was told.
+    pub(super) covered: Duration,
 }
 
 /// The worker's memory, and what to do with it.
@@ -159,6 +165,7 @@ pub struct Scheduler {
     /// What a question and its answer take at least.
     base: Duration,
     old: Old,
+    lateness: Lateness,
     next_surplus: Duration,
     clock: Option<StoreClock>,
     draining: bool,
@@ -206,6 +213,7 @@ impl Scheduler {
             lead: Lead::default(),
             base: Duration::ZERO,
             old: Old::default(),
+            lateness: Lateness::default(),
             next_surplus: Duration::ZERO,
             clock: None,
             draining: false,
@@ -252,6 +260,7 @@ impl Scheduler {
             hold,
             retry,
             max_penalty,
+            guard_budget,
         } = changed;
         self.queues.set_concurrency(concurrency);
         self.settings = Settings {
@@ -259,6 +268,7 @@ impl Scheduler {
             hold,
             retry,
             max_penalty,
+            guard_budget,
             ..self.settings.clone()
         };
     }

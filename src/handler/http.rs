@@ -199,6 +199,7 @@ impl HttpHandler {
             return Err(Outcome::Late.into());
         };
         let mut exchange = connection.send(request);
+        permit.written(exchange.arrival(job.body.len()));
         match timeout_at(deadline, exchange.answer()).await {
             Ok(Sent::Answered(answer)) => {
                 let mut connection = exchange.into_connection();

@@ -5,6 +5,7 @@ pub mod http;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -51,20 +52,48 @@ pub enum Outcome {
 
 /// The right to call the API once, now. The gate counted the call when it was asked; a call that is
 /// sent much later would fall into a window in which it was not counted.
-#[derive(Debug, Clone, Copy)]
+///
+/// Clones are the same permit.
+#[derive(Debug, Clone)]
 pub struct Permit {
     send_by: Instant,
+    way: Arc<OnceLock<Way>>,
+}
+
+/// Tells whether what was written has arrived.
+struct Way(Box<dyn Fn() -> bool + Send + Sync>);
+
+impl fmt::Debug for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Way")
+    }
 }
 
 impl Permit {
     /// A permit for a call that is sent until `send_by`.
     pub fn until(send_by: Instant) -> Self {
-        Self { send_by }
+        Self {
+            send_by,
+            way: Arc::default(),
+        }
     }
 
     /// Whether the call may still be sent. Look right before it is written, and answer [`Outcome::Late`] if not.
     pub fn is_good(&self) -> bool {
         Instant::now() <= self.send_by
+    }
+
+    /// The call is being written, and `has_arrived` tells, at any later time, whether the machine at the other end of its
+    /// connection has acknowledged all of it. A call that came later than the guard covers is then counted from when it
+    /// came. Not calling this leaves the way unknown: the guard covers it, or nothing does.
+    pub fn written(&self, has_arrived: impl Fn() -> bool + Send + Sync + 'static) {
+        // One permit, one call: only the first one counts.
+        let _ = self.way.set(Way(Box::new(has_arrived)));
+    }
+
+    /// Whether the call has arrived; `None`: nobody can tell.
+    pub(crate) fn has_arrived(&self) -> Option<bool> {
+        self.way.get().map(|Way(has_arrived)| has_arrived())
     }
 }
 

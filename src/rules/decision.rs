@@ -153,8 +153,13 @@ impl End {
     pub fn is_over(&self) -> bool {
         !matches!(
             self,
-            Self::Running | Self::Abandoned { for_ms: 1.. } | Self::Late { .. }
+            Self::Running | Self::Late | Self::Abandoned { for_ms: 1.. }
         )
+    }
+
+    /// Whether it is true at any later time, too: it may be told again when it was not heard.
+    pub fn stays_true(&self) -> bool {
+        self.is_over() || *self == Self::Late
     }
 }
 

@@ -8,6 +8,7 @@ pub mod fleet;
 pub mod headers;
 pub mod job;
 pub mod lanes;
+pub mod lateness;
 pub mod limit;
 pub mod line;
 pub mod log;

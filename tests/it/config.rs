@@ -121,7 +121,7 @@ fn what_is_shown_is_a_file_that_gives_the_same() {
 amqp: {url: 'amqps://h/v', queue: 'a \"b\" \\ ü\u{200b}', queue-type: classic, prefetch: 7}
 redis: {prefix: p}
 job: {tenant: 'json:/a/b~1c', cost: 'json:/n'}
-rate-limiter: {use-algo: fixed-window-algo, window-size: 1500ms, max-requests: 20, guard: 0, max-penalty: 5}
+rate-limiter: {use-algo: fixed-window-algo, window-size: 1500ms, max-requests: 20, guard: 0, guard-budget: 7%, max-penalty: 5}
 dispatch: {concurrency: 3, shutdown-timeout: 0, http: {url: 'https://h/x', timeout: 2m}}
 delay: {hold: 0, max-delay: 90s}
 retry: {max-attempts: 1, initial-interval: 10ms, max-interval: 1d}
@@ -134,6 +134,7 @@ log: {format: json, level: 'warn,sluicegate=debug'}
         "  queue-type: classic",
         "  window-size: 1500ms",
         "  max-delay: 90s",
+        "  guard-budget: 7%",
     ] {
         assert!(config.to_string().contains(line), "{line}");
     }
@@ -156,7 +157,8 @@ fn values_out_of_range_say_the_range_and_the_place() {
         ("rate-limiter", "max-requests: 10000000", format!("is 10000000; it must be {number} from 1 to 1000000")),
         ("rate-limiter", "max-requests: 5 per minute", format!("is \"5 per minute\"; it must be {number} from 1 to 1000000")),
         ("rate-limiter", "guard: 30s", "the guard is 30s and the window 1m; the guard must be shorter than half the window".to_owned()),
-        ("rate-limiter", "window-size: 100ms", "the guard is 50ms and the window 100ms; the guard must be shorter than half the window".to_owned()),
+        ("rate-limiter", "guard-budget: 101%", "is \"101%\"; it must be a percentage from 0% to 100%, such as 1% or 0.5%".to_owned()),
+        ("rate-limiter", "guard-budget: 1", "is 1; it must be a percentage from 0% to 100%, such as 1% or 0.5%".to_owned()),
         ("rate-limiter", "guard: 18446744073709551615s", "is \"18446744073709551615s\"; it must be from 0ms to 31d".to_owned()),
         ("rate-limiter", "max-penalty: 0", "is 0; it must be from 1s to 7d".to_owned()),
         ("rate-limiter", "use-algo: sliding-windw-algo", format!("is \"sliding-windw-algo\"; it must be {algorithms}; did you mean sliding-window-algo?")),

@@ -81,6 +81,11 @@ fn strict_windows_and_calls_at_once_are_limits_like_the_others() {
 #[test]
 fn flat_keys_alone_are_one_limit() {
     check_common("", &["default sliding-window 5/60000 cost - 50"]);
+    // A short window has a short guard.
+    check_common(
+        "rate-limiter: {window-size: 100ms}",
+        &["default sliding-window 5/100 cost - 25"],
+    );
     check_common(
         "rate-limiter: {use-algo: token-bucket-algo, max-requests: 7, unit: calls}",
         &["default token-bucket 7/60000 calls 7 50"],
@@ -482,9 +487,9 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
             "rate-limiter.limits[1].window-size: is a mapping; it must be a number of seconds, or a whole number with a unit, such as 500ms, 10s, 5m, 1h or 7d",
         ),
         (
-            "{name: b, window-size: 100ms}",
-            "4:17",
-            "rate-limiter.limits[1].window-size: the guard is 50ms and the window 100ms; the guard must be shorter than half the window",
+            "{name: b, window-size: 100ms, guard: 50ms}",
+            "4:37",
+            "rate-limiter.limits[1].guard: the guard is 50ms and the window 100ms; the guard must be shorter than half the window",
         ),
         (
             "{name: b, guard: 30s}",

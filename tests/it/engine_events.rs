@@ -233,6 +233,7 @@ pub fn settings() -> Settings {
             give_up_after: Duration::from_secs(7 * 86_400),
         },
         max_penalty: second,
+        guard_budget: 0.01,
         breaker: None,
     }
 }

@@ -87,6 +87,7 @@ pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> Sett
             give_up_after: Duration::from_secs(7 * 86_400),
         },
         max_penalty: Duration::from_secs(3600),
+        guard_budget: 0.01,
         breaker: None,
     }
 }
@@ -129,9 +130,9 @@ impl Desk {
         for action in self.scheduler.take_actions() {
             match action {
                 Action::Ask(_, batch) => done.asked = batch,
-                Action::Dispatch { key, job, deadline } => {
-                    done.dispatched.push((key, job, deadline))
-                }
+                Action::Dispatch {
+                    key, job, deadline, ..
+                } => done.dispatched.push((key, job, deadline)),
                 Action::Prepare { key, .. } => done.prepared.push(key),
                 Action::Release(keys) => done.released.extend(keys),
                 Action::Rest | Action::Take => {}
@@ -707,6 +708,7 @@ fn settings_change_while_jobs_run() {
             give_up_after: Duration::from_secs(7 * 86_400),
         },
         max_penalty: MS,
+        guard_budget: 0.01,
     });
     let asked = desk.step(MS * 5).asked;
     assert_eq!((asked.len(), asked[0].budget), (1, 1), "a permit more");

@@ -215,6 +215,7 @@ pub async fn update(life: Arc<Life>, updates: mpsc::Sender<Update>) {
                 hold: world.up_to(2000),
                 retry: world.plan.retry,
                 max_penalty: world.plan.max_penalty,
+                guard_budget: 0.01,
             };
             world.note(format_args!("{}: {changed:?}", life.name));
             if updates.send(Update::Settings(changed)).await.is_err() {

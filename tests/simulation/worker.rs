@@ -42,6 +42,7 @@ fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
         ladder: Ladder::new(plan.max_delay),
         retry: plan.retry,
         max_penalty: plan.max_penalty,
+        guard_budget: 0.01,
         breaker: plan.away.rule,
     }
 }

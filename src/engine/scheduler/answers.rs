@@ -300,16 +300,27 @@ impl Scheduler {
         };
         entry.hand = Hand::Empty;
         self.ledger.started(limits);
-        entry.started = Some(Started {
+        let started = Started {
             labels: question.labels.clone(),
             limits: limits.clone(),
             receipt,
-        });
+            asked_at,
+            covered: Duration::ZERO,
+        };
         entry.phase = Phase::Running;
         self.queues.start(&entry.claims.tenant);
         self.breakers.started(key);
         let job = entry.job();
-        self.actions.push(Action::Dispatch { key, job, deadline });
+        let look = self.look(now, &started);
+        if let Some(entry) = self.entries.get_mut(&key) {
+            entry.started = Some(started);
+        }
+        self.actions.push(Action::Dispatch {
+            key,
+            job,
+            deadline,
+            look,
+        });
         true
     }
 

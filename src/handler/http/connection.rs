@@ -157,6 +157,14 @@ impl Exchange {
         self.connection.socket.is_acked()
     }
 
+    /// Tells whether the API's machine has all of a request whose body has so many bytes, but for as many at its end as its
+    /// head has at most. It may be asked at any time.
+    pub(super) fn arrival(&self, body: usize) -> impl Fn() -> bool + Send + Sync + 'static {
+        let whole = self.before + u64::try_from(body).unwrap_or(u64::MAX);
+        let socket = self.connection.socket.clone();
+        move || socket.written() > whole && socket.is_acked()
+    }
+
     /// Closes the connection, and drops what was not acknowledged.
     pub(super) fn recall(self) {
         self.connection.socket.recall();

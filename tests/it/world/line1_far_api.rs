@@ -9,7 +9,11 @@ use sluicegate::handler::{Attempt, Outcome, Permit, PreparingHandler};
 use sluicegate::rules::job::Job;
 use tokio::time::Instant;
 
+use super::kit::api::{Api, Manner};
+use super::kit::proxy::{Proxy, Ways};
 use super::kit::{Bed, MS, SECOND, counts, jobs, until};
+use crate::papers::Papers;
+use crate::process::Process;
 use crate::servers::{shared_rabbit, shared_redis};
 
 /// Permits that were too old to be used, as the worker counts them.
@@ -80,4 +84,35 @@ async fn a_handler_that_prepares_something_slow_uses_its_permits() {
         .lines()
         .find_map(|line| line.strip_prefix(LATE)?.trim().parse::<u32>().ok());
     assert!(late.is_some_and(|late| late * 4 < 20), "{late:?}");
+}
+
+/// TCP and TLS take twice the way, which is more than the half second that a permit is good for. The API closes connections that are
+/// idle, and between the bursts the worker closes them, too.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_to_an_https_api_far_away_are_open_before_permits_are_asked_for() {
+    let papers = Papers::new();
+    let mut manner = Manner::https(&papers, &["http/1.1"]);
+    manner.idle = Some(300 * MS);
+    let api = Api::with(manner).await;
+    let proxy = Proxy::start(api.door.address, Ways::round_trip(300 * MS), 1).await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let limits = "max-requests: 10, window-size: 4s, guard: 1s";
+    let trust = papers.keys(Some("ca.pem"), None);
+    let yaml = bed.yaml(limits, &api.url_at(proxy.door.address), &trust);
+    let worker = Process::start(&yaml);
+    worker.says(&["RabbitMQ: consuming"]).await;
+    for burst in 1..=3 {
+        bed.publish(&yaml, jobs(&format!("acme-{burst}"), 15)).await;
+        until("all jobs", || api.count() == burst * 15).await;
+        // The worker keeps what is idle for 4 s.
+        tokio::time::sleep(5 * SECOND).await;
+    }
+    let late = worker.metric(LATE);
+    worker.stop();
+    for burst in 1..=3 {
+        let times = counts::times(&api.calls(), &format!("acme-{burst}"));
+        assert_eq!(counts::windows(&times, 10, 4 * SECOND).1, 0);
+    }
+    // Each of the first ten of a burst would be.
+    assert!(late.is_some_and(|late| late < 10.0), "{late:?}");
 }

@@ -4,6 +4,7 @@
 pub mod kit;
 mod line1_far_api;
 mod line2_far_redis;
+mod line3_way;
 mod line4_abandoned;
 mod line7_outage;
 mod line8_expiry;

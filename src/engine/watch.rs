@@ -1,0 +1,223 @@
+//! Looks at calls that are under way: whether what was written has arrived. What that means, the scheduler decides.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::time::{Instant, sleep_until};
+
+use crate::engine::action::Key;
+use crate::handler::{Fate, Permit};
+use crate::rules::lateness::{CLOSE, Heard, Look};
+
+/// A call that had not arrived is looked at again after this at least, or this part of its age.
+const AGAIN: Duration = Duration::from_millis(2);
+const AGE_PART: u32 = 8;
+
+/// How a call is looked at.
+pub(super) struct Watch {
+    /// Whose.
+    pub key: Key,
+    /// In the time since `started`; its patience counts from when the call is made.
+    pub look: Look,
+    /// When the scheduler's time began.
+    pub started: Instant,
+    /// Where it is told.
+    pub heard: mpsc::Sender<(Key, Heard)>,
+}
+
+/// Waits for `call`, which `permit` allows, and tells meanwhile what the scheduler does not know else: nothing, where the call was in
+/// time. Also returns whether its end is the first that is heard of a call that was late: it had not arrived when it was last
+/// looked at.
+pub(super) async fn watched<T>(
+    call: impl Future<Output = T>,
+    permit: &Permit,
+    watch: &Watch,
+) -> (T, bool) {
+    let Watch {
+        key,
+        look,
+        started,
+        heard,
+    } = watch;
+    let mut call = pin!(call);
+    let written = Instant::now();
+    let Look {
+        at,
+        closely,
+        patience,
+    } = *look;
+    let in_time = *started + at;
+    let mut next = match closely {
+        true => written + CLOSE,
+        false => in_time,
+    };
+    let mut patient_until = written + patience;
+    let mut is_late = false;
+    loop {
+        tokio::select! {
+            biased;
+            result = &mut call => return (result, is_late),
+            () = sleep_until(next) => {}
+        }
+        // Nobody can tell of this call.
+        let Some(has_arrived) = permit.has_arrived() else {
+            return (call.await, false);
+        };
+        let now = Instant::now();
+        let told = match has_arrived {
+            true if !closely && now <= in_time + AGAIN => return (call.await, false),
+            true => heard.try_send((*key, Heard::Acked { closely })).is_ok(),
+            false if now >= patient_until => {
+                if heard.try_send((*key, Heard::Nothing)).is_ok() {
+                    patient_until = now + patience / 2;
+                }
+                false
+            }
+            false => false,
+        };
+        if told && has_arrived {
+            return (call.await, false);
+        }
+        is_late = now > in_time;
+        next = now
+            + match closely && now < in_time {
+                true => CLOSE,
+                false => AGAIN.max((now - written) / AGE_PART),
+            };
+    }
+}
+
+/// What the end of a call says of its way; `None`: nothing, or nobody can tell. `is_late`: see [`watched`].
+pub(super) fn heard_at_the_end(fate: &Fate, permit: &Permit, is_late: bool) -> Option<Heard> {
+    let has_arrived = permit.has_arrived()?;
+    match fate {
+        Fate::Unwritten => None,
+        // That it had not arrived before is no doubt that an answer leaves.
+        Fate::Answered if is_late => Some(Heard::Acked { closely: false }),
+        Fate::Answered => Some(Heard::Answered),
+        // What the other machine has acknowledged has been told; anything else may arrive only now.
+        Fate::Unknown | Fate::Abandoned { .. } => (!has_arrived).then_some(Heard::Nothing),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn watch(look: Look, started: Instant, heard: mpsc::Sender<(Key, Heard)>) -> Watch {
+        Watch {
+            key: Key(1),
+            look,
+            started,
+            heard,
+        }
+    }
+
+    /// What is heard, and when, of a call that arrives after `arrives_ms` and is answered after `answer_ms`.
+    async fn heard_of(arrives_ms: u32, answer_ms: u32, closely: bool) -> Vec<(u128, Heard)> {
+        let (sender, mut receiver) = mpsc::channel(8);
+        let started = Instant::now();
+        let permit = Permit::until(started + MS * 25);
+        let look = Look {
+            at: MS * 50,
+            closely,
+            patience: MS * 500,
+        };
+        let listening = tokio::spawn(async move {
+            let mut all = Vec::new();
+            while let Some((_, heard)) = receiver.recv().await {
+                all.push((started.elapsed().as_millis(), heard));
+            }
+            all
+        });
+        let arrived = Arc::new(AtomicBool::new(false));
+        let has_arrived = Arc::clone(&arrived);
+        let call = async {
+            permit.written(move || has_arrived.load(Ordering::Relaxed));
+            let arrives = async move {
+                tokio::time::sleep(MS * arrives_ms).await;
+                arrived.store(true, Ordering::Relaxed);
+            };
+            tokio::spawn(arrives);
+            tokio::time::sleep(MS * answer_ms).await;
+        };
+        let ((), is_late) = watched(call, &permit, &watch(look, started, sender)).await;
+        assert!(!is_late, "it was told of");
+        listening.await.expect("it does not panic")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_in_time_is_not_told_of() {
+        assert_eq!(heard_of(40, 2000, false).await, []);
+        assert_eq!(heard_of(400, 45, false).await, [], "it was answered");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_one_is_told_of_when_it_arrives() {
+        let heard = heard_of(230, 2000, false).await;
+        let [(at, Heard::Acked { closely: false })] = heard[..] else {
+            panic!("{heard:?}");
+        };
+        assert!((230..260).contains(&at), "{at}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_does_not_arrive_is_told_of_again_and_again() {
+        let heard = heard_of(1200, 2000, false).await;
+        let nothing = heard.iter().filter(|(_, heard)| *heard == Heard::Nothing);
+        assert_eq!(nothing.count(), 3, "{heard:?}");
+        let last = Heard::Acked { closely: false };
+        assert!(heard.last().is_some_and(|(_, heard)| *heard == last));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn looked_at_closely_it_is_told_of_at_once() {
+        let heard = heard_of(30, 200, true).await;
+        let [(at, Heard::Acked { closely: true })] = heard[..] else {
+            panic!("{heard:?}");
+        };
+        assert!((30..=32).contains(&at), "{at}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_call_may_be_the_first_that_is_heard_of_a_late_one() {
+        let (sender, _heard) = mpsc::channel(8);
+        let started = Instant::now();
+        let look = Look {
+            at: MS * 50,
+            closely: false,
+            patience: MS * 5000,
+        };
+        let permit = Permit::until(started + MS * 25);
+        let call = async {
+            permit.written(|| false);
+            tokio::time::sleep(MS * 3000).await;
+        };
+        let ((), is_late) = watched(call, &permit, &watch(look, started, sender)).await;
+        assert!(is_late);
+        let heard = heard_at_the_end(&Fate::Answered, &permit, is_late);
+        assert_eq!(heard, Some(Heard::Acked { closely: false }));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_nobody_can_tell_nothing_is_told() {
+        let (sender, mut receiver) = mpsc::channel(8);
+        let started = Instant::now();
+        let look = Look {
+            at: MS * 50,
+            closely: true,
+            patience: MS * 500,
+        };
+        let permit = Permit::until(started + MS * 25);
+        let call = tokio::time::sleep(MS * 3000);
+        watched(call, &permit, &watch(look, started, sender)).await;
+        assert!(receiver.recv().await.is_none());
+    }
+}

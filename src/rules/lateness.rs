@@ -1,0 +1,256 @@
+//! Calls that came to the API later than the guard covers: how much later, and from when they count then. Pure: `now` is an
+//! argument.
+//!
+//! A worker sees one loop of each call: it sends the question at q, the gate decides at t, the call is written, and at h the
+//! worker hears that it has arrived. How long the ways are in any case, the *base*, does no harm; what a loop took beyond it is the
+//! call's lateness E = (h - q) - base. A later call j whose start is decided at t_j arrives after t_j and its ways there, so
+//! `t_j >= t + W + E` proves that it arrives a window after this one, whatever the clocks say. The log keeps a start for W and
+//! the guard; one that came later beyond the guard is counted from the moment in which the store is told. That is after t + E - guard,
+//! since a permit is used only where its question's way took no longer than usual by half a guard.
+//!
+//! Two things tell that a call has arrived. The *acknowledgement* of the machine at the other end of the connection: what it proves
+//! is always counted. And the *answer*, which also holds what the API itself took: a slow answer may be a late
+//! arrival (a proxy between acknowledged for itself, the API read late), or it may be work. It is believed as far as a *purse* lasts, into
+//! which each call pays a part of a window (`rate-limiter.guard-budget`), so the doubt costs that much of the quota at most.
+
+use std::time::Duration;
+
+use super::way::Way;
+
+/// The longest guard that `auto` stands for.
+pub const AUTO_GUARD: Duration = Duration::from_millis(50);
+/// Of so many calls a minute it is looked at closely when they are acknowledged.
+const CLOSELY: u32 = 32;
+/// How long a close look is still true.
+pub const CLOSE: Duration = Duration::from_millis(1);
+/// What a close look may be late: a timer and its task.
+const CLOSE_ERROR: Duration = Duration::from_millis(2);
+/// The most that the purse holds, in windows; it is full at first.
+const PURSE: f64 = 1.0;
+const MINUTE: Duration = Duration::from_secs(60);
+
+/// What was heard of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// The machine at the other end of the connection has it. `closely`: this was looked for from the moment in which it was
+    /// written.
+    Acked {
+        /// See above.
+        closely: bool,
+    },
+    /// The API answered.
+    Answered,
+    /// Nothing, though it was looked for: it may arrive only now.
+    Nothing,
+}
+
+/// One call on its way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Call {
+    /// When the question was sent.
+    pub asked_at: Duration,
+    /// Its limits' shortest guard.
+    pub guard: Duration,
+    /// The shortest window of its limits.
+    pub window: Duration,
+    /// Beyond the guard, so much is covered already: it counts from later than it started.
+    pub covered: Duration,
+}
+
+/// When a call is looked at while it is under way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Look {
+    /// For the first time; a call that was acknowledged by then is in time.
+    pub at: Duration,
+    /// From the moment in which it is written.
+    pub closely: bool,
+    /// So long after its question one that was not acknowledged counts from now, and after half as long again.
+    pub patience: Duration,
+}
+
+/// What loops took, and what is left in the purse.
+#[derive(Debug)]
+pub struct Lateness {
+    acks: Way,
+    answers: Way,
+    purse: f64,
+    minute: Duration,
+    closely: u32,
+}
+
+impl Default for Lateness {
+    fn default() -> Self {
+        Self {
+            acks: Way::default(),
+            answers: Way::default(),
+            purse: PURSE,
+            minute: Duration::ZERO,
+            closely: 0,
+        }
+    }
+}
+
+impl Lateness {
+    /// When to look at a call whose question was sent at `asked_at`.
+    pub fn look(&mut self, now: Duration, call: &Call) -> Look {
+        if now >= self.minute + MINUTE {
+            (self.minute, self.closely) = (now, 0);
+        }
+        let closely = self.closely < CLOSELY;
+        self.closely += u32::from(closely);
+        Look {
+            at: call.asked_at + self.acks.base() + call.guard,
+            closely,
+            patience: call.window / 2,
+        }
+    }
+
+    /// How much later `call` came than is covered, by what was `heard` of it at `now`: where that is not zero, it is to count from
+    /// now. `budget` is the part of a window that a call pays into the purse. The second is what the purse could not pay for.
+    pub fn judge(
+        &mut self,
+        now: Duration,
+        call: &Call,
+        heard: Heard,
+        budget: f64,
+    ) -> (Duration, Duration) {
+        let took = now.saturating_sub(call.asked_at);
+        let beyond = |way: &Way| took.saturating_sub(way.base() + call.guard + call.covered);
+        match heard {
+            Heard::Acked { closely } => {
+                if closely {
+                    self.acks.learn(now, took.saturating_sub(CLOSE_ERROR));
+                }
+                (beyond(&self.acks), Duration::ZERO)
+            }
+            Heard::Nothing => (beyond(&self.acks), Duration::ZERO),
+            Heard::Answered => {
+                self.answers.learn(now, took);
+                self.purse = (self.purse + budget).min(PURSE);
+                let late = beyond(&self.answers);
+                if late.is_zero() {
+                    return (Duration::ZERO, Duration::ZERO);
+                }
+                let price = took.as_secs_f64() / call.window.as_secs_f64().max(f64::MIN_POSITIVE);
+                if price > self.purse || budget == 0.0 {
+                    return (Duration::ZERO, late);
+                }
+                self.purse -= price;
+                (late, Duration::ZERO)
+            }
+        }
+    }
+
+    /// What a question, its answer, a call and its acknowledgement take at least.
+    pub fn base(&self) -> Duration {
+        self.acks.base()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+    const ACKED: Heard = Heard::Acked { closely: true };
+
+    fn call(asked_ms: u32) -> Call {
+        Call {
+            asked_at: MS * asked_ms,
+            guard: MS * 50,
+            window: MS * 1000,
+            covered: Duration::ZERO,
+        }
+    }
+
+    /// What is counted and what is not, in milliseconds, of a call of which it was heard after so long.
+    fn judged(late: &mut Lateness, call: &Call, after_ms: u32, heard: Heard) -> (u128, u128) {
+        let (more, unpaid) = late.judge(call.asked_at + MS * after_ms, call, heard, 0.01);
+        (more.as_millis(), unpaid.as_millis())
+    }
+
+    #[test]
+    fn before_the_way_is_known_a_call_counts_from_when_it_was_heard_of() {
+        let mut late = Lateness::default();
+        assert_eq!(judged(&mut late, &call(0), 290, Heard::Answered), (240, 0));
+        assert_eq!(judged(&mut late, &call(0), 50, ACKED), (0, 0));
+        assert_eq!(judged(&mut late, &call(0), 290, ACKED), (240, 0));
+    }
+
+    #[test]
+    fn a_constant_distance_costs_nothing_and_what_varies_beyond_the_guard_counts() {
+        let mut late = Lateness::default();
+        for n in 0..20 {
+            judged(&mut late, &call(n), 302, ACKED);
+        }
+        assert_eq!(late.base(), MS * 300);
+        let look = late.look(MS * 1000, &call(1000));
+        assert_eq!((look.at, look.patience), (MS * 1350, MS * 500));
+        assert_eq!(judged(&mut late, &call(1000), 350, ACKED), (0, 0));
+        assert_eq!(judged(&mut late, &call(1000), 530, ACKED), (180, 0));
+        let heard = Heard::Acked { closely: false };
+        assert_eq!(judged(&mut late, &call(1000), 530, heard), (180, 0));
+    }
+
+    #[test]
+    fn one_that_is_never_acknowledged_counts_from_now_again_and_again() {
+        let mut late = Lateness::default();
+        let mut call = call(0);
+        assert_eq!(judged(&mut late, &call, 500, Heard::Nothing), (450, 0));
+        call.covered = MS * 500;
+        assert_eq!(judged(&mut late, &call, 550, ACKED), (0, 0));
+        assert_eq!(judged(&mut late, &call, 750, Heard::Nothing), (200, 0));
+    }
+
+    #[test]
+    fn answers_are_believed_as_far_as_the_purse_lasts() {
+        let mut late = Lateness::default();
+        for n in 0..20 {
+            assert_eq!(judged(&mut late, &call(n), 20, Heard::Answered), (0, 0));
+        }
+        // A whole window is in it.
+        for n in 0..3 {
+            assert_eq!(
+                judged(&mut late, &call(n), 300, Heard::Answered),
+                (230, 0),
+                "{n}"
+            );
+        }
+        assert_eq!(judged(&mut late, &call(9), 300, Heard::Answered), (0, 230));
+        // Each call pays 10 ms for one of 300.
+        for n in 0..20 {
+            judged(&mut late, &call(n), 20, Heard::Answered);
+        }
+        assert_eq!(judged(&mut late, &call(9), 300, Heard::Answered), (230, 0));
+    }
+
+    #[test]
+    fn some_calls_of_each_minute_are_looked_at_closely() {
+        let mut late = Lateness::default();
+        let mut looks = |from_ms: u32| {
+            let mut look = |n| late.look(MS * (from_ms + n), &call(n)).closely;
+            (0..100).filter(|n| look(*n)).count()
+        };
+        assert_eq!([looks(0), looks(59_000), looks(60_000)], [32, 0, 32]);
+    }
+
+    proptest! {
+        /// Calls count for so much longer by their answers: never more than what all paid, and a full purse.
+        #[test]
+        fn the_purse_bounds_what_answers_cost(loops in prop::collection::vec(0u32..3000, 0..300)) {
+            let mut late = Lateness::default();
+            let mut longer = Duration::ZERO;
+            for (n, took) in loops.iter().enumerate() {
+                let call = call(u32::try_from(n).expect("few") * 10);
+                let (more, _) = late.judge(call.asked_at + MS * *took, &call, Heard::Answered, 0.01);
+                if !more.is_zero() {
+                    longer += MS * *took;
+                }
+            }
+            let paid = 1.0 + 0.01 * loops.len() as f64;
+            prop_assert!(longer.as_secs_f64() <= paid + 1e-9);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Line 3: the way to the API varies by more than the guard. With what users have by default the limit holds, since a call that
+//! came late counts from when it came; `guard-budget` says how much of the quota that may cost.
+
+use std::time::Duration;
+
+use sluicegate::broker::Message;
+
+use super::kit::api::Api;
+use super::kit::proxy::{Proxy, Way, Ways};
+use super::kit::{Bed, MS, SECOND, counts, jobs, until};
+use crate::process::Process;
+use crate::servers::{shared_rabbit, shared_redis};
+
+const MAX: usize = 10;
+const WINDOW: Duration = Duration::from_secs(3);
+
+/// What a run came to.
+#[derive(Debug)]
+struct Seen {
+    /// Calls that came when the window that ends with them was full already, tolerance zero.
+    early: usize,
+    /// Calls that were counted from when they came, and those of which the purse could not pay for that.
+    counted: f64,
+    unpaid: f64,
+}
+
+/// So many jobs through two workers, over a way on which this share of the requests takes so much longer. The proxy acknowledges
+/// for itself, so only answers tell.
+async fn run(budget: &str, count: usize, late: (f64, Duration)) -> Seen {
+    let api = Api::start().await;
+    let there = Way {
+        late,
+        ..Way::between(MS, 3 * MS)
+    };
+    let ways = Ways {
+        there,
+        ..Ways::OPEN
+    };
+    let proxy = Proxy::start(api.door.address, ways, 3).await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let limits = format!("max-requests: {MAX}, window-size: 3s{budget}");
+    let yaml = bed.yaml(&limits, &api.url_at(proxy.door.address), "");
+    let workers = [Process::start(&yaml), Process::start(&yaml)];
+    for worker in &workers {
+        worker.says(&["RabbitMQ: consuming"]).await;
+    }
+    bed.publish(&yaml, jobs("acme", count)).await;
+    until("all jobs", || api.count() >= count).await;
+    let sum = |metric: &str| -> f64 {
+        let of = |worker: &Process| worker.metric(metric).unwrap_or_default();
+        workers.iter().map(of).sum()
+    };
+    let by = |told_by: &str| {
+        sum(&format!(
+            "sluicegate_late_calls_total{{told_by=\"{told_by}\"}}"
+        ))
+    };
+    let counted = by("answer") + by("acknowledgement") + by("nothing");
+    let unpaid = sum("sluicegate_late_calls_not_counted_total");
+    let calls = api.calls();
+    let (_, early) = counts::windows(&counts::times(&calls, "acme"), MAX, WINDOW);
+    for worker in workers {
+        worker.stop();
+    }
+    let seen = Seen {
+        early,
+        counted,
+        unpaid,
+    };
+    println!("{count} jobs, {late:?} late,{budget}: {seen:?}");
+    seen
+}
+
+/// One request of a hundred is sent again by TCP. A machine that stands still adds to the ways, too: as long as the purse could
+/// pay, nothing comes too early.
+#[tokio::test(flavor = "multi_thread")]
+async fn by_default_the_limit_holds_over_a_way_that_loses_a_little() {
+    let begun = tokio::time::Instant::now();
+    loop {
+        assert!(begun.elapsed() < 300 * SECOND, "the purse was always empty");
+        let seen = run("", 120, (0.02, 230 * MS)).await;
+        if seen.unpaid == 0.0 {
+            return assert_eq!(seen.early, 0);
+        }
+    }
+}
+
+/// A third of the requests is late: what is too much for the default holds where the whole quota may be used for it, and does not
+/// where nothing may.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_budget_says_how_much_the_answers_may_cost() {
+    let late = (0.3, 600 * MS);
+    let all = run(", guard-budget: 100%", 100, late).await;
+    assert!(all.counted > 0.0, "{all:?}");
+    assert_eq!((all.early, all.unpaid), (0, 0.0), "{all:?}");
+    let nothing = run(", guard-budget: 0%", 100, late).await;
+    assert!(nothing.early > 0, "{nothing:?}");
+    assert!(nothing.unpaid > 0.0, "{nothing:?}");
+}
+
+/// Of requests that the API's machine has no room for, the kernel knows that they have not arrived: they count until they have. No
+/// answer tells that before, and nothing is paid for it.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_the_api_has_not_taken_yet_counts_until_it_has() {
+    let api = Api::start().await;
+    api.stand_still(true);
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let limits = "max-requests: 2, window-size: 4s, guard-budget: 0%";
+    let yaml = bed.yaml(limits, &api.url(), ", timeout: 60s");
+    let large = vec![b'x'; 8 << 20];
+    let large = jobs("acme", 6).map(|job| Message {
+        body: large.clone().into(),
+        ..job
+    });
+    bed.publish(&yaml, large).await;
+    let worker = Process::start(&yaml);
+    let nothing = "sluicegate_late_calls_total{told_by=\"nothing\"}";
+    // More than a window: if they were forgotten after it, four would lie there.
+    until("calls that are looked at again and again", || {
+        worker.metric(nothing) >= Some(8.0)
+    })
+    .await;
+    api.stand_still(false);
+    until("all jobs", || api.count() == 6).await;
+    worker.stop();
+    let times = counts::times(&api.calls(), "acme");
+    let (fullest, early) = counts::windows(&times, 2, 4 * SECOND);
+    assert_eq!(early, 0, "a window had {fullest} of 2");
+}
