@@ -17,6 +17,7 @@ mod queues;
 mod reading;
 mod ready;
 pub mod scheduler;
+mod windows;
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
