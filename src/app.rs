@@ -308,6 +308,7 @@ fn settings(config: &Config) -> Settings {
         ladder,
         retry,
         max_penalty,
+        throttle_scope: config.rate_limiter.throttle_scope,
         breaker: config.dispatch.breaker.map(|breaker| Rule {
             // No job loses all of its attempts before it opens.
             failures: breaker.failures.min(config.retry.max_attempts),

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::rules::decision::LEASE_MS;
 use crate::rules::limit::Unit;
+use crate::rules::pushback::ThrottleScope;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -191,6 +192,9 @@ impl Values {
         let max_penalty = self.get("rate-limiter.max-penalty", |raw| {
             form::duration(raw, SECOND, DAY * 7)
         });
+        let throttle_scope = self.get("rate-limiter.throttle-scope", |raw| {
+            form::choice(raw, &ThrottleScope::NAMES)
+        });
         let key = "rate-limiter.plan-header";
         let plan_header = match self.entry(key) {
             Some(_) => Some(self.get(key, value::header_name)?),
@@ -206,6 +210,7 @@ impl Values {
         Some(RateLimiter {
             policy: reader.policy(&limits, &plans, &tenants, plan_header)?,
             max_penalty: max_penalty?,
+            throttle_scope: throttle_scope?,
         })
     }
 

@@ -40,6 +40,7 @@ pub use watch::Source;
 use crate::rules::answers::Answers;
 pub use crate::rules::job::{Fields, TenantField, ValueField};
 use crate::rules::policy::Policy;
+use crate::rules::pushback::ThrottleScope;
 
 /// The file that is read when none is named.
 pub const DEFAULT_FILE: &str = "sluicegate.yaml";
@@ -117,6 +118,8 @@ pub struct RateLimiter {
     pub policy: Policy,
     /// `rate-limiter.max-penalty`: the longest that a downstream's answer can close a tenant.
     pub max_penalty: Duration,
+    /// `rate-limiter.throttle-scope`: whom it closes.
+    pub throttle_scope: ThrottleScope,
 }
 
 /// `dispatch`

@@ -12,6 +12,7 @@ use crate::rules::fleet::Fleet;
 use crate::rules::job::{Fields, Job};
 use crate::rules::lanes::{Ladder, QueueNames};
 use crate::rules::policy::Policy;
+use crate::rules::pushback::ThrottleScope;
 use crate::rules::quota::Quotas;
 use crate::rules::retry::RetryPolicy;
 use crate::rules::tenant::Tenant;
@@ -37,6 +38,8 @@ pub struct Settings {
     pub retry: RetryPolicy,
     /// The longest time that a downstream's answer can close a tenant.
     pub max_penalty: Duration,
+    /// Whom the downstream's refusal closes.
+    pub throttle_scope: ThrottleScope,
     /// When failures in a row stop calls; `None`: never.
     pub breaker: Option<Rule>,
 }
@@ -126,13 +129,13 @@ pub enum Action {
     Block(Block, Duration),
 }
 
-/// A tenant that the downstream closed.
+/// A tenant, or all of them, that the downstream closed.
 #[derive(Debug, Clone)]
 pub struct Block {
     /// The job that waits for it; `None`: none does.
     pub key: Option<Key>,
     /// Whom.
-    pub tenant: Tenant,
+    pub whose: Whose,
     /// Until when (time of the scheduler).
     pub until: Duration,
     /// Who said so.

@@ -80,6 +80,10 @@ pub struct Breakers {
     rule: Option<Rule>,
     failing: HashSet<Tenant>,
     api: Api,
+    /// The API closed itself to all tenants until then.
+    named_until: Duration,
+    /// When it is next looked whether it told another worker so.
+    watch_at: Duration,
     waiting: VecDeque<Report>,
     sent: Option<Vec<Report>>,
 }
@@ -91,6 +95,8 @@ impl Breakers {
             rule,
             failing: HashSet::new(),
             api: Api::Sound,
+            named_until: Duration::ZERO,
+            watch_at: Duration::ZERO,
             waiting: VecDeque::new(),
             sent: None,
         }
@@ -111,9 +117,15 @@ impl Breakers {
         !matches!(self.api, Api::Sound | Api::Failing)
     }
 
+    /// Nobody starts, but a probe: its breaker is open, or the API itself said so.
+    pub fn is_shut(&self, now: Duration) -> bool {
+        self.is_open() || now < self.named_until
+    }
+
     /// Jobs may be asked for.
-    pub fn may_ask(&self) -> bool {
-        matches!(self.api, Api::Sound | Api::Failing | Api::Granted { .. })
+    pub fn may_ask(&self, now: Duration) -> bool {
+        let may = matches!(self.api, Api::Sound | Api::Failing | Api::Granted { .. });
+        may && now >= self.named_until
     }
 
     /// Only one job may be asked for: the probe.
@@ -277,28 +289,41 @@ impl Breakers {
         self.waiting.push_back(Report { events, job });
     }
 
-    /// Is it time to look at the API's breaker? Who `wants` to start would make the probe.
-    pub fn look(&mut self, now: Duration, wants: bool) {
-        if let Api::Open { look_at } = self.api
-            && look_at <= now
-        {
-            self.api = Api::Asking;
-            let event = if wants { Event::Probe } else { Event::Look };
-            self.tell(vec![(Whose::Api, event)], None);
+    /// Is it time to look at the API's breaker? Who `wants` to start would make the probe. `watches`: an answer to another worker may
+    /// have closed the API to all tenants.
+    pub fn look(&mut self, now: Duration, wants: bool, watches: impl Fn() -> bool) {
+        match self.api {
+            Api::Open { look_at } if look_at <= now => {
+                self.api = Api::Asking;
+                let event = if wants { Event::Probe } else { Event::Look };
+                self.tell(vec![(Whose::Api, event)], None);
+            }
+            Api::Sound | Api::Failing if wants && self.watch_at.max(self.named_until) <= now => {
+                self.watch_at = now + LOOK;
+                if watches() {
+                    self.tell(vec![(Whose::Api, Event::Look)], None);
+                }
+            }
+            _ => {}
         }
     }
 
-    /// When [`Breakers::look`] does something.
-    pub fn look_at(&self) -> Option<Duration> {
+    /// An answer of the API closed it to all tenants until then.
+    pub fn closed(&mut self, until: Duration) {
+        self.named_until = self.named_until.max(until);
+    }
+
+    /// When [`Breakers::look`] does something, or jobs may start again.
+    pub fn look_at(&self, now: Duration) -> Option<Duration> {
         match self.api {
             Api::Open { look_at } => Some(look_at),
-            _ => None,
+            _ => Some(self.named_until).filter(|until| *until > now),
         }
     }
 
     /// What is to be told now: nothing while something is being told.
     pub fn send(&mut self) -> Option<(Rule, Vec<(Whose, Event)>)> {
-        let rule = self.rule?;
+        let rule = self.rule.unwrap_or(Rule::NONE);
         if self.sent.is_some() || self.waiting.is_empty() {
             return None;
         }
@@ -338,6 +363,10 @@ impl Breakers {
                 match &whose {
                     Whose::Tenant(tenant) => self.heard(tenant, standing.failures > 0),
                     Whose::Api => {
+                        let left = standing.named_until_ms.saturating_sub(standing.now_ms);
+                        if left > 0 {
+                            self.closed(now + Duration::from_millis(left));
+                        }
                         let wait = standing.closed_until_ms.saturating_sub(standing.now_ms);
                         // Who wants nothing would find it half-open each time.
                         let wait = match event {
@@ -346,6 +375,8 @@ impl Breakers {
                         };
                         let look_at = now + wait;
                         self.api = match self.api {
+                            // It only looked at what the API said.
+                            api @ (Api::Sound | Api::Failing) if event == Event::Look => api,
                             // A failure from before it opened says nothing of the probe.
                             api @ (Api::Granted { .. } | Api::Probing { .. })
                                 if standing.is_open =>

@@ -75,11 +75,12 @@ pub trait Gate: Send + Sync + 'static {
         batch: &[TenantSettled],
     ) -> impl Future<Output = Result<SettleReplies, GateError>> + Send;
 
-    /// Closes `tenant` for `duration` from now, for all workers; never shortens what is in force.
+    /// Closes `whose` calls for `duration` from now, for all workers; never shortens what is in force. A tenant is closed by the
+    /// gate; where all are, a worker that looks finds it ([`Gate::report`]).
     /// `by` says what closed it, for [`Inspection::blocked_by`].
     fn block(
         &self,
-        tenant: &Tenant,
+        whose: &Whose,
         duration: Duration,
         by: &str,
     ) -> impl Future<Output = Result<(), GateError>> + Send;

@@ -160,6 +160,22 @@ impl RedisGate {
         self.call(|_, _| script, (tenant, &Labels::default()), &[], more)
     }
 
+    /// One for a tenant, or for the API, which `nobody` stands for in the words of an error.
+    fn call_whose<'a>(
+        &self,
+        script: &'static Script,
+        (whose, nobody): (&'a Whose, &'a Tenant),
+        more: Vec<Vec<u8>>,
+    ) -> Call<'a> {
+        let tenant = match whose {
+            Whose::Tenant(tenant) => tenant,
+            Whose::Api => nobody,
+        };
+        let mut call = self.call_tenant(script, tenant, more);
+        call.keys.names = vec![self.keys.breaker(whose)];
+        call
+    }
+
     /// A watching gate that ends: nobody has to wait for its word any more. Nothing may be asked after it.
     ///
     /// # Errors
@@ -261,9 +277,10 @@ impl Gate for RedisGate {
         Ok(replies.into_iter().map(|reply| reply.map(drop)).collect())
     }
 
-    async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {
+    async fn block(&self, whose: &Whose, duration: Duration, by: &str) -> Result<(), GateError> {
         let more = vec![ceil_ms(duration).to_string().into_bytes(), by.into()];
-        let call = self.call_tenant(scripts::block(), tenant, more);
+        let nobody = nobody("the-api")?;
+        let call = self.call_whose(scripts::block(), (whose, &nobody), more);
         self.run_one(call).await.map(drop)
     }
 
@@ -271,14 +288,8 @@ impl Gate for RedisGate {
         let api = nobody("the-api")?;
         let calls = (batch.iter())
             .map(|(whose, event)| {
-                let tenant = match whose {
-                    Whose::Tenant(tenant) => tenant,
-                    Whose::Api => &api,
-                };
                 let more = reply::report_arguments(rule, event);
-                let mut call = self.call_tenant(scripts::report(), tenant, more);
-                call.keys.names = vec![self.keys.breaker(whose)];
-                call
+                self.call_whose(scripts::report(), (whose, &api), more)
             })
             .collect();
         let replies = self.run(calls, None).await?;

@@ -21,6 +21,7 @@ use sluicegate::metrics::Metrics;
 use sluicegate::rules::job::{Fields, Job, TenantField, ValueField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::pushback::ThrottleScope;
 use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::retry::RetryPolicy;
 use sluicegate::rules::scope::Labels;
@@ -107,7 +108,7 @@ impl Gate for Opens {
         self.settled.fetch_add(batch.len(), Ordering::Relaxed);
         Ok(vec![Ok(()); batch.len()])
     }
-    async fn block(&self, _: &Tenant, _: Duration, _: &str) -> Result<(), GateError> {
+    async fn block(&self, _: &Whose, _: Duration, _: &str) -> Result<(), GateError> {
         Ok(())
     }
     async fn report(&self, _: &Rule, _: &[(Whose, CallEvent)]) -> Result<Standings, GateError> {
@@ -233,6 +234,7 @@ pub fn settings() -> Settings {
             give_up_after: Duration::from_secs(7 * 86_400),
         },
         max_penalty: second,
+        throttle_scope: ThrottleScope::Tenant,
         breaker: None,
     }
 }

@@ -247,14 +247,11 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
 
     // Closed: nobody starts, waits reach beyond it, and it is only ever put off.
     let closed = tenant("closed");
-    long.block(
-        &closed,
-        Duration::from_secs(1000),
-        "429 from the downstream",
-    )
-    .await
-    .expect("the gate answers");
-    long.block(&closed, Duration::from_secs(10), "shorter")
+    let whose = closed.clone().into();
+    long.block(&whose, Duration::from_secs(1000), "429 from the downstream")
+        .await
+        .expect("the gate answers");
+    long.block(&whose, Duration::from_secs(10), "shorter")
         .await
         .expect("the gate answers");
     let answers = ask(&long, "closed", 5, &[FRESH]).await;

@@ -514,7 +514,11 @@ impl Bench {
                     let by = format!("{millis}");
                     world.at(&own).block(clock.now_ms, *millis, &by);
                     self.runtime
-                        .block_on(gate.block(tenant, Duration::from_millis(*millis), &by))
+                        .block_on(gate.block(
+                            &tenant.clone().into(),
+                            Duration::from_millis(*millis),
+                            &by,
+                        ))
                         .expect("Redis answers");
                     let quotas = Quotas::read(&format!("{millis}/{},7/9", millis % 5));
                     world.at(&own).advertised(clock.now_ms, quotas);

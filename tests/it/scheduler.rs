@@ -18,7 +18,7 @@ use sluicegate::rules::job::{Field, Fields, Job, TenantField, ValueField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
-use sluicegate::rules::pushback::Seen;
+use sluicegate::rules::pushback::{Seen, ThrottleScope};
 use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::retry::RetryPolicy;
 use sluicegate::rules::tenant::Tenant;
@@ -86,6 +86,7 @@ pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> Sett
             give_up_after: Duration::from_secs(7 * 86_400),
         },
         max_penalty: Duration::from_secs(3600),
+        throttle_scope: ThrottleScope::Tenant,
         breaker: None,
     }
 }

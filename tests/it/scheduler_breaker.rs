@@ -8,6 +8,10 @@ use sluicegate::gate::{Event, GateError, Rule, Standing, Whose};
 use sluicegate::handler::{Attempt, Outcome, Trouble};
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::{Field, Job};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::policy::Policy;
+use sluicegate::rules::pushback::ThrottleScope;
+use sluicegate::rules::scope::Scope;
 
 use crate::scheduler::{
     CAPACITY, Desk, Done, MS, START, STORE_MS, by_header, message, settings, usual, wait,
@@ -369,4 +373,90 @@ fn what_fails_or_is_refused_for_too_long_is_given_up() {
             assert_eq!(to.as_deref() == Some("jobs.dead"), is_given_up, "{to:?}");
         }
     }
+}
+
+fn refused() -> Outcome {
+    Outcome::Throttled {
+        after: Some(SECOND * 20),
+        reason: "429".to_owned(),
+    }
+}
+
+/// A desk whose limits have these scopes.
+fn scoped(throttle_scope: ThrottleScope, scopes: &[Scope]) -> Desk {
+    let limit = |(number, scope): (usize, &Scope)| {
+        let (name, guard) = (format!("limit-{number}"), MS * 50);
+        let limit = Limit::new(&name, Algorithm::SlidingWindow, 20, SECOND, guard);
+        limit.expect("a limit").with_scope(scope.clone())
+    };
+    let limits = scopes.iter().enumerate().map(limit).collect();
+    let policy = Policy::common(Limits::new(limits).expect("limits"));
+    Desk::of(Settings {
+        throttle_scope,
+        ..settings(8, policy, by_header())
+    })
+}
+
+#[test]
+fn whom_a_429_closes_follows_the_limits_or_is_set() {
+    use ThrottleScope::{Auto, Global, Tenant};
+    let mine = Whose::Tenant(sluicegate::rules::tenant::Tenant::parse("a").expect("a tenant"));
+    for (scope, scopes, expected) in [
+        (Auto, &[Scope::Global][..], &Whose::Api),
+        (Auto, &[Scope::Tenant], &mine),
+        // It may be either's: the narrower one is closed.
+        (Auto, &[Scope::Global, Scope::Tenant], &mine),
+        (Tenant, &[Scope::Global], &mine),
+        (Global, &[Scope::Tenant], &Whose::Api),
+    ] {
+        let mut desk = scoped(scope, scopes);
+        let key = desk.start_one();
+        desk.scheduler.finished(desk.now, key, MS, refused());
+        let blocked = desk.step(MS).blocked;
+        assert_eq!(blocked.len(), 1);
+        assert_eq!(
+            (&blocked[0].0.whose, blocked[0].1.as_secs()),
+            (expected, 19)
+        );
+    }
+}
+
+#[test]
+fn what_is_closed_to_all_asks_for_nobody_until_it_is_over() {
+    let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
+    let key = desk.start_one();
+    desk.scheduler.finished(desk.now, key, MS, refused());
+    let mut blocked = desk.step(MS).blocked;
+    desk.scheduler
+        .blocked(desk.now, blocked.remove(0).0, Ok(()));
+    assert!(desk.deliver(Source::Fresh, &["b"]).asked.is_empty());
+    let over = desk.scheduler.next_tick(desk.now).expect("a tick");
+    assert!(over <= desk.now + SECOND * 20);
+    let done = desk.step(SECOND * 19);
+    assert!(done.asked.is_empty() && done.published.is_empty());
+    assert_eq!(desk.step(SECOND).asked.len(), 2, "both tenants");
+}
+
+#[test]
+fn another_worker_s_429_is_found_within_a_second_and_its_failures_are_not() {
+    let mut desk = scoped(ThrottleScope::Auto, &[Scope::Global]);
+    let done = desk.deliver(Source::Fresh, &["a"]);
+    assert_eq!(words(&done), ["api: look"]);
+    desk.told(vec![open(9_000)]);
+    let done = desk.answer(MS, vec![vec![START]]);
+    assert_eq!(done.dispatched.len(), 1, "its own calls have not failed");
+    let done = desk.deliver(Source::Fresh, &["a"]);
+    assert_eq!(words(&done), [""; 0], "once a second");
+    desk.answer(MS, vec![vec![START]]);
+    desk.now += SECOND;
+    let done = desk.deliver(Source::Fresh, &["a"]);
+    assert_eq!(words(&done), ["api: look"]);
+    let named = Standing {
+        closed_until_ms: STORE_MS + 5_000,
+        named_until_ms: STORE_MS + 5_000,
+        ..closed(0)
+    };
+    desk.told(vec![named]);
+    desk.answer(MS, vec![vec![START]]);
+    assert!(desk.deliver(Source::Fresh, &["b"]).asked.is_empty());
 }

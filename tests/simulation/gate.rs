@@ -112,13 +112,17 @@ impl Gate for SimGate {
         replies
     }
 
-    async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {
-        let (tenant, by) = (tenant.clone(), by.to_owned());
+    async fn block(&self, whose: &Whose, duration: Duration, by: &str) -> Result<(), GateError> {
+        // Each refusal closes its tenant here.
+        let Whose::Tenant(tenant) = whose else {
+            return Err(GateError::Refused("not in this test".into()));
+        };
+        let (tenant, whose, by) = (tenant.clone(), whose.clone(), by.to_owned());
         if by == THROTTLED {
             self.0.world.history().tenant(tenant.as_str()).closings += 1;
         }
         self.call("block", |world| async move {
-            let result = world.gate.block(&tenant, duration, &by).await;
+            let result = world.gate.block(&whose, duration, &by).await;
             let until = world.now_us() / 1000 + ceil_ms(duration);
             let mut history = world.history();
             let record = history.tenant(tenant.as_str());

@@ -14,6 +14,7 @@ use sluicegate::metrics::Metrics;
 use sluicegate::rules::job::{Fields, TenantField, ValueField};
 use sluicegate::rules::lanes::Ladder;
 use sluicegate::rules::policy::Policy;
+use sluicegate::rules::pushback::ThrottleScope;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
@@ -42,6 +43,7 @@ fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
         ladder: Ladder::new(plan.max_delay),
         retry: plan.retry,
         max_penalty: plan.max_penalty,
+        throttle_scope: ThrottleScope::Tenant,
         breaker: plan.away.rule,
     }
 }

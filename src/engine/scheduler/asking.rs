@@ -53,7 +53,7 @@ impl Scheduler {
         let agreed = self.agreed_until.is_none_or(|until| now < until);
         // What was not used is given back before anybody asks.
         let told = !self.ledger.goes_first();
-        let may = self.breakers.may_ask();
+        let may = self.breakers.may_ask(now);
         somebody && agreed && told && may && !self.draining && self.asking.is_none()
     }
 
