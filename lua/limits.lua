@@ -38,14 +38,14 @@ local function limits_own(limits, limit)
   return limit.home and limits.homes[limit.home] or limits
 end
 
--- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for. `whole`: what
--- is shared is kept as it is.
-local function limits_load(line, now, stamp, jobs, writing, whole)
+-- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for. `settles`: none;
+-- it tells of starts of before.
+local function limits_load(line, now, stamp, jobs, writing, settles)
   local homes = SHARES and SHARES.load(line, now)
   local overrides = (homes and homes.control or line).overrides
   -- All fields at once: a table that grows takes longer.
   local limits = {
-    now = now, stamp = stamp, jobs = jobs, writing = writing, whole = whole, most = 4294967295, usual = line.usual,
+    now = now, stamp = stamp, jobs = jobs, writing = writing, settles = settles or false, most = 4294967295, usual = line.usual,
     homes = homes, cost = false, permits = false, job = 0, longest = 0, log = false, newest = false, fixed = false,
   }
   local text, at = ARGV[2], 1

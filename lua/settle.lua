@@ -23,7 +23,6 @@ local MARK_MS = 60000
 
 local now, stamp = read_clock(ARGV[1])
 local line = line_load(KEYS[1], now)
--- Other limits may be in force by now, which look back further into the log of all sliding windows: it is kept whole.
 local limits = limits_load(line, now, stamp, 1, true, true)
 if not limits then
   return { 0, now }

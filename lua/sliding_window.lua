@@ -1,11 +1,11 @@
 -- sliding-window-algo: a ZSET with one entry for each start, for all sliding limits of a scope. The specification is
--- src/rules/log/sliding.rs.
+-- src/rules/log/sliding.rs. Needs corrections.lua before it.
 --
 -- Score: when the job started (ms, rounded up). Member: the byte 1, then packed the running number of the entry, the
 -- running total of cost (this entry's included) and the cost; the highest byte first, so that entries of one score are in
 -- their order. An entry with any other member is another writer's: it costs 1.
 --
--- Beside it a HASH, whose field
+-- Beside it a HASH, with the fields of corrections.lua and
 -- spans      packed: since when (ms) a period runs that is as long as the longest span that anybody counts with; that span
 --            (ms); that of the period before: the specification is src/rules/log/span.rs
 --
@@ -15,6 +15,10 @@ local ENTRY_FORMAT, ENTRY_BYTES = '>BI6I8I4', 19
 
 -- Entries that are read or written at once at most. A call for few jobs reads few: each looks at two.
 local CHUNK = 64
+-- How often the entry of a unit is looked for where it would be if all cost the same; then by halves.
+local GUESSES = 8
+-- So many to each side are looked at, too, where some were corrected.
+local NEIGHBORS = 6
 
 -- Sequence, total and cost of one of our members; nil for another writer's.
 local function parse(member)
@@ -28,14 +32,16 @@ end
 local function read_mixed(log)
   local entries = redis.call('ZRANGE', log.key, int(log.gone), '-1', 'WITHSCORES')
   local units = 0
-  log.sequence, log.total = 0, 0
+  log.sequence, log.total, log.first, log.numbers = 0, 0, 0, {}
   for i = 1, #entries, 2 do
     local sequence, total, cost = parse(entries[i])
     if sequence then
       log.sequence, log.total = sequence, total
+      log.first = log.first > 0 and log.first or sequence
     end
     units = units + (cost or 1)
     local rank = (i - 1) / 2
+    log.numbers[rank] = log.sequence
     log.totals[rank] = units
     log.scores[rank] = math.min(math.ceil(tonumber(entries[i + 1])), log.stamp)
   end
@@ -81,12 +87,11 @@ local function pull_back(log, longest)
   redis.call('PEXPIREAT', log.key, int(log.stamp + longest))
 end
 
--- Somebody counts with `span` now. Returns the longest span that anybody counts with, by the HASH `key`.
-local function note_span(key, span, now)
+-- Somebody counts with `span` now; `spans` is what the HASH `key` says. Returns the longest span that anybody counts with.
+local function note_span(key, spans, span, now)
   local since, longest, before = 0, 0, 0
-  local text = redis.call('HGET', key, 'spans')
-  if text then
-    since, longest, before = struct.unpack(SPANS_FORMAT, text)
+  if spans then
+    since, longest, before = struct.unpack(SPANS_FORMAT, spans)
   end
   local begin = math.min(since, now)
   if now >= begin + math.max(longest, before) then
@@ -100,43 +105,54 @@ local function note_span(key, span, now)
   return math.max(longest, before)
 end
 
--- The log at limits.now. Prunes and repairs it when writing, unless it is to be kept whole; otherwise `gone` is how many dead entries lie in front.
-local function read_log(key, spans, limits, longest)
-  local now, stamp = limits.now, limits.stamp
-  local repairs = limits.writing and not limits.whole
-  longest = repairs and note_span(spans, longest, now) or longest
+-- The log at limits.now. Prunes and repairs it when writing; otherwise `gone` is how many dead entries lie in front.
+local function read_log(limit, limits, longest)
+  local key, beside, now, stamp, writing = KEYS[limit.key], KEYS[limit.key + 1], limits.now, limits.stamp, limits.writing
+  local noted = redis.call('HMGET', beside, 'spans', 'corrected')
+  longest = writing and note_span(beside, noted[1], longest, now) or longest
+  -- `first` and `sequence`: the numbers of the first and the last of our entries. 15 fields, and one more when a job starts: with
+  -- yet another one Lua makes a table of twice the size.
   local log = {
-    key = key, stamp = stamp, gone = 0, entries = 0, cost = 0, before = 0, sequence = 0, total = 0,
-    scores = {}, totals = {}, taken = {}, taken_cost = 0, longest = longest, chunk = math.max(2, math.min(limits.jobs, CHUNK)),
+    key = key, stamp = stamp, gone = 0, entries = 0, cost = 0, before = 0, first = 0, sequence = 0, total = 0, scores = {},
+    totals = {}, taken = {}, taken_cost = 0, longest = longest, chunk = math.max(2, math.min(limits.jobs, CHUNK)),
   }
   local first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
   if first[1] and tonumber(first[2]) <= now - longest then
     local dead = int(now - longest)
-    if repairs then
+    if writing then
       redis.call('ZREMRANGEBYSCORE', key, '-inf', dead)
     else
       log.gone = redis.call('ZCOUNT', key, '-inf', dead)
     end
     first = redis.call('ZRANGE', key, int(log.gone), int(log.gone), 'WITHSCORES')
   end
-  if not first[1] then
-    return log
+  if first[1] then
+    local last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+    if writing and tonumber(last[2]) > stamp then
+      pull_back(log, longest)
+      first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
+      last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+    end
+    log.entries = redis.call('ZCARD', key) - log.gone
+    local sequence, total, cost = parse(first[1])
+    log.sequence, log.total = parse(last[1])
+    if sequence and log.sequence and log.sequence - sequence + 1 == log.entries then
+      log.before, log.first = total - cost, sequence
+      log.cost = log.total - log.before
+      log.totals[0], log.scores[0] = cost, math.min(math.ceil(tonumber(first[2])), stamp)
+    else
+      read_mixed(log)
+    end
   end
-  local last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
-  if repairs and tonumber(last[2]) > stamp then
-    pull_back(log, longest)
-    first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
-    last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
-  end
-  log.entries = redis.call('ZCARD', key) - log.gone
-  local sequence, total, cost = parse(first[1])
-  log.sequence, log.total = parse(last[1])
-  if sequence and log.sequence and log.sequence - sequence + 1 == log.entries then
-    log.before = total - cost
-    log.cost = log.total - log.before
-    log.totals[0], log.scores[0] = cost, math.min(math.ceil(tonumber(first[2])), stamp)
-  else
-    read_mixed(log)
+  if noted[2] then
+    local corrections = corrections_load(beside, tonumber(noted[2]))
+    if log.first > 0 and corrections.last >= log.first then
+      log.corrections = corrections
+      -- Where a unit is can't be told as well: its neighbors are looked at, too.
+      log.chunk = math.max(log.chunk, 2 * NEIGHBORS)
+    elseif writing then
+      corrections_forget(corrections)
+    end
   end
   return log
 end
@@ -167,67 +183,106 @@ local function dead_entries(limit, base)
   return low
 end
 
--- Units of the first `entries`.
-local function units_up_to(limit, entries)
-  if limit.calls or entries == 0 then
-    return entries
+-- By how much the entries from `rank` on were corrected, in units of the limit.
+local function corrected_from(limit, rank, neighbors)
+  local log = limit.log
+  local number = log.first - 1
+  if rank > 0 then
+    number = log.numbers and math.max(log.numbers[rank - 1], number) or number + rank
   end
-  local units = entry(limit.log, entries - 1)
+  local units, calls = corrections_behind(log.corrections, number, neighbors or 0)
+  return limit.calls and calls or units
+end
+
+-- Units of the first `entries`. Where some were corrected, what tells it of so many neighbors may be read, too.
+local function units_up_to(limit, entries, neighbors)
+  local log = limit.log
+  local units = entries
+  if not limit.calls and entries > 0 then
+    units = entry(log, entries - 1)
+  end
+  if log.corrections then
+    units = units + corrected_from(limit, 0) - corrected_from(limit, entries, neighbors)
+  end
   return units
+end
+
+-- Units of all entries, those of this call not included.
+local function logged_units(limit)
+  local log = limit.log
+  return (limit.calls and log.entries or log.cost) + (log.corrections and corrected_from(limit, 0) or 0)
 end
 
 -- Units of all entries, those of this call included.
 local function all_units(limit)
   local log = limit.log
-  if limit.calls then
-    return log.entries + #log.taken / 2
-  end
-  return log.cost + log.taken_cost
+  return logged_units(limit) + (limit.calls and #log.taken / 2 or log.taken_cost)
 end
 
 -- When the `unit`-th unit (from 1) started: the first entry up to which there are so many.
 local function score_of(limit, unit)
   local log = limit.log
-  if unit > (limit.calls and log.entries or log.cost) then
+  -- Units before the lowest entry that it may be, and up to the highest.
+  local low, before, high, most = 0, 0, log.entries - 1, logged_units(limit)
+  if unit > most then
     return log.stamp
   end
-  local low, high = unit - 1, unit - 1
-  if not limit.calls then
-    -- Entries of one unit each give the rank at once.
-    local before = low > 0 and low < log.entries and entry(log, low - 1) or 0
-    if low >= log.entries or before >= unit or entry(log, low) < unit then
-      low, high = 0, log.entries - 1
-    end
+  if limit.calls and not log.corrections then
+    low, high = unit - 1, unit - 1
   end
+  local guesses = 0
   while low < high do
     local middle = math.floor((low + high) / 2)
-    if entry(log, middle) < unit then
-      low = middle + 1
+    if guesses < GUESSES then
+      -- One before: it is read with its neighbor, and where all cost the same they tell.
+      local guess = math.floor((unit - before - 1) * (high - low + 1) / (most - before)) - 1
+      middle, guesses = low + math.min(math.max(guess, 0), high - low - 1), guesses + 1
+    end
+    -- The first guess is near, the second one mostly among its neighbors.
+    local neighbors = guesses > 1 and NEIGHBORS or 1
+    if log.corrections and not limit.calls and not log.scores[middle] then
+      read_own(log, math.max(middle - neighbors, 0))
+    end
+    local units = units_up_to(limit, middle + 1, neighbors)
+    if units < unit then
+      low, before = middle + 1, units
     else
-      high = middle
+      high, most = middle, units
     end
   end
   local _, score = entry(log, low)
   return score
 end
 
--- Makes `used` the cost of `member`, and the totals of it and all later entries fit.
-local function change_cost(log, member, used)
-  local _, _, cost = parse(member)
-  if used == cost then
-    return
-  end
-  local rank = redis.call('ZRANK', log.key, member)
-  local entries = redis.call('ZRANGE', log.key, int(rank), '-1', 'WITHSCORES')
-  for i = 1, #entries, 2 do
-    local sequence, total, old = parse(entries[i])
-    if sequence then
-      local new = entries[i] == member and used or old
-      -- Added first: a key that is empty for a moment loses its expiry.
-      redis.call('ZADD', log.key, entries[i + 1], struct.pack(ENTRY_FORMAT, 1, sequence, total + used - cost, new))
-      redis.call('ZREM', log.key, entries[i])
+-- The member with this number that started at `started`, nil if there is none; and the number of the oldest entry.
+local function find_start(log, number, started)
+  local oldest = redis.call('ZRANGE', log.key, '0', '0')
+  local first = oldest[1] and parse(oldest[1]) or 0
+  if first > 0 and first <= number then
+    -- Where it is if all entries are ours.
+    local rank = int(number - first)
+    local found = redis.call('ZRANGE', log.key, rank, rank, 'WITHSCORES')
+    if found[1] and parse(found[1]) == number then
+      local score = tonumber(found[2])
+      return score >= started and score <= started + 1 and found[1] or nil, first
     end
   end
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', log.key, int(started), int(started + 1))) do
+    if parse(member) == number then
+      return member, first
+    end
+  end
+end
+
+-- What settle needs of the log. Other limits may be in force by now, which look back further: nothing is pruned.
+local function read_settled(limit)
+  local noted = redis.call('HMGET', KEYS[limit.key + 1], 'spans', 'corrected')
+  local log = { key = KEYS[limit.key], taken = {} }
+  -- The HASH lives longer than the entries: without it there is none that counts.
+  if noted[1] then
+    log.corrections = corrections_load(KEYS[limit.key + 1], tonumber(noted[2] or 0))
+  end
+  return log
 end
 
 ALGORITHMS['sliding-window-algo'] = {
@@ -235,10 +290,13 @@ ALGORITHMS['sliding-window-algo'] = {
 
   load = function(limit, limits, _, own)
     if not own.log then
-      own.log = read_log(KEYS[limit.key], KEYS[limit.key + 1], limits, own.longest)
+      own.log = limits.settles and read_settled(limit) or read_log(limit, limits, own.longest)
       limit.owner = true
     end
     limit.log = own.log
+    if limits.settles then
+      return true
+    end
     limit.dead = units_up_to(limit, dead_entries(limit, limits.now))
     return true
   end,
@@ -280,24 +338,23 @@ ALGORITHMS['sliding-window-algo'] = {
     return log.sequence
   end,
 
-  -- A start that never called is taken out; the gap makes later calls read the whole log until it has left. One that
-  -- cost more or less changes the running totals from there on.
+  -- A start that never called counts no more; one that cost more or less counts so.
   settle = function(limit, _, job)
     local log = limit.log
-    local sequence = job.sequences[limit.home or 0] or 0
-    if not limit.owner or sequence == 0 then
+    local number = job.sequences[limit.home or 0] or 0
+    if not limit.owner or number == 0 or not log.corrections then
       return
     end
-    local started = redis.call('ZRANGEBYSCORE', log.key, int(job.started), int(job.started + 1))
-    for _, member in ipairs(started) do
-      if parse(member) == sequence then
-        if job.used then
-          change_cost(log, member, job.used)
-        else
-          redis.call('ZREM', log.key, member)
-        end
-        return
-      end
+    local member, first = find_start(log, number, job.started)
+    if not member then
+      return
+    end
+    local _, _, cost = parse(member)
+    local units, calls = corrections_of(log.corrections, number)
+    local more = (job.used or 0) - (cost + units)
+    -- What was given back is not there any more.
+    if calls == 0 and (more ~= 0 or not job.used) then
+      corrections_add(log.corrections, number, more, job.used and 0 or -1, first)
     end
   end,
 

@@ -32,7 +32,7 @@ macro_rules! lua {
 
 const ALGORITHMS: [&str; 5] = [
     lua!("fixed_window"),
-    lua!("sliding_window"),
+    concat!(lua!("corrections"), "\n", lua!("sliding_window")),
     lua!("sliding_counter"),
     lua!("bucket"),
     lua!("held"),

@@ -13,13 +13,14 @@ const PARTS: [&str; 11] = [
     "register",
     "share",
     "fixed_window",
+    "corrections",
     "sliding_window",
     "sliding_counter",
     "bucket",
     "held",
 ];
 /// How keys are called where they are used.
-const KEYS_IN_CODE: [&str; 15] = [
+const KEYS_IN_CODE: [&str; 18] = [
     "key",
     "control.key",
     "home.key",
@@ -29,6 +30,9 @@ const KEYS_IN_CODE: [&str; 15] = [
     "r.idles",
     "KEYS[first]",
     "log.key",
+    "corrections.key",
+    "beside",
+    "KEYS[limit.key + 1]",
     "line.key",
     "limit.window_key",
     "KEYS[1]",

@@ -29,6 +29,7 @@ mod gate_access;
 mod gate_clock;
 mod gate_conformance;
 mod gate_conformance_shares;
+mod gate_corrected;
 mod gate_epoch;
 mod gate_lua;
 mod gate_mixed;
