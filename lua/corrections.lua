@@ -4,14 +4,12 @@
 -- corrected  the highest number of an entry that was corrected
 -- NUMBER     packed: how many units and calls more (or fewer) this entry and those behind it used, as many as the largest power of
 --            two by which NUMBER can be divided: a Fenwick tree that is read from its end
+-- to:NUMBER  packed: this start came late and counts as another entry: its number, and when (ms) it was asked for
 --
 -- So an entry is never taken out or rewritten, and what follows it stays right. The sum behind an entry is that of a few fields,
 -- all with higher numbers than its own: those below the oldest entry's are never read again, and go bit by bit. A number is given
 -- once as long as one of ours is in the log; where none is, all is forgotten before numbers begin anew.
-local SUM_FORMAT = '>i6i6'
-
--- So many fields are looked at with each correction, for entries that are gone.
-local LOOKED_AT = 16
+local SUM_FORMAT, MOVED_FORMAT = '>i6i6', '>I6I6'
 
 -- As many numbers, from `number` on, are summed up in its field; at least `step`, by which it can be divided.
 local function sum_size(number, step)
@@ -77,48 +75,6 @@ local function corrections_behind(corrections, number, neighbors)
   end
   corrections.units[number], corrections.calls[number] = units, calls
   return units, calls
-end
-
--- What was corrected of the entry itself: what its field has beyond those within it.
-local function corrections_of(corrections, number)
-  local numbers, size, step = { number }, sum_size(number, 1), 1
-  while step < size do
-    numbers[#numbers + 1] = number + step
-    step = 2 * step
-  end
-  corrections_read(corrections, numbers)
-  local units, calls = corrections_sum(corrections, number)
-  for i = 2, #numbers do
-    local of_units, of_calls = corrections_sum(corrections, numbers[i])
-    units, calls = units - of_units, calls - of_calls
-  end
-  return units, calls
-end
-
--- The entry used so many more (or fewer). `first` is the number of the oldest entry of the log.
-local function corrections_add(corrections, number, units, calls, first)
-  local numbers, at, step = {}, number, 1
-  while at >= math.max(first, 1) do
-    numbers[#numbers + 1] = at
-    step = sum_size(at, step)
-    at = at - step
-  end
-  corrections_read(corrections, numbers)
-  local sums = {}
-  for i, of in ipairs(numbers) do
-    local of_units, of_calls = corrections_sum(corrections, of)
-    sums[2 * i - 1], sums[2 * i] = int(of), struct.pack(SUM_FORMAT, of_units + units, of_calls + calls)
-  end
-  if number > corrections.last then
-    corrections.last = number
-    sums[#sums + 1], sums[#sums + 2] = 'corrected', int(number)
-  end
-  redis.call('HSET', corrections.key, unpack(sums))
-  for _, field in ipairs(redis.call('HRANDFIELD', corrections.key, int(LOOKED_AT))) do
-    if (tonumber(field) or first) < first then
-      redis.call('HDEL', corrections.key, field)
-    end
-  end
 end
 
 -- None of the corrected entries is there any more, and numbers may begin anew.

@@ -69,6 +69,13 @@ ALGORITHMS['fixed-window-algo'] = {
     end
   end,
 
+  -- In the window of now it counts, too; as often as that is told.
+  late = function(limit, _, job)
+    if math.floor(job.started / limit.span) ~= limit.window then
+      limit.taken = limit.taken + (limit.calls and 1 or job.cost)
+    end
+  end,
+
   save = function(limit)
     if limit.taken ~= 0 then
       if limit.known then

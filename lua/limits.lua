@@ -21,6 +21,7 @@ local SHARES
 -- nth(limit, base, k)        when the k-th next unit may start if nobody starts before `base`, which is now or later
 -- take(limit, limits, units, cost)  a job starts, with as job number limits.job; may return its number in the log
 -- settle(limit, limits, job, more)  a job of settle.lua used so many units more (or fewer) than it was charged
+-- late(limit, limits, job)   the call of a job of settle.lua came later than the guard covers; not all have it
 -- save(limit, limits)        writes what was taken
 -- renew(limit, limits, job)  a job of settle.lua still holds its place; only where the mark `holds` is set
 -- and of the marks bucket (its capacity is the burst) and shared (all limits of
@@ -38,14 +39,13 @@ local function limits_own(limits, limit)
   return limit.home and limits.homes[limit.home] or limits
 end
 
--- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for. `settles`: none;
--- it tells of starts of before.
-local function limits_load(line, now, stamp, jobs, writing, settles)
+-- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for.
+local function limits_load(line, now, stamp, jobs, writing)
   local homes = SHARES and SHARES.load(line, now)
   local overrides = (homes and homes.control or line).overrides
   -- All fields at once: a table that grows takes longer.
   local limits = {
-    now = now, stamp = stamp, jobs = jobs, writing = writing, settles = settles or false, most = 4294967295, usual = line.usual,
+    now = now, stamp = stamp, jobs = jobs, writing = writing, most = 4294967295, usual = line.usual,
     homes = homes, cost = false, permits = false, job = 0, longest = 0, log = false, newest = false, fixed = false,
   }
   local text, at = ARGV[2], 1

@@ -12,7 +12,8 @@
 -- ARGV[5 + 5n]  its number in the sliding log, or its numbers, as acquire.lua gave them
 -- ARGV[6 + 5n]  the cost it was charged
 -- ARGV[7 + 5n]  the cost it had in fact; 'none': it was never called; 'held:N': it may be under way for N milliseconds more, and
---               its place is kept for so long (0: it has ended, and what it cost is not told)
+--               its place is kept for so long (0: it has ended, and what it cost is not told); 'late': it came later than the
+--               guard covers, and may go on: it counts from now
 --
 -- Reply: integers.
 -- [1]  1: done, now or before; 0: the clock is in a fixed window that is not among KEYS, nothing was changed
@@ -23,7 +24,7 @@ local MARK_MS = 60000
 
 local now, stamp = read_clock(ARGV[1])
 local line = line_load(KEYS[1], now)
-local limits = limits_load(line, now, stamp, 1, true, true)
+local limits = limits_load(line, now, stamp, 1, true)
 if not limits then
   return { 0, now }
 end
@@ -52,6 +53,10 @@ for i = 3, #ARGV, 5 do
     if keep then
       if limit.algorithm.holds then
         limit.algorithm.keep(limit, limits, job, keep)
+      end
+    elseif ARGV[i + 4] == 'late' then
+      if limit.algorithm.late then
+        limit.algorithm.late(limit, limits, job)
       end
     else
       local used = job.used and (limit.calls and 1 or job.used) or 0

@@ -254,49 +254,15 @@ local function score_of(limit, unit)
   return score
 end
 
--- The member with this number that started at `started`, nil if there is none; and the number of the oldest entry.
-local function find_start(log, number, started)
-  local oldest = redis.call('ZRANGE', log.key, '0', '0')
-  local first = oldest[1] and parse(oldest[1]) or 0
-  if first > 0 and first <= number then
-    -- Where it is if all entries are ours.
-    local rank = int(number - first)
-    local found = redis.call('ZRANGE', log.key, rank, rank, 'WITHSCORES')
-    if found[1] and parse(found[1]) == number then
-      local score = tonumber(found[2])
-      return score >= started and score <= started + 1 and found[1] or nil, first
-    end
-  end
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', log.key, int(started), int(started + 1))) do
-    if parse(member) == number then
-      return member, first
-    end
-  end
-end
-
--- What settle needs of the log. Other limits may be in force by now, which look back further: nothing is pruned.
-local function read_settled(limit)
-  local noted = redis.call('HMGET', KEYS[limit.key + 1], 'spans', 'corrected')
-  local log = { key = KEYS[limit.key], taken = {} }
-  -- The HASH lives longer than the entries: without it there is none that counts.
-  if noted[1] then
-    log.corrections = corrections_load(KEYS[limit.key + 1], tonumber(noted[2] or 0))
-  end
-  return log
-end
-
 ALGORITHMS['sliding-window-algo'] = {
   shared = true,
 
   load = function(limit, limits, _, own)
     if not own.log then
-      own.log = limits.settles and read_settled(limit) or read_log(limit, limits, own.longest)
+      own.log = read_log(limit, limits, own.longest)
       limit.owner = true
     end
     limit.log = own.log
-    if limits.settles then
-      return true
-    end
     limit.dead = units_up_to(limit, dead_entries(limit, limits.now))
     return true
   end,
@@ -336,26 +302,6 @@ ALGORITHMS['sliding-window-algo'] = {
     log.taken[#log.taken + 1] = log.score
     log.taken[#log.taken + 1] = struct.pack(ENTRY_FORMAT, 1, log.sequence, log.total, cost)
     return log.sequence
-  end,
-
-  -- A start that never called counts no more; one that cost more or less counts so.
-  settle = function(limit, _, job)
-    local log = limit.log
-    local number = job.sequences[limit.home or 0] or 0
-    if not limit.owner or number == 0 or not log.corrections then
-      return
-    end
-    local member, first = find_start(log, number, job.started)
-    if not member then
-      return
-    end
-    local _, _, cost = parse(member)
-    local units, calls = corrections_of(log.corrections, number)
-    local more = (job.used or 0) - (cost + units)
-    -- What was given back is not there any more.
-    if calls == 0 and (more ~= 0 or not job.used) then
-      corrections_add(log.corrections, number, more, job.used and 0 or -1, first)
-    end
   end,
 
   save = function(limit)

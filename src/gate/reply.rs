@@ -79,6 +79,7 @@ pub fn settle_arguments(settled: &[Settled]) -> Vec<Vec<u8>> {
                 End::Unused => "none".to_owned(),
                 End::Running => format!("held:{LEASE_MS}"),
                 End::Abandoned { for_ms } => format!("held:{for_ms}"),
+                End::Late => "late".to_owned(),
             },
         ];
         arguments.extend(fields.map(String::into_bytes));

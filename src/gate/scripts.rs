@@ -94,7 +94,10 @@ pub fn acquire(limits: &[Limit], layout: &Layout) -> &'static Script {
 
 /// Sets what calls used against what they were charged.
 pub fn settle(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new("settle", lua!("settle"));
+    static FAMILY: Family = Family::new(
+        "settle",
+        concat!(lua!("sliding_settle"), "\n", lua!("settle")),
+    );
     FAMILY.member(limits, layout)
 }
 

@@ -143,12 +143,18 @@ pub enum End {
         /// How long the places are kept.
         for_ms: u64,
     },
+    /// The call came to the downstream later than the guard covers, and may go on: it counts from now. In a fixed window that is not
+    /// the start's it counts as often as that is told.
+    Late,
 }
 
 impl End {
     /// Nothing of the call is under way any more.
     pub fn is_over(&self) -> bool {
-        !matches!(self, Self::Running | Self::Abandoned { for_ms: 1.. })
+        !matches!(
+            self,
+            Self::Running | Self::Abandoned { for_ms: 1.. } | Self::Late { .. }
+        )
     }
 }
 

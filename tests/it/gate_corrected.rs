@@ -1,15 +1,17 @@
 //! What is given back, or cost something else in fact, makes no decision slower, however long the log is.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Answer, End, Gate, Receipt, Settled, TenantSettled};
+use sluicegate::gate::{Answer, End, Gate, Receipt, Settled, TenantAsk, TenantSettled};
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::scope::Labels;
 
 use crate::gate_conformance::{FRESH, LONG, Limited, ask, decided, started, tenant};
-use crate::servers::{Redis, unique};
+use crate::servers::{Redis, shared_redis, unique};
 
 /// Starts in the log. One of them that was given back took a decision 100 times as long.
 const STARTS: usize = 9_000;
@@ -33,6 +35,33 @@ async fn decision_us(redis: &Redis, gate: &Limited<RedisGate>) -> u64 {
     least
 }
 
+fn receipts_of(asked: &TenantAsk, now_ms: u64, answers: &[Answer]) -> Vec<Receipt> {
+    let started = answers.iter().enumerate().filter_map(|(number, answer)| {
+        let Answer::Start { sequences, .. } = answer else {
+            return None;
+        };
+        Some(Receipt {
+            permit: format!("{}:{number}", asked.permits),
+            started_ms: now_ms,
+            sequences: sequences.clone(),
+            cost: asked.asks[number].cost,
+        })
+    });
+    started.collect()
+}
+
+async fn tell(gate: &Limited<RedisGate>, settled: Vec<Settled>) {
+    let told = TenantSettled {
+        tenant: tenant("t"),
+        labels: Labels::default(),
+        limits: gate.limits.clone(),
+        call: unique("call"),
+        settled,
+    };
+    let replies = gate.settle(&[told]).await.expect("Redis answers");
+    assert!(replies.iter().all(Result::is_ok));
+}
+
 #[tokio::test]
 async fn a_decision_takes_as_long_whatever_was_given_back_or_corrected() {
     let redis = Redis::start();
@@ -51,19 +80,9 @@ async fn a_decision_takes_as_long_whatever_was_given_back_or_corrected() {
         let question = gate.question("t", 1000, &[FRESH; 1000]);
         let replies = gate.ask(std::slice::from_ref(&question)).await;
         let replies = replies.expect("Redis answers");
-        let answers = decided(&replies, 0);
-        assert_eq!(started(answers), 1000);
+        assert_eq!(started(decided(&replies, 0)), 1000);
         let now_ms = replies[0].as_ref().expect("a decision").now_ms;
-        for (number, answer) in answers.iter().enumerate() {
-            if let Answer::Start { sequences, .. } = answer {
-                receipts.push(Receipt {
-                    permit: format!("{}:{number}", question.permits),
-                    started_ms: now_ms,
-                    sequences: sequences.clone(),
-                    cost: 1,
-                });
-            }
-        }
+        receipts.extend(receipts_of(&question, now_ms, decided(&replies, 0)));
         // The next ones start at another moment.
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
@@ -72,15 +91,7 @@ async fn a_decision_takes_as_long_whatever_was_given_back_or_corrected() {
             receipt: receipts[start].clone(),
             end,
         });
-        let told = TenantSettled {
-            tenant: tenant("t"),
-            labels: Labels::default(),
-            limits: gate.limits.clone(),
-            call: unique("call"),
-            settled: settled.collect(),
-        };
-        let replies = gate.settle(&[told]).await.expect("Redis answers");
-        assert!(replies.iter().all(Result::is_ok));
+        tell(&gate, settled.collect()).await;
     };
     let count = async || {
         gate.inspect(&tenant("t"))
@@ -98,7 +109,12 @@ async fn a_decision_takes_as_long_whatever_was_given_back_or_corrected() {
     let corrected = decision_us(&redis, &gate).await;
     let more: u64 = (0..500).map(|n| n % 3).sum();
     assert_eq!(count().await, STARTS as u64 - 1 + more);
-    println!("a decision: {before} us; one given back: {given_back}; 500 corrected: {corrected}");
+    settle((0..500).map(|n| (n * 7 + 1, End::Late)).collect()).await;
+    let late = decision_us(&redis, &gate).await;
+    assert_eq!(count().await, STARTS as u64 - 1 + more);
+    println!(
+        "a decision: {before} us; one given back: {given_back}; 500 corrected: {corrected}; 500 late: {late}"
+    );
     assert!(
         given_back <= 4 * before,
         "{given_back} us in place of {before}"
@@ -107,4 +123,55 @@ async fn a_decision_takes_as_long_whatever_was_given_back_or_corrected() {
         corrected <= 8 * before,
         "{corrected} us in place of {before}"
     );
+    assert!(late <= 8 * before, "{late} us in place of {before}");
+}
+
+#[tokio::test]
+async fn a_call_that_came_late_counts_from_when_it_came() {
+    // A day ahead, so that nothing expires in Redis meanwhile.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let begin = now.expect("after 1970").as_millis() as u64 + 86_400_000;
+    let clock = Arc::new(AtomicU64::new(begin));
+    let millis = Arc::clone(&clock);
+    let url = SecretUrl::new(shared_redis().url());
+    let gate = RedisGate::connect(&url, &unique("late")).expect("a good url");
+    let gate = gate.with_test_clock(Arc::new(move || millis.load(Ordering::SeqCst) * 1000));
+    let window = Duration::from_secs(1);
+    let limit = Limit::new(
+        "default",
+        Algorithm::SlidingWindow,
+        2,
+        window,
+        Duration::ZERO,
+    );
+    let gate = Limited::new(gate, limit.expect("in range"));
+    let asked_at = async |after: u64| {
+        clock.store(begin + after, Ordering::SeqCst);
+        let question = gate.question("t", 9, &[FRESH]);
+        let replies = gate.ask(std::slice::from_ref(&question)).await;
+        let replies = replies.expect("Redis answers");
+        let answers = decided(&replies, 0).to_vec();
+        (receipts_of(&question, begin + after, &answers), answers)
+    };
+    let wait_at = async |after: u64| match asked_at(after).await.1[..] {
+        [Answer::Wait { ttl_ms, .. }] => ttl_ms,
+        ref other => panic!("{other:?}"),
+    };
+    let (first, _) = asked_at(0).await;
+    let (second, _) = asked_at(100).await;
+    for after in [250, 400] {
+        clock.store(begin + after, Ordering::SeqCst);
+        let (receipt, end) = (first[0].clone(), End::Late);
+        tell(&gate, vec![Settled { receipt, end }]).await;
+    }
+    // Room from 1,100 on as ever, then from 1,400 on: behind the first that waits.
+    assert_eq!(wait_at(600).await, 500);
+    assert_eq!(wait_at(600).await, 800);
+    // What is told of it later finds it.
+    for receipt in [first[0].clone(), second[0].clone()] {
+        let end = End::Unused;
+        tell(&gate, vec![Settled { receipt, end }]).await;
+    }
+    let shown = gate.inspect(&tenant("t")).await.expect("Redis answers");
+    assert_eq!(shown.limits[0].count, 0);
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 const ENTRIES: [&str; 8] = [
     "acquire", "settle", "inspect", "block", "change", "quota", "policies", "report",
 ];
-const PARTS: [&str; 11] = [
+const PARTS: [&str; 13] = [
     "clock",
     "breaker",
     "line",
@@ -15,6 +15,7 @@ const PARTS: [&str; 11] = [
     "fixed_window",
     "corrections",
     "sliding_window",
+    "sliding_settle",
     "sliding_counter",
     "bucket",
     "held",

@@ -181,7 +181,10 @@ fn end() -> impl Strategy<Value = End> {
         1 => Just(End::Unused),
         1 => Just(End::Running),
         1 => Just(End::Abandoned { for_ms: 0 }),
-        1 => (0..2 * LEASE_MS).prop_map(|for_ms| End::Abandoned { for_ms }),
+        1 => (0..2 * LEASE_MS).prop_map(|ms| match ms % 2 {
+            0 => End::Abandoned { for_ms: ms },
+            _ => End::Late,
+        }),
     ]
 }
 

@@ -160,7 +160,7 @@ impl Scheduler {
         let as_charged = match end {
             End::Cost(used) => used == receipt.cost || !counts_cost,
             End::Abandoned { .. } => true,
-            End::Unused | End::Running => false,
+            End::Unused | End::Running | End::Late => false,
         };
         let tenant = entry.claims.tenant.clone();
         if !as_charged || holds {

@@ -74,6 +74,13 @@ impl FixedWindows {
         }
     }
 
+    /// The call of a start at `started` came late: in the window of now it counts, too; as often as that is told.
+    pub fn late(&mut self, limit: &Limit, started: u64, units: u64) {
+        if started / limit.span() != self.index {
+            self.take(limit, units);
+        }
+    }
+
     /// When it no longer says anything.
     pub fn end(&self) -> u64 {
         let ends = self.counts.values().map(|(_, end)| *end);

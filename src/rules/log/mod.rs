@@ -17,7 +17,7 @@ use self::counter::SlidingCounter;
 use self::fixed::FixedWindows;
 use self::held::Held;
 use self::sliding::SlidingLog;
-use crate::rules::decision::{End, LEASE_MS, Settled};
+use crate::rules::decision::{End, LEASE_MS, Receipt, Settled};
 use crate::rules::limit::{Algorithm, Limit, Unit};
 
 /// One reading of the store's clock.
@@ -70,13 +70,20 @@ impl Logs {
     /// was stepped back left in the future. True when the newest fixed window changed, which the line's hash keeps.
     /// `usual`: how long a call holds a place.
     pub fn load(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
-        let sliding = limits
-            .iter()
-            .filter(|limit| limit.algorithm() == Algorithm::SlidingWindow);
-        if let Some(longest) = sliding.map(Limit::span).max() {
-            self.sliding.load(longest, clock);
+        if self.note_span(limits, clock) {
+            self.sliding.load(clock);
         }
         self.load_own(limits, clock, usual)
+    }
+
+    /// Somebody counts with the sliding ones of `limits`. False: there are none.
+    fn note_span(&mut self, limits: &[Limit], clock: Clock) -> bool {
+        let sliding = (limits.iter()).filter(|l| l.algorithm() == Algorithm::SlidingWindow);
+        let longest = sliding.map(Limit::span).max();
+        if let Some(longest) = longest {
+            self.sliding.note(longest, clock);
+        }
+        longest.is_some()
     }
 
     /// [`Logs::load`] for a [`Logs::settle`]: the log of all sliding limits stays as it is, since other limits may be in
@@ -198,6 +205,7 @@ impl Logs {
             End::Abandoned { for_ms } => {
                 return self.keep(limits, clock, &receipt.permit, cost, *for_ms);
             }
+            End::Late => return self.late(limits, clock, receipt, sequence),
         };
         let mut in_log = false;
         for limit in limits {
@@ -226,6 +234,27 @@ impl Logs {
                     self.held_mut(limit)
                         .settle(clock, &receipt.permit, charged, used);
                 }
+            }
+        }
+    }
+
+    /// A call came later than the guard covers.
+    fn late(&mut self, limits: &[Limit], clock: Clock, receipt: &Receipt, sequence: u64) {
+        let (started, cost) = (receipt.started_ms, u64::from(receipt.cost).max(1));
+        let mut in_log = false;
+        for limit in limits {
+            match limit.algorithm() {
+                Algorithm::SlidingWindow if !in_log => {
+                    in_log = true;
+                    if self.sliding.late(clock, started, sequence) {
+                        self.note_span(limits, clock);
+                    }
+                }
+                Algorithm::FixedWindow => {
+                    let units = limit.unit().of(cost);
+                    self.fixed_mut(limit).late(limit, started, units);
+                }
+                _ => {}
             }
         }
     }

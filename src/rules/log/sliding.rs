@@ -24,6 +24,8 @@ struct Entry {
     cost: Option<u64>,
     /// Its running number; 0: another writer's.
     sequence: u64,
+    /// It came late: the number that the start was given, and when, as its receipt says.
+    moved: Option<(u64, u64)>,
 }
 
 impl Entry {
@@ -33,9 +35,13 @@ impl Entry {
 }
 
 impl SlidingLog {
-    /// Somebody counts with `span`: forgets what no span counts any more.
-    pub fn load(&mut self, span: u64, clock: Clock) {
+    /// Somebody counts with `span`.
+    pub fn note(&mut self, span: u64, clock: Clock) {
         self.spans.note(span, clock.now_ms);
+    }
+
+    /// Forgets what no span counts any more.
+    pub fn load(&mut self, clock: Clock) {
         let longest = self.spans.longest();
         while (self.entries.front()).is_some_and(|first| first.score + longest <= clock.now_ms) {
             self.entries.pop_front();
@@ -71,24 +77,50 @@ impl SlidingLog {
 
     /// Returns the new entry's number.
     pub fn take(&mut self, score: u64, cost: u64) -> u64 {
+        self.push(score, cost, None)
+    }
+
+    fn push(&mut self, score: u64, cost: u64, moved: Option<(u64, u64)>) -> u64 {
         let ours = self.entries.iter().rev().find(|e| e.sequence > 0);
         let sequence = ours.map_or(0, |e| e.sequence) + 1;
         self.entries.push_back(Entry {
             score,
             cost: Some(cost),
             sequence,
+            moved,
         });
         sequence
     }
 
     /// A start cost `used` in fact; `None`: it never called. One that was given back stays so.
     pub fn settle(&mut self, started_ms: u64, sequence: u64, used: Option<u32>) {
-        let started = started_ms..=started_ms + 1;
-        let ours =
-            |e: &&mut Entry| e.sequence == sequence && started.contains(&e.score) && sequence > 0;
-        if let Some(entry) = self.entries.iter_mut().find(ours) {
+        if let Some(entry) = self.find(started_ms, sequence) {
             entry.cost = entry.cost.and(used.map(u64::from));
         }
+    }
+
+    /// A start's call came later than the guard covers: it counts from now, as another entry behind all others. False: it is not there.
+    pub fn late(&mut self, clock: Clock, started_ms: u64, sequence: u64) -> bool {
+        let newest = self.entries.back().map_or(0, |e| e.score);
+        let entry = self.find(started_ms, sequence);
+        let Some(cost) = entry.and_then(|entry| entry.cost.take()) else {
+            return false;
+        };
+        let moved = Some((sequence, started_ms));
+        self.push(clock.stamp_ms.max(newest), cost, moved);
+        true
+    }
+
+    /// The entry of a start that was given this number then.
+    fn find(&mut self, started_ms: u64, sequence: u64) -> Option<&mut Entry> {
+        let started = started_ms..=started_ms + 1;
+        let receipt = Some((sequence, started_ms));
+        let newest_first = || (0..self.entries.len()).rev();
+        let moved = newest_first().find(|at| self.entries[*at].moved == receipt);
+        let ours =
+            |e: &Entry| e.sequence == sequence && e.moved.is_none() && started.contains(&e.score);
+        let at = moved.or_else(|| newest_first().find(|at| ours(&self.entries[*at])));
+        at.filter(|_| sequence > 0).map(|at| &mut self.entries[at])
     }
 
     /// An entry that another writer added at `score`: one unit.
@@ -100,13 +132,15 @@ impl SlidingLog {
                 score,
                 cost: Some(1),
                 sequence: 0,
+                moved: None,
             },
         );
     }
 
     /// When it no longer says anything.
     pub fn end(&self) -> u64 {
-        self.spans.end()
+        let newest = self.entries.back().map_or(0, |e| e.score);
+        self.spans.end().max(newest + self.spans.longest())
     }
 
     /// The first moment after which at most `rest` units started; there are more.

@@ -1,0 +1,172 @@
+-- What settle does with a sliding log: entries are corrected, never taken out. The specification is src/rules/log/sliding.rs. Needs
+-- corrections.lua and sliding_window.lua before it, where a limit is of that algorithm.
+local SLIDING = ALGORITHMS['sliding-window-algo'] or {}
+
+-- So many fields are looked at with each correction, for entries that are gone.
+local LOOKED_AT = 16
+
+-- What was corrected of the entry itself: what its field has beyond those within it.
+local function corrections_of(corrections, number)
+  local numbers, size, step = { number }, sum_size(number, 1), 1
+  while step < size do
+    numbers[#numbers + 1] = number + step
+    step = 2 * step
+  end
+  corrections_read(corrections, numbers)
+  local units, calls = corrections_sum(corrections, number)
+  for i = 2, #numbers do
+    local of_units, of_calls = corrections_sum(corrections, numbers[i])
+    units, calls = units - of_units, calls - of_calls
+  end
+  return units, calls
+end
+
+-- The entry used so many more (or fewer). `first` is the number of the oldest entry of the log.
+local function corrections_add(corrections, number, units, calls, first)
+  local numbers, at, step = {}, number, 1
+  while at >= math.max(first, 1) do
+    numbers[#numbers + 1] = at
+    step = sum_size(at, step)
+    at = at - step
+  end
+  corrections_read(corrections, numbers)
+  local sums = {}
+  for i, of in ipairs(numbers) do
+    local of_units, of_calls = corrections_sum(corrections, of)
+    sums[2 * i - 1], sums[2 * i] = int(of), struct.pack(SUM_FORMAT, of_units + units, of_calls + calls)
+  end
+  if number > corrections.last then
+    corrections.last = number
+    sums[#sums + 1], sums[#sums + 2] = 'corrected', int(number)
+  end
+  redis.call('HSET', corrections.key, unpack(sums))
+  local found = redis.call('HRANDFIELD', corrections.key, int(LOOKED_AT), 'WITHVALUES')
+  for i = 1, #found, 2 do
+    local last = tonumber(found[i]) or first
+    if string.sub(found[i], 1, 3) == 'to:' then
+      last = struct.unpack(MOVED_FORMAT, found[i + 1])
+    end
+    if last < first then
+      redis.call('HDEL', corrections.key, found[i])
+    end
+  end
+end
+
+-- The entry with this number and when it started, nil if there is none; and the number of the oldest entry.
+local function find_entry(log, number)
+  local oldest = redis.call('ZRANGE', log.key, '0', '0')
+  local first = oldest[1] and parse(oldest[1]) or 0
+  if first > 0 then
+    if number < first then
+      return nil
+    end
+    -- Where it is if all entries are ours.
+    local rank = int(number - first)
+    local found = redis.call('ZRANGE', log.key, rank, rank, 'WITHSCORES')
+    if found[1] and parse(found[1]) == number then
+      return found[1], math.ceil(tonumber(found[2])), first
+    end
+    local newest = redis.call('ZRANGE', log.key, '-1', '-1')
+    local last = parse(newest[1])
+    if last and last - first + 1 == redis.call('ZCARD', log.key) then
+      return nil
+    end
+  end
+  local all = redis.call('ZRANGE', log.key, '0', '-1', 'WITHSCORES')
+  for i = 1, #all, 2 do
+    if parse(all[i]) == number then
+      return all[i], math.ceil(tonumber(all[i + 1])), first
+    end
+  end
+end
+
+-- The entry of a start that was given this number at `started`: its number, what it costs by now, and the number of the oldest one;
+-- nil if it is not there, or was given back.
+local function find_start(log, number, started)
+  local corrections = log.corrections
+  local moved = corrections.last > 0 and redis.call('HGET', corrections.key, 'to:' .. int(number))
+  local from, to = started, started + 1
+  if moved then
+    local at, at_started = struct.unpack(MOVED_FORMAT, moved)
+    if at_started == started then
+      number, from, to = at, 0, math.huge
+    end
+  end
+  local member, score, first = find_entry(log, number)
+  if not member or score < from or score > to then
+    return nil
+  end
+  local units, calls = corrections_of(corrections, number)
+  if calls < 0 then
+    return nil
+  end
+  local _, _, cost = parse(member)
+  return number, cost + units, first
+end
+
+-- Number and total of the last of our entries, and when the last of all started.
+local function newest_entry(log)
+  local found = redis.call('ZRANGE', log.key, '-1', '-1', 'WITHSCORES')
+  local score = math.ceil(tonumber(found[2]))
+  local number, total = parse(found[1])
+  if not number then
+    local all = redis.call('ZRANGE', log.key, '0', '-1')
+    for i = #all, 1, -1 do
+      if not number then
+        number, total = parse(all[i])
+      end
+    end
+  end
+  return number, total, score
+end
+
+local function sequence_of(limit, job)
+  return limit.owner and limit.log.corrections and job.sequences[limit.home or 0] or 0
+end
+
+-- Other limits may be in force by now, which look back further: nothing is pruned.
+SLIDING.load = function(limit, _, _, own)
+  if not own.log then
+    local beside = KEYS[limit.key + 1]
+    local noted = redis.call('HMGET', beside, 'spans', 'corrected')
+    own.log = { key = KEYS[limit.key], taken = {}, spans = noted[1], longest = false }
+    -- The HASH lives longer than the entries: without it there is none that counts.
+    own.log.corrections = noted[1] and corrections_load(beside, tonumber(noted[2] or 0))
+    limit.owner = true
+  end
+  limit.log = own.log
+  return true
+end
+
+-- A start that never called counts no more; one that cost more or less counts so.
+SLIDING.settle = function(limit, _, job)
+  local number = sequence_of(limit, job)
+  if number == 0 then
+    return
+  end
+  local corrections = limit.log.corrections
+  local entry_number, cost, first = find_start(limit.log, number, job.started)
+  if entry_number and job.used ~= cost then
+    corrections_add(corrections, entry_number, (job.used or 0) - cost, job.used and 0 or -1, first)
+  end
+end
+
+-- A call came later than the guard covers: its start counts from now, as another entry behind all others.
+SLIDING.late = function(limit, limits, job)
+  local number = sequence_of(limit, job)
+  if number == 0 then
+    return
+  end
+  local log, corrections = limit.log, limit.log.corrections
+  local entry_number, cost, first = find_start(log, number, job.started)
+  if not entry_number then
+    return
+  end
+  corrections_add(corrections, entry_number, -cost, -1, first)
+  local newest, total, score = newest_entry(log)
+  log.longest = log.longest or note_span(corrections.key, log.spans, limits_own(limits, limit).longest, limits.now)
+  score = math.max(score, limits.stamp)
+  redis.call('ZADD', log.key, int(score), struct.pack(ENTRY_FORMAT, 1, newest + 1, total + cost, cost))
+  redis.call('PEXPIREAT', log.key, int(score + log.longest))
+  redis.call('HSET', corrections.key, 'to:' .. int(number), struct.pack(MOVED_FORMAT, newest + 1, job.started))
+end
