@@ -113,7 +113,7 @@ impl Logs {
                 }
                 Algorithm::Strict | Algorithm::Concurrency => {
                     let log = self.held.entry(own(limit)).or_default();
-                    log.load(limit, clock.now_ms, usual);
+                    log.load(limit, clock, usual);
                 }
             }
         }
