@@ -33,7 +33,8 @@ const POLICY: &str = "x-ratelimit-policy";
 const LIMIT: &str = "x-ratelimit-limit";
 const REMAINING: &str = "x-ratelimit-remaining";
 const RESET: &str = "x-ratelimit-reset";
-const RETRY_AFTER: &str = "retry-after";
+/// How long a delayed job waits, in seconds, rounded up.
+pub const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
 pub const OURS: [&str; 13] = [

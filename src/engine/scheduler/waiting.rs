@@ -28,14 +28,14 @@ impl Scheduler {
             return;
         };
         entry.phase = Phase::Ready;
-        let not_before = entry.claims.not_before_ms;
+        let not_before = entry.claims.not_before;
         if not_before.is_none() && entry.claims.expiry.is_never() {
             return self.join(key, end);
         }
         let Some(store_now) = self.store_now(now) else {
             return self.unclocked.push((key, end));
         };
-        let wait = not_before.unwrap_or_default().saturating_sub(store_now);
+        let wait = not_before.map_or(0, |not_before| not_before.left_ms(store_now));
         // The clock was read on its way here, and the question will be on its way.
         let wait = Duration::from_millis(wait).saturating_sub(self.base);
         self.count_expiration(now, key);
