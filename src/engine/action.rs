@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::broker::{Outgoing, Tag};
-use crate::gate::{Event, Rule, TenantAsk, TenantSettled, Whose};
+use crate::gate::{Event, Partition, Rule, TenantAsk, TenantSettled, Whose};
 use crate::handler::LateEnd;
 use crate::rules::fleet::Fleet;
 use crate::rules::job::{Fields, Job};
@@ -77,8 +77,9 @@ pub struct Key(pub(super) u64);
 /// What is to be done.
 #[derive(Debug)]
 pub enum Action {
-    /// Ask the gate for all of these in one round trip, then call [`super::scheduler::Scheduler::answered`].
-    Ask(Vec<TenantAsk>),
+    /// Ask the gate for all of these, which are of one partition, in one round trip, then call
+    /// [`super::scheduler::Scheduler::answered`].
+    Ask(Partition, Vec<TenantAsk>),
     /// Prepare the job's call, unless what it needs is there at once; then call
     /// [`super::scheduler::Scheduler::prepared`].
     Prepare {
@@ -111,8 +112,8 @@ pub enum Action {
     Publish(Vec<(Key, Outgoing)>),
     /// Ack; nothing more is heard of these.
     Ack(Vec<Tag>),
-    /// Tell the gate how starts ended, then call [`super::scheduler::Scheduler::settled`].
-    Settle(Vec<TenantSettled>),
+    /// Tell the gate how starts of one partition ended, then call [`super::scheduler::Scheduler::settled`].
+    Settle(Partition, Vec<TenantSettled>),
     /// Tell the gate what the downstream says of its own limits, then call
     /// [`super::scheduler::Scheduler::told`]. No job waits for it.
     Advertised(Vec<(Tenant, Quotas)>),

@@ -1,11 +1,12 @@
 //! What the gate is still to be told of starts: calls that cost more or less than they were charged, permits that were
 //! not used, and places that are held or free again.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use crate::engine::partitions::Partitions;
 use crate::engine::scheduler::Started;
-use crate::gate::{End, GateError, LEASE_MS, SettleReplies, Settled, TenantSettled};
+use crate::gate::{End, GateError, LEASE_MS, Partition, SettleReplies, Settled, TenantSettled};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
@@ -21,9 +22,9 @@ const RENEW: Duration = Duration::from_millis(LEASE_MS / 4);
 const RENEW_AGAIN: Duration = Duration::from_secs(5);
 /// The most starts that are told together for the first time, and the most beside them that are told again.
 const MOST: usize = 1024;
-/// The most starts that wait to be told again.
+/// The most starts of a partition that wait to be told again.
 const MOST_AGAIN: usize = 16_384;
-/// The most starts that are remembered as doubtful; what was lost before them is left to its lease.
+/// The most starts of a partition that are remembered as doubtful; what was lost before them is left to its lease.
 const MOST_DOUBTFUL: usize = 4096;
 
 /// What is told of a start: whose it was, with which labels, under which limits.
@@ -35,15 +36,23 @@ pub struct Ledger {
     /// What calls of this worker are called; no other one has the same.
     worker: String,
     number: u64,
+    partitions: Partitions,
+    /// Each that something is to be told of.
+    parts: BTreeMap<Partition, Part>,
+    /// Starts that hold places: those that run, and those that were given up.
+    holding: usize,
+    renewed: Duration,
+}
+
+/// What is to be told of the tenants of one partition.
+#[derive(Debug, Default)]
+struct Part {
     open: Vec<Entry>,
     /// Since when, and starts that the gate may have allowed in an answer that was lost.
     doubtful: VecDeque<(Duration, Entry)>,
     /// What failed, each tenant's by itself: whoever's primary answers does not wait for the others.
     again: VecDeque<Call>,
     sent: Option<Sent>,
-    /// Starts that hold places: those that run, and those that were given up.
-    holding: usize,
-    renewed: Duration,
 }
 
 /// A batch whose outcome is not known yet.
@@ -82,13 +91,16 @@ impl Ledger {
         Self {
             worker: format!("{worker:x}"),
             number: 0,
-            open: Vec::new(),
-            doubtful: VecDeque::new(),
-            again: VecDeque::new(),
-            sent: None,
+            partitions: Partitions::default(),
+            parts: BTreeMap::new(),
             holding: 0,
             renewed: Duration::ZERO,
         }
+    }
+
+    /// Which partition each tenant is in.
+    pub fn partition(&mut self, partitions: Partitions) {
+        self.partitions = partitions;
     }
 
     /// A name that was never given before.
@@ -97,9 +109,15 @@ impl Ledger {
         format!("{}-{}", self.worker, self.number)
     }
 
+    fn part(&mut self, tenant: &Tenant) -> &mut Part {
+        let partition = self.partitions.of(tenant);
+        self.parts.entry(partition).or_default()
+    }
+
     /// To be told, of a start with these labels under these limits.
     pub fn add(&mut self, tenant: Tenant, labels: Labels, limits: Limits, settled: Settled) {
-        self.open.push((tenant, labels, limits, settled));
+        let part = self.part(&tenant);
+        part.open.push((tenant, labels, limits, settled));
     }
 
     /// To be told of a start that takes place, and may still have more to be told of it.
@@ -112,22 +130,27 @@ impl Ledger {
     /// Whether the gate allowed this start is not known, and it does not take place. To be told when the gate answers
     /// again: before that it would be lost, too, and nobody waits for it.
     pub fn doubt(&mut self, now: Duration, entry: Entry) {
-        if self.doubtful.len() == MOST_DOUBTFUL {
-            self.doubtful.pop_front();
+        let part = self.part(&entry.0);
+        if part.doubtful.len() == MOST_DOUBTFUL {
+            part.doubtful.pop_front();
         }
-        self.doubtful.push_back((now, entry));
+        part.doubtful.push_back((now, entry));
     }
 
-    /// The gate answers. Places that are given up by themselves by now need no word.
-    pub fn answers(&mut self, now: Duration) {
+    /// The gate answers for `partition`. Places that are given up by themselves by now need no word.
+    pub fn answers(&mut self, now: Duration, partition: Partition) {
         let lease = Duration::from_millis(LEASE_MS);
         let recent = |(since, entry)| (now.saturating_sub(since) < lease).then_some(entry);
-        self.open.extend(self.doubtful.drain(..).filter_map(recent));
+        if let Some(part) = self.parts.get_mut(&partition) {
+            part.open.extend(part.doubtful.drain(..).filter_map(recent));
+        }
     }
 
     /// Nothing is left to be told.
     pub fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.again.is_empty() && self.sent.is_none()
+        let told =
+            |part: &Part| part.open.is_empty() && part.again.is_empty() && part.sent.is_none();
+        self.parts.values().all(told)
     }
 
     /// A start under `limits` runs, or was given up: its places are renewed.
@@ -140,11 +163,14 @@ impl Ledger {
         self.holding -= usize::from(limits.hold_places());
     }
 
-    /// Something is to be told before anybody asks. What failed once holds nobody up any more.
-    pub fn goes_first(&self) -> bool {
-        match &self.sent {
+    /// Something of `partition` is to be told before anybody asks there. What failed once holds nobody up any more.
+    pub fn goes_first(&self, partition: Partition) -> bool {
+        let Some(part) = self.parts.get(&partition) else {
+            return false;
+        };
+        match &part.sent {
             Some(sent) => sent.is_new,
-            None => !self.open.is_empty(),
+            None => !part.open.is_empty(),
         }
     }
 
@@ -158,8 +184,56 @@ impl Ledger {
         self.renewed = now;
     }
 
-    /// What is to be sent now, if anything: what is new, and what is due again.
-    pub fn send(&mut self, now: Duration) -> Option<Vec<TenantSettled>> {
+    /// What is to be sent now to each partition, if anything: what is new, and what is due again.
+    pub fn send(&mut self, now: Duration) -> Vec<(Partition, Vec<TenantSettled>)> {
+        self.parts.retain(|_, part| !part.is_empty());
+        let (worker, number) = (&self.worker, &mut self.number);
+        let mut name = || {
+            *number += 1;
+            format!("{worker}-{number}")
+        };
+        let parts = self.parts.iter_mut();
+        let sent =
+            parts.filter_map(|(partition, part)| Some((*partition, part.send(now, &mut name)?)));
+        sent.collect()
+    }
+
+    /// When [`Ledger::send`] is worth a look.
+    pub fn send_at(&self) -> Option<Duration> {
+        self.parts.values().filter_map(Part::send_at).min()
+    }
+
+    /// What was sent last to `partition` was heard, or not, each tenant's by itself.
+    pub fn told(
+        &mut self,
+        now: Duration,
+        partition: Partition,
+        result: Result<SettleReplies, GateError>,
+    ) -> Outcome {
+        let mut outcome = Outcome::default();
+        let Some(part) = self.parts.get_mut(&partition) else {
+            return outcome;
+        };
+        if part.told(now, result, &mut outcome) {
+            self.renewed = self.renewed.min((now + RENEW_AGAIN).saturating_sub(RENEW));
+        }
+        outcome
+    }
+}
+
+impl Part {
+    fn is_empty(&self) -> bool {
+        self.open.is_empty()
+            && self.doubtful.is_empty()
+            && self.again.is_empty()
+            && self.sent.is_none()
+    }
+
+    fn send(
+        &mut self,
+        now: Duration,
+        name: &mut impl FnMut() -> String,
+    ) -> Option<Vec<TenantSettled>> {
         if self.sent.is_some() {
             return None;
         }
@@ -169,7 +243,7 @@ impl Ledger {
             failures: 0,
             at: now,
         };
-        let mut calls: Vec<Call> = self.next_batch().into_iter().map(new).collect();
+        let mut calls: Vec<Call> = self.next_batch(name).into_iter().map(new).collect();
         let is_new = !calls.is_empty();
         let mut room = MOST;
         for call in std::mem::take(&mut self.again) {
@@ -188,7 +262,7 @@ impl Ledger {
         Some(batch)
     }
 
-    fn next_batch(&mut self) -> Vec<TenantSettled> {
+    fn next_batch(&mut self, name: &mut impl FnMut() -> String) -> Vec<TenantSettled> {
         let most = self.open.len().min(MOST);
         let open: Vec<_> = self.open.drain(..most).collect();
         let mut batch: Vec<TenantSettled> = Vec::new();
@@ -203,7 +277,7 @@ impl Ledger {
                     tenant,
                     labels,
                     limits,
-                    call: self.name(),
+                    call: name(),
                     settled: vec![settled],
                 }),
             }
@@ -211,8 +285,7 @@ impl Ledger {
         batch
     }
 
-    /// When [`Ledger::send`] is worth a look.
-    pub fn send_at(&self) -> Option<Duration> {
+    fn send_at(&self) -> Option<Duration> {
         match &self.sent {
             Some(_) => None,
             None if !self.open.is_empty() => Some(Duration::ZERO),
@@ -220,22 +293,28 @@ impl Ledger {
         }
     }
 
-    /// What was sent last was heard, or not, each tenant's by itself.
-    pub fn told(&mut self, now: Duration, result: Result<SettleReplies, GateError>) -> Outcome {
-        let mut outcome = Outcome::default();
+    /// Returns whether places could not be renewed.
+    fn told(
+        &mut self,
+        now: Duration,
+        result: Result<SettleReplies, GateError>,
+        outcome: &mut Outcome,
+    ) -> bool {
+        let mut lapses = false;
         let Some(Sent { calls, .. }) = self.sent.take() else {
-            return outcome;
+            return lapses;
         };
         let replies = result.unwrap_or_else(|why| vec![Err(why); calls.len()]);
         let mut waiting: usize = self.again.iter().map(|call| call.told.settled.len()).sum();
-        for (call, reply) in calls.into_iter().zip(replies) {
+        for (mut call, reply) in calls.into_iter().zip(replies) {
             match reply {
                 Ok(()) => outcome.ended.extend(ended(call.told)),
                 Err(why) => {
-                    let Some(call) = self.failed(now, call) else {
-                        continue;
-                    };
+                    lapses |= call.failed(now);
                     let starts = call.told.settled.len();
+                    if starts == 0 {
+                        continue;
+                    }
                     if call.at > call.since + GIVE_UP || waiting + starts > MOST_AGAIN {
                         outcome.lost += starts;
                         outcome.why = Some(why);
@@ -246,20 +325,19 @@ impl Ledger {
                 }
             }
         }
-        outcome
+        lapses
     }
+}
 
-    /// What is left of `call` to be sent again, and when. A renewal is not repeated: it could arrive after the call's end and
-    /// take the place anew. The next one is of what runs then.
-    fn failed(&mut self, now: Duration, mut call: Call) -> Option<Call> {
-        let all = call.told.settled.len();
-        call.told.settled.retain(|one| one.end.is_over());
-        if call.told.settled.len() < all {
-            self.renewed = self.renewed.min((now + RENEW_AGAIN).saturating_sub(RENEW));
-        }
-        call.at = now + AGAIN * 2_u32.pow(call.failures.min(6));
-        call.failures += 1;
-        (!call.told.settled.is_empty()).then_some(call)
+impl Call {
+    /// Leaves what is to be sent again, and says when. A renewal is not repeated: it could arrive after the call's end and
+    /// take the place anew; the next one is of what runs then. Returns whether there was one.
+    fn failed(&mut self, now: Duration) -> bool {
+        let all = self.told.settled.len();
+        self.told.settled.retain(|one| one.end.is_over());
+        self.at = now + AGAIN * 2_u32.pow(self.failures.min(6));
+        self.failures += 1;
+        self.told.settled.len() < all
     }
 }
 

@@ -12,6 +12,7 @@ mod ledger;
 mod moves;
 mod old;
 pub(crate) mod outage;
+pub mod partitions;
 mod places;
 mod queues;
 mod reading;
@@ -33,10 +34,11 @@ use crate::admin::Health;
 use crate::broker::{Broker, Delivery, Event, PublishError};
 use crate::engine::action::{Action, Block, Key, Update};
 use crate::engine::outage::Outage;
+use crate::engine::partitions::Partitions;
 use crate::engine::reading::Reading;
 use crate::engine::ready::Prepared;
 use crate::engine::scheduler::Scheduler;
-use crate::gate::{Gate, GateError, LEASE_MS, Replies, SettleReplies, Standings};
+use crate::gate::{Gate, GateError, LEASE_MS, Partition, Replies, SettleReplies, Standings};
 use crate::handler::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
 use crate::metrics::Metrics;
 use crate::rules::job::{InBody, Job};
@@ -83,8 +85,8 @@ pub enum Over {
 
 /// What comes back from a task.
 enum Report<R> {
-    Answered(Result<Replies, GateError>),
-    Settled(Result<SettleReplies, GateError>),
+    Answered(Partition, Result<Replies, GateError>),
+    Settled(Partition, Result<SettleReplies, GateError>),
     Blocked(Block, Result<(), GateError>),
     Advertised(Result<(), GateError>),
     Reported(Result<Standings, GateError>),
@@ -119,18 +121,22 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         stop: Stop,
     ) -> Over {
         let started = Instant::now();
+        let gate = Arc::clone(&self.gate);
+        scheduler.partition(Partitions::by(move |tenant| gate.partition(tenant)));
         let mut tasks = JoinSet::new();
         let mut calls = Prepared::default();
         let mut redis = Outage::new("Redis");
         let mut reading = Reading::default();
         let mut give_up_at: Option<Instant> = None;
-        let mut unapplied: Option<oneshot::Sender<()>> = None;
+        // Who waits, and the last question that may have been asked with what was in force before.
+        let mut unapplied: Option<(oneshot::Sender<()>, u64)> = None;
         let mut events_go_on = true;
         let mut over = Over::Stopped;
         loop {
             let now = started.elapsed();
             // Before the next question, which is asked with what is in force now.
-            if let Some(applied) = unapplied.take_if(|_| !scheduler.is_asking()) {
+            if let Some((applied, _)) = unapplied.take_if(|(_, last)| scheduler.is_answered(*last))
+            {
                 // Whoever does not wait any more asks again.
                 let _ = applied.send(());
             }
@@ -192,7 +198,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Some(update) = updates.recv() => match update {
                     Update::Agreed { fleet, until, applied } => {
                         scheduler.agreed(fleet, until.saturating_duration_since(started));
-                        unapplied = applied.or(unapplied);
+                        let asked = scheduler.asked();
+                        unapplied = applied.map(|applied| (applied, asked)).or(unapplied);
                     }
                     Update::Settings(changed) => scheduler.change(changed),
                 },
@@ -267,7 +274,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         calls: &mut Prepared<H::Ready>,
     ) {
         match report {
-            Report::Answered(result) => {
+            Report::Answered(partition, result) => {
                 if let Some(Seen { answers, cold }) = Seen::of(&result) {
                     self.health.set_redis(answers);
                     self.health.set_cold(cold);
@@ -281,9 +288,9 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     }
                 }
                 scheduler.set_base(self.gate.base());
-                scheduler.answered(now, result);
+                scheduler.answered(now, partition, result);
             }
-            Report::Settled(result) => scheduler.settled(now, result),
+            Report::Settled(partition, result) => scheduler.settled(now, partition, result),
             Report::Blocked(block, result) => scheduler.blocked(now, block, result),
             Report::Advertised(result) => scheduler.told(now, result),
             Report::Reported(result) => scheduler.reported(now, result),
@@ -314,13 +321,15 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         for action in actions {
             match action {
                 Action::Ack(tags) => acks.extend(tags),
-                Action::Ask(batch) => {
+                Action::Ask(partition, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move { Report::Answered(gate.ask(&batch).await) });
+                    tasks.spawn(async move { Report::Answered(partition, gate.ask(&batch).await) });
                 }
-                Action::Settle(batch) => {
+                Action::Settle(partition, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move { Report::Settled(gate.settle(&batch).await) });
+                    tasks.spawn(
+                        async move { Report::Settled(partition, gate.settle(&batch).await) },
+                    );
                 }
                 Action::Block(block, duration) => {
                     let gate = Arc::clone(&self.gate);

@@ -1,11 +1,13 @@
 //! The jobs in the worker's memory by tenant: whose turn it is to ask, how many are held and how many run.
 //! It knows jobs by their keys only.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use crate::engine::action::Key;
 use crate::engine::budget;
+use crate::engine::partitions::Partitions;
+use crate::gate::Partition;
 use crate::rules::tenant::Tenant;
 
 /// So much of the prefetch may be held in memory, and so much of it for one tenant.
@@ -27,8 +29,10 @@ struct State {
     starved: bool,
     /// When the next of its jobs that are sent round for want of a slot may have one.
     next_slot: Duration,
-    /// It stands in the rotation.
+    /// It stands in the rotation,
     queued: bool,
+    /// among the tenants of this partition.
+    partition: Partition,
 }
 
 impl State {
@@ -86,7 +90,9 @@ pub struct Queues {
     tenants: HashMap<Tenant, State>,
     /// Tenants with ready jobs, each once.
     rotation: VecDeque<Tenant>,
-    ready: usize,
+    partitions: Partitions,
+    /// How many jobs of each partition are ready to ask.
+    ready: BTreeMap<Partition, usize>,
     held: usize,
     running: usize,
     slots: usize,
@@ -100,7 +106,8 @@ impl Queues {
             prefetch,
             tenants: HashMap::new(),
             rotation: VecDeque::new(),
-            ready: 0,
+            partitions: Partitions::default(),
+            ready: BTreeMap::new(),
             held: 0,
             running: 0,
             slots: 0,
@@ -112,10 +119,17 @@ impl Queues {
         self.concurrency = concurrency;
     }
 
-    /// Jobs that are ready to ask.
-    pub fn ready(&self) -> usize {
-        self.ready
+    /// Which partition each tenant is in.
+    pub fn partition(&mut self, partitions: Partitions) {
+        self.partitions = partitions;
     }
+
+    /// Jobs that are ready to ask, in partitions that are open.
+    pub fn ready(&self, is_open: impl Fn(Partition) -> bool) -> usize {
+        let open = self.ready.iter().filter(|(it, _)| is_open(**it));
+        open.map(|(_, ready)| ready).sum()
+    }
+
     /// Jobs that are held until their time.
     pub fn held(&self) -> usize {
         self.held
@@ -135,20 +149,25 @@ impl Queues {
             End::Due => state.due.push_back(key),
             End::Fresh => state.fresh.push_back(key),
         }
-        self.ready += 1;
         if !state.queued {
             state.queued = true;
+            state.partition = self.partitions.of(tenant);
             self.rotation.push_back(tenant.clone());
         }
+        *self.ready.entry(state.partition).or_default() += 1;
     }
 
-    /// Somebody has something to ask. A tenant whose jobs lack only a slot asks again when it has one, or may have one.
-    pub fn may_ask(&self) -> bool {
+    /// Somebody of an open partition has something to ask. A tenant whose jobs lack only a slot asks again when it has one, or may
+    /// have one.
+    pub fn may_ask(&self, is_open: impl Fn(Partition) -> bool) -> bool {
+        if self.ready(&is_open) == 0 {
+            return false;
+        }
         let free = self.slots < self.concurrency;
         let most = self.most_slots();
-        let eligible = |state: &State| {
-            !state.starved || !state.prepared.is_empty() || (free && state.slots < most)
-        };
+        let has_slot = |state: &State| !state.prepared.is_empty() || (free && state.slots < most);
+        let eligible =
+            |state: &State| is_open(state.partition) && (!state.starved || has_slot(state));
         self.rotation
             .iter()
             .any(|tenant| self.tenants.get(tenant).is_some_and(eligible))
@@ -163,12 +182,21 @@ impl Queues {
         }
     }
 
-    /// Takes up to `most` jobs for one round trip, and shares them, and the free slots, among their tenants. Who was left out
-    /// comes first in the next round. No slot is taken yet.
-    pub fn take_round(&mut self, most: usize) -> Vec<Turn> {
+    /// Takes up to `most` jobs of the open partitions for one round trip, and shares them, and the free slots, among their tenants.
+    /// Who was left out comes first in the next round. No slot is taken yet.
+    pub fn take_round(
+        &mut self,
+        most: usize,
+        is_open: impl Fn(Partition) -> bool,
+    ) -> Vec<(Partition, Turn)> {
         let free = self.concurrency.saturating_sub(self.slots);
         let most_slots = self.most_slots();
-        let tenants: Vec<Tenant> = self.rotation.drain(..).collect();
+        let waits = |tenant: &Tenant| {
+            let state = self.tenants.get(tenant);
+            state.is_some_and(|state| !is_open(state.partition))
+        };
+        let (waiting, tenants): (Vec<_>, Vec<_>) = self.rotation.drain(..).partition(waits);
+        self.rotation = waiting.into();
         let demand = |tenant| {
             let state: &State = self.tenants.get(tenant)?;
             let may_have = most_slots.saturating_sub(state.slots);
@@ -191,7 +219,8 @@ impl Queues {
                 continue;
             };
             let keys: Vec<Key> = (0..room).map_while(|_| state.pop()).collect();
-            self.ready -= keys.len();
+            let partition = state.partition;
+            fewer(&mut self.ready, partition, keys.len());
             state.queued = state.ready() > 0;
             match (state.queued, keys.is_empty()) {
                 (true, true) => self.rotation.push_back(tenant.clone()),
@@ -199,11 +228,12 @@ impl Queues {
                 (false, _) => {}
             }
             if !keys.is_empty() {
-                turns.push(Turn {
+                let turn = Turn {
                     tenant,
                     slots,
                     keys,
-                });
+                };
+                turns.push((partition, turn));
             }
         }
         self.rotation.extend(served);
@@ -260,7 +290,7 @@ impl Queues {
                 }
                 keys.push(key);
             }
-            self.ready -= keys.len();
+            fewer(&mut self.ready, state.partition, keys.len());
             state.next_slot = state.next_slot.max(now);
             for key in keys.into_iter().rev() {
                 state.next_slot = (state.next_slot + took / share).min(now + farthest);
@@ -274,6 +304,7 @@ impl Queues {
     pub fn take_stale(&mut self, stale: impl Fn(Key) -> bool) -> Vec<Key> {
         let mut taken = Vec::new();
         for state in self.tenants.values_mut() {
+            let before = taken.len();
             for queue in [&mut state.prepared, &mut state.due, &mut state.fresh] {
                 queue.retain(|key| {
                     let goes = stale(*key);
@@ -282,8 +313,8 @@ impl Queues {
                 });
             }
             state.queued &= state.ready() > 0;
+            fewer(&mut self.ready, state.partition, taken.len() - before);
         }
-        self.ready -= taken.len();
         let tenants = &self.tenants;
         (self.rotation).retain(|tenant| tenants.get(tenant).is_some_and(|state| state.queued));
         (self.tenants).retain(|_, state| state.queued || state.held > 0 || state.slots > 0);
@@ -363,7 +394,7 @@ impl Queues {
     /// Forgets all jobs but those that run.
     pub fn forget_waiting(&mut self) {
         self.rotation.clear();
-        self.ready = 0;
+        self.ready.clear();
         self.held = 0;
         self.slots = self.running;
         self.tenants.retain(|_, state| state.running > 0);
@@ -384,9 +415,31 @@ impl Queues {
     }
 }
 
+/// So many jobs of `partition` are not ready any more.
+fn fewer(ready: &mut BTreeMap<Partition, usize>, partition: Partition, by: usize) {
+    if let Some(left) = ready.get_mut(&partition) {
+        *left -= by;
+    }
+    ready.retain(|_, left| *left > 0);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// One round trip to all partitions, with no other under way.
+    fn take_round(queues: &mut Queues, most: usize) -> Vec<Turn> {
+        let turns = queues.take_round(most, |_| true);
+        turns.into_iter().map(|(_, turn)| turn).collect()
+    }
+
+    fn may_ask(queues: &Queues) -> bool {
+        queues.may_ask(|_| true)
+    }
+
+    fn ready(queues: &Queues) -> usize {
+        queues.ready(|_| true)
+    }
 
     fn tenant(name: &str) -> Tenant {
         Tenant::parse(name).expect("a tenant")
@@ -404,7 +457,7 @@ mod tests {
         fill(&mut queues, "a", 0..2);
         queues.join(&tenant("a"), Key(2), End::Due);
         queues.join(&tenant("a"), Key(3), End::Front);
-        let turns = queues.take_round(3);
+        let turns = take_round(&mut queues, 3);
         assert_eq!(
             turns,
             [Turn {
@@ -413,9 +466,9 @@ mod tests {
                 keys: vec![Key(3), Key(2), Key(0)]
             }]
         );
-        assert_eq!(queues.ready(), 1);
-        assert_eq!(queues.take_round(3)[0].keys, [Key(1)]);
-        assert!(!queues.may_ask());
+        assert_eq!(ready(&queues), 1);
+        assert_eq!(take_round(&mut queues, 3)[0].keys, [Key(1)]);
+        assert!(!may_ask(&queues));
     }
 
     #[test]
@@ -428,13 +481,13 @@ mod tests {
             let count = |turn: &Turn| format!("{} {}", turn.tenant, turn.keys.len());
             turns.iter().map(count).collect::<Vec<_>>()
         };
-        assert_eq!(counts(&queues.take_round(9)), ["big 4", "b 4", "c 1"]);
+        assert_eq!(counts(&take_round(&mut queues, 9)), ["big 4", "b 4", "c 1"]);
         fill(&mut queues, "c", 111..112);
         // With room for two, one of three is left out, and is the first of the next round.
-        assert_eq!(counts(&queues.take_round(2)), ["big 1", "b 1"]);
-        assert_eq!(counts(&queues.take_round(2)), ["c 1", "big 1"]);
-        assert_eq!(counts(&queues.take_round(1)), ["b 1"]);
-        assert_eq!(queues.ready(), 112 - 9 - 2 - 2 - 1);
+        assert_eq!(counts(&take_round(&mut queues, 2)), ["big 1", "b 1"]);
+        assert_eq!(counts(&take_round(&mut queues, 2)), ["c 1", "big 1"]);
+        assert_eq!(counts(&take_round(&mut queues, 1)), ["b 1"]);
+        assert_eq!(ready(&queues), 112 - 9 - 2 - 2 - 1);
     }
 
     #[test]
@@ -443,9 +496,9 @@ mod tests {
         fill(&mut queues, "noisy", 0..100);
         fill(&mut queues, "calm", 100..101);
         let budgets = |turns: &[Turn]| turns.iter().map(|t| t.slots).collect::<Vec<_>>();
-        assert_eq!(budgets(&queues.take_round(1000)), [5, 1]);
+        assert_eq!(budgets(&take_round(&mut queues, 1000)), [5, 1]);
         fill(&mut queues, "noisy", 0..100);
-        assert_eq!(budgets(&queues.take_round(1000)), [10]);
+        assert_eq!(budgets(&take_round(&mut queues, 1000)), [10]);
     }
 
     #[test]
@@ -453,7 +506,7 @@ mod tests {
         let mut queues = Queues::new(2, 80);
         let a = tenant("a");
         fill(&mut queues, "a", 0..3);
-        let turns = queues.take_round(10);
+        let turns = take_round(&mut queues, 10);
         assert_eq!(turns[0].slots, 2);
         for _ in 0..2 {
             queues.take_slot(&a);
@@ -461,11 +514,11 @@ mod tests {
         }
         queues.join(&a, turns[0].keys[2], End::Front);
         queues.set_starved(&a, true);
-        assert!(!queues.may_ask());
-        assert_eq!(queues.take_round(10), []);
+        assert!(!may_ask(&queues));
+        assert_eq!(take_round(&mut queues, 10), []);
         queues.end(&a);
-        assert!(queues.may_ask());
-        assert_eq!(queues.take_round(10)[0].slots, 1);
+        assert!(may_ask(&queues));
+        assert_eq!(take_round(&mut queues, 10)[0].slots, 1);
     }
 
     #[test]
@@ -475,16 +528,35 @@ mod tests {
         assert!(queues.try_slot(&a) && queues.try_slot(&a) && !queues.try_slot(&a));
         fill(&mut queues, "a", 0..2);
         queues.set_starved(&a, true);
-        assert!(!queues.may_ask(), "both are taken");
+        assert!(!may_ask(&queues), "both are taken");
         queues.join(&a, Key(2), End::Prepared);
-        assert!(queues.may_ask());
-        let turns = queues.take_round(10);
+        assert!(may_ask(&queues));
+        let turns = take_round(&mut queues, 10);
         assert_eq!(turns[0].keys, [Key(2), Key(0), Key(1)]);
         assert_eq!(turns[0].slots, 0);
         queues.start(&a);
         queues.end(&a);
         queues.free_slot(&a);
         assert!(queues.tenants.is_empty());
+    }
+
+    #[test]
+    fn who_waits_for_a_server_that_hangs_takes_nothing_from_the_tenants_of_others() {
+        let mut queues = Queues::new(4, 80);
+        let partition = |tenant: &Tenant| Partition::named(tenant.as_str());
+        queues.partition(Partitions::by(partition));
+        let [a, b] = ["a", "b"].map(tenant);
+        fill(&mut queues, "a", 0..9);
+        fill(&mut queues, "b", 10..12);
+        let turns = queues.take_round(3, |it| it == partition(&a));
+        assert_eq!(turns.len(), 1);
+        assert_eq!((turns[0].0, turns[0].1.keys.len()), (partition(&a), 3));
+        let is_open = |it| it != partition(&a);
+        assert_eq!((queues.ready(is_open), queues.ready(|_| true)), (2, 8));
+        assert!(queues.may_ask(is_open) && !queues.may_ask(|_| false));
+        let turns = queues.take_round(100, is_open);
+        assert_eq!((turns[0].1.tenant.clone(), turns[0].1.keys.len()), (b, 2));
+        assert!(!queues.may_ask(is_open));
     }
 
     #[test]
@@ -531,7 +603,7 @@ mod tests {
                 (Key(5), at(3)),
             ]
         );
-        assert_eq!(queues.ready(), 2);
+        assert_eq!(ready(&queues), 2);
     }
 
     #[test]
@@ -543,8 +615,8 @@ mod tests {
         queues.take_slot(&tenant("a"));
         assert!(queues.try_hold(&tenant("a")));
         queues.forget_waiting();
-        assert_eq!((queues.ready(), queues.held(), queues.running()), (0, 0, 1));
-        assert!(!queues.may_ask());
+        assert_eq!((ready(&queues), queues.held(), queues.running()), (0, 0, 1));
+        assert!(!may_ask(&queues));
         queues.end(&tenant("b"));
         assert!(queues.tenants.is_empty());
     }

@@ -23,7 +23,7 @@ mod standing;
 mod waiting;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,10 +45,11 @@ use crate::engine::heard::Heard;
 use crate::engine::ledger::Ledger;
 use crate::engine::moves::Moves;
 use crate::engine::old::Old;
+use crate::engine::partitions::Partitions;
 use crate::engine::places::Places;
 use crate::engine::queues::{End, Queues};
 use crate::engine::ready::Lead;
-use crate::gate::Receipt;
+use crate::gate::{Partition, Receipt};
 use crate::metrics::Metrics;
 use crate::rules::fleet::Fleet;
 use crate::rules::headers;
@@ -126,6 +127,7 @@ pub struct Scheduler {
     session: u64,
     next_key: u64,
     entries: HashMap<Key, Entry>,
+    partitions: Partitions,
     queues: Queues,
     moves: Moves,
     timers: BinaryHeap<Reverse<(Duration, Key)>>,
@@ -143,7 +145,10 @@ pub struct Scheduler {
     breakers: Breakers,
     /// When jobs that wait for the API's breaker in memory are next looked over.
     next_let_go: Duration,
-    asking: Option<Round>,
+    /// At most one question for each partition.
+    asking: BTreeMap<Partition, Round>,
+    /// How many there were.
+    asked: u64,
     last_ask: Option<Duration>,
     gate_pause: Option<Duration>,
     gate_backoff: Reconnect,
@@ -169,6 +174,7 @@ impl Scheduler {
     pub fn new(settings: Settings, metrics: Arc<Metrics>, seed: u64) -> Self {
         Self {
             queues: Queues::new(settings.concurrency, settings.prefetch),
+            partitions: Partitions::default(),
             fleet: Fleet::alone(Arc::new(settings.policy.clone())),
             agreed_until: None,
             taking: true,
@@ -191,7 +197,8 @@ impl Scheduler {
             places: Places::default(),
             heard: Heard::default(),
             away: Away::default(),
-            asking: None,
+            asking: BTreeMap::new(),
+            asked: 0,
             last_ask: None,
             gate_pause: None,
             gate_backoff: Reconnect::default(),
@@ -207,6 +214,13 @@ impl Scheduler {
             outbox: Vec::new(),
             acks: Vec::new(),
         }
+    }
+
+    /// Tenants of different partitions do not wait for each other's answers. To be said before there are jobs.
+    pub fn partition(&mut self, partitions: Partitions) {
+        self.queues.partition(partitions.clone());
+        self.ledger.partition(partitions.clone());
+        self.partitions = partitions;
     }
 
     /// Asks the gate only after an [`Scheduler::agreed`].
@@ -304,12 +318,18 @@ impl Scheduler {
     /// Nothing runs and nothing moves: after [`Scheduler::drain`], the worker may end.
     pub fn is_idle(&self) -> bool {
         let busy = self.queues.running() + self.blocking + self.moves.len();
-        busy == 0 && self.asking.is_none() && self.ledger.is_empty() && self.breakers.is_empty()
+        let told = self.ledger.is_empty() && self.breakers.is_empty();
+        busy == 0 && self.asking.is_empty() && told
     }
 
-    /// A round trip to the gate is under way.
-    pub fn is_asking(&self) -> bool {
-        self.asking.is_some()
+    /// How many questions the gate was asked.
+    pub fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// The gate has answered the first so many questions.
+    pub fn is_answered(&self, asked: u64) -> bool {
+        self.asking.values().all(|round| round.number > asked)
     }
 
     /// How many jobs run.
@@ -394,13 +414,15 @@ impl Scheduler {
                 _ => {}
             }
         }
+        self.lapse(now);
         self.send_surplus_round(now);
         self.renew(now);
         for block in self.unheard.due(now) {
             self.block(now, block);
         }
-        self.actions
-            .extend(self.ledger.send(now).map(Action::Settle));
+        for (partition, batch) in self.ledger.send(now) {
+            self.actions.push(Action::Settle(partition, batch));
+        }
         self.actions
             .extend(self.heard.send().map(Action::Advertised));
         self.look_at_breaker(now);
@@ -422,6 +444,7 @@ impl Scheduler {
             .into_iter()
             .chain(self.breaker_tick())
             .chain(ask)
+            .chain(self.lapses_at())
             .chain(self.ledger.send_at())
             .chain(self.ledger.renew_at())
             .chain(self.unheard.next())

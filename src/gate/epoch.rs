@@ -154,6 +154,11 @@ impl Watch {
         (state.epoch.is_some()).then(|| state.found.node == shard.name())
     }
 
+    /// When its last pulse was answered.
+    pub fn last_pulse(&self) -> Option<Instant> {
+        self.state().last_pulse
+    }
+
     /// A limit looks back so far: it only ever grows.
     pub fn cover(&self, span: Duration) {
         let span = crate::rules::limit::ceil_ms(span);

@@ -12,7 +12,9 @@ pub(crate) mod reply;
 pub mod scripts;
 mod watches;
 
+use std::collections::hash_map::DefaultHasher;
 use std::future::Future;
+use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 pub use crate::rules::breaker::{Event, Rule, Standing, Whose};
@@ -46,6 +48,20 @@ pub enum GateError {
     },
 }
 
+/// What one server of the store decides: a number without a meaning of its own. Tenants that have different ones do not wait for
+/// each other's answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Partition(u64);
+
+impl Partition {
+    /// That of the server with this name. Two names may have one, which costs no more than that they wait for each other.
+    pub fn named(name: &str) -> Self {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        Self(hasher.finish())
+    }
+}
+
 /// One reply for each [`TenantAsk`].
 pub type Replies = Vec<Result<TenantReply, GateError>>;
 
@@ -65,6 +81,12 @@ pub trait Gate: Send + Sync + 'static {
     /// counted beyond it.
     fn base(&self) -> Duration {
         Duration::ZERO
+    }
+
+    /// Which partition `tenant` is in, as far as is known now. A batch may mix them: then all of it waits for the slowest.
+    fn partition(&self, tenant: &Tenant) -> Partition {
+        let _ = tenant;
+        Partition::default()
     }
 
     /// Sets what calls used against what they were charged, keeps the places of those that run, and frees the others.

@@ -8,9 +8,9 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use crate::gate::GateError;
 use crate::gate::keys::Keys;
 use crate::gate::link::{Link, Shard, Shards, slot_of};
+use crate::gate::{GateError, Partition};
 use crate::rules::slots::{SLOTS, Slots};
 
 /// The epoch and the registry of one primary.
@@ -69,6 +69,17 @@ impl Places {
         let places: All = Arc::new(places.map(Arc::new).collect());
         *last = Some((shards, Arc::clone(&places)));
         Ok(places)
+    }
+
+    /// The partition of the primary that had `slot` when all were last looked for.
+    pub fn partition(&self, slot: u16) -> Partition {
+        let last = lock(&self.last);
+        let places = last.as_ref().map(|(_, places)| places.iter());
+        let mut places = places.into_iter().flatten();
+        let place = places.find(|place| place.shard.slots.contains(slot));
+        place.map_or_else(Partition::default, |place| {
+            Partition::named(place.shard.name())
+        })
     }
 
     /// Those of `slots` that can have keys of ours.

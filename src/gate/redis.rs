@@ -14,15 +14,15 @@ pub use health::Health;
 
 use crate::config::RedisServers;
 use crate::gate::keys::Keys;
-use crate::gate::link::Link;
+use crate::gate::link::{Link, slot_of};
 use crate::gate::places::{All, Places};
 pub use crate::gate::refusal::NODE_OF_A_CLUSTER;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
 use crate::gate::watches::Watches;
 use crate::gate::{
-    Change, Event, Gate, GateError, Inspection, Replies, Rule, SettleReplies, Standings, Start,
-    TenantAsk, TenantSettled, Whose,
+    Change, Event, Gate, GateError, Inspection, Partition, Replies, Rule, SettleReplies, Standings,
+    Start, TenantAsk, TenantSettled, Whose,
 };
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::quota::Quotas;
@@ -239,6 +239,14 @@ impl Gate for RedisGate {
 
     fn base(&self) -> Duration {
         self.link.base().unwrap_or_default()
+    }
+
+    fn partition(&self, tenant: &Tenant) -> Partition {
+        if self.link.is_cluster() {
+            self.places.partition(slot_of(&self.keys.line(tenant)))
+        } else {
+            Partition::default()
+        }
     }
 
     async fn settle(&self, batch: &[TenantSettled]) -> Result<SettleReplies, GateError> {

@@ -2,16 +2,19 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::redis::Pipeline;
-use futures_util::future::join_all;
+use futures_util::future::{join_all, try_join_all};
 
 use crate::gate::epoch::{At, Sent, Watch};
 use crate::gate::link::{self, Link, Shard};
 use crate::gate::places::{All, Place, Places};
 use crate::gate::{GateError, Start};
 use crate::rules::slots::Slots;
+
+/// A primary that answered within this is taken to be as it should be, while others are not.
+const LATELY: Duration = Duration::from_secs(1);
 
 /// All watches.
 pub struct Watches {
@@ -24,6 +27,8 @@ struct Inner {
     span: Duration,
     /// What is known of starts before this worker's.
     start: Option<Start>,
+    /// Since when questions at these epochs came to nothing.
+    failing: BTreeMap<String, Instant>,
     /// The primaries that were there when it began have been seen: any other came later.
     begun: bool,
 }
@@ -36,6 +41,7 @@ impl Watches {
                 watches: BTreeMap::new(),
                 span,
                 start: None,
+                failing: BTreeMap::new(),
                 begun: false,
             }),
         }
@@ -149,6 +155,63 @@ impl Watches {
             look?;
         }
         Ok(())
+    }
+
+    /// A question at `place` came to something, or not.
+    pub fn note(&self, place: &Place, answered: bool) {
+        let mut inner = self.inner();
+        if answered {
+            inner.failing.remove(&place.epoch);
+        } else {
+            let since = inner.failing.entry(place.epoch.clone());
+            since.or_insert_with(Instant::now);
+        }
+    }
+
+    /// Nothing was decided at the primaries that `failed`: is at least one of the others as it should be? They are asked, unless
+    /// one has answered lately and since then.
+    ///
+    /// # Errors
+    /// While nothing may start at any primary: see [`of_all`].
+    pub async fn others_go_on(
+        &self,
+        (link, finder): (&Link, &Places),
+        failed: Vec<(Arc<Place>, GateError)>,
+        clock: Option<u64>,
+    ) -> Result<(), GateError> {
+        let places = finder.all(link, false).await?;
+        let (here, whys): (Vec<_>, Vec<_>) = failed.into_iter().unzip();
+        let watches = self.over(&places);
+        let others = places.iter().zip(&watches);
+        let others = others.filter(|(place, _)| !here.iter().any(|it| it.epoch == place.epoch));
+        let others: Vec<_> = others.collect();
+        let since = {
+            let inner = self.inner();
+            let since = here.iter().filter_map(|it| inner.failing.get(&it.epoch));
+            since.min().copied()
+        };
+        let lately = |(_, watch): &(_, &Arc<Watch>)| {
+            let last = watch.last_pulse().filter(|last| last.elapsed() < LATELY);
+            last > since
+        };
+        if others.iter().any(lately) {
+            return Ok(());
+        }
+        let beats = others.into_iter().map(|(place, watch)| {
+            let others = self.others(&places, place);
+            Box::pin(async move {
+                let at = at((link, finder), place, clock, &others);
+                match watch.heartbeat(&at).await {
+                    // It ends the wait for the others.
+                    Ok(()) => Err(()),
+                    Err(why) => Ok(why),
+                }
+            })
+        });
+        match try_join_all(beats).await {
+            Err(()) => Ok(()),
+            Ok(more) => of_all(whys.into_iter().chain(more).map(Err).collect()),
+        }
     }
 
     /// Looks at all primaries, and shows each that this worker lives.

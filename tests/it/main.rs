@@ -58,6 +58,7 @@ mod running;
 mod scheduler;
 mod scheduler_breaker;
 mod scheduler_expiry;
+mod scheduler_partitions;
 mod scheduler_prepare;
 mod scheduler_scopes;
 mod scheduler_settle;

@@ -8,7 +8,8 @@ use sluicegate::broker::{Delivery, Message, Outgoing, PublishError, Source, Tag}
 use sluicegate::engine::action::{Action, Block, Changeable, Key, Settings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::{
-    Answer, End, Event, GateError, Sequences, TenantAsk, TenantReply, TenantSettled, Ticket, Whose,
+    Answer, End, Event, GateError, Partition, Sequences, TenantAsk, TenantReply, TenantSettled,
+    Ticket, Whose,
 };
 use sluicegate::handler::{Attempt, Fate, Outcome};
 use sluicegate::metrics::Metrics;
@@ -127,7 +128,7 @@ impl Desk {
         let mut done = Done::default();
         for action in self.scheduler.take_actions() {
             match action {
-                Action::Ask(batch) => done.asked = batch,
+                Action::Ask(_, batch) => done.asked = batch,
                 Action::Dispatch { key, job, deadline } => {
                     done.dispatched.push((key, job, deadline))
                 }
@@ -135,7 +136,7 @@ impl Desk {
                 Action::Release(keys) => done.released.extend(keys),
                 Action::Rest | Action::Take => {}
                 Action::Publish(batch) => done.published.extend(batch),
-                Action::Settle(batch) => done.settled.extend(batch),
+                Action::Settle(_, batch) => done.settled.extend(batch),
                 Action::Await { permit, lease, .. } => done.awaited.push((permit, lease)),
                 Action::Advertised(batch) => done.advertised.extend(batch),
                 Action::Ack(tags) => done.acked.extend(tags.iter().map(|t| t.tag)),
@@ -185,7 +186,8 @@ impl Desk {
             .into_iter()
             .map(|answers| Ok(reply(answers)))
             .collect();
-        self.scheduler.answered(self.now, Ok(replies));
+        self.scheduler
+            .answered(self.now, Partition::default(), Ok(replies));
         self.actions()
     }
 
@@ -355,7 +357,8 @@ fn an_answer_that_comes_too_late_starts_nothing() {
         "first it gives back what it did not use"
     );
     assert_eq!(done.settled[0].settled[0].end, End::Unused);
-    desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
+    desk.scheduler
+        .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
     assert_eq!(desk.step(MS).asked.len(), 1, "it asks again");
 }
 
@@ -401,8 +404,11 @@ fn nothing_starts_and_nothing_is_lost_while_the_gate_is_away() {
     let mut desk = Desk::new(4);
     desk.deliver(Source::Fresh, &["a", "a"]);
     for _ in 0..5 {
-        desk.scheduler
-            .answered(desk.now, Err(GateError::Unreachable("refused".into())));
+        desk.scheduler.answered(
+            desk.now,
+            Partition::default(),
+            Err(GateError::Unreachable("refused".into())),
+        );
         let done = desk.actions();
         assert!(done.dispatched.is_empty() && done.acked.is_empty());
         let next = desk.scheduler.next_tick(desk.now).expect("it tries again");
@@ -727,8 +733,11 @@ fn a_tenant_without_a_decision_waits_alone() {
             has_failures: false,
             answers: vec![START],
         };
-        desk.scheduler
-            .answered(desk.now, Ok(vec![Err(why), Ok(reply)]));
+        desk.scheduler.answered(
+            desk.now,
+            Partition::default(),
+            Ok(vec![Err(why), Ok(reply)]),
+        );
         let done = desk.actions();
         assert_eq!(done.dispatched[0].1.tenant.as_str(), "b");
         let lane = lane_ms(&done.published[0].1);
@@ -765,7 +774,8 @@ fn outage(opens: Duration, why: impl Fn(Duration) -> GateError) -> (u32, Duratio
             _ => Ok(reply(vec![START; ask.asks.len()])),
         };
         let replies = done.asked.iter().map(of).collect();
-        desk.scheduler.answered(desk.now, Ok(replies));
+        desk.scheduler
+            .answered(desk.now, Partition::default(), Ok(replies));
         done = desk.actions();
         if (done.dispatched.iter()).any(|(_, job, _)| job.tenant.as_str() == "a") {
             return (deliveries, desk.now - began);
@@ -826,7 +836,8 @@ fn what_is_not_decided_for_a_moment_is_asked_again_without_a_lane() {
         wait: MS * 50,
         why: "it changed while jobs were decided".to_owned(),
     };
-    desk.scheduler.answered(desk.now, Ok(vec![Err(why)]));
+    desk.scheduler
+        .answered(desk.now, Partition::default(), Ok(vec![Err(why)]));
     let done = desk.step(MS * 49);
     assert!(done.published.is_empty() && done.asked.is_empty());
     assert_eq!(desk.step(MS).asked[0].asks.len(), 30);
@@ -845,7 +856,8 @@ fn a_clock_that_cannot_be_read_is_not_asked_for_all_the_time() {
         assert_eq!(done.asked.len(), 1, "a question for the clock");
         assert!(done.asked[0].asks.is_empty());
         let why = GateError::Refused("WRONGTYPE".into());
-        desk.scheduler.answered(desk.now, Ok(vec![Err(why)]));
+        desk.scheduler
+            .answered(desk.now, Partition::default(), Ok(vec![Err(why)]));
         assert!(desk.step(Duration::from_millis(500)).asked.is_empty());
         done = desk.step(Duration::from_millis(600));
     }
@@ -855,7 +867,8 @@ fn a_clock_that_cannot_be_read_is_not_asked_for_all_the_time() {
         has_failures: false,
         answers: Vec::new(),
     };
-    desk.scheduler.answered(desk.now, Ok(vec![Ok(reply)]));
+    desk.scheduler
+        .answered(desk.now, Partition::default(), Ok(vec![Ok(reply)]));
     assert_eq!(desk.step(MS * 5).asked[0].asks.len(), 1, "now for the job");
 }
 
@@ -893,7 +906,8 @@ fn a_clock_that_cannot_be_read_is_logged_once_a_minute() {
         desk.deliver_messages(Source::Due, vec![message(&headers)]);
         for _ in 0..100 {
             let why = GateError::Refused("WRONGTYPE of a test".into());
-            desk.scheduler.answered(desk.now, Ok(vec![Err(why)]));
+            desk.scheduler
+                .answered(desk.now, Partition::default(), Ok(vec![Err(why)]));
             desk.step(Duration::from_millis(1_100));
         }
     });
@@ -912,7 +926,8 @@ fn what_cannot_be_told_holds_nobody_up() {
     assert!(done.dispatched.is_empty(), "it came too late");
     assert_eq!(desk.step(MS * 5).settled.len(), 1);
     let why = GateError::Unreachable("refused".into());
-    desk.scheduler.settled(desk.now, Err(why));
+    desk.scheduler
+        .settled(desk.now, Partition::default(), Err(why));
     let done = desk.step(MS);
     assert_eq!((done.asked.len(), done.settled.len()), (1, 0));
     let done = desk.step(MS * 200);
@@ -938,7 +953,8 @@ fn places_that_a_lost_answer_may_have_taken_are_given_back_when_the_gate_answers
     for _ in 0..2 {
         lost.push(names(&asked));
         let why = GateError::Unreachable("timed out".into());
-        desk.scheduler.answered(desk.now, Err(why));
+        desk.scheduler
+            .answered(desk.now, Partition::default(), Err(why));
         let done = desk.actions();
         assert!(done.settled.is_empty() && desk.scheduler.is_idle());
         let next = desk.scheduler.next_tick(desk.now).expect("it tries again");
@@ -962,8 +978,11 @@ fn places_that_a_lost_answer_may_have_taken_are_given_back_when_the_gate_answers
             .iter()
             .all(|one| one.limits == Limits::from(strict.clone()))
     );
-    desk.scheduler
-        .settled(desk.now, Ok(vec![Ok(()); settled.len()]));
+    desk.scheduler.settled(
+        desk.now,
+        Partition::default(),
+        Ok(vec![Ok(()); settled.len()]),
+    );
     assert_eq!(desk.step(MS * 300).settled, [], "once");
 }
 

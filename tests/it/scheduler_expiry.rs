@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate::broker::{Message, Outgoing, Source};
-use sluicegate::gate::{Answer, End};
+use sluicegate::gate::{Answer, End, Partition};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Field;
@@ -103,7 +103,8 @@ fn a_job_that_expires_on_the_way_from_the_gate_is_not_called_and_gives_its_room_
     assert!(done.dispatched.is_empty());
     let done = desk.step(MS * 5);
     assert_eq!(done.settled[0].settled[0].end, End::Unused);
-    desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
+    desk.scheduler
+        .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
     dead(&desk.step(MS * 20));
 }
 
@@ -118,7 +119,8 @@ fn a_permit_ends_before_its_job_expires() {
     assert!(deadline < asked_at + MS * 20, "{deadline:?}");
     desk.scheduler.finished(desk.now, key, MS, Outcome::Late);
     desk.step(MS * 19);
-    desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
+    desk.scheduler
+        .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
     dead(&desk.step(MS));
 }
 

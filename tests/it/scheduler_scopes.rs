@@ -8,7 +8,7 @@ use proptest::test_runner::Config;
 use proptest::{prop_assert, prop_assert_eq, proptest};
 use sluicegate::broker::{Message, Source};
 use sluicegate::engine::action::Key;
-use sluicegate::gate::{Answer, End, GateError, TenantAsk, TenantReply};
+use sluicegate::gate::{Answer, End, GateError, Partition, TenantAsk, TenantReply};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::fleet::{Known, Registered};
 use sluicegate::rules::headers::HeaderValue;
@@ -146,7 +146,8 @@ fn what_goes_back_keeps_its_order_across_labels() {
     let asked = desk.deliver_messages(Source::Fresh, jobs).asked;
     assert_eq!(costs(&asked), [[1, 3], [2, 4]]);
     let why = GateError::Unreachable("refused".into());
-    desk.scheduler.answered(desk.now, Err(why));
+    desk.scheduler
+        .answered(desk.now, Partition::default(), Err(why));
     let next = desk.scheduler.next_tick(desk.now).expect("it tries again");
     let asked = desk.step(next - desk.now).asked;
     assert_eq!(costs(&asked), [[1, 3], [2, 4]]);
@@ -154,7 +155,8 @@ fn what_goes_back_keeps_its_order_across_labels() {
     let late = desk.answer(MS * 26, vec![vec![START, CAPACITY], vec![CAPACITY, START]]);
     assert!(late.dispatched.is_empty());
     desk.step(MS * 5);
-    desk.scheduler.settled(desk.now, Ok(vec![Ok(()); 2]));
+    desk.scheduler
+        .settled(desk.now, Partition::default(), Ok(vec![Ok(()); 2]));
     assert_eq!(costs(&desk.step(MS).asked), [[1, 3], [2, 4]]);
 }
 
@@ -184,7 +186,8 @@ fn what_is_told_of_a_start_has_its_labels() {
             (&label("/b"), End::Running, &permits[1])
         ]
     );
-    desk.scheduler.settled(desk.now, Ok(vec![Ok(()); 2]));
+    desk.scheduler
+        .settled(desk.now, Partition::default(), Ok(vec![Ok(()); 2]));
     let key = started[1].0;
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     let ended = desk.step(MS).settled;
@@ -206,8 +209,11 @@ fn labels_without_a_decision_wait_alone() {
         answers: vec![START],
     };
     let why = GateError::Refused("WRONGTYPE".into());
-    desk.scheduler
-        .answered(desk.now, Ok(vec![Err(why), Ok(reply)]));
+    desk.scheduler.answered(
+        desk.now,
+        Partition::default(),
+        Ok(vec![Err(why), Ok(reply)]),
+    );
     let done = desk.actions();
     assert_eq!((done.dispatched.len(), done.published.len()), (1, 1));
     let waits = done.published[0].1.message.header("x-path");
@@ -328,7 +334,8 @@ fn a_job_that_waits_for_a_place_asks_when_a_call_has_ended() {
     let told = desk.step(MS);
     assert_eq!((told.settled.len(), told.asked.len()), (1, 0));
     // The first of the two, once; the other one comes back in its time.
-    desk.scheduler.settled(desk.now, Ok(vec![Ok(())]));
+    desk.scheduler
+        .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
     let asked = desk.step(MS * 5).asked;
     assert_eq!(asked[0].asks.len(), 1);
     assert_eq!(asked[0].asks[0].ticket.map(|ticket| ticket.place), Some(1));

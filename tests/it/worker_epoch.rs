@@ -45,6 +45,11 @@ async fn publish(config: &Config, ladder: &Ladder, tenant: &str, count: usize) {
     let client = Client::connect(&config.amqp, ladder)
         .await
         .expect("RabbitMQ answers");
+    publish_by(&client, config, tenant, count).await;
+    client.close().await;
+}
+
+async fn publish_by(client: &Client, config: &Config, tenant: &str, count: usize) {
     let mut headers = FieldTable::default();
     headers.insert("x-tenant".into(), AMQPValue::LongString(tenant.into()));
     let jobs: Vec<_> = (0..count)
@@ -61,7 +66,6 @@ async fn publish(config: &Config, ladder: &Ladder, tenant: &str, count: usize) {
     for published in published {
         published.expect("it is confirmed");
     }
-    client.close().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -155,6 +159,60 @@ async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
     until(&worker, &done(8)).await;
     until(&worker, "sluicegate_gate_cold 0").await;
     worker.stop().await;
+}
+
+/// Of a server that hangs nobody knows it before a time-out of seconds. What is asked and told meanwhile elsewhere does not wait.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_primary_that_hangs_keeps_no_tenant_of_another_waiting() {
+    let cluster = RedisCluster::start(&[]);
+    // With `strict`, each call is settled before the next question.
+    for guard in ["50ms", "strict"] {
+        let queue = unique("hangs");
+        let text = format!(
+            "amqp: {{url: \"{}\", queue: \"{queue}\"}}\n\
+             redis: {{url: \"{}\", cluster: true, prefix: \"{queue}\"}}\n\
+             rate-limiter: {{max-requests: 10000, window-size: 1s, guard: {guard}}}\n\
+             admin: {{listen: \"127.0.0.1:0\"}}\n",
+            shared_rabbit().url(),
+            cluster.primaries[1].url(),
+        );
+        let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
+        let ladder = Ladder::new(config.delay.max_delay);
+        let [hung, other, _] = tenants_of(&cluster, &queue, 1).map(|ids| ids[0].clone());
+        let worker = start(&config, false);
+        let client = Client::connect(&config.amqp, &ladder).await;
+        let client = client.expect("RabbitMQ answers");
+        for tenant in [&hung, &other] {
+            publish_by(&client, &config, tenant, 1).await;
+        }
+        let done = |count| format!("sluicegate_dispatches_total{{outcome=\"done\"}} {count}");
+        until(&worker, &done(2)).await;
+
+        cluster.primaries[0].pause();
+        publish_by(&client, &config, &hung, 1).await;
+        until(&worker, "sluicegate_deliveries_total{queue=\"fresh\"} 3").await;
+        let mut meanwhile = 0;
+        let answered = || {
+            let failed = "sluicegate_gate_failures_total 0";
+            let waits = "sluicegate_waits_total{how=\"lane\"} 0";
+            !worker.shows(failed) || !worker.shows(waits)
+        };
+        while !answered() {
+            publish_by(&client, &config, &other, 1).await;
+            let all = done(3 + meanwhile);
+            while !answered() && !worker.shows(&all) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            meanwhile += usize::from(!answered());
+        }
+        cluster.primaries[0].resume();
+        assert!(
+            meanwhile >= 3,
+            "{guard}: {meanwhile} while the question was out"
+        );
+        worker.stop().await;
+        client.close().await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -12,8 +12,11 @@ use super::preparing::Hand;
 use super::{Phase, Scheduler, Started, millis};
 use crate::engine::action::{Action, Key};
 use crate::engine::away::{SOON, next_look};
-use crate::gate::{Answer, End, GateError, Receipt, Replies, Sequences, Settled, TenantReply};
+use crate::gate::{
+    Answer, End, GateError, Partition, Receipt, Replies, Sequences, Settled, TenantReply,
+};
 use crate::rules::headers;
+use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
@@ -33,19 +36,30 @@ const COLD_PAUSE: Duration = Duration::from_secs(1);
 const UNGUARDED: Duration = Duration::from_secs(1);
 
 impl Scheduler {
-    /// The gate's answers to the last [`Action::Ask`].
-    pub fn answered(&mut self, now: Duration, result: Result<Replies, GateError>) {
-        let Some(round) = self.asking.take() else {
+    /// The gate's answers to the last [`Action::Ask`] for this partition.
+    pub fn answered(
+        &mut self,
+        now: Duration,
+        partition: Partition,
+        result: Result<Replies, GateError>,
+    ) {
+        let Some(round) = self.asking.remove(&partition) else {
             return;
         };
         let took = now.saturating_sub(round.asked_at);
         self.metrics.gate_answered(took, result.is_ok());
-        self.take_answers(now, round, result);
+        self.take_answers(now, partition, round, result);
         // Whoever was to be the probe and started is it now.
         self.breakers.not_started();
     }
 
-    fn take_answers(&mut self, now: Duration, round: Round, result: Result<Replies, GateError>) {
+    fn take_answers(
+        &mut self,
+        now: Duration,
+        partition: Partition,
+        round: Round,
+        result: Result<Replies, GateError>,
+    ) {
         let replies = match result {
             Ok(replies) => replies,
             Err(why) => {
@@ -71,7 +85,8 @@ impl Scheduler {
         };
         self.gate_pause = None;
         self.gate_backoff.reset();
-        self.ledger.answers(now);
+        self.ledger.answers(now, partition);
+        let (asked_at, lapsed) = (round.asked_at, round.lapsed);
         let mut pairs = round.questions.into_iter().zip(replies).peekable();
         let mut back = Back::default();
         while let Some((question, reply)) = pairs.next() {
@@ -79,7 +94,7 @@ impl Scheduler {
             match reply {
                 Ok(reply) => {
                     self.away.over(&tenant);
-                    self.decided(now, round.asked_at, question, &reply, &mut back);
+                    self.decided(now, asked_at, lapsed, question, &reply, &mut back);
                 }
                 Err(why) if only_clock => {
                     self.say_without_clock(now, &tenant, &why);
@@ -121,6 +136,7 @@ impl Scheduler {
         &mut self,
         now: Duration,
         asked_at: Duration,
+        lapsed: bool,
         question: Question,
         reply: &TenantReply,
         back: &mut Back,
@@ -143,7 +159,7 @@ impl Scheduler {
                         sequences: sequences.clone(),
                         cost,
                     };
-                    if !self.start(now, asked_at, &question, key, receipt.clone()) {
+                    if !self.start(now, asked_at, lapsed, &question, key, receipt.clone()) {
                         self.metrics.late_admission();
                         let Question {
                             tenant,
@@ -242,18 +258,14 @@ impl Scheduler {
         &mut self,
         now: Duration,
         asked_at: Duration,
+        lapsed: bool,
         question: &Question,
         key: Key,
         receipt: Receipt,
     ) -> bool {
         let limits = &question.limits;
-        // Half of the guard: the other half is for the way to the downstream.
-        let good_for = match limits.guard_ms() {
-            0 => UNGUARDED,
-            guard => Duration::from_millis(guard) / 2,
-        };
         // What the way to the store takes in any case does no harm.
-        let good_for = self.base + good_for;
+        let good_for = self.base + good_for(limits);
         let Some(entry) = self.entries.get(&key) else {
             return false;
         };
@@ -266,7 +278,8 @@ impl Scheduler {
                 asked_at + left.min(good_for)
             }
         };
-        if now > deadline {
+        // What lapsed has given its slots to others.
+        if lapsed || now > deadline {
             if self.old.is_old(now) {
                 let took_ms = millis(now.saturating_sub(asked_at));
                 let (base_ms, good_for_ms) = (millis(self.base), millis(good_for));
@@ -347,6 +360,15 @@ impl Scheduler {
         } else {
             self.send_round(now, key, wait.saturating_sub(self.lane_lead()), headers);
         }
+    }
+}
+
+/// So long a permit is good from the moment that it was asked for: half of the guard, since the other half is for the way to
+/// the downstream.
+pub(super) fn good_for(limits: &Limits) -> Duration {
+    match limits.guard_ms() {
+        0 => UNGUARDED,
+        guard => Duration::from_millis(guard) / 2,
     }
 }
 

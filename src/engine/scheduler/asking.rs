@@ -1,13 +1,14 @@
 //! When the next round trip to the gate may go, and who asks in it.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use super::answers::good_for;
 use super::preparing::Hand;
 use super::{Phase, Scheduler};
 use crate::engine::action::{Action, Key};
 use crate::engine::queues::Turn;
-use crate::gate::{Ask, TenantAsk};
+use crate::gate::{Ask, Partition, TenantAsk};
 use crate::rules::job::{self, Claims};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
@@ -20,12 +21,20 @@ const FULL_ROUND: usize = 32;
 /// The most jobs in one round trip.
 const MAX_ROUND: usize = 1024;
 
-/// One round trip that is under way.
+/// One round trip to one partition that is under way.
 #[derive(Debug)]
 pub(super) struct Round {
+    pub(super) number: u64,
     pub(super) asked_at: Duration,
     pub(super) questions: Vec<Question>,
+    /// Its jobs may start by its answer if that comes by then, and what the way to the store takes in any case.
+    until: Duration,
+    /// They have nothing in hand any more.
+    pub(super) lapsed: bool,
 }
+
+/// Questions that are being put together.
+type Rounds = BTreeMap<Partition, (Vec<TenantAsk>, Round)>;
 
 /// What jobs of one tenant with the same limits and labels were asked for. Those of one tenant follow each other.
 #[derive(Debug)]
@@ -49,64 +58,131 @@ pub(super) struct Asked {
 
 impl Scheduler {
     pub(super) fn wants_to_ask(&self, now: Duration) -> bool {
-        let somebody = !self.unclocked.is_empty() || self.queues.may_ask();
         let agreed = self.agreed_until.is_none_or(|until| now < until);
-        // What was not used is given back before anybody asks.
-        let told = !self.ledger.goes_first();
-        let may = self.breakers.may_ask();
-        somebody && agreed && told && may && !self.draining && self.asking.is_none()
+        // The API's probe is one job, wherever it is asked for.
+        let probe = self.breakers.only_one() && !self.asking.is_empty();
+        agreed
+            && self.breakers.may_ask()
+            && !probe
+            && !self.draining
+            && (self.queues.may_ask(|it| self.is_open(it)) || self.needs_clock().is_some())
     }
 
     pub(super) fn ask_allowed_at(&self) -> Duration {
+        let ready = || self.queues.ready(|partition| self.is_open(partition));
         let paced = match self.last_ask {
-            Some(last) if self.queues.ready() < FULL_ROUND => last + PACE,
+            Some(last) if ready() < FULL_ROUND => last + PACE,
             _ => Duration::ZERO,
         };
         paced.max(self.gate_pause.unwrap_or_default())
     }
 
-    /// The next question, if one is due. Whether a job's call could be made at once is looked at now: as many jobs may start as
-    /// have one.
+    /// The partition may be asked: no question is under way there. What was not used is given back before anybody asks.
+    fn is_open(&self, partition: Partition) -> bool {
+        !self.asking.contains_key(&partition) && !self.ledger.goes_first(partition)
+    }
+
+    /// When jobs that were asked for lose what they need to start. So long they could start by an answer; then the slots are for
+    /// those of other partitions, so that a server that hangs takes them for a moment only.
+    pub(super) fn lapses_at(&self) -> Option<Duration> {
+        let wanted = !self.draining && self.queues.ready(|partition| self.is_open(partition)) > 0;
+        let open = self.asking.values().filter(|round| !round.lapsed);
+        let until = open.map(|round| round.until).min()?;
+        wanted.then_some(until + self.base + Duration::from_millis(1))
+    }
+
+    /// Does so.
+    pub(super) fn lapse(&mut self, now: Duration) {
+        while self.lapses_at().is_some_and(|at| at <= now) {
+            let base = self.base;
+            let mut open = self.asking.values_mut().filter(|round| !round.lapsed);
+            let Some(round) = open.find(|round| round.until + base < now) else {
+                return;
+            };
+            round.lapsed = true;
+            let jobs = round.questions.iter().flat_map(|question| &question.jobs);
+            let keys: Vec<Key> = jobs.map(|job| job.key).collect();
+            let asking = |key: &Key| {
+                self.entries
+                    .get(key)
+                    .is_some_and(|it| it.phase == Phase::Asking)
+            };
+            let keys: Vec<Key> = keys.into_iter().filter(asking).collect();
+            keys.into_iter().for_each(|key| self.let_go(key));
+        }
+    }
+
+    /// A job that waits for the store's clock, and may ask for it.
+    fn needs_clock(&self) -> Option<Key> {
+        let is_open = |key: &Key| {
+            let entry = self.entries.get(key);
+            entry.is_some_and(|entry| self.is_open(self.partitions.of(&entry.claims.tenant)))
+        };
+        let keys = self.unclocked.iter().map(|(key, _)| key);
+        keys.copied().find(is_open)
+    }
+
+    /// The round that `partition` has among `rounds`, with the same for the gate.
+    fn round<'a>(
+        &mut self,
+        rounds: &'a mut Rounds,
+        partition: Partition,
+        now: Duration,
+    ) -> &'a mut (Vec<TenantAsk>, Round) {
+        rounds.entry(partition).or_insert_with(|| {
+            self.asked += 1;
+            let round = Round {
+                number: self.asked,
+                asked_at: now,
+                questions: Vec::new(),
+                until: now,
+                lapsed: false,
+            };
+            (Vec::new(), round)
+        })
+    }
+
+    /// The next question for each partition that is open, if one is due. Whether a job's call could be made at once is looked at
+    /// now: as many jobs may start as have one.
     pub fn ask(&mut self, now: Duration, mut is_ready: impl FnMut(Key) -> bool) {
         if !self.wants_to_ask(now) || self.ask_allowed_at() > now {
             return;
         }
-        let mut round = Round {
-            asked_at: now,
-            questions: Vec::new(),
-        };
-        let mut batch = Vec::new();
         // Of an API whose breaker is open, one job is the probe.
         let most = if self.breakers.only_one() {
             1
         } else {
             MAX_ROUND
         };
-        for turn in self.queues.take_round(most) {
+        let (asking, ledger) = (&self.asking, &self.ledger);
+        let is_open = |it| !asking.contains_key(&it) && !ledger.goes_first(it);
+        let turns = self.queues.take_round(most, is_open);
+        let mut rounds = Rounds::new();
+        for (partition, turn) in turns {
             for (ask, question) in self.questions(now, turn, &mut is_ready) {
+                let (batch, round) = self.round(&mut rounds, partition, now);
+                round.add(question);
                 batch.push(ask);
-                round.questions.push(question);
             }
         }
         // A question without jobs only reads the store's clock.
-        if batch.is_empty()
-            && let Some(entry) = self
-                .unclocked
-                .first()
-                .and_then(|(key, _)| self.entries.get(key))
+        if rounds.is_empty()
+            && let Some(entry) = self.needs_clock().and_then(|key| self.entries.get(&key))
         {
             let (tenant, plan) = (entry.claims.tenant.clone(), entry.claims.plan.as_deref());
             // The job's own: the gate forgets what the limits that it is asked for don't count any more.
             let limits = self.fleet.limits(&tenant, plan);
             let labels = job::labels(&entry.message, &limits);
+            let partition = self.partitions.of(&tenant);
             let question = Question::new(tenant, labels, limits, String::new());
+            let (batch, round) = self.round(&mut rounds, partition, now);
             batch.push(question.ask());
             round.questions.push(question);
         }
-        if !batch.is_empty() {
+        for (partition, (batch, round)) in rounds {
             self.last_ask = Some(now);
-            self.asking = Some(round);
-            self.actions.push(Action::Ask(batch));
+            self.asking.insert(partition, round);
+            self.actions.push(Action::Ask(partition, batch));
         }
     }
 
@@ -186,6 +262,13 @@ impl Scheduler {
             (_, false) => Hand::Slot,
         };
         ready
+    }
+}
+
+impl Round {
+    fn add(&mut self, question: Question) {
+        self.until = self.until.max(self.asked_at + good_for(&question.limits));
+        self.questions.push(question);
     }
 }
 

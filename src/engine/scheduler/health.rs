@@ -167,7 +167,7 @@ impl Scheduler {
     /// Asks for the next probe if somebody wants to start, tells the breakers what is new, and lets jobs go that have waited for long.
     pub(super) fn look_at_breaker(&mut self, now: Duration) {
         if !self.draining {
-            let wants = self.queues.may_ask() || !self.unclocked.is_empty();
+            let wants = self.queues.may_ask(|_| true) || !self.unclocked.is_empty();
             self.breakers.look(now, wants);
         }
         let report = self.breakers.send();

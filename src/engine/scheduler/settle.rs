@@ -8,7 +8,7 @@ use tracing::{debug, info, warn};
 use super::{Phase, Scheduler, millis};
 use crate::engine::action::{Action, Block, Key};
 use crate::engine::queues::End as Place;
-use crate::gate::{End, GateError, LEASE_MS, SettleReplies};
+use crate::gate::{End, GateError, LEASE_MS, Partition, SettleReplies};
 use crate::handler::{Attempt, Fate, LateEnd, Outcome};
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::quota::{Excess, Quotas};
@@ -196,8 +196,13 @@ impl Scheduler {
     }
 
     /// What [`Action::Settle`] came to.
-    pub fn settled(&mut self, now: Duration, result: Result<SettleReplies, GateError>) {
-        let told = self.ledger.told(now, result);
+    pub fn settled(
+        &mut self,
+        now: Duration,
+        partition: Partition,
+        result: Result<SettleReplies, GateError>,
+    ) {
+        let told = self.ledger.told(now, partition, result);
         for (tenant, limits, calls) in told.ended {
             for key in self.places.freed(&tenant, &limits, calls) {
                 self.unhold(now, key);

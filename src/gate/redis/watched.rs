@@ -59,10 +59,14 @@ impl RedisGate {
         let runs = parts.into_iter().map(|(at, indexes, calls)| {
             let place = &places[at];
             let places = &places;
-            async move { (indexes, self.run_at(watches, places, place, calls).await) }
+            async move {
+                let run = self.run_at(watches, places, place, calls).await;
+                (at, indexes, run)
+            }
         });
         let mut failed = Vec::new();
-        for (indexes, run) in join_all(runs).await {
+        for (at, indexes, run) in join_all(runs).await {
+            watches.note(&places[at], run.is_ok());
             match run {
                 Ok(run) => {
                     for (index, answer) in indexes.into_iter().zip(run) {
@@ -73,16 +77,14 @@ impl RedisGate {
                     for index in indexes {
                         answers[index] = Err(why.clone());
                     }
-                    failed.push(why);
+                    failed.push((Arc::clone(&places[at]), why));
                 }
             }
         }
         if number > 0 && failed.len() == number {
             // Is it these primaries, or all of them?
-            let all = self.places.all(&self.link, false).await?.len();
-            if number == all {
-                return Err(failed.swap_remove(0));
-            }
+            let at = (&self.link, &self.places);
+            watches.others_go_on(at, failed, self.test_clock()).await?;
         }
         Ok(answers)
     }

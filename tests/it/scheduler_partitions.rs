@@ -1,0 +1,82 @@
+//! Questions to servers of a store that decide apart from each other.
+
+use std::time::Duration;
+
+use sluicegate::broker::Source;
+use sluicegate::engine::partitions::Partitions;
+use sluicegate::gate::{Partition, TenantReply};
+
+use crate::scheduler::{CAPACITY, Desk, MS, START};
+
+fn of(tenant: &str) -> Partition {
+    Partition::named(&tenant[..1])
+}
+
+/// Each tenant is in the partition of its first letter.
+fn desk(concurrency: usize) -> Desk {
+    let mut desk = Desk::new(concurrency);
+    let partitions = Partitions::by(|tenant| of(tenant.as_str()));
+    desk.scheduler.partition(partitions);
+    desk
+}
+
+fn reply(answers: Vec<sluicegate::gate::Answer>) -> TenantReply {
+    TenantReply {
+        now_ms: 1_700_000_000_000,
+        blocked_until_ms: 0,
+        has_failures: false,
+        answers,
+    }
+}
+
+#[test]
+fn each_partition_has_one_question_under_way() {
+    let mut desk = desk(8);
+    let asked = |desk: &mut Desk, tenant: &str| {
+        let asked = desk.deliver(Source::Fresh, &[tenant]).asked;
+        asked
+            .iter()
+            .map(|ask| ask.tenant.to_string())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(asked(&mut desk, "a1"), ["a1"]);
+    let before = desk.scheduler.asked();
+    assert_eq!(asked(&mut desk, "b1"), ["b1"]);
+    assert_eq!(
+        asked(&mut desk, "a2"),
+        [""; 0],
+        "the first has no answer yet"
+    );
+    let replies = Ok(vec![Ok(reply(vec![START]))]);
+    desk.scheduler.answered(desk.now, of("b1"), replies.clone());
+    assert_eq!(desk.actions().dispatched.len(), 1);
+    assert_eq!(asked(&mut desk, "b2"), ["b2"]);
+    assert!(!desk.scheduler.is_answered(before));
+    desk.scheduler.answered(desk.now, of("a1"), replies);
+    assert!(desk.scheduler.is_answered(before), "b2 was asked for later");
+    assert_eq!(desk.step(5 * MS).asked[0].tenant.as_str(), "a2");
+}
+
+#[test]
+fn permits_are_kept_for_an_answer_as_long_as_it_may_start_something() {
+    let mut desk = desk(2);
+    let asked = desk.deliver(Source::Fresh, &["a", "a"]).asked;
+    assert_eq!(asked[0].budget, 2);
+    let asked = desk.deliver(Source::Fresh, &["b"]).asked;
+    assert_eq!(asked[0].budget, 0, "both may start");
+    desk.scheduler
+        .answered(desk.now, of("b"), Ok(vec![Ok(reply(vec![CAPACITY]))]));
+    assert!(desk.step(5 * MS).asked.is_empty());
+    // Half of the guard after the question: its answer would come too late.
+    let at = desk.scheduler.next_tick(desk.now).expect("a timer");
+    assert!(at - desk.now < 25 * MS);
+    let asked = desk.step(at - desk.now).asked;
+    assert_eq!((asked[0].tenant.as_str(), asked[0].budget), ("b", 1));
+    desk.scheduler
+        .answered(desk.now, of("b"), Ok(vec![Ok(reply(vec![START]))]));
+    assert_eq!(desk.actions().dispatched.len(), 1);
+    desk.now += Duration::from_secs(1);
+    let late = Ok(vec![Ok(reply(vec![START, START]))]);
+    desk.scheduler.answered(desk.now, of("a"), late);
+    assert!(desk.actions().dispatched.is_empty());
+}
