@@ -345,33 +345,45 @@ async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
     };
     let ask = async || {
         let batch: Vec<_> = ids.iter().map(question).collect();
-        let replies = gate.ask(&batch).await.expect("not for all");
-        replies.iter().map(Result::is_ok).collect::<Vec<_>>()
+        let replies = gate.ask(&batch).await.unwrap_or_default();
+        let mut replies = replies.iter();
+        [0; 3].map(|_| replies.next().is_some_and(Result::is_ok))
     };
     assert_eq!(ask().await, [true; 3]);
     // Each of them in turn would have been the one with the only registry.
     for lost in 0..3 {
         cluster.primaries[lost].kill();
         let begun = Instant::now();
-        let mut others = vec![true; 3];
+        let mut others = [true; 3];
         others[lost] = false;
-        let mut last = u64::try_from(lost).expect("small") * 10;
-        while begun.elapsed() < Duration::from_millis(AGREED_FOR_MS + 500) {
+        let mut last = u64::try_from(lost).expect("small") * 1_000;
+        // What was agreed before it was lost is over by then.
+        let over = begun + Duration::from_millis(AGREED_FOR_MS + 500);
+        let mut rounds = 0;
+        while rounds < 2 {
+            assert!(begun.elapsed() < PATIENCE, "the others do not go on");
             last += 1;
             // A changed policy takes effect, too.
             let agreed = registry.switch_to(named(last + 2)).await;
-            let agreed = agreed.expect("two primaries answer");
-            assert!(agreed.until > Instant::now());
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            let Ok(agreed) = agreed else { continue };
             registry.open(&agreed);
-            let seen = look(&gate).await.expect("two primaries answer");
+            let seen = look(&gate).await;
+            let went_on = ask().await;
+            assert!(!went_on[lost], "nobody knows what is in force there");
+            // On a busy machine all this may take longer than an agreement lasts, or an answer longer than it is waited for.
+            let in_time = agreed.registries.len() == 2 && Instant::now() < agreed.until;
+            let Some(seen) = seen.ok().filter(|_| in_time) else {
+                continue;
+            };
             assert!(seen.known.find(&registry.own().id).is_some());
             assert!(
                 matches!(seen.failed[..], [GateError::Unreachable(_)]),
                 "{:?}",
                 seen.failed
             );
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            assert_eq!(ask().await, others);
+            assert_eq!(went_on, others);
+            rounds += usize::from(Instant::now() > over);
         }
         cluster.primaries[lost].restart();
         let begun = Instant::now();
@@ -384,9 +396,7 @@ async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         // The others' agreements may be over by now.
-        let batch: Vec<_> = ids.iter().map(question).collect();
-        let starts = gate.ask(&batch).await.is_ok_and(|r| r[lost].is_ok());
-        assert!(!starts, "what it says is not enforced yet");
+        assert!(!ask().await[lost], "what it says is not enforced yet");
         let begun = Instant::now();
         loop {
             assert!(begun.elapsed() < PATIENCE, "its tenants do not go on");

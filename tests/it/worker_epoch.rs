@@ -75,7 +75,7 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     let text = format!(
         "amqp: {{url: \"{}\", queue: \"{queue}\"}}\n\
          redis: {{url: \"{}\", prefix: \"{queue}\"}}\n\
-         rate-limiter: {{max-requests: 2, window-size: 1h}}\n\
+         rate-limiter: {{max-requests: 2, window-size: 1h, guard: 1m}}\n\
          admin: {{listen: \"127.0.0.1:0\"}}\n",
         shared_rabbit().url(),
         redis.url(),
