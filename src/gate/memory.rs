@@ -1,5 +1,7 @@
 //! The gate in memory: the model behind the gate's trait, for tests and for trying a worker without Redis.
 
+pub mod store;
+
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -24,10 +26,20 @@ pub struct MemoryGate<C> {
     states: Mutex<States>,
 }
 
+#[derive(Clone)]
 struct States {
     of: HashMap<Place, State>,
     /// How many there may be before the next sweep.
     sweep_at: usize,
+}
+
+impl Default for States {
+    fn default() -> Self {
+        Self {
+            of: HashMap::new(),
+            sweep_at: SWEEP_AT,
+        }
+    }
 }
 
 impl States {
@@ -55,11 +67,22 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
     pub fn new(clock: C) -> Self {
         Self {
             clock,
-            states: Mutex::new(States {
-                of: HashMap::new(),
-                sweep_at: SWEEP_AT,
-            }),
+            states: Mutex::default(),
         }
+    }
+
+    fn now_us(&self) -> u64 {
+        (self.clock)()
+    }
+
+    /// All that it knows.
+    fn snapshot(&self) -> States {
+        self.states().0.clone()
+    }
+
+    /// It knows this and no more.
+    fn restore(&self, states: States) {
+        *self.states().0 = states;
     }
 
     fn states(&self) -> (MutexGuard<'_, States>, Clock) {

@@ -5,9 +5,10 @@ mod health;
 mod watched;
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::redis::Value;
+use tokio::time::Instant;
 
 use calls::Call;
 pub use health::Health;
@@ -19,6 +20,7 @@ use crate::gate::places::{All, Places};
 pub use crate::gate::refusal::NODE_OF_A_CLUSTER;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
+use crate::gate::store::{Meaning, Store};
 use crate::gate::watches::Watches;
 use crate::gate::{
     Change, Event, Gate, GateError, Inspection, Partition, Replies, Rule, SettleReplies, Standings,
@@ -53,21 +55,29 @@ impl RedisGate {
     /// # Errors
     /// [`GateError::Refused`] when a url is no Redis url.
     pub fn connect(servers: impl Into<RedisServers>, prefix: &str) -> Result<Self, GateError> {
-        let link = Link::new(&servers.into())?;
+        Ok(Self::by(Link::new(&servers.into())?, prefix))
+    }
+
+    /// The same on `store`, in place of Redis.
+    pub fn on(store: Arc<dyn Store>, prefix: &str) -> Self {
+        Self::by(Link::to(store), prefix)
+    }
+
+    fn by(link: Link, prefix: &str) -> Self {
         let keys = Keys::new(prefix);
         let keys = if link.is_cluster() {
             keys.in_cluster()
         } else {
             keys
         };
-        Ok(Self {
+        Self {
             link,
             places: Places::new(keys.clone()),
             keys,
             watch: None,
             clock: Mutex::new(None),
             test_clock: None,
-        })
+        }
     }
 
     /// For a worker: admits nothing while Redis may not know all that has started and counts for its limits. After `memory` no
@@ -141,6 +151,7 @@ impl RedisGate {
         Call {
             script: script(limits, &layout),
             tenant,
+            meaning: Meaning::Itself,
             span_ms: 0,
             limits,
             keys: self.keys.call(&layout, limits, self.estimate()),
@@ -224,6 +235,7 @@ impl Gate for RedisGate {
                 if !ask.asks.is_empty() {
                     call.span_ms = ask.limits.memory_ms();
                 }
+                call.meaning = Meaning::Ask(ask);
                 call
             })
             .collect();
@@ -267,6 +279,7 @@ impl Gate for RedisGate {
                 let more = reply::settle_arguments(&settled.settled);
                 let mut call = self.call(scripts::settle, (tenant, labels), limits, more);
                 call.mark = Some(self.keys.mark(&call.layout, &settled.call));
+                call.meaning = Meaning::Settle(settled);
                 call
             })
             .collect();
@@ -276,14 +289,15 @@ impl Gate for RedisGate {
 
     async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {
         let more = vec![ceil_ms(duration).to_string().into_bytes(), by.into()];
-        let call = self.call_tenant(scripts::block(), tenant, more);
+        let mut call = self.call_tenant(scripts::block(), tenant, more);
+        call.meaning = Meaning::Block(tenant, duration, by);
         self.run_one(call).await.map(drop)
     }
 
     async fn report(&self, rule: &Rule, batch: &[(Whose, Event)]) -> Result<Standings, GateError> {
         let api = nobody("the-api")?;
         let calls = (batch.iter())
-            .map(|(whose, event)| {
+            .map(|one @ (whose, event)| {
                 let tenant = match whose {
                     Whose::Tenant(tenant) => tenant,
                     Whose::Api => &api,
@@ -291,6 +305,7 @@ impl Gate for RedisGate {
                 let more = reply::report_arguments(rule, event);
                 let mut call = self.call_tenant(scripts::report(), tenant, more);
                 call.keys.names = vec![self.keys.breaker(whose)];
+                call.meaning = Meaning::Report(rule, one);
                 call
             })
             .collect();
@@ -302,7 +317,10 @@ impl Gate for RedisGate {
     async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {
         let calls = (batch.iter())
             .map(|(tenant, quotas)| {
-                self.call_tenant(scripts::quota(), tenant, vec![quotas.text().into_bytes()])
+                let more = vec![quotas.text().into_bytes()];
+                let mut call = self.call_tenant(scripts::quota(), tenant, more);
+                call.meaning = Meaning::Advertised(tenant, *quotas);
+                call
             })
             .collect();
         let replies = self.run(calls, None).await?;
@@ -313,6 +331,7 @@ impl Gate for RedisGate {
         let mut more = reply::change_arguments(change);
         more.push(tenant.key().into_bytes());
         let mut call = self.call_tenant(scripts::change(), tenant, more);
+        call.meaning = Meaning::Change(tenant, change);
         if *change == Change::Reset {
             self.keys.add_global(&mut call.keys);
         }
@@ -325,7 +344,8 @@ impl Gate for RedisGate {
         labels: &Labels,
         limits: &Limits,
     ) -> Result<Inspection, GateError> {
-        let call = self.call(scripts::inspect, (tenant, labels), limits, Vec::new());
+        let mut call = self.call(scripts::inspect, (tenant, labels), limits, Vec::new());
+        call.meaning = Meaning::Inspect(tenant, labels, limits);
         reply::inspected(&self.run_one(call).await?, limits.len())
     }
 }

@@ -169,6 +169,21 @@ pub fn reported(reply: &Value) -> Result<Standing, GateError> {
     decode().ok_or_else(|| unreadable("report"))
 }
 
+/// The other way round, for a store that has no scripts.
+pub fn of_reported(standing: &Standing) -> Value {
+    let numbers = [
+        1,
+        standing.now_ms,
+        standing.failures,
+        standing.is_open.into(),
+        standing.has_changed.into(),
+        standing.is_granted.into(),
+        standing.closed_until_ms,
+    ];
+    let by = Value::BulkString(standing.by.clone().into_bytes());
+    Value::Array(numbers.map(value).into_iter().chain([by]).collect())
+}
+
 /// What the replies of `acquire` and `inspect` begin with: whether it was decided, and the store's clock.
 pub fn head(reply: &Value) -> Option<(bool, u64)> {
     let Value::Array(values) = reply else {
@@ -205,6 +220,45 @@ pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
         })
     };
     decode().ok_or_else(|| unreadable("acquire"))
+}
+
+/// The other way round, for a store that has no scripts.
+pub fn of_acquired(reply: &TenantReply) -> Value {
+    let mut values = vec![
+        value(1 + u64::from(reply.has_failures)),
+        value(reply.now_ms),
+        value(reply.blocked_until_ms),
+    ];
+    for answer in &reply.answers {
+        values.extend(match answer {
+            Answer::Wait {
+                limit,
+                count,
+                ttl_ms,
+                ticket,
+            } => [
+                value(0),
+                value(*limit as u64),
+                value(*count),
+                value(*ttl_ms),
+                value(ticket.generation),
+                value(ticket.place),
+            ],
+            Answer::Start { count, sequences } => {
+                let sequences = Value::BulkString(sequences.to_string().into_bytes());
+                [
+                    value(1),
+                    value(0),
+                    value(*count),
+                    value(0),
+                    value(0),
+                    sequences,
+                ]
+            }
+            Answer::Capacity { count } => [2, 0, *count, 0, 0, 0].map(value),
+        });
+    }
+    Value::Array(values)
 }
 
 fn answer([decision, limit, count, ttl_ms, generation, place]: &[Value; 6]) -> Option<Answer> {
@@ -280,6 +334,42 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
         })
     };
     decode().ok_or_else(|| unreadable("inspect"))
+}
+
+/// The other way round, for a store that has no scripts.
+pub fn of_inspected(seen: &Inspection) -> Value {
+    let text = |text: String| Value::BulkString(text.into_bytes());
+    let quotas = match seen.quotas.text() {
+        none if none.is_empty() => none,
+        quotas => format!("{quotas}@{}", seen.quotas_at_ms),
+    };
+    let head = [
+        1,
+        seen.now_ms,
+        seen.waiting,
+        seen.line_end_ms,
+        seen.blocked_until_ms,
+        seen.turn_ms,
+    ];
+    let usage = seen.limits.iter().flat_map(|usage| {
+        let max = u64::from(usage.max);
+        let Usage { count, free, .. } = *usage;
+        [
+            max,
+            usage.override_until_ms,
+            count,
+            free,
+            usage.next_ms,
+            usage.waiting,
+        ]
+    });
+    let numbers = head.into_iter().chain(usage).map(value);
+    let by = std::iter::once(text(seen.blocked_by.clone()));
+    Value::Array(by.chain(numbers).chain([text(quotas)]).collect())
+}
+
+fn value(number: u64) -> Value {
+    Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
 }
 
 fn usage(&[max, override_until_ms, count, free, next_ms, waiting]: &[u64; 6]) -> Option<Usage> {

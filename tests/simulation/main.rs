@@ -20,11 +20,14 @@
 //! | the handler | before, on the way, beyond its timeout | each outcome, panics | the call arrives, the answer does not, or long after it was given up | after a crash |
 //! | updates (agreements, settings) | late, behind a full channel | no agreement for longer than it holds | | |
 //! | timers, ends of tasks | the worker stands still | | | |
+//!
+//! The gate in memory forgets nothing. [`forgets`] has the code that notices what Redis forgot.
 
 mod away;
 mod broker;
 mod check;
 mod downstream;
+mod forgets;
 mod gate;
 mod history;
 mod later;
@@ -57,12 +60,13 @@ use plan::{Costs, Plan, Planned, ms};
 use world::{Clock, World, micros};
 
 /// What runs unless `SIMULATION_SEEDS` says otherwise: a few of each kind.
-const SEEDS: [Range<u64>; 5] = [
+const SEEDS: [Range<u64>; 6] = [
     0..48,
     scopes::SCOPED..scopes::SCOPED + 48,
     later::LATER..later::LATER + 48,
     later::STANDS_STILL..later::STANDS_STILL + 48,
     away::AWAY..away::AWAY + 48,
+    forgets::FORGETS..forgets::FORGETS + 24,
 ];
 /// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
 /// wait takes shorter lanes.
@@ -87,6 +91,9 @@ struct Report {
 }
 
 fn simulate(seed: u64, keep: bool) -> Report {
+    if seed >= forgets::FORGETS {
+        return forgets::simulate(seed);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)

@@ -24,6 +24,7 @@ pub use self::slots::{owned, redirect, slot_of};
 use crate::config::{Pems, RedisServers, RedisTopology, SecretUrl};
 use crate::gate::GateError;
 use crate::gate::scripts::Script;
+use crate::gate::store::{Command, Meaning, Store};
 use crate::rules::slots::Slots;
 
 /// A command and where it belongs.
@@ -33,6 +34,7 @@ pub struct Request<'a> {
     pub command: Cmd,
     /// A script that this node did not know when it was last asked: loaded in the same round trip, before it.
     pub load: Option<&'static Script>,
+    pub meaning: Meaning<'a>,
 }
 
 /// One value for each request, in order; an error that concerns the node of some of them alone stands in their place.
@@ -78,9 +80,32 @@ enum Way {
     Single(Node),
     Cluster(Cluster),
     Sentinel(Sentinel),
+    /// Something in the place of servers.
+    Store(Arc<dyn Store>),
 }
 
 impl Link {
+    /// To `store`, in place of servers.
+    pub fn to(store: Arc<dyn Store>) -> Self {
+        Self::by(
+            &RedisServers::from(&SecretUrl::new("redis://memory")),
+            Way::Store(store),
+            Arc::default(),
+        )
+    }
+
+    fn by(servers: &RedisServers, way: Way, round_trips: Arc<AtomicU64>) -> Self {
+        Self {
+            servers: servers.clone(),
+            way,
+            only: Arc::new(vec![Shard {
+                node: None,
+                slots: Slots::default(),
+            }]),
+            round_trips,
+        }
+    }
+
     /// It does not connect yet.
     pub fn new(servers: &RedisServers) -> Result<Self, GateError> {
         let round_trips = Arc::new(AtomicU64::new(0));
@@ -102,15 +127,7 @@ impl Link {
                 Way::Sentinel(Sentinel::new(servers, sentinels, pems, &round_trips)?)
             }
         };
-        Ok(Self {
-            servers: servers.clone(),
-            way,
-            only: Arc::new(vec![Shard {
-                node: None,
-                slots: Slots::default(),
-            }]),
-            round_trips,
-        })
+        Ok(Self::by(servers, way, round_trips))
     }
 
     /// What it connects to, for messages.
@@ -134,6 +151,7 @@ impl Link {
             Way::Single(node) => node.base(),
             Way::Sentinel(sentinel) => sentinel.base(),
             Way::Cluster(cluster) => cluster.base(),
+            Way::Store(_) => Some(Duration::ZERO),
         }
     }
 
@@ -167,14 +185,31 @@ impl Link {
                 Ok(parcel.unpack(answers))
             }
             Way::Cluster(cluster) => Box::pin(cluster.send(&requests)).await,
+            Way::Store(store) => {
+                let commands = requests.iter().map(|request| Command {
+                    command: &request.command,
+                    meaning: request.meaning,
+                });
+                let answers = self.run(store, commands.collect()).await?;
+                Ok(answers.into_iter().map(Ok).collect())
+            }
         }
+    }
+
+    async fn run(
+        &self,
+        store: &Arc<dyn Store>,
+        commands: Vec<Command<'_>>,
+    ) -> Result<Vec<Value>, GateError> {
+        self.round_trips.fetch_add(1, Ordering::Relaxed);
+        store.run(commands).await
     }
 
     /// All primaries. `anew`: what is known of them is not believed.
     pub async fn shards(&self, anew: bool) -> Result<Shards, GateError> {
         match &self.way {
             Way::Cluster(cluster) => Box::pin(cluster.shards(anew)).await,
-            Way::Single(_) | Way::Sentinel(_) => Ok(Arc::clone(&self.only)),
+            Way::Single(_) | Way::Sentinel(_) | Way::Store(_) => Ok(Arc::clone(&self.only)),
         }
     }
 
@@ -215,6 +250,13 @@ impl Link {
         match (&self.way, &shard.node) {
             (Way::Single(node), _) => node.send(pipeline).await,
             (Way::Sentinel(sentinel), _) => Box::pin(sentinel.send(pipeline)).await,
+            (Way::Store(store), _) => {
+                let commands = pipeline.cmd_iter().map(|command| Command {
+                    command,
+                    meaning: Meaning::Itself,
+                });
+                self.run(store, commands.collect()).await
+            }
             (Way::Cluster(cluster), Some(node)) => {
                 let answers = Box::pin(cluster.at(node, pipeline)).await?;
                 let moved = |answer: &Value| matches!(answer, Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK"));
@@ -236,7 +278,7 @@ impl Link {
         pipeline.add_command(command);
         let name = match &self.way {
             Way::Single(node) => node.name().to_owned(),
-            Way::Sentinel(_) => self.servers.to_string(),
+            Way::Sentinel(_) | Way::Store(_) => self.servers.to_string(),
             Way::Cluster(cluster) => return Box::pin(cluster.on_primaries(&pipeline)).await,
         };
         let mut all = Vec::new();
