@@ -1,4 +1,4 @@
-//! Sends each job to a downstream API over HTTP/1.1, and turns the answer into an [`Outcome`].
+//! Sends each job to a downstream API, over HTTP/2 where a server with TLS offers it and HTTP/1.1 elsewhere, and turns the answer into an [`Outcome`].
 //!
 //! What is sent: POST with the job's body, content encoding and content type (`application/octet-stream` where the job has none
 //! that fits into a header), `x-tenant`, `x-job-id` and `x-attempt`. Tenant and id are sent as they are, in
@@ -15,7 +15,9 @@
 //! nothing of it: the permit is given back, and the job asks again with another connection.
 
 mod abandoned;
+mod call;
 mod connection;
+mod multi;
 mod pool;
 mod socket;
 mod text;
@@ -27,7 +29,7 @@ use std::time::{Duration, SystemTime};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use http_body_util::Full;
-use hyper::body::{Body as _, Bytes, Incoming};
+use hyper::body::Bytes;
 use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap,
     HeaderName, HeaderValue, USER_AGENT,
@@ -44,7 +46,7 @@ use crate::rules::job::Job;
 use crate::rules::pushback::{Pushback, Verdict, verdict};
 use crate::tls;
 use abandoned::Abandoned;
-use connection::{Connection, Sent};
+use call::{Body, Sent};
 use pool::{Pool, Pooled};
 use text::{explain, one_line};
 
@@ -67,6 +69,8 @@ pub struct HttpHandler {
     encrypted: bool,
     /// Path and query: what a request's first line names.
     target: Uri,
+    /// All of the url that is sent: what a request over HTTP/2 names.
+    whole: Uri,
     /// What every request carries: the host, user and password of the url, and what is configured.
     headers: HeaderMap,
     timeout: Duration,
@@ -123,7 +127,9 @@ impl HttpHandler {
         };
         let host = &url[Position::BeforeHost..Position::AfterPort];
         let server = uri(&format!("{}://{host}/", url.scheme()))?;
-        let target = uri(&url[Position::BeforePath..Position::AfterQuery])?;
+        let path = &url[Position::BeforePath..Position::AfterQuery];
+        let target = uri(path)?;
+        let whole = uri(&format!("{}://{host}{path}", url.scheme()))?;
         let mut headers = HeaderMap::new();
         let host = HeaderValue::from_str(host)
             .map_err(|why| HttpHandlerError::Unsendable(why.to_string()))?;
@@ -148,6 +154,7 @@ impl HttpHandler {
             encrypted: url.scheme() == "https",
             secrets: secrets(&url, &http.headers, &headers),
             target,
+            whole,
             headers,
             timeout: http.timeout,
             answers: http.answers.clone(),
@@ -194,19 +201,18 @@ impl HttpHandler {
         let request = self.request(job);
         // From here to the first poll of what sends, there is nothing to wait for.
         let ready = Some(ready).filter(|_| permit.is_good());
-        let Some(connection) = ready.and_then(Pooled::used) else {
+        let Some(carrier) = ready.and_then(Pooled::used) else {
             return Err(Outcome::Late.into());
         };
-        let mut exchange = connection.send(request);
+        let mut exchange = carrier.send(request, &job.body, &self.whole);
         match timeout_at(deadline, exchange.answer()).await {
-            Ok(Sent::Answered(answer)) => {
-                let mut connection = exchange.into_connection();
-                let (head, body) = answer.into_parts();
+            Ok(Sent::Answered(head, incomplete)) => {
+                let mut body = exchange.into_body(incomplete);
                 let mut start = Vec::new();
                 // A body that breaks off or does not end in time has told what it could.
-                let read = read_start(&mut connection, body, &mut start);
+                let read = read_start(&mut body, &mut start);
                 let ended = timeout_at(deadline, read).await == Ok(true);
-                if ended {
+                if let Some(connection) = body.into_connection().filter(|_| ended) {
                     self.pool.put_back(connection);
                 }
                 Ok(Answer {
@@ -340,23 +346,17 @@ impl PreparingHandler for HttpHandler {
 }
 
 /// Reads to the body's end or [`MAX_BODY`], and keeps the first [`KEPT`] bytes in `kept`. Whether it was the end.
-async fn read_start(connection: &mut Connection, mut body: Incoming, kept: &mut Vec<u8>) -> bool {
+async fn read_start(body: &mut Body, kept: &mut Vec<u8>) -> bool {
     let mut read = 0;
     while read < MAX_BODY {
-        if body.is_end_stream() {
-            return true;
-        }
-        let frame = match connection.next(&mut body).await {
-            Some(Ok(frame)) => frame,
-            Some(Err(_)) => return false,
+        let chunk = match body.next().await {
+            Some(Ok(chunk)) => chunk,
+            Some(Err(())) => return false,
             None => return true,
         };
-        // The other frames are trailers, which say nothing about the job.
-        if let Some(chunk) = frame.data_ref() {
-            read += chunk.len();
-            let room = KEPT - kept.len();
-            kept.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        }
+        read += chunk.len();
+        let room = KEPT - kept.len();
+        kept.extend_from_slice(&chunk[..chunk.len().min(room)]);
     }
     false
 }

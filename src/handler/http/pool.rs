@@ -1,6 +1,7 @@
 //! The open connections that no call uses at the moment.
 
 use std::error::Error;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -12,12 +13,17 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep_until};
 use tower_service::Service;
 
-use super::connection::Connection;
+use super::call::Carrier;
+use super::connection::{Connection, Stream};
+use super::multi::{Multi, Slot};
 use super::socket::Sockets;
 
 /// Idle connections are closed sooner than servers commonly do it (after 5 s), so that hardly any request is
 /// written to a connection that is being closed.
 const IDLE: Duration = Duration::from_secs(4);
+
+/// A stream is taken for so long at most, before it is used.
+const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// Opens connections to one server and keeps those that can be used again.
 pub(super) struct Pool {
@@ -26,12 +32,18 @@ pub(super) struct Pool {
     /// So many are kept at most.
     most: usize,
     idle: Mutex<Idle>,
+    /// Each call has a connection of its own, as far as is known.
+    one_by_one: AtomicBool,
+    /// Where calls share connections, one is opened at a time.
+    opening: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct Idle {
     /// With the time until which each is kept, the soonest first.
     connections: Vec<(Instant, Connection)>,
+    /// Connections that many calls share, in use or not.
+    shared: Vec<Arc<Multi>>,
     /// Whether a task waits for the first of these times.
     swept: bool,
 }
@@ -48,40 +60,72 @@ impl Pool {
             .with_tls_config(tls)
             .https_or_http()
             .enable_http1()
+            .enable_http2()
             .wrap_connector(Sockets(tcp));
         Arc::new(Self {
             connector,
+            // Only with TLS a server says that it speaks HTTP/2.
+            one_by_one: AtomicBool::new(server.scheme_str() == Some("http")),
+            opening: tokio::sync::Mutex::default(),
             server,
             most,
             idle: Mutex::default(),
         })
     }
 
-    /// The connection that was used last among those that are still open.
+    /// A stream of a connection that is shared, or the connection that was used last among those that are still open.
     pub(super) fn take(self: &Arc<Self>) -> Option<Pooled> {
+        if let Some(slot) = self.lock().shared.iter().find_map(Multi::take) {
+            return Some(self.streamed(slot));
+        }
         loop {
             let (until, connection) = self.lock().connections.pop()?;
-            let mut pooled = self.pooled(connection, until);
+            let mut pooled = self.pooled(Carrier::Own(connection), until);
             if pooled.is_ready() {
                 return Some(pooled);
             }
         }
     }
 
-    fn pooled(self: &Arc<Self>, connection: Connection, until: Instant) -> Pooled {
+    fn pooled(self: &Arc<Self>, carrier: Carrier, until: Instant) -> Pooled {
         Pooled {
-            connection: Some(connection),
+            carrier: Some(carrier),
             until,
             pool: Arc::clone(self),
         }
     }
 
+    fn streamed(self: &Arc<Self>, slot: Slot) -> Pooled {
+        // A connection that is in use is open.
+        self.pooled(Carrier::Stream(slot), Instant::now() + NEVER)
+    }
+
     /// A new connection, up to where a request can be sent: name looked up, connected, TLS agreed on.
     pub(super) async fn open(self: &Arc<Self>) -> Result<Pooled, Box<dyn Error + Send + Sync>> {
+        // Whoever waits for another's connection may share it.
+        let _turn = match self.one_by_one.load(Ordering::Relaxed) {
+            true => None,
+            false => Some(self.opening.lock().await),
+        };
+        if let Some(there) = self.take() {
+            return Ok(there);
+        }
         // The connector is ready at any time, and its clone shares what it holds.
         let stream = self.connector.clone().call(self.server.clone()).await?;
-        let connection = Connection::over(stream).await?;
-        Ok(self.pooled(connection, Instant::now() + IDLE))
+        let shares = speaks_http2(&stream);
+        self.one_by_one.store(!shares, Ordering::Relaxed);
+        if !shares {
+            let connection = Connection::over(stream).await?;
+            return Ok(self.pooled(Carrier::Own(connection), Instant::now() + IDLE));
+        }
+        let multi = Multi::over(stream, self.most).await?;
+        let slot = multi.take().ok_or("the server takes no request")?;
+        let mut idle = self.lock();
+        idle.shared.retain(|multi| multi.is_open());
+        idle.shared.push(multi);
+        self.sweep(&mut idle, Instant::now() + IDLE);
+        drop(idle);
+        Ok(self.streamed(slot))
     }
 
     /// Keeps `connection`, which was used, for a while.
@@ -98,17 +142,24 @@ impl Pool {
         if idle.connections.len() >= self.most {
             return;
         }
-        if !idle.swept {
-            // Without a runtime nobody calls any more.
-            let Ok(runtime) = Handle::try_current() else {
-                return;
-            };
-            idle.swept = true;
-            runtime.spawn(sweep(Arc::downgrade(self), until));
+        if !self.sweep(&mut idle, until) {
+            return;
         }
         // One that was not used since it was taken ends sooner than others. Where it is the first, it is closed with the next one.
         let at = (idle.connections).partition_point(|(other, _)| *other <= until);
         idle.connections.insert(at, (until, connection));
+    }
+
+    /// From `first` on, what is idle is closed in time. False: nobody calls any more, since there is no runtime.
+    fn sweep(self: &Arc<Self>, idle: &mut Idle, first: Instant) -> bool {
+        if !idle.swept {
+            let Ok(runtime) = Handle::try_current() else {
+                return false;
+            };
+            idle.swept = true;
+            runtime.spawn(sweep(Arc::downgrade(self), first));
+        }
+        true
     }
 
     /// Closes what has been idle for too long; the next time to look, or `None`: nothing is left.
@@ -117,10 +168,18 @@ impl Pool {
         let mut idle = self.lock();
         let young = idle.connections.partition_point(|(until, _)| *until <= now);
         let old: Vec<_> = idle.connections.drain(..young).collect();
+        let until =
+            |multi: &Arc<Multi>| multi.idle_since().map_or(now + IDLE, |since| since + IDLE);
+        let (kept, ended): (Vec<_>, Vec<_>) = std::mem::take(&mut idle.shared)
+            .into_iter()
+            .partition(|multi| multi.is_open() && until(multi) > now);
+        let next_shared = kept.iter().map(until).min();
+        idle.shared = kept;
         let next = idle.connections.first().map(|(until, _)| *until);
+        let next = next.into_iter().chain(next_shared).min();
         idle.swept = next.is_some();
         drop(idle);
-        drop(old);
+        drop((old, ended));
         next
     }
 
@@ -132,7 +191,7 @@ impl Pool {
 
 /// A connection that is taken for one call. Dropped before it is used, it goes back to its pool.
 pub struct Pooled {
-    connection: Option<Connection>,
+    carrier: Option<Carrier>,
     until: Instant,
     pool: Arc<Pool>,
 }
@@ -140,19 +199,19 @@ pub struct Pooled {
 impl Pooled {
     /// Whether a request can be sent, as far as can be seen without waiting.
     pub(super) fn is_ready(&mut self) -> bool {
-        let open = self.connection.as_mut().is_some_and(Connection::is_ready);
+        let open = self.carrier.as_mut().is_some_and(Carrier::is_ready);
         open && Instant::now() < self.until
     }
 
     /// The connection, for a request. What is not given back after it is closed.
-    pub(super) fn used(mut self) -> Option<Connection> {
-        self.connection.take()
+    pub(super) fn used(mut self) -> Option<Carrier> {
+        self.carrier.take()
     }
 }
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
+        if let Some(Carrier::Own(connection)) = self.carrier.take() {
             self.pool.put(connection, self.until);
         }
     }
@@ -166,5 +225,13 @@ async fn sweep(pool: Weak<Pool>, mut next: Instant) {
             Some(then) => next = then,
             None => return,
         }
+    }
+}
+
+/// Whether the server chose HTTP/2.
+fn speaks_http2(stream: &Stream) -> bool {
+    match stream {
+        Stream::Http(_) => false,
+        Stream::Https(tls) => tls.inner().get_ref().1.alpn_protocol() == Some(b"h2"),
     }
 }
