@@ -24,9 +24,7 @@ pub struct Watches {
 struct Inner {
     /// By the key of the epoch.
     watches: BTreeMap<String, Arc<Watch>>,
-    /// The longest and the shortest time that limits of a question look back.
     span: Duration,
-    shortest: Duration,
     /// What is known of starts before this worker's.
     start: Option<Start>,
     /// Since when questions at these epochs came to nothing.
@@ -42,7 +40,6 @@ impl Watches {
             inner: Mutex::new(Inner {
                 watches: BTreeMap::new(),
                 span,
-                shortest: span,
                 start: None,
                 failing: BTreeMap::new(),
                 begun: false,
@@ -55,12 +52,11 @@ impl Watches {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The limits of a question look back so far.
+    /// A limit looks back so far: it only ever grows.
     pub fn cover(&self, span: Duration) {
         let mut inner = self.inner();
-        if span > inner.span || span < inner.shortest {
-            inner.span = inner.span.max(span);
-            inner.shortest = inner.shortest.min(span);
+        if span > inner.span {
+            inner.span = span;
             inner.watches.values().for_each(|watch| watch.cover(span));
         }
     }
@@ -78,12 +74,11 @@ impl Watches {
     /// The watches over all `places`, in their order.
     fn over(&self, places: &All) -> Vec<Arc<Watch>> {
         let mut inner = self.inner();
-        let (span, shortest, begun) = (inner.span, inner.shortest, inner.begun);
+        let (span, begun) = (inner.span, inner.begun);
         let start = inner.start.filter(|_| !begun).unwrap_or_default();
         let mut watch = |place: &Arc<Place>| {
             let new = || {
                 let watch = Watch::new(place.epoch.clone(), span, begun);
-                watch.cover(shortest);
                 watch.set_start(start);
                 Arc::new(watch)
             };

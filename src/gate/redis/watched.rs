@@ -27,7 +27,13 @@ impl RedisGate {
             let Some(place) = places.first() else {
                 return Ok(Vec::new());
             };
-            return self.run_at(watches, &places, place, calls).await;
+            let (watch, sent) = self.ready(watches, &places, place).await?;
+            let pulse = Pulse {
+                watch: &watch,
+                sent,
+                shard: &place.shard,
+            };
+            return self.run(calls, Some(pulse)).await;
         }
         let unknown = |key: &str| {
             let why = format!("no node has the slot of {key}");
@@ -101,13 +107,8 @@ impl RedisGate {
         let mut answers = Vec::with_capacity(calls.len());
         let mut open = Vec::with_capacity(calls.len());
         for call in calls {
-            let clock = self.test_clock();
-            let mut known = watch.opens(&sent, call.span_ms, clock);
-            if self.link.is_cluster() {
-                let slot = slot_of(call.keys.line());
-                known = known.and_then(|()| watch.speaks_for(&sent, slot, clock));
-            }
-            match known {
+            let slot = slot_of(call.keys.line());
+            match watch.speaks_for(&sent, slot, self.test_clock()) {
                 Ok(()) => {
                     answers.push(Ok(Value::Nil));
                     open.push(call);
