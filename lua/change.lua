@@ -2,7 +2,7 @@
 -- The specification is State::change in src/rules/model.rs. Needs clock.lua, line.lua and register.lua before
 -- it.
 --
--- KEYS[1]  the line (HASH)
+-- KEYS[1]  the line (HASH); for resume also the HASH of the API as a whole
 -- KEYS[2…] for reset, where all of them are in one place: the five of the budget that all tenants share, as register.lua says
 --
 -- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
@@ -10,7 +10,7 @@
 -- ARGV[3]  for pause and limit: for how long, in milliseconds from now; else 0
 -- ARGV[4]  for limit and unlimit: the limit's name; else ''
 -- ARGV[5]  for limit: its max; else 0
--- ARGV[6]  for reset: what the tenant is called where it waits for what all tenants share
+-- ARGV[6]  of a tenant, for reset: what the tenant is called where it waits for what all tenants share
 --
 -- Reply: until when the change is in force, in milliseconds since the epoch; 0 where it has no end.
 

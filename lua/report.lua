@@ -22,7 +22,8 @@
 -- [5]  1: this opened it, or closed it
 -- [6]  1: the probe that was asked for may be made
 -- [7]  until when nobody may start, whatever the reason, in milliseconds since the epoch; 0: now
--- [8]  what closed it; empty: nothing
+-- [8]  the same where the API itself, or an operator, said so
+-- [9]  what closed it; empty: nothing
 
 local now = read_clock(ARGV[1])
 local key, what = KEYS[1], ARGV[2]
@@ -97,4 +98,4 @@ elseif tonumber(f[3] or 0) > now then
 elseif is_open then
   why = breaker_words(breaker, by)
 end
-return { 1, now, breaker and breaker.failures or 0, is_open and 1 or 0, changed, granted, closed, why }
+return { 1, now, breaker and breaker.failures or 0, is_open and 1 or 0, changed, granted, closed, named > now and named or 0, why }

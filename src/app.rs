@@ -310,6 +310,7 @@ fn settings(config: &Config) -> Settings {
         retry,
         max_penalty,
         guard_budget,
+        throttle_scope: config.rate_limiter.throttle_scope,
         breaker: config.dispatch.breaker.map(|breaker| Rule {
             // No job loses all of its attempts before it opens.
             failures: breaker.failures.min(config.retry.max_attempts),

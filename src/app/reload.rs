@@ -259,6 +259,10 @@ fn takes_restart(old: &Config, new: &Config) -> Vec<&'static str> {
             "dispatch.shutdown-timeout",
             was.shutdown_timeout != is.shutdown_timeout,
         ),
+        (
+            "rate-limiter.throttle-scope",
+            old.rate_limiter.throttle_scope != new.rate_limiter.throttle_scope,
+        ),
         ("dispatch.breaker", was.breaker != is.breaker),
         ("dispatch.http", was.http != is.http),
         (

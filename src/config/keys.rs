@@ -80,6 +80,7 @@ pub const KEYS: &[Key] = &[
     unset(TENANTS),
     unset("rate-limiter.plan-header"),
     key("rate-limiter.max-penalty", "1h"),
+    key("rate-limiter.throttle-scope", "auto"),
     key("dispatch.concurrency", "64"),
     key("dispatch.shutdown-timeout", "30s"),
     unset("dispatch.http.url"),

@@ -19,6 +19,7 @@ use super::{
 };
 use crate::rules::decision::LEASE_MS;
 use crate::rules::limit::Unit;
+use crate::rules::pushback::ThrottleScope;
 
 const SECOND: Duration = Duration::from_secs(1);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -192,6 +193,9 @@ impl Values {
             form::duration(raw, SECOND, DAY * 7)
         });
         let guard_budget = self.get("rate-limiter.guard-budget", value::guard_budget);
+        let throttle_scope = self.get("rate-limiter.throttle-scope", |raw| {
+            form::choice(raw, &ThrottleScope::NAMES)
+        });
         let key = "rate-limiter.plan-header";
         let plan_header = match self.entry(key) {
             Some(_) => Some(self.get(key, value::header_name)?),
@@ -208,6 +212,7 @@ impl Values {
             policy: reader.policy(&limits, &plans, &tenants, plan_header)?,
             max_penalty: max_penalty?,
             guard_budget: guard_budget?,
+            throttle_scope: throttle_scope?,
         })
     }
 

@@ -40,6 +40,7 @@ pub use watch::Source;
 use crate::rules::answers::Answers;
 pub use crate::rules::job::{Fields, TenantField, ValueField};
 use crate::rules::policy::Policy;
+use crate::rules::pushback::ThrottleScope;
 
 /// The file that is read when none is named.
 pub const DEFAULT_FILE: &str = "sluicegate.yaml";
@@ -120,6 +121,8 @@ pub struct RateLimiter {
     /// `rate-limiter.guard-budget`: the part of a window, in percent, that each call may cost, on average, to correct what only
     /// answers tell of calls that came late.
     pub guard_budget: f64,
+    /// `rate-limiter.throttle-scope`: whom it closes.
+    pub throttle_scope: ThrottleScope,
 }
 
 /// `dispatch`

@@ -83,6 +83,11 @@ impl fmt::Display for Config {
         policy(f, &rate_limiter.policy)?;
         writeln!(f, "  max-penalty: {}", show(rate_limiter.max_penalty))?;
         writeln!(f, "  guard-budget: {}%", rate_limiter.guard_budget)?;
+        writeln!(
+            f,
+            "  throttle-scope: {}",
+            rate_limiter.throttle_scope.name()
+        )?;
         writeln!(f, "dispatch:")?;
         writeln!(f, "  concurrency: {}", dispatch.concurrency)?;
         writeln!(f, "  shutdown-timeout: {}", show(dispatch.shutdown_timeout))?;

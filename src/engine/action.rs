@@ -13,6 +13,7 @@ use crate::rules::job::{Fields, Job};
 use crate::rules::lanes::{Ladder, QueueNames};
 use crate::rules::lateness::Look;
 use crate::rules::policy::Policy;
+use crate::rules::pushback::ThrottleScope;
 use crate::rules::quota::Quotas;
 use crate::rules::retry::RetryPolicy;
 use crate::rules::tenant::Tenant;
@@ -40,6 +41,8 @@ pub struct Settings {
     pub max_penalty: Duration,
     /// What each call may cost, as a part of a window, to correct what only answers tell of calls that came late.
     pub guard_budget: f64,
+    /// Whom the downstream's refusal closes.
+    pub throttle_scope: ThrottleScope,
     /// When failures in a row stop calls; `None`: never.
     pub breaker: Option<Rule>,
 }
@@ -134,13 +137,13 @@ pub enum Action {
     Block(Block, Duration),
 }
 
-/// A tenant that the downstream closed.
+/// A tenant, or all of them, that the downstream closed.
 #[derive(Debug, Clone)]
 pub struct Block {
     /// The job that waits for it; `None`: none does.
     pub key: Option<Key>,
     /// Whom.
-    pub tenant: Tenant,
+    pub whose: Whose,
     /// Until when (time of the scheduler).
     pub until: Duration,
     /// Who said so.

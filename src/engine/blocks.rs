@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::engine::action::Block;
-use crate::rules::tenant::Tenant;
+use crate::rules::breaker::Whose;
 
 /// What failed is told again after this, and then after twice as long each time.
 const AGAIN: Duration = Duration::from_millis(100);
@@ -17,7 +17,7 @@ const MOST_TENANTS: usize = 1024;
 /// What is to be told again, of each tenant the one that ends last.
 #[derive(Debug, Default)]
 pub struct Blocks {
-    waiting: BTreeMap<Tenant, (Duration, Block)>,
+    waiting: BTreeMap<Whose, (Duration, Block)>,
 }
 
 impl Blocks {
@@ -29,7 +29,7 @@ impl Blocks {
         if block.failures > MOST_TIMES || block.until <= at {
             return false;
         }
-        if let Some((_, known)) = self.waiting.get_mut(&block.tenant) {
+        if let Some((_, known)) = self.waiting.get_mut(&block.whose) {
             if known.until < block.until {
                 *known = Block {
                     failures: known.failures,
@@ -41,7 +41,7 @@ impl Blocks {
         if self.waiting.len() == MOST_TENANTS {
             return false;
         }
-        self.waiting.insert(block.tenant.clone(), (at, block));
+        self.waiting.insert(block.whose.clone(), (at, block));
         true
     }
 
@@ -67,13 +67,14 @@ impl Blocks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::tenant::Tenant;
 
     const MS: Duration = Duration::from_millis(1);
 
     fn block(tenant: &str, until_ms: u32) -> Block {
         Block {
             key: None,
-            tenant: Tenant::parse(tenant).expect("a tenant"),
+            whose: Whose::Tenant(Tenant::parse(tenant).expect("a tenant")),
             until: until_ms * MS,
             by: "a test".to_owned(),
             failures: 0,

@@ -5,12 +5,11 @@ use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use crate::engine::action::Key;
+use crate::engine::closing::{Closing, LOOK};
 use crate::gate::{Event, GateError, Rule, Standings, Whose};
 use crate::rules::breaker::Trouble;
 use crate::rules::tenant::{self, Tenant};
 
-/// While the API's breaker is open, it is looked at so often at least: another worker's probe may have succeeded.
-const LOOK: Duration = Duration::from_secs(1);
 /// So many tenants with failures are remembered; of more, every success is reported.
 const MOST_TENANTS: usize = 10_000;
 /// Calls that are reported together at most.
@@ -25,8 +24,8 @@ enum Api {
     Sound,
     /// There were some; a success is to be reported.
     Failing,
-    /// Nobody starts; to be looked at again then.
-    Open { look_at: Duration },
+    /// Nobody starts; to be looked at again then, or, where the probe is `free`, as soon as a job wants to start.
+    Open { look_at: Duration, free: bool },
     /// The next probe was asked for, or the last one's failure is being told.
     Asking,
     /// One job may start; allowed at this time of the store's clock.
@@ -72,6 +71,8 @@ pub enum Told {
     Failed(Failed, Option<bool>),
     /// A breaker opened (true) or closed, which these words explain.
     Changed(Whose, bool, String),
+    /// The API is closed to all tenants for so long, which these words explain, as another worker was told.
+    Closed(Duration, String),
 }
 
 /// This worker's part in the breakers.
@@ -80,6 +81,7 @@ pub struct Breakers {
     rule: Option<Rule>,
     failing: HashSet<Tenant>,
     api: Api,
+    closing: Closing,
     waiting: VecDeque<Report>,
     sent: Option<Vec<Report>>,
 }
@@ -91,6 +93,7 @@ impl Breakers {
             rule,
             failing: HashSet::new(),
             api: Api::Sound,
+            closing: Closing::default(),
             waiting: VecDeque::new(),
             sent: None,
         }
@@ -111,9 +114,18 @@ impl Breakers {
         !matches!(self.api, Api::Sound | Api::Failing)
     }
 
+    /// Nobody starts, but a probe: its breaker is open, or the API itself said so.
+    pub fn is_shut(&self, now: Duration) -> bool {
+        self.is_open() || now < self.closing.until()
+    }
+
     /// Jobs may be asked for.
-    pub fn may_ask(&self) -> bool {
-        matches!(self.api, Api::Sound | Api::Failing | Api::Granted { .. })
+    pub fn may_ask(&self, now: Duration) -> bool {
+        let may = match self.api {
+            Api::Sound | Api::Failing => !self.closing.is_stale(now),
+            api => matches!(api, Api::Granted { .. }),
+        };
+        may && now >= self.closing.until()
     }
 
     /// Only one job may be asked for: the probe.
@@ -148,8 +160,10 @@ impl Breakers {
         if let Api::Granted { now_ms } = self.api {
             let release = Event::Release { started_ms: now_ms };
             self.tell(vec![(Whose::Api, release)], None);
-            let look_at = Duration::ZERO;
-            self.api = Api::Open { look_at };
+            self.api = Api::Open {
+                look_at: Duration::ZERO,
+                free: false,
+            };
         }
     }
 
@@ -277,31 +291,49 @@ impl Breakers {
         self.waiting.push_back(Report { events, job });
     }
 
-    /// Is it time to look at the API's breaker? Who `wants` to start would make the probe.
-    pub fn look(&mut self, now: Duration, wants: bool) {
-        if let Api::Open { look_at } = self.api
-            && look_at <= now
-        {
-            self.api = Api::Asking;
-            let event = if wants { Event::Probe } else { Event::Look };
-            self.tell(vec![(Whose::Api, event)], None);
+    /// Is it time to look at the API's breaker? Who `wants` to start would make the probe. `watches`: an answer to another worker may
+    /// have closed the API to all tenants.
+    pub fn look(&mut self, now: Duration, wants: bool, watches: impl Fn() -> bool) {
+        match self.api {
+            Api::Open { look_at, free } if look_at <= now || free && wants => {
+                self.api = Api::Asking;
+                let event = if wants { Event::Probe } else { Event::Look };
+                self.tell(vec![(Whose::Api, event)], None);
+            }
+            Api::Sound | Api::Failing
+                if (wants || now < self.closing.until()) && self.closing.look(now, &watches) =>
+            {
+                self.tell(vec![(Whose::Api, Event::Look)], None);
+            }
+            _ => {}
         }
     }
 
-    /// When [`Breakers::look`] does something.
-    pub fn look_at(&self) -> Option<Duration> {
+    /// An answer of the API closed it to all tenants until then; `is_known`: the store was told.
+    pub fn closed(&mut self, until: Duration, is_known: bool) {
+        match is_known {
+            true => self.closing.is_known(until),
+            false => self.closing.closed(until),
+        }
+    }
+
+    /// When [`Breakers::look`] does something, or jobs may start again.
+    pub fn look_at(&self, now: Duration) -> Option<Duration> {
         match self.api {
-            Api::Open { look_at } => Some(look_at),
-            _ => None,
+            Api::Open { look_at, .. } => Some(look_at),
+            _ if self.closing.until() <= now => None,
+            Api::Sound | Api::Failing => Some(self.closing.until().min(self.closing.look_at())),
+            _ => Some(self.closing.until()),
         }
     }
 
     /// What is to be told now: nothing while something is being told.
     pub fn send(&mut self) -> Option<(Rule, Vec<(Whose, Event)>)> {
-        let rule = self.rule?;
+        let rule = self.rule.unwrap_or(Rule::NONE);
         if self.sent.is_some() || self.waiting.is_empty() {
             return None;
         }
+        self.closing.asked();
         let most = self.waiting.len().min(MOST);
         let reports: Vec<Report> = self.waiting.drain(..most).collect();
         let events = reports.iter().flat_map(|report| report.events.clone());
@@ -322,9 +354,15 @@ impl Breakers {
             for (whose, event) in events {
                 let Some(Ok(standing)) = standings.next() else {
                     open = open.filter(|open| *open);
-                    if whose == Whose::Api && self.api == Api::Asking {
-                        let look_at = now + LOOK;
-                        self.api = Api::Open { look_at };
+                    if whose == Whose::Api {
+                        self.closing.heard(now, None);
+                        if self.api == Api::Asking {
+                            let look_at = now + LOOK;
+                            self.api = Api::Open {
+                                look_at,
+                                free: false,
+                            };
+                        }
                     }
                     continue;
                 };
@@ -338,14 +376,22 @@ impl Breakers {
                 match &whose {
                     Whose::Tenant(tenant) => self.heard(tenant, standing.failures > 0),
                     Whose::Api => {
+                        let left = standing.named_until_ms.saturating_sub(standing.now_ms);
+                        let left = Duration::from_millis(left);
+                        if self.closing.heard(now, Some(left)) {
+                            told.push(Told::Closed(left, standing.by.clone()));
+                        }
                         let wait = standing.closed_until_ms.saturating_sub(standing.now_ms);
                         // Who wants nothing would find it half-open each time.
+                        let free = event == Event::Look && wait == 0;
                         let wait = match event {
                             Event::Look => LOOK,
                             _ => Duration::from_millis(wait).min(LOOK),
                         };
                         let look_at = now + wait;
                         self.api = match self.api {
+                            // It only looked at what the API said.
+                            api @ (Api::Sound | Api::Failing) if event == Event::Look => api,
                             // A failure from before it opened says nothing of the probe.
                             api @ (Api::Granted { .. } | Api::Probing { .. })
                                 if standing.is_open =>
@@ -355,7 +401,7 @@ impl Breakers {
                             _ if standing.is_granted => Api::Granted {
                                 now_ms: standing.now_ms,
                             },
-                            _ if standing.is_open => Api::Open { look_at },
+                            _ if standing.is_open => Api::Open { look_at, free },
                             _ if standing.failures > 0 || self.tells_failures() => Api::Failing,
                             _ => Api::Sound,
                         };

@@ -7,6 +7,7 @@ mod away;
 mod blocks;
 mod breakers;
 mod budget;
+mod closing;
 mod heard;
 mod ledger;
 mod moves;
@@ -348,7 +349,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Action::Block(block, duration) => {
                     let gate = Arc::clone(&self.gate);
                     tasks.spawn(async move {
-                        let result = gate.block(&block.tenant, duration, &block.by).await;
+                        let result = gate.block(&block.whose, duration, &block.by).await;
                         Report::Blocked(block, result)
                     });
                 }

@@ -420,7 +420,7 @@ impl Scheduler {
             self.outbox.extend(self.moves.again(at, key));
             match self.entries.get(&key).map(|entry| entry.phase) {
                 Some(Phase::Held { until }) if until == at => self.unhold(now, key),
-                Some(Phase::Held { until }) if until > at => self.prepare_early(key),
+                Some(Phase::Held { until }) if until > at => self.prepare_early(now, key),
                 _ => {}
             }
         }
@@ -452,7 +452,7 @@ impl Scheduler {
         let surplus = surplus.then_some(self.next_surplus);
         timer
             .into_iter()
-            .chain(self.breaker_tick())
+            .chain(self.breaker_tick(now))
             .chain(ask)
             .chain(self.lapses_at())
             .chain(self.ledger.send_at())

@@ -101,6 +101,14 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
     }
 }
 
+/// Where what concerns these calls is kept.
+fn place_of(whose: &Whose) -> Place {
+    match whose {
+        Whose::Tenant(tenant) => Place::Tenant(tenant.clone()),
+        Whose::Api => Place::Api,
+    }
+}
+
 impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
     async fn ask(&self, batch: &[TenantAsk]) -> Result<Replies, GateError> {
         let decide = |ask: &TenantAsk| {
@@ -134,8 +142,8 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         Ok(batch.iter().map(|_| Ok(())).collect())
     }
 
-    async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {
-        self.with_tenant(tenant, |state, now| {
+    async fn block(&self, whose: &Whose, duration: Duration, by: &str) -> Result<(), GateError> {
+        self.with_place(place_of(whose), |state, now| {
             state.block(now, ceil_ms(duration), by);
         });
         Ok(())
@@ -143,11 +151,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
 
     async fn report(&self, rule: &Rule, batch: &[(Whose, Event)]) -> Result<Standings, GateError> {
         let report = |(whose, event): &(Whose, Event)| {
-            let place = match whose {
-                Whose::Tenant(tenant) => Place::Tenant(tenant.clone()),
-                Whose::Api => Place::Api,
-            };
-            Ok(self.with_place(place, |state, now| state.report(now, rule, event)))
+            Ok(self.with_place(place_of(whose), |state, now| state.report(now, rule, event)))
         };
         Ok(batch.iter().map(report).collect())
     }
@@ -159,13 +163,13 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         Ok(())
     }
 
-    async fn change(&self, tenant: &Tenant, change: &Change) -> Result<u64, GateError> {
-        if *change == Change::Reset {
+    async fn change(&self, whose: &Whose, change: &Change) -> Result<u64, GateError> {
+        if let (Whose::Tenant(tenant), Change::Reset) = (whose, change) {
             self.with_place(Place::Global, |state, now| {
                 state.register.leave(&tenant.key(), now);
             });
         }
-        Ok(self.with_tenant(tenant, |state, now| state.change(now, change)))
+        Ok(self.with_place(place_of(whose), |state, now| state.change(now, change)))
     }
 
     async fn inspect(

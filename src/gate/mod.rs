@@ -97,11 +97,12 @@ pub trait Gate: Send + Sync + 'static {
         batch: &[TenantSettled],
     ) -> impl Future<Output = Result<SettleReplies, GateError>> + Send;
 
-    /// Closes `tenant` for `duration` from now, for all workers; never shortens what is in force.
+    /// Closes `whose` calls for `duration` from now, for all workers; never shortens what is in force. A tenant is closed by the
+    /// gate; where all are, a worker that looks finds it ([`Gate::report`]).
     /// `by` says what closed it, for [`Inspection::blocked_by`].
     fn block(
         &self,
-        tenant: &Tenant,
+        whose: &Whose,
         duration: Duration,
         by: &str,
     ) -> impl Future<Output = Result<(), GateError>> + Send;
@@ -120,11 +121,11 @@ pub trait Gate: Send + Sync + 'static {
         batch: &[(Tenant, Quotas)],
     ) -> impl Future<Output = Result<(), GateError>> + Send;
 
-    /// Does what an operator asks for `tenant`, for all workers from their next decision on. Returns until when it
-    /// is in force, in milliseconds since the epoch; 0 where it has no end.
+    /// Does what an operator asks for a tenant, for all workers from their next decision on; of the API only [`Change::Resume`]
+    /// means anything. Returns until when it is in force, in milliseconds since the epoch; 0 where it has no end.
     fn change(
         &self,
-        tenant: &Tenant,
+        whose: &Whose,
         change: &Change,
     ) -> impl Future<Output = Result<u64, GateError>> + Send;
 

@@ -160,6 +160,22 @@ impl RedisGate {
         self.call(|_, _| script, (tenant, &Labels::default()), &[], more)
     }
 
+    /// One for a tenant, or for the API, which `nobody` stands for in the words of an error.
+    fn call_whose<'a>(
+        &self,
+        script: &'static Script,
+        (whose, nobody): (&'a Whose, &'a Tenant),
+        more: Vec<Vec<u8>>,
+    ) -> Call<'a> {
+        let tenant = match whose {
+            Whose::Tenant(tenant) => tenant,
+            Whose::Api => nobody,
+        };
+        let mut call = self.call_tenant(script, tenant, more);
+        call.keys.names = vec![self.keys.breaker(whose)];
+        call
+    }
+
     /// A watching gate that ends: nobody has to wait for its word any more. Nothing may be asked after it.
     ///
     /// # Errors
@@ -269,9 +285,10 @@ impl Gate for RedisGate {
         Ok(replies.into_iter().map(|reply| reply.map(drop)).collect())
     }
 
-    async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {
+    async fn block(&self, whose: &Whose, duration: Duration, by: &str) -> Result<(), GateError> {
         let more = vec![ceil_ms(duration).to_string().into_bytes(), by.into()];
-        let call = self.call_tenant(scripts::block(), tenant, more);
+        let nobody = nobody("the-api")?;
+        let call = self.call_whose(scripts::block(), (whose, &nobody), more);
         self.run_one(call).await.map(drop)
     }
 
@@ -279,14 +296,8 @@ impl Gate for RedisGate {
         let api = nobody("the-api")?;
         let calls = (batch.iter())
             .map(|(whose, event)| {
-                let tenant = match whose {
-                    Whose::Tenant(tenant) => tenant,
-                    Whose::Api => &api,
-                };
                 let more = reply::report_arguments(rule, event);
-                let mut call = self.call_tenant(scripts::report(), tenant, more);
-                call.keys.names = vec![self.keys.breaker(whose)];
-                call
+                self.call_whose(scripts::report(), (whose, &api), more)
             })
             .collect();
         let replies = self.run(calls, None).await?;
@@ -304,10 +315,13 @@ impl Gate for RedisGate {
         replies.into_iter().try_for_each(|reply| reply.map(drop))
     }
 
-    async fn change(&self, tenant: &Tenant, change: &Change) -> Result<u64, GateError> {
+    async fn change(&self, whose: &Whose, change: &Change) -> Result<u64, GateError> {
         let mut more = reply::change_arguments(change);
-        more.push(tenant.key().into_bytes());
-        let mut call = self.call_tenant(scripts::change(), tenant, more);
+        if let Whose::Tenant(tenant) = whose {
+            more.push(tenant.key().into_bytes());
+        }
+        let nobody = nobody("the-api")?;
+        let mut call = self.call_whose(scripts::change(), (whose, &nobody), more);
         if *change == Change::Reset {
             self.keys.add_global(&mut call.keys);
         }

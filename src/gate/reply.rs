@@ -153,6 +153,7 @@ pub fn reported(reply: &Value) -> Result<Standing, GateError> {
             has_changed,
             is_granted,
             closed_until_ms,
+            named_until_ms,
         ] = numbers.as_slice()
         else {
             return None;
@@ -164,6 +165,7 @@ pub fn reported(reply: &Value) -> Result<Standing, GateError> {
             has_changed: has_changed == 1,
             is_granted: is_granted == 1,
             closed_until_ms,
+            named_until_ms,
             by: ::redis::from_redis_value_ref(by).ok()?,
         })
     };

@@ -24,6 +24,12 @@ pub enum Whose {
     Api,
 }
 
+impl From<Tenant> for Whose {
+    fn from(tenant: Tenant) -> Self {
+        Self::Tenant(tenant)
+    }
+}
+
 /// How a call failed that says something of the API's health.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
@@ -104,6 +110,8 @@ pub struct Standing {
     pub is_granted: bool,
     /// Until when nobody may start (milliseconds since the epoch), whatever the reason: the breaker, the API's own words, an operator; 0: now.
     pub closed_until_ms: u64,
+    /// The same where the API itself, or an operator, said so.
+    pub named_until_ms: u64,
     /// What closed it; empty where nothing did.
     pub by: String,
 }

@@ -150,6 +150,10 @@ impl State {
             failures: self.breaker.failures(),
             is_open: self.breaker.is_open(),
             closed_until_ms: self.closed(now),
+            named_until_ms: match self.named_until() {
+                until if until > now => until,
+                _ => 0,
+            },
             by: match self.named_until() > now {
                 true => self.closed_by(now),
                 false => self.breaker.by(),

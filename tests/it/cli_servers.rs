@@ -301,7 +301,7 @@ async fn inspect_tells_what_is_used_and_who_waits() {
     };
     gate.ask(&[ask]).await.expect("answers");
     gate.block(
-        &tenant,
+        &tenant.clone().into(),
         Duration::from_secs(1800),
         "429 from the downstream",
     )

@@ -21,6 +21,7 @@ use sluicegate::metrics::Metrics;
 use sluicegate::rules::job::{Fields, Job, TenantField, ValueField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::pushback::ThrottleScope;
 use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::retry::RetryPolicy;
 use sluicegate::rules::scope::Labels;
@@ -107,7 +108,7 @@ impl Gate for Opens {
         self.settled.fetch_add(batch.len(), Ordering::Relaxed);
         Ok(vec![Ok(()); batch.len()])
     }
-    async fn block(&self, _: &Tenant, _: Duration, _: &str) -> Result<(), GateError> {
+    async fn block(&self, _: &Whose, _: Duration, _: &str) -> Result<(), GateError> {
         Ok(())
     }
     async fn report(&self, _: &Rule, _: &[(Whose, CallEvent)]) -> Result<Standings, GateError> {
@@ -116,7 +117,7 @@ impl Gate for Opens {
     async fn advertised(&self, _: &[(Tenant, Quotas)]) -> Result<(), GateError> {
         Ok(())
     }
-    async fn change(&self, _: &Tenant, _: &Change) -> Result<u64, GateError> {
+    async fn change(&self, _: &Whose, _: &Change) -> Result<u64, GateError> {
         Err(GateError::Refused("not in this test".into()))
     }
     async fn inspect(&self, _: &Tenant, _: &Labels, _: &Limits) -> Result<Inspection, GateError> {
@@ -234,6 +235,7 @@ pub fn settings() -> Settings {
         },
         max_penalty: second,
         guard_budget: 0.01,
+        throttle_scope: ThrottleScope::Tenant,
         breaker: None,
     }
 }

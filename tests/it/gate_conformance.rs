@@ -7,7 +7,8 @@ use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{
-    Answer, Ask, Change, Gate, GateError, Inspection, Replies, TenantAsk, Ticket, Usage,
+    Answer, Ask, Change, Event, Gate, GateError, Inspection, Replies, Rule, TenantAsk, Ticket,
+    Usage, Whose,
 };
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::quota::Quotas;
@@ -247,14 +248,11 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
 
     // Closed: nobody starts, waits reach beyond it, and it is only ever put off.
     let closed = tenant("closed");
-    long.block(
-        &closed,
-        Duration::from_secs(1000),
-        "429 from the downstream",
-    )
-    .await
-    .expect("the gate answers");
-    long.block(&closed, Duration::from_secs(10), "shorter")
+    let whose = closed.clone().into();
+    long.block(&whose, Duration::from_secs(1000), "429 from the downstream")
+        .await
+        .expect("the gate answers");
+    long.block(&whose, Duration::from_secs(10), "shorter")
         .await
         .expect("the gate answers");
     let answers = ask(&long, "closed", 5, &[FRESH]).await;
@@ -265,9 +263,28 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     let Usage { next_ms, free, .. } = shown.limits[0];
     assert!(next_ms > 990_000 && free == 0 && shown.waiting == 1);
 
+    // All are closed: who looks is told, a tenant's question is not, and an operator ends it.
+    let (all, how) = (Whose::Api, "429 for all");
+    (long.block(&all, Duration::from_secs(1000), how).await).expect("the gate answers");
+    let look = async || {
+        let told = long.report(&Rule::NONE, &[(Whose::Api, Event::Look)]).await;
+        let told = told.expect("the gate answers").remove(0);
+        told.expect("the gate answers")
+    };
+    let told = look().await;
+    assert!(told.named_until_ms > told.now_ms + 990_000 && !told.is_open);
+    assert_eq!(
+        (told.closed_until_ms, told.by.as_str()),
+        (told.named_until_ms, how)
+    );
+    assert_eq!(started(&ask(&long, "not closed", 5, &[FRESH]).await), 1);
+    (long.change(&all, &Change::Resume).await).expect("the gate answers");
+    assert_eq!(look().await.named_until_ms, 0);
+
     // An operator's pause, its end, another limit, and a line that is forgotten.
     let operated = tenant("operated");
-    let change = async |change| long.change(&operated, &change).await.expect("it answers");
+    let whose = operated.clone().into();
+    let change = async |change| long.change(&whose, &change).await.expect("it answers");
     let duration_ms = 1_000_000;
     assert!(change(Change::Pause { duration_ms }).await > shown.now_ms + 990_000);
     let paused = waits(&ask(&long, "operated", 5, &[FRESH]).await)[0];

@@ -125,7 +125,7 @@ impl<'a, G: Gate> Desk<'a, G> {
 
     async fn change(&self, whose: &str, change: Change) {
         let (id, _) = self.who(whose);
-        let done = self.gate.change(&tenant(&id), &change).await;
+        let done = self.gate.change(&tenant(&id).into(), &change).await;
         done.expect("the gate answers");
     }
 

@@ -558,7 +558,11 @@ impl Bench {
                     let by = format!("{millis}");
                     world.at(&own).block(clock.now_ms, *millis, &by);
                     self.runtime
-                        .block_on(gate.block(tenant, Duration::from_millis(*millis), &by))
+                        .block_on(gate.block(
+                            &tenant.clone().into(),
+                            Duration::from_millis(*millis),
+                            &by,
+                        ))
                         .expect("Redis answers");
                     let quotas = Quotas::read(&format!("{millis}/{},7/9", millis % 5));
                     world.at(&own).advertised(clock.now_ms, quotas);
@@ -601,7 +605,9 @@ impl Bench {
                         let all = &mut world.at(&Place::Global).register;
                         all.leave(&tenant.key(), clock.now_ms);
                     }
-                    let told = self.runtime.block_on(gate.change(tenant, change));
+                    let told = self
+                        .runtime
+                        .block_on(gate.change(&tenant.clone().into(), change));
                     prop_assert_eq!(told.expect("Redis answers"), until);
                 }
                 Step::Settle { .. } if receipts.is_empty() => {}

@@ -54,7 +54,7 @@ async fn lost_scripts_are_loaded_again() {
             redis.ctl(&["script", "flush"]);
             let replies = gate.ask(&batch).await.expect("Redis answers");
             total += started(decided(&replies, 0)) + started(decided(&replies, 1));
-            gate.block(&tenant("c"), Duration::from_secs(1), "test")
+            gate.block(&tenant("c").into(), Duration::from_secs(1), "test")
                 .await
                 .expect("Redis answers");
         }
@@ -142,7 +142,7 @@ async fn every_key_expires_at_the_end_of_what_it_says() {
         let prefix = unique("expiry");
         let gate = connect(shared_redis(), &prefix, limit(algorithm, 2, LONG));
         ask(&gate, "t", 9, &[FRESH; 5]).await;
-        gate.block(&tenant("closed"), Duration::from_secs(3), "test")
+        gate.block(&tenant("closed").into(), Duration::from_secs(3), "test")
             .await
             .expect("Redis answers");
         let found = keys(shared_redis(), &prefix);
@@ -181,7 +181,7 @@ async fn a_reset_is_remembered_until_the_last_job_of_before_is_back() {
     ask(&gate, "used", 9, &[FRESH; 2]).await;
     let day = 86_400_000;
     for id in ["used", "unused"] {
-        let done = gate.change(&tenant(id), &Change::Reset).await;
+        let done = gate.change(&tenant(id).into(), &Change::Reset).await;
         done.expect("Redis answers");
         let line = Keys::new(&prefix).line(&tenant(id));
         let left: u64 = raw(shared_redis()).pttl(line).expect("Redis answers");
@@ -473,7 +473,7 @@ async fn a_cluster_holds_a_tenant_in_one_slot() {
         )
         .await;
         assert_eq!((started(&answers), waits(&answers).len()), (2, 2));
-        gate.block(&tenant("}{"), Duration::from_secs(1), "test")
+        gate.block(&tenant("}{").into(), Duration::from_secs(1), "test")
             .await
             .expect("Redis answers");
     }

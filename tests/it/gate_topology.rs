@@ -269,7 +269,7 @@ async fn a_slot_that_moves_takes_its_tenants_along() {
     let moving = cluster.begin_move(slot, from, to);
     moving.keys();
     // Its keys are on their way. A call with one key is sent on; one with several waits until all have arrived.
-    gate.block(&tenant(id), Duration::from_secs(1), "test")
+    gate.block(&tenant(id).into(), Duration::from_secs(1), "test")
         .await
         .expect("sent on");
     assert!(to.ctl(&["keys", &format!("{prefix}:*")]).contains(":line"));

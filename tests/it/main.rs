@@ -58,6 +58,7 @@ mod reload;
 mod running;
 mod scheduler;
 mod scheduler_breaker;
+mod scheduler_closing;
 mod scheduler_expiry;
 mod scheduler_partitions;
 mod scheduler_prepare;

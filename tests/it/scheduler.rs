@@ -19,7 +19,7 @@ use sluicegate::rules::job::{Field, Fields, Job, TenantField, ValueField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
-use sluicegate::rules::pushback::Seen;
+use sluicegate::rules::pushback::{Seen, ThrottleScope};
 use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::retry::RetryPolicy;
 use sluicegate::rules::tenant::Tenant;
@@ -88,6 +88,7 @@ pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> Sett
         },
         max_penalty: Duration::from_secs(3600),
         guard_budget: 0.01,
+        throttle_scope: ThrottleScope::Tenant,
         breaker: None,
     }
 }

@@ -41,7 +41,7 @@ fn failed(trouble: Trouble) -> Attempt {
 }
 
 /// Closed, after so many failures.
-fn closed(failures: u64) -> Standing {
+pub fn closed(failures: u64) -> Standing {
     Standing {
         now_ms: STORE_MS,
         failures,
@@ -50,7 +50,7 @@ fn closed(failures: u64) -> Standing {
 }
 
 /// Open for so long.
-fn open(wait_ms: u64) -> Standing {
+pub fn open(wait_ms: u64) -> Standing {
     Standing {
         is_open: true,
         closed_until_ms: STORE_MS + wait_ms,
@@ -67,7 +67,7 @@ fn granted() -> Standing {
 }
 
 /// What was told, in words.
-fn words(done: &Done) -> Vec<String> {
+pub fn words(done: &Done) -> Vec<String> {
     let word = |(whose, event): &(Whose, Event)| {
         let whose = match whose {
             Whose::Tenant(tenant) => tenant.as_str(),
@@ -96,7 +96,7 @@ impl Desk {
         self.step(MS)
     }
 
-    fn told(&mut self, standings: Vec<Standing>) -> Done {
+    pub fn told(&mut self, standings: Vec<Standing>) -> Done {
         let standings = standings.into_iter().map(Ok).collect();
         self.scheduler.reported(self.now, Ok(standings));
         self.step(MS * 5)
@@ -369,4 +369,17 @@ fn what_fails_or_is_refused_for_too_long_is_given_up() {
             assert_eq!(to.as_deref() == Some("jobs.dead"), is_given_up, "{to:?}");
         }
     }
+}
+
+#[test]
+fn a_free_probe_is_a_job_s_as_soon_as_it_wants_it() {
+    let mut desk = desk();
+    desk.shut();
+    assert_eq!(words(&desk.step(SECOND)), ["api: may I?"]);
+    assert_eq!(desk.told(vec![granted()]).asked.len(), 1);
+    desk.answer(MS, vec![vec![wait(21, 1)]]);
+    assert_eq!(words(&desk.step(MS)), ["api: release", "api: look"]);
+    assert_eq!(words(&desk.told(vec![open(0), open(0)])), [""; 0]);
+    // A look each second would ask at the same moment of each window.
+    assert_eq!(words(&desk.step(MS * 30)), ["api: may I?"]);
 }

@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use sluicegate::broker::Source;
-use sluicegate::gate::{End, GateError, Partition, SettleReplies, TenantSettled};
+use sluicegate::gate::{End, GateError, Partition, SettleReplies, TenantSettled, Whose};
 use sluicegate::handler::{Attempt, Fate, LateEnd, Outcome};
 use sluicegate::rules::job::TenantField;
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::pushback::Seen;
+use sluicegate::rules::tenant::Tenant;
 
 use crate::scheduler::{Desk, MS, START, wait};
 
@@ -251,6 +252,7 @@ fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
         let mut told = desk.actions().blocked;
         assert_eq!((told.len(), told[0].1), (1, minute));
         assert_eq!(told[0].0.key.is_some(), waits);
+        let a = Whose::Tenant(Tenant::parse("a").expect("a tenant"));
         for pause_ms in [100, 200] {
             let (block, _) = told.remove(0);
             assert!(!desk.scheduler.is_idle());
@@ -264,7 +266,7 @@ fn a_block_that_the_gate_did_not_take_is_told_again_for_the_rest_of_its_time() {
             assert_eq!(told[0].1, minute - (desk.now - begun));
         }
         let (block, _) = told.remove(0);
-        assert_eq!((block.key, block.tenant.as_str()), (None, "a"));
+        assert_eq!((block.key, &block.whose), (None, &a));
         desk.scheduler.blocked(desk.now, block, Ok(()));
         assert!(desk.step(minute).blocked.is_empty(), "once");
     }

@@ -236,20 +236,23 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
     ratios.fold(0.0, f64::max)
 }
 
-/// Who was told 429 closes the tenant; a worker that ends may not come to it.
+/// Who was told 429 closes the tenant, or all of them; a worker that ends may not come to it.
 pub fn closings(plan: &Plan, history: &mut History) {
     let t = &plan.trouble;
     let ends = [t.kill, t.soft_stop, t.hard_stop];
     if ends.iter().any(|rate| *rate > 0.0) || !t.strikes_every.is_zero() {
         return;
     }
+    let missing = |record: &TenantRecord| record.throttled.saturating_sub(record.closings);
     let of = |(name, record): (&String, &TenantRecord)| {
-        let missing = record.throttled.saturating_sub(record.closings);
-        (missing > 0).then(|| format!("{name} was not closed after {missing} times 429"))
+        (missing(record) > 0)
+            .then(|| format!("{name} was closed {} times too few", missing(record)))
     };
     let wrongs: Vec<String> = history.tenants.iter().filter_map(of).collect();
-    for wrong in wrongs {
-        history.wrong(format_args!("{wrong}"));
+    let all: u64 = history.tenants.values().map(missing).sum();
+    if all > history.closings_of_all {
+        let closed = history.closings_of_all;
+        history.wrong(format_args!("all were closed {closed} times: {wrongs:?}"));
     }
 }
 

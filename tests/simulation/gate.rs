@@ -15,6 +15,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
 
 use super::away;
+use super::closing;
 use super::downstream::THROTTLED;
 use super::later;
 use super::plan::ms;
@@ -94,6 +95,7 @@ impl Gate for SimGate {
             let (name, mut history) = (&life.name, life.world.history());
             history.wrong(format_args!("{name} asks and has agreed with nobody"));
         }
+        closing::asks(life);
         let batch = batch.to_vec();
         let name = life.name.clone();
         let replies = self
@@ -112,18 +114,28 @@ impl Gate for SimGate {
         replies
     }
 
-    async fn block(&self, tenant: &Tenant, duration: Duration, by: &str) -> Result<(), GateError> {
-        let (tenant, by) = (tenant.clone(), by.to_owned());
+    async fn block(&self, whose: &Whose, duration: Duration, by: &str) -> Result<(), GateError> {
+        let (whose, by) = (whose.clone(), by.to_owned());
         if by == THROTTLED {
-            self.0.world.history().tenant(tenant.as_str()).closings += 1;
+            match &whose {
+                Whose::Tenant(tenant) => {
+                    self.0.world.history().tenant(tenant.as_str()).closings += 1;
+                }
+                Whose::Api => self.0.world.history().closings_of_all += 1,
+            }
         }
         self.call("block", |world| async move {
-            let result = world.gate.block(&tenant, duration, &by).await;
+            let result = world.gate.block(&whose, duration, &by).await;
             let until = world.now_us() / 1000 + ceil_ms(duration);
             let mut history = world.history();
-            let record = history.tenant(tenant.as_str());
-            record.closed_until = record.closed_until.max(until);
-            history.note(format_args!("{tenant} is closed for {duration:?}"));
+            match &whose {
+                Whose::Tenant(tenant) => {
+                    let record = history.tenant(tenant.as_str());
+                    record.closed_until = record.closed_until.max(until);
+                    history.note(format_args!("{tenant} is closed for {duration:?}"));
+                }
+                Whose::Api => history.note(format_args!("all are closed for {duration:?}")),
+            }
             result
         })
         .await
@@ -167,8 +179,10 @@ impl Gate for SimGate {
     }
 
     async fn report(&self, rule: &Rule, batch: &[(Whose, Event)]) -> Result<Standings, GateError> {
-        let (rule, batch) = (*rule, batch.to_vec());
-        self.call("report", |world| async move {
+        let (rule, sent) = (*rule, batch.to_vec());
+        let number = self.0.heard().sends();
+        let standings = self.call("report", |world| async move {
+            let batch = sent;
             if let Some(why) = later::outage(&world, None) {
                 return Err(why);
             }
@@ -177,8 +191,10 @@ impl Gate for SimGate {
             history.note(format_args!("{batch:?}: {standings:?}"));
             away::note(&mut history, &batch, &standings);
             Ok(standings)
-        })
-        .await
+        });
+        let standings = standings.await?;
+        self.0.heard().hears(number, batch, &standings);
+        Ok(standings)
     }
 
     async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {
@@ -189,8 +205,8 @@ impl Gate for SimGate {
         .await
     }
 
-    async fn change(&self, tenant: &Tenant, change: &Change) -> Result<u64, GateError> {
-        self.0.world.gate.change(tenant, change).await
+    async fn change(&self, whose: &Whose, change: &Change) -> Result<u64, GateError> {
+        self.0.world.gate.change(whose, change).await
     }
 
     async fn inspect(

@@ -90,6 +90,8 @@ pub struct History {
     pub faults: u64,
     /// Failures that met, and left, all breakers closed.
     pub closed_failures: u64,
+    /// Workers began so often to close all tenants after a 429.
+    pub closings_of_all: u64,
     /// Handlers at work.
     pub running: u64,
     /// Batches on their way to the broker.
@@ -131,6 +133,7 @@ impl History {
             events: 0,
             faults: 0,
             closed_failures: 0,
+            closings_of_all: 0,
             running: 0,
             sent: 0,
             most: BTreeMap::new(),

@@ -24,6 +24,7 @@
 mod away;
 mod broker;
 mod check;
+mod closing;
 mod downstream;
 mod gate;
 mod history;
@@ -57,12 +58,13 @@ use plan::{Costs, Plan, Planned, ms};
 use world::{Clock, World, micros};
 
 /// What runs unless `SIMULATION_SEEDS` says otherwise: a few of each kind.
-const SEEDS: [Range<u64>; 5] = [
+const SEEDS: [Range<u64>; 6] = [
     0..48,
     scopes::SCOPED..scopes::SCOPED + 48,
     later::LATER..later::LATER + 48,
     later::STANDS_STILL..later::STANDS_STILL + 48,
     away::AWAY..away::AWAY + 48,
+    closing::CLOSES_ALL..closing::CLOSES_ALL + 48,
 ];
 /// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
 /// wait takes shorter lanes.
@@ -474,6 +476,17 @@ fn a_burst_of_one_tenant_takes_no_turn_from_another() {
 #[test]
 fn lines_whose_fronts_vanished_do_not_wait_for_each_other() {
     found(2_000_519);
+}
+
+#[test]
+fn who_wants_nothing_while_all_are_closed_waits_without_spinning() {
+    found(6_000_117);
+    found(6_000_289);
+}
+
+#[test]
+fn a_held_job_takes_the_probe_when_its_turn_comes() {
+    found(6_000_070);
 }
 
 #[test]

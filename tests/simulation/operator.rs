@@ -5,6 +5,7 @@ use std::sync::Arc;
 use sluicegate::gate::{Change, Gate};
 use sluicegate::rules::tenant::Tenant;
 
+use super::closing;
 use super::world::{World, micros};
 
 /// The longest that a change is in force, in milliseconds.
@@ -12,6 +13,7 @@ pub const LONGEST_MS: u64 = 20_000;
 
 pub async fn operate(world: Arc<World>) {
     while world.trouble_comes(world.plan.operator_every).await {
+        closing::resume(&world).await;
         let tenant = format!("t{}", world.below(4));
         let change = some_change(&world);
         world.note(format_args!("operator: {change:?} of {tenant}"));
@@ -30,7 +32,7 @@ pub async fn operate(world: Arc<World>) {
             }
         }
         let tenant = Tenant::parse(&tenant).expect("a tenant");
-        let done = world.gate.change(&tenant, &change).await;
+        let done = world.gate.change(&tenant.into(), &change).await;
         assert!(done.is_ok(), "the gate in memory never fails");
     }
 }

@@ -5,9 +5,11 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::pushback::ThrottleScope;
 use sluicegate::rules::retry::RetryPolicy;
 
 use super::away::Away;
+use super::closing;
 use super::later;
 use super::limits::pick_limits;
 use super::scopes;
@@ -111,6 +113,8 @@ pub struct Plan {
     pub operator_every: Duration,
     /// When the API is away, and the breakers.
     pub away: Away,
+    /// Whom a 429 closes.
+    pub throttle_scope: ThrottleScope,
 }
 
 /// What calls cost in fact.
@@ -257,6 +261,7 @@ impl Plan {
                 false => Duration::ZERO,
             },
             away: Away::new(seed, ideal),
+            throttle_scope: closing::scope(seed),
             trouble,
             trouble_until,
             most_faults: pick(&mut random, &[10, 50, 200]),

@@ -43,6 +43,7 @@ fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
         retry: plan.retry,
         max_penalty: plan.max_penalty,
         guard_budget: 0.01,
+        throttle_scope: plan.throttle_scope,
         breaker: plan.away.rule,
     }
 }

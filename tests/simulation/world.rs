@@ -13,6 +13,7 @@ use sluicegate::gate::memory::MemoryGate;
 use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use super::closing::Heard;
 use super::history::History;
 use super::later::Outage;
 use super::plan::{Plan, Trouble, ms};
@@ -129,6 +130,7 @@ pub struct Life {
     pub killed: CancellationToken,
     frozen_until: Mutex<Instant>,
     asks: Mutex<Asks>,
+    heard: Mutex<Heard>,
 }
 
 /// What a worker has asked, and until when it may.
@@ -152,11 +154,17 @@ impl Life {
                 last: 0,
                 open: BTreeSet::new(),
             }),
+            heard: Mutex::default(),
         }
     }
 
     fn asks(&self) -> MutexGuard<'_, Asks> {
         self.asks.lock().expect("nobody panics with it")
+    }
+
+    /// What it was told of closings of all tenants.
+    pub fn heard(&self) -> MutexGuard<'_, Heard> {
+        self.heard.lock().expect("nobody panics with it")
     }
 
     /// It may ask until then. Returns the number of the last question before.
@@ -243,6 +251,11 @@ impl Life {
     pub fn frozen_until(&self) -> Option<Instant> {
         let until = *self.frozen_until.lock().expect("nobody panics with it");
         (until > Instant::now()).then_some(until)
+    }
+
+    /// Since when it has not stood still.
+    pub fn last_thawed(&self) -> Instant {
+        *self.frozen_until.lock().expect("nobody panics with it")
     }
 
     pub async fn thaw(&self) {

@@ -62,7 +62,7 @@ impl Scheduler {
         // The API's probe is one job, wherever it is asked for.
         let probe = self.breakers.only_one() && !self.asking.is_empty();
         agreed
-            && self.breakers.may_ask()
+            && self.breakers.may_ask(now)
             && !probe
             && !self.draining
             && (self.queues.may_ask(|it| self.is_open(it)) || self.needs_clock().is_some())

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rand::Rng;
 use tracing::{info, warn};
 
-use super::{Phase, Scheduler};
+use super::{Phase, Scheduler, millis};
 use crate::engine::action::{Action, Key};
 use crate::engine::breakers::{Ended, Failed, Told};
 use crate::engine::queues::End as Place;
@@ -84,6 +84,12 @@ impl Scheduler {
             match told {
                 Told::Changed(whose, is_open, by) => self.say_breaker(&whose, is_open, &by),
                 Told::Failed(job, open) => self.failure_told(now, job, open),
+                Told::Closed(left, by) => {
+                    info!(
+                        left_ms = millis(left),
+                        by, "all tenants are closed: their jobs wait"
+                    );
+                }
             }
         }
         self.metrics.set_breaker_open(self.breakers.is_open());
@@ -168,12 +174,13 @@ impl Scheduler {
     pub(super) fn look_at_breaker(&mut self, now: Duration) {
         if !self.draining {
             let wants = self.queues.may_ask(|_| true) || !self.unclocked.is_empty();
-            self.breakers.look(now, wants);
+            let (scope, policy) = (self.settings.throttle_scope, self.fleet.own());
+            (self.breakers).look(now, wants, || scope.may_close_all(policy));
         }
         let report = self.breakers.send();
         self.actions
             .extend(report.map(|(rule, events)| Action::Report(rule, events)));
-        if !self.breakers.is_open() || self.draining || now < self.next_let_go {
+        if !self.breakers.is_shut(now) || self.draining || now < self.next_let_go {
             return;
         }
         self.next_let_go = now + LET_GO_EVERY;
@@ -188,11 +195,15 @@ impl Scheduler {
     }
 
     /// When [`Scheduler::look_at_breaker`] does something, if nothing else happens.
-    pub(super) fn breaker_tick(&self) -> Option<Duration> {
-        if !self.breakers.is_open() || self.draining {
+    pub(super) fn breaker_tick(&self, now: Duration) -> Option<Duration> {
+        if !self.breakers.is_shut(now) || self.draining {
             return None;
         }
         let let_go = self.next_let_go;
-        Some(self.breakers.look_at().map_or(let_go, |at| at.min(let_go)))
+        Some(
+            self.breakers
+                .look_at(now)
+                .map_or(let_go, |at| at.min(let_go)),
+        )
     }
 }

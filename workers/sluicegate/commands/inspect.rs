@@ -153,7 +153,7 @@ fn all_blocked(all: &Standing) -> String {
         _ if all.is_open => "until one succeeds".to_owned(),
         _ => return String::new(),
     };
-    format!("all      calls of all tenants stop, {until}, by {by}\n")
+    format!("all      calls of all tenants stop, {until}, by {by}; tenant resume --all ends it\n")
 }
 
 /// What the user may have to add.

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use sluicegate::config::{Config, closest, parse_duration, show_duration};
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Change, Gate};
+use sluicegate::gate::{Change, Gate, Whose};
 use sluicegate::rules::limit::{Limit, Limits, MAX_REQUESTS, ceil_ms};
 use sluicegate::rules::policy::{Policy, Source};
 use sluicegate::rules::tenant::Tenant;
@@ -27,6 +27,7 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 #[command(after_help = "Examples:
   sluicegate tenant pause acme --for 1h
   sluicegate tenant resume acme
+  sluicegate tenant resume --all
   sluicegate tenant limit acme 100 --for 30m
   sluicegate tenant limit acme --clear
   sluicegate tenant reset acme")]
@@ -47,12 +48,22 @@ enum What {
         #[command(flatten)]
         span: Span,
     },
-    /// End a pause, and a block after an answer of the downstream (429)
-    #[command(after_help = "Example:
-  sluicegate tenant resume acme")]
+    /// End a pause, and a block after an answer of the downstream (429) or by a breaker
+    ///
+    /// With --all, those of all tenants together; what closed a single tenant stays. Workers notice within a second.
+    #[command(after_help = "Examples:
+  sluicegate tenant resume acme
+  sluicegate tenant resume --all")]
     Resume {
-        #[command(flatten)]
-        of: Of,
+        /// Whose
+        #[arg(required_unless_present = "all")]
+        tenant: Option<String>,
+        /// What stops the calls of all tenants (rate-limiter.throttle-scope, dispatch.breaker)
+        #[arg(long, conflicts_with = "tenant")]
+        all: bool,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Set another max-requests for a tenant, or the configured one again
     #[command(after_help = "Examples:
@@ -125,7 +136,12 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
             let duration_ms = span.millis();
             (of, Change::Pause { duration_ms })
         }
-        What::Resume { of } => (of, Change::Resume),
+        What::Resume { tenant, json, .. } => {
+            let Some(tenant) = tenant else {
+                return resume_all(config, json).await;
+            };
+            (Of { tenant, json }, Change::Resume)
+        }
         What::Reset { of } => (of, Change::Reset),
         What::Limit {
             of,
@@ -148,7 +164,7 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
     };
     let tenant = tenant(&of)?;
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    let until_ms = gate.change(&tenant, &change).await?;
+    let until_ms = gate.change(&tenant.clone().into(), &change).await?;
     if of.json {
         print_json(&as_json(&tenant, &change, until_ms))?;
     } else {
@@ -159,6 +175,19 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
             out,
             "{said}\nin force now; jobs that wait notice within {within} (delay.max-delay)"
         )?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Ends what stops the calls of all tenants.
+async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
+    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    gate.change(&Whose::Api, &Change::Resume).await?;
+    if json {
+        print_json(&json!({"tenant": null, "change": "resume"}))?;
+    } else {
+        let said = "resumed calls of all tenants; who is closed alone stays so\nworkers notice within a second";
+        writeln!(std::io::stdout().lock(), "{said}")?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,65 @@
+//! A 429 for a budget that all tenants share closes all of them, in all workers, until it is over or an operator says so.
+
+use super::kit::api::{Api, Reply};
+use super::kit::{Bed, MS, SECOND, job, jobs, until};
+use crate::cli::sluicegate;
+use crate::process::Process;
+use crate::servers::{shared_rabbit, shared_redis};
+
+const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_429_for_a_shared_budget_closes_all_tenants() {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let limits = "scope: global, max-requests: 1000, window-size: 60s, guard: 20s";
+    let yaml = bed.yaml(limits, &api.url(), "");
+    // The sixth call, and whatever was under way beside it. Longer than the test: an operator ends it.
+    let begun = std::sync::Mutex::new(0);
+    api.answers(move |_| {
+        let mut calls = begun.lock().expect("nobody panics");
+        *calls += 1;
+        match *calls {
+            6.. => Reply::status(429)
+                .header("retry-after", "1800")
+                .after(10 * MS),
+            _ => Reply::ok(),
+        }
+    });
+    let workers = [Process::start(&yaml), Process::start(&yaml)];
+    for worker in &workers {
+        worker.says(&["RabbitMQ: consuming"]).await;
+    }
+    let all = (0..5).flat_map(|tenant| jobs(&format!("t{tenant}"), 400).collect::<Vec<_>>());
+    bed.publish(&yaml, all).await;
+    // Each is told by the API or finds it in Redis.
+    for worker in &workers {
+        worker.says(&["all tenants"]).await;
+    }
+    // What was under way ends.
+    tokio::time::sleep(SECOND).await;
+    let before = api.count();
+    bed.publish(&yaml, [job("nobody-knows-it-yet", "new")])
+        .await;
+    tokio::time::sleep(5 * SECOND).await;
+    assert_eq!(api.count(), before, "no tenant's call");
+    let shown = sluicegate(&yaml, &["inspect", "t0"]).exited(0);
+    assert!(
+        shown.out.contains("calls of all tenants stop"),
+        "{}",
+        shown.out
+    );
+    // A worker that starts now looks first.
+    let third = Process::start(&yaml);
+    third.says(&["all tenants are closed"]).await;
+    assert_eq!(api.count(), before, "no tenant's call");
+
+    api.answers(|_| Reply::ok());
+    let said = sluicegate(&yaml, &["tenant", "resume", "--all"]).exited(0);
+    assert!(said.out.contains("all tenants"), "{}", said.out);
+    let workers = workers.into_iter().chain([third]).collect::<Vec<_>>();
+    let done = || workers.iter().filter_map(|worker| worker.metric(DONE));
+    until("all jobs", || done().sum::<f64>() >= 2001.0).await;
+    workers.into_iter().for_each(Process::stop);
+    assert!(bed.dead(&yaml).await.is_empty());
+}

@@ -1,0 +1,76 @@
+//! A 429 that closes all tenants, and the operator who ends it. Simulations from [`CLOSES_ALL`] on have it; those below keep the
+//! histories that they had.
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use sluicegate::gate::{Change, Event, Gate, Standings, Whose};
+use sluicegate::rules::pushback::ThrottleScope;
+use tokio::time::Instant;
+
+use super::plan::pick;
+use super::world::{Life, World};
+
+/// Simulations from this seed on have what this module adds.
+pub const CLOSES_ALL: u64 = 6_000_000;
+
+/// Whom a 429 closes, from a stream of its own.
+pub fn scope(seed: u64) -> ThrottleScope {
+    use ThrottleScope::{Auto, Global, Tenant};
+    if seed < CLOSES_ALL {
+        return Tenant;
+    }
+    let mut random = SmallRng::seed_from_u64(seed.rotate_left(24) ^ 0xC105);
+    pick(&mut random, &[Auto, Global, Global, Tenant])
+}
+
+/// What a worker was told: until when all tenants are closed (milliseconds of the gate's clock), when it heard that, and how many
+/// reports it had sent by then.
+#[derive(Debug, Default)]
+pub struct Heard {
+    facts: Vec<(u64, Instant, u64)>,
+    sent: u64,
+}
+
+impl Heard {
+    /// A report is sent; returns its number.
+    pub fn sends(&mut self) -> u64 {
+        self.sent += 1;
+        self.sent
+    }
+
+    /// Its answer is there: what was known before it was sent counts no more.
+    pub fn hears(&mut self, number: u64, batch: &[(Whose, Event)], standings: &Standings) {
+        for ((whose, _), standing) in batch.iter().zip(standings) {
+            if let (Whose::Api, Ok(standing)) = (whose, standing) {
+                self.facts.retain(|(_, _, sent)| *sent >= number);
+                (self.facts).push((standing.named_until_ms, Instant::now(), number));
+            }
+        }
+    }
+
+    fn until(&self, since: Instant) -> u64 {
+        let now = Instant::now();
+        // At the very moment at which it hears, or goes on, it may still do what it was about to.
+        let known = self.facts.iter().filter(|(_, at, _)| *at.max(&since) < now);
+        known.map(|(until, ..)| *until).max().unwrap_or_default()
+    }
+}
+
+/// No worker asks while it knows that all are closed.
+pub fn asks(life: &Life) {
+    let (world, name) = (&life.world, &life.name);
+    let until = life.heard().until(life.last_thawed());
+    if world.now_us() / 1000 < until {
+        let mut history = world.history();
+        history.wrong(format_args!("{name} asks and knows that all are closed"));
+    }
+}
+
+/// An operator opens what is closed to all.
+pub async fn resume(world: &World) {
+    if world.plan.seed >= CLOSES_ALL && world.below(4) == 0 {
+        world.note(format_args!("operator: all are resumed"));
+        let done = world.gate.change(&Whose::Api, &Change::Resume).await;
+        assert!(done.is_ok(), "the gate in memory never fails");
+    }
+}
