@@ -120,8 +120,12 @@ local function newest_entry(log)
   return number, total, score
 end
 
-local function sequence_of(limit, job)
-  return limit.owner and limit.log.corrections and job.sequences[limit.home or 0] or 0
+-- The number that the job's start was given, and what find_start knows of it; nil where this limit keeps no entry of it.
+local function start_of(limit, job)
+  local number = limit.owner and limit.log.corrections and job.sequences[limit.home or 0] or 0
+  if number > 0 then
+    return number, find_start(limit.log, number, job.started)
+  end
 end
 
 -- Other limits may be in force by now, which look back further: nothing is pruned.
@@ -140,28 +144,19 @@ end
 
 -- A start that never called counts no more; one that cost more or less counts so.
 SLIDING.settle = function(limit, _, job)
-  local number = sequence_of(limit, job)
-  if number == 0 then
-    return
-  end
-  local corrections = limit.log.corrections
-  local entry_number, cost, first = find_start(limit.log, number, job.started)
+  local _, entry_number, cost, first = start_of(limit, job)
   if entry_number and job.used ~= cost then
-    corrections_add(corrections, entry_number, (job.used or 0) - cost, job.used and 0 or -1, first)
+    corrections_add(limit.log.corrections, entry_number, (job.used or 0) - cost, job.used and 0 or -1, first)
   end
 end
 
 -- A call came later than the guard covers: its start counts from now, as another entry behind all others.
 SLIDING.late = function(limit, limits, job)
-  local number = sequence_of(limit, job)
-  if number == 0 then
-    return
-  end
-  local log, corrections = limit.log, limit.log.corrections
-  local entry_number, cost, first = find_start(log, number, job.started)
+  local number, entry_number, cost, first = start_of(limit, job)
   if not entry_number then
     return
   end
+  local log, corrections = limit.log, limit.log.corrections
   corrections_add(corrections, entry_number, -cost, -1, first)
   local newest, total, score = newest_entry(log)
   log.longest = log.longest or note_span(corrections.key, log.spans, limits_own(limits, limit).longest, limits.now)
