@@ -33,15 +33,28 @@ type Entry = (Tenant, Labels, Limits, Settled);
 /// What is to be told, and what is being told.
 #[derive(Debug)]
 pub struct Ledger {
-    /// What calls of this worker are called; no other one has the same.
-    worker: String,
-    number: u64,
+    names: Names,
     partitions: Partitions,
     /// Each that something is to be told of.
     parts: BTreeMap<Partition, Part>,
     /// Starts that hold places: those that run, and those that were given up.
     holding: usize,
     renewed: Duration,
+}
+
+/// What calls of this worker are called: no other one has the same.
+#[derive(Debug)]
+struct Names {
+    worker: String,
+    number: u64,
+}
+
+impl Names {
+    /// One that was never given before.
+    fn next(&mut self) -> String {
+        self.number += 1;
+        format!("{}-{}", self.worker, self.number)
+    }
 }
 
 /// What is to be told of the tenants of one partition.
@@ -89,8 +102,10 @@ impl Ledger {
     /// Nothing to tell. `worker` is a number that no other worker has.
     pub fn new(worker: u64) -> Self {
         Self {
-            worker: format!("{worker:x}"),
-            number: 0,
+            names: Names {
+                worker: format!("{worker:x}"),
+                number: 0,
+            },
             partitions: Partitions::default(),
             parts: BTreeMap::new(),
             holding: 0,
@@ -105,8 +120,7 @@ impl Ledger {
 
     /// A name that was never given before.
     pub fn name(&mut self) -> String {
-        self.number += 1;
-        format!("{}-{}", self.worker, self.number)
+        self.names.next()
     }
 
     fn part(&mut self, tenant: &Tenant) -> &mut Part {
@@ -187,14 +201,9 @@ impl Ledger {
     /// What is to be sent now to each partition, if anything: what is new, and what is due again.
     pub fn send(&mut self, now: Duration) -> Vec<(Partition, Vec<TenantSettled>)> {
         self.parts.retain(|_, part| !part.is_empty());
-        let (worker, number) = (&self.worker, &mut self.number);
-        let mut name = || {
-            *number += 1;
-            format!("{worker}-{number}")
-        };
+        let names = &mut self.names;
         let parts = self.parts.iter_mut();
-        let sent =
-            parts.filter_map(|(partition, part)| Some((*partition, part.send(now, &mut name)?)));
+        let sent = parts.filter_map(|(partition, part)| Some((*partition, part.send(now, names)?)));
         sent.collect()
     }
 
@@ -229,11 +238,7 @@ impl Part {
             && self.sent.is_none()
     }
 
-    fn send(
-        &mut self,
-        now: Duration,
-        name: &mut impl FnMut() -> String,
-    ) -> Option<Vec<TenantSettled>> {
+    fn send(&mut self, now: Duration, names: &mut Names) -> Option<Vec<TenantSettled>> {
         if self.sent.is_some() {
             return None;
         }
@@ -243,7 +248,7 @@ impl Part {
             failures: 0,
             at: now,
         };
-        let mut calls: Vec<Call> = self.next_batch(name).into_iter().map(new).collect();
+        let mut calls: Vec<Call> = self.next_batch(names).into_iter().map(new).collect();
         let is_new = !calls.is_empty();
         let mut room = MOST;
         for call in std::mem::take(&mut self.again) {
@@ -262,7 +267,7 @@ impl Part {
         Some(batch)
     }
 
-    fn next_batch(&mut self, name: &mut impl FnMut() -> String) -> Vec<TenantSettled> {
+    fn next_batch(&mut self, names: &mut Names) -> Vec<TenantSettled> {
         let most = self.open.len().min(MOST);
         let open: Vec<_> = self.open.drain(..most).collect();
         let mut batch: Vec<TenantSettled> = Vec::new();
@@ -277,7 +282,7 @@ impl Part {
                     tenant,
                     labels,
                     limits,
-                    call: name(),
+                    call: names.next(),
                     settled: vec![settled],
                 }),
             }
