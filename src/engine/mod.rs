@@ -7,6 +7,7 @@ mod away;
 mod blocks;
 mod breakers;
 mod budget;
+mod calls;
 mod closing;
 mod heard;
 mod ledger;
@@ -21,11 +22,9 @@ mod ready;
 pub mod scheduler;
 mod watch;
 
-use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
@@ -35,16 +34,17 @@ use tracing::{info, warn};
 use crate::admin::Health;
 use crate::broker::{Broker, Delivery, Event, PublishError};
 use crate::engine::action::{Action, Block, Key, Update};
+use crate::engine::calls::Ended;
 use crate::engine::outage::Outage;
 use crate::engine::partitions::Partitions;
 use crate::engine::reading::Reading;
 use crate::engine::ready::Prepared;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::watch::{Watch, heard_at_the_end, watched};
-use crate::gate::{Gate, GateError, LEASE_MS, Partition, Replies, SettleReplies, Standings};
-use crate::handler::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
+use crate::engine::watch::Watch;
+use crate::gate::{Gate, GateError, Partition, Replies, SettleReplies, Standings};
+use crate::handler::{Outcome, Permit, PreparingHandler};
 use crate::metrics::Metrics;
-use crate::rules::job::{InBody, Job};
+use crate::rules::job::InBody;
 use crate::rules::lateness::Heard;
 use crate::tasks;
 
@@ -99,8 +99,7 @@ enum Report<R> {
     Moved(Vec<(Key, Result<(), PublishError>)>),
     /// With the time that it took, unless it was there at once.
     Prepared(Key, Result<R, Outcome>, Option<Duration>),
-    /// With what its end says of its way.
-    Finished(Key, Attempt, Duration, Option<Heard>),
+    Finished(Key, Ended),
     /// Deliveries with large bodies, and what these say.
     Read(Vec<(Delivery, InBody)>),
     /// The name of its permit, and whether it has ended.
@@ -131,7 +130,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         let gate = Arc::clone(&self.gate);
         scheduler.partition(Partitions::by(move |tenant| gate.partition(tenant)));
         let mut tasks = JoinSet::new();
-        let mut calls = Prepared::default();
+        let mut prepared = Prepared::default();
         let mut redis = Outage::new("Redis");
         let mut reading = Reading::default();
         let mut give_up_at: Option<Instant> = None;
@@ -159,10 +158,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             // Before what follows from it is looked at: a call that ends leaves its connection to the next one.
             let handler = &*self.handler;
             scheduler.ask(now, |key| {
-                calls.is_ready(key, |call| handler.is_ready(call), || handler.at_once())
+                prepared.is_ready(key, |call| handler.is_ready(call), || handler.at_once())
             });
             let watch = (started, &heard);
-            self.perform(scheduler.take_actions(), watch, &mut tasks, &mut calls)
+            self.perform(scheduler.take_actions(), watch, &mut tasks, &mut prepared)
                 .await;
             if give_up_at.is_some() && scheduler.is_idle() {
                 break;
@@ -194,7 +193,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                             Ok(report) => {
                                 let now = started.elapsed();
                                 let rooms = (&mut redis, &mut reading);
-                                self.take_report(&mut scheduler, now, report, rooms, &mut calls);
+                                self.take_report(&mut scheduler, now, report, rooms, &mut prepared);
                             }
                             Err(why) => over = Over::Panicked(last_words(why)),
                         }
@@ -283,7 +282,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         now: Duration,
         report: Report<H::Ready>,
         (redis, reading): (&mut Outage, &mut Reading),
-        calls: &mut Prepared<H::Ready>,
+        prepared: &mut Prepared<H::Ready>,
     ) {
         match report {
             Report::Answered(partition, result) => {
@@ -308,18 +307,18 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             Report::Reported(result) => scheduler.reported(now, result),
             Report::Moved(results) => scheduler.moved(now, results),
             Report::Prepared(key, result, took) => {
-                let result = result.map(|call| calls.put(key, call));
+                let result = result.map(|call| prepared.put(key, call));
                 scheduler.prepared(now, key, took, result);
             }
             Report::Read(read) => {
                 reading.done();
                 scheduler.delivered_read(now, read);
             }
-            Report::Finished(key, attempt, took, heard) => {
-                if let Some(heard) = heard {
+            Report::Finished(key, ended) => {
+                if let Some(heard) = ended.heard {
                     scheduler.heard_of(now, key, heard);
                 }
-                scheduler.finished(now, key, took, attempt);
+                scheduler.finished(now, key, ended.took, ended.attempt);
             }
             Report::Abandoned(permit, ended) => scheduler.abandoned_is_over(&permit, ended),
         }
@@ -330,7 +329,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         actions: Vec<Action>,
         (started, heard): (Instant, &mpsc::Sender<(Key, Heard)>),
         tasks: &mut JoinSet<Report<H::Ready>>,
-        calls: &mut Prepared<H::Ready>,
+        prepared: &mut Prepared<H::Ready>,
     ) {
         let mut acks = Vec::new();
         for action in actions {
@@ -384,14 +383,17 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         Report::Abandoned(permit, ended)
                     });
                 }
-                Action::Release(keys) => keys.into_iter().for_each(|key| drop(calls.take(key))),
+                Action::Release(keys) => keys.into_iter().for_each(|key| drop(prepared.take(key))),
                 Action::Prepare { key, job } => {
                     let handler = Arc::clone(&self.handler);
                     match handler.at_once() {
                         Some(call) => {
                             tasks.spawn(async move { Report::Prepared(key, Ok(call), None) })
                         }
-                        None => tasks.spawn(prepare(handler, key, job)),
+                        None => tasks.spawn(async move {
+                            let (call, took) = calls::prepare(&*handler, &job).await;
+                            Report::Prepared(key, call, Some(took))
+                        }),
                     };
                 }
                 Action::Dispatch {
@@ -401,7 +403,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     look,
                 } => {
                     let handler = Arc::clone(&self.handler);
-                    let call = calls.take(key).or_else(|| handler.at_once());
+                    let call = prepared.take(key).or_else(|| handler.at_once());
                     let permit = Permit::until(started + deadline);
                     let watch = look.map(|look| Watch {
                         key,
@@ -409,7 +411,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         started,
                         heard: heard.clone(),
                     });
-                    tasks.spawn(attempt(handler, (key, job), call, permit, watch));
+                    tasks.spawn(async move {
+                        let ended = calls::attempt(&*handler, &job, call, permit, watch).await;
+                        Report::Finished(key, ended)
+                    });
                 }
             }
         }
@@ -452,51 +457,6 @@ impl Seen {
             Err(_) => (false, false),
         };
         Some(Self { answers, cold })
-    }
-}
-
-/// The handler prepares one call.
-async fn prepare<H: PreparingHandler>(handler: Arc<H>, key: Key, job: Job) -> Report<H::Ready> {
-    let begun = Instant::now();
-    let call = AssertUnwindSafe(handler.prepare(&job)).catch_unwind().await;
-    let call = call.unwrap_or_else(|_| Err(panicked()));
-    Report::Prepared(key, call, Some(begun.elapsed()))
-}
-
-/// One call of the handler, if the permit is still good when this task gets to run, and something is prepared.
-async fn attempt<H: PreparingHandler>(
-    handler: Arc<H>,
-    (key, job): (Key, Job),
-    call: Option<H::Ready>,
-    permit: Permit,
-    watch: Option<Watch>,
-) -> Report<H::Ready> {
-    let begun = Instant::now();
-    let Some(call) = call.filter(|_| permit.is_good()) else {
-        return Report::Finished(key, Outcome::Late.into(), Duration::ZERO, None);
-    };
-    let sent = AssertUnwindSafe(handler.send(&job, call, permit.clone())).catch_unwind();
-    let (attempt, is_late) = match watch {
-        Some(watch) => watched(sent, &permit, &watch).await,
-        None => (sent.await, false),
-    };
-    let attempt = attempt.unwrap_or_else(|_| Attempt {
-        // It may have called.
-        fate: Fate::Abandoned {
-            lease: Duration::from_millis(LEASE_MS),
-            ended: LateEnd::never(),
-        },
-        ..panicked().into()
-    });
-    let heard = heard_at_the_end(&attempt.fate, &permit, is_late);
-    Report::Finished(key, attempt, begun.elapsed(), heard)
-}
-
-fn panicked() -> Outcome {
-    let reason = "the handler panicked".to_owned();
-    Outcome::Retry {
-        after: None,
-        reason,
     }
 }
 

@@ -1,0 +1,75 @@
+//! One call of the handler: prepared, and made while its permit is good. A handler that panics has failed.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::time::Instant;
+
+use crate::engine::watch::{Watch, heard_at_the_end, watched};
+use crate::gate::LEASE_MS;
+use crate::handler::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
+use crate::rules::job::Job;
+use crate::rules::lateness::Heard;
+
+/// What became of a call.
+pub(super) struct Ended {
+    pub attempt: Attempt,
+    pub took: Duration,
+    /// What its end says of its way.
+    pub heard: Option<Heard>,
+}
+
+/// Prepares a call; also returns how long that took.
+pub(super) async fn prepare<H: PreparingHandler>(
+    handler: &H,
+    job: &Job,
+) -> (Result<H::Ready, Outcome>, Duration) {
+    let begun = Instant::now();
+    let call = AssertUnwindSafe(handler.prepare(job)).catch_unwind().await;
+    (call.unwrap_or_else(|_| Err(panicked())), begun.elapsed())
+}
+
+/// Makes the call, if the permit is still good when this task gets to run, and something is prepared.
+pub(super) async fn attempt<H: PreparingHandler>(
+    handler: &H,
+    job: &Job,
+    call: Option<H::Ready>,
+    permit: Permit,
+    watch: Option<Watch>,
+) -> Ended {
+    let begun = Instant::now();
+    let Some(call) = call.filter(|_| permit.is_good()) else {
+        return Ended {
+            attempt: Outcome::Late.into(),
+            took: Duration::ZERO,
+            heard: None,
+        };
+    };
+    let sent = AssertUnwindSafe(handler.send(job, call, permit.clone())).catch_unwind();
+    let (attempt, is_late) = match watch {
+        Some(watch) => watched(sent, &permit, &watch).await,
+        None => (sent.await, false),
+    };
+    let attempt = attempt.unwrap_or_else(|_| Attempt {
+        // It may have called.
+        fate: Fate::Abandoned {
+            lease: Duration::from_millis(LEASE_MS),
+            ended: LateEnd::never(),
+        },
+        ..panicked().into()
+    });
+    Ended {
+        heard: heard_at_the_end(&attempt.fate, &permit, is_late),
+        attempt,
+        took: begun.elapsed(),
+    }
+}
+
+fn panicked() -> Outcome {
+    let reason = "the handler panicked".to_owned();
+    Outcome::Retry {
+        after: None,
+        reason,
+    }
+}
