@@ -128,7 +128,7 @@ impl Metrics {
             late_calls: register(
                 r,
                 "late_calls",
-                "Calls that came later than the guard covers and count from when they came, by what told of it",
+                "Calls that came later than the guard covers and count from when the worker heard of it, by what told",
                 Family::default(),
             ),
             late_seconds: register(
@@ -257,7 +257,10 @@ impl Metrics {
         for answer in ["start", "wait", "capacity"] {
             drop(self.decisions.get_or_create(&Decision { answer }));
         }
-        for outcome in ["done", "retry", "snooze", "throttled", "reject"] {
+        for told_by in ["acknowledgement", "answer", "nothing"] {
+            drop(self.late_calls.get_or_create(&Told { told_by }));
+        }
+        for outcome in ["done", "retry", "snooze", "throttled", "late", "reject"] {
             drop(self.dispatches.get_or_create(&Ended { outcome }));
         }
         for how in ["hold", "lane", "recheck"] {
@@ -320,7 +323,7 @@ impl Metrics {
         self.late_admissions.inc();
     }
 
-    /// A call came later than the guard covers, and counts from when it came.
+    /// A call came later than the guard covers, and counts from now.
     pub fn late_call(&self, heard: Heard, late: Duration) {
         let told_by = match heard {
             Heard::Acked { .. } => "acknowledgement",
@@ -529,7 +532,10 @@ mod tests {
             "sluicegate_publish_failures_total{kind=\"nacked\"} 0",
             "sluicegate_disconnects_total{server=\"rabbitmq\"} 0",
             "sluicegate_up{server=\"redis\"} 0",
+            "sluicegate_dispatches_total{outcome=\"late\"} 0",
             "sluicegate_late_admissions_total 0",
+            "sluicegate_late_calls_total{told_by=\"nothing\"} 0",
+            "sluicegate_late_calls_not_counted_total 0",
             "sluicegate_gate_base_seconds 0.0",
             concat!(
                 "sluicegate_build_info{version=\"",

@@ -111,7 +111,13 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
-    fn watch(look: Look, started: Instant, heard: mpsc::Sender<(Key, Heard)>) -> Watch {
+    /// Of a call that was asked for at `started`: in time within 50 ms, given up after ten times that.
+    fn watch(closely: bool, started: Instant, heard: mpsc::Sender<(Key, Heard)>) -> Watch {
+        let look = Look {
+            at: MS * 50,
+            closely,
+            patience: MS * 500,
+        };
         Watch {
             key: Key(1),
             look,
@@ -125,11 +131,6 @@ mod tests {
         let (sender, mut receiver) = mpsc::channel(8);
         let started = Instant::now();
         let permit = Permit::until(started + MS * 25);
-        let look = Look {
-            at: MS * 50,
-            closely,
-            patience: MS * 500,
-        };
         let listening = tokio::spawn(async move {
             let mut all = Vec::new();
             while let Some((_, heard)) = receiver.recv().await {
@@ -148,7 +149,7 @@ mod tests {
             tokio::spawn(arrives);
             tokio::time::sleep(MS * answer_ms).await;
         };
-        let ((), is_late) = watched(call, &permit, &watch(look, started, sender)).await;
+        let ((), is_late) = watched(call, &permit, &watch(closely, started, sender)).await;
         assert!(!is_late, "it was told of");
         listening.await.expect("it does not panic")
     }
@@ -190,17 +191,12 @@ mod tests {
     async fn the_end_of_a_call_may_be_the_first_that_is_heard_of_a_late_one() {
         let (sender, _heard) = mpsc::channel(8);
         let started = Instant::now();
-        let look = Look {
-            at: MS * 50,
-            closely: false,
-            patience: MS * 5000,
-        };
         let permit = Permit::until(started + MS * 25);
         let call = async {
             permit.written(|| false);
             tokio::time::sleep(MS * 3000).await;
         };
-        let ((), is_late) = watched(call, &permit, &watch(look, started, sender)).await;
+        let ((), is_late) = watched(call, &permit, &watch(false, started, sender)).await;
         assert!(is_late);
         let heard = heard_at_the_end(&Fate::Answered, &permit, is_late);
         assert_eq!(heard, Some(Heard::Acked { closely: false }));
@@ -210,14 +206,9 @@ mod tests {
     async fn where_nobody_can_tell_nothing_is_told() {
         let (sender, mut receiver) = mpsc::channel(8);
         let started = Instant::now();
-        let look = Look {
-            at: MS * 50,
-            closely: true,
-            patience: MS * 500,
-        };
         let permit = Permit::until(started + MS * 25);
         let call = tokio::time::sleep(MS * 3000);
-        watched(call, &permit, &watch(look, started, sender)).await;
+        watched(call, &permit, &watch(true, started, sender)).await;
         assert!(receiver.recv().await.is_none());
     }
 }

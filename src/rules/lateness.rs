@@ -57,6 +57,26 @@ pub struct Call {
     pub covered: Duration,
 }
 
+/// What is known of when a call came, by what was heard of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Within what is covered.
+    InTime,
+    /// So much later than is covered: it is to count from now.
+    Late(Duration),
+    /// Perhaps later than is covered, and the purse can't pay for it.
+    Unpaid,
+}
+
+impl Verdict {
+    fn of(late: Duration) -> Self {
+        match late.is_zero() {
+            true => Self::InTime,
+            false => Self::Late(late),
+        }
+    }
+}
+
 /// When a call is looked at while it is under way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
@@ -105,15 +125,9 @@ impl Lateness {
         }
     }
 
-    /// How much later `call` came than is covered, by what was `heard` of it at `now`: where that is not zero, it is to count from
-    /// now. `budget` is the part of a window that a call pays into the purse. The second is what the purse could not pay for.
-    pub fn judge(
-        &mut self,
-        now: Duration,
-        call: &Call,
-        heard: Heard,
-        budget: f64,
-    ) -> (Duration, Duration) {
+    /// Whether `call` came in time, by what was `heard` of it at `now`. `budget` is the part of a window that a call pays into the
+    /// purse.
+    pub fn judge(&mut self, now: Duration, call: &Call, heard: Heard, budget: f64) -> Verdict {
         let took = now.saturating_sub(call.asked_at);
         let beyond = |way: &Way| took.saturating_sub(way.base() + call.guard + call.covered);
         match heard {
@@ -121,22 +135,22 @@ impl Lateness {
                 if closely {
                     self.acks.learn(now, took.saturating_sub(CLOSE_ERROR));
                 }
-                (beyond(&self.acks), Duration::ZERO)
+                Verdict::of(beyond(&self.acks))
             }
-            Heard::Nothing => (beyond(&self.acks), Duration::ZERO),
+            Heard::Nothing => Verdict::of(beyond(&self.acks)),
             Heard::Answered => {
                 self.answers.learn(now, took);
                 self.purse = (self.purse + budget).min(PURSE);
-                let late = beyond(&self.answers);
-                if late.is_zero() {
-                    return (Duration::ZERO, Duration::ZERO);
+                let verdict = Verdict::of(beyond(&self.answers));
+                if verdict == Verdict::InTime {
+                    return verdict;
                 }
                 let price = took.as_secs_f64() / call.window.as_secs_f64().max(f64::MIN_POSITIVE);
                 if price > self.purse || budget == 0.0 {
-                    return (Duration::ZERO, late);
+                    return Verdict::Unpaid;
                 }
                 self.purse -= price;
-                (late, Duration::ZERO)
+                verdict
             }
         }
     }
@@ -151,6 +165,7 @@ impl Lateness {
 mod tests {
     use proptest::prelude::*;
 
+    use super::Verdict::{InTime, Late, Unpaid};
     use super::*;
 
     const MS: Duration = Duration::from_millis(1);
@@ -165,18 +180,20 @@ mod tests {
         }
     }
 
-    /// What is counted and what is not, in milliseconds, of a call of which it was heard after so long.
-    fn judged(late: &mut Lateness, call: &Call, after_ms: u32, heard: Heard) -> (u128, u128) {
-        let (more, unpaid) = late.judge(call.asked_at + MS * after_ms, call, heard, 0.01);
-        (more.as_millis(), unpaid.as_millis())
+    /// What is known of a call of which it was heard after so long.
+    fn judged(late: &mut Lateness, call: &Call, after_ms: u32, heard: Heard) -> Verdict {
+        late.judge(call.asked_at + MS * after_ms, call, heard, 0.01)
     }
 
     #[test]
     fn before_the_way_is_known_a_call_counts_from_when_it_was_heard_of() {
         let mut late = Lateness::default();
-        assert_eq!(judged(&mut late, &call(0), 290, Heard::Answered), (240, 0));
-        assert_eq!(judged(&mut late, &call(0), 50, ACKED), (0, 0));
-        assert_eq!(judged(&mut late, &call(0), 290, ACKED), (240, 0));
+        assert_eq!(
+            judged(&mut late, &call(0), 290, Heard::Answered),
+            Late(MS * 240)
+        );
+        assert_eq!(judged(&mut late, &call(0), 50, ACKED), InTime);
+        assert_eq!(judged(&mut late, &call(0), 290, ACKED), Late(MS * 240));
     }
 
     #[test]
@@ -188,42 +205,51 @@ mod tests {
         assert_eq!(late.base(), MS * 300);
         let look = late.look(MS * 1000, &call(1000));
         assert_eq!((look.at, look.patience), (MS * 1350, MS * 500));
-        assert_eq!(judged(&mut late, &call(1000), 350, ACKED), (0, 0));
-        assert_eq!(judged(&mut late, &call(1000), 530, ACKED), (180, 0));
+        assert_eq!(judged(&mut late, &call(1000), 350, ACKED), InTime);
+        assert_eq!(judged(&mut late, &call(1000), 530, ACKED), Late(MS * 180));
         let heard = Heard::Acked { closely: false };
-        assert_eq!(judged(&mut late, &call(1000), 530, heard), (180, 0));
+        assert_eq!(judged(&mut late, &call(1000), 530, heard), Late(MS * 180));
     }
 
     #[test]
     fn one_that_is_never_acknowledged_counts_from_now_again_and_again() {
         let mut late = Lateness::default();
         let mut call = call(0);
-        assert_eq!(judged(&mut late, &call, 500, Heard::Nothing), (450, 0));
+        assert_eq!(
+            judged(&mut late, &call, 500, Heard::Nothing),
+            Late(MS * 450)
+        );
         call.covered = MS * 500;
-        assert_eq!(judged(&mut late, &call, 550, ACKED), (0, 0));
-        assert_eq!(judged(&mut late, &call, 750, Heard::Nothing), (200, 0));
+        assert_eq!(judged(&mut late, &call, 550, ACKED), InTime);
+        assert_eq!(
+            judged(&mut late, &call, 750, Heard::Nothing),
+            Late(MS * 200)
+        );
     }
 
     #[test]
     fn answers_are_believed_as_far_as_the_purse_lasts() {
         let mut late = Lateness::default();
         for n in 0..20 {
-            assert_eq!(judged(&mut late, &call(n), 20, Heard::Answered), (0, 0));
+            assert_eq!(judged(&mut late, &call(n), 20, Heard::Answered), InTime);
         }
         // A whole window is in it.
         for n in 0..3 {
             assert_eq!(
                 judged(&mut late, &call(n), 300, Heard::Answered),
-                (230, 0),
+                Late(MS * 230),
                 "{n}"
             );
         }
-        assert_eq!(judged(&mut late, &call(9), 300, Heard::Answered), (0, 230));
+        assert_eq!(judged(&mut late, &call(9), 300, Heard::Answered), Unpaid);
         // Each call pays 10 ms for one of 300.
         for n in 0..20 {
             judged(&mut late, &call(n), 20, Heard::Answered);
         }
-        assert_eq!(judged(&mut late, &call(9), 300, Heard::Answered), (230, 0));
+        assert_eq!(
+            judged(&mut late, &call(9), 300, Heard::Answered),
+            Late(MS * 230)
+        );
     }
 
     #[test]
@@ -244,8 +270,7 @@ mod tests {
             let mut longer = Duration::ZERO;
             for (n, took) in loops.iter().enumerate() {
                 let call = call(u32::try_from(n).expect("few") * 10);
-                let (more, _) = late.judge(call.asked_at + MS * *took, &call, Heard::Answered, 0.01);
-                if !more.is_zero() {
+                if let Late(_) = judged(&mut late, &call, *took, Heard::Answered) {
                     longer += MS * *took;
                 }
             }

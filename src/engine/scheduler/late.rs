@@ -1,11 +1,11 @@
-//! Calls that came later than the guard covers count from when they came.
+//! Calls that came later than the guard covers count from when the worker hears of them.
 
 use std::time::Duration;
 
 use super::{Scheduler, Started};
 use crate::engine::action::Key;
 use crate::gate::End;
-use crate::rules::lateness::{Call, Heard, Look};
+use crate::rules::lateness::{Call, Heard, Look, Verdict};
 use crate::rules::limit::{Algorithm, Limit, Limits};
 
 impl Started {
@@ -50,14 +50,13 @@ impl Scheduler {
             return;
         };
         let budget = self.settings.guard_budget;
-        let (late, unpaid) = self.lateness.judge(now, &call, heard, budget);
+        let verdict = self.lateness.judge(now, &call, heard, budget);
         self.metrics.set_way_base(self.lateness.base());
-        if !unpaid.is_zero() {
-            self.metrics.late_call_not_counted();
-        }
-        if late.is_zero() {
-            return;
-        }
+        let late = match verdict {
+            Verdict::InTime => return,
+            Verdict::Unpaid => return self.metrics.late_call_not_counted(),
+            Verdict::Late(late) => late,
+        };
         self.metrics.late_call(heard, late);
         started.covered += late + call.guard;
         self.ledger
