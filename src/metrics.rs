@@ -260,7 +260,7 @@ impl Metrics {
         for told_by in ["acknowledgement", "answer", "nothing"] {
             drop(self.late_calls.get_or_create(&Told { told_by }));
         }
-        for outcome in ["done", "retry", "snooze", "throttled", "late", "reject"] {
+        for outcome in ["done", "retry", "snooze", "throttled", "reject"] {
             drop(self.dispatches.get_or_create(&Ended { outcome }));
         }
         for how in ["hold", "lane", "recheck"] {
@@ -532,7 +532,6 @@ mod tests {
             "sluicegate_publish_failures_total{kind=\"nacked\"} 0",
             "sluicegate_disconnects_total{server=\"rabbitmq\"} 0",
             "sluicegate_up{server=\"redis\"} 0",
-            "sluicegate_dispatches_total{outcome=\"late\"} 0",
             "sluicegate_late_admissions_total 0",
             "sluicegate_late_calls_total{told_by=\"nothing\"} 0",
             "sluicegate_late_calls_not_counted_total 0",

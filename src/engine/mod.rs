@@ -19,6 +19,7 @@ mod places;
 mod queues;
 mod reading;
 mod ready;
+mod round_size;
 pub mod scheduler;
 mod watch;
 

@@ -50,6 +50,7 @@ use crate::engine::partitions::Partitions;
 use crate::engine::places::Places;
 use crate::engine::queues::{End, Queues};
 use crate::engine::ready::Lead;
+use crate::engine::round_size::RoundSize;
 use crate::gate::{Partition, Receipt};
 use crate::metrics::Metrics;
 use crate::rules::fleet::Fleet;
@@ -156,6 +157,7 @@ pub struct Scheduler {
     /// How many there were.
     asked: u64,
     last_ask: Option<Duration>,
+    round_size: RoundSize,
     gate_pause: Option<Duration>,
     gate_backoff: Reconnect,
     /// What a call of the handler takes, on average lately.
@@ -207,6 +209,7 @@ impl Scheduler {
             asking: BTreeMap::new(),
             asked: 0,
             last_ask: None,
+            round_size: RoundSize::default(),
             gate_pause: None,
             gate_backoff: Reconnect::default(),
             usual_run: Duration::ZERO,

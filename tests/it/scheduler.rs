@@ -921,6 +921,33 @@ fn a_clock_that_cannot_be_read_is_logged_once_a_minute() {
     }));
 }
 
+/// A machine so busy that an answer takes a millisecond for each job: half a guard is enough for 25.
+#[test]
+fn jobs_start_though_all_of_them_together_would_be_answered_too_late() {
+    let mut desk = Desk::new(80);
+    let tenants: Vec<String> = (0..80).map(|n| format!("t{n}")).collect();
+    let tenants: Vec<&str> = tenants.iter().map(String::as_str).collect();
+    let mut asked = desk.deliver(Source::Fresh, &tenants).asked;
+    let mut rounds = Vec::new();
+    let mut started = 0;
+    while started < tenants.len() {
+        assert!(rounds.len() < 100, "{rounds:?}");
+        rounds.push(asked.len());
+        let answers = vec![vec![START]; asked.len()];
+        let done = desk.answer(MS * asked.len() as u32, answers);
+        started += done.dispatched.len();
+        // What was not used is given back before anybody asks.
+        let done = desk.step(MS * 5);
+        asked = done.asked;
+        if asked.is_empty() {
+            let told = Ok(vec![Ok(()); done.settled.len()]);
+            desk.scheduler.settled(desk.now, Partition::default(), told);
+            asked = desk.step(MS * 5).asked;
+        }
+    }
+    assert_eq!(rounds[..3], [80, 40, 20]);
+}
+
 #[test]
 fn what_cannot_be_told_holds_nobody_up() {
     let mut desk = Desk::new(4);

@@ -280,6 +280,7 @@ impl Scheduler {
         };
         // What lapsed has given its slots to others.
         if lapsed || now > deadline {
+            self.round_size.late(now, asked_at);
             if self.old.is_old(now) {
                 let took_ms = millis(now.saturating_sub(asked_at));
                 let (base_ms, good_for_ms) = (millis(self.base), millis(good_for));
@@ -293,6 +294,7 @@ impl Scheduler {
             return false;
         }
         self.old.is_young();
+        self.round_size.in_time(now, asked_at);
         // One that is served by the slot of another that must wait.
         self.give_slot(key);
         let Some(entry) = self.entries.get_mut(&key) else {

@@ -18,8 +18,6 @@ use crate::rules::tenant::Tenant;
 const PACE: Duration = Duration::from_millis(2);
 /// So many ready jobs are asked for at once.
 const FULL_ROUND: usize = 32;
-/// The most jobs in one round trip.
-const MAX_ROUND: usize = 1024;
 
 /// One round trip to one partition that is under way.
 #[derive(Debug)]
@@ -149,14 +147,15 @@ impl Scheduler {
             return;
         }
         // Of an API whose breaker is open, one job is the probe.
-        let most = if self.breakers.only_one() {
-            1
-        } else {
-            MAX_ROUND
+        let most = match self.breakers.only_one() {
+            true => 1,
+            false => self.round_size.get(),
         };
         let (asking, ledger) = (&self.asking, &self.ledger);
         let is_open = |it| !asking.contains_key(&it) && !ledger.goes_first(it);
         let turns = self.queues.take_round(most, is_open);
+        let jobs = turns.iter().map(|(_, turn)| turn.keys.len()).sum();
+        self.round_size.asked(jobs);
         let mut rounds = Rounds::new();
         for (partition, turn) in turns {
             for (ask, question) in self.questions(now, turn, &mut is_ready) {

@@ -42,6 +42,9 @@ impl Scheduler {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
+        if let (Outcome::Late, Some(started)) = (&outcome, &entry.started) {
+            self.round_size.late(now, started.asked_at);
+        }
         self.queues.end(&entry.claims.tenant);
         let (end, ended) = match fate {
             Fate::Unwritten => (End::Unused, None),

@@ -1,0 +1,108 @@
+//! How many jobs are asked for together: fewer while answers come too late for what they allow.
+//!
+//! An answer takes longer the more jobs it is for. On a machine that is too busy for a large round all of its permits may be too old
+//! when they come. The same jobs would ask again at once, all together, and be late again, for ever: so half of them ask.
+
+use std::time::Duration;
+
+/// The most jobs in one round trip.
+const MOST: usize = 1024;
+/// Fewer are not asked for any sooner: the round trip itself takes longer than their answers.
+const LEAST: usize = 8;
+
+/// The most jobs in the next round trip.
+#[derive(Debug)]
+pub struct RoundSize {
+    most: usize,
+    /// How many asked last.
+    asked: usize,
+    /// When the size was changed last: what was asked before says nothing of it.
+    lowered: Duration,
+    raised: Duration,
+}
+
+impl Default for RoundSize {
+    fn default() -> Self {
+        Self {
+            most: MOST,
+            asked: MOST,
+            lowered: Duration::ZERO,
+            raised: Duration::ZERO,
+        }
+    }
+}
+
+impl RoundSize {
+    /// So many jobs may ask together.
+    pub fn get(&self) -> usize {
+        self.most
+    }
+
+    /// So many do.
+    pub fn asked(&mut self, jobs: usize) {
+        self.asked = jobs;
+    }
+
+    /// A permit that was asked for at `asked_at` came too late.
+    pub fn late(&mut self, now: Duration, asked_at: Duration) {
+        if asked_at >= self.lowered {
+            self.most = (self.most.min(self.asked) / 2).max(LEAST);
+            self.lowered = now;
+        }
+    }
+
+    /// One came in time.
+    pub fn in_time(&mut self, now: Duration, asked_at: Duration) {
+        if self.most < MOST && asked_at >= self.lowered.max(self.raised) {
+            self.most = (2 * self.most).min(MOST);
+            self.raised = now;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    #[test]
+    fn a_late_round_halves_the_next_one_once() {
+        let mut size = RoundSize::default();
+        size.asked(300);
+        for _ in 0..300 {
+            size.late(MS * 40, MS * 10);
+        }
+        assert_eq!(size.get(), 150);
+        size.asked(150);
+        size.late(MS * 41, MS * 39);
+        assert_eq!(size.get(), 150, "it was asked for before");
+        size.late(MS * 70, MS * 40);
+        assert_eq!(size.get(), 75);
+        // Started in time, and the call's task ran too late.
+        size.asked(75);
+        size.in_time(MS * 75, MS * 71);
+        size.late(MS * 90, MS * 71);
+        assert_eq!(size.get(), 37);
+    }
+
+    #[test]
+    fn it_grows_while_permits_come_in_time_and_stays_within_its_bounds() {
+        let mut size = RoundSize::default();
+        size.in_time(MS, MS);
+        assert_eq!(size.get(), MOST);
+        for n in 0..20 {
+            size.asked(size.get());
+            size.late(MS * 10 * n, MS * 10 * n);
+        }
+        assert_eq!(size.get(), LEAST);
+        let mut sizes = Vec::new();
+        for n in 20..32 {
+            size.in_time(MS * 10 * n + MS, MS * 10 * n);
+            size.in_time(MS * 10 * n + MS, MS * 10 * n);
+            sizes.push(size.get());
+        }
+        assert_eq!(sizes[..4], [16, 32, 64, 128]);
+        assert_eq!(sizes[6..], [MOST; 6]);
+    }
+}
