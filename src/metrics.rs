@@ -251,7 +251,7 @@ impl Metrics {
 
     /// A rate over a series that appears later misses its first count: all exist from the start.
     fn show_all_series(&self) {
-        for queue in ["fresh", "due", "recheck"] {
+        for queue in ["fresh", "due", "recheck", "lane"] {
             drop(self.deliveries.get_or_create(&Queue { queue }));
         }
         for answer in ["start", "wait", "capacity"] {
@@ -290,6 +290,7 @@ impl Metrics {
             Source::Fresh => "fresh",
             Source::Due => "due",
             Source::Recheck => "recheck",
+            Source::Lane(_) => "lane",
         };
         self.deliveries.get_or_create(&Queue { queue }).inc();
     }

@@ -136,7 +136,7 @@ impl Bare {
 
     /// Consumes, publishes to the longest lane, waits for the confirm, acks; many in flight.
     pub async fn park_all(&self, count: usize) -> Duration {
-        let lanes = self.client.names().due_lanes();
+        let lanes = self.client.names().lanes();
         let lane = lanes.last().expect("a lane").to_string();
         let begun = Instant::now();
         let (channel, mut consumer) = self.consume().await;

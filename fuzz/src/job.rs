@@ -8,6 +8,7 @@ use lapin::protocol::basic::{gen_properties, parse_properties};
 use sluicegate::broker::Message;
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::{self, Claims, Fields, TenantField, ValueField};
+use sluicegate::rules::lanes::Trip;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::policy::{Own, Pattern, Policy};
 use sluicegate::rules::scope::{MAX_VALUE_BYTES, Scope};
@@ -115,6 +116,7 @@ fn bounded(message: &Message, claims: &Claims, returned: bool, policy: &Policy) 
     if !returned {
         let ours = (claims.attempt, claims.ticket, claims.not_before_ms);
         assert_eq!(ours, (1, None, None), "a publisher's word counts");
+        assert_eq!(claims.trip, None, "a publisher's word counts");
     }
     let again = Tenant::parse(claims.tenant.as_str());
     assert_eq!(again.as_ref(), Ok(&claims.tenant));
@@ -128,8 +130,13 @@ fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
     let not_before = NOW_MS + u64::from(claims.cost);
     let mut claims = claims.clone();
     claims.expiry.count_from(NOW_MS);
-    let mut set = headers::postponed(&claims, not_before, 5);
+    let mut set = headers::postponed(&claims, Some(not_before), 5);
     set.extend(headers::lasting(&claims));
+    let trip = Trip {
+        until_ms: not_before,
+        wait_ms: 5,
+    };
+    set.push(headers::trip(trip));
     let key = HeaderValue::Text(message.routing_key.clone());
     set.push((headers::ROUTING_KEY, key));
     set.extend(claims.first_call_ms.map(headers::called));
@@ -142,6 +149,7 @@ fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
     back.routing_key = job::first_routing_key(&back, "jobs").to_owned();
     let expected = Claims {
         not_before_ms: Some(not_before),
+        trip: Some(trip),
         ..claims.clone()
     };
     assert_eq!(job::read(&back, true, fields, policy), Ok(expected));

@@ -1,4 +1,4 @@
-//! A broker in memory, for simulations: queues, lanes, confirms, returns, redelivery, and faults on demand.
+//! A broker in memory, for simulations: queues, confirms, returns, redelivery, and faults on demand.
 //!
 //! It runs on tokio's clock, so under paused time hours of waiting take no time. Several
 //! workers share one server by [`MemoryBroker::join`].
@@ -40,7 +40,7 @@ type Plan = Box<dyn FnMut(u64, &Outgoing) -> Option<Fault> + Send>;
 
 struct Server {
     state: Mutex<State>,
-    /// Anything may be deliverable, or due at another time. It wakes in the order of asking (a watch channel
+    /// Anything may be deliverable. It wakes in the order of asking (a watch channel
     /// wakes in a random one), so that a simulation is repeatable.
     changed: Notify,
 }
@@ -68,7 +68,7 @@ pub struct MemoryBroker {
 
 impl MemoryBroker {
     /// A new server with the queues of `work` and `ladder`, and its first client, which takes at most
-    /// `prefetch` unacked messages from each of `jobs` and `jobs.due` and an eighth from `jobs.recheck`.
+    /// `prefetch` unacked messages from each of `jobs` and `jobs.due`, and an eighth from `jobs.recheck` and each lane.
     /// Must be called within a tokio runtime.
     pub fn start(work: &str, ladder: &Ladder, prefetch: u16) -> (Self, mpsc::Receiver<Event>) {
         let server = Arc::new(Server {
@@ -95,7 +95,7 @@ impl MemoryBroker {
         self.server.lock().names.clone()
     }
 
-    /// What is ready in a queue, or waits in a lane, in order.
+    /// What is ready in a queue, in order.
     pub fn messages(&self, queue: &str) -> Vec<Message> {
         self.server.lock().messages(queue)
     }
@@ -110,7 +110,7 @@ impl MemoryBroker {
         self.server.lock().ready()
     }
 
-    /// Messages in all lanes.
+    /// Messages in lanes that nobody has taken.
     pub fn waiting(&self) -> usize {
         self.server.lock().waiting()
     }

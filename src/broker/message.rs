@@ -86,6 +86,17 @@ impl Message {
         }
     }
 
+    /// The message with the priority that it had before it took a lane.
+    #[must_use]
+    pub fn with_priority_back(mut self) -> Self {
+        if let Field::Int(kept) = self.header(headers::PRIORITY)
+            && let Ok(priority) = u8::try_from(kept)
+        {
+            self.properties = self.properties.with_priority(priority);
+        }
+        self
+    }
+
     /// What `delivery` carries. The body is moved, not copied.
     pub(crate) fn from_lapin(delivery: lapin::message::Delivery) -> Self {
         Self {
@@ -122,6 +133,14 @@ impl Message {
     /// (in a lane it would end the wait early). All else stays as its publisher set it.
     #[must_use]
     pub fn for_republish(mut self) -> Self {
+        if let Some(priority) = self.take_priority() {
+            self.properties = std::mem::take(&mut self.properties).with_priority(priority);
+        }
+        self.with_headers(&[], &BROKER_HEADERS)
+    }
+
+    /// Its priority, which it has no more; else it is as [`Message::for_republish`] makes it. In a lane nobody may pass.
+    pub fn take_priority(&mut self) -> Option<u8> {
         let old = std::mem::take(&mut self.properties);
         let mut new = BasicProperties::default().with_delivery_mode(PERSISTENT);
         macro_rules! keep {
@@ -135,7 +154,6 @@ impl Message {
             content_type => with_content_type,
             content_encoding => with_content_encoding,
             headers => with_headers,
-            priority => with_priority,
             correlation_id => with_correlation_id,
             reply_to => with_reply_to,
             message_id => with_message_id,
@@ -145,7 +163,7 @@ impl Message {
             cluster_id => with_cluster_id
         );
         self.properties = new;
-        self.with_headers(&[], &BROKER_HEADERS)
+        *old.priority()
     }
 
     /// The message with the headers `remove` taken away and `set` set, in this order.

@@ -20,19 +20,28 @@ use crate::rules::lanes::QueueNames;
 pub enum Source {
     /// `jobs`: fresh work. Our own headers on it were not set by us and count for nothing.
     Fresh,
-    /// `jobs.due`: its turn has come.
+    /// `jobs.due`: it comes from a lane of an earlier version.
     Due,
-    /// `jobs.recheck`: it was sent round because its wait is longer than `max-delay`.
+    /// `jobs.recheck`: the same, for waits that were longer than the longest of those lanes.
     Recheck,
+    /// A lane, by its position: it waits there for its time.
+    Lane(u8),
 }
 
 impl QueueNames {
+    /// All lanes.
+    pub fn lane_sources(&self) -> impl Iterator<Item = Source> + use<> {
+        // Some thirty, by the longest trip.
+        (0..u8::try_from(self.lanes().len()).unwrap_or(u8::MAX)).map(Source::Lane)
+    }
+
     /// The queue that a delivery of `source` came from.
     pub fn of(&self, source: Source) -> &Arc<str> {
         match source {
             Source::Fresh => &self.fresh,
             Source::Due => &self.due,
             Source::Recheck => &self.recheck,
+            Source::Lane(lane) => self.lanes().get(usize::from(lane)).unwrap_or(&self.due),
         }
     }
 }
@@ -107,7 +116,8 @@ pub enum PublishError {
 /// A connected broker. All methods may be called concurrently.
 pub trait Broker: Send + Sync + 'static {
     /// Publishes `batch` and waits for all its confirms; results in the order of `batch`.
-    /// Ends after a bounded time whatever the server does.
+    /// Ends after a bounded time whatever the server does, but for one that blocks publishers: its answer is waited for, since
+    /// it has the batch.
     fn publish(
         &self,
         batch: Vec<Outgoing>,

@@ -61,23 +61,13 @@ impl Topology {
                 .extend(dead_letters_to(&names.dead, queue_type));
             queues.push(queue);
         }
-        let lanes = (names.due_lanes().iter().zip(ladder.due_ms()))
-            .map(|lane| (lane, &names.due))
-            .chain(
-                (names.recheck_lanes().iter().zip(ladder.recheck_ms()))
-                    .map(|lane| (lane, &names.recheck)),
-            );
-        for ((name, ttl_ms), target) in lanes {
-            let mut arguments = vec![
-                ("x-queue-type", text("quorum")),
-                // The ladder ends at u32::MAX milliseconds, so the cast keeps the value.
-                ("x-message-ttl", HeaderValue::Int(*ttl_ms as i64)),
-            ];
-            arguments.extend(dead_letters_to(target, QueueType::Quorum));
-            queues.push(Queue {
-                name: name.clone(),
-                arguments,
-            });
+        for name in names.lanes() {
+            let mut lane = kept(name, QueueType::Quorum);
+            // A lane itself drops and sends on nothing; what a policy makes it drop comes to a queue that is looked at.
+            (lane.arguments).extend(dead_letters_to(&names.due, QueueType::Quorum));
+            // Else the node that declares them leads them all.
+            (lane.arguments).push(("x-queue-leader-locator", text("balanced")));
+            queues.push(lane);
         }
         Ok(Self { names, queues })
     }
@@ -185,7 +175,7 @@ mod tests {
     #[test]
     fn quorum_queues_lose_nothing() {
         let topology = topology(QueueType::Quorum);
-        assert_eq!(topology.queues.len(), 4 + 102 + 8);
+        assert_eq!(topology.queues.len(), 4 + 35);
         for name in ["jobs", "jobs.due", "jobs.recheck"] {
             assert_eq!(
                 arguments(&topology, name),
@@ -216,24 +206,17 @@ mod tests {
                 "x-queue-type=classic"
             ]
         );
-        for (lane, target, ttl) in [
-            ("jobs.delay.50-300000x8.50", "jobs.due", 50),
-            ("jobs.delay.50-300000x8.300000", "jobs.due", 300_000),
-            (
-                "jobs.delay.50-300000x8.recheck-150000",
-                "jobs.recheck",
-                150_000,
-            ),
-        ] {
+        for lane in ["jobs.delay.from-0", "jobs.delay.from-512000"] {
             assert_eq!(
                 arguments(&topology, lane),
                 [
-                    "x-dead-letter-exchange=".to_owned(),
-                    format!("x-dead-letter-routing-key={target}"),
-                    "x-dead-letter-strategy=at-least-once".to_owned(),
-                    format!("x-message-ttl={ttl}"),
-                    "x-overflow=reject-publish".to_owned(),
-                    "x-queue-type=quorum".to_owned(),
+                    "x-dead-letter-exchange=",
+                    "x-dead-letter-routing-key=jobs.due",
+                    "x-dead-letter-strategy=at-least-once",
+                    "x-delivery-limit=1000000",
+                    "x-overflow=reject-publish",
+                    "x-queue-leader-locator=balanced",
+                    "x-queue-type=quorum",
                 ]
             );
         }

@@ -22,6 +22,7 @@ mod ready;
 mod round_size;
 pub mod scheduler;
 mod watch;
+mod windows;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -23,7 +23,7 @@ mod settle;
 mod standing;
 mod waiting;
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,11 +51,13 @@ use crate::engine::places::Places;
 use crate::engine::queues::{End, Queues};
 use crate::engine::ready::Lead;
 use crate::engine::round_size::RoundSize;
+use crate::engine::windows::Windows;
 use crate::gate::{Partition, Receipt};
 use crate::metrics::Metrics;
 use crate::rules::fleet::Fleet;
 use crate::rules::headers;
 use crate::rules::job::{self, Claims, Fields, InBody, Job};
+use crate::rules::lanes;
 use crate::rules::lateness::Lateness;
 use crate::rules::limit::Limits;
 use crate::rules::retry::Reconnect;
@@ -69,6 +71,10 @@ enum Phase {
     /// There is room for it, and it waits for its call to be prepared.
     Preparing,
     Held {
+        until: Duration,
+    },
+    /// It waits in the window of its lane.
+    Parked {
         until: Duration,
     },
     Running,
@@ -88,6 +94,8 @@ struct Entry {
     claims: Claims,
     message: Message,
     phase: Phase,
+    /// It came from a lane, and may wait for its turn in the lane's window until then.
+    stays: Option<Duration>,
     hand: Hand,
     /// `None`: it has not started, or that is settled.
     started: Option<Started>,
@@ -137,9 +145,12 @@ pub struct Scheduler {
     partitions: Partitions,
     queues: Queues,
     moves: Moves,
+    windows: Windows,
     timers: BinaryHeap<Reverse<(Duration, Key)>>,
     /// Jobs whose times are the store's, while its clock is not known yet.
     unclocked: Vec<(Key, End)>,
+    /// When it was last logged that jobs leave lanes by themselves.
+    early_said: Option<Duration>,
     /// When it was last logged that the clock can't be read.
     clock_said: Option<Duration>,
     blocking: usize,
@@ -181,6 +192,8 @@ pub struct Scheduler {
 impl Scheduler {
     /// An empty memory. `seed` makes its jitter repeatable.
     pub fn new(settings: Settings, metrics: Arc<Metrics>, seed: u64) -> Self {
+        let (lanes, window) = (settings.names.lanes(), lanes::window(settings.prefetch));
+        let windows = Windows::new(lanes.len(), window);
         Self {
             queues: Queues::new(settings.concurrency, settings.prefetch),
             partitions: Partitions::default(),
@@ -196,8 +209,10 @@ impl Scheduler {
             next_key: 0,
             entries: HashMap::new(),
             moves: Moves::default(),
+            windows,
             timers: BinaryHeap::new(),
             unclocked: Vec::new(),
+            early_said: None,
             clock_said: None,
             blocking: 0,
             unheard: Blocks::default(),
@@ -317,6 +332,7 @@ impl Scheduler {
         self.queues.forget_waiting();
         self.places.clear();
         self.moves.clear();
+        self.windows.clear();
         self.timers.clear();
         self.unclocked.clear();
         self.outbox.clear();
@@ -383,11 +399,18 @@ impl Scheduler {
             if returned {
                 let work = &self.settings.names.fresh;
                 message.routing_key = job::first_routing_key(&message, work).to_owned();
+                message = message.with_priority_back();
             }
             let fields = &self.settings.fields;
             match job::read_with(&message, &inside, returned, fields, self.fleet.own()) {
                 Ok(claims) => {
                     let phase = Phase::Ready;
+                    if claims.trip.is_some() && delivery.source == Source::Due {
+                        self.say_early(now);
+                    }
+                    if let Source::Lane(lane) = delivery.source {
+                        self.windows.took(usize::from(lane), key);
+                    }
                     self.entries.insert(
                         key,
                         Entry {
@@ -396,6 +419,7 @@ impl Scheduler {
                             claims,
                             message,
                             phase,
+                            stays: None,
                             hand: Hand::Empty,
                             started: None,
                         },
@@ -421,13 +445,17 @@ impl Scheduler {
             }
             self.timers.pop();
             self.outbox.extend(self.moves.again(at, key));
-            match self.entries.get(&key).map(|entry| entry.phase) {
-                Some(Phase::Held { until }) if until == at => self.unhold(now, key),
-                Some(Phase::Held { until }) if until > at => self.prepare_early(now, key),
-                _ => {}
+            let phase = self.entries.get(&key).map(|entry| entry.phase);
+            if let Some(Phase::Held { until } | Phase::Parked { until }) = phase {
+                match until.cmp(&at) {
+                    Ordering::Equal => self.wake(now, key),
+                    Ordering::Greater => self.prepare_early(now, key),
+                    Ordering::Less => {}
+                }
             }
         }
         self.lapse(now);
+        self.make_room_in_lanes(now);
         self.send_surplus_round(now);
         self.renew(now);
         for block in self.unheard.due(now) {
@@ -441,8 +469,8 @@ impl Scheduler {
         self.look_at_breaker(now);
         self.rest_or_take(now);
         let in_memory = self.entries.len() + self.moves.len();
-        self.metrics
-            .show(self.queues.running(), self.queues.held(), in_memory);
+        let held = self.queues.held() + self.windows.parked();
+        self.metrics.show(self.queues.running(), held, in_memory);
         self.metrics.show_abandoned(self.abandoned.len());
     }
 
@@ -453,6 +481,7 @@ impl Scheduler {
         // A draining worker sends nothing round: a tick that is due and does nothing would be due for ever.
         let surplus = !self.draining && self.queues.has_surplus();
         let surplus = surplus.then_some(self.next_surplus);
+        let room = self.windows.next(now).filter(|_| !self.draining);
         timer
             .into_iter()
             .chain(self.breaker_tick(now))
@@ -463,6 +492,7 @@ impl Scheduler {
             .chain(self.unheard.next())
             .chain(surplus)
             .chain(self.stands_still_at(now))
+            .chain(room)
             .min()
             .map(|at| at.max(now))
     }

@@ -2,6 +2,7 @@
 
 use crate::rules::decision::Ticket;
 use crate::rules::job::Claims;
+use crate::rules::lanes::{MAX_TRIP_MS, Trip};
 use crate::rules::limit::Limit;
 
 /// Units of the limit that a job uses; set by its publisher.
@@ -17,6 +18,10 @@ pub const NOT_BEFORE: &str = "x-sluicegate-not-before";
 pub const EXPIRES: &str = "x-sluicegate-expires";
 /// The publisher's `expiration`, for who looks at a dead letter: where it were AMQP's own, RabbitMQ would drop the job by it.
 pub const EXPIRATION: &str = "x-sluicegate-expiration";
+/// How long a job is in its lane: `until:wait`, in milliseconds of the store's clock and in milliseconds.
+pub const TRIP: &str = "x-sluicegate-trip";
+/// A job's priority, which it does not have in a lane: there nobody may pass.
+pub const PRIORITY: &str = "x-sluicegate-priority";
 /// The key that a job was first published with, where that is not the work queue's name: a lane gives it another one.
 pub const ROUTING_KEY: &str = "x-sluicegate-routing-key";
 /// When a job was called for the first time without an end, by the store's clock, in milliseconds since the epoch.
@@ -36,12 +41,14 @@ const RESET: &str = "x-ratelimit-reset";
 const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
-pub const OURS: [&str; 13] = [
+pub const OURS: [&str; 15] = [
     ATTEMPT,
     TICKET,
     NOT_BEFORE,
     EXPIRES,
     EXPIRATION,
+    TRIP,
+    PRIORITY,
     ROUTING_KEY,
     FIRST_CALL,
     REASON,
@@ -97,13 +104,13 @@ pub fn waiting(
     ]
 }
 
-/// What a job carries that is to be asked for anew, but not before a time; it keeps its place.
-pub fn postponed(claims: &Claims, not_before_ms: u64, wait_ms: u64) -> Headers {
+/// What a job carries that is to be asked for anew, but not before a time if there is one; it keeps its place.
+pub fn postponed(claims: &Claims, not_before_ms: Option<u64>, wait_ms: u64) -> Headers {
     let mut headers = vec![
         (ATTEMPT, HeaderValue::Int(i64::from(claims.attempt))),
-        (NOT_BEFORE, int(not_before_ms)),
         (RETRY_AFTER, int(wait_ms.div_ceil(1000))),
     ];
+    headers.extend(not_before_ms.map(not_before));
     headers.extend(claims.ticket.map(ticket_header));
     headers
 }
@@ -136,6 +143,31 @@ pub fn dead(attempt: u32, reason: &str) -> Headers {
 /// What a job carries from its first call on that was not its last.
 pub fn called(first_call_ms: u64) -> (&'static str, HeaderValue) {
     (FIRST_CALL, int(first_call_ms))
+}
+
+/// What a job carries through a lane.
+pub fn trip(trip: Trip) -> (&'static str, HeaderValue) {
+    let Trip { until_ms, wait_ms } = trip;
+    (TRIP, HeaderValue::Text(format!("{until_ms}:{wait_ms}")))
+}
+
+/// What a job carries that is not to be asked for before this time of the store's clock.
+pub fn not_before(ms: u64) -> (&'static str, HeaderValue) {
+    (NOT_BEFORE, int(ms))
+}
+
+/// The priority that a job has when it is out of the lane.
+pub fn priority(priority: u8) -> (&'static str, HeaderValue) {
+    (PRIORITY, HeaderValue::Int(i64::from(priority)))
+}
+
+/// Reads `until:wait`; anything else is no trip.
+pub fn read_trip(text: &str) -> Option<Trip> {
+    let (until, wait) = text.split_once(':')?;
+    Some(Trip {
+        until_ms: until.parse().ok()?,
+        wait_ms: wait.parse::<u64>().ok()?.min(MAX_TRIP_MS),
+    })
 }
 
 /// Reads `generation:place`; anything else is no ticket.
@@ -209,6 +241,23 @@ mod tests {
             "99999999999999999999:1",
         ] {
             assert_eq!(read_ticket(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn a_trip_is_two_times() {
+        let whole = Trip {
+            until_ms: 1_700_000_000_000,
+            wait_ms: 10_000,
+        };
+        let (_, HeaderValue::Text(text)) = trip(whole) else {
+            panic!("text")
+        };
+        assert_eq!(read_trip(&text), Some(whole));
+        let long = read_trip("5:99999999999").map(|trip| trip.wait_ms);
+        assert_eq!(long, Some(MAX_TRIP_MS), "nobody holds a job for longer");
+        for text in ["", "7", "7:", ":3", "-1:3", "7:3:1", "a:b"] {
+            assert_eq!(read_trip(text), None, "{text:?}");
         }
     }
 

@@ -11,6 +11,7 @@ pub use self::labels::labels;
 use crate::rules::decision::Ticket;
 use crate::rules::expiry::{self, Expiry};
 use crate::rules::headers;
+use crate::rules::lanes::Trip;
 use crate::rules::policy::Policy;
 use crate::rules::tenant::Tenant;
 
@@ -127,6 +128,8 @@ pub struct Claims {
     pub expiry: Expiry,
     /// When it was first called without an end, by the store's clock (milliseconds since the epoch).
     pub first_call_ms: Option<u64>,
+    /// Its way through the lane that it came from.
+    pub trip: Option<Trip>,
 }
 
 /// Why a message is no usable job; the text goes to `x-sluicegate-reason`.
@@ -197,6 +200,7 @@ pub fn read_with(
         not_before_ms: None,
         expiry: expiry.with_deadline(deadline_ms),
         first_call_ms: None,
+        trip: None,
     };
     if returned {
         claims.attempt = match message.header(headers::ATTEMPT) {
@@ -213,6 +217,10 @@ pub fn read_with(
         };
         claims.not_before_ms = time(headers::NOT_BEFORE);
         claims.first_call_ms = time(headers::FIRST_CALL);
+        claims.trip = match message.header(headers::TRIP) {
+            Field::Text(text) => headers::read_trip(text),
+            _ => None,
+        };
     }
     Ok(claims)
 }

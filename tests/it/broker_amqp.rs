@@ -10,7 +10,7 @@ use sluicegate::broker::{Broker, BrokerError, Event, PublishError, QueueDiffers}
 use sluicegate::config::QueueType;
 use tokio::time::timeout;
 
-use crate::broker_bed::{PATIENCE, amqp, ids, ladder, message, quorum, tags, to};
+use crate::broker_bed::{PATIENCE, amqp, ids, ladder, message, quorum, to};
 use crate::servers::{shared_rabbit, unique};
 
 async fn bare() -> (Connection, Channel) {
@@ -88,13 +88,13 @@ async fn a_queue_with_other_arguments_is_named_with_what_differs() {
     assert!(line.contains("set amqp.queue-type: classic"), "{line}");
     assert!(!line.contains('\n'));
 
-    // A lane with another time.
+    // A lane with other arguments.
     let queue = unique("jobs");
     let names = sluicegate::rules::lanes::QueueNames::new(&queue, &ladder());
-    declare_plain(&names.due_lanes()[3], true).await;
+    declare_plain(&names.lanes()[3], true).await;
     let error = refusal(server, &queue, QueueType::Quorum).await;
     assert!(
-        matches!(&error, BrokerError::QueueDiffers(QueueDiffers { queue, .. }) if **queue == *names.due_lanes()[3]),
+        matches!(&error, BrokerError::QueueDiffers(QueueDiffers { queue, .. }) if **queue == *names.lanes()[3]),
         "{error}"
     );
 }
@@ -177,26 +177,12 @@ async fn a_misconfiguration_is_told_once_and_healed_when_it_is_gone() {
 #[tokio::test(flavor = "multi_thread")]
 async fn deleted_queues_come_back() {
     let mut bed = quorum().await;
-    // A lane: the publish is returned, the caller tries again, and the lane is there.
-    let lane = bed.names.lane(ladder().choose(50, 0.0)).clone();
-    delete(&lane).await;
-    let first = bed.broker.publish(vec![to(&lane, "x")]).await;
-    assert_eq!(first, [Err(PublishError::Returned)]);
-    let until_taken = async {
-        while bed.broker.publish(vec![to(&lane, "x")]).await != [Ok(())] {
-            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-        }
-    };
-    timeout(PATIENCE, until_taken)
-        .await
-        .expect("the lane heals");
-    let taken = bed.take(1).await;
-    assert_eq!(ids(&taken), ["x"]);
-    bed.broker.ack(tags(&taken)).await;
-    // A queue that is consumed: the session ends and the next one declares it.
-    delete(&bed.names.due).await;
-    assert!(matches!(bed.event().await, Event::Down { .. }));
-    bed.wait_up().await;
+    // The session ends and the next one declares it.
+    for queue in [bed.names.due.clone(), bed.names.lanes()[3].clone()] {
+        delete(&queue).await;
+        assert!(matches!(bed.event().await, Event::Down { .. }));
+        bed.wait_up().await;
+    }
     let due = bed.names.due.clone();
     assert_eq!(bed.broker.publish(vec![to(&due, "y")]).await, [Ok(())]);
     assert_eq!(ids(&bed.take(1).await), ["y"]);
@@ -303,37 +289,5 @@ async fn a_command_publishes_fetches_acks_and_counts() {
     client.close().await;
     let client = Client::connect(&config, &ladder()).await.expect("up");
     assert_eq!(client.depth(&dead).await.expect("up"), 1);
-    client.close().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_lane_keeps_what_it_cannot_deliver() {
-    let queue = unique("jobs");
-    let config = amqp(shared_rabbit().url(), &queue, QueueType::Quorum);
-    let client = Client::connect(&config, &ladder()).await.expect("up");
-    let lane = client.names().due_lanes()[0].clone();
-    // An at-most-once lane would drop its dead letters now; so would a dead-letter exchange that is
-    // missing.
-    delete(&client.names().due).await;
-    let answers = client.publish(&[to(&lane, "x")]).await.expect("up");
-    assert_eq!(answers, [Ok(())]);
-    let until = std::time::Instant::now() + PATIENCE;
-    let expired = format!("{lane}\t0\t1");
-    tokio::task::block_in_place(|| {
-        let list = [
-            "list_queues",
-            "--no-table-headers",
-            "name",
-            "messages_ready",
-            "messages",
-        ];
-        while !shared_rabbit()
-            .ctl(&list)
-            .lines()
-            .any(|line| line == expired)
-        {
-            assert!(std::time::Instant::now() < until, "it was not kept");
-        }
-    });
     client.close().await;
 }

@@ -19,7 +19,7 @@ use crate::world::kit::proxy::{Proxy, Ways};
 /// Nothing takes this long; it only ends a test that hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Short lanes, so that tests end soon: 50 to 200 ms.
+/// Short trips, so that tests end soon.
 pub fn ladder() -> Ladder {
     Ladder::new(Duration::from_millis(200))
 }

@@ -24,6 +24,8 @@ const EMPTY_KB: u64 = 40 << 10;
 /// What a call takes, in kB, and how many there are at once.
 const CALL_KB: u64 = 128;
 const CALLS: u64 = 64;
+/// All that there are.
+const LANES: u64 = 35;
 /// So much a job in the worker's memory takes beside its body and headers, in kB.
 const JOB_KB: u64 = 8;
 
@@ -97,11 +99,15 @@ impl Bed {
         let names = self.client.names();
         let all_there = async {
             loop {
-                let mut parked = 0;
-                for lane in names.due_lanes().iter().chain(names.recheck_lanes()) {
-                    parked += self.client.depth(lane).await.expect("a depth");
-                }
-                if parked >= count {
+                // Those in the worker's hands, too.
+                let list = ["list_queues", "--no-table-headers", "name", "messages"];
+                let listed = tokio::task::block_in_place(|| shared_rabbit().ctl(&list));
+                let in_a_lane = |line: &str| {
+                    let (name, messages) = line.split_once('\t')?;
+                    let ours = names.lanes().iter().any(|lane| **lane == *name);
+                    ours.then(|| messages.parse::<u32>().ok()).flatten()
+                };
+                if listed.lines().filter_map(in_a_lane).sum::<u32>() >= count {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
@@ -141,7 +147,8 @@ impl Bed {
     /// What a worker with jobs of `size` bytes may have at most, in kB: what all of its consumers may be given, and copies of
     /// what is on its way to a lane.
     fn bound_kb(&self, size: u64) -> u64 {
-        let jobs = 2 * self.prefetch + (self.prefetch / 8).max(1);
+        let share = (self.prefetch / 8).max(1);
+        let jobs = 2 * self.prefetch + share + LANES * share;
         EMPTY_KB + CALLS * CALL_KB + jobs * (JOB_KB + size.div_ceil(1024)) + copies_kb(size)
     }
 }

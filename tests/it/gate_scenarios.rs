@@ -229,10 +229,13 @@ fn five() -> [Limit; 5] {
     Algorithm::ALL.map(|algorithm| limit(algorithm, 20, 1))
 }
 
-/// P4: a delivery for each trip of a wait longer than `max_delay`, and beside these no more with a longer backlog.
+/// P4: a delivery for each trip of a wait longer than `max_delay`, and two beside these, however long the backlog is. In the worker's
+/// memory a job may ask more often than that: `most` and two more.
 fn check_deliveries(name: &str, outcome: &Outcome, most: f64) {
     let beside = outcome.deliveries - outcome.rechecks;
-    assert!(beside <= most, "{name}: {outcome:?}");
+    assert!(beside <= 2.1, "{name}: {outcome:?}");
+    let questions = outcome.questions - outcome.rechecks;
+    assert!(questions <= most + 2.0, "{name}: {outcome:?}");
 }
 
 #[test]

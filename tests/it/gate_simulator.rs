@@ -1,7 +1,7 @@
 //! Jobs that come, wait in lanes and come back, in simulated time: the gate's model is real, RabbitMQ is played.
 //!
-//! A lane rounds down by up to 8 %, every way takes up to 10 ms, a wait longer than `max_delay` is cut and spread,
-//! and a job comes back `LEAD` before its turn and is held for the rest.
+//! A job of a lane is in a worker's hands, and asks there as early as [`lead_ms`] says and up to 10 ms later; a wait longer than `max_delay` is
+//! cut and spread.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -10,14 +10,13 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::rules::decision::{Answer, Ask, Ticket};
+use sluicegate::rules::lanes::{lead_ms, stay_ms};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::scope::{Labels, Layout, Place};
 use sluicegate::rules::tenant::Tenant;
 
-/// A job is sent round so that it is back this much before its turn.
-const LEAD: u64 = 100_000;
 /// Waits up to this are spent in the worker.
 const HOLD: u64 = 500_000;
 /// When the simulation begins, in microseconds since the epoch; a whole second and a bit.
@@ -79,7 +78,9 @@ pub struct Outcome {
     pub deliveries: f64,
     /// Those of them, for each job, that ended a trip of a wait longer than `max_delay`.
     pub rechecks: f64,
-    /// The most of any job.
+    /// Questions for each job that started.
+    pub questions: f64,
+    /// The most deliveries of any job.
     pub worst: u32,
     /// Starts that a limit does not allow.
     pub violations: usize,
@@ -106,7 +107,20 @@ struct Event {
     sequence: u64,
     job: usize,
     ticket: Option<(u64, u64)>,
-    held: bool,
+    comes: From,
+    /// It came from a lane, and may stay in the worker until then.
+    stays: u64,
+}
+
+/// Where a job was since it asked last.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum From {
+    /// In a queue: it is delivered.
+    Queue,
+    /// In the worker, in its own right.
+    Hold,
+    /// In the worker, among those of its lane.
+    Window,
 }
 
 /// Plays `scenario` to its end.
@@ -126,36 +140,39 @@ pub fn run(scenario: Scenario) -> Outcome {
                 sequence: job as u64,
                 job,
                 ticket: None,
-                held: false,
+                comes: From::Queue,
+                stays: 0,
             })
         })
         .collect();
     let mut deliveries = vec![0u32; scenario.arrivals.len()];
     let mut starts: Vec<Option<u64>> = vec![None; scenario.arrivals.len()];
     let mut done: Vec<Done> = Vec::new();
-    let (mut holding, mut held, mut rechecks) = (0u32, 0u32, 0u32);
+    let (mut holding, mut held, mut rechecks, mut questions) = (0u32, 0u32, 0u32, 0u32);
 
     while let Some(Reverse(event)) = events.pop() {
-        let mut again = |at: u64, job, ticket, held| {
+        let mut again = |at: u64, job, ticket, comes, stays| {
             sequence += 1;
             events.push(Reverse(Event {
                 at,
                 sequence,
                 job,
                 ticket,
-                held,
+                comes,
+                stays,
             }));
         };
         let now = event.at;
         if let Some((from, to)) = scenario.outage
             && (from..to).contains(&now)
         {
-            holding -= u32::from(event.held);
+            holding -= u32::from(event.comes == From::Hold);
             again(
                 to + random.random_range(0..200_000),
                 event.job,
                 event.ticket,
-                false,
+                From::Queue,
+                event.stays,
             );
             continue;
         }
@@ -163,11 +180,12 @@ pub fn run(scenario: Scenario) -> Outcome {
             limits = changed;
         }
         let job = event.job;
-        if event.held {
-            holding -= 1;
-        } else {
-            deliveries[job] += 1;
+        match event.comes {
+            From::Queue => deliveries[job] += 1,
+            From::Hold => holding -= 1,
+            From::Window => {}
         }
+        questions += 1;
 
         let ask = Ask {
             ticket: event
@@ -202,30 +220,47 @@ pub fn run(scenario: Scenario) -> Outcome {
             Answer::Wait { ttl_ms, ticket, .. } => (ttl_ms * 1000, ticket),
             Answer::Capacity { .. } => unreachable!("the budget is 1"),
         };
-        let ticket = Some((ticket.generation, ticket.place));
+        let place = ticket.place;
+        let ticket = Some((ticket.generation, place));
         if ttl <= HOLD {
             holding += 1;
             held = held.max(holding);
-            again(now + ttl + random.random_range(0..1000), job, ticket, true);
+            // Those that are held until the same millisecond ask together, in the order of their places.
+            events.push(Reverse(Event {
+                at: (now + ttl).next_multiple_of(1000) + 500,
+                sequence: place,
+                job,
+                ticket,
+                comes: From::Hold,
+                stays: event.stays,
+            }));
             continue;
         }
         if deliveries[job] == 1 && ((scenario.vanished)(job) || random.random_bool(scenario.lost)) {
             continue;
         }
-        let mut trip = if ttl <= scenario.max_delay {
-            let aim = ttl - LEAD;
-            aim - random.random_range(0..=aim * 8 / 100)
-        } else {
-            rechecks += 1;
-            random.random_range(scenario.max_delay / 2..scenario.max_delay)
+        let whole = ttl <= scenario.max_delay;
+        let wait = match whole {
+            true => ttl,
+            false => random.random_range(scenario.max_delay / 2..scenario.max_delay),
+        };
+        let stays = now + ttl <= event.stays;
+        let (comes, until) = match stays {
+            true => (From::Window, event.stays),
+            false => (From::Queue, now + wait + stay_ms(wait)),
+        };
+        rechecks += u32::from(!whole);
+        let mut trip = match whole {
+            true => wait - lead_ms(wait / 1000, random.random()) * 1000,
+            false => wait,
         };
         trip += random.random_range(0..10_000);
         if random.random_bool(scenario.late) {
             trip += random.random_range(500_000..1_200_000);
         }
-        again(now + trip, job, ticket, false);
+        again(now + trip, job, ticket, comes, until);
         if deliveries[job] == 1 && random.random_bool(scenario.duplicated) {
-            again(now + trip + 10_000, job, ticket, false);
+            again(now + trip + 10_000, job, ticket, From::Queue, until);
         }
     }
 
@@ -247,6 +282,7 @@ pub fn run(scenario: Scenario) -> Outcome {
         ideal: ideal(&scenario.limits, &done),
         deliveries: f64::from(deliveries.iter().sum::<u32>()) / jobs,
         rechecks: f64::from(rechecks) / jobs,
+        questions: f64::from(questions) / jobs,
         worst: deliveries.iter().copied().max().unwrap_or(0),
         violations: (0..scenario.limits.len())
             .flat_map(|which| of_limit(&done, which).into_values())

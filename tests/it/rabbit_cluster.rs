@@ -10,12 +10,8 @@ pub struct RabbitCluster {
     pub nodes: [Rabbit; 3],
 }
 
-/// What an operator of three nodes sets: a node that sees no other one stops; and what a lane has sent to a queue whose leader
-/// died is sent again after 5 s instead of 3 minutes (docs/CONFIGURATION.md).
-const NODE: [&str; 2] = [
-    "cluster_partition_handling = pause_minority",
-    "advanced {rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}",
-];
+/// What an operator of three nodes sets: a node that sees no other one stops.
+const NODE: [&str; 1] = ["cluster_partition_handling = pause_minority"];
 
 impl RabbitCluster {
     /// Starts them; it takes about 15 s.

@@ -14,9 +14,9 @@ use sluicegate::gate::{
 use sluicegate::handler::{Attempt, Fate, Outcome};
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::fleet::{Fleet, Known, Registered};
-use sluicegate::rules::headers::HeaderValue;
+use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::{Field, Fields, Job, TenantField, ValueField};
-use sluicegate::rules::lanes::{Ladder, QueueNames};
+use sluicegate::rules::lanes::{Ladder, QueueNames, Trip};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::pushback::{Seen, ThrottleScope};
@@ -175,6 +175,31 @@ impl Desk {
         self.step(Duration::from_millis(5))
     }
 
+    /// A job comes out of its lane when its trip is over.
+    pub fn back(&mut self, outgoing: Outgoing) -> Done {
+        self.now += Duration::from_millis(trip(&outgoing.message).wait_ms);
+        self.arrives(outgoing)
+    }
+
+    /// A job comes out of its lane.
+    pub fn arrives(&mut self, outgoing: Outgoing) -> Done {
+        let names = QueueNames::new("jobs", &Ladder::new(Duration::from_secs(1)));
+        let lane = names
+            .lanes()
+            .iter()
+            .position(|name| *name == outgoing.queue);
+        let source = Source::Lane(u8::try_from(lane.expect("a lane")).expect("few"));
+        let routing_key = outgoing.queue.to_string();
+        let message = outgoing.message;
+        self.deliver_messages(
+            source,
+            vec![Message {
+                routing_key,
+                ..message
+            }],
+        )
+    }
+
     pub fn answer(&mut self, after: Duration, answers: Vec<Vec<Answer>>) -> Done {
         self.now += after;
         let has_failures = self.has_failures;
@@ -198,6 +223,13 @@ impl Desk {
         let done = self.answer(MS, vec![vec![START]]);
         done.dispatched[0].0
     }
+}
+
+pub fn trip(message: &Message) -> Trip {
+    let Field::Text(trip) = message.header("x-sluicegate-trip") else {
+        panic!("no trip")
+    };
+    headers::read_trip(trip).expect("two numbers")
 }
 
 pub const MS: Duration = Duration::from_millis(1);
@@ -321,15 +353,13 @@ fn a_publish_that_fails_leaves_the_job_and_is_tried_again() {
 #[test]
 fn headers_do_not_grow_however_often_a_job_waits() {
     let mut desk = Desk::new(4);
-    let mut travelling = message(&[("x-tenant", HeaderValue::Text("a".into()))]);
+    let mut travelling = None;
     let mut sizes = Vec::new();
     for _ in 0..100 {
-        let source = if sizes.is_empty() {
-            Source::Fresh
-        } else {
-            Source::Due
+        match travelling.take() {
+            None => desk.deliver(Source::Fresh, &["a"]),
+            Some(outgoing) => desk.back(outgoing),
         };
-        desk.deliver_messages(source, vec![travelling]);
         let (key, outgoing) = desk
             .answer(MS, vec![vec![wait(10_000, 4)]])
             .published
@@ -341,8 +371,7 @@ fn headers_do_not_grow_however_often_a_job_waits() {
             Field::Int(1)
         );
         sizes.push(format!("{:?}", outgoing.message.properties.headers()).len());
-        travelling = outgoing.message;
-        desk.step(Duration::from_secs(1));
+        travelling = Some(outgoing);
     }
     assert!(sizes.iter().all(|size| *size == sizes[0]), "{sizes:?}");
 }
@@ -443,14 +472,11 @@ fn a_failed_job_takes_a_lane_with_its_attempt_and_in_the_end_becomes_a_dead_lett
         assert!((5_000..=30_000).contains(&wait_ms), "{wait_ms}");
         desk.scheduler.moved(desk.now, vec![(moving, Ok(()))]);
         desk.actions();
-        // It comes back early: the lane rounds down. It waits for the rest.
-        let back = desk.deliver_messages(Source::Due, vec![outgoing.message]);
-        assert!(back.asked.is_empty() && !back.published.is_empty());
-        let (moving, outgoing) = back.published.into_iter().next().expect("another lane");
-        desk.scheduler.moved(desk.now, vec![(moving, Ok(()))]);
-        desk.step(Duration::from_secs(40));
-        let back = desk.deliver_messages(Source::Due, vec![outgoing.message]);
-        assert_eq!(back.asked.len(), 1);
+        // The lane keeps no time: it waits in the worker's hands.
+        let back = desk.arrives(outgoing);
+        assert!(back.asked.is_empty() && back.published.is_empty());
+        let asked = desk.step(Duration::from_millis(wait_ms)).asked;
+        assert_eq!(asked.len(), 1);
         let started = desk.answer(MS, vec![vec![START]]).dispatched.remove(0);
         assert_eq!(i64::from(started.1.attempt), attempt);
         key = started.0;
@@ -743,16 +769,9 @@ fn a_tenant_without_a_decision_waits_alone() {
         );
         let done = desk.actions();
         assert_eq!(done.dispatched[0].1.tenant.as_str(), "b");
-        let lane = lane_ms(&done.published[0].1);
+        let lane = trip(&done.published[0].1.message).wait_ms;
         assert!((least..=most).contains(&lane), "{lane}");
     }
-}
-
-/// How long the message's lane takes, in milliseconds.
-fn lane_ms(outgoing: &Outgoing) -> u64 {
-    let name = &outgoing.queue;
-    let digits = name.rsplit(|c: char| !c.is_ascii_digit()).next();
-    (digits.and_then(|digits| digits.parse().ok())).unwrap_or_else(|| panic!("{name}"))
 }
 
 /// A job of a tenant whose primary refuses for `why(the time that is left)`, and opens after so long: the deliveries that it
@@ -787,11 +806,8 @@ fn outage(opens: Duration, why: impl Fn(Duration) -> GateError) -> (u32, Duratio
             if let Some((key, outgoing)) = done.published.pop() {
                 desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
                 desk.actions();
-                desk.now += Duration::from_millis(lane_ms(&outgoing));
                 deliveries += 1;
-                let mut message = outgoing.message;
-                message.routing_key = "jobs".into();
-                done = desk.deliver_messages(Source::Due, vec![message]);
+                done = desk.arrives(outgoing);
             } else {
                 let next = desk.scheduler.next_tick(desk.now).expect("it waits");
                 done = desk.step(next - desk.now);

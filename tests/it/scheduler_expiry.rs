@@ -8,7 +8,7 @@ use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Field;
 
-use crate::scheduler::{CAPACITY, Desk, Done, MS, START, message, wait};
+use crate::scheduler::{CAPACITY, Desk, Done, MS, START, message, trip, wait};
 
 const STORE_MS: i64 = 1_700_000_000_000;
 
@@ -50,9 +50,8 @@ fn a_job_that_waits_in_a_lane_comes_back_once_it_has_expired_and_is_not_asked_fo
     assert_eq!(asked.asked.len(), 1);
     let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
     let (key, outgoing) = done.published.into_iter().next().expect("a lane");
-    let lane = outgoing.queue.rsplit('.').next().expect("a name");
-    let lane: u64 = lane.parse().expect("its time");
-    assert!((3_000..=3_500).contains(&lane), "{lane}");
+    let trip = trip(&outgoing.message).wait_ms;
+    assert!((3_000..=3_500).contains(&trip), "{trip}");
     let travelling = outgoing.message;
     let ends = travelling.header("x-sluicegate-expires");
     // It was seen 5 ms before it was asked for, and the clock was read by the answer.
@@ -67,7 +66,7 @@ fn a_job_that_waits_in_a_lane_comes_back_once_it_has_expired_and_is_not_asked_fo
     desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
     desk.actions();
 
-    let mut early = travelling.clone();
+    let mut early = travelling.clone().with_headers(&[], &["x-sluicegate-trip"]);
     early.properties = early.properties.with_expiration("1".into());
     desk.step(MS * 2_000);
     let asked = desk.deliver_messages(Source::Due, vec![early]);
@@ -150,8 +149,8 @@ fn what_failed_is_a_dead_letter_once_its_next_attempt_would_be_too_late() {
     };
     desk.scheduler.finished(desk.now, key, MS, retry);
     let (key, outgoing) = desk.actions().published.remove(0);
-    let lane = outgoing.queue.rsplit('.').next().expect("a name");
-    assert!(lane.parse::<u64>().expect("its time") < 2_400, "{lane}");
+    let trip = trip(&outgoing.message).wait_ms;
+    assert!(trip < 2_400, "{trip}");
     desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
     desk.step(MS * 2_000);
     let done = desk.deliver_messages(Source::Due, vec![outgoing.message]);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::collection::vec;
 use proptest::test_runner::Config;
 use proptest::{prop_assert, prop_assert_eq, proptest};
-use sluicegate::broker::{Message, Source};
+use sluicegate::broker::{Message, Outgoing, Source};
 use sluicegate::engine::action::Key;
 use sluicegate::gate::{Answer, End, GateError, Partition, TenantAsk, TenantReply};
 use sluicegate::handler::Outcome;
@@ -255,17 +255,14 @@ fn a_value_that_tells_nothing_apart_is_a_dead_letter_or_empty_for_the_limits_of_
 
 /// What a job becomes on its way through a lane.
 #[track_caller]
-fn through_a_lane(desk: &mut Desk, job: Message) -> Message {
+fn through_a_lane(desk: &mut Desk, job: Message) -> Outgoing {
     let asked = desk.deliver_messages(Source::Fresh, vec![job]).asked;
     assert_eq!(asked.len(), 1);
     let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
     let (key, outgoing) = done.published.into_iter().next().expect("it takes a lane");
     desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
     desk.actions();
-    Message {
-        routing_key: "jobs.due".to_owned(),
-        ..outgoing.message
-    }
+    outgoing
 }
 
 #[test]
@@ -281,14 +278,14 @@ fn a_job_keeps_the_routing_key_of_its_publisher() {
     for key in ["orders.eu", "", "jobs"] {
         let mut by_key = desk(4, vec![limit("key", Scope::RoutingKey)]);
         let back = through_a_lane(&mut by_key, with_key(key));
-        let header = back.header("x-sluicegate-routing-key");
+        let header = back.message.header("x-sluicegate-routing-key");
         // The work queue's name needs no header.
         let expected = match key {
             "jobs" => Field::Missing,
             key => Field::Text(key),
         };
         assert_eq!(header, expected);
-        let asked = by_key.deliver_messages(Source::Due, vec![back]).asked;
+        let asked = by_key.back(back).asked;
         let found: Vec<_> = asked[0].labels.iter().collect();
         assert_eq!(found, [(&Scope::RoutingKey, key)]);
     }
@@ -296,7 +293,7 @@ fn a_job_keeps_the_routing_key_of_its_publisher() {
     let policy: Policy = limit("default", Scope::Tenant).into();
     let mut desk = Desk::with(4, policy, TenantField::RoutingKey);
     let back = through_a_lane(&mut desk, with_key("acme"));
-    let asked = desk.deliver_messages(Source::Due, vec![back]).asked;
+    let asked = desk.back(back).asked;
     assert_eq!(asked[0].tenant.as_str(), "acme");
 }
 

@@ -54,9 +54,10 @@ impl Outstanding {
     }
 }
 
-/// A consumer's channel and what is outstanding on it.
+/// A channel and what is outstanding on it.
 #[derive(Debug)]
 struct Line {
+    /// Whose consumers are on it, by the first of them.
     source: Source,
     channel: Channel,
     outstanding: Outstanding,
@@ -81,6 +82,7 @@ impl Acks {
     pub fn begin(&self, number: u64, channels: impl IntoIterator<Item = (Source, Channel)>) {
         let lines = channels
             .into_iter()
+            .filter(|(source, _)| *source == channel_of(*source))
             .map(|(source, channel)| Line {
                 source,
                 channel,
@@ -117,7 +119,7 @@ impl Acks {
         let Some(session) = held.as_mut() else { return };
         let number = session.number;
         for line in &mut session.lines {
-            let ours = |tag: &&Tag| tag.session == number && tag.source == line.source;
+            let ours = |tag: &&Tag| tag.session == number && channel_of(tag.source) == line.source;
             let frames = line
                 .outstanding
                 .settle(tags.iter().filter(ours).map(|tag| tag.tag));
@@ -135,7 +137,16 @@ impl Acks {
 impl Session {
     fn line(&mut self, tag: Tag) -> Option<&mut Line> {
         let number = self.number;
-        (self.lines.iter_mut()).find(|line| tag.session == number && line.source == tag.source)
+        let source = channel_of(tag.source);
+        (self.lines.iter_mut()).find(|line| tag.session == number && line.source == source)
+    }
+}
+
+/// All lanes share the first one's channel.
+fn channel_of(source: Source) -> Source {
+    match source {
+        Source::Lane(_) => Source::Lane(0),
+        other => other,
     }
 }
 

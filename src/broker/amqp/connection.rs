@@ -171,9 +171,9 @@ impl Link {
         self.connection.status().connected()
     }
 
-    /// Waits for the connection's error; meanwhile logs when the broker blocks and unblocks it. May be
+    /// Waits for the connection's error; meanwhile says and logs when the broker blocks and unblocks it. May be
     /// called once for a connection: the events go to one listener.
-    pub async fn failure(&self, name: &str) -> BrokerError {
+    pub async fn failure(&self, name: &str, blocks: impl Fn(bool)) -> BrokerError {
         let mut events = std::pin::pin!(self.connection.events_listener());
         while let Some(event) = next(&mut events).await {
             match event {
@@ -181,9 +181,11 @@ impl Link {
                 lapin::Event::Error(error) if error.is_amqp_soft_error() => {}
                 lapin::Event::Error(error) => return self.target.error(&error),
                 lapin::Event::ConnectionBlocked(reason) => {
+                    blocks(true);
                     tracing::warn!(connection = name, %reason, "RabbitMQ blocks publishing");
                 }
                 lapin::Event::ConnectionUnblocked => {
+                    blocks(false);
                     tracing::info!(connection = name, "RabbitMQ takes publishes again");
                 }
                 _ => {}

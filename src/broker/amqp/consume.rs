@@ -15,9 +15,11 @@ use tokio::time::Instant;
 
 use super::Shared;
 use super::connection::Link;
+use super::inventory::depth;
 use super::nodes::Turns;
 use super::supervise::Attempts;
 use crate::broker::{BrokerError, Delivery, Event, Message, Source, Tag};
+use crate::rules::lanes::{self, QueueNames};
 
 /// Deliveries of one source in one event.
 const GATHER: usize = 128;
@@ -109,15 +111,22 @@ struct Tap {
 
 /// Declares the queues and begins to consume.
 async fn open_taps(shared: &Shared, link: &Link) -> Result<Vec<Tap>, BrokerError> {
+    say_lost_lanes(shared, link).await?;
     declare(shared, link).await?;
     let names = &shared.topology.names;
     let (main, rechecks) = (shared.prefetch, (shared.prefetch / RECHECK_SHARE).max(1));
-    // In the order in which they are gathered: what is due comes first.
-    Ok(vec![
-        open_tap(link, Source::Due, &names.due, main).await?,
-        open_tap(link, Source::Fresh, &names.fresh, main).await?,
-        open_tap(link, Source::Recheck, &names.recheck, rechecks).await?,
-    ])
+    let window = lanes::window(usize::from(shared.prefetch));
+    let window = u16::try_from(window).unwrap_or(shared.prefetch);
+    // In the order in which they are gathered: what has waited comes first.
+    let mut taps = open_taps_of(link, names, names.lane_sources(), window).await?;
+    for (source, prefetch) in [
+        (Source::Due, main),
+        (Source::Fresh, main),
+        (Source::Recheck, rechecks),
+    ] {
+        taps.extend(open_taps_of(link, names, [source], prefetch).await?);
+    }
+    Ok(taps)
 }
 
 /// Moves deliveries to the engine until the session ends.
@@ -134,7 +143,7 @@ async fn consume(
     tracing::info!(session, %queue, %node, "consuming");
 
     let mut waiting = VecDeque::from([Event::Up { session }]);
-    let mut failure = pin!(link.failure(NAME));
+    let mut failure = pin!(link.failure(NAME, |_| ()));
     let mut healing = pin!(heal(shared, link));
     let mut stopped = false;
     loop {
@@ -168,24 +177,30 @@ async fn consume(
     }
 }
 
-async fn open_tap(
+/// Consumers on one channel, each with a prefetch of its own.
+async fn open_taps_of(
     link: &Link,
-    source: Source,
-    queue: &str,
+    names: &QueueNames,
+    sources: impl IntoIterator<Item = Source>,
     prefetch: u16,
-) -> Result<Tap, BrokerError> {
+) -> Result<Vec<Tap>, BrokerError> {
     let target = &link.target;
     let channel = link.channel().await?;
     let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
     target.rpc("basic.qos", qos).await?;
-    let options = BasicConsumeOptions::default();
-    let consume = channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
-    let consumer = target.rpc("basic.consume", consume).await?;
-    Ok(Tap {
-        source,
-        channel,
-        consumer,
-    })
+    let opening = sources.into_iter().map(async |source| {
+        let (queue, options) = (&**names.of(source), BasicConsumeOptions::default());
+        let consume =
+            channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
+        let consumer = target.rpc("basic.consume", consume).await?;
+        let channel = channel.clone();
+        Ok(Tap {
+            source,
+            channel,
+            consumer,
+        })
+    });
+    future::try_join_all(opening).await
 }
 
 /// What has arrived, at least one delivery. `Err(None)`: the broker cancelled a consumer.
@@ -245,6 +260,39 @@ async fn declare(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
     shared.topology.declare(&channel, &link.target.at).await?;
     let closing = channel.close(200, "declared".into());
     link.target.rpc("channel.close", closing).await
+}
+
+/// Lanes that are gone while others are there were deleted, with what waited in them: by somebody, or by a policy with `expires`
+/// while no worker ran. They are declared anew; this only says it.
+async fn say_lost_lanes(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
+    let names = &shared.topology.names;
+    let missing = missing_lanes(link, names).await?;
+    // As many as were never declared, or are being declared by somebody just now, in their order.
+    let last = names.lanes().len() - missing.len();
+    if missing.iter().all(|lane| *lane >= last) {
+        return Ok(());
+    }
+    for lane in missing {
+        let queue = &names.lanes()[lane];
+        tracing::warn!(%queue, "a delay lane is gone, with what waited in it; it is declared anew: does a policy with expires match it?");
+    }
+    Ok(())
+}
+
+/// The positions of lanes that don't exist.
+async fn missing_lanes(link: &Link, names: &QueueNames) -> Result<Vec<usize>, BrokerError> {
+    let mut channel = link.channel().await?;
+    let mut missing = Vec::new();
+    for (lane, queue) in names.lanes().iter().enumerate() {
+        if depth(&link.target, &channel, queue).await?.is_none() {
+            missing.push(lane);
+            // The refusal closed it.
+            channel = link.channel().await?;
+        }
+    }
+    let closing = channel.close(200, "looked".into());
+    link.target.rpc("channel.close", closing).await?;
+    Ok(missing)
 }
 
 /// Declares the queues again whenever a publish was returned; ends with the first error.

@@ -14,9 +14,9 @@ use std::time::Duration;
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, PublisherConfirm};
-use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Shared;
 use super::connection::Link;
@@ -34,7 +34,7 @@ const BATCH_BYTES: usize = 4 << 20;
 const WAITING: usize = 1024;
 /// For all confirms of a batch.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(10);
-/// For a caller: its message waits for a batch and for the confirms.
+/// For a caller: its message waits for a batch and for the confirms; see [`Patience`].
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(15);
 /// Between a channel's error and the next one.
 const CHANNEL_PAUSE: Duration = Duration::from_millis(200);
@@ -53,34 +53,77 @@ struct Request {
 }
 
 /// The requests' end, kept over all sessions.
-pub(super) struct Requests(Mutex<mpsc::Receiver<Request>>);
+pub(super) struct Requests {
+    waiting: Mutex<mpsc::Receiver<Request>>,
+    /// The broker takes no publishes (a memory or disk alarm).
+    blocked: watch::Sender<bool>,
+}
 
 /// Hands messages to the publishing tasks.
 #[derive(Debug)]
-pub(super) struct Publisher(mpsc::Sender<Request>);
+pub(super) struct Publisher {
+    requests: mpsc::Sender<Request>,
+    blocked: watch::Receiver<bool>,
+}
+
+/// How long a caller waits. The time does not run while the broker blocks publishers: what was sent is with it, or will be, so
+/// that a caller who gave up and tried again would publish it twice.
+struct Patience {
+    until: Instant,
+    blocked: watch::Receiver<bool>,
+}
+
+impl Patience {
+    async fn wait<T>(&mut self, answer: impl Future<Output = T>) -> Option<T> {
+        let mut answer = pin!(answer);
+        loop {
+            let blocked = *self.blocked.borrow_and_update();
+            if blocked {
+                self.until = Instant::now() + PUBLISH_TIMEOUT;
+            }
+            tokio::select! {
+                biased;
+                answer = &mut answer => return Some(answer),
+                changed = self.blocked.changed() => if changed.is_err() { return None },
+                () = sleep_until(self.until), if !blocked => return None,
+            }
+            if blocked {
+                self.until = Instant::now() + PUBLISH_TIMEOUT;
+            }
+        }
+    }
+}
 
 impl Publisher {
     pub fn new() -> (Self, Arc<Requests>) {
-        let (sender, receiver) = mpsc::channel(WAITING);
-        (Self(sender), Arc::new(Requests(Mutex::new(receiver))))
+        let (requests, receiver) = mpsc::channel(WAITING);
+        let (block, blocked) = watch::channel(false);
+        let kept = Requests {
+            waiting: Mutex::new(receiver),
+            blocked: block,
+        };
+        (Self { requests, blocked }, Arc::new(kept))
     }
 
     pub async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Answer> {
-        let deadline = Instant::now() + PUBLISH_TIMEOUT;
+        let mut patience = Patience {
+            until: Instant::now() + PUBLISH_TIMEOUT,
+            blocked: self.blocked.clone(),
+        };
         let mut replies = Vec::with_capacity(batch.len());
         for outgoing in batch {
             let (reply, answer) = oneshot::channel();
             // In both failures the request is dropped, and with it the reply: that is the answer.
-            let sending = self.0.send(Request { outgoing, reply });
-            let _ = timeout_at(deadline, sending).await;
+            let sending = self.requests.send(Request { outgoing, reply });
+            let _ = patience.wait(sending).await;
             replies.push(answer);
         }
         let mut answers = Vec::with_capacity(replies.len());
         for reply in replies {
-            answers.push(match timeout_at(deadline, reply).await {
-                Ok(Ok(answer)) => answer,
-                Ok(Err(_)) => Err(down("it was lost or closed before the confirm")),
-                Err(_) => Err(down("no confirm in time")),
+            answers.push(match patience.wait(reply).await {
+                Some(Ok(answer)) => answer,
+                Some(Err(_)) => Err(down("it was lost or closed before the confirm")),
+                None => Err(down("no confirm in time")),
             });
         }
         answers
@@ -139,13 +182,14 @@ async fn run(
     *up = Some(Instant::now());
     let result = tokio::select! {
         () = shared.closed.cancelled() => Ok(()),
-        error = link.failure(NAME) => Err(error),
+        error = link.failure(NAME, |blocked| _ = requests.blocked.send_replace(blocked)) => Err(error),
         ended = tasks.join_next() => match ended {
             Some(Ok(error)) => Err(error),
             Some(Err(error)) => Err(link.target.failed(format!("a publishing task failed: {error}"))),
             None => Ok(()),
         },
     };
+    requests.blocked.send_replace(false);
     // In this order: the tasks own the channels.
     link.close().await;
     tasks.shutdown().await;
@@ -172,15 +216,14 @@ async fn publish(
         };
         let result = {
             let mut confirming = pin!(channel.publish(&batch));
+            let mut blocked = false;
             loop {
                 match timeout(CONFIRM_TIMEOUT, &mut confirming).await {
                     Ok(result) => break result,
-                    // Blocked: the callers are told, and the batch stays in flight until the alarm
-                    // ends. The next one has to wait for it anyway, and a new connection would be
-                    // blocked, too.
-                    Err(_) if link.blocked() => {
-                        answer(vec![Err(down("RabbitMQ blocks publishing")); batch.len()]);
-                    }
+                    // The batch stays in flight until the alarm ends: a new connection would be blocked, too.
+                    Err(_) if link.blocked() => blocked = true,
+                    // It has just ended.
+                    Err(_) if std::mem::take(&mut blocked) => {}
                     Err(_) => {
                         let late = format!("no confirms within {CONFIRM_TIMEOUT:?}");
                         answer(vec![Err(down(&late)); batch.len()]);
@@ -227,7 +270,7 @@ async fn publish(
 impl Requests {
     /// What waits, at most a batch, at least one; `None`: closed. The tasks take turns.
     async fn next_batch(&self) -> Option<Vec<Request>> {
-        let mut receiver = self.0.lock().await;
+        let mut receiver = self.waiting.lock().await;
         loop {
             let mut next = Some(receiver.recv().await?);
             let (mut batch, mut bytes) = (Vec::new(), 0);
@@ -248,7 +291,7 @@ impl Requests {
 
     /// What waited when the session ended is answered by being dropped.
     async fn fail_waiting(&self) {
-        let mut receiver = self.0.lock().await;
+        let mut receiver = self.waiting.lock().await;
         // At most what was there: callers may add more meanwhile, for the next session.
         for _ in 0..receiver.len() {
             drop(receiver.try_recv());
@@ -256,7 +299,7 @@ impl Requests {
     }
 
     async fn close(&self) {
-        let mut receiver = self.0.lock().await;
+        let mut receiver = self.waiting.lock().await;
         receiver.close();
         while receiver.try_recv().is_ok() {}
     }

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lapin::types::{AMQPValue, FieldArray, FieldTable, ShortString};
 use tokio::time::Instant;
 
 use super::{Fault, Plan};
 use crate::broker::{Delivery, Event, Message, Outgoing, PublishError, Source, Tag};
-use crate::rules::lanes::{Ladder, QueueNames};
+use crate::rules::lanes::{self, Ladder, QueueNames};
 
 /// Deliveries in one event.
 const GATHER: usize = 128;
@@ -21,13 +20,6 @@ struct Stored {
     number: u64,
     message: Message,
     redelivered: bool,
-}
-
-/// A message in a lane.
-struct Waiting {
-    lane: Arc<str>,
-    target: Arc<str>,
-    stored: Stored,
 }
 
 struct Client {
@@ -42,6 +34,8 @@ struct Client {
     ended: bool,
     closed: bool,
     unacked: BTreeMap<Tag, Stored>,
+    /// How many of them each source gave.
+    held: Vec<usize>,
     last_tag: u64,
     news: VecDeque<Event>,
 }
@@ -66,7 +60,7 @@ impl Client {
 
 /// What [`State::step`] found for one client.
 pub(super) struct Step {
-    /// Messages left their lanes, or the session came up: look again.
+    /// The session came up: look again.
     pub moved: bool,
     /// There is an event to take.
     pub ready: bool,
@@ -81,9 +75,11 @@ pub(super) struct State {
     pub deliveries: HashMap<String, u64>,
     pub publishes: u64,
     pub plan: Plan,
-    queues: HashMap<Arc<str>, BTreeMap<u64, Stored>>,
-    lanes: HashMap<Arc<str>, (Duration, Arc<str>)>,
-    waiting: BTreeMap<(Instant, u64), Waiting>,
+    /// Those of `sources`, and the dead letters.
+    queues: Vec<BTreeMap<u64, Stored>>,
+    numbers: HashMap<Arc<str>, usize>,
+    /// In the order of their delivery.
+    sources: Vec<Source>,
     missing: HashSet<Arc<str>>,
     clients: Vec<Client>,
     last_number: u64,
@@ -92,26 +88,20 @@ pub(super) struct State {
 impl State {
     pub fn new(work: &str, ladder: &Ladder) -> Self {
         let names = QueueNames::new(work, ladder);
-        let due = (names.due_lanes().iter().zip(ladder.due_ms())).map(|lane| (lane, &names.due));
-        let recheck = (names.recheck_lanes().iter().zip(ladder.recheck_ms()))
-            .map(|lane| (lane, &names.recheck));
-        let lanes = due
-            .chain(recheck)
-            .map(|((name, ms), target)| {
-                (name.clone(), (Duration::from_millis(*ms), target.clone()))
-            })
+        let sources: Vec<Source> = (names.lane_sources())
+            .chain([Source::Due, Source::Fresh, Source::Recheck])
             .collect();
-        let queues = [&names.fresh, &names.due, &names.recheck, &names.dead]
-            .map(|name| (name.clone(), BTreeMap::new()))
-            .into();
+        let of_sources = sources.iter().map(|source| names.of(*source));
+        let all = of_sources.chain([&names.dead]).cloned();
+        let numbers: HashMap<_, _> = all.zip(0..).collect();
         Self {
             names,
             deliveries: HashMap::new(),
             publishes: 0,
             plan: Box::new(|_, _| None),
-            queues,
-            lanes,
-            waiting: BTreeMap::new(),
+            queues: numbers.iter().map(|_| BTreeMap::new()).collect(),
+            numbers,
+            sources,
             missing: HashSet::new(),
             clients: Vec::new(),
             last_number: 0,
@@ -128,6 +118,7 @@ impl State {
             ended: false,
             closed: false,
             unacked: BTreeMap::new(),
+            held: vec![0; self.sources.len()],
             last_tag: 0,
             news: VecDeque::new(),
         });
@@ -167,20 +158,10 @@ impl State {
             message,
             redelivered: false,
         };
-        if let Some(ready) = self.queues.get_mut(&queue) {
-            ready.insert(stored.number, stored);
-        } else if let Some((ttl, target)) = self.lanes.get(&queue) {
-            let key = (Instant::now() + *ttl, stored.number);
-            let target = target.clone();
-            let waiting = Waiting {
-                lane: queue,
-                target,
-                stored,
-            };
-            self.waiting.insert(key, waiting);
-        } else {
+        let Some(ready) = self.queue_mut(&queue) else {
             return Err(PublishError::Returned);
-        }
+        };
+        ready.insert(stored.number, stored);
         Ok(())
     }
 
@@ -188,7 +169,9 @@ impl State {
         let client = &mut self.clients[client];
         // A session's tags are forgotten at its end, so a stale one is not found.
         for tag in tags {
-            client.unacked.remove(tag);
+            if client.unacked.remove(tag).is_some() {
+                client.held[number(&self.sources, tag.source)] -= 1;
+            }
         }
     }
 
@@ -230,35 +213,24 @@ impl State {
     }
 
     fn requeue(&mut self, client: usize) {
+        self.clients[client].held.fill(0);
         for (tag, mut stored) in std::mem::take(&mut self.clients[client].unacked) {
             stored.redelivered = true;
-            if let Some(ready) = self.queues.get_mut(self.names.of(tag.source)) {
-                ready.insert(stored.number, stored);
-            }
+            self.queues[number(&self.sources, tag.source)].insert(stored.number, stored);
         }
     }
 
     pub fn delete(&mut self, queue: &str) {
-        if let Some(ready) = self.queues.get_mut(queue) {
+        if let Some(ready) = self.queue_mut(queue) {
             ready.clear();
         }
-        self.waiting.retain(|_, waiting| &*waiting.lane != queue);
         self.missing.insert(queue.into());
     }
 
     pub fn messages(&self, queue: &str) -> Vec<Message> {
-        let ready = self
-            .queues
-            .get(queue)
-            .into_iter()
-            .flat_map(BTreeMap::values);
-        let waiting = (self.waiting.values())
-            .filter(|waiting| &*waiting.lane == queue)
-            .map(|waiting| &waiting.stored);
-        ready
-            .chain(waiting)
-            .map(|stored| stored.message.clone())
-            .collect()
+        let ready = self.queue(queue).into_iter();
+        let ready = ready.flat_map(BTreeMap::values);
+        ready.map(|stored| stored.message.clone()).collect()
     }
 
     pub fn unacked(&self) -> usize {
@@ -266,55 +238,32 @@ impl State {
     }
 
     pub fn ready(&self) -> usize {
-        let queues = SOURCES.map(|source| self.names.of(source));
-        let ready = queues.iter().filter_map(|name| self.queues.get(*name));
-        ready.map(BTreeMap::len).sum()
+        let names = &self.names;
+        self.ready_in([&names.fresh, &names.due, &names.recheck])
     }
 
     pub fn waiting(&self) -> usize {
-        self.waiting.len()
+        self.ready_in(self.names.lanes())
     }
 
-    /// Lets happen what is due by `now`, and says what there is for `client`.
+    fn ready_in<'a>(&self, names: impl IntoIterator<Item = &'a Arc<str>>) -> usize {
+        let ready = names.into_iter().filter_map(|name| self.queue(name));
+        ready.map(BTreeMap::len).sum()
+    }
+
+    /// Begins the session of `client` if it is time, and says what there is for it.
     pub fn step(&mut self, client: usize, now: Instant) -> Step {
-        let moved = self.expire(now);
         let Client { closed, ended, .. } = self.clients[client];
         let came_up = !closed && !ended && self.come_up(client, now);
         let client = &self.clients[client];
         let closed = closed || (ended && client.news.is_empty());
         let up_at = client.next_session().filter(|_| !ended);
-        let next_lane = self.waiting.keys().next().map(|(at, _)| *at);
         Step {
-            moved: moved || came_up,
+            moved: came_up,
             ready: !client.news.is_empty() || self.deliverable(client),
-            wake: next_lane.into_iter().chain(up_at).min(),
+            wake: up_at,
             closed,
         }
-    }
-
-    fn expire(&mut self, now: Instant) -> bool {
-        // As a rule nothing is due, and splitting costs allocations.
-        let first = self.waiting.first_key_value();
-        if first.is_none_or(|((at, _), _)| *at > now) {
-            return false;
-        }
-        let later = self.waiting.split_off(&(now, u64::MAX));
-        let due = std::mem::replace(&mut self.waiting, later);
-        for Waiting {
-            lane,
-            target,
-            mut stored,
-        } in due.into_values()
-        {
-            mark_death(&mut stored.message, &lane);
-            stored.message.routing_key = target.to_string();
-            self.last_number += 1;
-            stored.number = self.last_number;
-            if let Some(ready) = self.queues.get_mut(&target) {
-                ready.insert(stored.number, stored);
-            }
-        }
-        true
     }
 
     fn come_up(&mut self, client: usize, now: Instant) -> bool {
@@ -329,21 +278,29 @@ impl State {
         true
     }
 
-    fn room(&self, client: &Client, source: Source) -> usize {
-        let prefetch = match source {
+    fn queue(&self, name: &str) -> Option<&BTreeMap<u64, Stored>> {
+        self.queues.get(*self.numbers.get(name)?)
+    }
+
+    fn queue_mut(&mut self, name: &str) -> Option<&mut BTreeMap<u64, Stored>> {
+        self.queues.get_mut(*self.numbers.get(name)?)
+    }
+
+    /// How many messages of the source with this number the client may take.
+    fn room(&self, client: &Client, number: usize) -> usize {
+        let prefetch = match self.sources[number] {
             Source::Fresh | Source::Due => client.prefetch,
             Source::Recheck => (client.prefetch / RECHECK_SHARE).max(1),
+            Source::Lane(_) => lanes::window(client.prefetch),
         };
-        let held = client.unacked.keys().filter(|tag| tag.source == source);
-        prefetch.saturating_sub(held.count())
+        prefetch.saturating_sub(client.held[number])
     }
 
     fn deliverable(&self, client: &Client) -> bool {
         let up = client.up_at.is_none() && !client.stopped && !client.closed;
-        up && SOURCES.into_iter().any(|source| {
-            let ready = self.queues.get(self.names.of(source));
-            ready.is_some_and(|ready| !ready.is_empty()) && self.room(client, source) > 0
-        })
+        let may_take =
+            |number: usize| !self.queues[number].is_empty() && self.room(client, number) > 0;
+        up && (0..self.sources.len()).any(may_take)
     }
 
     /// The next event of `client`: news first, then what it may take.
@@ -355,19 +312,19 @@ impl State {
             return None;
         }
         let mut batch = Vec::new();
-        for source in SOURCES {
-            for _ in 0..self.room(&self.clients[index], source).min(GATHER) {
-                let ready = self.queues.get_mut(self.names.of(source));
-                let Some((_, stored)) = ready.and_then(BTreeMap::pop_first) else {
+        for number in 0..self.sources.len() {
+            for _ in 0..self.room(&self.clients[index], number).min(GATHER) {
+                let Some((_, stored)) = self.queues[number].pop_first() else {
                     break;
                 };
-                batch.push(self.deliver(index, source, stored));
+                batch.push(self.deliver(index, number, stored));
             }
         }
         Some(Event::Deliveries(batch))
     }
 
-    fn deliver(&mut self, index: usize, source: Source, stored: Stored) -> Delivery {
+    fn deliver(&mut self, index: usize, number: usize, stored: Stored) -> Delivery {
+        let source = self.sources[number];
         if let Some(id) = stored.message.id() {
             *self.deliveries.entry(id.to_owned()).or_default() += 1;
         }
@@ -385,36 +342,13 @@ impl State {
             message: stored.message.clone(),
         };
         client.unacked.insert(tag, stored);
+        client.held[number] += 1;
         delivery
     }
 }
 
-/// In the order of their delivery.
-const SOURCES: [Source; 3] = [Source::Due, Source::Fresh, Source::Recheck];
-
-/// What a real broker notes on a dead letter.
-fn mark_death(message: &mut Message, lane: &str) {
-    let text = |text: &str| AMQPValue::LongString(text.into());
-    let mut headers = (message.properties.headers().as_ref())
-        .map(|headers| headers.inner().clone())
-        .unwrap_or_default();
-    let death: BTreeMap<ShortString, AMQPValue> = [
-        ("queue", text(lane)),
-        ("reason", text("expired")),
-        ("exchange", text("")),
-        ("count", AMQPValue::LongLongInt(1)),
-    ]
-    .map(|(name, value)| (name.into(), value))
-    .into();
-    let deaths = FieldArray::from(vec![AMQPValue::FieldTable(death.into())]);
-    headers.insert("x-death".into(), AMQPValue::FieldArray(deaths));
-    for (name, value) in [
-        ("x-first-death-queue", lane),
-        ("x-first-death-reason", "expired"),
-        ("x-first-death-exchange", ""),
-    ] {
-        headers.entry(name.into()).or_insert_with(|| text(value));
-    }
-    message.properties =
-        std::mem::take(&mut message.properties).with_headers(FieldTable::from(headers));
+/// The position of `source` in `sources`.
+fn number(sources: &[Source], source: Source) -> usize {
+    let found = sources.iter().position(|known| *known == source);
+    found.expect("a tag is of a source that delivered it")
 }

@@ -365,13 +365,13 @@ impl Scheduler {
         self.metrics.waited(wait);
         // The answer was on its way for a part of it, and the next question will be.
         let held = wait.saturating_sub(self.base);
-        if self.hold(now, key, held) {
+        if self.stay(now, key, held) || self.hold(now, key, held) {
             if let Some(entry) = self.entries.get(&key) {
                 self.places
                     .add(&entry.claims.tenant, limit, now + held, key);
             }
         } else {
-            self.send_round(now, key, wait.saturating_sub(self.lane_lead()), headers);
+            self.send_round(now, key, wait, headers);
         }
     }
 }

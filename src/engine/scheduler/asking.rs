@@ -202,14 +202,16 @@ impl Scheduler {
         // Where those with the same labels are; jobs of another plan have other limits.
         let mut alike: HashMap<Labels, Vec<usize>> = HashMap::new();
         let mut slots = turn.slots;
-        let mut jobs: Vec<(bool, usize, Key)> = Vec::with_capacity(turn.keys.len());
+        let mut jobs: Vec<_> = Vec::with_capacity(turn.keys.len());
         for (place, key) in turn.keys.into_iter().enumerate() {
             let ready = self.looked_at(key, &mut slots, is_ready);
-            jobs.push((ready, place, key));
+            let ticket = (self.entries.get(&key)).and_then(|entry| entry.claims.ticket);
+            let in_line = ticket.map(|ticket| (ticket.generation, ticket.place));
+            jobs.push((!ready, in_line.is_none(), in_line, place, key));
         }
-        // The gate lets the first start.
-        jobs.sort_by_key(|(ready, ..)| !ready);
-        for (ready, place, key) in jobs {
+        // The gate lets the first start: those whose calls are ready, in the order of their places.
+        jobs.sort_unstable();
+        for (unready, _, _, place, key) in jobs {
             // What is in the queues is in `entries`: a lost session empties both.
             let Some(entry) = self.entries.get_mut(&key) else {
                 continue;
@@ -232,7 +234,7 @@ impl Scheduler {
             });
             let (ask, question) = &mut questions[at];
             let (ticket, cost) = (entry.claims.ticket, entry.claims.cost);
-            ask.budget += u32::from(ready);
+            ask.budget += u32::from(!unready);
             ask.asks.push(Ask { ticket, cost });
             question.jobs.push(Asked { key, place, cost });
         }

@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use super::waiting::LEAD;
 use super::{Scheduler, millis};
 use crate::engine::action::Key;
+
+/// Beyond a job's time nobody doubts that it has expired.
+const SURE: Duration = Duration::from_millis(100);
 
 /// A reading of the store's clock.
 #[derive(Debug, Clone, Copy)]
@@ -59,10 +61,10 @@ impl Scheduler {
         true
     }
 
-    /// After so long the job has expired, with what a lane may be early by; `None`: it never does.
+    /// After so long the job has expired, whatever the clocks are off by; `None`: it never does.
     pub(super) fn left(&self, now: Duration, key: Key) -> Option<Duration> {
         let at = self.entries.get(&key)?.claims.expiry.at_ms()?;
         let left = Duration::from_millis(at.saturating_sub(self.store_now(now)?));
-        Some(left + left / 10 + LEAD)
+        Some(left + SURE)
     }
 }

@@ -45,6 +45,8 @@ impl Scheduler {
     pub(super) fn leave(&mut self, key: Key, queue: Arc<str>, mut headers: Headers) {
         self.let_go(key);
         if let Some(entry) = self.entries.remove(&key) {
+            self.windows.forget(key);
+            self.places.forget(key);
             headers.extend(headers::lasting(&entry.claims));
             headers.extend(entry.claims.first_call_ms.map(headers::called));
             self.move_to(key, entry.tag, entry.message, queue, headers);
@@ -68,9 +70,12 @@ impl Scheduler {
             let expiration = HeaderValue::Text(expiration.to_owned());
             headers.push((headers::EXPIRATION, expiration));
         }
-        let message = message
-            .for_republish()
-            .with_headers(&headers, &headers::OURS);
+        let mut message = message.for_republish();
+        // What has its priority in a header has it nowhere else.
+        if headers.iter().any(|(name, _)| *name == headers::PRIORITY) {
+            message.take_priority();
+        }
+        let message = message.with_headers(&headers, &headers::OURS);
         self.outbox
             .push(self.moves.begin(key, tag, Outgoing { queue, message }));
     }

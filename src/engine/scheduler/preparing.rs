@@ -98,12 +98,12 @@ impl Scheduler {
                 self.let_go(key);
             }
             Err(outcome) => {
-                let held = matches!(entry.phase, Phase::Held { .. });
-                if held {
-                    self.places.forget(key);
+                self.places.forget(key);
+                if matches!(entry.phase, Phase::Held { .. }) {
                     self.queues.release(&entry.claims.tenant);
                 }
                 entry.phase = Phase::Preparing;
+                self.windows.unpark(key);
                 self.metrics.dispatched(&outcome);
                 self.let_go(key);
                 let failed = matches!(outcome, Outcome::Retry { .. });

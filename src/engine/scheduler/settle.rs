@@ -103,10 +103,10 @@ impl Scheduler {
                 if !stale {
                     self.acks.push(entry.tag);
                 }
-                self.entries.remove(&key);
+                self.forget(key);
             }
             _ if stale => {
-                self.entries.remove(&key);
+                self.forget(key);
             }
             Outcome::Retry { .. } if waits => entry.phase = Phase::Reporting,
             Outcome::Late => {
@@ -211,7 +211,7 @@ impl Scheduler {
         let told = self.ledger.told(now, partition, result);
         for (tenant, limits, calls) in told.ended {
             for key in self.places.freed(&tenant, &limits, calls) {
-                self.unhold(now, key);
+                self.wake(now, key);
             }
         }
         if let Some(why) = told.why {
@@ -298,7 +298,7 @@ impl Scheduler {
         // Its place was claimed when it started: it takes a new one.
         entry.claims.ticket = None;
         if entry.tag.session != self.session {
-            self.entries.remove(&key);
+            self.forget(key);
         } else if result.is_ok() {
             self.join(key, Place::Due);
         } else {

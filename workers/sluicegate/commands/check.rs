@@ -220,7 +220,10 @@ async fn rabbitmq(config: &Config, findings: &mut Findings) {
         findings.add(
             Level::Ok,
             WHAT,
-            format!("{there} delay lanes: {} waiting", count(waiting, "message")),
+            format!(
+                "{there} delay lanes: {} waiting, beside those that workers have in hand",
+                count(waiting, "message")
+            ),
         );
     } else {
         findings.add(

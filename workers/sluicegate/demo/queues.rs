@@ -192,14 +192,9 @@ impl Queues {
             dead,
             ..
         } = &self.names;
-        let lanes = self
-            .names
-            .due_lanes()
-            .iter()
-            .chain(self.names.recheck_lanes());
         let unique: HashSet<_> = [fresh, due, recheck, dead]
             .into_iter()
-            .chain(lanes)
+            .chain(self.names.lanes())
             .collect();
         let mut left = 0;
         for name in unique {

@@ -30,7 +30,7 @@ pub(super) fn how(fault: &Fault) -> String {
 
 impl Bed {
     pub(super) async fn delete_queue(&self, number: u64, fault: Fault) {
-        let lanes = self.names.due_lanes();
+        let lanes = self.names.lanes();
         let deleted = match fault.way {
             0 => {
                 self.silence.store(true, Ordering::Relaxed);

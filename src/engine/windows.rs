@@ -1,0 +1,270 @@
+//! What this worker has taken from the lanes, and which of it makes room for what is behind it.
+//!
+//! A lane gives its jobs in the order in which they entered it, a window of them at a time. As long as there is room in the
+//! window, all of the lane's jobs are in somebody's memory, and nobody is late. When it is full, jobs behind it may be due before those
+//! in it. Lanes whose jobs have come in the order of their times so far are trusted to go on like that: then nobody
+//! behind is due before those in the window. Of the others, the jobs with the most time left move on to a shorter lane as soon as
+//! those behind may be due.
+
+use std::collections::{BTreeSet, HashMap};
+use std::time::Duration;
+
+use crate::engine::action::Key;
+
+/// A job that is due so soon keeps its place: moving it would take as long.
+const SOON: Duration = Duration::from_millis(250);
+/// A lane that seems to be in order is tried so long after its window was full of jobs that others behind may be due before: the
+/// pause doubles as long as it is, up to the longest.
+const FIRST_TRY: Duration = Duration::from_secs(1);
+const LAST_TRY: Duration = Duration::from_secs(64);
+/// So much of what waits in a window moves on at once, and so much for a try: 1 / this.
+const SHARE: usize = 2;
+const TRY_SHARE: usize = 8;
+
+/// The jobs of one lane.
+#[derive(Debug, Default)]
+struct Window {
+    /// Those that wait for their time.
+    parked: BTreeSet<(Duration, Key)>,
+    /// All that are in memory, those that run included.
+    taken: usize,
+    /// When the latest time is of all that have come in while the window was in use.
+    latest: Duration,
+    /// How much before that one others came that were behind it.
+    disorder: Duration,
+    /// A job that entered the lane after the last one that came is due then, at the earliest.
+    open_at: Duration,
+    /// The next try of a lane that seems to be in order, and the pause before it.
+    try_at: Duration,
+    pause: Duration,
+}
+
+/// All lanes.
+#[derive(Debug)]
+pub struct Windows {
+    room: usize,
+    lanes: Vec<Window>,
+    places: HashMap<Key, (usize, Duration)>,
+}
+
+impl Windows {
+    /// So many lanes, and so many jobs of each at most.
+    pub fn new(lanes: usize, room: usize) -> Self {
+        Self {
+            room,
+            lanes: std::iter::repeat_with(Window::default)
+                .take(lanes)
+                .collect(),
+            places: HashMap::new(),
+        }
+    }
+
+    /// A job has come from the lane.
+    pub fn took(&mut self, lane: usize, key: Key) {
+        if let Some(window) = self.lanes.get_mut(lane) {
+            window.taken += 1;
+            self.places.insert(key, (lane, Duration::ZERO));
+        }
+    }
+
+    /// It waits until then. Jobs that entered its lane after it are due at `open_at` at the earliest.
+    pub fn park(&mut self, key: Key, until: Duration, open_at: Duration) {
+        let Some((lane, parked)) = self.places.get_mut(&key) else {
+            return;
+        };
+        let window = &mut self.lanes[*lane];
+        window.parked.insert((until, key));
+        *parked = until;
+        window.open_at = open_at;
+        window.disorder = window.disorder.max(window.latest.saturating_sub(until));
+        window.latest = window.latest.max(until);
+    }
+
+    /// It waits on until then, though it could have asked. Of the lane's order that says nothing.
+    pub fn stay(&mut self, key: Key, until: Duration) {
+        if let Some((lane, parked)) = self.places.get_mut(&key) {
+            self.lanes[*lane].parked.insert((until, key));
+            *parked = until;
+        }
+    }
+
+    /// Its time has come.
+    pub fn unpark(&mut self, key: Key) {
+        if let Some((lane, until)) = self.places.get(&key) {
+            self.lanes[*lane].parked.remove(&(*until, key));
+        }
+    }
+
+    /// It is not in memory any more, or on its way to another queue.
+    pub fn forget(&mut self, key: Key) {
+        self.unpark(key);
+        if let Some((lane, _)) = self.places.remove(&key) {
+            let window = &mut self.lanes[lane];
+            window.taken -= 1;
+            if window.taken == 0 {
+                *window = Window::default();
+            }
+        }
+    }
+
+    /// Nothing is in memory any more.
+    pub fn clear(&mut self) {
+        self.places.clear();
+        self.lanes.fill_with(Window::default);
+    }
+
+    /// How many jobs wait for their time.
+    pub fn parked(&self) -> usize {
+        self.lanes.iter().map(|window| window.parked.len()).sum()
+    }
+
+    /// Those that move on, with the times that they wait for.
+    pub fn surplus(&mut self, now: Duration) -> Vec<(Key, Duration)> {
+        let mut surplus = Vec::new();
+        for window in &mut self.lanes {
+            if window.look_at(self.room).is_none_or(|at| now < at) {
+                continue;
+            }
+            let share = if window.in_doubt() > now {
+                window.pause = (window.pause * 2).clamp(FIRST_TRY, LAST_TRY);
+                window.try_at = now + window.pause;
+                TRY_SHARE
+            } else {
+                SHARE
+            };
+            let most = (window.parked.len() / share).max(1);
+            let far = window.parked.range((now + SOON, Key(0))..);
+            surplus.extend(far.rev().take(most).map(|(until, key)| (*key, *until)));
+        }
+        surplus
+    }
+
+    /// When [`Windows::surplus`] may find something.
+    pub fn next(&self, now: Duration) -> Option<Duration> {
+        let look_at = |window: &Window| {
+            let (last, _) = window.parked.last()?;
+            let at = window.look_at(self.room)?.max(now);
+            (*last >= at + SOON).then_some(at)
+        };
+        self.lanes.iter().filter_map(look_at).min()
+    }
+}
+
+impl Window {
+    /// When jobs behind the window may be due before those in it; `None`: nobody waits behind it.
+    fn look_at(&self, room: usize) -> Option<Duration> {
+        (self.taken >= room).then(|| self.in_doubt().min(self.try_at.max(self.open_at)))
+    }
+
+    /// The same by what was seen of the lane's order.
+    fn in_doubt(&self) -> Duration {
+        self.open_at.max(self.latest.saturating_sub(self.disorder))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const ROOM: usize = 16;
+
+    /// A lane for waits from 100 s on, as it is after so many jobs with these waits, which all entered it at 0.
+    fn taken(waits: impl IntoIterator<Item = u32>) -> Windows {
+        let mut windows = Windows::new(2, ROOM);
+        for (key, wait) in (1..).map(Key).zip(waits) {
+            windows.took(1, key);
+            windows.park(key, wait * SECOND, 100 * SECOND);
+        }
+        windows
+    }
+
+    fn moved(windows: &mut Windows, now: Duration) -> Vec<u64> {
+        let surplus = windows.surplus(now);
+        for (key, _) in &surplus {
+            windows.forget(*key);
+        }
+        surplus.into_iter().map(|(key, _)| key.0).collect()
+    }
+
+    #[test]
+    fn nobody_moves_while_there_is_room() {
+        let mut windows = taken((100..115).rev());
+        assert_eq!(windows.next(SECOND), None);
+        assert!(moved(&mut windows, 99 * SECOND).is_empty());
+        assert_eq!(windows.parked(), 15);
+    }
+
+    #[test]
+    fn in_a_full_window_the_last_make_room_when_others_may_be_due() {
+        // The last to come is due 20 s before the first.
+        let mut windows = taken((105..121).rev());
+        assert_eq!(windows.next(SECOND), Some(100 * SECOND));
+        assert!(moved(&mut windows, 99 * SECOND).is_empty());
+        assert_eq!(moved(&mut windows, 100 * SECOND), [1, 2], "a try");
+        assert!(
+            moved(&mut windows, 105 * SECOND).is_empty(),
+            "there is room"
+        );
+        for (key, wait) in [(17, 104), (18, 103)] {
+            windows.took(1, Key(key));
+            windows.park(Key(key), wait * SECOND, 100 * SECOND);
+        }
+        assert_eq!(
+            windows.next(102 * SECOND),
+            Some(102 * SECOND),
+            "the next try"
+        );
+        assert_eq!(moved(&mut windows, 103 * SECOND), [3, 4, 5, 6, 7, 8, 9, 10]);
+    }
+
+    #[test]
+    fn a_lane_in_order_is_tried_more_and_more_seldom() {
+        let mut windows = taken(110..126);
+        let mut next = 17;
+        let (mut now, mut tries) = (SECOND, Vec::new());
+        while let Some(at) = windows.next(now).filter(|at| *at < 125 * SECOND) {
+            now = at;
+            for key in moved(&mut windows, now) {
+                tries.push((now.as_secs(), key));
+                windows.took(1, Key(next));
+                windows.park(Key(next), 110 * SECOND + SECOND * next as u32, 100 * SECOND);
+                next += 1;
+            }
+        }
+        let at: Vec<u64> = tries.iter().map(|(at, _)| *at).collect();
+        assert_eq!(at, [100, 100, 101, 101, 103, 103, 107, 107, 115, 115]);
+    }
+
+    #[test]
+    fn what_is_due_soon_keeps_its_place() {
+        let mut windows = taken([101; ROOM]);
+        assert!(moved(&mut windows, 101 * SECOND).is_empty());
+        assert_eq!(windows.next(101 * SECOND), None);
+        for key in 1..=16 {
+            windows.unpark(Key(key));
+        }
+        assert_eq!(windows.parked(), 0);
+        assert_eq!(windows.next(102 * SECOND), None, "all of them run");
+    }
+
+    #[test]
+    fn who_waits_on_says_nothing_of_the_order() {
+        let mut windows = taken(110..126);
+        windows.unpark(Key(16));
+        windows.stay(Key(16), 105 * SECOND);
+        assert_eq!(windows.parked(), ROOM);
+        assert_eq!(moved(&mut windows, 100 * SECOND), [15, 14], "a try");
+    }
+
+    #[test]
+    fn a_lost_session_leaves_nothing() {
+        let mut windows = taken((105..121).rev());
+        windows.clear();
+        windows.forget(Key(1));
+        assert_eq!((windows.parked(), windows.next(SECOND)), (0, None));
+        windows.took(9, Key(1));
+        windows.park(Key(1), SECOND, SECOND);
+        assert_eq!(windows.parked(), 0, "there is no such lane");
+    }
+}

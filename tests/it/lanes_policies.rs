@@ -1,0 +1,133 @@
+//! Policies that an operator sets on all queues, and what lanes make of them.
+
+use lapin::BasicProperties;
+use sluicegate::broker::{Broker, Delivery, Event, Outgoing, PublishError, Source};
+use tokio::task::block_in_place;
+
+use crate::broker_bed::{Bed, ids, ladder, message, quorum, tags, to};
+use crate::servers::{shared_rabbit, unique};
+
+/// A policy on the lanes of the bed's queue, and how to be rid of it.
+struct Policy(String);
+
+impl Policy {
+    fn set<B: Broker>(bed: &Bed<B>, definition: &str) -> Self {
+        let name = unique("policy");
+        let lanes = format!("^{}\\.delay\\.", bed.names.fresh);
+        let set = [
+            "set_policy",
+            "--apply-to",
+            "queues",
+            &name,
+            &lanes,
+            definition,
+        ];
+        block_in_place(|| shared_rabbit().ctl(&set));
+        Self(name)
+    }
+}
+
+impl Drop for Policy {
+    fn drop(&mut self) {
+        block_in_place(|| shared_rabbit().ctl(&["clear_policy", &self.0]));
+    }
+}
+
+/// The next delivery, whatever else happens.
+async fn next<B: Broker>(bed: &mut Bed<B>) -> Delivery {
+    loop {
+        if let Event::Deliveries(mut batch) = bed.event().await {
+            assert_eq!(batch.len(), 1, "{batch:?}");
+            return batch.remove(0);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_time_to_live_takes_from_a_lane_is_not_lost() {
+    let mut bed = quorum().await;
+    let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
+    // What is in a worker's hands does not expire: so the window is filled first.
+    let window = sluicegate::rules::lanes::window(usize::from(crate::broker_bed::PREFETCH));
+    let batch = (0..window).map(|n| to(&lane, &n.to_string())).collect();
+    assert!(bed.broker.publish(batch).await.iter().all(Result::is_ok));
+    let held = bed.take(window).await;
+    let _policy = Policy::set(&bed, r#"{"message-ttl": 100}"#);
+    let published = bed.broker.publish(vec![to(&lane, "x")]).await;
+    assert_eq!(published, [Ok(())]);
+    let back = next(&mut bed).await;
+    assert_eq!((back.source, back.message.id()), (Source::Due, Some("x")));
+    bed.broker.ack(vec![back.tag]).await;
+    bed.broker.ack(tags(&held)).await;
+    bed.broker.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lane_that_is_cut_in_length_refuses_and_drops_nothing() {
+    let mut bed = quorum().await;
+    let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
+    let _policy = Policy::set(&bed, r#"{"max-length": 5, "overflow": "drop-head"}"#);
+    let (mut stored, mut refused) = (Vec::new(), 0);
+    for n in 0..200 {
+        let id = n.to_string();
+        match bed.broker.publish(vec![to(&lane, &id)]).await[0] {
+            Ok(()) => stored.push(id),
+            Err(PublishError::Nacked) => refused += 1,
+            ref other => panic!("{other:?}"),
+        }
+    }
+    println!("{refused} of 200 refused");
+    let mut found = Vec::new();
+    while found.len() < stored.len() {
+        let Event::Deliveries(batch) = bed.event().await else {
+            continue;
+        };
+        found.extend(ids(&batch));
+        bed.broker.ack(tags(&batch)).await;
+    }
+    found.sort_unstable();
+    stored.sort_unstable();
+    assert_eq!(found, stored);
+    bed.broker.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_delivered_too_often_for_a_policy_is_not_lost() {
+    let mut bed = quorum().await;
+    let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
+    let _policy = Policy::set(&bed, r#"{"delivery-limit": 1}"#);
+    assert_eq!(bed.broker.publish(vec![to(&lane, "x")]).await, [Ok(())]);
+    for _ in 0..4 {
+        let taken = next(&mut bed).await;
+        assert_eq!(taken.message.id(), Some("x"));
+        if taken.source == Source::Due {
+            break;
+        }
+        bed.cut().await;
+    }
+    bed.broker.close().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn in_a_lane_nobody_passes() {
+    let mut bed = quorum().await;
+    // Without a consumer, so that all of them are there before the first is taken.
+    bed.broker.stop_consuming().await;
+    let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
+    for (id, priority) in [("first", 0), ("urgent", 9), ("third", 5)] {
+        let mut message = message(id);
+        message.properties = BasicProperties::default()
+            .with_message_id(id.into())
+            .with_priority(priority);
+        assert_eq!(message.take_priority(), Some(priority));
+        let queue = lane.clone();
+        let answers = bed.broker.publish(vec![Outgoing { queue, message }]).await;
+        assert_eq!(answers, [Ok(())]);
+    }
+    bed.reopen().await;
+    let taken = bed.take(3).await;
+    assert_eq!(ids(&taken), ["first", "urgent", "third"]);
+    let no_priority = |d: &Delivery| d.message.properties.priority().is_none();
+    assert!(taken.iter().all(no_priority));
+    bed.broker.close().await;
+}

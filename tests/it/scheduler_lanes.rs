@@ -1,0 +1,175 @@
+//! Jobs in lanes: who waits in the worker's memory, for how long, and who makes room.
+
+use std::time::Duration;
+
+use sluicegate::broker::{Message, Outgoing, Source};
+use sluicegate::rules::headers::{self, HeaderValue};
+use sluicegate::rules::job::Field;
+use sluicegate::rules::lanes::{Ladder, QueueNames, Trip};
+
+use crate::scheduler::{Desk, MS, START, message, trip, wait};
+
+const STORE_MS: u64 = 1_700_000_000_000;
+
+fn tenant() -> (&'static str, HeaderValue) {
+    ("x-tenant", HeaderValue::Text("a".to_owned()))
+}
+
+/// A job that is in the lane for `wait_ms`, until then.
+fn in_lane(wait_ms: u64, until_ms: u64) -> Outgoing {
+    let ladder = Ladder::new(Duration::from_secs(300));
+    let names = QueueNames::new("jobs", &ladder);
+    let trip = headers::trip(Trip { until_ms, wait_ms });
+    Outgoing {
+        queue: names.lane(ladder.choose(wait_ms, 0.0)).clone(),
+        message: message(&[tenant(), trip]),
+    }
+}
+
+/// A desk that knows the store's clock: it shows [`STORE_MS`] at the returned time.
+fn desk() -> (Desk, Duration) {
+    let mut desk = Desk::new(4);
+    desk.start_one();
+    let at = desk.now;
+    (desk, at)
+}
+
+#[test]
+fn a_job_asks_a_little_before_its_turn_and_waits_on_where_it_is() {
+    let (mut desk, _) = desk();
+    desk.deliver(Source::Fresh, &["a"]);
+    let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
+    let sent = desk.now;
+    let (key, outgoing) = done.published.into_iter().next().expect("a lane");
+    assert_eq!(&*outgoing.queue, "jobs.delay.from-8000");
+    let whole = Trip {
+        until_ms: STORE_MS + 10_000,
+        wait_ms: 10_000,
+    };
+    assert_eq!(trip(&outgoing.message), whole);
+    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+    desk.actions();
+    assert!(desk.arrives(outgoing).asked.is_empty());
+    // 100 ms before, and up to a twelfth of the wait.
+    let at = desk.scheduler.next_tick(desk.now).expect("it waits");
+    assert!((sent + MS * 9_070..=sent + MS * 9_900).contains(&at));
+    assert!(desk.step(at - desk.now - MS).asked.is_empty());
+    let asked = desk.step(MS).asked;
+    assert_eq!(asked[0].asks[0].ticket.map(|ticket| ticket.place), Some(4));
+    // Its turn is as far as it was told: no lane, and a question at the turn.
+    let turn = sent + MS * 10_000;
+    let left = u64::try_from((turn - desk.now - MS).as_millis()).expect("a second");
+    let done = desk.answer(MS, vec![vec![wait(left, 4)]]);
+    assert!(done.published.is_empty());
+    while desk.scheduler.next_tick(desk.now) < Some(turn) {
+        let next = desk.scheduler.next_tick(desk.now).expect("it waits");
+        let asked = desk.step(next - desk.now).asked;
+        assert_eq!(asked.len(), 1, "once more, since that was a long wait");
+        let left = u64::try_from((turn - desk.now - MS).as_millis()).expect("a second");
+        assert!(left <= 500);
+        desk.answer(MS, vec![vec![wait(left, 4)]]);
+    }
+    assert_eq!(desk.step(turn - desk.now).asked.len(), 1);
+    // A turn that is much later than it was told is waited for in a lane.
+    let done = desk.answer(MS, vec![vec![wait(5_000, 4)]]);
+    assert_eq!(&*done.published[0].1.queue, "jobs.delay.from-4000");
+}
+
+#[test]
+fn a_job_that_was_put_off_does_not_ask_before_its_time() {
+    let (mut desk, at) = desk();
+    let mut job = in_lane(10_000, STORE_MS + 10_000);
+    let not_before = headers::not_before(STORE_MS + 10_000);
+    job.message = job.message.with_headers(&[not_before], &[]);
+    assert!(desk.arrives(job).asked.is_empty());
+    assert_eq!(desk.scheduler.next_tick(desk.now), Some(at + MS * 10_000));
+}
+
+#[test]
+fn jobs_that_wait_for_one_moment_ask_in_the_order_of_their_places() {
+    let (mut desk, _) = desk();
+    desk.deliver(Source::Fresh, &["a", "a", "a"]);
+    let places = vec![wait(300, 6), wait(300, 4), wait(300, 5)];
+    desk.answer(MS, vec![places]);
+    let asked = desk.step(MS * 300).asked;
+    let places: Vec<_> = (asked[0].asks.iter())
+        .map(|ask| ask.ticket.map(|ticket| ticket.place))
+        .collect();
+    assert_eq!(places, [Some(4), Some(5), Some(6)]);
+}
+
+#[test]
+fn a_job_that_comes_late_asks_at_once_and_a_clock_that_went_back_keeps_it_no_longer() {
+    let (mut desk, at) = desk();
+    let late = desk.arrives(in_lane(10_000, STORE_MS - 5_000));
+    assert_eq!(late.asked.len(), 1);
+    desk.answer(MS, vec![vec![START]]);
+    // Of an hour that the clock lost it waits for what it was told.
+    assert!(
+        desk.arrives(in_lane(10_000, STORE_MS + 3_600_000))
+            .asked
+            .is_empty()
+    );
+    let next = desk.scheduler.next_tick(desk.now).expect("it waits");
+    assert!(next <= desk.now + MS * 10_000, "{:?}", next - at);
+    assert_eq!(desk.step(MS * 10_000).asked.len(), 1);
+}
+
+#[test]
+fn without_a_clock_a_job_waits_from_its_arrival_on() {
+    let mut desk = Desk::new(4);
+    // It asks for the clock, and for nothing else.
+    let asked = desk.arrives(in_lane(10_000, 0)).asked;
+    assert!(asked[0].asks.is_empty());
+    assert!(desk.answer(MS, vec![vec![]]).dispatched.is_empty());
+    assert!(desk.step(MS * 9_060).asked.is_empty());
+    assert_eq!(desk.step(MS * 950).asked.len(), 1);
+}
+
+#[test]
+fn a_priority_is_not_for_lanes_and_is_back_behind_them() {
+    let mut desk = Desk::new(4);
+    let mut urgent = message(&[tenant()]);
+    urgent.properties = urgent.properties.with_priority(9);
+    desk.deliver_messages(Source::Fresh, vec![urgent]);
+    let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
+    let (key, outgoing) = done.published.into_iter().next().expect("a lane");
+    let priority = |message: &Message| *message.properties.priority();
+    assert_eq!(priority(&outgoing.message), None);
+    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+    desk.actions();
+    desk.back(outgoing);
+    let done = desk.answer(MS, vec![vec![START]]);
+    let reason = "no".to_owned();
+    let reject = sluicegate::handler::Outcome::Reject { reason };
+    (desk.scheduler).finished(desk.now, done.dispatched[0].0, MS, reject);
+    let (_, dead) = desk.actions().published.remove(0);
+    assert_eq!(priority(&dead.message), Some(9));
+    assert_eq!(dead.message.header("x-sluicegate-priority"), Field::Missing);
+}
+
+#[test]
+fn in_a_full_window_in_disorder_the_last_make_room() {
+    let (mut desk, at) = desk();
+    // A prefetch of 80 makes windows of 10. All entered the lane now, the last is due first.
+    for n in 0..10 {
+        let wait_ms = 10_000 - 190 * n;
+        let done = desk.arrives(in_lane(wait_ms, STORE_MS + wait_ms));
+        assert!(done.published.is_empty());
+    }
+    // From 8 s on whoever is behind may be due.
+    let moved = desk.step(at + MS * 8_100 - desk.now).published;
+    assert_eq!(moved.len(), 1);
+    let (_, outgoing) = &moved[0];
+    assert_eq!(trip(&outgoing.message).until_ms, STORE_MS + 10_000);
+    assert!(trip(&outgoing.message).wait_ms <= 2_000);
+    assert!(desk.step(MS * 50).published.is_empty(), "there is room");
+}
+
+#[test]
+fn a_lost_session_forgets_who_waits_in_lanes() {
+    let (mut desk, _) = desk();
+    desk.arrives(in_lane(10_000, STORE_MS + 10_000));
+    desk.scheduler.session_up(2);
+    assert!(desk.step(MS * 20_000).asked.is_empty());
+}

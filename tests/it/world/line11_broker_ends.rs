@@ -1,0 +1,81 @@
+//! RabbitMQ, one node with its own settings, ends while thousands of jobs wait in lanes, and comes back: none of them stands still.
+
+use std::time::Duration;
+
+use tokio::task::block_in_place;
+use tokio::time::Instant;
+
+use super::kit::api::Api;
+use super::kit::{Bed, MS, SECOND, counts, jobs};
+use crate::broker_faults::ONE_SERVER;
+use crate::process::Process;
+use crate::servers::{Rabbit, shared_redis};
+
+const TENANTS: usize = 10;
+const JOBS: usize = 3_000;
+/// Each tenant may start so many a second; all jobs together take 15 s.
+const RATE: usize = 20;
+/// Lanes that kept the time themselves stood still for three minutes, RabbitMQ's own pause before it looks again at what it could
+/// not send on. Half of that is enough for everything on the slowest machine.
+const BOUND: Duration = Duration::from_secs(90);
+
+/// Waits until so many jobs were called; some may be called twice, of those that were under way.
+async fn reach(api: &Api, count: usize) {
+    let begun = Instant::now();
+    loop {
+        let calls = api.calls();
+        let there = calls.len() - counts::repeated(&calls);
+        if there >= count {
+            return;
+        }
+        assert!(begun.elapsed() < BOUND, "{there} of {count} jobs");
+        tokio::time::sleep(200 * MS).await;
+    }
+}
+
+/// How long after `since` four fifths of what the limits allow were called in one second.
+fn back_after(api: &Api, since: Instant) -> Option<Duration> {
+    let mut times: Vec<Instant> = api.calls().iter().map(|call| call.at).collect();
+    times.retain(|at| *at >= since);
+    let usual = |from: &Instant| {
+        let in_it = |at: &&Instant| (*from..*from + SECOND).contains(*at);
+        times.iter().filter(in_it).count() * 5 >= TENANTS * RATE * 4
+    };
+    times.iter().find(|from| usual(from)).map(|at| *at - since)
+}
+
+async fn comes_back(what: &str, end: fn(&Rabbit)) {
+    let _alone = ONE_SERVER.lock().await;
+    let rabbit = block_in_place(Rabbit::start);
+    let api = Api::start().await;
+    let bed = Bed::on(rabbit.url(), shared_redis().url());
+    let limits = format!("max-requests: {RATE}, window-size: 1s");
+    let yaml = bed.yaml(&limits, &api.url(), "");
+    for tenant in 0..TENANTS {
+        let tenant = format!("t{tenant}");
+        bed.publish(&yaml, jobs(&tenant, JOBS / TENANTS)).await;
+    }
+    let workers = [(); 2].map(|()| Process::start(&yaml));
+    reach(&api, JOBS / 10).await;
+    block_in_place(|| {
+        end(&rabbit);
+        rabbit.restart();
+    });
+    let back = Instant::now();
+    reach(&api, JOBS).await;
+    let (usual, all) = (back_after(&api, back), back.elapsed());
+    println!(
+        "{what}: the usual rate {usual:.1?} after RabbitMQ was back, all called after {all:.1?}"
+    );
+    workers.into_iter().for_each(Process::stop);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_job_stands_still_after_a_kill() {
+    comes_back("killed", Rabbit::kill).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_job_stands_still_after_a_restart_in_good_order() {
+    comes_back("restarted", Rabbit::stop).await;
+}
