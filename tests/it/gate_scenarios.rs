@@ -230,12 +230,12 @@ fn five() -> [Limit; 5] {
 }
 
 /// P4: a delivery for each trip of a wait longer than `max_delay`, and two beside these, however long the backlog is. In the worker's
-/// memory a job may ask more often than that: `most` and two more.
+/// memory a job may ask more often than that: `most` and two and a half more.
 fn check_deliveries(name: &str, outcome: &Outcome, most: f64) {
     let beside = outcome.deliveries - outcome.rechecks;
     assert!(beside <= 2.1, "{name}: {outcome:?}");
     let questions = outcome.questions - outcome.rechecks;
-    assert!(questions <= most + 2.0, "{name}: {outcome:?}");
+    assert!(questions <= most + 2.5, "{name}: {outcome:?}");
 }
 
 #[test]
