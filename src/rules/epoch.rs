@@ -240,12 +240,14 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
     };
     if now >= until {
         let mut fields = confirmed();
-        // What arrived from other primaries, and what nobody had a pulse behind, may be lost.
-        let sure = known
-            .shard
-            .as_ref()
-            .map(|_| field("sure", &now.to_string()));
-        fields.extend(sure);
+        if let Some(shard) = &known.shard {
+            // It may have come here with its slot: of the other slots of where it was, nothing is known here.
+            let mut claims = stored.claims.clone();
+            claims.keep(&shard.owned);
+            fields.push(field("slots", &claims.text()));
+            // What arrived from other primaries, and what nobody had a pulse behind, may be lost.
+            fields.push(field("sure", &now.to_string()));
+        }
         return Step::Write(fields);
     }
     // A loss that is known says more than a doubt.

@@ -27,6 +27,7 @@ fn restarted() -> Memory {
 }
 
 /// The hash and some workers, each told the memory, whose steps are written as the script does.
+#[derive(Clone)]
 struct Bed {
     now: u64,
     memory: Memory,
@@ -390,6 +391,26 @@ fn an_epoch_that_moves_takes_the_place_of_another_primarys() {
     let until = bed.now + SPAN;
     assert_eq!(bed.fields["slots"], format!("0-10 99@{until}"));
     assert_eq!(bed.fields["sure"], sure.to_string());
+}
+
+#[test]
+fn an_epoch_that_came_with_its_slot_does_not_speak_for_those_that_stayed() {
+    let mut bed = Bed::new();
+    let mut a = at(worker("a", Start::Idle), "0-99 200", false);
+    assert_eq!(bed.look(&mut a), None);
+    assert!(bed.pulse(&mut a));
+    // Slot 200 goes to another primary, and the hash with it; nobody there says that nothing was lost.
+    bed.memory = memory("other", "h7", "0");
+    for known in [a, worker("b", Start::Unknown)] {
+        let mut bed = bed.clone();
+        let mut there = at(known, "100-200", true);
+        assert!(bed.look(&mut there).is_some());
+        bed.pass(SPAN, &mut [&mut there]);
+        assert_eq!(bed.look(&mut there), None);
+        // It would be believed of what the first primary forgets meanwhile.
+        let claims = format!("200 100-199@{}", bed.now + SPAN);
+        assert_eq!(bed.fields["slots"], claims);
+    }
 }
 
 #[test]
