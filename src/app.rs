@@ -28,7 +28,7 @@ use crate::gate::{Gate, GateError, Rule, Start};
 use crate::handler::PreparingHandler;
 use crate::handler::http::HttpHandler;
 use crate::metrics::Metrics;
-use crate::rules::lanes::{Ladder, QueueNames};
+use crate::rules::lanes::{self, Ladder, QueueNames};
 use crate::rules::limit::{Algorithm, ceil_ms};
 use crate::rules::policy::Policy;
 use crate::rules::retry::Reconnect;
@@ -221,7 +221,8 @@ impl<H: PreparingHandler> Worker<H> {
         }
         // A Redis that is away is measured when it is back.
         let _ = gate.measure().await;
-        let (broker, events) = AmqpBroker::start(&config.amqp, &settings.ladder)?;
+        let window = lanes::window(settings.prefetch, settings.concurrency);
+        let (broker, events) = AmqpBroker::start(&config.amqp, &settings.ladder, window)?;
         let scheduler = Scheduler::new(settings, Arc::clone(&metrics), rand::random()).must_agree();
         let (news, updates) = mpsc::channel(UPDATES);
         let shutdown_timeout = config.dispatch.shutdown_timeout;

@@ -68,20 +68,27 @@ pub struct MemoryBroker {
 
 impl MemoryBroker {
     /// A new server with the queues of `work` and `ladder`, and its first client, which takes at most
-    /// `prefetch` unacked messages from each of `jobs` and `jobs.due`, and an eighth from `jobs.recheck` and each lane.
+    /// `prefetch` unacked messages from each of `jobs` and `jobs.due`, an eighth from `jobs.recheck`, and `window` from each lane.
     /// Must be called within a tokio runtime.
-    pub fn start(work: &str, ladder: &Ladder, prefetch: u16) -> (Self, mpsc::Receiver<Event>) {
+    pub fn start(
+        work: &str,
+        ladder: &Ladder,
+        prefetch: u16,
+        window: usize,
+    ) -> (Self, mpsc::Receiver<Event>) {
         let server = Arc::new(Server {
             state: Mutex::new(State::new(work, ladder)),
             changed: Notify::new(),
         });
-        Self { server, client: 0 }.join(prefetch)
+        Self { server, client: 0 }.join(prefetch, window)
     }
 
     /// Another client of the same server.
-    pub fn join(&self, prefetch: u16) -> (Self, mpsc::Receiver<Event>) {
+    pub fn join(&self, prefetch: u16, window: usize) -> (Self, mpsc::Receiver<Event>) {
         let (events, receiver) = mpsc::channel(EVENTS);
-        let client = self.server.change(|state| state.connect(prefetch.max(1)));
+        let client = self
+            .server
+            .change(|state| state.connect(prefetch.max(1), window));
         let broker = Self {
             server: self.server.clone(),
             client,

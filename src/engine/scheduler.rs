@@ -192,7 +192,8 @@ pub struct Scheduler {
 impl Scheduler {
     /// An empty memory. `seed` makes its jitter repeatable.
     pub fn new(settings: Settings, metrics: Arc<Metrics>, seed: u64) -> Self {
-        let (lanes, window) = (settings.names.lanes(), lanes::window(settings.prefetch));
+        let lanes = settings.names.lanes();
+        let window = lanes::window(settings.prefetch, settings.concurrency);
         let windows = Windows::new(lanes.len(), window);
         Self {
             queues: Queues::new(settings.concurrency, settings.prefetch),

@@ -17,7 +17,7 @@ const FIRST_MS: u64 = 250;
 /// The longest trip through a lane, in milliseconds. A job may be in a worker's hands for all of it, and RabbitMQ closes the
 /// channel of a consumer that has had a message for `consumer_timeout` (30 minutes, or what somebody has set).
 pub const MAX_TRIP_MS: u64 = 600_000;
-/// A worker takes so much of its prefetch from each lane: 1 / this.
+/// A worker has so much of its prefetch of each lane waiting, beside what runs: 1 / this.
 const WINDOW_SHARE: usize = 8;
 /// A job asks so long before its turn, in milliseconds, and up to 1 / [`LEAD_SHARE`] of its wait before that.
 const LEAD_MS: u64 = 100;
@@ -27,9 +27,10 @@ const MAX_SUFFIX_BYTES: usize = 50;
 /// The longest name of a work queue, in bytes: AMQP's names have 255, and the lanes' are longer.
 pub const MAX_WORK_QUEUE_BYTES: usize = 255 - MAX_SUFFIX_BYTES;
 
-/// How many jobs of one lane a worker has at once, if it has `prefetch` of each of its main queues.
-pub fn window(prefetch: usize) -> usize {
-    (prefetch / WINDOW_SHARE).max(1)
+/// How many jobs of one lane a worker has at once, if it has `prefetch` of each of its main queues and runs `concurrency` jobs:
+/// all that run may have come from one lane, and stay unacked meanwhile; those behind them may be due, too.
+pub fn window(prefetch: usize, concurrency: usize) -> usize {
+    (prefetch / WINDOW_SHARE).max(1) + concurrency.min(prefetch)
 }
 
 /// A job's wait in a lane, as the job carries it.
@@ -193,8 +194,8 @@ mod tests {
         assert_eq!(from[..8], [0, 250, 315, 397, 500, 630, 794, 1000]);
         assert_eq!(from.last(), Some(&512_000));
         assert_eq!(ladder.max_ms(), 300_000);
-        assert_eq!(window(500), 62);
-        assert_eq!(window(1), 1);
+        assert_eq!(window(500, 64), 62 + 64);
+        assert_eq!(window(1, 64), 2);
     }
 
     #[test]

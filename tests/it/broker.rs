@@ -7,9 +7,10 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, ShortString};
 use sluicegate::broker::{Broker, Event, Outgoing, PublishError, Source};
-use sluicegate::rules::lanes;
 
-use crate::broker_bed::{Bed, PREFETCH, classic, ids, ladder, memory, message, quorum, tags, to};
+use crate::broker_bed::{
+    Bed, PREFETCH, WINDOW, classic, ids, ladder, memory, message, quorum, tags, to,
+};
 
 macro_rules! conformance {
     ($($test:ident),* $(,)?) => {
@@ -181,19 +182,18 @@ async fn answers_stand_in_the_order_of_the_batch<B: Broker>(bed: Bed<B>) {
 
 async fn a_lane_gives_a_window_of_its_messages_in_their_order<B: Broker>(mut bed: Bed<B>) {
     let ladder = ladder();
-    let window = lanes::window(usize::from(PREFETCH));
     for wait in [10, 250, 10_000] {
         let route = ladder.choose(wait, 0.5);
         let source = Source::Lane(u8::try_from(route.lane).expect("a lane"));
         let lane = bed.names.lane(route).clone();
-        let names: Vec<String> = (0..3 * window).map(|n| n.to_string()).collect();
+        let names: Vec<String> = (0..3 * WINDOW).map(|n| n.to_string()).collect();
         for name in &names {
             // One by one: two channels publish, so a batch may overtake another.
             assert_eq!(bed.broker.publish(vec![to(&lane, name)]).await, [Ok(())]);
         }
-        let first = bed.take(window).await;
+        let first = bed.take(WINDOW).await;
         assert!(first.iter().all(|delivery| delivery.source == source));
-        assert_eq!(ids(&first), names[..window]);
+        assert_eq!(ids(&first), names[..WINDOW]);
         let more = tokio::time::timeout(Duration::from_millis(300), bed.events.recv()).await;
         assert!(more.is_err(), "{more:?}");
         // Another lane is not held up.
@@ -204,7 +204,7 @@ async fn a_lane_gives_a_window_of_its_messages_in_their_order<B: Broker>(mut bed
         // Acks of one lane leave the others alone, though they share a channel.
         bed.broker.ack(tags(&first)).await;
         for _ in 0..2 {
-            let next = bed.take(window).await;
+            let next = bed.take(WINDOW).await;
             bed.broker.ack(tags(&next)).await;
         }
         bed.broker.ack(tags(&beside)).await;
@@ -216,20 +216,19 @@ async fn a_lane_gives_a_window_of_its_messages_in_their_order<B: Broker>(mut bed
 
 async fn a_lane_gives_back_in_order_what_a_lost_session_had<B: Broker>(mut bed: Bed<B>) {
     let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
-    let window = lanes::window(usize::from(PREFETCH));
-    let names: Vec<String> = (0..2 * window).map(|n| n.to_string()).collect();
+    let names: Vec<String> = (0..2 * WINDOW).map(|n| n.to_string()).collect();
     for name in &names {
         assert_eq!(bed.broker.publish(vec![to(&lane, name)]).await, [Ok(())]);
     }
-    let first = bed.take(window).await;
+    let first = bed.take(WINDOW).await;
     assert!(first.iter().all(|delivery| !delivery.redelivered));
     bed.cut().await;
-    let again = bed.take(window).await;
+    let again = bed.take(WINDOW).await;
     assert!(again.iter().all(|delivery| delivery.redelivered));
-    assert_eq!(ids(&again), names[..window]);
+    assert_eq!(ids(&again), names[..WINDOW]);
     bed.broker.ack(tags(&again)).await;
-    let rest = bed.take(window).await;
-    assert_eq!(ids(&rest), names[window..]);
+    let rest = bed.take(WINDOW).await;
+    assert_eq!(ids(&rest), names[WINDOW..]);
     bed.broker.close().await;
 }
 

@@ -158,7 +158,7 @@ async fn a_misconfiguration_is_told_once_and_healed_when_it_is_gone() {
     let queue = unique("jobs");
     declare_plain(&queue, true).await;
     let config = amqp(shared_rabbit().url(), &queue, QueueType::Quorum);
-    let (broker, mut events) = AmqpBroker::start(&config, &ladder()).expect("readable");
+    let (broker, mut events) = AmqpBroker::start(&config, &ladder(), 1).expect("readable");
     match timeout(PATIENCE, events.recv()).await {
         Ok(Some(Event::Down { reason })) => {
             assert!(

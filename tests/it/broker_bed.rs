@@ -26,6 +26,8 @@ pub fn ladder() -> Ladder {
 
 /// Small enough that batches, prefetch and queues all matter.
 pub const PREFETCH: u16 = 100;
+/// What a worker has of each lane.
+pub const WINDOW: usize = 12;
 
 /// `url`: one, or several with commas between them.
 pub fn amqp(url: &str, queue: &str, queue_type: QueueType) -> Amqp {
@@ -57,11 +59,11 @@ type Another<B> = Arc<dyn Fn() -> (B, mpsc::Receiver<Event>) + Send + Sync>;
 
 /// In memory.
 pub async fn memory() -> Bed<MemoryBroker> {
-    let (broker, events) = MemoryBroker::start("jobs", &ladder(), PREFETCH);
+    let (broker, events) = MemoryBroker::start("jobs", &ladder(), PREFETCH, WINDOW);
     let (killer, server) = (broker.clone(), broker.clone());
     let names = broker.names();
     let cut = Box::new(move || killer.kill_session());
-    let another = Arc::new(move || server.join(PREFETCH));
+    let another = Arc::new(move || server.join(PREFETCH, WINDOW));
     Bed::up(broker, names, events, cut, another).await
 }
 
@@ -85,7 +87,7 @@ pub async fn on(rabbit: &Rabbit, queue: &str, queue_type: QueueType) -> Bed<Amqp
     let (proxy, url) = Proxy::before(rabbit.url(), Ways::OPEN, 0).await;
     let amqp = amqp(&url, queue, queue_type);
     let another =
-        Arc::new(move || AmqpBroker::start(&amqp, &ladder()).expect("the config is fine"));
+        Arc::new(move || AmqpBroker::start(&amqp, &ladder(), WINDOW).expect("the config is fine"));
     let (broker, events) = another();
     let names = broker.names().clone();
     let cut = Box::new(move || proxy.door.cut());

@@ -110,7 +110,7 @@ async fn a_worker_goes_on_at_another_node_when_its_own_dies() {
     let cluster = block_in_place(RabbitCluster::start);
     let urls = cluster.nodes.each_ref().map(Rabbit::url).join(",");
     let all: Amqp = amqp(&urls, "jobs", QueueType::Quorum);
-    let (broker, mut events) = AmqpBroker::start(&all, &ladder()).expect("good urls");
+    let (broker, mut events) = AmqpBroker::start(&all, &ladder(), 1).expect("good urls");
     let names = broker.names().clone();
     let jobs = (0..JOBS).map(|n| to(&names.fresh, &n.to_string()));
     publish_all(&broker, jobs.collect()).await;

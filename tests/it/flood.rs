@@ -148,7 +148,8 @@ impl Bed {
     /// what is on its way to a lane.
     fn bound_kb(&self, size: u64) -> u64 {
         let share = (self.prefetch / 8).max(1);
-        let jobs = 2 * self.prefetch + share + LANES * share;
+        let window = share + CALLS.min(self.prefetch);
+        let jobs = 2 * self.prefetch + share + LANES * window;
         EMPTY_KB + CALLS * CALL_KB + jobs * (JOB_KB + size.div_ceil(1024)) + copies_kb(size)
     }
 }

@@ -4,7 +4,7 @@ use lapin::BasicProperties;
 use sluicegate::broker::{Broker, Delivery, Event, Outgoing, PublishError, Source};
 use tokio::task::block_in_place;
 
-use crate::broker_bed::{Bed, ids, ladder, message, quorum, tags, to};
+use crate::broker_bed::{Bed, WINDOW, ids, ladder, message, quorum, tags, to};
 use crate::servers::{shared_rabbit, unique};
 
 /// A policy on the lanes of the bed's queue, and how to be rid of it.
@@ -48,10 +48,9 @@ async fn what_a_time_to_live_takes_from_a_lane_is_not_lost() {
     let mut bed = quorum().await;
     let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
     // What is in a worker's hands does not expire: so the window is filled first.
-    let window = sluicegate::rules::lanes::window(usize::from(crate::broker_bed::PREFETCH));
-    let batch = (0..window).map(|n| to(&lane, &n.to_string())).collect();
+    let batch = (0..WINDOW).map(|n| to(&lane, &n.to_string())).collect();
     assert!(bed.broker.publish(batch).await.iter().all(Result::is_ok));
-    let held = bed.take(window).await;
+    let held = bed.take(WINDOW).await;
     let _policy = Policy::set(&bed, r#"{"message-ttl": 100}"#);
     let published = bed.broker.publish(vec![to(&lane, "x")]).await;
     assert_eq!(published, [Ok(())]);

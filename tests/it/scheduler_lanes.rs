@@ -151,9 +151,9 @@ fn a_priority_is_not_for_lanes_and_is_back_behind_them() {
 #[test]
 fn in_a_full_window_in_disorder_the_last_make_room() {
     let (mut desk, at) = desk();
-    // A prefetch of 80 makes windows of 10. All entered the lane now, the last is due first.
-    for n in 0..10 {
-        let wait_ms = 10_000 - 190 * n;
+    // A prefetch of 80, and 4 that may run, make windows of 14. All entered the lane now, the last is due first.
+    for n in 0..14 {
+        let wait_ms = 10_000 - 130 * n;
         let done = desk.arrives(in_lane(wait_ms, STORE_MS + wait_ms));
         assert!(done.published.is_empty());
     }

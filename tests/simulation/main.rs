@@ -98,7 +98,7 @@ fn simulate(seed: u64, keep: bool) -> Report {
 }
 
 async fn run(plan: Plan, keep: bool) -> Report {
-    let (server, events) = MemoryBroker::start("jobs", &Ladder::new(plan.max_delay), 1);
+    let (server, events) = MemoryBroker::start("jobs", &Ladder::new(plan.max_delay), 1, 1);
     // It only publishes.
     server.stop_consuming().await;
     let began = Instant::now();

@@ -12,7 +12,7 @@ use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Over};
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::job::{Fields, TenantField, ValueField};
-use sluicegate::rules::lanes::Ladder;
+use sluicegate::rules::lanes::{self, Ladder};
 use sluicegate::rules::policy::Policy;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
@@ -60,7 +60,9 @@ pub async fn keep(world: Arc<World>, slot: usize) {
 }
 
 async fn live(world: &Arc<World>, slot: usize, number: u64) {
-    let (client, events) = world.server.join(world.plan.prefetch);
+    let plan = &world.plan;
+    let window = lanes::window(usize::from(plan.prefetch), plan.concurrency);
+    let (client, events) = world.server.join(plan.prefetch, window);
     let life = Arc::new(Life::new(
         format!("w{slot}.{number}"),
         Arc::clone(world),

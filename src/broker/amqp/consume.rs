@@ -19,7 +19,7 @@ use super::inventory::depth;
 use super::nodes::Turns;
 use super::supervise::Attempts;
 use crate::broker::{BrokerError, Delivery, Event, Message, Source, Tag};
-use crate::rules::lanes::{self, QueueNames};
+use crate::rules::lanes::QueueNames;
 
 /// Deliveries of one source in one event.
 const GATHER: usize = 128;
@@ -115,10 +115,8 @@ async fn open_taps(shared: &Shared, link: &Link) -> Result<Vec<Tap>, BrokerError
     declare(shared, link).await?;
     let names = &shared.topology.names;
     let (main, rechecks) = (shared.prefetch, (shared.prefetch / RECHECK_SHARE).max(1));
-    let window = lanes::window(usize::from(shared.prefetch));
-    let window = u16::try_from(window).unwrap_or(shared.prefetch);
     // In the order in which they are gathered: what has waited comes first.
-    let mut taps = open_taps_of(link, names, names.lane_sources(), window).await?;
+    let mut taps = open_taps_of(link, names, names.lane_sources(), shared.window).await?;
     for (source, prefetch) in [
         (Source::Due, main),
         (Source::Fresh, main),

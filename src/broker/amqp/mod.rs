@@ -58,6 +58,8 @@ struct Shared {
     nodes: Nodes,
     topology: Topology,
     prefetch: u16,
+    /// The same for each lane.
+    window: u16,
     acks: Acks,
     /// A publish was returned: a queue is missing.
     heal: tokio::sync::Notify,
@@ -73,18 +75,20 @@ struct Shared {
 
 impl AmqpBroker {
     /// Connects in the background, for ever, and declares the queues of `amqp.queue` and `ladder` anew
-    /// in each session. Must be called within a tokio runtime.
+    /// in each session. It takes at most `window` unacked messages of each lane (not 0). Must be called within a tokio runtime.
     ///
     /// # Errors
     /// Only what needs no server to be seen: the URL or the queue's name cannot be used.
     pub fn start(
         amqp: &config::Amqp,
         ladder: &Ladder,
+        window: usize,
     ) -> Result<(Self, mpsc::Receiver<Event>), BrokerError> {
         let shared = Arc::new(Shared {
             nodes: Nodes::new(amqp)?,
             topology: Topology::new(&amqp.queue, amqp.queue_type, ladder)?,
             prefetch: amqp.prefetch.max(1),
+            window: u16::try_from(window).unwrap_or(u16::MAX),
             acks: Acks::default(),
             heal: tokio::sync::Notify::new(),
             taking: watch::Sender::new(true),

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{Fault, Plan};
 use crate::broker::{Delivery, Event, Message, Outgoing, PublishError, Source, Tag};
-use crate::rules::lanes::{self, Ladder, QueueNames};
+use crate::rules::lanes::{Ladder, QueueNames};
 
 /// Deliveries in one event.
 const GATHER: usize = 128;
@@ -27,6 +27,7 @@ struct Client {
     /// When the next session may begin; `None`: it is up.
     up_at: Option<Instant>,
     prefetch: usize,
+    window: usize,
     /// It wants no session.
     resting: bool,
     stopped: bool,
@@ -108,11 +109,12 @@ impl State {
         }
     }
 
-    pub fn connect(&mut self, prefetch: u16) -> usize {
+    pub fn connect(&mut self, prefetch: u16, window: usize) -> usize {
         self.clients.push(Client {
             session: 0,
             up_at: Some(Instant::now()),
             prefetch: usize::from(prefetch),
+            window,
             resting: false,
             stopped: false,
             ended: false,
@@ -291,7 +293,7 @@ impl State {
         let prefetch = match self.sources[number] {
             Source::Fresh | Source::Due => client.prefetch,
             Source::Recheck => (client.prefetch / RECHECK_SHARE).max(1),
-            Source::Lane(_) => lanes::window(client.prefetch),
+            Source::Lane(_) => client.window,
         };
         prefetch.saturating_sub(client.held[number])
     }
