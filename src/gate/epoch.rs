@@ -19,7 +19,7 @@ use crate::gate::places::{Place, Places};
 use crate::gate::{GateError, refusal};
 use crate::rules::epoch::memory::NO_EVICTION;
 use crate::rules::epoch::shard;
-use crate::rules::epoch::{Known, Memory, Start, Step, Stored, decide};
+use crate::rules::epoch::{Gap, Known, Memory, Start, Step, Stored, decide};
 use crate::rules::slots::{Claims, Slots};
 
 /// So many steps lead from any state to a decision, with some to spare for workers that write at the same time.
@@ -34,6 +34,7 @@ pub struct Watch {
     /// It came when the worker had begun.
     later: bool,
     span_ms: AtomicU64,
+    shortest_ms: AtomicU64,
     state: Mutex<State>,
     /// One task looks, the others wait for what it finds.
     looking: tokio::sync::Mutex<()>,
@@ -95,6 +96,9 @@ struct Found {
     claims: Arc<Claims>,
     slots: String,
     sure: Option<u64>,
+    /// What it may lack, and as that stands in the hash.
+    gap: Gap,
+    why: String,
     cold: String,
     next: String,
     /// How many keys the memory has thrown away, and whether it may do so.
@@ -111,6 +115,9 @@ pub struct Sent {
     history: String,
     evicted: u64,
     evicts: bool,
+    gap: Gap,
+    why: String,
+    cold: String,
     slots: String,
     claims: Arc<Claims>,
     clock: Option<(u64, Instant)>,
@@ -124,6 +131,7 @@ impl Watch {
             worker: Ulid::new().to_string(),
             later,
             span_ms: AtomicU64::new(0),
+            shortest_ms: AtomicU64::new(u64::MAX),
             state: Mutex::new(State {
                 start: Start::Unknown,
                 epoch: None,
@@ -159,10 +167,11 @@ impl Watch {
         self.state().last_pulse
     }
 
-    /// A limit looks back so far: it only ever grows.
+    /// The limits of a question look back so far. The longest of all only ever grows, the shortest only shrinks.
     pub fn cover(&self, span: Duration) {
         let span = crate::rules::limit::ceil_ms(span);
         self.span_ms.fetch_max(span, Ordering::Relaxed);
+        self.shortest_ms.fetch_min(span, Ordering::Relaxed);
     }
 
     /// What is known of starts before this worker's.
@@ -186,6 +195,9 @@ impl Watch {
             history: state.history.clone(),
             evicted: state.found.evicted,
             evicts: state.found.evicts,
+            gap: state.found.gap,
+            why: state.found.why.clone(),
+            cold: state.found.cold.clone(),
             slots: state.found.slots.clone(),
             claims: Arc::clone(&state.found.claims),
             clock: state.found.clock,
@@ -246,6 +258,8 @@ impl Watch {
                         mapped: mapped.clone(),
                         slots: field("slots"),
                         sure: stored.sure,
+                        gap: stored.gap(now),
+                        why: stored.why.clone(),
                         cold: field("cold"),
                         next: field("next"),
                         evicted: read.memory.evicted,
@@ -296,6 +310,7 @@ impl Watch {
             pulse: state.pulse,
             idle_ms: state.last_pulse.map(millis),
             span_ms: self.span_ms.load(Ordering::Relaxed),
+            shortest_ms: self.shortest_ms.load(Ordering::Relaxed),
             start: state.start,
             seen: state.seen,
             shard: None,
@@ -304,7 +319,16 @@ impl Watch {
 
     fn go(&self, epoch: (String, String), history: String, pulse: u64, found: Found) {
         let mut state = self.state();
-        if state.told.take().is_some() {
+        if found.gap.until > 0 {
+            if state.told.as_ref() != Some(&found.why) {
+                warn!(
+                    epoch = self.key,
+                    reason = found.why,
+                    "jobs start again where the longest window of their limits is over since then; the others wait for theirs"
+                );
+                state.told = Some(found.why.clone());
+            }
+        } else if state.told.take().is_some() {
             info!(
                 epoch = self.key,
                 "Redis's memory is whole again: jobs start"

@@ -1,5 +1,6 @@
 //! Workers, one after the other, on memories that were lost, restarted or promoted.
 
+mod spans;
 mod storm;
 
 use std::collections::BTreeMap;
@@ -7,6 +8,8 @@ use std::collections::BTreeMap;
 use super::*;
 
 const SPAN: u64 = 60_000;
+/// Of some questions.
+const SHORT: u64 = 5_000;
 
 fn memory(process: &str, history: &str, before: &str) -> Memory {
     Memory {
@@ -34,6 +37,8 @@ struct Bed {
     /// As they were after each step that was written.
     written: Vec<BTreeMap<String, String>>,
     epochs: u32,
+    /// By what each worker judges, and the `cold` that it belongs to.
+    gaps: BTreeMap<String, (u64, Gap)>,
 }
 
 impl Bed {
@@ -44,6 +49,7 @@ impl Bed {
             fields: BTreeMap::new(),
             written: Vec::new(),
             epochs: 0,
+            gaps: BTreeMap::new(),
         }
     }
 
@@ -61,6 +67,9 @@ impl Bed {
                 Step::Go { epoch, pulse } => {
                     worker.epoch = Some(epoch);
                     worker.pulse = pulse;
+                    let stored = self.stored();
+                    let gap = (stored.cold, stored.gap(self.now));
+                    self.gaps.insert(worker.worker.clone(), gap);
                     return None;
                 }
                 Step::Wait { until, why } => return Some((until, why)),
@@ -79,14 +88,22 @@ impl Bed {
         panic!("no end: {:?}", self.fields);
     }
 
-    /// What pulse.lua does.
+    /// A question that looks back for the longest span, with what pulse.lua does.
     fn pulse(&mut self, worker: &mut Known) -> bool {
+        self.asks(worker, SPAN)
+    }
+
+    /// Whether all is known that counts for such a question.
+    fn asks(&mut self, worker: &mut Known, span: u64) -> bool {
         let stored = self.stored();
         let known = Some((stored.id, stored.run.clone()));
         let sound = worker.epoch == known
             && stored.run == self.memory.text()
             && !self.memory.evicted_since(&stored.evicted)
-            && stored.cold <= self.now;
+            && self
+                .gaps
+                .get(&worker.worker)
+                .is_some_and(|(cold, gap)| *cold == stored.cold && gap.opens_at(span) <= self.now);
         if sound {
             let own = stored.workers.get(&worker.worker);
             worker.pulse = own.map_or(0, |own| own.number) + 1;
@@ -109,6 +126,7 @@ fn worker(name: &str, start: Start) -> Known {
     Known {
         worker: name.to_owned(),
         span_ms: SPAN,
+        shortest_ms: SPAN,
         start,
         ..Known::default()
     }
