@@ -79,6 +79,8 @@ struct State {
     version: u64,
     /// Why the log says that nothing starts.
     told: Option<String>,
+    /// It was last sound for limits alone that do not look back for long.
+    partly: bool,
     /// The maxmemory-policy that the log says.
     told_policy: Option<String>,
     /// What else there was when it was last sound.
@@ -142,6 +144,7 @@ impl Watch {
                 sound: false,
                 version: 0,
                 told: None,
+                partly: false,
                 told_policy: None,
                 found: Found::default(),
             }),
@@ -319,20 +322,19 @@ impl Watch {
 
     fn go(&self, epoch: (String, String), history: String, pulse: u64, found: Found) {
         let mut state = self.state();
-        if found.gap.until > 0 {
-            if state.told.as_ref() != Some(&found.why) {
-                warn!(
-                    epoch = self.key,
-                    reason = found.why,
-                    "jobs start again where the longest window of their limits is over since then; the others wait for theirs"
-                );
-                state.told = Some(found.why.clone());
-            }
-        } else if state.told.take().is_some() {
-            info!(
+        let waited = state.told.take().is_some();
+        let before = std::mem::replace(&mut state.partly, found.gap.until > 0);
+        match (before, state.partly) {
+            (_, true) if waited || !before => warn!(
+                epoch = self.key,
+                reason = found.why,
+                "jobs start whose limits do not look back to what Redis may not know; the others wait for their longest window"
+            ),
+            (_, false) if waited || before => info!(
                 epoch = self.key,
                 "Redis's memory is whole again: jobs start"
-            );
+            ),
+            _ => {}
         }
         state.epoch = Some(epoch);
         state.history = history;
