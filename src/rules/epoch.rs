@@ -261,15 +261,20 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
     if now >= until.min(given_up) {
         let mut fields = confirmed();
         if now < until {
-            let gap = stored.gap(now).with(pending.since, known.span_ms);
+            // Whoever saw it first may know of limits that look back further.
+            let span = pending.until.saturating_sub(pending.since);
+            let span = span.max(known.span_ms);
+            let gap = stored.gap(now).with(pending.since, span);
             fields.extend(close(gap, why));
         }
-        // What arrived from other primaries, and what nobody had a pulse behind, may be lost.
-        let sure = known
-            .shard
-            .as_ref()
-            .map(|_| field("sure", &now.to_string()));
-        fields.extend(sure);
+        if let Some(shard) = &known.shard {
+            // It may have come here with its slot: of the other slots of where it was, nothing is known here.
+            let mut claims = stored.claims.clone();
+            claims.keep(&shard.owned);
+            fields.push(field("slots", &claims.text()));
+            // What arrived from other primaries, and what nobody had a pulse behind, may be lost.
+            fields.push(field("sure", &now.to_string()));
+        }
         return Step::Write(fields);
     }
     // A loss that is known says more than a doubt.

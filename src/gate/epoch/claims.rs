@@ -79,12 +79,8 @@ impl Watch {
             state.found.slots = rest.text();
             state.found.claims = Arc::new(rest);
         }
-        let handed = sent.claims.iter().map(|(from, known)| Handed {
-            slots: known.both(&given),
-            wait_ms: from.saturating_sub(now),
-            sure: found.sure.filter(|_| sent.epoch.1 == memory),
-        });
-        Some(handed.filter(|handed| !handed.slots.is_empty()).collect())
+        let sure = found.sure.filter(|_| sent.epoch.1 == memory);
+        Some(Handed::of(&sent.claims, &given, sent.gap, now, sure))
     }
 
     /// What `others` speak for by now need not be kept here any more.

@@ -35,6 +35,19 @@ fn who_does_not_vouch_delays_short_questions_by_the_time_for_it() {
 }
 
 #[test]
+fn who_gives_up_waiting_leaves_the_longer_span_of_who_saw_it_first() {
+    let (mut bed, mut a, _died) = running();
+    bed.memory = restarted();
+    let until = bed.now + SPAN;
+    assert_eq!(bed.look(&mut a), Some((until, DOUBTED.to_owned())));
+    let mut short = worker("c", Start::Unknown);
+    (short.span_ms, short.shortest_ms) = (SHORT, SHORT);
+    bed.pass(DOUBT_MS, &mut [&mut a]);
+    assert_eq!(bed.look(&mut short), None);
+    assert_eq!(bed.look(&mut a), Some((until, DOUBTED.to_owned())));
+}
+
+#[test]
 fn a_version_that_says_only_how_long_closes_it_for_all() {
     let (mut bed, mut a, _) = running();
     a.shortest_ms = SHORT;
