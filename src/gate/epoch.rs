@@ -125,6 +125,13 @@ pub struct Sent {
     clock: Option<(u64, Instant)>,
 }
 
+pub fn trace(what: impl FnOnce() -> String) {
+    if std::env::var_os("STORM_TRACE").is_some() {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_micros());
+        eprintln!("T {now} {:?} {}", std::time::Instant::now(), what());
+    }
+}
+
 impl Watch {
     /// A new worker's. `span` is the longest time that a limit looks back.
     pub fn new(key: String, span: Duration, later: bool) -> Self {
@@ -249,7 +256,9 @@ impl Watch {
                     whole_ms,
                 });
             }
-            match decide(&stored, &known, &read.memory, now, &Ulid::new().to_string()) {
+            let step = decide(&stored, &known, &read.memory, now, &Ulid::new().to_string());
+            trace(|| format!("{} {} at {} now {now} mem {} FIELDS {:?} KNOWN epoch {:?} pulse {} idle {:?} seen {} later {} owned {:?} handed {:?} => {step:?}", self.key, self.worker, at.place.shard.name(), read.memory.text(), read.fields, known.epoch, known.pulse, known.idle_ms, known.seen, self.later, known.shard.as_ref().map(|s| &s.owned), known.shard.as_ref().map(|s| &s.handed)));
+            match step {
                 Step::Write(changed) => self.write(at, &read.fields, &changed).await?,
                 Step::Wait { until, why } => {
                     return Err(self.cold(Duration::from_millis(until.saturating_sub(now)), why));

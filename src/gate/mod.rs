@@ -137,3 +137,5 @@ pub trait Gate: Send + Sync + 'static {
         limits: &Limits,
     ) -> impl Future<Output = Result<Inspection, GateError>> + Send;
 }
+
+pub use epoch::trace as epoch_trace;

@@ -96,6 +96,7 @@ impl Watches {
             if inner.watches.get(&place.epoch).and_then(was_at) == Some(false)
                 && inner.watches.iter().any(here)
             {
+                crate::gate::epoch::trace(|| format!("REMOVE WATCH {}", place.epoch));
                 inner.watches.remove(&place.epoch);
             }
             let known = inner.watches.entry(place.epoch.clone());
@@ -327,6 +328,7 @@ async fn retire(link: &Link, finder: &Places, place: &Place, key: &str) -> Resul
     if place.is_home_of(&finder.ours(&link::owned(id, slots)?)) {
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.cmd("PEXPIRE").arg(key).arg(1);
+        crate::gate::epoch::trace(|| format!("RETIRE {key} at {}", place.shard.name()));
         link.on(&place.shard, &pipeline).await?;
         return Ok(());
     }

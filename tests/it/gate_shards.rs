@@ -109,9 +109,11 @@ impl Fleet {
                 match reply {
                     Ok(reply) => {
                         let next = waits(&reply.answers).first().map(|(ticket, _)| *ticket);
+                        if started(&reply.answers) == 1 { sluicegate::gate::epoch_trace(|| format!("CHARGED {} {} worker {worker} {}", self.prefix, flow.id, reply.now_ms)); }
                         flow.tickets[worker] = next;
                         if started(&reply.answers) == 1 && now - asked < GUARD / 2 {
                             flow.starts.push(now);
+                            sluicegate::gate::epoch_trace(|| format!("START {} {} worker {worker} after {:?} mono {:?} redis {} ", self.prefix, flow.id, now - asked, now, reply.now_ms));
                         }
                     }
                     Err(GateError::Cold { why, .. }) if !flow.colds.contains(&why) => {
@@ -126,7 +128,7 @@ impl Fleet {
                 panic!("{why}");
             }
         }
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        tokio::time::sleep(Duration::from_millis(std::env::var("STORM_PACE").map_or(20, |p| p.parse().expect("ms")))).await;
     }
 
     /// Goes on until `count` more of the jobs of `flows` have started.

@@ -146,6 +146,7 @@ async fn a_storm_exceeds_no_limit_and_ends() {
         let mut random = StdRng::seed_from_u64(seed);
         let mut told = Vec::new();
         for _ in 0..8 {
+            if let Some(last) = told.last() { sluicegate::gate::epoch_trace(|| format!("{} DONE {last}", fleet.prefix)); }
             let [one, two] = [0, 1].map(|_| random.random_range(0..3));
             let to = &cluster.primaries[two];
             match random.random_range(0..6) {
@@ -167,10 +168,12 @@ async fn a_storm_exceeds_no_limit_and_ends() {
                     let from = primaries.find(has).expect("somebody has it");
                     if from.url() != to.url() {
                         told.push(format!("{slot} from {} to {two}", address(from)));
+                        sluicegate::gate::epoch_trace(|| format!("{} BEGIN {:?} {}", fleet.prefix, told.last(), to.url()));
                         let moving = cluster.begin_move(slot, from, to);
                         moving.keys();
                         fleet.round().await;
                         moving.keys();
+                        sluicegate::gate::epoch_trace(|| format!("{} ENDING", fleet.prefix));
                         moving.end();
                     }
                 }

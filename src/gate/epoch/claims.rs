@@ -68,6 +68,7 @@ impl Watch {
         ];
         self.add_write(&mut pipeline, &read, &[("slots".to_owned(), rest.text())]);
         let answers = link.on(shard, &pipeline).await.ok()?;
+        super::trace(|| format!("HANDOVER {} {} at {} slots {given:?} to mem {memory} cold {} sent {:?} answers {answers:?}", self.key, self.worker, shard.name(), found.cold, sent.epoch));
         let [_, pulse, _, Value::Int(1)] = answers.as_slice() else {
             return None;
         };

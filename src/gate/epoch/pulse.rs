@@ -101,8 +101,10 @@ impl Watch {
             state.pulse = state.pulse.max(pulse);
             state.last_pulse = Some(Instant::now());
             state.found.learn_clock(now);
+            super::trace(|| format!("BEAT {} {} node {} now {now} pulse {pulse} slots {}", self.key, self.worker, state.found.node, sent.slots));
             return Ok(());
         }
+        super::trace(|| format!("MISSED {} {} {numbers:?} sound {} {} {}", self.key, self.worker, state.sound, state.version, sent.version));
         if state.version == sent.version {
             state.sound = false;
             state.version += 1;
