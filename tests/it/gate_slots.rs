@@ -5,7 +5,7 @@ use std::time::Instant;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::gate_shards::{Fleet, MAX, PATIENCE, short};
+use crate::gate_shards::{Fleet, MAX, PATIENCE, WINDOW, short};
 use crate::redis_topologies::{RedisCluster, address, until};
 use crate::servers::Redis;
 
@@ -131,6 +131,52 @@ async fn slots_of_a_primary_that_is_gone_wait_for_a_window_at_another() {
     for other in [0, 1] {
         assert_eq!(fleet.losses(other), Vec::<&str>::new());
     }
+}
+
+/// An epoch's hash goes with its slot. Where nobody hands over the slots that are there, it speaks for its own slot alone: not for those
+/// that stayed, whose primary may forget what started in them.
+#[tokio::test(flavor = "multi_thread")]
+async fn an_epoch_that_went_away_speaks_for_nothing_that_stayed() {
+    let cluster = RedisCluster::start(&["appendonly yes", "appendfsync always"]);
+    let [first, second, third] = [0, 1, 2].map(|at| &cluster.primaries[at]);
+    let mut fleet = Fleet::new(&cluster, &short()).await;
+    fleet.run(&[0, 1, 2], MAX).await;
+    // Higher than all of the first primary, and of the second.
+    let slot = fleet.slot(&cluster, 2);
+    let moving = cluster.begin_move(slot, third, first);
+    moving.keys();
+    moving.end();
+    fleet.run(&[0, 1, 2], MAX).await;
+    // The second primary's own epoch knows nothing that it could hand over.
+    second.ctl(&["flushall"]);
+    let moving = cluster.begin_move(slot, first, second);
+    moving.keys();
+    moving.end();
+    let moved = Instant::now();
+    while moved.elapsed() < WINDOW / 2 {
+        fleet.round().await;
+    }
+    // It is looked at anew, so that it is found whole a little later than the first primary's new epoch.
+    second.restart();
+    fleet.run(&[0], MAX).await;
+    first.ctl(&["flushall"]);
+    // The next epoch of the first primary asks all others who can speak for its slots.
+    let moving = cluster.begin_move(10_921, second, first);
+    moving.keys();
+    let epochs = format!("{}:*:%epoch", fleet.prefix);
+    let names = || second.ctl(&["keys", &epochs]);
+    let info = second.ctl(&["info", "server"]);
+    let run = info.lines().find_map(|line| line.strip_prefix("run_id:"));
+    let run = run.expect("it has one").trim();
+    let found = |name: &str| second.ctl(&["hget", name, "run"]).starts_with(run);
+    let begun = Instant::now();
+    while !names().lines().any(found) {
+        assert!(begun.elapsed() < PATIENCE, "{}", names());
+        fleet.round().await;
+    }
+    moving.end();
+    fleet.run(&[0, 1, 2], 2 * MAX).await;
+    fleet.keeps_the_limit();
 }
 
 /// Whatever comes together. `STORM_SEEDS=FROM..TO` tries others.
