@@ -114,7 +114,7 @@ fn bounded(message: &Message, claims: &Claims, returned: bool, policy: &Policy) 
     assert!(claims.attempt > 0);
     assert!(claims.ticket.is_none_or(|ticket| ticket.place > 0));
     if !returned {
-        let ours = (claims.attempt, claims.ticket, claims.not_before_ms);
+        let ours = (claims.attempt, claims.ticket, claims.not_before);
         assert_eq!(ours, (1, None, None), "a publisher's word counts");
         assert_eq!(claims.trip, None, "a publisher's word counts");
     }
@@ -148,8 +148,11 @@ fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
     sent(&back);
     back.routing_key = job::first_routing_key(&back, "jobs").to_owned();
     let expected = Claims {
-        not_before_ms: Some(not_before),
         trip: Some(trip),
+        not_before: Some(job::NotBefore {
+            at_ms: not_before,
+            within_ms: 1000,
+        }),
         ..claims.clone()
     };
     assert_eq!(job::read(&back, true, fields, policy), Ok(expected));

@@ -38,7 +38,8 @@ const POLICY: &str = "x-ratelimit-policy";
 const LIMIT: &str = "x-ratelimit-limit";
 const REMAINING: &str = "x-ratelimit-remaining";
 const RESET: &str = "x-ratelimit-reset";
-const RETRY_AFTER: &str = "retry-after";
+/// How long a delayed job waits, in seconds, rounded up.
+pub const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
 pub const OURS: [&str; 15] = [
@@ -104,7 +105,7 @@ pub fn waiting(
     ]
 }
 
-/// What a job carries that is to be asked for anew, but not before a time if there is one; it keeps its place.
+/// What a job carries that is to be asked for anew after `wait_ms`, but not before a time if there is one; it keeps its place.
 pub fn postponed(claims: &Claims, not_before_ms: Option<u64>, wait_ms: u64) -> Headers {
     let mut headers = vec![
         (ATTEMPT, HeaderValue::Int(i64::from(claims.attempt))),

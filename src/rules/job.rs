@@ -122,14 +122,31 @@ pub struct Claims {
     pub attempt: u32,
     /// Its place in the line, from an earlier answer of the gate.
     pub ticket: Option<Ticket>,
-    /// It may not be asked for before this time of the store's clock (milliseconds since the epoch).
-    pub not_before_ms: Option<u64>,
+    /// It may not be asked for before this.
+    pub not_before: Option<NotBefore>,
     /// Until when it may be called.
     pub expiry: Expiry,
     /// When it was first called without an end, by the store's clock (milliseconds since the epoch).
     pub first_call_ms: Option<u64>,
     /// Its way through the lane that it came from.
     pub trip: Option<Trip>,
+}
+
+/// Until when a job was delayed, by the store's clock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NotBefore {
+    /// In milliseconds since the epoch.
+    pub at_ms: u64,
+    /// How far away that was then, rounded up, in milliseconds.
+    pub within_ms: u64,
+}
+
+impl NotBefore {
+    /// What is left of it at this time of the store's clock, in milliseconds. Where that is more than it was, the clock was
+    /// stepped back: the job waits once more for as long as it did, and not for the step.
+    pub fn left_ms(self, store_now_ms: u64) -> u64 {
+        self.at_ms.saturating_sub(store_now_ms).min(self.within_ms)
+    }
 }
 
 /// Why a message is no usable job; the text goes to `x-sluicegate-reason`.
@@ -197,7 +214,7 @@ pub fn read_with(
         cost,
         attempt: 1,
         ticket: None,
-        not_before_ms: None,
+        not_before: None,
         expiry: expiry.with_deadline(deadline_ms),
         first_call_ms: None,
         trip: None,
@@ -211,12 +228,16 @@ pub fn read_with(
             Field::Text(text) => headers::read_ticket(text),
             _ => None,
         };
-        let time = |name| match message.header(name) {
+        let number = |name| match message.header(name) {
             Field::Int(n) => u64::try_from(n).ok(),
             _ => None,
         };
-        claims.not_before_ms = time(headers::NOT_BEFORE);
-        claims.first_call_ms = time(headers::FIRST_CALL);
+        let within = number(headers::RETRY_AFTER).map(|seconds| seconds.saturating_mul(1000));
+        claims.not_before = number(headers::NOT_BEFORE).map(|at_ms| NotBefore {
+            at_ms,
+            within_ms: within.unwrap_or(u64::MAX),
+        });
+        claims.first_call_ms = number(headers::FIRST_CALL);
         claims.trip = match message.header(headers::TRIP) {
             Field::Text(text) => headers::read_trip(text),
             _ => None,

@@ -34,6 +34,36 @@ fn desk() -> (Desk, Duration) {
     (desk, at)
 }
 
+/// It was to wait for 10 s, and Redis's clock went back by an hour meanwhile.
+#[test]
+fn a_clock_that_was_stepped_back_puts_no_retry_off_for_longer_than_its_wait() {
+    let (mut desk, _) = desk();
+    let at_ms = STORE_MS + 3_600_000;
+    let mut retry = in_lane(10_000, at_ms);
+    let waits = [
+        headers::not_before(at_ms),
+        (headers::RETRY_AFTER, HeaderValue::Int(10)),
+    ];
+    retry.message = retry.message.with_headers(&waits, &[]);
+    assert!(desk.arrives(retry).asked.is_empty());
+    let done = desk.step(MS * 10_000);
+    let (key, moved) = done
+        .published
+        .into_iter()
+        .next()
+        .expect("it waits once more");
+    assert_eq!(trip(&moved.message).wait_ms, 10_000);
+    let not_before = moved.message.header(headers::NOT_BEFORE);
+    assert!(
+        matches!(not_before, Field::Int(ms) if ms <= STORE_MS as i64 + 20_100),
+        "{not_before:?}"
+    );
+    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+    desk.actions();
+    assert!(desk.arrives(moved).asked.is_empty());
+    assert_eq!(desk.step(MS * 10_100).asked.len(), 1);
+}
+
 #[test]
 fn a_job_asks_a_little_before_its_turn_and_waits_on_where_it_is() {
     let (mut desk, _) = desk();

@@ -13,6 +13,7 @@ use crate::broker::Source;
 use crate::engine::action::Key;
 use crate::engine::queues::End;
 use crate::rules::headers::{self, Headers};
+use crate::rules::job::NotBefore;
 use crate::rules::lanes::{self, Trip};
 use crate::rules::limit::ceil_ms;
 
@@ -28,7 +29,7 @@ impl Scheduler {
             return;
         };
         entry.phase = Phase::Ready;
-        let (trip, not_before) = (entry.claims.trip, entry.claims.not_before_ms);
+        let (trip, not_before) = (entry.claims.trip, entry.claims.not_before);
         let never = entry.claims.expiry.is_never();
         if trip.is_none() && not_before.is_none() && never {
             return self.join(key, end);
@@ -43,12 +44,17 @@ impl Scheduler {
         if let Some(trip) = trip {
             return self.park(now, key, trip, store_now);
         }
-        let wait = not_before.unwrap_or_default().saturating_sub(store_now);
+        let wait = not_before.map_or(0, |not_before| not_before.left_ms(store_now));
         // The clock was read on its way here, and the question will be on its way.
         let wait = Duration::from_millis(wait).saturating_sub(self.base);
         if wait.is_zero() {
             self.join(key, end);
-        } else if !self.hold(now, key, wait) {
+        } else if self.hold(now, key, wait) {
+            // Then it is over, whatever the store's clock says.
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.claims.not_before = None;
+            }
+        } else {
             self.postpone(now, key, wait);
         }
     }
@@ -209,7 +215,8 @@ impl Scheduler {
             }
             _ => 0,
         };
-        let waits_for_turn = (entry.claims.not_before_ms).is_none_or(|at| at <= store_now);
+        let is_over = |not_before: NotBefore| not_before.left_ms(store_now) == 0;
+        let waits_for_turn = entry.claims.not_before.is_none_or(is_over);
         let early = match waits_for_turn {
             true => lanes::lead_ms(trip.wait_ms, self.random.random()),
             false => 0,
@@ -265,8 +272,11 @@ impl Scheduler {
                 continue;
             };
             let wait = until.saturating_sub(now);
-            let not_before = entry.claims.not_before_ms;
-            let headers = headers::postponed(&entry.claims, not_before, millis(wait));
+            let not_before = entry.claims.not_before;
+            let left = self.store_now(now).zip(not_before);
+            let left = left.map_or(0, |(store_now, it)| it.left_ms(store_now));
+            let at_ms = not_before.map(|it| it.at_ms);
+            let headers = headers::postponed(&entry.claims, at_ms, left.max(millis(wait)));
             self.let_go(key);
             self.send_round(now, key, wait, headers);
         }

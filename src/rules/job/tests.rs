@@ -197,15 +197,16 @@ fn our_own_headers_count_only_on_what_we_delayed_ourselves() {
             ("x-tenant", Field::Text("acme")),
             ("x-sluicegate-attempt", Field::Int(3)),
             ("x-sluicegate-ticket", Field::Text("17:4")),
-            ("x-sluicegate-not-before", Field::Int(99)),
+            ("x-sluicegate-not-before", Field::Int(9_000)),
             ("x-sluicegate-expires", Field::Int(4_000)),
+            ("retry-after", Field::Int(2)),
         ],
         expiration_ms: Some(5_000),
         ..Fake::default()
     };
     let fresh = read(&fake, false, &x_tenant(), &policy()).expect("usable");
     assert_eq!(
-        (fresh.attempt, fresh.ticket, fresh.not_before_ms),
+        (fresh.attempt, fresh.ticket, fresh.not_before),
         (1, None, None)
     );
     assert_eq!(fresh.expiry, Expiry::lasts(Some(5_000), Some(1_000)));
@@ -214,10 +215,12 @@ fn our_own_headers_count_only_on_what_we_delayed_ourselves() {
         generation: 17,
         place: 4,
     };
-    assert_eq!(
-        (back.attempt, back.ticket, back.not_before_ms),
-        (3, Some(ticket), Some(99))
-    );
+    assert_eq!((back.attempt, back.ticket), (3, Some(ticket)));
+    let not_before = back.not_before.expect("it was delayed");
+    // The last of these clocks was stepped back.
+    for (now_ms, left_ms) in [(9_000, 0), (8_990, 10), (7_000, 2_000), (0, 2_000)] {
+        assert_eq!(not_before.left_ms(now_ms), left_ms, "{now_ms}");
+    }
     assert_eq!(back.expiry, Expiry::ends(4_000));
 }
 
