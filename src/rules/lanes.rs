@@ -53,9 +53,10 @@ impl Trip {
     }
 }
 
-/// How long before the end of its wait a job in a worker's memory asks for its turn, in milliseconds. To ask early costs a question and no delivery, and who is there early starts in the place of one that is late or gone: limits are used up though
-/// jobs vanish, and a limit that was raised is noticed. `spread`, a random number in [0, 1), keeps those apart that entered
-/// a lane together. Short waits have none, so that nobody asks without a pause.
+/// How long before the end of its wait a job in a worker's memory asks for its turn, in milliseconds. To ask early costs a
+/// question and no delivery, and who is there early starts in the place of one that is late or gone: limits are used up
+/// though jobs vanish, and a limit that was raised is noticed. `spread`, a random number in [0, 1), keeps those apart that
+/// entered a lane together. Short waits have none, so that nobody asks without a pause.
 pub fn lead_ms(wait_ms: u64, spread: f64) -> u64 {
     if wait_ms <= 2 * LEAD_MS {
         return 0;
@@ -65,8 +66,8 @@ pub fn lead_ms(wait_ms: u64, spread: f64) -> u64 {
     LEAD_MS + share as u64
 }
 
-/// How long after the end of its trip a job may still be in the worker's memory, in milliseconds, since its turn is a little later than it was
-/// told.
+/// How long after the end of its trip a job may still be in the worker's memory, in milliseconds, since its turn is a
+/// little later than it was told.
 pub fn stay_ms(wait_ms: u64) -> u64 {
     wait_ms / LEAD_SHARE
 }

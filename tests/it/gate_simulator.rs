@@ -1,7 +1,7 @@
 //! Jobs that come, wait in lanes and come back, in simulated time: the gate's model is real, RabbitMQ is played.
 //!
-//! A job of a lane is in a worker's hands, and asks there as early as [`lead_ms`] says and up to 10 ms later; a wait longer than `max_delay` is
-//! cut and spread.
+//! A job of a lane is in a worker's hands, and asks there as early as [`lead_ms`] says and up to 10 ms later; a wait longer
+//! than `max_delay` is cut and spread.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
