@@ -11,8 +11,9 @@ use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishErro
 use sluicegate::engine::action::Settings;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Stop};
+use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{End, Gate, GateError, Receipt, Settled, TenantSettled};
+use sluicegate::gate::{End, Gate, GateError, Receipt, Settled, TenantSettled, Whose};
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::job::Job;
@@ -45,7 +46,10 @@ fn one_at_a_time() -> Limit {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_lost_primary_does_not_hear_the_others_do() {
     let cluster = RedisCluster::start(&[]);
-    let prefix = unique("places");
+    // What stops the calls of all tenants is at the primary that will be lost.
+    let prefix = std::iter::repeat_with(|| unique("places"))
+        .find(|prefix| cluster.owner(&Keys::new(prefix).in_cluster().breaker(&Whose::Api)) == 1)
+        .expect("one of three has it");
     let ids = tenants_of(&cluster, &prefix, 1).concat();
     let gate = Limited::new(gate(&cluster, &prefix), one_at_a_time());
     let mut batch = Vec::new();
@@ -94,9 +98,15 @@ async fn what_a_lost_primary_does_not_hear_the_others_do() {
     let shown = sluicegate(&yaml, &["inspect", &ids[0]]).exited(0).out;
     let unread = "beside   what else may be in force at a primary of the cluster is not known: Redis can't be reached: ";
     assert_eq!(shown.matches(unread).count(), 1, "{shown}");
+    let all = "all      whether calls of all tenants stop is not known: Redis can't be reached: ";
+    assert_eq!(shown.matches(all).count(), 1, "{shown}");
     let found = sluicegate(&yaml, &["inspect", &ids[0], "--json"]).exited(0);
-    let found = found.json()["other_configurations_unread"].clone();
-    assert_eq!(found.as_array().map(Vec::len), Some(1), "{found}");
+    let found = found.json();
+    let others = found["other_configurations_unread"].as_array();
+    assert_eq!(others.map(Vec::len), Some(1), "{found}");
+    assert!(found["all_blocked_until_ms"].is_null(), "{found}");
+    let all = found["all_blocked_unread"].as_str().unwrap_or_default();
+    assert!(all.contains("can't be reached"), "{found}");
     let checked = sluicegate(&yaml, &["check"]).exited(1).out;
     assert!(checked.contains("error redis"), "{checked}");
 }

@@ -74,8 +74,10 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
     }
     let round_trip_ms = u64::try_from(gate.base().as_millis()).unwrap_or(u64::MAX);
     let look = [(Whose::Api, Event::Look)];
-    let all = gate.report(&Rule::NONE, &look).await?;
-    let all = (all.into_iter().next()).transpose()?.unwrap_or_default();
+    // In a cluster the primary that knows it may be away, and another have the tenant.
+    let all = (gate.report(&Rule::NONE, &look).await?).into_iter().next();
+    let all = all.unwrap_or_else(|| Ok(Standing::default()));
+    let all = all.map_err(|why| plain(&why.to_string(), 200));
     let others: Vec<Other> = (known.policies().iter())
         .filter(|other| other.id != own.id)
         .map(|other| Other::new(other, &known, now_ms, &tenant, plan))
@@ -105,8 +107,9 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             "new_job_in_ms": one_line.then_some(found.turn_ms),
             "blocked_until_ms": found.blocked_until_ms,
             "blocked_by": found.blocked_by,
-            "all_blocked_until_ms": all.closed_until_ms,
-            "all_blocked_by": all.by,
+            "all_blocked_until_ms": all.as_ref().ok().map(|all| all.closed_until_ms),
+            "all_blocked_by": all.as_ref().ok().map(|all| &all.by),
+            "all_blocked_unread": all.as_ref().err(),
             "waits_for": waits.short(),
             "reason": waits.in_words(&given, &found),
             "advertised": said,
@@ -122,7 +125,10 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             None => source.to_string(),
         };
         let mut text = in_words(&tenant, &source, &rows, &given, &found);
-        text += &all_blocked(&all);
+        text += &match &all {
+            Ok(all) => all_blocked(all),
+            Err(why) => format!("all      whether calls of all tenants stop is not known: {why}\n"),
+        };
         text += &api::in_words(&found, &said);
         if round_trip_ms >= FAR_MS {
             text += &format!(
