@@ -6,7 +6,7 @@ use std::time::Duration;
 use url::Url;
 
 use super::error::shown;
-use super::form::{Wrong, choice, duration, text, wrong};
+use super::form::{Wrong, choice, duration, parse_duration, text, wrong};
 use super::keys::closest;
 use super::secret::{Secret, SecretUrl, misplaced_at};
 use super::yaml::Raw;
@@ -46,6 +46,10 @@ pub(super) fn guard(raw: &Raw) -> Result<Guard, Wrong> {
     match raw {
         Raw::Text(text) if text == "auto" => Ok(Guard::Auto),
         Raw::Text(text) if text == "strict" => Ok(Guard::Strict),
+        Raw::Text(text) if parse_duration(text).is_none() => {
+            let must = "auto, strict, or a whole number with a unit, such as 50ms or 1s";
+            Err(wrong(raw, must))
+        }
         raw => duration(raw, Duration::ZERO, MAX_WINDOW).map(Guard::Within),
     }
 }

@@ -38,9 +38,11 @@ impl RoundSize {
         self.most
     }
 
-    /// So many do.
+    /// So many do. A question of none, for the clock alone, is no round.
     pub fn asked(&mut self, jobs: usize) {
-        self.asked = jobs;
+        if jobs > 0 {
+            self.asked = jobs;
+        }
     }
 
     /// A permit that was asked for at `asked_at` came too late.
@@ -70,6 +72,7 @@ mod tests {
     fn a_late_round_halves_the_next_one_once() {
         let mut size = RoundSize::default();
         size.asked(300);
+        size.asked(0);
         for _ in 0..300 {
             size.late(MS * 40, MS * 10);
         }

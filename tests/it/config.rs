@@ -157,6 +157,7 @@ fn values_out_of_range_say_the_range_and_the_place() {
         ("rate-limiter", "max-requests: 10000000", format!("is 10000000; it must be {number} from 1 to 1000000")),
         ("rate-limiter", "max-requests: 5 per minute", format!("is \"5 per minute\"; it must be {number} from 1 to 1000000")),
         ("rate-limiter", "guard: 30s", "the guard is 30s and the window 1m; the guard must be shorter than half the window".to_owned()),
+        ("rate-limiter", "guard: atuo", "is \"atuo\"; it must be auto, strict, or a whole number with a unit, such as 50ms or 1s".to_owned()),
         ("rate-limiter", "guard-budget: 101%", "is \"101%\"; it must be a percentage from 0% to 100%, such as 1% or 0.5%".to_owned()),
         ("rate-limiter", "guard-budget: 1", "is 1; it must be a percentage from 0% to 100%, such as 1% or 0.5%".to_owned()),
         ("rate-limiter", "guard: 18446744073709551615s", "is \"18446744073709551615s\"; it must be from 0ms to 31d".to_owned()),

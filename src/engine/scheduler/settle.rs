@@ -11,6 +11,7 @@ use crate::engine::queues::End as Place;
 use crate::gate::{End, GateError, LEASE_MS, Partition, SettleReplies, Whose};
 use crate::handler::{Attempt, Fate, LateEnd, Outcome};
 use crate::rules::limit::{Limit, Unit};
+use crate::rules::pushback::ThrottleScope;
 use crate::rules::quota::{Excess, Quotas};
 use crate::rules::tenant::Tenant;
 
@@ -81,12 +82,12 @@ impl Scheduler {
                 let window = windows.min().map_or(NO_WINDOW, Duration::from_millis);
                 let duration = after.unwrap_or(window).min(self.settings.max_penalty);
                 let duration_ms = millis(duration);
-                let all = self.settings.throttle_scope.closes_all(limits);
-                let closed = words(&whose(all, tenant));
+                let whose = whose(self.settings.throttle_scope, limits, tenant);
+                let closed = words(&whose);
                 info!(%tenant, duration_ms, reason, "the downstream closed {closed}");
                 let mut block = Block {
                     key: None,
-                    whose: whose(all, tenant),
+                    whose,
                     until: now + duration,
                     by: reason,
                     failures: 0,
@@ -227,12 +228,12 @@ impl Scheduler {
         let claims = &entry.claims;
         let (tenant, duration) = (&claims.tenant, used_up.min(self.settings.max_penalty));
         let limits = self.fleet.own().limits(tenant, claims.plan.as_deref());
-        let all = self.settings.throttle_scope.closes_all(limits);
-        let closed = words(&whose(all, tenant));
+        let whose = whose(self.settings.throttle_scope, limits, tenant);
+        let closed = words(&whose);
         info!(%tenant, duration_ms = millis(duration), "the downstream says that nothing is left for {closed}");
         let block = Block {
             key: None,
-            whose: whose(all, tenant),
+            whose,
             until: now + duration,
             by: "the downstream's RateLimit: nothing is left".to_owned(),
             failures: 0,
@@ -317,8 +318,9 @@ impl Scheduler {
     }
 }
 
-fn whose(all: bool, tenant: &Tenant) -> Whose {
-    match all {
+/// Whom a refusal closes of a job of `tenant` with these limits.
+fn whose(scope: ThrottleScope, limits: &[Limit], tenant: &Tenant) -> Whose {
+    match scope.closes_all(limits) {
         true => Whose::Api,
         false => Whose::Tenant(tenant.clone()),
     }
