@@ -42,7 +42,11 @@ end
 limits.permits = ARGV[4]
 local budget = tonumber(ARGV[3])
 local control = limits.homes and limits.homes.control or line
-local closed, breaker = control.closed, control.breaker
+local breaker = control.breaker
+if control.closed > now then
+  control.closed = math.max(breaker and breaker_closed(breaker, now) or 0, line_closings(control.key, now, true))
+end
+local closed = control.closed
 local half_open = breaker and breaker.since > 0
 if half_open then
   -- One call is the probe.

@@ -11,10 +11,10 @@
 
 local now = read_clock(ARGV[1])
 local until_ms = now + tonumber(ARGV[2])
-local blocked = tonumber(redis.call('HGET', KEYS[1], 'blocked') or 0)
+local blocked = line_closings(KEYS[1], now, true)
 if until_ms <= blocked then
   return blocked
 end
-redis.call('HSET', KEYS[1], 'blocked', int(until_ms), 'by', ARGV[3])
+redis.call('HSET', KEYS[1], 'blocked', int(until_ms), 'blocked-at', int(now), 'by', ARGV[3])
 line_keep(KEYS[1], now, until_ms)
 return until_ms

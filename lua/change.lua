@@ -55,7 +55,7 @@ local function leave_register(flow)
 end
 
 if what == 'pause' then
-  redis.call('HSET', key, 'paused', int(until_ms))
+  redis.call('HSET', key, 'paused', int(until_ms), 'paused-at', int(now))
 elseif what == 'limit' then
   local set = string.format('%s=%s@%.0f;', name, ARGV[5], until_ms)
   redis.call('HSET', key, 'overrides', overrides_without() .. set)

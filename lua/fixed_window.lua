@@ -12,6 +12,26 @@ local function fixed_free(limit, at)
   return limit.max
 end
 
+-- The clock stands before the newest window that was seen, since it was stepped back. What the window `start` of now let pass may be
+-- forgotten; one that begins a span, and the guard, after that was noticed may be used. The hash `key` has, for all limits, when it was noticed,
+-- the newest window since then, and which one was the newest before: FixedWindows::load in src/rules/log/fixed.rs.
+local function fixed_is_doubtful(limit, limits, key, own, start)
+  local stepped = own.stepped
+  if not stepped then
+    local at, seen, newest = string.match(redis.call('HGET', key, 'stepped') or '', '^(%d+),(%d+),(%d+)$')
+    stepped = { at = tonumber(at), seen = tonumber(seen), newest = tonumber(newest) }
+    own.stepped = stepped
+  end
+  local again = stepped.newest ~= own.newest or limit.now < stepped.at or start + limit.span <= stepped.seen
+  if again or start > stepped.seen then
+    stepped.at, stepped.seen, stepped.newest = again and limit.now or stepped.at, start, own.newest
+    if limits.writing then
+      redis.call('HSET', key, 'stepped', int(stepped.at) .. ',' .. int(start) .. ',' .. int(own.newest))
+    end
+  end
+  return start < stepped.at + limit.span + limit.margin
+end
+
 ALGORITHMS['fixed-window-algo'] = {
   load = function(limit, limits, line, own)
     local now = limits.now
@@ -29,13 +49,11 @@ ALGORITHMS['fixed-window-algo'] = {
     end
     limit.window, limit.stored, limit.taken = index, tonumber(value), 0
     limit.held = limit.stored
-    -- Before the newest window that was seen: the clock was stepped back, and what this window let pass may be
-    -- forgotten.
     own.newest = own.newest or line.window
-    if index < math.floor(own.newest / limit.span) then
+    local start = index * limit.span
+    if start + limit.span <= own.newest and fixed_is_doubtful(limit, limits, line.key, own, start) then
       limit.held = math.max(limit.held, limit.max)
     end
-    local start = index * limit.span
     if start > line.window then
       line.window = start
       line.changed = true

@@ -60,6 +60,12 @@ ALGORITHMS['max-concurrent'] = {
     local key = KEYS[limit.key]
     if limits.writing then
       redis.call('ZREMRANGEBYSCORE', key, '-inf', int(limits.now - limit.span))
+      -- No place is given up later than a lease from now.
+      local last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
+      if last[1] and tonumber(last[2]) > limits.stamp + LEASE_MS then
+        pull_back(key, limits.stamp + LEASE_MS)
+        redis.call('PEXPIREAT', key, int(limits.stamp + LEASE_MS + limit.span))
+      end
     end
     limit.usual, limit.taken, limit.held = math.max(limits.usual, 1), {}, 0
     if limit.calls then

@@ -47,18 +47,19 @@ if SHARES then
 end
 
 local control = limits.homes and limits.homes.control or line
+local blocked, paused = line_closings(control.key, now, false)
+control.closed = math.max(blocked, paused, control.breaker and breaker_closed(control.breaker, now) or 0)
 local closed = control.closed > now
 local base = math.max(now, control.closed)
 local waiting = line_waiting(line)
 local by = ''
 if closed then
-  local f = redis.call('HMGET', control.key, 'by', 'paused', 'blocked', 'breaker-by')
-  if tonumber(f[2] or 0) > now then
+  if paused > now then
     by = 'an operator (tenant pause)'
-  elseif tonumber(f[3] or 0) > now then
-    by = f[1] or ''
+  elseif blocked > now then
+    by = redis.call('HGET', control.key, 'by') or ''
   else
-    by = breaker_words(control.breaker, f[4])
+    by = breaker_words(control.breaker, redis.call('HGET', control.key, 'breaker-by'))
   end
 end
 local reply = {

@@ -33,6 +33,20 @@ local function wrong_value(n, what)
   error('WRONGTYPE KEYS[' .. int(n) .. '] holds not ' .. what .. ';')
 end
 
+-- Members of the ZSET `key` are in the future, since the clock was stepped back: all with a score above `latest` get that one.
+local function pull_back(key, latest)
+  local chunk = 64
+  local future = redis.call('ZRANGEBYSCORE', key, '(' .. int(latest), '+inf')
+  for i = 1, #future, chunk do
+    local args = {}
+    for j = i, math.min(i + chunk - 1, #future) do
+      args[#args + 1] = int(latest)
+      args[#args + 1] = future[j]
+    end
+    redis.call('ZADD', key, unpack(args))
+  end
+end
+
 -- What all limits of the budget share whose limit this is: `longest`, the longest span of those with one log, `log`, that
 -- log, `newest`, the newest fixed window before this call, and `fixed`, the longest of these.
 local function limits_own(limits, limit)

@@ -4,9 +4,12 @@
 -- line       the nine numbers below, packed: they are read and written together, with one value in a sixth of the time
 --            that nine texts take
 -- past       a '1' or '0' for each place beyond front, up to the newest claimed one: claimed or not
--- blocked    until when (ms) nobody may start, and by what: written by block.lua
+-- blocked    until when (ms) nobody may start, since when, and by what: written by block.lua
+-- blocked-at
 -- by
--- paused     until when (ms) an operator lets nobody start: written by change.lua, as
+-- paused     until when (ms) an operator lets nobody start, and since when: written by change.lua, as is what follows
+-- paused-at
+-- stepped    what fixed windows know of a clock that was stepped back: see fixed_window.lua
 -- overrides  "NAME=MAX@UNTIL;" for each limit whose max an operator set
 -- quota      "LIMIT/WINDOW_S,…@AT": what the downstream says of its own limits (window 0: it names none), and when (ms)
 --            that was noted: written by quota.lua
@@ -42,6 +45,24 @@ local function overrides_parse(text, now)
     end
   end
   return overrides, latest
+end
+
+-- Until when the tenant is closed, by the API and by an operator. What closes it since later than now, before the clock was stepped
+-- back, does so for as long as it was to, from now on; that is written where `writing`.
+local function line_closings(key, now, writing)
+  local f = redis.call('HMGET', key, 'blocked', 'blocked-at', 'paused', 'paused-at')
+  local ends = {}
+  for i, name in ipairs({ 'blocked', 'paused' }) do
+    local until_ms, since = tonumber(f[2 * i - 1] or 0), tonumber(f[2 * i] or 0)
+    if until_ms > 0 and since > now then
+      until_ms = until_ms - (since - now)
+      if writing then
+        redis.call('HSET', key, name, int(until_ms), name .. '-at', int(now))
+      end
+    end
+    ends[i] = until_ms
+  end
+  return ends[1], ends[2]
 end
 
 local function line_load(key, now)

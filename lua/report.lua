@@ -27,10 +27,11 @@
 
 local now = read_clock(ARGV[1])
 local key, what = KEYS[1], ARGV[2]
-local f = redis.call('HMGET', key, 'breaker', 'breaker-by', 'blocked', 'by', 'paused')
+local f = redis.call('HMGET', key, 'breaker', 'breaker-by', 'by')
 local breaker, by = breaker_parse(f[1], now), f[2] or ''
 local was_open = breaker ~= nil and breaker.since > 0
-local named = math.max(tonumber(f[3] or 0), tonumber(f[5] or 0))
+local blocked, paused = line_closings(key, now, what ~= 'look')
+local named = math.max(blocked, paused)
 local granted, changed = 0, 0
 
 local function keep()
@@ -91,10 +92,10 @@ local closed, why = math.max(named, breaker_closed(breaker, now)), ''
 if closed <= now then
   closed = 0
 end
-if tonumber(f[5] or 0) > now then
+if paused > now then
   why = 'an operator (tenant pause)'
-elseif tonumber(f[3] or 0) > now then
-  why = f[4] or ''
+elseif blocked > now then
+  why = f[3] or ''
 elseif is_open then
   why = breaker_words(breaker, by)
 end

@@ -73,20 +73,6 @@ local function entry(log, rank)
   return log.totals[rank], log.scores[rank]
 end
 
--- Entries that are in the future after the clock was stepped back count from now: that wastes at most one window.
-local function pull_back(log, longest)
-  local future = redis.call('ZRANGEBYSCORE', log.key, '(' .. int(log.stamp), '+inf')
-  for i = 1, #future, CHUNK do
-    local args = {}
-    for j = i, math.min(i + CHUNK - 1, #future) do
-      args[#args + 1] = int(log.stamp)
-      args[#args + 1] = future[j]
-    end
-    redis.call('ZADD', log.key, unpack(args))
-  end
-  redis.call('PEXPIREAT', log.key, int(log.stamp + longest))
-end
-
 -- Somebody counts with `span` now; `spans` is what the HASH `key` says. Returns the longest span that anybody counts with.
 local function note_span(key, spans, span, now)
   local since, longest, before = 0, 0, 0
@@ -129,7 +115,9 @@ local function read_log(limit, limits, longest)
   if first[1] then
     local last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
     if writing and tonumber(last[2]) > stamp then
-      pull_back(log, longest)
+      -- They count from now: that wastes at most one window.
+      pull_back(key, stamp)
+      redis.call('PEXPIREAT', key, int(stamp + longest))
       first = redis.call('ZRANGE', key, '0', '0', 'WITHSCORES')
       last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
     end

@@ -34,9 +34,11 @@ pub struct State {
     pub line: Line,
     /// Which lines wait for this budget, where it is one that they share.
     pub register: Register,
-    blocked_until: u64,
+    /// By what the downstream said, and what it was.
+    blocked: Closing,
     blocked_by: String,
-    paused_until: u64,
+    /// By an operator.
+    paused: Closing,
     breaker: Breaker,
     /// What an operator set: the `max` and until when, by the limit's name.
     overrides: BTreeMap<String, (u32, u64)>,
@@ -46,6 +48,29 @@ pub struct State {
     marks: BTreeMap<String, u64>,
     /// When the line and the register, with all that their hash keeps, are forgotten; 0: there is nothing to forget.
     expires: u64,
+}
+
+/// Closes a tenant.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Closing {
+    until: u64,
+    since: u64,
+}
+
+impl Closing {
+    fn at(now: u64, duration_ms: u64) -> Self {
+        Self {
+            until: now + duration_ms,
+            since: now,
+        }
+    }
+
+    /// Since later than now: the clock was stepped back. It lasts as long as it was to, from now on.
+    fn pull_back(&mut self, now: u64) {
+        let step = self.since.saturating_sub(now);
+        self.until = self.until.saturating_sub(step);
+        self.since -= step;
+    }
 }
 
 impl State {
@@ -94,6 +119,12 @@ impl State {
         self.named_until().max(self.breaker.closed_until(now))
     }
 
+    /// What closes it since before the clock was stepped back does so from now on.
+    fn pull_back(&mut self, now: u64) {
+        self.blocked.pull_back(now);
+        self.paused.pull_back(now);
+    }
+
     fn closed(&self, now: u64) -> u64 {
         match self.closed_until(now) {
             until if until > now => until,
@@ -113,6 +144,8 @@ impl State {
     pub fn report(&mut self, now: u64, rule: &Rule, event: &Event) -> Standing {
         let was_open = self.breaker.is_open();
         let mut standing = Standing::default();
+        let closings = (self.blocked, self.paused);
+        self.pull_back(now);
         if *event != Event::Look {
             self.breaker.pull_back(now);
         }
@@ -145,7 +178,7 @@ impl State {
             let kept = now.max(self.breaker.kept_until());
             self.expires = self.expires.max(kept + KEEP_MS);
         }
-        Standing {
+        let standing = Standing {
             now_ms: now,
             failures: self.breaker.failures(),
             is_open: self.breaker.is_open(),
@@ -159,21 +192,27 @@ impl State {
                 false => self.breaker.by(),
             },
             ..standing
+        };
+        if *event == Event::Look {
+            // It writes nothing.
+            (self.blocked, self.paused) = closings;
         }
+        standing
     }
 
     /// Until when the API itself, or an operator, has closed it.
     fn named_until(&self) -> u64 {
-        self.blocked_until.max(self.paused_until)
+        self.blocked.until.max(self.paused.until)
     }
 
     /// Closes the tenant until `now + duration_ms`; never shortens what is in force.
     pub fn block(&mut self, now: u64, duration_ms: u64, by: &str) {
-        let until = now + duration_ms;
-        if until <= self.blocked_until {
+        self.pull_back(now);
+        let closing = Closing::at(now, duration_ms);
+        if closing.until <= self.blocked.until {
             return;
         }
-        self.blocked_until = until;
+        self.blocked = closing;
         by.clone_into(&mut self.blocked_by);
         self.keep();
     }
@@ -191,10 +230,10 @@ impl State {
             self.overrides.retain(|_, &mut (_, until)| until > now);
         }
         match change {
-            Change::Pause { duration_ms } => self.paused_until = now + duration_ms,
+            Change::Pause { duration_ms } => self.paused = Closing::at(now, *duration_ms),
             Change::Resume => {
-                self.paused_until = 0;
-                self.blocked_until = 0;
+                self.paused = Closing::default();
+                self.blocked = Closing::default();
                 self.blocked_by.clear();
                 self.breaker.reset();
             }
@@ -236,9 +275,9 @@ impl State {
     }
 
     fn closed_by(&self, now: u64) -> String {
-        if self.paused_until > now {
+        if self.paused.until > now {
             "an operator (tenant pause)".to_owned()
-        } else if self.blocked_until > now {
+        } else if self.blocked.until > now {
             self.blocked_by.clone()
         } else if self.breaker.closed_until(now) > now {
             self.breaker.by()

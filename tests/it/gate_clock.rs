@@ -6,7 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use sluicegate::gate::memory::MemoryGate;
-use sluicegate::gate::{Answer, Ask, Gate, TenantAsk};
+use sluicegate::gate::{
+    Answer, Ask, Change, End, Gate, LEASE_MS, Receipt, Settled, TenantAsk, TenantSettled, Ticket,
+    Whose,
+};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 
@@ -59,8 +62,123 @@ async fn still(algorithm: Algorithm, step_ms: u64) -> u64 {
     went_on.expect("the loop ends with it")
 }
 
+/// A gate whose clock goes as the test says.
+type Stepped = MemoryGate<Box<dyn Fn() -> u64 + Send + Sync>>;
+
+/// For so long, in ms, a job waits after a clock that was stepped back by `step_ms`, when `before` was done first: it asks after each
+/// wait that it is told, at the latest after `MAX_DELAY_MS`.
+async fn waits(limit: Limit, step_ms: u64, before: impl AsyncFn(&Stepped, &Limits)) -> u64 {
+    let clock_us = Arc::new(AtomicU64::new(BEGIN_MS * 1000));
+    let clock = Arc::clone(&clock_us);
+    let gate: Stepped = MemoryGate::new(Box::new(move || clock.load(Ordering::Relaxed)));
+    let limits = Limits::from(limit);
+    before(&gate, &limits).await;
+    let (mut waited, mut ticket) = (0, None);
+    loop {
+        clock_us.store((BEGIN_MS - step_ms + waited) * 1000, Ordering::Relaxed);
+        match one(&gate, &limits, "later", ticket).await {
+            (Answer::Start { .. }, _) => return waited,
+            (
+                Answer::Wait {
+                    ttl_ms,
+                    ticket: place,
+                    ..
+                },
+                now_ms,
+            ) => {
+                ticket = Some(place);
+                assert_eq!(now_ms, BEGIN_MS - step_ms + waited);
+                waited += ttl_ms.min(MAX_DELAY_MS);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// One job asks. The answer, and the gate's clock.
+async fn one(
+    gate: &Stepped,
+    limits: &Limits,
+    permits: &str,
+    ticket: Option<Ticket>,
+) -> (Answer, u64) {
+    let ask = TenantAsk {
+        tenant: tenant("acme"),
+        labels: Labels::default(),
+        limits: limits.clone(),
+        budget: 1,
+        permits: permits.to_owned(),
+        asks: vec![Ask { ticket, cost: 1 }],
+    };
+    let replies = gate.ask(&[ask]).await.expect("it answers");
+    let now_ms = replies[0].as_ref().expect("a decision").now_ms;
+    (decided(&replies, 0)[0].clone(), now_ms)
+}
+
+const HOUR_MS: u64 = 3_600_000;
+
 #[tokio::test]
-async fn starts_go_on_soon_after_a_step_back_or_when_the_fixed_window_is_there_again() {
+async fn a_tenant_that_is_closed_opens_when_it_would_have() {
+    let window = Duration::from_millis(WINDOW_MS);
+    let limit = Limit::new("all", Algorithm::SlidingWindow, 10, window, Duration::ZERO);
+    let limit = limit.expect("in range");
+    for closed_ms in [500, 60_000] {
+        let closed = Duration::from_millis(closed_ms);
+        let blocked = waits(limit.clone(), HOUR_MS, async |gate, _| {
+            gate.block(&Whose::Tenant(tenant("acme")), closed, "429")
+                .await
+                .expect("it answers");
+        });
+        let pause = Change::Pause {
+            duration_ms: closed_ms,
+        };
+        let paused = waits(limit.clone(), HOUR_MS, async |gate, _| {
+            gate.change(&Whose::Tenant(tenant("acme")), &pause)
+                .await
+                .expect("it answers");
+        });
+        assert_eq!((blocked.await, paused.await), (closed_ms, closed_ms));
+    }
+}
+
+#[tokio::test]
+async fn places_are_free_a_lease_and_a_window_after_a_step_back() {
+    let window = Duration::from_millis(WINDOW_MS);
+    let limit = Limit::new("all", Algorithm::Strict, 1, window, Duration::ZERO).expect("in range");
+    // A call that has ended, and one that nobody tells of any more.
+    for ends in [true, false] {
+        let waited = waits(limit.clone(), HOUR_MS, async |gate, limits| {
+            let (answer, now_ms) = one(gate, limits, "first", None).await;
+            let Answer::Start { sequences, .. } = answer else {
+                panic!("{answer:?}");
+            };
+            let receipt = Receipt {
+                permit: "first:0".to_owned(),
+                started_ms: now_ms,
+                sequences,
+                cost: 1,
+            };
+            let told = TenantSettled {
+                tenant: tenant("acme"),
+                labels: Labels::default(),
+                limits: limits.clone(),
+                call: "call".to_owned(),
+                settled: vec![Settled {
+                    receipt,
+                    end: End::Cost(1),
+                }],
+            };
+            if ends {
+                gate.settle(&[told]).await.expect("it answers");
+            }
+        });
+        let waited = waited.await;
+        assert!(waited <= LEASE_MS + 3 * WINDOW_MS, "{waited} ms");
+    }
+}
+
+#[tokio::test]
+async fn starts_go_on_soon_after_a_step_back() {
     for step_ms in [300, 1_000, 30_000, 3_600_000] {
         for (algorithm, most_ms) in [
             // Until a job asks, and from then on.
@@ -68,7 +186,8 @@ async fn starts_go_on_soon_after_a_step_back_or_when_the_fixed_window_is_there_a
             (Algorithm::SlidingCounter, WINDOW_MS / 2),
             (Algorithm::TokenBucket, WINDOW_MS / 2),
             (Algorithm::LeakyBucket, WINDOW_MS / 2),
-            (Algorithm::FixedWindow, step_ms + WINDOW_MS),
+            // Until a window begins that is a whole one, and the guard, after a job asked.
+            (Algorithm::FixedWindow, 3 * WINDOW_MS + WINDOW_MS),
         ] {
             let took = still(algorithm, step_ms).await;
             println!(

@@ -11,9 +11,32 @@ pub struct FixedWindows {
     counts: BTreeMap<u64, (u64, u64)>,
     /// The window of the last load.
     index: u64,
-    /// The clock stands before the newest window: it was stepped back, and what this window let pass may be
-    /// forgotten.
-    stepped_back: bool,
+    /// The clock was stepped back, and what this window let pass may be forgotten.
+    is_doubtful: bool,
+}
+
+/// What all fixed windows of a budget know of a clock that was stepped back to before the newest of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SteppedBack {
+    /// When that was noticed, by the clock of since then.
+    at: u64,
+    /// The start of the newest window since then.
+    seen: u64,
+    /// That of the newest one before.
+    newest: u64,
+}
+
+impl SteppedBack {
+    /// What the window of `limit` let pass that began at `start`, before the `newest`, may be forgotten. One that begins a span, and the
+    /// guard, after the step was noticed is a new one: what was started before the step counts for it no more.
+    fn is_doubtful(&mut self, limit: &Limit, start: u64, now: u64, newest: u64) -> bool {
+        let span = limit.span();
+        let again = self.newest != newest || now < self.at || start + span <= self.seen;
+        let at = if again { now } else { self.at };
+        let seen = if again { start } else { start.max(self.seen) };
+        *self = Self { at, seen, newest };
+        start < at + span + limit.guard_ms()
+    }
 }
 
 impl FixedWindows {
@@ -23,14 +46,16 @@ impl FixedWindows {
     }
 
     /// `newest` is the start of the newest window of any limit that was seen.
-    pub fn load(&mut self, limit: &Limit, now: u64, newest: u64) {
-        self.index = now / limit.span();
-        self.stepped_back = self.index < newest / limit.span();
+    pub fn load(&mut self, limit: &Limit, now: u64, newest: u64, stepped: &mut SteppedBack) {
+        let span = limit.span();
+        self.index = now / span;
+        let start = self.index * span;
+        self.is_doubtful = start + span <= newest && stepped.is_doubtful(limit, start, now, newest);
     }
 
     pub fn count(&self, limit: &Limit) -> u64 {
         let count = self.counts.get(&self.index).map_or(0, |(count, _)| *count);
-        if self.stepped_back {
+        if self.is_doubtful {
             count.max(u64::from(limit.max()))
         } else {
             count

@@ -33,8 +33,14 @@ struct Place {
 }
 
 impl Held {
-    pub fn load(&mut self, limit: &Limit, now: u64, usual: u64) {
+    pub fn load(&mut self, limit: &Limit, clock: Clock, usual: u64) {
+        let now = clock.now_ms;
         self.places.retain(|place| place.end + limit.span() > now);
+        // Later than a lease from now: the clock was stepped back.
+        for place in &mut self.places {
+            place.end = place.end.min(clock.stamp_ms + LEASE_MS);
+        }
+        self.places.sort_unstable();
         self.now = now;
         self.usual = usual.max(1);
         self.span = limit.span();
@@ -148,7 +154,7 @@ mod tests {
     fn held(max: u64, calls: u64, usual: u64) -> (Limit, Held) {
         let limit = Limit::concurrent("places", max).expect("this is a limit");
         let mut held = Held::default();
-        held.load(&limit, NOW, usual);
+        held.load(&limit, clock(0), usual);
         for call in 0..calls {
             held.take(clock(call * 10), &format!("p:{call}"), 1);
         }
@@ -159,7 +165,7 @@ mod tests {
     fn the_next_units_start_when_those_before_them_leave() {
         let times = |calls| {
             let (limit, mut held) = held(2, calls, 100);
-            held.load(&limit, NOW + 10, 100);
+            held.load(&limit, clock(10), 100);
             let at = |k| held.nth(&limit, NOW + 10, k) - NOW;
             [1, 2, 3, 4, 5].map(at)
         };
@@ -183,7 +189,7 @@ mod tests {
         let limit = strict.expect("this is a limit");
         let mut held = Held::default();
         let count = |held: &mut Held, ms| {
-            held.load(&limit, NOW + ms, 20);
+            held.load(&limit, clock(ms), 20);
             held.count()
         };
         for permit in ["ends", "does not"] {
@@ -205,7 +211,7 @@ mod tests {
         let (limit, mut held) = held(1, 1, 1);
         let (mut now, mut looks) = (NOW, 0);
         while now < NOW + 30_000 {
-            held.load(&limit, now, 1);
+            held.load(&limit, clock(now - NOW), 1);
             now = held.nth(&limit, now, 1);
             looks += 1;
         }

@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use self::bucket::Bucket;
 use self::counter::SlidingCounter;
-use self::fixed::FixedWindows;
+use self::fixed::{FixedWindows, SteppedBack};
 use self::held::Held;
 use self::sliding::SlidingLog;
 use crate::rules::decision::{End, LEASE_MS, Receipt, Settled};
@@ -54,6 +54,8 @@ pub struct Logs {
     /// The start of the newest fixed window that was seen. The line's hash keeps it: a clock that is stepped back
     /// must not open a window whose count is forgotten.
     newest: u64,
+    /// The line's hash keeps it, too.
+    stepped: SteppedBack,
 }
 
 /// Names a limit's own state.
@@ -101,7 +103,7 @@ impl Logs {
                     let start = clock.now_ms / limit.span() * limit.span();
                     newest = newest.max(start);
                     let log = self.fixed.entry(own(limit)).or_default();
-                    log.load(limit, clock.now_ms, self.newest);
+                    log.load(limit, clock.now_ms, self.newest, &mut self.stepped);
                 }
                 Algorithm::SlidingCounter => {
                     let log = self.counters.entry(own(limit)).or_default();
@@ -113,7 +115,7 @@ impl Logs {
                 }
                 Algorithm::Strict | Algorithm::Concurrency => {
                     let log = self.held.entry(own(limit)).or_default();
-                    log.load(limit, clock.now_ms, usual);
+                    log.load(limit, clock, usual);
                 }
             }
         }
@@ -281,6 +283,7 @@ impl Logs {
     /// The newest window is kept with the line, and goes with it.
     pub fn forget_newest_window(&mut self) {
         self.newest = 0;
+        self.stepped = SteppedBack::default();
     }
 
     /// Another writer's entry in the sliding log at `score`: one unit.

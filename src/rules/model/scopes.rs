@@ -44,6 +44,7 @@ impl<'a> Scopes<'a> {
         let newer = self.load(&limits, clock, State::load);
         self.forget_what_is_over(&limits, now);
         let control = &mut self.states[self.layout.control];
+        control.pull_back(now);
         let moved = control.breaker.pull_back(now);
         let base = now.max(control.closed_until(now));
         // One call is the probe.
@@ -138,8 +139,10 @@ impl<'a> Scopes<'a> {
         };
         states.load(&in_force, clock, State::load);
         states.forget_who_was_reset(now);
+        states.states[self.layout.control].pull_back(now);
         let waiting = states.states[0].line.waiting();
-        let closed = self.control().closed(now);
+        let closed = states.control().closed(now);
+        let blocked_by = states.control().closed_by(now);
         let base = now.max(closed);
         let mut call = Call::new(&mut states.states, self.layout, &in_force, clock, base, 0);
         let usage = |(limit, home): (&Limit, usize)| {
@@ -171,7 +174,7 @@ impl<'a> Scopes<'a> {
             },
             turn_ms: call.turn(waiting + 1, 1).0 - now,
             blocked_until_ms: closed,
-            blocked_by: self.control().closed_by(now),
+            blocked_by,
             quotas: self.control().quotas.0,
             quotas_at_ms: self.control().quotas.1,
         }
