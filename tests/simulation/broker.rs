@@ -9,8 +9,8 @@ use sluicegate::rules::headers;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
-use super::scopes;
 use super::world::{Life, World};
+use super::{mixed, scopes};
 
 /// As the real client: no confirm within this time is none at all.
 const CONFIRM: Duration = Duration::from_secs(10);
@@ -133,7 +133,7 @@ fn look_at(world: &World, outgoing: &Outgoing) {
     let Some(table) = outgoing.message.properties.headers() else {
         return;
     };
-    let own = ["x-tenant", headers::COST, scopes::HEADER];
+    let own = ["x-tenant", headers::COST, scopes::HEADER, mixed::HEADER];
     let foreign = |name: &str| !own.contains(&name) && !headers::OURS.contains(&name);
     let names = || table.inner().keys().map(|name| name.as_str());
     if names().count() > OWN_HEADERS + headers::OURS.len() || names().any(foreign) {

@@ -6,7 +6,7 @@ use sluicegate::broker::Message;
 use sluicegate::gate::Gate;
 use sluicegate::rules::headers;
 use sluicegate::rules::job::Field;
-use sluicegate::rules::limit::{Algorithm, Limit, Unit};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::line::AHEAD_MS;
 use sluicegate::rules::log::{Clock, Logs};
 use sluicegate::rules::scope::{Labels, Scope};
@@ -14,6 +14,7 @@ use sluicegate::rules::tenant::Tenant;
 
 use super::history::{BudgetRecord, Call, History, TenantRecord};
 use super::limits::WITNESS;
+use super::mixed::{self, most_before};
 use super::plan::{Costs, Plan};
 use super::scopes::{Budget, behind};
 use super::world::World;
@@ -58,16 +59,22 @@ pub fn nothing_lost(world: &World) {
 /// P2: no window holds more than the limit's worst case, and no more calls are under way than allowed; tolerance zero.
 pub fn never_exceeded(plan: &Plan, history: &mut History) {
     let mut wrongs = Vec::new();
-    for limit in plan.limits.iter() {
+    let sets = [(false, Some(&plan.limits)), (true, plan.others.as_ref())];
+    let of_set = |(names_plan, limits): (bool, Option<&Limits>)| {
+        let limits: Vec<Limit> = limits.map(|limits| limits.to_vec()).unwrap_or_default();
+        limits.into_iter().map(move |limit| (names_plan, limit))
+    };
+    for (names_plan, limit) in sets.into_iter().flat_map(of_set) {
         // What all tenants share is not a tenant's operator's.
         let raised = match limit.scope() {
             Scope::Global => 0,
             _ => history.most.get(limit.name()).copied().unwrap_or(0),
         };
-        let limit = limit.clone().with_max(limit.max().max(raised));
+        let most = limit.max().max(raised);
+        let limit = limit.with_max(most);
         let drawn = history.budgets.iter();
         for (budget, record) in drawn.filter(|(budget, _)| budget.scope == *limit.scope()) {
-            let most = most_at_once(&limit, plan, record);
+            let most = most_at_once(&limit, names_plan, plan, record);
             for (most, allowed) in most {
                 if most > allowed {
                     let name = limit.name();
@@ -84,10 +91,15 @@ pub fn never_exceeded(plan: &Plan, history: &mut History) {
 }
 
 /// What came at most, and what is allowed.
-fn most_at_once(limit: &Limit, plan: &Plan, record: &BudgetRecord) -> Vec<(u64, u64)> {
+fn most_at_once(
+    limit: &Limit,
+    names_plan: bool,
+    plan: &Plan,
+    record: &BudgetRecord,
+) -> Vec<(u64, u64)> {
     let max = u64::from(limit.max());
     if limit.algorithm() == Algorithm::Concurrency {
-        return vec![(record.most_under_way, max)];
+        return vec![(record.most_under_way[usize::from(names_plan)], max)];
     }
     // Nobody can know beforehand of a call that costs more than was asked for.
     let unknown = limit.unit() == Unit::Cost && plan.costs == Costs::Any;
@@ -99,9 +111,18 @@ fn most_at_once(limit: &Limit, plan: &Plan, record: &BudgetRecord) -> Vec<(u64, 
         cost: limit.unit().of(call.cost),
         ..*call
     };
-    let arrivals: Vec<Call> = record.arrivals.iter().map(units).collect();
+    let all: Vec<Call> = record.arrivals.iter().map(units).collect();
+    let of_set = all.iter().filter(|call| call.names_plan == names_plan);
+    let arrivals: Vec<Call> = of_set.copied().collect();
     let window = limit.window_ms() * 1000;
     let mut most = vec![(most_in_any(&arrivals, window), limit.worst_case())];
+    let slides = |limit: &Limit| limit.algorithm() == Algorithm::SlidingWindow;
+    let others = [&plan.limits].into_iter().chain(&plan.others);
+    if slides(limit) && others.clone().all(|limits| limits.iter().any(slides)) {
+        // Those of all jobs have one log.
+        let held = most_before(&all, names_plan, window, mixed::slack_us(plan));
+        most.push((held, limit.worst_case()));
+    }
     if limit.algorithm() == Algorithm::FixedWindow {
         most.push((most_in_aligned(&arrivals, window), max));
     }
@@ -137,6 +158,10 @@ pub async fn charges(world: &World) {
             world.history().wrong(format_args!(
                 "{budget}: the gate was told of {charged:?}, the handlers used {used:?}"
             ));
+        }
+        if plan.others.is_some() {
+            // Each of the limits counts some of the jobs.
+            continue;
         }
         let name = match budget.tenant.as_str() {
             "" => "nobody",
@@ -282,7 +307,12 @@ pub fn turns(plan: &Plan, history: &mut History) {
 #[test]
 fn the_windows_are_slid_without_tolerance() {
     let calls = |times: &[u64]| -> Vec<Call> {
-        times.iter().map(|&at_us| Call { at_us, cost: 1 }).collect()
+        let call = |&at_us| Call {
+            at_us,
+            cost: 1,
+            names_plan: false,
+        };
+        times.iter().map(call).collect()
     };
     assert_eq!(most_in_any(&calls(&[0, 9, 10, 11, 19]), 10), 3);
     assert_eq!(most_in_any(&calls(&[0, 10, 20]), 10), 1);

@@ -92,7 +92,8 @@ impl Handler for SimHandler {
             };
             let _ = timeout(took, hung_up.cancelled()).await;
             for budget in budgets(&downstream, &job_sent) {
-                downstream.history().budget(&budget).under_way -= 1;
+                let set = usize::from(downstream.plan.job(&job_sent.id).names_plan);
+                downstream.history().budget(&budget).under_way[set] -= 1;
             }
             let _ = sender.send(answered);
         });
@@ -252,12 +253,18 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
         "{id} of {tenant} arrives, attempt {attempt}: {reply:?}"
     ));
     let cost = actual_cost.unwrap_or(job.cost).into();
+    let call = Call {
+        at_us,
+        cost,
+        names_plan: world.plan.job(id).names_plan,
+    };
     history.arrived.push(tenant.to_string());
     for budget in budgets(world, job) {
         let record = history.budget(&budget);
-        record.arrivals.push(Call { at_us, cost });
-        record.under_way += 1;
-        record.most_under_way = record.most_under_way.max(record.under_way);
+        record.arrivals.push(call);
+        let set = usize::from(call.names_plan);
+        record.under_way[set] += 1;
+        record.most_under_way[set] = record.most_under_way[set].max(record.under_way[set]);
         if record.arrivals.len() as u64 > record.started {
             history.wrong(format_args!(
                 "{id} of {budget} arrives without a permit of its own"

@@ -17,6 +17,8 @@ pub struct Call {
     pub at_us: u64,
     /// An arrival has what it costs in fact.
     pub cost: u64,
+    /// Its job names the plan.
+    pub names_plan: bool,
 }
 
 /// Calls and what they cost.
@@ -45,9 +47,9 @@ impl Sum {
 pub struct BudgetRecord {
     pub started: u64,
     pub arrivals: Vec<Call>,
-    /// Calls under way at the downstream, and the most of them.
-    pub under_way: u64,
-    pub most_under_way: u64,
+    /// Calls under way at the downstream, and the most of them; of jobs that name the plan by themselves.
+    pub under_way: [u64; 2],
+    pub most_under_way: [u64; 2],
     /// What the gate was told to charge: starts, and corrections as they come in for the first time.
     pub charged: Sum,
     /// What counts for limits that hold places alone: starts in answers that were lost are given back, and a renewal that

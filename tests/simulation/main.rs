@@ -30,6 +30,7 @@ mod gate;
 mod history;
 mod later;
 mod limits;
+mod mixed;
 mod operator;
 mod plan;
 mod scopes;
@@ -58,13 +59,14 @@ use plan::{Costs, Plan, Planned, ms};
 use world::{Clock, World, micros};
 
 /// What runs unless `SIMULATION_SEEDS` says otherwise: a few of each kind.
-const SEEDS: [Range<u64>; 6] = [
+const SEEDS: [Range<u64>; 7] = [
     0..48,
     scopes::SCOPED..scopes::SCOPED + 48,
     later::LATER..later::LATER + 48,
     later::STANDS_STILL..later::STANDS_STILL + 48,
     away::AWAY..away::AWAY + 48,
     closing::CLOSES_ALL..closing::CLOSES_ALL + 48,
+    mixed::MIXED..mixed::MIXED + 48,
 ];
 /// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
 /// wait takes shorter lanes.
@@ -107,8 +109,8 @@ async fn run(plan: Plan, keep: bool) -> Report {
     let gate = MemoryGate::new(clock);
     let world = Arc::new(World::new(plan, gate, server, keep));
     world.note(format_args!(
-        "{:?} {:?}",
-        world.plan.limits, world.plan.trouble
+        "{:?} {:?} {:?}",
+        world.plan.limits, world.plan.others, world.plan.trouble
     ));
     let faults = Arc::downgrade(&world);
     // The server outlives nobody: a strong count in its plan would be a cycle.
@@ -172,7 +174,8 @@ fn patience(world: &World) -> Duration {
     };
     // The last ones may wait for places that nobody gives back, and an operator's last word.
     let binding = |limit: &&Limit| !limit.name().starts_with(limits::WITNESS);
-    ms(plan.limits.iter().filter(binding).map(take).sum::<u64>() + one_by_one)
+    let all = (plan.limits.iter()).chain(plan.others.iter().flat_map(|all| all.iter()));
+    ms(all.filter(binding).map(take).sum::<u64>() + one_by_one)
         + ms(2 * LEASE_MS + operator::LONGEST_MS)
         + 3 * plan.max_delay
         + 2 * plan.max_penalty
@@ -233,6 +236,12 @@ fn message(planned: &Planned) -> Message {
         headers.insert(
             scopes::HEADER.into(),
             AMQPValue::LongString(planned.part.into()),
+        );
+    }
+    if planned.names_plan {
+        headers.insert(
+            mixed::HEADER.into(),
+            AMQPValue::LongString(mixed::PLAN.into()),
         );
     }
     if planned.cost > 1 {

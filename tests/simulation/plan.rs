@@ -12,6 +12,7 @@ use super::away::Away;
 use super::closing;
 use super::later;
 use super::limits::pick_limits;
+use super::mixed;
 use super::scopes;
 
 pub fn ms(n: u64) -> Duration {
@@ -29,6 +30,8 @@ pub struct Planned {
     /// The value of its header that limits may tell jobs apart by; empty: it has none.
     pub part: &'static str,
     pub routing_key: &'static str,
+    /// It is under other limits than those without a plan.
+    pub names_plan: bool,
 }
 
 /// How often each thing goes wrong, as a probability for each time it could. A seed has some kinds and not
@@ -74,6 +77,8 @@ pub struct Trouble {
 pub struct Plan {
     pub seed: u64,
     pub limits: Limits,
+    /// Those of jobs that name the plan.
+    pub others: Option<Limits>,
     pub jobs: Vec<Planned>,
     pub workers: usize,
     pub prefetch: u16,
@@ -151,6 +156,12 @@ impl Plan {
         if let Some(random) = &mut scoped {
             scopes::uneven(random, &mut jobs);
         }
+        let others = mixed::mix(seed, ideal, &limits, &mut jobs);
+        let in_force = || {
+            limits
+                .iter()
+                .chain(others.iter().flat_map(|all| all.iter()))
+        };
         let mut trouble = if troubled {
             trouble(&mut random)
         } else {
@@ -202,11 +213,11 @@ impl Plan {
             None => limits[0].span(),
         };
         let max_delay = ms(longest * halves / 2).max(ms(2000));
-        let guarded = limits.iter().any(|limit| limit.guard_ms() > 0);
+        let guarded = in_force().any(|limit| limit.guard_ms() > 0);
         let far = !ideal && (!guarded || random.random_bool(0.1));
         // A fixed window is aligned: the way counts in full.
         let aligned = |limit: &Limit| limit.algorithm() == Algorithm::FixedWindow;
-        let way_ms = match limits.iter().any(aligned) {
+        let way_ms = match in_force().any(aligned) {
             true => 0,
             false => random.random_range(0..50),
         };
@@ -269,6 +280,7 @@ impl Plan {
             ideal,
             far,
             limits,
+            others,
             jobs,
         }
     }
@@ -336,6 +348,7 @@ fn jobs(
                 copies: 1 + u32::from(random.random_bool(twice)),
                 part: "",
                 routing_key: "jobs",
+                names_plan: false,
             });
         }
     }

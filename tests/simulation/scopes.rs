@@ -9,6 +9,7 @@ use sluicegate::rules::scope::{Labels, Scope};
 
 use super::later::LATER;
 use super::limits::{WITNESS, another};
+use super::mixed::MIXED;
 use super::plan::{Planned, pick};
 
 /// Simulations from this seed on have scopes; those below keep the histories that they had before there were any.
@@ -19,7 +20,8 @@ pub fn are_in(seed: u64) -> bool {
         ..SCOPED => false,
         SCOPED..LATER => true,
         // Half of each kind of plan.
-        LATER.. => (seed / 16).is_multiple_of(2),
+        LATER..MIXED => (seed / 16).is_multiple_of(2),
+        MIXED.. => false,
     }
 }
 

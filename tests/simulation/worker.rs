@@ -13,7 +13,6 @@ use sluicegate::engine::{Engine, Over};
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::job::{Fields, TenantField, ValueField};
 use sluicegate::rules::lanes::{self, Ladder};
-use sluicegate::rules::policy::Policy;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
@@ -21,6 +20,7 @@ use super::broker::{SimBroker, forward};
 use super::downstream::SimHandler;
 use super::gate::SimGate;
 use super::later::{AtPoll, LATER, Strike, at_poll, update};
+use super::mixed;
 use super::plan::{Plan, ms};
 use super::world::{Life, World};
 
@@ -29,7 +29,7 @@ const MOST_POLLS: u32 = 1000;
 
 fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
     Settings {
-        policy: Policy::common(plan.limits.clone()),
+        policy: mixed::policy(&plan.limits, plan.others.as_ref()),
         fields: Fields {
             tenant: TenantField::Header("x-tenant".into()),
             cost: ValueField::Header("x-cost".into()),

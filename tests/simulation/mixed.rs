@@ -1,0 +1,119 @@
+//! Jobs of one tenant under different limits: some name a plan. Simulations from [`MIXED`] on have it; those below keep the
+//! histories that they had.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use sluicegate::rules::limit::{Algorithm, Limit, Limits};
+use sluicegate::rules::policy::Policy;
+
+use super::history::Call;
+use super::limits::LONGEST_GUARD_MS;
+use super::plan::{Plan, Planned, ms, pick};
+
+/// Simulations from this seed on have what this module adds.
+pub const MIXED: u64 = 7_000_000;
+/// Where a job names its plan.
+pub const HEADER: &str = "x-plan";
+/// The only plan.
+pub const PLAN: &str = "other";
+
+/// The limits of jobs that name the plan, from a stream of its own, with which `jobs` are mixed; `None`: nobody does. No guard of
+/// theirs is shorter than those of `limits`, which the ways are made for.
+pub fn mix(seed: u64, ideal: bool, limits: &Limits, jobs: &mut [Planned]) -> Option<Limits> {
+    if seed < MIXED || ideal {
+        return None;
+    }
+    let mut random = SmallRng::seed_from_u64(seed.rotate_left(40) ^ 0x0D1F);
+    let guard = ms(limits.guard_ms().max(50));
+    let mut all = vec![limit(&mut random, "default", guard)];
+    if random.random_bool(0.4) {
+        all.push(limit(&mut random, "second", guard));
+    }
+    let others = Limits::new(all).expect("they have names of their own");
+    let share = pick(&mut random, &[0.1, 0.5, 0.9]);
+    let most = limits.max_cost().min(others.max_cost());
+    for job in jobs {
+        job.names_plan = random.random_bool(share);
+        job.cost = job.cost.min(most);
+    }
+    Some(others)
+}
+
+/// Sliding windows for the most part: all of a tenant's share a log.
+fn limit(random: &mut SmallRng, name: &str, guard: Duration) -> Limit {
+    use Algorithm::{FixedWindow, SlidingCounter, SlidingWindow, Strict, TokenBucket};
+    let some = [
+        SlidingWindow,
+        SlidingWindow,
+        SlidingWindow,
+        FixedWindow,
+        SlidingCounter,
+        TokenBucket,
+        Strict,
+    ];
+    let algorithm = pick(random, &some);
+    let window = ms(pick(random, &[500, 3000, 30_000]));
+    let guard = match algorithm {
+        Strict => Duration::ZERO,
+        _ => guard,
+    };
+    let max = random.random_range(1..=12);
+    Limit::new(name, algorithm, max, window, guard).expect("in range")
+}
+
+/// What the workers have in force.
+pub fn policy(limits: &Limits, others: Option<&Limits>) -> Policy {
+    let common = Policy::common(limits.clone());
+    match others {
+        Some(others) => (common.with_plan_header(HEADER.to_owned()))
+            .with_plans(BTreeMap::from([(PLAN.to_owned(), others.clone())])),
+        None => common,
+    }
+}
+
+/// By so much may calls come in another order than they were decided in: a permit is good for half a guard, and ways differ.
+pub fn slack_us(plan: &Plan) -> u64 {
+    (LONGEST_GUARD_MS / 2 + plan.way_varies_ms) * 1000
+}
+
+/// What has come, whatever it names, in the window before a call that names the plan, or one that does not, at the most. It counts
+/// from when such calls come, with less than a window between them: what nobody counts is forgotten. Others that came less than `slack`
+/// before may have been decided after it.
+pub fn most_before(arrivals: &[Call], names_plan: bool, window: u64, slack: u64) -> u64 {
+    let (mut since, mut last, mut most) = (0, 0, 0_u64);
+    for (at, call) in arrivals.iter().enumerate() {
+        if call.names_plan != names_plan {
+            continue;
+        }
+        if last + window <= call.at_us {
+            since = call.at_us;
+        }
+        last = call.at_us;
+        let counts =
+            |earlier: &&Call| earlier.at_us >= since && earlier.at_us + window > call.at_us;
+        let counted = arrivals[..=at].iter().rev().take_while(counts);
+        let counted = counted.filter(|earlier| {
+            earlier.names_plan == names_plan || earlier.at_us + slack <= call.at_us
+        });
+        most = most.max(counted.map(|call| call.cost).sum::<u64>());
+    }
+    most
+}
+
+#[test]
+fn all_that_came_counts_against_each() {
+    let call = |(at, names_plan): (u64, bool)| Call {
+        at_us: 1_000 + at,
+        cost: 1,
+        names_plan,
+    };
+    let arrivals = [(0, false), (1, false), (2, true), (9, false), (11, true)].map(call);
+    let most = |names_plan, window, slack| most_before(&arrivals, names_plan, window, slack);
+    assert_eq!(most(true, 10, 0), 3);
+    assert_eq!(most(true, 10, 3), 2);
+    assert_eq!(most(false, 10, 0), 4);
+    assert_eq!(most(true, 9, 0), 1, "the first one is forgotten");
+}
