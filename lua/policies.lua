@@ -9,6 +9,7 @@
 -- ARGV[3]  how many policies the worker has in force; 0: it only reads
 -- ARGV[4 + 3n], ARGV[5 + 3n], ARGV[6 + 3n]  policy n (from 0): its ID; for how long it is kept, in milliseconds; its
 --          text, or '' if the registry should have it
+-- then a number, and for each of so many policies that need not be kept two: its ID, and when it was last registered (ms)
 -- the rest: the IDs of policies whose text the worker knows
 --
 -- Reply:
@@ -36,8 +37,14 @@ end
 for i = 0, mine - 1 do
   longest = math.max(longest, tonumber(ARGV[5 + 3 * i]))
 end
+local after = 4 + 3 * mine
+local last = after + 2 * tonumber(ARGV[after])
+local superseded = {}
+for i = after + 1, last, 2 do
+  superseded[ARGV[i]] = tonumber(ARGV[i + 1])
+end
 for id, policy in pairs(policies) do
-  if policy.used + longest < now then
+  if policy.used + longest < now or superseded[id] == policy.used then
     -- Who only looks may have no right to write.
     if mine > 0 then
       redis.call('HDEL', key, id, id .. ':times')
@@ -73,7 +80,7 @@ for i = 0, mine - 1 do
 end
 
 local known = {}
-for i = 4 + 3 * mine, #ARGV do
+for i = last + 1, #ARGV do
   known[ARGV[i]] = true
 end
 local reply = { 1, now, 'ok' }

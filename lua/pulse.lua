@@ -12,18 +12,17 @@
 -- ARGV[7]  so many fields are looked at for such workers
 -- ARGV[8]  the slots that it speaks for, as the worker knows them; '' without a cluster
 -- ARGV[9]  how many keys the server has evicted, as the worker knows it; '': not looked at
+-- ARGV[10] the epoch's `cold`, as the worker knows it: by that it has judged what may be asked
 --
 -- Reply: integers.
 -- [1]  1: it does; 0: it is not sure, nothing was changed, and [2] is all
 -- [2]  the clock in milliseconds since the epoch, rounded down
--- [3]  before this, in milliseconds since the epoch, nothing could be admitted
--- [4]  the worker's pulse
+-- [3]  the worker's pulse
 
 local now = read_clock(ARGV[1])
 local key = KEYS[1]
 local f = redis.call('HMGET', key, 'id', 'run', 'cold', ARGV[5])
-local cold = tonumber(f[3] or 0)
-if f[1] ~= ARGV[2] or f[2] ~= ARGV[3] or not cold or cold > now
+if f[1] ~= ARGV[2] or f[2] ~= ARGV[3] or (f[3] or '') ~= ARGV[10]
   or ARGV[8] ~= '' and redis.call('HGET', key, 'slots') ~= ARGV[8]
   or not string.find(redis.call('INFO', 'replication'), 'master_replid:' .. ARGV[4], 1, true)
   or ARGV[9] ~= '' and (string.match(redis.call('INFO', 'stats'), '\nevicted_keys:(%d+)') or '0') ~= ARGV[9] then
@@ -42,4 +41,4 @@ if ARGV[7] ~= '0' then
     end
   end
 end
-return { 1, now, cold, pulse }
+return { 1, now, pulse }

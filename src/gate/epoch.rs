@@ -19,7 +19,7 @@ use crate::gate::places::{Place, Places};
 use crate::gate::{GateError, refusal};
 use crate::rules::epoch::memory::NO_EVICTION;
 use crate::rules::epoch::shard;
-use crate::rules::epoch::{Known, Memory, Start, Step, Stored, decide};
+use crate::rules::epoch::{Gap, Known, Memory, Start, Step, Stored, decide};
 use crate::rules::slots::{Claims, Slots};
 
 /// So many steps lead from any state to a decision, with some to spare for workers that write at the same time.
@@ -34,6 +34,7 @@ pub struct Watch {
     /// It came when the worker had begun.
     later: bool,
     span_ms: AtomicU64,
+    shortest_ms: AtomicU64,
     state: Mutex<State>,
     /// One task looks, the others wait for what it finds.
     looking: tokio::sync::Mutex<()>,
@@ -78,6 +79,8 @@ struct State {
     version: u64,
     /// Why the log says that nothing starts.
     told: Option<String>,
+    /// It was last sound for limits alone that do not look back for long.
+    partly: bool,
     /// The maxmemory-policy that the log says.
     told_policy: Option<String>,
     /// What else there was when it was last sound.
@@ -95,6 +98,9 @@ struct Found {
     claims: Arc<Claims>,
     slots: String,
     sure: Option<u64>,
+    /// What it may lack, and as that stands in the hash.
+    gap: Gap,
+    why: String,
     cold: String,
     next: String,
     /// How many keys the memory has thrown away, and whether it may do so.
@@ -111,6 +117,9 @@ pub struct Sent {
     history: String,
     evicted: u64,
     evicts: bool,
+    gap: Gap,
+    why: String,
+    cold: String,
     slots: String,
     claims: Arc<Claims>,
     clock: Option<(u64, Instant)>,
@@ -124,6 +133,7 @@ impl Watch {
             worker: Ulid::new().to_string(),
             later,
             span_ms: AtomicU64::new(0),
+            shortest_ms: AtomicU64::new(u64::MAX),
             state: Mutex::new(State {
                 start: Start::Unknown,
                 epoch: None,
@@ -134,6 +144,7 @@ impl Watch {
                 sound: false,
                 version: 0,
                 told: None,
+                partly: false,
                 told_policy: None,
                 found: Found::default(),
             }),
@@ -159,10 +170,11 @@ impl Watch {
         self.state().last_pulse
     }
 
-    /// A limit looks back so far: it only ever grows.
+    /// The limits of a question look back so far. The longest of all only ever grows, the shortest only shrinks.
     pub fn cover(&self, span: Duration) {
         let span = crate::rules::limit::ceil_ms(span);
         self.span_ms.fetch_max(span, Ordering::Relaxed);
+        self.shortest_ms.fetch_min(span, Ordering::Relaxed);
     }
 
     /// What is known of starts before this worker's.
@@ -186,6 +198,9 @@ impl Watch {
             history: state.history.clone(),
             evicted: state.found.evicted,
             evicts: state.found.evicts,
+            gap: state.found.gap,
+            why: state.found.why.clone(),
+            cold: state.found.cold.clone(),
             slots: state.found.slots.clone(),
             claims: Arc::clone(&state.found.claims),
             clock: state.found.clock,
@@ -246,6 +261,8 @@ impl Watch {
                         mapped: mapped.clone(),
                         slots: field("slots"),
                         sure: stored.sure,
+                        gap: stored.gap(now),
+                        why: stored.why.clone(),
                         cold: field("cold"),
                         next: field("next"),
                         evicted: read.memory.evicted,
@@ -296,6 +313,7 @@ impl Watch {
             pulse: state.pulse,
             idle_ms: state.last_pulse.map(millis),
             span_ms: self.span_ms.load(Ordering::Relaxed),
+            shortest_ms: self.shortest_ms.load(Ordering::Relaxed),
             start: state.start,
             seen: state.seen,
             shard: None,
@@ -304,11 +322,19 @@ impl Watch {
 
     fn go(&self, epoch: (String, String), history: String, pulse: u64, found: Found) {
         let mut state = self.state();
-        if state.told.take().is_some() {
-            info!(
+        let waited = state.told.take().is_some();
+        let before = std::mem::replace(&mut state.partly, found.gap.until > 0);
+        match (before, state.partly) {
+            (_, true) if waited || !before => warn!(
+                epoch = self.key,
+                reason = found.why,
+                "jobs start whose limits do not look back to what Redis may not know; the others wait for their longest window"
+            ),
+            (_, false) if waited || before => info!(
                 epoch = self.key,
                 "Redis's memory is whole again: jobs start"
-            );
+            ),
+            _ => {}
         }
         state.epoch = Some(epoch);
         state.history = history;

@@ -70,8 +70,8 @@ impl RedisGate {
         })
     }
 
-    /// For a worker: admits nothing while Redis may not know all that has started. After `memory` no start counts
-    /// any more; limits that are asked for and remember longer make it longer. In a cluster each primary is watched
+    /// For a worker: admits nothing while Redis may not know all that has started and counts for its limits. After `memory` no
+    /// start counts any more; limits that are asked for and remember longer make it longer. In a cluster each primary is watched
     /// by itself: one that lost its memory stops its own tenants.
     pub fn watching(mut self, memory: Duration) -> Self {
         self.watch = Some(Watches::new(memory));
@@ -141,6 +141,7 @@ impl RedisGate {
         Call {
             script: script(limits, &layout),
             tenant,
+            span_ms: 0,
             limits,
             keys: self.keys.call(&layout, limits, self.estimate()),
             layout,
@@ -235,7 +236,11 @@ impl Gate for RedisGate {
             .map(|ask| {
                 let more = reply::acquire_arguments(ask);
                 let whose = (&ask.tenant, &ask.labels);
-                self.call(scripts::acquire, whose, &ask.limits, more)
+                let mut call = self.call(scripts::acquire, whose, &ask.limits, more);
+                if !ask.asks.is_empty() {
+                    call.span_ms = ask.limits.memory_ms();
+                }
+                call
             })
             .collect();
         let replies = match &self.watch {

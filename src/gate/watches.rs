@@ -24,7 +24,9 @@ pub struct Watches {
 struct Inner {
     /// By the key of the epoch.
     watches: BTreeMap<String, Arc<Watch>>,
+    /// The longest and the shortest time that limits of a question look back.
     span: Duration,
+    shortest: Duration,
     /// What is known of starts before this worker's.
     start: Option<Start>,
     /// Since when questions at these epochs came to nothing.
@@ -40,6 +42,7 @@ impl Watches {
             inner: Mutex::new(Inner {
                 watches: BTreeMap::new(),
                 span,
+                shortest: span,
                 start: None,
                 failing: BTreeMap::new(),
                 begun: false,
@@ -52,11 +55,12 @@ impl Watches {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A limit looks back so far: it only ever grows.
+    /// The limits of a question look back so far.
     pub fn cover(&self, span: Duration) {
         let mut inner = self.inner();
-        if span > inner.span {
-            inner.span = span;
+        if span > inner.span || span < inner.shortest {
+            inner.span = inner.span.max(span);
+            inner.shortest = inner.shortest.min(span);
             inner.watches.values().for_each(|watch| watch.cover(span));
         }
     }
@@ -74,11 +78,12 @@ impl Watches {
     /// The watches over all `places`, in their order.
     fn over(&self, places: &All) -> Vec<Arc<Watch>> {
         let mut inner = self.inner();
-        let (span, begun) = (inner.span, inner.begun);
+        let (span, shortest, begun) = (inner.span, inner.shortest, inner.begun);
         let start = inner.start.filter(|_| !begun).unwrap_or_default();
         let mut watch = |place: &Arc<Place>| {
             let new = || {
                 let watch = Watch::new(place.epoch.clone(), span, begun);
+                watch.cover(shortest);
                 watch.set_start(start);
                 Arc::new(watch)
             };

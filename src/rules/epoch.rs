@@ -8,6 +8,10 @@
 //! [`decide`] says what a worker does next when it does not know that the memory is whole: it is given what the hash
 //! holds, what the worker itself knows, and Redis's clock, and names one step. The worker writes it only if the hash is
 //! still as it was read, reads again, and decides anew, until it may go or has to wait.
+//!
+//! What was lost was started before some moment, and each limit looks back for a span of its own: so the hash says the moment (a
+//! [`Gap`]), and a worker goes on as soon as the shortest span of its questions is over since then. Each question is put when its
+//! longest is ([`Gap::opens_at`]): one tenant's day is nobody else's.
 
 pub mod memory;
 pub mod shard;
@@ -17,12 +21,15 @@ mod tests;
 
 pub use self::memory::Memory;
 use self::shard::Shard;
-pub use self::stored::{Pending, Pulse, Stored};
+pub use self::stored::{Gap, Pending, Pulse, Stored};
 use crate::rules::slots::Claims;
 
 /// After another server was seen, admissions wait at least this long, even when all known workers vouch: a worker that
 /// joined just before, and whose joining was lost, must be able to object. Workers look every 2 s.
 pub const SETTLE_MS: u64 = 3_000;
+/// So long workers may take to vouch. Later, what nobody vouched for counts as lost, for the sake of questions that look back for
+/// less than the longest span.
+pub const DOUBT_MS: u64 = 30_000;
 /// A worker that has been silent for twice the longest span and this much more is dropped from the hash.
 pub const FORGET_MS: u64 = 60_000;
 /// Two clocks that are rounded differ by less than this, so that nothing is closed again and again for a millisecond.
@@ -41,6 +48,8 @@ pub struct Known {
     pub idle_ms: Option<u64>,
     /// The longest time that a limit looks back.
     pub span_ms: u64,
+    /// The shortest time that all limits of a question look back.
+    pub shortest_ms: u64,
     /// What its start says about starts before it; counts until it has found an epoch.
     pub start: Start,
     /// It has seen an epoch, closed or not: others may have started something by it.
@@ -117,14 +126,15 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     // The primary's epoch moves here from another key; what is here is of another primary, from where its slot came.
     let moves = (known.shard.as_ref()).is_some_and(|shard| new && shard.moves());
     if stored.id.is_empty() || (moves && stored.run != run) {
-        let (cold, why) = match known.start {
-            _ if !new || (known.seen && stored.id.is_empty()) => (now + span, EMPTIED),
+        let whole = stored.gap(u64::MAX);
+        let (gap, why) = match known.start {
+            _ if !new || (known.seen && stored.id.is_empty()) => (whole.with(now, span), EMPTIED),
             // Its claims say it.
-            _ if later => (0, ""),
-            Start::Unknown => (now + span, UNKNOWN),
-            Start::Idle | Start::Fresh => (0, ""),
+            _ if later => (whole, ""),
+            Start::Unknown => (whole.with(now, span), UNKNOWN),
+            Start::Idle | Start::Fresh => (whole, ""),
         };
-        let mut fields = close(cold, why);
+        let mut fields = close(gap, why);
         fields.extend([field("id", new_id), field("run", &run), field("next", "")]);
         fields.push(field("evicted", &memory.evicted_text()));
         if let Some(shard) = &known.shard {
@@ -148,16 +158,19 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
         let claims = claims.filter(|claims| *claims != stored.claims);
         let evicted = memory.evicted_since(&stored.evicted);
         if stored.cold > now || stored.run != run || evicted || claims.is_some() {
-            let mut fields = close(0, "");
+            let mut fields = close(stored.gap(u64::MAX), "");
             fields.extend([field("run", &run), field("next", "")]);
             fields.push(field("evicted", &memory.evicted_text()));
             fields.extend(claims.map(|claims| field("slots", &claims.text())));
             return Step::Write(fields);
         }
     }
+    if let Some(gap) = stored.gap(now).pulled_back(now + ROUNDING_MS) {
+        return Step::Write(close(gap, &stored.why));
+    }
     // Anything may be among it, whoever wrote it and whenever.
     if memory.evicted_since(&stored.evicted) {
-        let mut fields = close(stored.cold.max(now + span), EVICTED);
+        let mut fields = close(stored.gap(now).with(now, span), EVICTED);
         fields.push(field("evicted", &memory.evicted_text()));
         let sure = known.shard.as_ref().map(|_| now.to_string());
         fields.extend(sure.map(|sure| field("sure", &sure)));
@@ -170,16 +183,17 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
     // Our pulses began in another epoch, or the last one is gone: what we started is not known here. It stops to
     // count one span after that pulse.
     if let Some(idle) = known.recent().filter(|_| !intact) {
-        let needed = now.saturating_sub(idle) + span;
-        if stored.cold < needed {
+        let last = now.saturating_sub(idle);
+        if !stored.gap(now).covers(last, span) {
             let why = if same_epoch { TRUNCATED } else { EMPTIED };
             // A memory that is another one, or was emptied, may lack what somebody started after us and can't tell any more.
-            let until = if same_epoch && stored.run == run {
-                needed
+            let lost = if same_epoch && stored.run == run {
+                last
             } else {
-                now + span
+                now
             };
-            return Step::Write(close(until + ROUNDING_MS, why));
+            let gap = stored.gap(now).with(lost + ROUNDING_MS, span);
+            return Step::Write(close(gap, why));
         }
     }
     if stored.run != run {
@@ -191,9 +205,10 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
             return Step::Write(vec![field("slots", &claims.text())]);
         }
     }
-    if stored.cold > now {
+    let opens = stored.gap(now).opens_at(known.shortest_ms);
+    if opens > now {
         return Step::Wait {
-            until: stored.cold,
+            until: opens,
             why: stored.why.clone(),
         };
     }
@@ -210,7 +225,9 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
     if memory.continues(&stored.run) {
         return Step::Write(confirmed());
     }
-    let Some(pending) = stored.pending.as_ref().filter(|p| p.memory == run) else {
+    // Of later than now: the clock was stepped back.
+    let pending = (stored.pending.as_ref()).filter(|p| p.memory == run && p.since <= now);
+    let Some(pending) = pending else {
         let next = format!("{now}:{}:{run}", now + known.span_ms);
         return Step::Write(vec![field("next", &next)]);
     };
@@ -230,16 +247,26 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
     let somebody = stored.workers.values().any(|pulse| pulse.vouched == run);
     let first = known.epoch.is_none() && known.start == Start::Idle;
     let settled = pending.since + SETTLE_MS;
-    // A pulse proves that the end of what was written is there, not that nothing before it was thrown away.
-    let (until, why) = if memory.evicts {
-        (pending.until, MAY_EVICT)
+    // What counts for no question any more need not be proved. But a longer one loses the chance to go on at once.
+    let shortest = pending.since + known.shortest_ms;
+    let (until, given_up, why) = if memory.evicts {
+        // A pulse proves that the end of what was written is there, not that nothing before it was thrown away.
+        (pending.until, shortest, MAY_EVICT)
     } else if all && (somebody || first) && settled < pending.until {
-        (settled, SETTLING)
+        (settled, settled, SETTLING)
     } else {
-        (pending.until, DOUBTED)
+        let given_up = shortest.max(pending.since + DOUBT_MS);
+        (pending.until, given_up, DOUBTED)
     };
-    if now >= until {
+    if now >= until.min(given_up) {
         let mut fields = confirmed();
+        if now < until {
+            // Whoever saw it first may know of limits that look back further.
+            let span = pending.until.saturating_sub(pending.since);
+            let span = span.max(known.span_ms);
+            let gap = stored.gap(now).with(pending.since, span);
+            fields.extend(close(gap, why));
+        }
         if let Some(shard) = &known.shard {
             // It may have come here with its slot: of the other slots of where it was, nothing is known here.
             let mut claims = stored.claims.clone();
@@ -253,13 +280,22 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
     // A loss that is known says more than a doubt.
     let why = if stored.cold > now { &stored.why } else { why };
     Step::Wait {
-        until: until.max(stored.cold),
+        until: until
+            .min(given_up)
+            .max(stored.gap(now).opens_at(known.shortest_ms)),
         why: why.to_owned(),
     }
 }
 
-fn close(cold: u64, why: &str) -> Vec<(String, String)> {
-    vec![field("cold", &cold.to_string()), field("why", why)]
+fn close(gap: Gap, why: &str) -> Vec<(String, String)> {
+    let Gap { since, until } = gap;
+    let lost = since.filter(|_| until > 0);
+    let lost = lost.map(|at| format!("{at}:{until}"));
+    vec![
+        field("cold", &until.to_string()),
+        field("lost", &lost.unwrap_or_default()),
+        field("why", why),
+    ]
 }
 
 fn field(name: &str, value: &str) -> (String, String) {

@@ -43,9 +43,11 @@
 //! ([`Limit::continues`](crate::rules::limit::Limit::continues)). Where that is so for all own limits of a tenant, and in every
 //! other policy of the registry, a policy that nobody uses any more ([`IDLE_MS`]) is left out for this tenant. Then a window
 //! whose last start was allowed by the old policy holds at most what that allows, and any other what the new one allows.
+//! And what later policies say, too, for all whose memory is long, is enforced with the later ones (`superseded.rs`).
 //! It may be left out for some tenants and not for others: a limit that all tenants share is then continued for all of them,
 //! so that both count in one state.
 
+mod superseded;
 pub mod text;
 
 use std::collections::HashMap;
@@ -83,6 +85,7 @@ pub struct Registered {
 #[derive(Debug, Clone, Default)]
 pub struct Known {
     policies: Vec<Registered>,
+    superseded: Vec<(String, u64)>,
 }
 
 impl Known {
@@ -102,6 +105,18 @@ impl Known {
             known.used_ms = known.used_ms.min(now_ms);
         }
         (self.policies).retain(|known| known.used_ms + kept_ms >= now_ms);
+        let gone = superseded::superseded(&self.policies, now_ms);
+        self.superseded = (gone.into_iter())
+            .map(|known| (known.id.clone(), known.used_ms))
+            .collect();
+        let gone = |known: &Registered| self.superseded.iter().any(|(id, _)| *id == known.id);
+        self.policies.retain(|known| !gone(known));
+    }
+
+    /// Those of the last exchange that need not be enforced any more, and when they were last in force: the registry need not
+    /// keep them, unless a worker has them in force again.
+    pub fn superseded(&self) -> &[(String, u64)] {
+        &self.superseded
     }
 
     /// All that are to be enforced.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Ask, Gate, GateError, Start, Ticket};
+use sluicegate::gate::{Ask, Gate, GateError, Start, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
@@ -70,9 +70,10 @@ impl Fleet {
                 ticket: *ticket,
                 cost: 1,
             };
-            match gate.ask(&[gate.question("t", 1, &[job])]).await {
-                Ok(replies) => {
-                    let answers = decided(&replies, 0);
+            let replies = gate.ask(&[gate.question("t", 1, &[job])]).await;
+            match replies.and_then(|mut replies| replies.remove(0)) {
+                Ok(reply) => {
+                    let answers = &reply.answers[..];
                     *ticket = waits(answers).first().map(|(ticket, _)| *ticket);
                     let now = Instant::now();
                     if started(answers) == 1 && now - asked < GUARD / 2 {
@@ -171,6 +172,40 @@ async fn an_emptied_redis_lets_nothing_pass_for_a_window() {
         fleet.run(2 * MAX).await;
         assert_eq!(fleet.worst(), MAX);
         fleet.assert_cold("emptied while workers ran");
+    }
+}
+
+/// What counts for a day elsewhere is nothing to a limit of seconds.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_window_stops_its_own_tenants_alone() {
+    let redis = Redis::start();
+    let mut fleet = Fleet::new(redis.url(), &short()).await;
+    let day: Limits = limit(Algorithm::SlidingWindow, 2, LONG).into();
+    let question = |gate: &Limited<RedisGate>| TenantAsk {
+        limits: day.clone(),
+        ..gate.question("day", 1, &[FRESH])
+    };
+    let first = &fleet.gates[0];
+    let replies = first.ask(&[question(first)]).await.expect("a decision");
+    assert_eq!(started(decided(&replies, 0)), 1);
+    fleet.run(MAX).await;
+    redis.ctl(&["flushall"]);
+    // Far less than a day.
+    fleet.run(2 * MAX).await;
+    assert_eq!(fleet.worst(), MAX);
+    fleet.assert_cold("emptied while workers ran");
+    for gate in &fleet.gates {
+        // In one batch with one that may start.
+        let batch = [question(gate), gate.question("other", 1, &[FRESH])];
+        let replies = gate.ask(&batch).await.expect("one of them is decided");
+        match &replies[0] {
+            Err(GateError::Cold { wait, why }) => {
+                assert!(*wait > Duration::from_millis(LONG) - PATIENCE, "{wait:?}");
+                assert!(why.contains("emptied"), "{why}");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(started(decided(&replies, 1)), 1);
     }
 }
 

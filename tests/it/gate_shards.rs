@@ -269,9 +269,11 @@ async fn a_promoted_replica_that_lags_is_a_loss_of_its_tenants_and_a_complete_on
     take_over(&cluster, 0);
     fleet.run(&[0, 1, 2], 2 * MAX).await;
     fleet.keeps_the_limit();
+    // Where it took so long to take over that none of it counts any more, it is a doubt.
     let told = fleet.losses(0);
     assert!(
-        told.iter().any(|why| why.contains("lost its last writes")),
+        told.iter()
+            .any(|why| why.contains("lost its last writes") || why.contains("not all workers")),
         "{told:?}"
     );
     for other in [1, 2] {

@@ -19,7 +19,7 @@ use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Job;
 use sluicegate::rules::lanes::Ladder;
 use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::policy::Policy;
+use sluicegate::rules::policy::{Own, Pattern, Policy};
 use tempfile::TempDir;
 
 use crate::process::Process;
@@ -385,4 +385,30 @@ async fn too_many_policies_are_refused_and_one_that_cannot_be_read_stops() {
         matches!(&why, GateError::Refused(text) if text.contains("format 99")),
         "{why}"
     );
+}
+
+/// More edits within a day than there may be policies, each by workers that start anew, beside a tenant with a day's window.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_differs_in_short_windows_is_not_kept_for_the_longest() {
+    let clock = test_clock();
+    let (gate, _) = gate(&clock);
+    let of = |max, window: Duration| {
+        let limit = Limit::new(
+            "default",
+            Algorithm::SlidingWindow,
+            max,
+            window,
+            Duration::ZERO,
+        );
+        limit.expect("in range")
+    };
+    for max in 1..=2 * MAX_POLICIES as u64 {
+        let slow = Own::Limits(of(9, 86_400 * SECOND).into());
+        let policy = Policy::from(of(max, SECOND));
+        let policy = policy.with_tenants(vec![(Pattern::parse("slow"), slow)]);
+        let mut worker = Registry::new(Arc::clone(&gate), Named::new(policy).expect("small"));
+        let agreed = worker.exchange().await.expect("there is room");
+        assert!(agreed.fleet.policies() <= 5, "edit {max}");
+        clock.fetch_add((MARGIN_MS + 2_000) * 1_000, Ordering::Relaxed);
+    }
 }

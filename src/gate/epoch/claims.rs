@@ -2,7 +2,7 @@
 //! What follows from it is decided in `rules::epoch::shard`.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::redis::{Pipeline, Value, from_redis_value_ref};
 
@@ -19,11 +19,7 @@ impl Watch {
     /// # Errors
     /// [`GateError::Cold`]: not yet.
     pub fn speaks_for(&self, sent: &Sent, slot: u16, clock: Option<u64>) -> Result<(), GateError> {
-        let read = |(now, at): (u64, Instant)| {
-            now.saturating_add(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
-        };
-        let now = (clock.map(|micros| micros / 1000)).or_else(|| sent.clock.map(read));
-        let (wait, why) = match (sent.claims.from(slot), now) {
+        let (wait, why) = match (sent.claims.from(slot), sent.now(clock)) {
             (Some(0), _) => return Ok(()),
             (Some(from), Some(now)) if from <= now => return Ok(()),
             (Some(from), now) => {
@@ -75,7 +71,7 @@ impl Watch {
         let [_, pulse, _, Value::Int(1)] = answers.as_slice() else {
             return None;
         };
-        self.beaten(&sent, pulse, u64::MAX).ok()?;
+        self.beaten(&sent, pulse).ok()?;
         let numbers: Vec<u64> = from_redis_value_ref(pulse).unwrap_or_default();
         let now = *numbers.get(1)?;
         {
@@ -83,12 +79,8 @@ impl Watch {
             state.found.slots = rest.text();
             state.found.claims = Arc::new(rest);
         }
-        let handed = sent.claims.iter().map(|(from, known)| Handed {
-            slots: known.both(&given),
-            wait_ms: from.saturating_sub(now),
-            sure: found.sure.filter(|_| sent.epoch.1 == memory),
-        });
-        Some(handed.filter(|handed| !handed.slots.is_empty()).collect())
+        let sure = found.sure.filter(|_| sent.epoch.1 == memory);
+        Some(Handed::of(&sent.claims, &given, sent.gap, now, sure))
     }
 
     /// What `others` speak for by now need not be kept here any more.

@@ -29,6 +29,8 @@ pub(super) struct Pulse<'a> {
 pub(super) struct Call<'a> {
     pub(super) script: &'static Script,
     pub(super) tenant: &'a Tenant,
+    /// So far back its limits look; 0: it admits nothing.
+    pub(super) span_ms: u64,
     /// What the script decides about; none for one that knows the line alone.
     pub(super) limits: &'a [Limit],
     /// Whose budgets they are.
@@ -53,7 +55,6 @@ impl RedisGate {
     ) -> Result<Vec<Result<Value, GateError>>, GateError> {
         let mut replies: Vec<_> = calls.iter().map(|_| Ok(Value::Nil)).collect();
         let mut open: Vec<usize> = (0..calls.len()).collect();
-        let mut earliest = u64::MAX;
         // The last pulse is behind all calls.
         let mut counts = pulse.is_none();
         let mut load_pulse = false;
@@ -101,7 +102,6 @@ impl RedisGate {
                         head => {
                             if let Some((_, now)) = head {
                                 self.learn(now);
-                                earliest = earliest.min(now);
                             }
                             replies[index] = Ok(answer);
                         }
@@ -119,7 +119,7 @@ impl RedisGate {
                 }
                 Some((_, Err(why))) => return Err(why),
                 Some((pulse, Ok(answer))) => {
-                    pulse.watch.beaten(&pulse.sent, &answer, earliest)?;
+                    pulse.watch.beaten(&pulse.sent, &answer)?;
                     true
                 }
                 None => true,

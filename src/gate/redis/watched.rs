@@ -27,13 +27,7 @@ impl RedisGate {
             let Some(place) = places.first() else {
                 return Ok(Vec::new());
             };
-            let (watch, sent) = self.ready(watches, &places, place).await?;
-            let pulse = Pulse {
-                watch: &watch,
-                sent,
-                shard: &place.shard,
-            };
-            return self.run(calls, Some(pulse)).await;
+            return self.run_at(watches, &places, place, calls).await;
         }
         let unknown = |key: &str| {
             let why = format!("no node has the slot of {key}");
@@ -107,8 +101,13 @@ impl RedisGate {
         let mut answers = Vec::with_capacity(calls.len());
         let mut open = Vec::with_capacity(calls.len());
         for call in calls {
-            let slot = slot_of(call.keys.line());
-            match watch.speaks_for(&sent, slot, self.test_clock()) {
+            let clock = self.test_clock();
+            let mut known = watch.opens(&sent, call.span_ms, clock);
+            if self.link.is_cluster() {
+                let slot = slot_of(call.keys.line());
+                known = known.and_then(|()| watch.speaks_for(&sent, slot, clock));
+            }
+            match known {
                 Ok(()) => {
                     answers.push(Ok(Value::Nil));
                     open.push(call);

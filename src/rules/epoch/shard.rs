@@ -7,6 +7,7 @@
 //! may still be gone where the new primary lost its memory in between: one that did not is known by how long it has run, or
 //! when its memory was last found whole.
 
+use super::Gap;
 use crate::rules::slots::{Claims, Slots};
 
 /// A primary of a Redis Cluster, as a worker sees it.
@@ -31,6 +32,19 @@ pub struct Handed {
     pub wait_ms: u64,
     /// It was of the same memory, which nothing was lost of since then.
     pub sure: Option<u64>,
+}
+
+impl Handed {
+    /// What an epoch gives up of `claims`: those of `slots`. What it lacks (`gap`), its slots lack elsewhere, too, where nobody
+    /// knows of it: there they wait until that counts for no question any more.
+    pub fn of(claims: &Claims, slots: &Slots, gap: Gap, now: u64, sure: Option<u64>) -> Vec<Self> {
+        let handed = claims.iter().map(|(from, known)| Self {
+            slots: known.both(slots),
+            wait_ms: from.max(gap.until).saturating_sub(now),
+            sure,
+        });
+        handed.filter(|handed| !handed.slots.is_empty()).collect()
+    }
 }
 
 impl Shard {
@@ -128,6 +142,26 @@ mod tests {
         shard.handed = vec![handed("0-100", 0, Some(NOW - 3))];
         assert_eq!(claims(&shard, "", shard.sure(NOW)), "0-100");
         assert_eq!(shard.sure(NOW), NOW - 3);
+    }
+
+    #[test]
+    fn what_an_epoch_lacks_its_slots_lack_elsewhere() {
+        let given = Claims::parse("0-9 10-20@1002000");
+        let waits = |until| {
+            let gap = Gap {
+                since: Some(NOW - 1),
+                until,
+            };
+            let all = Handed::of(&given, &Slots::range(5, 12), gap, NOW, None);
+            let said = all.iter().map(|it| (it.slots.runs(), it.wait_ms));
+            said.collect::<Vec<_>>()
+        };
+        assert_eq!(waits(0), [(vec![(5, 9)], 0), (vec![(10, 12)], 2_000)]);
+        assert_eq!(waits(NOW), waits(0));
+        assert_eq!(
+            waits(NOW + SPAN),
+            [(vec![(5, 9)], SPAN), (vec![(10, 12)], SPAN)]
+        );
     }
 
     #[test]

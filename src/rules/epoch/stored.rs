@@ -33,8 +33,10 @@ pub struct Stored {
     pub id: String,
     /// The memory that was last found whole.
     pub run: String,
-    /// Nothing may be admitted before this.
+    /// Nothing that looks back for the longest span may be admitted before this.
     pub cold: u64,
+    /// What was started before this may be missing, and the `cold` that it belongs to.
+    pub lost: Option<(u64, u64)>,
     /// What `cold` is about.
     pub why: String,
     /// Set while another memory than `run` is being looked at.
@@ -60,6 +62,11 @@ impl Stored {
                 "why" => value.clone_into(&mut stored.why),
                 // Not a number: closed until somebody mends it.
                 "cold" => stored.cold = value.parse().unwrap_or(u64::MAX),
+                "lost" => {
+                    let numbers = value.split_once(':');
+                    let parse = |(at, cold): (&str, &str)| at.parse().ok().zip(cold.parse().ok());
+                    stored.lost = numbers.and_then(parse);
+                }
                 "next" => stored.pending = Pending::parse(value),
                 "slots" => stored.claims = Claims::parse(value),
                 "evicted" => value.clone_into(&mut stored.evicted),
@@ -73,6 +80,68 @@ impl Stored {
             }
         }
         stored
+    }
+}
+
+/// What a memory may lack.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Gap {
+    /// Nothing of what was started since then; `None`: it is not known.
+    pub since: Option<u64>,
+    /// Nothing any more that counts from then on.
+    pub until: u64,
+}
+
+impl Gap {
+    /// From then on all is known that counts for limits that look back for `span_ms`.
+    pub fn opens_at(&self, span_ms: u64) -> u64 {
+        let over = self.since.map(|since| since.saturating_add(span_ms));
+        over.map_or(self.until, |over| over.min(self.until))
+    }
+
+    /// It says already that what was started up to `at` may be missing, for `span_ms`.
+    pub fn covers(&self, at: u64, span_ms: u64) -> bool {
+        self.until >= at.saturating_add(span_ms) && self.since.is_none_or(|since| since >= at)
+    }
+
+    /// The same, where the clock was stepped back: what is missing was started before `latest`.
+    pub fn pulled_back(self, latest: u64) -> Option<Self> {
+        let since = self.since.filter(|since| *since > latest)?;
+        Some(Self {
+            since: Some(latest),
+            until: self.until.saturating_sub(since - latest),
+        })
+    }
+
+    /// The same, where what was started before `at` may be missing, too, and counts for `span_ms`. No two gaps that follow each
+    /// other have the same end: by that a worker sees that there is another one.
+    pub fn with(self, at: u64, span_ms: u64) -> Self {
+        let another = match self.until {
+            0 => 0,
+            until => until.saturating_add(1),
+        };
+        Self {
+            since: self.since.map(|since| since.max(at)),
+            until: another.max(at.saturating_add(span_ms)),
+        }
+    }
+}
+
+impl Stored {
+    /// What is missing that may count at `now`.
+    pub fn gap(&self, now: u64) -> Gap {
+        if self.cold <= now {
+            return Gap {
+                since: Some(0),
+                until: 0,
+            };
+        }
+        // Whoever closed it may be of a version that does not say since when all is known.
+        let said = self.lost.filter(|(_, cold)| *cold == self.cold);
+        Gap {
+            since: said.map(|(at, _)| at),
+            until: self.cold,
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! Workers, one after the other, on memories that were lost, restarted or promoted.
 
+mod slots;
+mod spans;
 mod storm;
 
 use std::collections::BTreeMap;
@@ -7,6 +9,8 @@ use std::collections::BTreeMap;
 use super::*;
 
 const SPAN: u64 = 60_000;
+/// Of some questions.
+const SHORT: u64 = 5_000;
 
 fn memory(process: &str, history: &str, before: &str) -> Memory {
     Memory {
@@ -35,6 +39,8 @@ struct Bed {
     /// As they were after each step that was written.
     written: Vec<BTreeMap<String, String>>,
     epochs: u32,
+    /// By what each worker judges, and the `cold` that it belongs to.
+    gaps: BTreeMap<String, (u64, Gap)>,
 }
 
 impl Bed {
@@ -45,6 +51,7 @@ impl Bed {
             fields: BTreeMap::new(),
             written: Vec::new(),
             epochs: 0,
+            gaps: BTreeMap::new(),
         }
     }
 
@@ -62,6 +69,9 @@ impl Bed {
                 Step::Go { epoch, pulse } => {
                     worker.epoch = Some(epoch);
                     worker.pulse = pulse;
+                    let stored = self.stored();
+                    let gap = (stored.cold, stored.gap(self.now));
+                    self.gaps.insert(worker.worker.clone(), gap);
                     return None;
                 }
                 Step::Wait { until, why } => return Some((until, why)),
@@ -80,14 +90,22 @@ impl Bed {
         panic!("no end: {:?}", self.fields);
     }
 
-    /// What pulse.lua does.
+    /// A question that looks back for the longest span, with what pulse.lua does.
     fn pulse(&mut self, worker: &mut Known) -> bool {
+        self.asks(worker, SPAN)
+    }
+
+    /// Whether all is known that counts for such a question.
+    fn asks(&mut self, worker: &mut Known, span: u64) -> bool {
         let stored = self.stored();
         let known = Some((stored.id, stored.run.clone()));
         let sound = worker.epoch == known
             && stored.run == self.memory.text()
             && !self.memory.evicted_since(&stored.evicted)
-            && stored.cold <= self.now;
+            && self
+                .gaps
+                .get(&worker.worker)
+                .is_some_and(|(cold, gap)| *cold == stored.cold && gap.opens_at(span) <= self.now);
         if sound {
             let own = stored.workers.get(&worker.worker);
             worker.pulse = own.map_or(0, |own| own.number) + 1;
@@ -110,6 +128,7 @@ fn worker(name: &str, start: Start) -> Known {
     Known {
         worker: name.to_owned(),
         span_ms: SPAN,
+        shortest_ms: SPAN,
         start,
         ..Known::default()
     }
@@ -326,105 +345,6 @@ fn another_failover_while_it_is_cold_begins_no_new_span() {
     assert!(bed.look(&mut a).is_some() && bed.look(&mut b).is_some());
     bed.pass(1, &mut [&mut a, &mut b]);
     assert_eq!((bed.look(&mut a), bed.look(&mut b)), (None, None));
-}
-
-fn slots(text: &str) -> crate::rules::slots::Slots {
-    Claims::parse(text).slots()
-}
-
-/// A worker of a cluster, at a primary with these slots.
-fn at(mut worker: Known, owned: &str, later: bool) -> Known {
-    worker.shard = Some(Shard {
-        owned: slots(owned),
-        later,
-        whole_ms: 2 * SPAN,
-        ..Shard::default()
-    });
-    worker
-}
-
-#[test]
-fn an_epoch_speaks_for_the_slots_of_its_primary_and_for_others_after_a_span() {
-    let mut bed = Bed::new();
-    let mut a = at(worker("a", Start::Idle), "0-99", false);
-    assert_eq!(bed.look(&mut a), None);
-    assert_eq!(bed.fields["slots"], "0-99");
-    a = at(a, "0-100", false);
-    let until = bed.now + SPAN;
-    assert_eq!(bed.look(&mut a), None);
-    assert_eq!(bed.fields["slots"], format!("0-99 100@{until}"));
-    // Emptied: that stands above all.
-    bed.fields.clear();
-    assert!(bed.look(&mut a).is_some());
-    assert_eq!(bed.fields["slots"], "0-100");
-    assert_eq!(bed.fields["sure"], bed.now.to_string());
-}
-
-#[test]
-fn a_primary_that_came_later_has_an_epoch_that_speaks_for_nothing_yet() {
-    let mut bed = Bed::new();
-    let start = Start::Idle;
-    assert_eq!(bed.look(&mut at(worker("a", start), "7", true)), None);
-    assert_eq!(bed.fields["slots"], format!("7@{}", bed.now + SPAN));
-    // To an operator's worker that begins now all is known.
-    let mut fresh = at(worker("b", Start::Fresh), "7", false);
-    assert_eq!(bed.look(&mut fresh), None);
-    assert_eq!(bed.fields["slots"], "7");
-}
-
-#[test]
-fn an_epoch_that_moves_takes_the_place_of_another_primarys() {
-    let (mut bed, _, _) = running();
-    bed.fields.insert("slots".to_owned(), "50-99".to_owned());
-    bed.memory = memory("other", "h7", "0");
-    let mut moved = at(worker("c", Start::Unknown), "0-10 99", true);
-    let sure = bed.now - 5;
-    if let Some(shard) = &mut moved.shard {
-        shard.handed = vec![shard::Handed {
-            slots: slots("0-10"),
-            wait_ms: 0,
-            sure: Some(sure),
-        }];
-    }
-    assert_eq!(bed.look(&mut moved), None);
-    assert_eq!(bed.fields["run"], bed.memory.text());
-    let until = bed.now + SPAN;
-    assert_eq!(bed.fields["slots"], format!("0-10 99@{until}"));
-    assert_eq!(bed.fields["sure"], sure.to_string());
-}
-
-#[test]
-fn an_epoch_that_came_with_its_slot_does_not_speak_for_those_that_stayed() {
-    let mut bed = Bed::new();
-    let mut a = at(worker("a", Start::Idle), "0-99 200", false);
-    assert_eq!(bed.look(&mut a), None);
-    assert!(bed.pulse(&mut a));
-    // Slot 200 goes to another primary, and the hash with it; nobody there says that nothing was lost.
-    bed.memory = memory("other", "h7", "0");
-    for known in [a, worker("b", Start::Unknown)] {
-        let mut bed = bed.clone();
-        let mut there = at(known, "100-200", true);
-        assert!(bed.look(&mut there).is_some());
-        bed.pass(SPAN, &mut [&mut there]);
-        assert_eq!(bed.look(&mut there), None);
-        // It would be believed of what the first primary forgets meanwhile.
-        let claims = format!("200 100-199@{}", bed.now + SPAN);
-        assert_eq!(bed.fields["slots"], claims);
-    }
-}
-
-#[test]
-fn a_primary_that_failed_over_is_not_sure_of_what_came_before() {
-    let mut bed = Bed::new();
-    let mut a = at(worker("a", Start::Idle), "0-99", false);
-    assert_eq!(bed.look(&mut a), None);
-    assert_eq!(bed.fields["sure"], (bed.now - 2 * SPAN).to_string());
-    assert!(bed.pulse(&mut a));
-    bed.memory = restarted();
-    assert!(bed.look(&mut a).is_some());
-    bed.pass(SETTLE_MS, &mut [&mut a]);
-    assert_eq!(bed.look(&mut a), None);
-    assert_eq!(bed.fields["sure"], bed.now.to_string());
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! How two limits stand to each other: which one never decides, which count with one state, which continues which.
 
 use super::{Algorithm, Limit};
+use crate::rules::decision::LEASE_MS;
 
 impl Limit {
     /// Whatever this limit lets start, `other` allows too, so `other` never decides. Both must count the same unit, and
@@ -54,6 +55,17 @@ impl Limit {
             | Algorithm::TokenBucket
             | Algorithm::LeakyBucket => (self.window_ms, self.guard_ms),
         }
+    }
+
+    /// After so long, in milliseconds, no start counts any more at the downstream; a call that runs for longer than a
+    /// lease is left out of account.
+    pub fn memory_ms(&self) -> u64 {
+        let lease = if self.algorithm.holds_places() {
+            LEASE_MS
+        } else {
+            0
+        };
+        self.span() + self.guard_ms + lease
     }
 
     /// A bucket's `max` and `burst` as they are configured: what it let start is forgotten as soon as it has flowed in, so one

@@ -4,7 +4,6 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use super::{Limit, LimitError, Unit};
-use crate::rules::decision::LEASE_MS;
 use crate::rules::scope::{MAX_PARTS, Scope};
 
 /// The most limits that are enforced at once.
@@ -96,14 +95,9 @@ impl Limits {
         (!held.is_empty()).then_some(Self(held))
     }
 
-    /// After so long, in milliseconds, no start counts any more at the downstream; a call that runs for longer than a
-    /// lease is left out of account.
+    /// The longest [`Limit::memory_ms`] of them.
     pub fn memory_ms(&self) -> u64 {
-        let memory = |limit: &Limit| {
-            let held = limit.algorithm.holds_places();
-            limit.span() + limit.guard_ms() + if held { LEASE_MS } else { 0 }
-        };
-        self.0.iter().map(memory).max().unwrap_or(0)
+        self.0.iter().map(Limit::memory_ms).max().unwrap_or(0)
     }
 }
 

@@ -42,6 +42,8 @@ struct Round {
     blows: [Blow; 3],
     /// Until the next one: workers look at least every 2 s.
     millis: u64,
+    /// How far back each worker's question looks.
+    spans: [u64; 3],
 }
 
 fn rounds() -> impl Strategy<Value = Vec<Round>> {
@@ -57,11 +59,13 @@ fn rounds() -> impl Strategy<Value = Vec<Round>> {
         let blow = prop::option::weighted(1.0 / f64::from(often), blow);
         let blow = blow.prop_map(|blow| blow.unwrap_or(Blow::Nothing));
         let order = Just([0, 1, 2]).prop_shuffle();
-        let round = (order, prop::array::uniform3(blow), 0..2_000_u64);
-        let round = round.prop_map(|(order, blows, millis)| Round {
+        let spans = prop::array::uniform3(prop_oneof![Just(SHORT), Just(SPAN), SHORT..SPAN]);
+        let round = (order, prop::array::uniform3(blow), 0..2_000_u64, spans);
+        let round = round.prop_map(|(order, blows, millis, spans)| Round {
             order,
             blows,
             millis,
+            spans,
         });
         prop::collection::vec(round, 1..150)
     })
@@ -75,19 +79,19 @@ impl Storm {
             .extend(changes.map(|fields| (Entry::Change, fields)));
     }
 
-    /// What a worker does when it has jobs, and every 2 s without any. Whether it started one.
-    fn works(&mut self, worker: &mut Known) -> bool {
-        if !self.bed.pulse(worker) {
+    /// What a worker does when it has jobs, whose limits look back for `span`, and every 2 s without any. Whether it started one.
+    fn works(&mut self, worker: &mut Known, span: u64) -> bool {
+        if !self.bed.asks(worker, span) {
             let waits = self.bed.look(worker).is_some();
             self.note();
-            if waits || !self.bed.pulse(worker) {
+            if waits || !self.bed.asks(worker, span) {
                 return false;
             }
         }
         let now = self.bed.now;
         self.log
             .push((Entry::Start { at: now }, self.bed.fields.clone()));
-        let forgotten = self.lost.iter().find(|at| **at + SPAN > now);
+        let forgotten = self.lost.iter().find(|at| **at + span > now);
         assert_eq!(forgotten, None, "at {now} {} starts", worker.worker);
         true
     }
@@ -135,12 +139,15 @@ proptest! {
         // One of them at a time, and not one that was not heard of by another: nobody could know of what it started.
         let mut away: Option<(usize, usize)> = None;
         let mut heard = [0; 3];
-        for (number, Round { order, blows, millis }) in rounds.into_iter().enumerate() {
+        for worker in &mut workers {
+            worker.shortest_ms = SHORT;
+        }
+        for (number, Round { order, blows, millis, spans }) in rounds.into_iter().enumerate() {
             for (at, blow) in order.into_iter().zip(blows) {
                 if away.is_some_and(|(who, _)| who == at) {
                     continue;
                 }
-                heard[at] += usize::from(storm.works(&mut workers[at]));
+                heard[at] += usize::from(storm.works(&mut workers[at], spans[at]));
                 let may_go = away.is_none() && heard[at] > 3;
                 match blow {
                     Blow::Loss(lost) => storm.fails_over(lost),
@@ -148,6 +155,7 @@ proptest! {
                     Blow::Death(lost, rounds) if may_go => {
                         storm.fails_over(lost);
                         workers[at] = worker(&format!("w{number}"), Start::Unknown);
+                        workers[at].shortest_ms = SHORT;
                         heard[at] = 0;
                         away = Some((at, number + rounds));
                     }
@@ -158,15 +166,17 @@ proptest! {
             away = away.filter(|(_, until)| *until > number);
             storm.bed.pass(millis, &mut workers.each_mut());
         }
-        // Left alone, all of them start again after a span and a moment.
-        for _ in 0..(SPAN + SETTLE_MS) / 1_000 + 3 {
-            for worker in &mut workers {
-                storm.works(worker);
+        // Left alone, all of them start again after a moment, or the time to vouch, or a span, whatever they ask.
+        for (span, after) in [(SHORT, DOUBT_MS + SHORT), (SPAN, SPAN)] {
+            for _ in 0..(after + SETTLE_MS) / 1_000 + 3 {
+                for worker in &mut workers {
+                    storm.works(worker, span);
+                }
+                storm.bed.pass(1_000, &mut workers.each_mut());
             }
-            storm.bed.pass(1_000, &mut workers.each_mut());
-        }
-        for worker in &mut workers {
-            prop_assert!(storm.bed.pulse(worker), "{} is idle", worker.worker);
+            for worker in &mut workers {
+                prop_assert!(storm.bed.asks(worker, span), "{} is idle", worker.worker);
+            }
         }
     }
 }

@@ -1,0 +1,89 @@
+//! Where questions look back for different spans, and where the clock is stepped back.
+
+use super::*;
+
+#[test]
+fn each_question_waits_for_the_longest_span_of_its_own() {
+    let (mut bed, mut a, mut b) = running();
+    a.shortest_ms = SHORT;
+    bed.fields.clear();
+    assert_eq!(
+        bed.look(&mut a),
+        Some((bed.now + SHORT, EMPTIED.to_owned()))
+    );
+    bed.pass(SHORT, &mut [&mut a, &mut b]);
+    assert_eq!(bed.look(&mut a), None);
+    assert!(bed.asks(&mut a, SHORT) && !bed.asks(&mut a, SHORT + 1));
+    assert!(bed.look(&mut b).is_some(), "it has no such question");
+    bed.pass(SPAN - SHORT, &mut [&mut a, &mut b]);
+    assert_eq!(bed.look(&mut b), None);
+    assert!(bed.asks(&mut a, SPAN) && bed.asks(&mut b, 10 * SPAN));
+}
+
+#[test]
+fn who_does_not_vouch_delays_short_questions_by_the_time_for_it() {
+    let (mut bed, mut a, _died) = running();
+    a.shortest_ms = SHORT;
+    bed.memory = restarted();
+    let wait = bed.look(&mut a);
+    assert_eq!(wait, Some((bed.now + DOUBT_MS, DOUBTED.to_owned())));
+    bed.pass(DOUBT_MS, &mut [&mut a]);
+    assert_eq!(bed.look(&mut a), None);
+    assert!(bed.asks(&mut a, DOUBT_MS) && !bed.asks(&mut a, SPAN));
+    bed.pass(SPAN - DOUBT_MS, &mut [&mut a]);
+    assert!(bed.asks(&mut a, SPAN));
+}
+
+#[test]
+fn who_gives_up_waiting_leaves_the_longer_span_of_who_saw_it_first() {
+    let (mut bed, mut a, _died) = running();
+    bed.memory = restarted();
+    let until = bed.now + SPAN;
+    assert_eq!(bed.look(&mut a), Some((until, DOUBTED.to_owned())));
+    let mut short = worker("c", Start::Unknown);
+    (short.span_ms, short.shortest_ms) = (SHORT, SHORT);
+    bed.pass(DOUBT_MS, &mut [&mut a]);
+    assert_eq!(bed.look(&mut short), None);
+    assert_eq!(bed.look(&mut a), Some((until, DOUBTED.to_owned())));
+}
+
+#[test]
+fn a_version_that_says_only_how_long_closes_it_for_all() {
+    let (mut bed, mut a, _) = running();
+    a.shortest_ms = SHORT;
+    bed.fields
+        .insert("lost".to_owned(), format!("1:{}", bed.now));
+    let until = bed.now + SPAN;
+    bed.fields.insert("cold".to_owned(), until.to_string());
+    assert_eq!(bed.look(&mut a).map(|(until, _)| until), Some(until));
+}
+
+#[test]
+fn a_memory_that_may_evict_delays_short_questions_by_their_own_span() {
+    let (mut bed, mut a, _) = running();
+    a.shortest_ms = SHORT;
+    bed.memory = restarted();
+    bed.memory.evicts = true;
+    let wait = bed.look(&mut a);
+    assert_eq!(wait, Some((bed.now + SHORT, MAY_EVICT.to_owned())));
+    bed.pass(SHORT, &mut [&mut a]);
+    assert_eq!(bed.look(&mut a), None);
+    assert!(bed.asks(&mut a, SHORT) && !bed.asks(&mut a, SPAN));
+}
+
+#[test]
+fn a_clock_that_is_stepped_back_adds_nothing_to_a_wait() {
+    const STEP: u64 = 600_000;
+    let waits = |restarts: bool| {
+        let (mut bed, mut a, _) = running();
+        match restarts {
+            true => bed.memory = restarted(),
+            false => bed.fields.clear(),
+        }
+        assert!(bed.look(&mut a).is_some());
+        bed.now -= STEP;
+        let (until, _) = bed.look(&mut a).expect("it waits");
+        until - bed.now
+    };
+    assert_eq!([waits(false), waits(true)], [SPAN + ROUNDING_MS, SPAN]);
+}

@@ -1,0 +1,257 @@
+//! Which policies need not be enforced any more, though something that was started under them still counts somewhere.
+//!
+//! A policy is enforced for the longest memory of all, for the sake of those who have it: a tenant with a day's window. A policy is
+//! *superseded* by another one that was in force at least as lately, when the two have the same limits for everybody, but for those whose
+//! memory does not reach back to it. Then no window of a limit in which they differ began under it, and the others are enforced with the
+//! later one. So edits of limits of seconds are over after seconds, however long other windows are.
+//!
+//! Of two that were last used together the one with the larger name is the later one, so that they do not supersede each other. Who
+//! supersedes one that supersedes a third agrees with the third, too: what reaches back to the older one is the same in all three.
+
+use std::collections::BTreeSet;
+
+use super::{IDLE_MS, MARGIN_MS, Registered};
+use crate::rules::limit::{Limit, Limits};
+use crate::rules::policy::{Pattern, Policy};
+use crate::rules::tenant::Tenant;
+
+/// Fewer policies are all enforced: to compare them takes longer.
+const CROWDED: usize = 4;
+/// With more tenants and plans, too.
+const MOST_CLASSES: usize = 8_192;
+
+/// Those of `policies` that others supersede at `now_ms`: which are left lets pass no more than all of them.
+pub fn superseded(policies: &[Registered], now_ms: u64) -> Vec<&Registered> {
+    if policies.len() <= CROWDED {
+        return Vec::new();
+    }
+    let classes = Classes::of(policies.iter().map(|known| &*known.policy));
+    if classes.of.len() > MOST_CLASSES {
+        return Vec::new();
+    }
+    let rows: Vec<Option<Vec<&Limits>>> = policies
+        .iter()
+        .map(|known| classes.row(&known.policy))
+        .collect();
+    let alike = |one: &Limits, two: &Limits, used_ms: u64| {
+        let reaches =
+            |limit: &&Limit| used_ms.saturating_add(limit.memory_ms() + MARGIN_MS) >= now_ms;
+        let all_in = |one: &Limits, two: &Limits| {
+            one.iter().filter(reaches).all(|limit| two.contains(limit))
+        };
+        one == two || all_in(one, two) && all_in(two, one)
+    };
+    let later = |known: &Registered| (known.used_ms, known.id.clone());
+    let is_superseded = |(known, row): &(&Registered, &Option<Vec<&Limits>>)| {
+        let Some(row) = row.as_ref().filter(|_| known.used_ms + IDLE_MS < now_ms) else {
+            return false;
+        };
+        let by = |(other, limits): (&Registered, &Option<Vec<&Limits>>)| {
+            let Some(limits) = limits else { return false };
+            later(other) > later(known)
+                && (row.iter().zip(limits)).all(|(one, two)| alike(one, two, known.used_ms))
+        };
+        policies.iter().zip(&rows).any(by)
+    };
+    let all = policies.iter().zip(&rows);
+    all.filter(is_superseded).map(|(known, _)| known).collect()
+}
+
+/// Those whose jobs have the same limits in each of some policies.
+struct Classes {
+    /// One of each, and what its job names.
+    of: Vec<(Tenant, Option<String>)>,
+    plan_header: Option<String>,
+}
+
+impl Classes {
+    fn of<'a>(policies: impl Iterator<Item = &'a Policy> + Clone) -> Self {
+        let mut tenants = BTreeSet::new();
+        let mut plans = BTreeSet::from([None]);
+        for policy in policies.clone() {
+            plans.extend(policy.plans().keys().cloned().map(Some));
+            tenants.extend(
+                policy
+                    .tenants()
+                    .iter()
+                    .map(|(pattern, _)| pattern.to_string()),
+            );
+        }
+        // Nobody's name: it begins as the pattern does, and no longer pattern fits it. A name has no room for more after the longest.
+        let other = |start: &str| {
+            Tenant::parse(&format!("{start}\u{10ffff}")).or_else(|_| Tenant::parse(start))
+        };
+        let named = |pattern: &String| match Pattern::parse(pattern) {
+            Pattern::Exactly(id) => Tenant::parse(&id),
+            Pattern::Prefix(start) => other(&start),
+        };
+        let named = tenants.iter().map(named);
+        // What is no tenant's name is nobody's entry.
+        let tenants = std::iter::once(other(""))
+            .chain(named)
+            .filter_map(Result::ok);
+        let of =
+            tenants.flat_map(|tenant| plans.iter().map(move |plan| (tenant.clone(), plan.clone())));
+        Self {
+            of: of.collect(),
+            plan_header: policies
+                .last()
+                .and_then(|policy| policy.plan_header().map(str::to_owned)),
+        }
+    }
+
+    /// What each class has in `policy`. `None`: it takes plans from another header, so a job may be of two classes.
+    fn row<'a>(&self, policy: &'a Policy) -> Option<Vec<&'a Limits>> {
+        let same = policy.plan_header() == self.plan_header.as_deref();
+        let row = self.of.iter();
+        same.then(|| {
+            row.map(|(tenant, plan)| policy.limits(tenant, plan.as_deref()))
+                .collect()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::rules::limit::Algorithm;
+    use crate::rules::policy::Own;
+
+    const NOW: u64 = 1_000_000_000;
+    const DAY: u64 = 86_400_000;
+
+    fn limit(name: &str, max: u64, ms: u64) -> Limit {
+        let window = Duration::from_millis(ms);
+        let limit = Limit::new(name, Algorithm::SlidingWindow, max, window, Duration::ZERO);
+        limit.expect("in range")
+    }
+
+    fn limits(max: u64, ms: u64) -> Limits {
+        limit("default", max, ms).into()
+    }
+
+    /// A tenant with a day's window beside others.
+    fn edit(number: u64, day: u64, ago: u64) -> Registered {
+        let tenants = vec![
+            (Pattern::parse("slow"), Own::Limits(limits(day, DAY))),
+            (Pattern::parse("acme-*"), Own::Limits(limits(7, 2_000))),
+        ];
+        Registered {
+            id: format!("{number:03}"),
+            policy: Arc::new(Policy::common(limits(number, 1_000)).with_tenants(tenants)),
+            since_ms: 0,
+            used_ms: NOW - ago,
+        }
+    }
+
+    fn left(policies: &[Registered]) -> Vec<String> {
+        let gone = superseded(policies, NOW);
+        let left = policies.iter().filter(|known| !gone.contains(known));
+        left.map(|known| known.id.clone()).collect()
+    }
+
+    #[test]
+    fn edits_of_short_windows_are_over_soon_beside_a_long_one() {
+        let edits: Vec<_> = (1..=40)
+            .map(|number| edit(number, 9, (40 - number) * 4_000))
+            .collect();
+        // 11 s are one window and the margin.
+        assert_eq!(left(&edits), ["038", "039", "040"]);
+        // Those of the day's are not.
+        let edits: Vec<_> = (1..=9)
+            .map(|number| edit(1, number, (10 - number) * 60_000))
+            .collect();
+        assert_eq!(left(&edits).len(), 9);
+        let together: Vec<_> = (1..=9)
+            .map(|number| Registered {
+                id: number.to_string(),
+                ..edit(1, 9, 60_000 + number / 9)
+            })
+            .collect();
+        assert_eq!(left(&together).len(), 1);
+    }
+
+    #[test]
+    fn a_renamed_header_of_plans_keeps_all() {
+        let mut edits: Vec<_> = (1..=9)
+            .map(|number| edit(number, 9, (10 - number) * 60_000))
+            .collect();
+        let last = edits.last_mut().expect("there are nine");
+        last.policy = Arc::new(Policy::clone(&last.policy).with_plan_header("x-plan".to_owned()));
+        assert_eq!(left(&edits).len(), 9);
+    }
+
+    #[test]
+    fn a_long_limit_that_is_in_all_of_them_keeps_nothing() {
+        let with_day = |known: &Registered, day: u64| {
+            let common = [("default", known.since_ms + 1, 1_000), ("day", day, DAY)];
+            let common = common.map(|(name, max, ms)| limit(name, max, ms));
+            let policy = Policy::common(Limits::new(common.to_vec()).expect("two names"));
+            Registered {
+                policy: Arc::new(policy),
+                ..known.clone()
+            }
+        };
+        let edits = |day: fn(u64) -> u64| {
+            let edit = |number| {
+                let mut known = edit(number, 9, (10 - number) * 60_000);
+                known.since_ms = number;
+                with_day(&known, day(number))
+            };
+            (1..=9).map(edit).collect::<Vec<_>>()
+        };
+        assert_eq!(left(&edits(|_| 9)), ["009"]);
+        assert_eq!(left(&edits(|number| 1 + number / 9)), ["008", "009"]);
+    }
+
+    proptest! {
+        #[test]
+        fn one_that_is_left_says_the_same_of_all_that_may_still_count(
+            all in prop::collection::vec(
+                (0..6_usize, 0..6_usize, prop::option::of(0..6_usize), prop::option::of(0..6_usize), 0..9_u32), 1..14
+            )
+        ) {
+            let kinds: [&[u64]; 6] = [&[1_000], &[30_000], &[300_000], &[1_000, 300_000], &[30_000, 300_000], &[1_000, 30_000]];
+            let policy = |(common, plan, own, prefix): (usize, usize, Option<usize>, Option<usize>)| {
+                let of = |kind: usize| {
+                    let named = kinds[kind].iter().map(|ms| limit(&format!("of-{ms}"), 5, *ms));
+                    Limits::new(named.collect()).expect("different names")
+                };
+                let plans = [("free".to_owned(), of(plan))].into();
+                let mut tenants = Vec::new();
+                tenants.extend(own.map(|kind| (Pattern::parse("ab"), Own::Limits(of(kind)))));
+                tenants.extend(prefix.map(|kind| (Pattern::parse("a*"), Own::Limits(of(kind)))));
+                Policy::common(of(common)).with_plan_header("plan".to_owned()).with_plans(plans).with_tenants(tenants)
+            };
+            let all: Vec<Registered> = (all.into_iter().enumerate())
+                .map(|(number, (common, plan, own, prefix, ago))| Registered {
+                    id: format!("{number:02}"),
+                    policy: Arc::new(policy((common, plan, own, prefix))),
+                    since_ms: 0,
+                    used_ms: NOW - u64::from(ago) * 7_000,
+                })
+                .collect();
+            let left = left(&all);
+            let reaches = |known: &Registered, limit: &Limit| known.used_ms + limit.memory_ms() + MARGIN_MS >= NOW;
+            for known in &all {
+                let agree = |other: &&Registered| {
+                    let tenants = ["ab", "abc", "a", "b"].map(|tenant| Tenant::parse(tenant).expect("a tenant"));
+                    let classes = tenants.iter().flat_map(|tenant| [None, Some("free"), Some("unknown")].map(|plan| (tenant, plan)));
+                    let mut each = classes.map(|(tenant, plan)| [known, other].map(|it| {
+                        let mut limits = it.policy.limits(tenant, plan).to_vec();
+                        limits.retain(|limit| reaches(known, limit));
+                        limits
+                    }));
+                    other.used_ms >= known.used_ms && each.all(|[one, two]| one == two)
+                };
+                let stands_for_it = all.iter().filter(|other| left.contains(&other.id)).any(|other| agree(&other));
+                prop_assert!(stands_for_it, "nothing is left of {}", known.id);
+            }
+        }
+    }
+}
