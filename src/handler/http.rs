@@ -17,6 +17,7 @@
 mod abandoned;
 mod connection;
 mod pool;
+mod requests;
 mod socket;
 mod text;
 
@@ -24,18 +25,13 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use base64::Engine as _;
-use base64::prelude::BASE64_STANDARD;
 use http_body_util::Full;
-use hyper::body::{Body as _, Bytes, Incoming};
-use hyper::header::{
-    ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap,
-    HeaderName, HeaderValue, USER_AGENT,
-};
-use hyper::{Method, Request, StatusCode, Uri};
+use hyper::StatusCode;
+use hyper::body::{Body as _, Incoming};
+use hyper::header::{AUTHORIZATION, HeaderMap};
 use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, timeout, timeout_at};
-use url::{Position, Url};
+use url::Url;
 
 use super::{Attempt, Fate, Outcome, Permit, PreparingHandler, Trouble};
 use crate::config::Http;
@@ -46,6 +42,7 @@ use crate::tls;
 use abandoned::Abandoned;
 use connection::{Connection, Sent};
 use pool::{Pool, Pooled};
+use requests::Requests;
 use text::{explain, one_line};
 
 /// So much of an answer's body is read, in bytes; a connection with more to come is closed.
@@ -65,10 +62,7 @@ pub struct HttpHandler {
     abandoned: Abandoned,
     /// With TLS.
     encrypted: bool,
-    /// Path and query: what a request's first line names.
-    target: Uri,
-    /// What every request carries: the host, user and password of the url, and what is configured.
-    headers: HeaderMap,
+    requests: Requests,
     timeout: Duration,
     /// What an answer means.
     answers: Answers,
@@ -117,38 +111,18 @@ impl HttpHandler {
             "https" => tls::client(&http.tls),
             _ => return Err(HttpHandlerError::Scheme),
         };
-        let uri = |text: &str| {
-            text.parse::<Uri>()
-                .map_err(|why| HttpHandlerError::Unsendable(why.to_string()))
-        };
-        let host = &url[Position::BeforeHost..Position::AfterPort];
-        let server = uri(&format!("{}://{host}/", url.scheme()))?;
-        let target = uri(&url[Position::BeforePath..Position::AfterQuery])?;
-        let mut headers = HeaderMap::new();
-        let host = HeaderValue::from_str(host)
-            .map_err(|why| HttpHandlerError::Unsendable(why.to_string()))?;
-        headers.insert(HOST, host);
-        let agent = concat!("sluicegate/", env!("CARGO_PKG_VERSION"));
-        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
-        headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
-        if let Some(basic) = basic_authorization(&url) {
-            headers.insert(AUTHORIZATION, basic);
-        }
-        for (name, value) in &http.headers {
-            headers.insert(name, value.clone());
-        }
+        let requests = Requests::to(&url, &http.headers).map_err(HttpHandlerError::Unsendable)?;
         Ok(Self {
             pool: Pool::new(
-                server,
+                requests.server.clone(),
                 tls.map_err(HttpHandlerError::Tls)?,
                 http.timeout,
                 concurrency,
             ),
             abandoned: Abandoned::new(http.abandoned, concurrency),
             encrypted: url.scheme() == "https",
-            secrets: secrets(&url, &http.headers, &headers),
-            target,
-            headers,
+            secrets: secrets(&url, &http.headers, &requests.headers),
+            requests,
             timeout: http.timeout,
             answers: http.answers.clone(),
         })
@@ -192,7 +166,7 @@ impl HttpHandler {
     /// Sends one request at most. The error is what becomes of a job without an answer.
     async fn exchange(&self, job: &Job, ready: Pooled, permit: Permit) -> Result<Answer, Attempt> {
         let deadline = Instant::now() + self.timeout;
-        let request = self.request(job);
+        let request = self.requests.of(job).map(Full::new);
         // From here to the first poll of what sends, there is nothing to wait for.
         let ready = Some(ready).filter(|_| permit.is_good());
         let Some(connection) = ready.and_then(Pooled::used) else {
@@ -231,30 +205,6 @@ impl HttpHandler {
                 ..failed(self.too_late("no answer")).into()
             }),
         }
-    }
-
-    fn request(&self, job: &Job) -> Request<Full<Bytes>> {
-        let mut request = Request::new(Full::new(job.body.clone()));
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.target.clone();
-        let headers = request.headers_mut();
-        headers.clone_from(&self.headers);
-        let said = |text: &Option<String>| {
-            let text = text.as_deref().filter(|text| !text.is_empty())?;
-            HeaderValue::from_bytes(text.as_bytes()).ok()
-        };
-        let bytes = HeaderValue::from_static("application/octet-stream");
-        headers.insert(CONTENT_TYPE, said(&job.content_type).unwrap_or(bytes));
-        if let Some(encoding) = said(&job.content_encoding) {
-            headers.insert(CONTENT_ENCODING, encoding);
-        }
-        // The client leaves it out for an empty body, and some servers insist on it (411).
-        headers.insert(CONTENT_LENGTH, job.body.len().into());
-        let mut set = |name, value| headers.insert(HeaderName::from_static(name), value);
-        set("x-tenant", header_value(job.tenant.as_str()));
-        set("x-job-id", header_value(&job.id));
-        set("x-attempt", job.attempt.into());
-        request
     }
 
     fn too_late(&self, what: &str) -> String {
@@ -380,36 +330,6 @@ fn failed(reason: String) -> Outcome {
         after: None,
         reason,
     }
-}
-
-/// The url's user and password. Both are percent-encoded there, and as they are in the header.
-fn basic_authorization(url: &Url) -> Option<HeaderValue> {
-    if url.username().is_empty() && url.password().is_none() {
-        return None;
-    }
-    let mut pair: Vec<u8> = percent_decode_str(url.username()).collect();
-    pair.push(b':');
-    pair.extend(percent_decode_str(url.password().unwrap_or_default()));
-    let text = format!("Basic {}", BASE64_STANDARD.encode(pair));
-    let mut value = HeaderValue::from_str(&text).expect("base64 is ASCII");
-    value.set_sensitive(true);
-    Some(value)
-}
-
-/// `text` as a header's value. Bytes that are not ASCII are allowed there (RFC 9110, 5.5: opaque data).
-fn header_value(text: &str) -> HeaderValue {
-    let mut value = Vec::with_capacity(text.len());
-    let last = text.len().saturating_sub(1);
-    for (at, byte) in text.bytes().enumerate() {
-        // A receiver drops spaces at the ends: another tenant could be meant then.
-        let dropped = byte == b' ' && (at == 0 || at == last);
-        if byte.is_ascii_control() || byte == b'%' || dropped {
-            value.extend_from_slice(format!("%{byte:02X}").as_bytes());
-        } else {
-            value.push(byte);
-        }
-    }
-    HeaderValue::from_bytes(&value).expect("all that a header can't carry has been encoded")
 }
 
 /// Takes from the end of `text`, which goes on elsewhere, what may be the beginning of one of `secrets`.
