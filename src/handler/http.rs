@@ -1,4 +1,5 @@
-//! Sends each job to a downstream API over HTTP/1.1, and turns the answer into an [`Outcome`].
+//! Sends each job to a downstream API over HTTP, and turns the answer into an [`Outcome`]: over HTTP/2 where a server with TLS
+//! offers it, else over HTTP/1.1.
 //!
 //! What is sent: POST with the job's body, content encoding and content type (`application/octet-stream` where the job has none
 //! that fits into a header), `x-tenant`, `x-job-id` and `x-attempt`. Tenant and id are sent as they are, in
@@ -10,24 +11,29 @@
 //! can be used again is worth it; when it breaks off or hangs, that changes nothing.
 //!
 //! One call of [`PreparingHandler::send`] is at most one request: it has cost one permit. So redirects are not followed,
-//! and nothing is sent twice. What is prepared for it is an open connection (name, TCP, TLS), since opening one can take longer
-//! than a permit is good for. Where it turns out to be closed before a byte of the request was written, the API has seen
-//! nothing of it: the permit is given back, and the job asks again with another connection.
+//! and nothing is sent twice. What is prepared for it is an open connection (name, TCP, TLS), or a free stream of one that is
+//! shared, since opening one can take longer than a permit is good for. Where it turns out to be closed before a byte of the
+//! request was written, or the API says that it has done nothing with the request, the permit is given back, and the job
+//! asks again with another connection.
 
 mod abandoned;
+mod bounded;
+mod call;
 mod connection;
+mod openings;
 mod pool;
 mod requests;
+mod shared;
 mod socket;
+mod stream;
 mod text;
 
 use std::error::Error;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
-use http_body_util::Full;
 use hyper::StatusCode;
-use hyper::body::{Body as _, Incoming};
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -40,7 +46,7 @@ use crate::rules::job::Job;
 use crate::rules::pushback::{Pushback, Verdict, verdict};
 use crate::tls;
 use abandoned::Abandoned;
-use connection::{Connection, Sent};
+use call::{Exchange, Failure, Sent};
 use pool::{Pool, Pooled};
 use requests::Requests;
 use text::{explain, one_line};
@@ -60,6 +66,10 @@ const SECTION: &str = "dispatch.http";
 pub struct HttpHandler {
     pool: Arc<Pool>,
     abandoned: Abandoned,
+    /// Calls that run at once.
+    concurrency: usize,
+    /// Calls in a row that the downstream refused, with nothing done.
+    refused: AtomicUsize,
     /// With TLS.
     encrypted: bool,
     requests: Requests,
@@ -114,12 +124,14 @@ impl HttpHandler {
         let requests = Requests::to(&url, &http.headers).map_err(HttpHandlerError::Unsendable)?;
         Ok(Self {
             pool: Pool::new(
-                requests.server.clone(),
+                requests.whole.clone(),
                 tls.map_err(HttpHandlerError::Tls)?,
                 http.timeout,
                 concurrency,
             ),
             abandoned: Abandoned::new(http.abandoned, concurrency),
+            concurrency,
+            refused: AtomicUsize::new(0),
             encrypted: url.scheme() == "https",
             secrets: secrets(&url, &http.headers, &requests.headers),
             requests,
@@ -166,23 +178,22 @@ impl HttpHandler {
     /// Sends one request at most. The error is what becomes of a job without an answer.
     async fn exchange(&self, job: &Job, ready: Pooled, permit: Permit) -> Result<Answer, Attempt> {
         let deadline = Instant::now() + self.timeout;
-        let request = self.requests.of(job).map(Full::new);
+        let request = self.requests.of(job);
         // From here to the first poll of what sends, there is nothing to wait for.
         let ready = Some(ready).filter(|_| permit.is_good());
-        let Some(connection) = ready.and_then(Pooled::used) else {
+        let sent = ready.and_then(|ready| ready.send(request, &self.requests.whole));
+        let Some(mut exchange) = sent else {
             return Err(Outcome::Late.into());
         };
-        let mut exchange = connection.send(request);
-        permit.written(exchange.arrival(job.body.len()));
+        permit.written(exchange.arrival());
         match timeout_at(deadline, exchange.answer()).await {
-            Ok(Sent::Answered(answer)) => {
-                let mut connection = exchange.into_connection();
-                let (head, body) = answer.into_parts();
+            Ok(Sent::Answered(head)) => {
+                self.refused.store(0, Ordering::Relaxed);
                 let mut start = Vec::new();
                 // A body that breaks off or does not end in time has told what it could.
-                let read = read_start(&mut connection, body, &mut start);
+                let read = read_start(&mut exchange, &mut start);
                 let ended = timeout_at(deadline, read).await == Ok(true);
-                if ended {
+                if let Some(connection) = exchange.into_connection().filter(|_| ended) {
                     self.pool.put_back(connection);
                 }
                 Ok(Answer {
@@ -193,6 +204,7 @@ impl HttpHandler {
                 })
             }
             Ok(Sent::Unwritten) => Err(Outcome::Late.into()),
+            Ok(Sent::Refused(why)) => Err(self.refused(&why)),
             Ok(Sent::Failed(why)) => {
                 let words = told(&why, tls::advice(&why, SECTION));
                 Err(Attempt {
@@ -204,6 +216,18 @@ impl HttpHandler {
                 fate: self.abandoned.give_up(exchange),
                 ..failed(self.too_late("no answer")).into()
             }),
+        }
+    }
+
+    /// What becomes of a job that the downstream refused and did nothing with: it asks again. One that does nothing but refuse is
+    /// out of order.
+    fn refused(&self, why: &Failure) -> Attempt {
+        if self.refused.fetch_add(1, Ordering::Relaxed) < self.concurrency {
+            return Outcome::Late.into();
+        }
+        Attempt {
+            trouble: Some(Trouble::Unreachable),
+            ..failed(format!("no answer: {}", told(why, None))).into()
         }
     }
 
@@ -295,23 +319,17 @@ impl PreparingHandler for HttpHandler {
 }
 
 /// Reads to the body's end or [`MAX_BODY`], and keeps the first [`KEPT`] bytes in `kept`. Whether it was the end.
-async fn read_start(connection: &mut Connection, mut body: Incoming, kept: &mut Vec<u8>) -> bool {
+async fn read_start(exchange: &mut Exchange, kept: &mut Vec<u8>) -> bool {
     let mut read = 0;
     while read < MAX_BODY {
-        if body.is_end_stream() {
-            return true;
-        }
-        let frame = match connection.next(&mut body).await {
-            Some(Ok(frame)) => frame,
+        let chunk = match exchange.next().await {
+            Some(Ok(chunk)) => chunk,
             Some(Err(_)) => return false,
             None => return true,
         };
-        // The other frames are trailers, which say nothing about the job.
-        if let Some(chunk) = frame.data_ref() {
-            read += chunk.len();
-            let room = KEPT - kept.len();
-            kept.extend_from_slice(&chunk[..chunk.len().min(room)]);
-        }
+        read += chunk.len();
+        let room = KEPT - kept.len();
+        kept.extend_from_slice(&chunk[..chunk.len().min(room)]);
     }
     false
 }

@@ -3,7 +3,9 @@
 mod abandoned;
 mod connections;
 pub mod downstream;
+mod frames;
 mod hostile;
+mod streams;
 mod tls;
 
 use std::collections::HashSet;

@@ -4,14 +4,13 @@
 //! a connection is read on, since only its end tells that the call is over. What was not acknowledged is dropped by closing the
 //! connection without waiting for that; some of it may have arrived all the same.
 
-use std::error::Error;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
 
-use super::connection::{Exchange, Sent};
+use super::call::{Exchange, Failure, Sent};
 use crate::handler::{Fate, LateEnd};
 
 /// Gives calls up.
@@ -33,6 +32,7 @@ impl Abandoned {
 
     /// There is no answer in time.
     pub(super) fn give_up(&self, exchange: Exchange) -> Fate {
+        exchange.gives_up();
         if !exchange.is_written() {
             return Fate::Unwritten;
         }
@@ -50,7 +50,7 @@ impl Abandoned {
     }
 
     /// The connection failed before there was an answer.
-    pub(super) fn failed(&self, why: &hyper::Error) -> Fate {
+    pub(super) fn failed(&self, why: &Failure) -> Fate {
         match is_of_the_way(why) {
             true => self.fate(LateEnd::never()),
             false => Fate::Unknown,
@@ -67,25 +67,21 @@ impl Abandoned {
 async fn ended(mut exchange: Exchange) {
     match exchange.answer().await {
         Sent::Failed(why) if is_of_the_way(&why) => std::future::pending().await,
-        Sent::Answered(_) | Sent::Unwritten | Sent::Failed(_) => {}
+        Sent::Answered(_) | Sent::Unwritten | Sent::Refused(_) | Sent::Failed(_) => {}
     }
 }
 
 /// Whether our own machine gave the connection up, having heard nothing from the other one: that says nothing of the call. An API
 /// that closes or resets the connection throws away what it has not read, so nothing of the call arrives after that.
-fn is_of_the_way(why: &hyper::Error) -> bool {
-    let mut source = why.source();
-    while let Some(deeper) = source {
-        if let Some(why) = deeper.downcast_ref::<io::Error>() {
-            return matches!(
-                why.kind(),
-                ErrorKind::TimedOut
-                    | ErrorKind::HostUnreachable
-                    | ErrorKind::NetworkUnreachable
-                    | ErrorKind::NetworkDown
-            );
-        }
-        source = deeper.source();
-    }
-    false
+fn is_of_the_way(why: &Failure) -> bool {
+    let kind = why.io().map(std::io::Error::kind);
+    matches!(
+        kind,
+        Some(
+            ErrorKind::TimedOut
+                | ErrorKind::HostUnreachable
+                | ErrorKind::NetworkUnreachable
+                | ErrorKind::NetworkDown
+        )
+    )
 }

@@ -1,23 +1,20 @@
-//! One connection to the API, driven by whoever uses it: no task of its own stands between the look at
+//! A connection for one call at a time (HTTP/1.1), driven by whoever uses it: no task of its own stands between the look at
 //! the permit and the write.
 
 use std::future::{Future, poll_fn};
-use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::{Context, Poll, Waker, ready};
+use std::task::{Context, Waker};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full};
-use hyper::body::{Frame, Incoming};
+use hyper::body::{Body as _, Incoming};
 use hyper::client::conn::{TrySendError, http1};
 use hyper::{Request, Response};
-use hyper_rustls::MaybeHttpsStream;
 use hyper_util::rt::TokioIo;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::socket::Socket;
+use super::bounded::{Bounded, Bounds};
+use super::call::{Broken, Failure, Sent};
+use super::socket::{Socket, Stream};
 
 /// What is read is buffered up to this, in bytes: an answer's head is no longer.
 const MAX_BUFFER: usize = 64 * 1024;
@@ -25,28 +22,15 @@ const MAX_BUFFER: usize = 64 * 1024;
 /// frames a body (sizes of chunks, their extensions, trailers) is not counted by who reads the body.
 const MAX_READ: usize = 4 * MAX_BUFFER;
 
-/// TCP, with or without TLS on it.
-pub(super) type Stream = MaybeHttpsStream<TokioIo<Socket>>;
 type Wire = http1::Connection<TokioIo<Bounded>, Full<Bytes>>;
 type Answer = Result<Response<Incoming>, TrySendError<Request<Full<Bytes>>>>;
-
-/// What became of a request.
-pub(super) enum Sent {
-    /// The answer's head is there.
-    Answered(Response<Incoming>),
-    /// The connection was closed before a byte of the request was written.
-    Unwritten,
-    /// The downstream may have seen the request.
-    Failed(hyper::Error),
-}
 
 /// An open connection. Dropped, it is closed.
 pub(super) struct Connection {
     sender: http1::SendRequest<Full<Bytes>>,
     /// `None`: closed.
     wire: Option<Wire>,
-    /// So many bytes may still be read.
-    readable: Arc<AtomicUsize>,
+    bounds: Bounds,
     socket: Socket,
 }
 
@@ -54,27 +38,27 @@ pub(super) struct Connection {
 pub(super) struct Exchange {
     connection: Connection,
     answer: Pin<Box<dyn Future<Output = Answer> + Send>>,
+    /// The answer's body, once its head is there.
+    body: Option<Incoming>,
     /// Bytes that had been written to the connection before.
     before: u64,
+    /// The length of the request's body.
+    whole: u64,
 }
 
 impl Connection {
     /// Speaks HTTP/1.1 over `stream`.
     pub(super) async fn over(stream: Stream) -> hyper::Result<Self> {
-        let readable = Arc::new(AtomicUsize::new(MAX_READ));
+        let bounds = Bounds::new(MAX_READ);
         let socket = Socket::below(&stream);
-        let io = TokioIo::new(Bounded {
-            stream: TokioIo::new(stream),
-            readable: Arc::clone(&readable),
-        });
         let (sender, wire) = http1::Builder::new()
             .max_buf_size(MAX_BUFFER)
-            .handshake(io)
+            .handshake(TokioIo::new(Bounded::new(stream, &bounds)))
             .await?;
         Ok(Self {
             sender,
             wire: Some(wire),
-            readable,
+            bounds,
             socket,
         })
     }
@@ -87,26 +71,17 @@ impl Connection {
     }
 
     /// Sends `request`: the first poll of [`Exchange::answer`] writes.
-    pub(super) fn send(mut self, request: Request<Full<Bytes>>) -> Exchange {
-        self.readable.store(MAX_READ, Ordering::Relaxed);
+    pub(super) fn send(mut self, request: Request<Bytes>) -> Exchange {
+        self.bounds.renew();
+        let whole = request.body().len();
+        let answer = self.sender.try_send_request(request.map(Full::new));
         Exchange {
-            answer: Box::pin(self.sender.try_send_request(request)),
+            answer: Box::pin(answer),
+            body: None,
+            whole: whole.try_into().unwrap_or(u64::MAX),
             before: self.socket.written(),
             connection: self,
         }
-    }
-
-    /// The next part of an answer's body; `None`: it has ended.
-    pub(super) async fn next(
-        &mut self,
-        body: &mut Incoming,
-    ) -> Option<hyper::Result<Frame<Bytes>>> {
-        let mut frame = body.frame();
-        poll_fn(|cx| {
-            self.advance(cx);
-            Pin::new(&mut frame).poll(cx)
-        })
-        .await
     }
 
     /// Reads and writes what can be without waiting.
@@ -124,7 +99,10 @@ impl Exchange {
     /// Waits for the answer's head.
     pub(super) async fn answer(&mut self) -> Sent {
         let Self {
-            connection, answer, ..
+            connection,
+            answer,
+            body,
+            ..
         } = self;
         let answer = poll_fn(|cx| {
             connection.advance(cx);
@@ -132,17 +110,37 @@ impl Exchange {
         });
         match answer.await {
             Ok(answer) => {
-                connection.readable.store(MAX_READ, Ordering::Relaxed);
-                Sent::Answered(answer)
+                connection.bounds.renew();
+                let (head, rest) = answer.into_parts();
+                *body = Some(rest);
+                Sent::Answered(head)
             }
             Err(mut why) => match why.take_message() {
                 Some(_) => Sent::Unwritten,
-                None => Sent::Failed(why.into_error()),
+                None => Sent::Failed(Failure::Own(why.into_error())),
             },
         }
     }
 
-    /// The connection, for the rest of the answer.
+    /// The next part of the answer's body; `None`: it has ended, or there is no answer.
+    pub(super) async fn next(&mut self) -> Option<Result<Bytes, Broken>> {
+        let Self {
+            connection, body, ..
+        } = self;
+        let body = body.as_mut().filter(|body| !body.is_end_stream())?;
+        let mut frame = body.frame();
+        let frame = poll_fn(|cx| {
+            connection.advance(cx);
+            Pin::new(&mut frame).poll(cx)
+        });
+        // The other frames are trailers, which say nothing about the job.
+        let data = frame
+            .await?
+            .map(|frame| frame.into_data().unwrap_or_default());
+        Some(data.map_err(|_| Broken))
+    }
+
+    /// The connection, for the next call: the answer was read to its end.
     pub(super) fn into_connection(self) -> Connection {
         self.connection
     }
@@ -157,10 +155,10 @@ impl Exchange {
         self.connection.socket.is_acked()
     }
 
-    /// Tells whether the API's machine has all of a request whose body has so many bytes, but for as many at its end as its
-    /// head has at most. It may be asked at any time.
-    pub(super) fn arrival(&self, body: usize) -> impl Fn() -> bool + Send + Sync + 'static {
-        let whole = self.before + u64::try_from(body).unwrap_or(u64::MAX);
+    /// Tells whether the API's machine has all of the request, but for as many bytes at its end as its head has at most. It may be
+    /// asked at any time.
+    pub(super) fn arrival(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let whole = self.before.saturating_add(self.whole);
         let socket = self.connection.socket.clone();
         move || socket.written() > whole && socket.is_acked()
     }
@@ -168,63 +166,5 @@ impl Exchange {
     /// Closes the connection, and drops what was not acknowledged.
     pub(super) fn recall(self) {
         self.connection.socket.recall();
-    }
-}
-
-/// A stream that may be read up to a bound only. Without it, what the client passes over as it is read would keep a
-/// thread busy: interim answers (1xx), or the digits of a chunk's size, without an end.
-struct Bounded {
-    stream: TokioIo<Stream>,
-    readable: Arc<AtomicUsize>,
-}
-
-impl AsyncRead for Bounded {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = buf.filled().len();
-        ready!(Pin::new(&mut self.stream).poll_read(cx, buf))?;
-        let read = buf.filled().len() - before;
-        // One task at a time uses a connection; the atomic is for the compiler.
-        match self.readable.load(Ordering::Relaxed).checked_sub(read) {
-            Some(left) => self.readable.store(left, Ordering::Relaxed),
-            None => {
-                let words = format!("{} KiB came, and no answer was among it", MAX_READ / 1024);
-                return Poll::Ready(Err(io::Error::other(words)));
-            }
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-impl AsyncWrite for Bounded {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, buf)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
     }
 }

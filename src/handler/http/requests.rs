@@ -15,10 +15,10 @@ use crate::rules::job::Job;
 
 /// Makes requests to one url.
 pub(super) struct Requests {
-    /// The server, with a path that does not matter.
-    pub server: Uri,
-    /// Path and query: what a request's first line names.
+    /// Path and query: what a request's first line names in HTTP/1.1.
     target: Uri,
+    /// These and the server: what a request names in HTTP/2.
+    pub whole: Uri,
     /// What every request carries: the host, user and password of the url, and what is configured.
     pub headers: HeaderMap,
 }
@@ -30,8 +30,9 @@ impl Requests {
     /// In words: the url holds what no request can carry.
     pub(super) fn to(url: &Url, configured: &HeaderMap) -> Result<Self, String> {
         let host = &url[Position::BeforeHost..Position::AfterPort];
-        let server = uri(&format!("{}://{host}/", url.scheme()))?;
-        let target = uri(&url[Position::BeforePath..Position::AfterQuery])?;
+        let path = &url[Position::BeforePath..Position::AfterQuery];
+        let (target, whole) = (uri(path)?, format!("{}://{host}{path}", url.scheme()));
+        let whole = uri(&whole)?;
         let mut headers = HeaderMap::new();
         let host = HeaderValue::from_str(host).map_err(|why| why.to_string())?;
         headers.insert(HOST, host);
@@ -45,8 +46,8 @@ impl Requests {
             headers.insert(name, value.clone());
         }
         Ok(Self {
-            server,
             target,
+            whole,
             headers,
         })
     }

@@ -5,10 +5,11 @@ use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, ready};
 
 use hyper::Uri;
+use hyper_rustls::MaybeHttpsStream;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
 use hyper_util::rt::TokioIo;
 use sluicegate_unacked::unacked;
@@ -17,7 +18,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tower_service::Service;
 
-use super::connection::Stream;
+/// TCP, with or without TLS on it.
+pub(super) type Stream = MaybeHttpsStream<TokioIo<Socket>>;
 
 /// A connection. Clones are the same one, which is closed with the last of them.
 #[derive(Debug, Clone)]
@@ -27,12 +29,17 @@ pub(super) struct Socket(Arc<Shared>);
 struct Shared {
     tcp: TcpStream,
     written: AtomicU64,
+    /// Whether the last that was to be written waits for room.
+    waits: AtomicBool,
 }
 
 impl Socket {
     fn over(tcp: TcpStream) -> Self {
-        let written = AtomicU64::new(0);
-        Self(Arc::new(Shared { tcp, written }))
+        Self(Arc::new(Shared {
+            tcp,
+            written: AtomicU64::new(0),
+            waits: AtomicBool::new(false),
+        }))
     }
 
     /// What is below `stream`, with or without TLS.
@@ -46,12 +53,28 @@ impl Socket {
 
     /// Bytes that the kernel has taken so far.
     pub(super) fn written(&self) -> u64 {
-        self.0.written.load(Ordering::Relaxed)
+        self.0.written.load(Ordering::Acquire)
+    }
+
+    /// Whether something is to be written for which the kernel has no room.
+    pub(super) fn waits(&self) -> bool {
+        self.0.waits.load(Ordering::Acquire)
     }
 
     /// Whether the machine at the other end has all that was written. Where the system does not tell, it may have.
     pub(super) fn is_acked(&self) -> bool {
         unacked(&self.0.tcp).is_none_or(|bytes| bytes == 0)
+    }
+
+    /// Whether the machine at the other end has the first so many bytes that were written. Where the system does not tell, it may
+    /// have.
+    pub(super) fn has_acked(&self, bytes: u64) -> bool {
+        // What is written after this look may count as unacknowledged already, and never the other way around.
+        let written = self.written();
+        unacked(&self.0.tcp).is_none_or(|left| {
+            let left = u64::try_from(left).unwrap_or(u64::MAX);
+            bytes <= written.saturating_sub(left)
+        })
     }
 
     /// What the other machine has not acknowledged when the connection is closed is dropped, in place of being sent again until it
@@ -63,7 +86,7 @@ impl Socket {
 
     fn count(&self, result: io::Result<usize>) -> io::Result<usize> {
         let bytes = result?;
-        (self.0.written).fetch_add(bytes.try_into().unwrap_or(u64::MAX), Ordering::Relaxed);
+        (self.0.written).fetch_add(bytes.try_into().unwrap_or(u64::MAX), Ordering::Release);
         Ok(bytes)
     }
 
@@ -73,11 +96,16 @@ impl Socket {
         cx: &mut Context<'_>,
         write: impl Fn(&TcpStream) -> io::Result<usize>,
     ) -> Poll<io::Result<usize>> {
+        // Until something was written, it waits.
+        self.0.waits.store(true, Ordering::Release);
         loop {
             ready!(self.0.tcp.poll_write_ready(cx))?;
             match write(&self.0.tcp) {
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => {}
-                result => return Poll::Ready(self.count(result)),
+                result => {
+                    self.0.waits.store(false, Ordering::Release);
+                    return Poll::Ready(self.count(result));
+                }
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hyper::Version;
 use sluicegate::app;
 use sluicegate::config::Config;
 use sluicegate::engine::Stop;
@@ -87,11 +88,10 @@ async fn a_handler_that_prepares_something_slow_uses_its_permits() {
 }
 
 /// TCP and TLS take twice the way, which is more than the half second that a permit is good for. The API closes connections that are
-/// idle, and between the bursts the worker closes them, too.
-#[tokio::test(flavor = "multi_thread")]
-async fn connections_to_an_https_api_far_away_are_open_before_permits_are_asked_for() {
+/// idle, and between the bursts the worker closes them, too. Returns how many connections there were in each burst.
+async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
     let papers = Papers::new();
-    let mut manner = Manner::https(&papers, &["http/1.1"]);
+    let mut manner = Manner::https(&papers, protocols);
     manner.idle = Some(300 * MS);
     let api = Api::with(manner).await;
     let proxy = Proxy::start(api.door.address, Ways::round_trip(300 * MS), 1).await;
@@ -101,11 +101,13 @@ async fn connections_to_an_https_api_far_away_are_open_before_permits_are_asked_
     let yaml = bed.yaml(limits, &api.url_at(proxy.door.address), &trust);
     let worker = Process::start(&yaml);
     worker.says(&["RabbitMQ: consuming"]).await;
+    let mut opened = vec![0];
     for burst in 1..=3 {
         bed.publish(&yaml, jobs(&format!("acme-{burst}"), 15)).await;
         until("all jobs", || api.count() == burst * 15).await;
         // The worker keeps what is idle for 4 s.
         tokio::time::sleep(5 * SECOND).await;
+        opened.push(api.door.opened());
     }
     let late = worker.metric(LATE);
     worker.stop();
@@ -113,6 +115,22 @@ async fn connections_to_an_https_api_far_away_are_open_before_permits_are_asked_
         let times = counts::times(&api.calls(), &format!("acme-{burst}"));
         assert_eq!(counts::windows(&times, 10, 4 * SECOND).1, 0);
     }
+    assert!(api.calls().iter().all(|call| call.version == version));
     // Each of the first ten of a burst would be.
     assert!(late.is_some_and(|late| late < 10.0), "{late:?}");
+    opened.windows(2).map(|both| both[1] - both[0]).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_to_an_https_api_far_away_are_open_before_permits_are_asked_for() {
+    bursts(&["http/1.1"], Version::HTTP_11).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn so_are_those_to_an_api_that_speaks_http_2() {
+    let opened = bursts(&["h2", "http/1.1"], Version::HTTP_2).await;
+    println!("connections in each burst: {opened:?}");
+    // Once it is known that calls share them; some more, since the API closes those that were not used for a moment.
+    let of_own = |opened: &usize| *opened >= 10;
+    assert!(!opened[1..].iter().any(of_own), "{opened:?}");
 }

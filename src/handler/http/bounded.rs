@@ -1,0 +1,122 @@
+//! A stream that may be read up to a bound only. Without it, what a client passes over as it is read would keep a thread busy:
+//! interim answers (1xx), the digits of a chunk's size, or frames that belong to no call, without an end.
+
+use std::error::Error;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, ready};
+
+use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::socket::Stream;
+
+type Failure = Arc<dyn Error + Send + Sync>;
+
+/// How much of a stream may still be read. Clones are the same.
+#[derive(Clone)]
+pub(super) struct Bounds(Arc<Shared>);
+
+struct Shared {
+    /// In bytes.
+    most: usize,
+    left: AtomicUsize,
+    failure: OnceLock<Failure>,
+}
+
+impl Bounds {
+    /// So many bytes may be read.
+    pub(super) fn new(most: usize) -> Self {
+        Self(Arc::new(Shared {
+            most,
+            left: AtomicUsize::new(most),
+            failure: OnceLock::new(),
+        }))
+    }
+
+    /// As many as at first may be read from now on.
+    pub(super) fn renew(&self) {
+        self.0.left.store(self.0.most, Ordering::Relaxed);
+    }
+
+    /// Why reading failed at first, with all that is behind it: who uses the stream may pass on no more than words.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        self.0.failure.get().cloned()
+    }
+
+    fn read(&self, bytes: usize) -> io::Result<()> {
+        let less = |left: usize| left.checked_sub(bytes);
+        let order = Ordering::Relaxed;
+        if self.0.left.fetch_update(order, order, less).is_err() {
+            let words = format!(
+                "{} KiB came, and no answer was among it",
+                self.0.most / 1024
+            );
+            return Err(io::Error::other(words));
+        }
+        Ok(())
+    }
+}
+
+/// The stream.
+pub(super) struct Bounded {
+    stream: TokioIo<Stream>,
+    bounds: Bounds,
+}
+
+impl Bounded {
+    pub(super) fn new(stream: Stream, bounds: &Bounds) -> Self {
+        Self {
+            stream: TokioIo::new(stream),
+            bounds: bounds.clone(),
+        }
+    }
+}
+
+impl AsyncRead for Bounded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        if let Err(why) = ready!(Pin::new(&mut self.stream).poll_read(cx, buf)) {
+            let (kind, why) = (why.kind(), Failure::from(Box::from(why)));
+            // The first one counts.
+            let _ = self.bounds.0.failure.set(Arc::clone(&why));
+            return Poll::Ready(Err(io::Error::new(kind, why)));
+        }
+        Poll::Ready(self.bounds.read(buf.filled().len() - before))
+    }
+}
+impl AsyncWrite for Bounded {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, bufs)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}

@@ -1,0 +1,315 @@
+//! One call on a stream of a connection that is shared.
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use h2::client::ResponseFuture;
+use h2::{Reason, RecvStream, SendStream};
+use hyper::header::HOST;
+use hyper::{Request, Uri, Version};
+
+use super::call::{Broken, Failure, Sent};
+use super::shared::{Slot, Wire, lock};
+use super::socket::Socket;
+
+/// A request on its way. Dropped, its stream is reset.
+pub(super) struct Exchange {
+    answer: ResponseFuture,
+    /// The answer's body, once its head is there.
+    body: Option<RecvStream>,
+    /// The rest of the request.
+    rest: Option<Rest>,
+    way: Arc<Way>,
+    /// The last: it is given back when the stream has ended.
+    slot: Slot,
+}
+
+/// What the server does not take yet of a request's body.
+struct Rest {
+    stream: SendStream<Bytes>,
+    body: Bytes,
+}
+
+/// How far a request has come.
+struct Way {
+    wire: Arc<Mutex<Wire>>,
+    socket: Socket,
+    /// All of it was handed to the connection.
+    is_handed: AtomicBool,
+    /// So many bytes the kernel had taken when all of it was written; not less than there were.
+    end: OnceLock<u64>,
+}
+
+impl Exchange {
+    /// Sends `request` to `whole` and writes it, but for what the server does not take yet. `None`: it can't be sent at once, and
+    /// nothing of it was.
+    pub(super) fn send(mut slot: Slot, request: Request<Bytes>, whole: &Uri) -> Option<Self> {
+        let (mut head, body) = request.into_parts();
+        // The uri says it.
+        head.headers.remove(HOST);
+        (head.uri, head.version) = (whole.clone(), Version::HTTP_2);
+        let wire = Arc::clone(slot.wire());
+        let mut wire = lock(&wire);
+        // What others left to be written goes out first, and it is seen whether the server has gone.
+        if !wire.is_drained_now() {
+            return None;
+        }
+        let written = slot.socket().written();
+        let mut sender = slot.run()?;
+        let head = Request::from_parts(head, ());
+        let (answer, stream) = sender.send_request(head, body.is_empty()).ok()?;
+        // Only then the stream is open, and the server takes a part of the body.
+        let _ = wire.advance();
+        let mut exchange = Self {
+            answer,
+            body: None,
+            rest: Some(Rest { stream, body }),
+            way: Arc::new(Way::of(&slot)),
+            slot,
+        };
+        // Whoever waits for the answer leaves a waker of its own.
+        let mut cx = Context::from_waker(Waker::noop());
+        exchange.hand_over(&mut cx);
+        let ended = wire.advance().is_ready();
+        drop(wire);
+        exchange.way.end();
+        // The server takes fewer streams since just now; or it has gone.
+        let waits = sender.poll_ready(&mut cx).is_pending();
+        let nothing = ended && exchange.slot.socket().written() == written;
+        (!waits && !nothing).then_some(exchange)
+    }
+
+    /// Waits for the answer's head.
+    pub(super) async fn answer(&mut self) -> Sent {
+        let answered = poll_fn(|cx| {
+            self.write(cx);
+            Pin::new(&mut self.answer).poll(cx)
+        });
+        match answered.await {
+            Ok(answer) => {
+                self.slot.gets_on();
+                let (head, body) = answer.into_parts();
+                self.body = Some(body);
+                Sent::Answered(head)
+            }
+            Err(why) if is_refused(&why) => Sent::Refused(Failure::Stream(why)),
+            Err(why) => Sent::Failed(Failure::Stream(why)),
+        }
+    }
+
+    /// The next part of the answer's body; `None`: it has ended, or there is no answer.
+    pub(super) async fn next(&mut self) -> Option<Result<Bytes, Broken>> {
+        let part = poll_fn(|cx| {
+            self.write(cx);
+            match &mut self.body {
+                Some(body) => body.poll_data(cx),
+                None => Poll::Ready(None),
+            }
+        });
+        let part = part.await?.map_err(|_| Broken);
+        if let (Ok(part), Some(body)) = (&part, &mut self.body) {
+            self.slot.gets_on();
+            // It was read, so more may come. It fails where nothing comes any more.
+            let _ = body.flow_control().release_capacity(part.len());
+        }
+        Some(part)
+    }
+
+    /// Tells whether the API's machine has all of the request. It may be asked at any time.
+    pub(super) fn arrival(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let way = Arc::clone(&self.way);
+        move || way.has_arrived()
+    }
+
+    /// Whether the API's machine has all of the request.
+    pub(super) fn is_acked(&self) -> bool {
+        self.way.has_arrived()
+    }
+
+    /// Sends no more calls over the connection, which may be dead. Those that are under way go on.
+    pub(super) fn gives_up(&self) {
+        self.slot.retire();
+    }
+
+    /// Resets the stream. What was not acknowledged is dropped when the last call on the connection has ended.
+    pub(super) fn recall(self) {
+        self.slot.socket().recall();
+    }
+
+    /// Hands over and writes more of the request.
+    fn write(&mut self, cx: &mut Context<'_>) {
+        if self.rest.is_some() {
+            let wire = Arc::clone(&self.way.wire);
+            let mut wire = lock(&wire);
+            self.hand_over(cx);
+            // Its end is told to whoever waits for the answer.
+            let _ = wire.advance();
+        }
+    }
+
+    /// Hands as much of the request's body to the connection as the server takes.
+    fn hand_over(&mut self, cx: &mut Context<'_>) {
+        let Some(rest) = &mut self.rest else {
+            return;
+        };
+        let handed = rest.hand_over(cx);
+        if handed == Poll::Ready(true) {
+            self.way.is_handed.store(true, Ordering::Release);
+        }
+        if handed.is_ready() {
+            self.rest = None;
+        }
+        self.slot.writes(self.rest.is_some());
+    }
+}
+
+impl Rest {
+    /// Ready: whether all of it was handed over, or the server wants no more.
+    fn hand_over(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        let Self { stream, body } = self;
+        while !body.is_empty() {
+            stream.reserve_capacity(body.len());
+            let room = stream.capacity().min(body.len());
+            if room > 0 {
+                let part = body.split_to(room);
+                if stream.send_data(part, body.is_empty()).is_err() {
+                    return Poll::Ready(false);
+                }
+                continue;
+            }
+            match std::task::ready!(stream.poll_capacity(cx)) {
+                Some(Ok(_)) => {}
+                // Who waits for the answer hears why.
+                Some(Err(_)) | None => return Poll::Ready(false),
+            }
+        }
+        Poll::Ready(true)
+    }
+}
+
+impl Way {
+    fn of(slot: &Slot) -> Self {
+        Self {
+            wire: Arc::clone(slot.wire()),
+            socket: slot.socket().clone(),
+            is_handed: AtomicBool::new(false),
+            end: OnceLock::new(),
+        }
+    }
+
+    /// So many bytes had been written when all of the request was; `None`: not all of it is.
+    fn end(&self) -> Option<u64> {
+        if let Some(end) = self.end.get() {
+            return Some(*end);
+        }
+        if !self.is_handed.load(Ordering::Acquire) {
+            return None;
+        }
+        // It was driven since all was handed over, with one hold of the lock.
+        let is_drained = lock(&self.wire).is_drained();
+        is_drained.then(|| *self.end.get_or_init(|| self.socket.written()))
+    }
+
+    fn has_arrived(&self) -> bool {
+        self.end().is_some_and(|end| self.socket.has_acked(end))
+    }
+}
+
+/// RFC 9113, 8.7: such a request has not been processed. A stream that ends with a GOAWAY of the server is beyond its last one.
+fn is_refused(why: &h2::Error) -> bool {
+    let refused = why.is_reset() && why.reason() == Some(Reason::REFUSED_STREAM);
+    why.is_remote() && (refused || why.is_go_away())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use hyper_util::client::legacy::connect::HttpConnector;
+    use tokio::net::TcpListener;
+    use tokio::time::sleep;
+    use tower_service::Service;
+
+    use super::super::shared::Shared;
+    use super::super::socket::{Sockets, Stream};
+    use super::*;
+
+    /// More than the kernel takes for a connection.
+    const LARGE: usize = 32 << 20;
+    /// A server's window.
+    const ALL: u32 = 1 << 30;
+
+    async fn until(what: &str, done: impl Fn() -> bool) {
+        for _ in 0..20_000 {
+            if done() {
+                return;
+            }
+            sleep(Duration::from_millis(1)).await;
+        }
+        panic!("waited in vain until {what}");
+    }
+
+    fn send(shared: &Arc<Shared>, bytes: usize) -> Exchange {
+        let slot = shared.take().expect("a stream is free");
+        let request = Request::post("/").body(vec![b'x'; bytes].into());
+        let whole = Uri::from_static("http://api/");
+        let request = request.expect("a request");
+        Exchange::send(slot, request, &whole).expect("it is sent")
+    }
+
+    /// Whether a call has arrived does not depend on what others have sent after it.
+    #[tokio::test]
+    async fn a_call_has_arrived_when_the_other_machine_has_all_of_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let url = format!("http://{}/", listener.local_addr().expect("it is bound"));
+        let tcp = Sockets(HttpConnector::new()).call(url.parse().expect("a url"));
+        let stream = Stream::Http(tcp.await.expect("it listens"));
+        let (peer, _) = listener.accept().await.expect("it connects");
+        let mut server = h2::server::Builder::new();
+        server
+            .initial_window_size(ALL)
+            .initial_connection_window_size(ALL);
+        let server = server.handshake::<_, Bytes>(peer);
+        let shared = Shared::over(stream, 4, Arc::default());
+        let (server, shared) = tokio::join!(server, shared);
+        let (mut server, shared) = (server.expect("HTTP/2"), shared.expect("HTTP/2"));
+
+        let small = send(&shared, 2);
+        until("the small one is there", small.arrival()).await;
+        // It says how much it takes, and reads no more for now.
+        let _small = server.accept().await.expect("a call");
+        let mut large = send(&shared, LARGE);
+        let has_arrived = large.arrival();
+        tokio::spawn(async move { drop(large.answer().await) });
+        let socket = small.slot.socket();
+        until("the kernel is full", || {
+            socket.waits() && !socket.is_acked()
+        })
+        .await;
+        assert!(shared.take().is_none(), "it would be behind that");
+        assert!(!has_arrived() && small.is_acked());
+
+        let reads = async {
+            while let Some(Ok((mut request, answer))) = server.accept().await {
+                tokio::spawn(async move {
+                    while let Some(Ok(part)) = request.body_mut().data().await {
+                        let window = request.body_mut().flow_control();
+                        window.release_capacity(part.len()).expect("it was taken");
+                    }
+                    // Dropped, it would be a reset.
+                    sleep(Duration::MAX).await;
+                    drop(answer);
+                });
+            }
+        };
+        tokio::select! {
+            () = reads => panic!("it goes on"),
+            () = until("the large one is there", has_arrived) => {}
+        }
+        assert!(shared.take().is_some(), "nobody is in the way any more");
+    }
+}
