@@ -266,7 +266,15 @@ impl Metrics {
         for how in ["hold", "lane", "recheck"] {
             drop(self.waits.get_or_create(&How { how }));
         }
-        for reason in ["bad-message", "rejected", "attempts", "expired", "given-up"] {
+        let reasons = [
+            "bad-message",
+            "rejected",
+            "attempts",
+            "expired",
+            "given-up",
+            "crashed",
+        ];
+        for reason in reasons {
             drop(self.dead.get_or_create(&Reason { reason }));
         }
         for whose in ["api", "tenant"] {

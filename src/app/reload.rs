@@ -242,6 +242,7 @@ pub fn changeable(config: &Config) -> Changeable {
             initial_interval: config.retry.initial_interval,
             max_interval: config.retry.max_interval,
             give_up_after: config.retry.give_up_after,
+            max_crashes: config.retry.max_crashes,
         },
         max_penalty: config.rate_limiter.max_penalty,
         guard_budget: config.rate_limiter.guard_budget / 100.0,

@@ -103,6 +103,7 @@ pub const KEYS: &[Key] = &[
     key("retry.initial-interval", "1s"),
     key("retry.max-interval", "5m"),
     key("retry.give-up-after", "7d"),
+    key("retry.max-crashes", "5"),
     key("admin.listen", "127.0.0.1:9464"),
     unset("admin.token"),
     unset("admin.token-file"),

@@ -323,6 +323,7 @@ impl Values {
         let give_up_after = self.get("retry.give-up-after", |raw| {
             form::duration(raw, SECOND, DAY * 365)
         });
+        let max_crashes = self.get("retry.max-crashes", |raw| form::integer(raw, 0, 1_000));
         let intervals = self.intervals("retry", (Duration::from_millis(1), DAY));
         let (initial_interval, max_interval) = intervals?;
         Some(Retry {
@@ -330,6 +331,7 @@ impl Values {
             initial_interval,
             max_interval,
             give_up_after: give_up_after?,
+            max_crashes: u32::try_from(max_crashes?).ok()?,
         })
     }
 

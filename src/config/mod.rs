@@ -186,6 +186,8 @@ pub struct Retry {
     pub max_interval: Duration,
     /// `retry.give-up-after`: what still fails or is refused so long after its first call becomes a dead letter.
     pub give_up_after: Duration,
+    /// `retry.max-crashes`: a job whose calls end their workers so often becomes a dead letter; 0: never.
+    pub max_crashes: u32,
 }
 
 /// `admin`

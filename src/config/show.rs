@@ -133,6 +133,7 @@ impl fmt::Display for Config {
         writeln!(f, "  initial-interval: {}", show(retry.initial_interval))?;
         writeln!(f, "  max-interval: {}", show(retry.max_interval))?;
         writeln!(f, "  give-up-after: {}", show(retry.give_up_after))?;
+        writeln!(f, "  max-crashes: {}", retry.max_crashes)?;
         writeln!(f, "admin:")?;
         writeln!(f, "  listen: \"{}\"", admin.listen)?;
         if let Some(token) = &admin.token {

@@ -6,7 +6,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::broker::{Outgoing, Tag};
-use crate::gate::{Event, Partition, Rule, TenantAsk, TenantSettled, Whose};
+use crate::gate::{Event, Partition, Rule, Suspected, TenantAsk, TenantSettled, Whose};
 use crate::handler::LateEnd;
 use crate::rules::fleet::Fleet;
 use crate::rules::job::{Fields, Job};
@@ -133,6 +133,8 @@ pub enum Action {
     Take,
     /// Tell breakers how calls ended, then call [`super::scheduler::Scheduler::reported`].
     Report(Rule, Vec<(Whose, Event)>),
+    /// Tell the gate of calls of suspects in one partition, then call [`super::scheduler::Scheduler::suspected`].
+    Suspect(Partition, Vec<Suspected>),
     /// Close the tenant for so long, then call [`super::scheduler::Scheduler::blocked`].
     Block(Block, Duration),
 }

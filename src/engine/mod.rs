@@ -12,6 +12,7 @@ mod closing;
 mod heard;
 mod ledger;
 mod moves;
+mod notes;
 mod old;
 pub(crate) mod outage;
 pub mod partitions;
@@ -43,7 +44,9 @@ use crate::engine::reading::Reading;
 use crate::engine::ready::Prepared;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::watch::Watch;
-use crate::gate::{Gate, GateError, Partition, Replies, SettleReplies, Standings};
+use crate::gate::{
+    Gate, GateError, Partition, Replies, SettleReplies, Standings, Suspected, Verdicts,
+};
 use crate::handler::{Outcome, Permit, PreparingHandler};
 use crate::metrics::Metrics;
 use crate::rules::job::InBody;
@@ -54,6 +57,9 @@ use crate::tasks;
 const MOST_EVENTS: usize = 16;
 /// So much that was heard of calls may wait to be taken.
 const MOST_HEARD: usize = 1024;
+
+/// So long a worker that ends tells the gate of the calls that it gives up.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// How a worker is told to end.
 #[derive(Debug, Clone, Default)]
@@ -98,6 +104,7 @@ enum Report<R> {
     Blocked(Block, Result<(), GateError>),
     Advertised(Result<(), GateError>),
     Reported(Result<Standings, GateError>),
+    Suspected(Partition, Result<Verdicts, GateError>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
     /// With the time that it took, unless it was there at once.
     Prepared(Key, Result<R, Outcome>, Option<Duration>),
@@ -237,8 +244,26 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 () = sleep_for(timer) => {}
             }
         }
+        if !matches!(over, Over::Panicked(_)) {
+            self.say_last_words(scheduler.last_words()).await;
+        }
         self.broker.close().await;
         over
+    }
+
+    /// A worker that ends in order has not crashed, whatever it leaves behind.
+    async fn say_last_words(&self, words: Vec<Suspected>) {
+        if words.is_empty() {
+            return;
+        }
+        let said = timeout(LAST_WORDS, self.gate.suspect(&words)).await;
+        if !matches!(said, Ok(Ok(_))) {
+            let jobs = words.len();
+            warn!(
+                jobs,
+                "the gate was not told that these calls are given up in order: each may count as a crash"
+            );
+        }
     }
 
     fn take_event(
@@ -307,6 +332,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             Report::Blocked(block, result) => scheduler.blocked(now, block, result),
             Report::Advertised(result) => scheduler.told(now, result),
             Report::Reported(result) => scheduler.reported(now, result),
+            Report::Suspected(partition, result) => scheduler.suspected(now, partition, result),
             Report::Moved(results) => scheduler.moved(now, results),
             Report::Prepared(key, result, took) => {
                 let result = result.map(|call| prepared.put(key, call));
@@ -366,6 +392,12 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Action::Report(rule, batch) => {
                     let gate = Arc::clone(&self.gate);
                     tasks.spawn(async move { Report::Reported(gate.report(&rule, &batch).await) });
+                }
+                Action::Suspect(partition, batch) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(
+                        async move { Report::Suspected(partition, gate.suspect(&batch).await) },
+                    );
                 }
                 Action::Publish(batch) => {
                     let broker = Arc::clone(&self.broker);

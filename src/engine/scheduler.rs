@@ -10,6 +10,8 @@
 //!                |         '-> Moving -> ack          (a lane, a dead letter)
 //!                '-- the gate failed, no slot was free, or the answer came too late
 //! ```
+//!
+//! A suspect is noted before it asks: Ready -> Noting -> Ready.
 
 mod abandoned;
 mod answers;
@@ -21,6 +23,7 @@ mod leaving;
 mod preparing;
 mod settle;
 mod standing;
+mod suspects;
 mod waiting;
 
 use std::cmp::{Ordering, Reverse};
@@ -45,6 +48,7 @@ use crate::engine::breakers::Breakers;
 use crate::engine::heard::Heard;
 use crate::engine::ledger::Ledger;
 use crate::engine::moves::Moves;
+use crate::engine::notes::Notes;
 use crate::engine::old::Old;
 use crate::engine::partitions::Partitions;
 use crate::engine::places::Places;
@@ -67,6 +71,8 @@ use crate::rules::scope::Labels;
 enum Phase {
     /// In the queues, or waiting for the store's clock.
     Ready,
+    /// A suspect: before it asks, the gate is told.
+    Noting,
     Asking,
     /// There is room for it, and it waits for its call to be prepared.
     Preparing,
@@ -93,6 +99,8 @@ struct Entry {
     since: Duration,
     claims: Claims,
     message: Message,
+    /// Its id is that of each delivery.
+    has_own_id: bool,
     phase: Phase,
     /// It came from a lane, and may wait for its turn in the lane's window until then.
     stays: Option<Duration>,
@@ -161,6 +169,7 @@ pub struct Scheduler {
     heard: Heard,
     away: Away,
     breakers: Breakers,
+    notes: Notes,
     /// When jobs that wait for the API's breaker in memory are next looked over.
     next_let_go: Duration,
     /// At most one question for each partition.
@@ -218,6 +227,7 @@ impl Scheduler {
             blocking: 0,
             unheard: Blocks::default(),
             ledger: Ledger::new(seed),
+            notes: Notes::new(seed),
             abandoned: Abandoned::default(),
             places: Places::default(),
             heard: Heard::default(),
@@ -247,6 +257,7 @@ impl Scheduler {
     pub fn partition(&mut self, partitions: Partitions) {
         self.queues.partition(partitions.clone());
         self.ledger.partition(partitions.clone());
+        self.notes.partition(partitions.clone());
         self.partitions = partitions;
     }
 
@@ -348,7 +359,7 @@ impl Scheduler {
     /// Nothing runs and nothing moves: after [`Scheduler::drain`], the worker may end.
     pub fn is_idle(&self) -> bool {
         let busy = self.queues.running() + self.blocking + self.moves.len();
-        let told = self.ledger.is_empty() && self.breakers.is_empty();
+        let told = self.ledger.is_empty() && self.breakers.is_empty() && self.notes.is_empty();
         busy == 0 && self.asking.is_empty() && told
     }
 
@@ -393,7 +404,8 @@ impl Scheduler {
             let key = Key(self.next_key);
             let tag = delivery.tag;
             let mut message = delivery.message;
-            if message.id().is_none() {
+            let has_own_id = message.id().is_some();
+            if !has_own_id {
                 message = message.with_id_if_missing(&Ulid::new().to_string());
             }
             let returned = delivery.source != Source::Fresh;
@@ -404,8 +416,11 @@ impl Scheduler {
             }
             let fields = &self.settings.fields;
             match job::read_with(&message, &inside, returned, fields, self.fleet.own()) {
-                Ok(claims) => {
+                Ok(mut claims) => {
                     let phase = Phase::Ready;
+                    if delivery.redelivered && self.settings.retry.max_crashes > 0 {
+                        claims.suspect.get_or_insert_default();
+                    }
                     if claims.trip.is_some() && delivery.source == Source::Due {
                         self.say_early(now);
                     }
@@ -419,6 +434,7 @@ impl Scheduler {
                             since: now,
                             claims,
                             message,
+                            has_own_id,
                             phase,
                             stays: None,
                             hand: Hand::Empty,
@@ -468,6 +484,7 @@ impl Scheduler {
         self.actions
             .extend(self.heard.send().map(Action::Advertised));
         self.look_at_breaker(now);
+        self.tell_notes(now);
         self.rest_or_take(now);
         let in_memory = self.entries.len() + self.moves.len();
         let held = self.queues.held() + self.windows.parked();
@@ -490,6 +507,7 @@ impl Scheduler {
             .chain(self.lapses_at())
             .chain(self.ledger.send_at())
             .chain(self.ledger.renew_at())
+            .chain(self.notes.send_at())
             .chain(self.unheard.next())
             .chain(surplus)
             .chain(self.stands_still_at(now))

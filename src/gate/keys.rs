@@ -3,7 +3,7 @@
 use crate::rules::breaker::Whose;
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
 use crate::rules::scope::{Layout, Place};
-use crate::rules::tenant::Tenant;
+use crate::rules::tenant::{self, Tenant};
 
 /// The part of `key` that decides on its slot in a Redis Cluster, if it has one: what is between its first brace and
 /// the next closing one, unless that is nothing.
@@ -93,6 +93,13 @@ impl Keys {
             Whose::Tenant(tenant) => self.line(tenant),
             Whose::Api => format!("{}:line", self.log(&Place::Api)),
         }
+    }
+
+    /// What is known of the calls of a tenant's job that was delivered again, a STRING that `lua/crash.lua` explains. No limit's name
+    /// begins with a `%`.
+    pub fn suspect(&self, tenant: &Tenant, job: &str) -> String {
+        let log = self.log(&Place::Tenant(tenant.clone()));
+        format!("{log}:%suspect:{}", tenant::encode(job))
     }
 
     /// The line, what the limits need, and what tells the shared budgets of `layout` who waits. `now_ms` is the best
@@ -340,7 +347,14 @@ mod tests {
 
     #[test]
     fn a_cluster_keeps_a_tenant_in_one_slot() {
-        for key in names(true, "}{", Algorithm::FixedWindow) {
+        let keys = Keys::new("rlaas:rate_limit").in_cluster();
+        let tenant = Tenant::parse("}{").unwrap_or_else(|why| panic!("{why}"));
+        let suspect = keys.suspect(&tenant, "a:{1}");
+        assert!(suspect.ends_with(":%suspect:a%3A%7B1%7D"), "{suspect}");
+        for key in names(true, "}{", Algorithm::FixedWindow)
+            .into_iter()
+            .chain([suspect])
+        {
             assert!(key.starts_with("rlaas:rate_limit:{%7D%7B}:"), "{key}");
         }
     }

@@ -5,9 +5,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::gate::{
-    Change, Event, Gate, GateError, Inspection, Replies, Rule, SettleReplies, Standings, TenantAsk,
-    TenantReply, TenantSettled, Whose,
+    Change, Event, Gate, GateError, Inspection, Replies, Rule, SettleReplies, Standings, Suspected,
+    TenantAsk, TenantReply, TenantSettled, Verdict, Verdicts, Whose,
 };
+use crate::rules::crash::{KEEP_MS, Suspect};
 use crate::rules::limit::{Limits, ceil_ms};
 use crate::rules::log::Clock;
 use crate::rules::model::{Scopes, State};
@@ -26,7 +27,9 @@ pub struct MemoryGate<C> {
 
 struct States {
     of: HashMap<Place, State>,
-    /// How many there may be before the next sweep.
+    /// By tenant and job: what is known of each, and until when.
+    suspects: HashMap<(Tenant, String), (Suspect, u64)>,
+    /// How many there may be of either before the next sweep.
     sweep_at: usize,
 }
 
@@ -43,10 +46,30 @@ impl States {
     }
 
     fn sweep(&mut self, now_ms: u64) {
-        if self.of.len() >= self.sweep_at {
+        if self.of.len().max(self.suspects.len()) >= self.sweep_at {
             self.of.retain(|_, state| !state.expire(now_ms));
-            self.sweep_at = SWEEP_AT.max(self.of.len() * 2);
+            self.suspects.retain(|_, (_, until)| *until > now_ms);
+            self.sweep_at = SWEEP_AT.max(self.of.len().max(self.suspects.len()) * 2);
         }
+    }
+
+    fn suspect(&mut self, suspected: &Suspected, now_ms: u64) -> Verdict {
+        let Suspected {
+            tenant,
+            job,
+            by,
+            note,
+        } = suspected;
+        let place = (tenant.clone(), job.clone());
+        let known = self.suspects.remove(&place);
+        let known = known.filter(|(_, until)| *until > now_ms);
+        let mut suspect = known.map(|(suspect, _)| suspect).unwrap_or_default();
+        let verdict = suspect.hear(now_ms, by, *note);
+        if !suspect.is_clear() {
+            let until = now_ms + KEEP_MS;
+            self.suspects.insert(place, (suspect, until));
+        }
+        verdict
     }
 }
 
@@ -57,6 +80,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
             clock,
             states: Mutex::new(States {
                 of: HashMap::new(),
+                suspects: HashMap::new(),
                 sweep_at: SWEEP_AT,
             }),
         }
@@ -154,6 +178,12 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
             Ok(self.with_place(place_of(whose), |state, now| state.report(now, rule, event)))
         };
         Ok(batch.iter().map(report).collect())
+    }
+
+    async fn suspect(&self, batch: &[Suspected]) -> Result<Verdicts, GateError> {
+        let (mut states, clock) = self.states();
+        let hear = |suspected| Ok(states.suspect(suspected, clock.now_ms));
+        Ok(batch.iter().map(hear).collect())
     }
 
     async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {

@@ -18,6 +18,7 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 pub use crate::rules::breaker::{Event, Rule, Standing, Whose};
+pub use crate::rules::crash::{Note, Suspected, Verdict};
 pub use crate::rules::decision::{
     Answer, Ask, Change, End, Inspection, LEASE_MS, Receipt, Sequences, Settled, TenantAsk,
     TenantReply, TenantSettled, Ticket, Usage,
@@ -71,6 +72,9 @@ pub type SettleReplies = Vec<Result<(), GateError>>;
 /// One for each event of [`Gate::report`].
 pub type Standings = Vec<Result<Standing, GateError>>;
 
+/// One for each of [`Gate::suspect`].
+pub type Verdicts = Vec<Result<Verdict, GateError>>;
+
 /// A store that decides atomically. The Redis scripts and the in-memory model pass one conformance suite.
 pub trait Gate: Send + Sync + 'static {
     /// Decides for all jobs of all tenants in one round trip; replies in the order of `batch`. A tenant whose own
@@ -114,6 +118,13 @@ pub trait Gate: Send + Sync + 'static {
         rule: &Rule,
         batch: &[(Whose, Event)],
     ) -> impl Future<Output = Result<Standings, GateError>> + Send;
+
+    /// Tells of calls of suspects ([`crate::rules::crash`]), and asks whether others may be called, in the order of `batch`, in which
+    /// the replies are. What can't be told of one gets an error of its own; the outer one is for all.
+    fn suspect(
+        &self,
+        batch: &[Suspected],
+    ) -> impl Future<Output = Result<Verdicts, GateError>> + Send;
 
     /// Notes what the downstream says of its own limits for each tenant, for [`Inspection::quotas`]. It decides nothing.
     fn advertised(

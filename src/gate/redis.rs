@@ -22,7 +22,7 @@ use crate::gate::scripts::{self, Script};
 use crate::gate::watches::Watches;
 use crate::gate::{
     Change, Event, Gate, GateError, Inspection, Partition, Replies, Rule, SettleReplies, Standings,
-    Start, TenantAsk, TenantSettled, Whose,
+    Start, Suspected, TenantAsk, TenantSettled, Verdicts, Whose,
 };
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::quota::Quotas;
@@ -307,6 +307,22 @@ impl Gate for RedisGate {
             .collect();
         let replies = self.run(calls, None).await?;
         let decode = |reply: Result<Value, GateError>| reply::reported(&reply?);
+        Ok(replies.into_iter().map(decode).collect())
+    }
+
+    async fn suspect(&self, batch: &[Suspected]) -> Result<Verdicts, GateError> {
+        let calls = (batch.iter())
+            .map(|suspected| {
+                let Suspected { tenant, job, .. } = suspected;
+                let more = reply::crash_arguments(suspected);
+                let mut call = self.call_tenant(scripts::crash(), tenant, more);
+                call.keys.names = vec![self.keys.suspect(tenant, job)];
+                call.keys.types = vec!["string"];
+                call
+            })
+            .collect();
+        let replies = self.run(calls, None).await?;
+        let decode = |reply: Result<Value, GateError>| reply::suspected(&reply?);
         Ok(replies.into_iter().map(decode).collect())
     }
 

@@ -4,9 +4,10 @@ use ::redis::Value;
 
 use crate::gate::keys::CallKeys;
 use crate::gate::{
-    Answer, Change, End, Event, GateError, Inspection, LEASE_MS, Rule, Sequences, Settled,
-    Standing, TenantAsk, TenantReply, Ticket, Usage,
+    Answer, Change, End, Event, GateError, Inspection, LEASE_MS, Note, Rule, Sequences, Settled,
+    Standing, Suspected, TenantAsk, TenantReply, Ticket, Usage, Verdict,
 };
+use crate::rules::crash;
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::quota::Quotas;
 use crate::rules::scope::{Layout, Place};
@@ -170,6 +171,47 @@ pub fn reported(reply: &Value) -> Result<Standing, GateError> {
         })
     };
     decode().ok_or_else(|| unreadable("report"))
+}
+
+/// What `crash` is told.
+pub fn crash_arguments(suspected: &Suspected) -> Vec<Vec<u8>> {
+    let (what, most) = match suspected.note {
+        Note::Begin { most, alone: false } => ("begin", most),
+        Note::Begin { most, alone: true } => ("alone", most),
+        Note::Renew => ("renew", 0),
+        Note::End { answered: false } => ("end", 0),
+        Note::End { answered: true } => ("answered", 0),
+    };
+    let arguments = [
+        what.to_owned(),
+        suspected.by.clone(),
+        most.to_string(),
+        crash::LEASE_MS.to_string(),
+        crash::KEEP_MS.to_string(),
+    ];
+    arguments.map(String::into_bytes).to_vec()
+}
+
+/// The reply of `crash`.
+pub fn suspected(reply: &Value) -> Result<Verdict, GateError> {
+    let decode = || {
+        let Value::Array(values) = reply else {
+            return None;
+        };
+        let numbers: Vec<u64> = values.iter().map(number).collect::<Option<_>>()?;
+        let &[1, _, verdict, more] = numbers.as_slice() else {
+            return None;
+        };
+        let crashes = u32::try_from(more);
+        match verdict {
+            0 => Some(Verdict::Wait { ms: more }),
+            1 => Some(Verdict::Go),
+            2 => crashes.ok().map(|crashes| Verdict::Dead { crashes }),
+            3 => crashes.ok().map(|crashes| Verdict::Alone { crashes }),
+            _ => None,
+        }
+    };
+    decode().ok_or_else(|| unreadable("crash"))
 }
 
 /// What the replies of `acquire` and `inspect` begin with: whether it was decided, and the store's clock.

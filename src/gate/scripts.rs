@@ -138,6 +138,13 @@ pub fn report() -> &'static Script {
     &REPORT
 }
 
+/// Tells of a suspect's call, or asks whether it may be called.
+pub fn crash() -> &'static Script {
+    static CRASH: LazyLock<Script> =
+        LazyLock::new(|| Script::new("crash", &[lua!("clock"), lua!("crash")]));
+    &CRASH
+}
+
 /// Registers a worker's policies, and reads those of all.
 pub fn policies() -> &'static Script {
     static POLICIES: LazyLock<Script> =

@@ -26,6 +26,9 @@ pub const PRIORITY: &str = "x-sluicegate-priority";
 pub const ROUTING_KEY: &str = "x-sluicegate-routing-key";
 /// When a job was called for the first time without an end, by the store's clock, in milliseconds since the epoch.
 pub const FIRST_CALL: &str = "x-sluicegate-first-call";
+/// A job that was delivered again before it took a lane, where RabbitMQ does not say so any more: how many of its calls are known to
+/// have ended their worker.
+pub const SUSPECT: &str = "x-sluicegate-suspect";
 /// Why a job is a dead letter.
 pub const REASON: &str = "x-sluicegate-reason";
 
@@ -42,7 +45,7 @@ const RESET: &str = "x-ratelimit-reset";
 pub const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
-pub const OURS: [&str; 15] = [
+pub const OURS: [&str; 16] = [
     ATTEMPT,
     TICKET,
     NOT_BEFORE,
@@ -52,6 +55,7 @@ pub const OURS: [&str; 15] = [
     PRIORITY,
     ROUTING_KEY,
     FIRST_CALL,
+    SUSPECT,
     REASON,
     POLICY,
     LIMIT,
@@ -119,7 +123,10 @@ pub fn postponed(claims: &Claims, not_before_ms: Option<u64>, wait_ms: u64) -> H
 /// What a job carries wherever it goes.
 pub fn lasting(claims: &Claims) -> Headers {
     let ends = claims.expiry.ends_ms();
-    ends.map(|ms| (EXPIRES, int(ms))).into_iter().collect()
+    let suspect = claims.suspect.map(u64::from);
+    let both = [(EXPIRES, ends), (SUSPECT, suspect)];
+    let set = |(name, value): (_, Option<u64>)| Some((name, int(value?)));
+    both.into_iter().filter_map(set).collect()
 }
 
 fn ticket_header(ticket: Ticket) -> (&'static str, HeaderValue) {

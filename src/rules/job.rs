@@ -130,6 +130,8 @@ pub struct Claims {
     pub first_call_ms: Option<u64>,
     /// Its way through the lane that it came from.
     pub trip: Option<Trip>,
+    /// It was delivered again, so its calls may end their workers (`rules::crash`), and so many are known to have done so.
+    pub suspect: Option<u32>,
 }
 
 /// Until when a job was delayed, by the store's clock.
@@ -218,6 +220,7 @@ pub fn read_with(
         expiry: expiry.with_deadline(deadline_ms),
         first_call_ms: None,
         trip: None,
+        suspect: None,
     };
     if returned {
         claims.attempt = match message.header(headers::ATTEMPT) {
@@ -242,6 +245,8 @@ pub fn read_with(
             Field::Text(text) => headers::read_trip(text),
             _ => None,
         };
+        let suspect = number(headers::SUSPECT);
+        claims.suspect = suspect.map(|crashes| u32::try_from(crashes).unwrap_or(u32::MAX));
     }
     Ok(claims)
 }

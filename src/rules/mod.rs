@@ -1,6 +1,7 @@
 //! The pure core: every decision, no I/O, `now` is always an argument.
 pub mod answers;
 pub mod breaker;
+pub mod crash;
 pub mod decision;
 pub mod epoch;
 pub mod expiry;

@@ -17,6 +17,8 @@ pub struct RetryPolicy {
     pub max_interval: Duration,
     /// A job that still fails, or is refused by the downstream, so long after its first call is given up.
     pub give_up_after: Duration,
+    /// Calls of one job that may end their worker, from its second delivery on; 0: they are not counted.
+    pub max_crashes: u32,
 }
 
 impl RetryPolicy {
@@ -107,6 +109,7 @@ mod tests {
             initial_interval: SECOND,
             max_interval: 5 * SECOND,
             give_up_after: SECOND,
+            max_crashes: 5,
         };
         let waits: Vec<_> = (1..=6).map(|n| policy.wait(n, 0.5)).collect();
         let s = |n: u32| Some(n * SECOND);
@@ -156,6 +159,7 @@ mod tests {
                 initial_interval: Duration::from_millis(initial),
                 max_interval,
                 give_up_after: SECOND,
+                max_crashes: 5,
             };
             let wait = policy.wait(attempt, jitter);
             let least = max_interval.min(policy.initial_interval) / 2;
@@ -171,7 +175,7 @@ mod tests {
             attempt: u32,
             jitter in prop_oneof![any::<f64>(), Just(f64::NAN), Just(f64::INFINITY)],
         ) {
-            let policy = RetryPolicy { max_attempts, initial_interval, max_interval, give_up_after: SECOND };
+            let policy = RetryPolicy { max_attempts, initial_interval, max_interval, give_up_after: SECOND, max_crashes: 5 };
             let wait = policy.wait(attempt, jitter);
             prop_assert_eq!(wait.is_none(), attempt >= max_attempts);
             prop_assert!(wait.is_none_or(|wait| wait <= max_interval));

@@ -14,7 +14,8 @@ use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Over, Stop};
 use sluicegate::gate::{
     Answer, Change, Event as CallEvent, Gate, GateError, Inspection, Replies, Rule, Sequences,
-    SettleReplies, Standings, TenantAsk, TenantReply, TenantSettled, Whose,
+    SettleReplies, Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdict, Verdicts,
+    Whose,
 };
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
@@ -113,6 +114,9 @@ impl Gate for Opens {
     }
     async fn report(&self, _: &Rule, _: &[(Whose, CallEvent)]) -> Result<Standings, GateError> {
         Err(GateError::Refused("not in this test".into()))
+    }
+    async fn suspect(&self, batch: &[Suspected]) -> Result<Verdicts, GateError> {
+        Ok(batch.iter().map(|_| Ok(Verdict::Go)).collect())
     }
     async fn advertised(&self, _: &[(Tenant, Quotas)]) -> Result<(), GateError> {
         Ok(())
@@ -232,6 +236,7 @@ pub fn settings() -> Settings {
             initial_interval: second,
             max_interval: second,
             give_up_after: Duration::from_secs(7 * 86_400),
+            max_crashes: 5,
         },
         max_penalty: second,
         guard_budget: 0.01,

@@ -8,8 +8,8 @@ use sluicegate::broker::{Delivery, Message, Outgoing, PublishError, Source, Tag}
 use sluicegate::engine::action::{Action, Block, Changeable, Key, Settings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::{
-    Answer, End, Event, GateError, Partition, Sequences, TenantAsk, TenantReply, TenantSettled,
-    Ticket, Whose,
+    Answer, End, Event, GateError, Partition, Sequences, Suspected, TenantAsk, TenantReply,
+    TenantSettled, Ticket, Whose,
 };
 use sluicegate::handler::{Attempt, Fate, Outcome};
 use sluicegate::metrics::Metrics;
@@ -52,6 +52,8 @@ pub struct Done {
     pub advertised: Vec<(Tenant, Quotas)>,
     /// The ends of calls that were given up.
     pub awaited: Vec<(String, Duration)>,
+    /// What the gate is told of suspects.
+    pub suspected: Vec<Suspected>,
 }
 
 /// 20 calls in a second.
@@ -85,6 +87,7 @@ pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> Sett
             initial_interval: Duration::from_secs(10),
             max_interval: Duration::from_secs(300),
             give_up_after: Duration::from_secs(7 * 86_400),
+            max_crashes: 5,
         },
         max_penalty: Duration::from_secs(3600),
         guard_budget: 0.01,
@@ -143,6 +146,7 @@ impl Desk {
                 Action::Advertised(batch) => done.advertised.extend(batch),
                 Action::Ack(tags) => done.acked.extend(tags.iter().map(|t| t.tag)),
                 Action::Report(_, batch) => done.reported.extend(batch),
+                Action::Suspect(_, batch) => done.suspected.extend(batch),
                 Action::Block(block, duration) => done.blocked.push((block, duration)),
             }
         }
@@ -156,6 +160,16 @@ impl Desk {
     }
 
     pub fn deliver_messages(&mut self, source: Source, messages: Vec<Message>) -> Done {
+        self.deliver_marked(source, false, messages)
+    }
+
+    /// As the broker marks them.
+    pub fn deliver_marked(
+        &mut self,
+        source: Source,
+        redelivered: bool,
+        messages: Vec<Message>,
+    ) -> Done {
         let deliver = |message| {
             self.next_tag += 1;
             let tag = Tag {
@@ -166,7 +180,7 @@ impl Desk {
             Delivery {
                 source,
                 tag,
-                redelivered: false,
+                redelivered,
                 message,
             }
         };
@@ -733,6 +747,7 @@ fn settings_change_while_jobs_run() {
             initial_interval: MS,
             max_interval: MS,
             give_up_after: Duration::from_secs(7 * 86_400),
+            max_crashes: 5,
         },
         max_penalty: MS,
         guard_budget: 0.01,

@@ -12,6 +12,7 @@ use sluicegate::rules::log::{Clock, Logs};
 use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
 
+use super::crashes;
 use super::history::{BudgetRecord, Call, History, TenantRecord};
 use super::limits::WITNESS;
 use super::mixed::{self, most_before};
@@ -45,6 +46,7 @@ pub fn nothing_lost(world: &World) {
             let right = match &planned.tenant {
                 None => reason.contains("no tenant"),
                 Some(_) if reason == "400" => rejected,
+                Some(_) if reason.contains("max-crashes") => world.plan.crashes.is_guilty(id),
                 Some(_) => reason.contains("gave up") && failures >= world.plan.retry.max_attempts,
             };
             if !right {
@@ -54,6 +56,8 @@ pub fn nothing_lost(world: &World) {
             }
         }
     }
+    let letters = |id: &str| dead.get(id).map_or(0, Vec::len);
+    crashes::ends(&world.plan.crashes, &mut history, letters);
 }
 
 /// P2: no window holds more than the limit's worst case, and no more calls are under way than allowed; tolerance zero.
@@ -142,7 +146,8 @@ pub async fn charges(world: &World) {
         t.gate_fails_after,
         t.strikes_every.as_secs_f64(),
     ];
-    let exact = lossy.iter().all(|rate| *rate == 0.0) && !t.later.is_lossy();
+    let exact =
+        lossy.iter().all(|rate| *rate == 0.0) && !t.later.is_lossy() && plan.crashes.is_nobody();
     let budgets: Vec<_> = {
         let history = world.history();
         let of = |(budget, record): (&Budget, &BudgetRecord)| {
@@ -265,7 +270,10 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
 pub fn closings(plan: &Plan, history: &mut History) {
     let t = &plan.trouble;
     let ends = [t.kill, t.soft_stop, t.hard_stop];
-    if ends.iter().any(|rate| *rate > 0.0) || !t.strikes_every.is_zero() {
+    if ends.iter().any(|rate| *rate > 0.0)
+        || !t.strikes_every.is_zero()
+        || !plan.crashes.is_nobody()
+    {
         return;
     }
     let missing = |record: &TenantRecord| record.throttled.saturating_sub(record.closings);

@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::away::Manner;
+use super::crashes;
 use super::history::Call;
 use super::plan::{Costs, ms};
 use super::scopes::{Budget, published};
@@ -78,12 +79,17 @@ impl Handler for SimHandler {
         let way = ms(world.plan.way_ms) + world.up_to(world.plan.way_varies_ms);
         let (sender, mut answer) = oneshot::channel();
         let (job_sent, downstream) = (job.clone(), Arc::clone(world));
+        let caller = Arc::clone(life);
         let given_up = CancellationToken::new();
         let hung_up = given_up.clone();
         tokio::spawn(async move {
             // What was sent arrives, whatever becomes of its sender.
             sleep(way).await;
             let (answered, took) = arrive(&downstream, &job_sent);
+            let crashes = downstream.plan.crashes.is_guilty(&job_sent.id);
+            if crashes {
+                crashes::crash(&caller, &job_sent.id);
+            }
             // A worker that is gone hangs up too, but the downstream may not see it.
             let took = match away {
                 // Nobody's place is held for longer.
@@ -94,6 +100,10 @@ impl Handler for SimHandler {
             for budget in budgets(&downstream, &job_sent) {
                 let set = usize::from(downstream.plan.job(&job_sent.id).names_plan);
                 downstream.history().budget(&budget).under_way[set] -= 1;
+            }
+            if crashes {
+                // Nobody is left to hear it.
+                return std::future::pending().await;
             }
             let _ = sender.send(answered);
         });
@@ -223,7 +233,7 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
         .plan
         .away
         .manner(world.began.elapsed(), job.tenant.as_str());
-    let reply = if away.is_some() {
+    let reply = if away.is_some() || world.plan.crashes.is_guilty(&job.id) {
         Reply::Failed
     } else if world.dice(|t| t.throttle) {
         Reply::Closed((world.below(3) > 0).then(|| world.up_to(20_000)))

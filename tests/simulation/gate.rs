@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use sluicegate::gate::{
     Answer, Change, End, Event, Gate, GateError, Inspection, Replies, Rule, SettleReplies,
-    Standings, TenantAsk, TenantReply, TenantSettled, Whose,
+    Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts, Whose,
 };
 use sluicegate::rules::limit::{Limits, ceil_ms};
 use sluicegate::rules::quota::Quotas;
@@ -195,6 +195,16 @@ impl Gate for SimGate {
         let standings = standings.await?;
         self.0.heard().hears(number, batch, &standings);
         Ok(standings)
+    }
+
+    async fn suspect(&self, batch: &[Suspected]) -> Result<Verdicts, GateError> {
+        let batch = batch.to_vec();
+        self.call("suspect", |world| async move {
+            let verdicts = world.gate.suspect(&batch).await;
+            world.note(format_args!("{batch:?}: {verdicts:?}"));
+            verdicts
+        })
+        .await
     }
 
     async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {

@@ -12,7 +12,7 @@
 //! |---|---|---|---|---|
 //! | `gate.ask` | each way, beyond its patience | unreachable, refused, cold: all, or one tenant for a while | all or one tenant was decided, unheard | never sent twice |
 //! | `gate.settle` | as above | as above | one tenant's is lost, or unheard | told again, arrives again |
-//! | `gate.block`, `.advertised`, `.report` | as above | unreachable | done, unheard | told again |
+//! | `gate.block`, `.advertised`, `.report`, `.suspect` | as above | unreachable | done, unheard | told again |
 //! | `broker.publish` | each way, beyond its patience | refused, returned, no session | each message by itself: lost, or its confirm | sent again after a lost confirm |
 //! | `broker.ack` | after the session, too | lost with the session | some arrive, then the session ends | stale tags |
 //! | `broker.stop_consuming`, `.close` | at its points | with the session | the broker learns late that a worker is gone | |
@@ -25,6 +25,7 @@ mod away;
 mod broker;
 mod check;
 mod closing;
+mod crashes;
 mod downstream;
 mod gate;
 mod history;
@@ -59,7 +60,7 @@ use plan::{Costs, Plan, Planned, ms};
 use world::{Clock, World, micros};
 
 /// What runs unless `SIMULATION_SEEDS` says otherwise: a few of each kind.
-const SEEDS: [Range<u64>; 7] = [
+const SEEDS: [Range<u64>; 8] = [
     0..48,
     scopes::SCOPED..scopes::SCOPED + 48,
     later::LATER..later::LATER + 48,
@@ -67,6 +68,7 @@ const SEEDS: [Range<u64>; 7] = [
     away::AWAY..away::AWAY + 48,
     closing::CLOSES_ALL..closing::CLOSES_ALL + 48,
     mixed::MIXED..mixed::MIXED + 48,
+    crashes::CRASHES..crashes::CRASHES + 48,
 ];
 /// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
 /// wait takes shorter lanes.
@@ -182,6 +184,7 @@ fn patience(world: &World) -> Duration {
         + 2 * plan.retry.max_interval
         + ms(60_000 + set_aside)
         + plan.away.patience()
+        + plan.crashes.patience()
 }
 
 /// Ends when no message is left but the dead letters.

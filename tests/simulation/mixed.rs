@@ -9,6 +9,7 @@ use rand::{Rng, SeedableRng};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
 
+use super::crashes::CRASHES;
 use super::history::Call;
 use super::limits::LONGEST_GUARD_MS;
 use super::plan::{Plan, Planned, ms, pick};
@@ -23,7 +24,7 @@ pub const PLAN: &str = "other";
 /// The limits of jobs that name the plan, from a stream of its own, with which `jobs` are mixed; `None`: nobody does. No guard of
 /// theirs is shorter than those of `limits`, which the ways are made for.
 pub fn mix(seed: u64, ideal: bool, limits: &Limits, jobs: &mut [Planned]) -> Option<Limits> {
-    if seed < MIXED || ideal {
+    if !(MIXED..CRASHES).contains(&seed) || ideal {
         return None;
     }
     let mut random = SmallRng::seed_from_u64(seed.rotate_left(40) ^ 0x0D1F);

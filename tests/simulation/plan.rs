@@ -10,6 +10,7 @@ use sluicegate::rules::retry::RetryPolicy;
 
 use super::away::Away;
 use super::closing;
+use super::crashes::{self, Crashes};
 use super::later;
 use super::limits::pick_limits;
 use super::mixed;
@@ -120,6 +121,8 @@ pub struct Plan {
     pub away: Away,
     /// Whom a 429 closes.
     pub throttle_scope: ThrottleScope,
+    /// Who ends its worker.
+    pub crashes: Crashes,
 }
 
 /// What calls cost in fact.
@@ -199,6 +202,8 @@ impl Plan {
                 ..Trouble::default()
             };
         }
+        crashes::calm(&mut trouble, seed);
+        let crashes = Crashes::new(seed, &jobs, troubled);
         let last = jobs.last().map_or(Duration::ZERO, |job| job.at);
         let trouble_until = match troubled || rude {
             true => (last + ms(random.random_range(0..60_000))).min(ms(120_000)),
@@ -244,6 +249,7 @@ impl Plan {
                 initial_interval: ms(pick(&mut random, &[50, 1000, 5000])),
                 max_interval: ms(pick(&mut random, &[5000, 60_000])),
                 give_up_after: Duration::from_secs(7 * 86_400),
+                max_crashes: crashes.most,
             },
             epoch_us: 1_700_000_000_000_000 + random.random_range(0..120_000_000),
             way_ms,
@@ -271,8 +277,10 @@ impl Plan {
                 true => ms(pick(&mut random, &[1000, 5000, 20_000])),
                 false => Duration::ZERO,
             },
-            away: Away::new(seed, ideal),
+            // Who was called in vain has not crashed, and counts anew.
+            away: Away::new(seed, ideal || seed >= crashes::CRASHES),
             throttle_scope: closing::scope(seed),
+            crashes,
             trouble,
             trouble_until,
             most_faults: pick(&mut random, &[10, 50, 200]),

@@ -7,6 +7,7 @@ use rand::rngs::SmallRng;
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::scope::{Labels, Scope};
 
+use super::crashes::CRASHES;
 use super::later::LATER;
 use super::limits::{WITNESS, another};
 use super::mixed::MIXED;
@@ -20,8 +21,8 @@ pub fn are_in(seed: u64) -> bool {
         ..SCOPED => false,
         SCOPED..LATER => true,
         // Half of each kind of plan.
-        LATER..MIXED => (seed / 16).is_multiple_of(2),
-        MIXED.. => false,
+        LATER..MIXED | CRASHES.. => (seed / 16).is_multiple_of(2),
+        MIXED..CRASHES => false,
     }
 }
 

@@ -114,8 +114,9 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
         // Its time counts from when it hears of it.
         life.thaw().await;
         sleep(world.plan.shutdown_timeout).await;
-        // The awaits of an ack, a cancel and a close may each be held up by a fault.
-        for _ in 0..3 {
+        // The awaits of an ack, a cancel and a close may each be held up by a fault, and last words take a second.
+        let last_words = world.plan.retry.max_crashes > 0;
+        for _ in 0..3 + u8::from(last_words) {
             life.thaw().await;
             sleep(ms(1000)).await;
         }

@@ -25,6 +25,8 @@ pub const MAX: u64 = 10;
 pub const OTHER_MAX: u64 = 6;
 /// `retry.max-attempts`: more than a run of bad luck, or a downstream that hangs, uses up.
 const MAX_ATTEMPTS: u32 = 20;
+/// `retry.max-crashes`: workers are killed here, whoever runs.
+const MAX_CRASHES: u32 = 1000;
 /// `delay.max-delay`: short, so that some waits take longer.
 const MAX_DELAY: Duration = Duration::from_secs(5);
 
@@ -208,7 +210,7 @@ impl Plan {
              rate-limiter:\n  max-requests: {max}\n  window-size: {window}ms\n  guard: {guard}\n\
              dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  breaker:\n    enabled: {breakers}\n  http:\n    url: {downstream}\n    timeout: 5s\n    abandoned: 2s\n\
              delay:\n  max-delay: {max_delay}s\n\
-             retry:\n  max-attempts: {MAX_ATTEMPTS}\n  initial-interval: 200ms\n  max-interval: 3s\n\
+             retry:\n  max-attempts: {MAX_ATTEMPTS}\n  max-crashes: {MAX_CRASHES}\n  initial-interval: 200ms\n  max-interval: 3s\n\
              admin:\n  listen: {admin}\n",
             amqp = quoted(amqp),
             queue = quoted(queue),

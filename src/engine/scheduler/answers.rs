@@ -74,12 +74,7 @@ impl Scheduler {
                     jobs.iter().for_each(|(_, key)| self.let_go(*key));
                     self.put_back_in_order(jobs);
                 }
-                let jitter = self.random.random();
-                let pause = match why {
-                    GateError::Cold { wait, .. } => wait.min(COLD_PAUSE),
-                    _ => self.gate_backoff.next(jitter),
-                };
-                self.gate_pause = Some(now + pause);
+                self.pause(now, &why);
                 return;
             }
         };
@@ -106,7 +101,8 @@ impl Scheduler {
                 Err(why) => {
                     self.doubt(now, &question);
                     question.jobs.iter().for_each(|job| self.let_go(job.key));
-                    self.set_aside(now, &question, &why);
+                    let keys: Vec<Key> = question.jobs.iter().map(|job| job.key).collect();
+                    self.set_aside(now, (&question.tenant, &question.labels), &keys, &why);
                 }
             }
             let more = pairs.peek().is_some_and(|(next, _)| next.tenant == tenant);
@@ -119,6 +115,16 @@ impl Scheduler {
         for (key, end) in std::mem::take(&mut self.unclocked) {
             self.arrange(now, key, end);
         }
+    }
+
+    /// The gate can't be asked: the next question is after a pause.
+    pub(super) fn pause(&mut self, now: Duration, why: &GateError) {
+        let jitter = self.random.random();
+        let pause = match why {
+            GateError::Cold { wait, .. } => (*wait).min(COLD_PAUSE),
+            _ => self.gate_backoff.next(jitter),
+        };
+        self.gate_pause = Some(now + pause);
     }
 
     /// The store's clock could not be read.
@@ -213,15 +219,20 @@ impl Scheduler {
     }
 
     /// The gate can't decide for these jobs of one tenant: they wait, and nobody else does.
-    fn set_aside(&mut self, now: Duration, question: &Question, why: &GateError) {
-        let (tenant, jobs) = (&question.tenant, question.jobs.len());
-        let labels = shown(&question.labels);
+    pub(super) fn set_aside(
+        &mut self,
+        now: Duration,
+        (tenant, labels): (&Tenant, &Labels),
+        keys: &[Key],
+        why: &GateError,
+    ) {
+        let (labels, jobs) = (shown(labels), keys.len());
         let counts_in = match why {
             GateError::Refused(_) => {
                 let wait_s = SET_ASIDE.as_secs();
                 error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this tenant: its jobs wait, the others go on");
-                for job in &question.jobs {
-                    self.postpone(now, job.key, SET_ASIDE);
+                for key in keys {
+                    self.postpone(now, *key, SET_ASIDE);
                 }
                 return;
             }
@@ -237,18 +248,18 @@ impl Scheduler {
             debug!(%tenant, labels, jobs, reason = %why, "no decision for this tenant");
         }
         let look = next_look(lasts, farthest);
-        for job in &question.jobs {
+        for &key in keys {
             match counts_in {
-                Some(wait) if wait < BRIEF && lasts < SOON => self.hold_anyway(now, job.key, wait),
+                Some(wait) if wait < BRIEF && lasts < SOON => self.hold_anyway(now, key, wait),
                 Some(wait) if wait <= look => {
                     let spread = (wait / SPREAD_PART).min(SPREAD_MOST);
                     let spread = spread.mul_f64(self.random.random_range(0.0..=1.0));
                     let wait = (wait + spread).min(farthest);
-                    if !self.hold(now, job.key, wait) {
-                        self.postpone(now, job.key, wait);
+                    if !self.hold(now, key, wait) {
+                        self.postpone(now, key, wait);
                     }
                 }
-                _ => self.look_later(now, job.key, look),
+                _ => self.look_later(now, key, look),
             }
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::answers::good_for;
 use super::preparing::Hand;
+use super::suspects::May;
 use super::{Phase, Scheduler};
 use crate::engine::action::{Action, Key};
 use crate::engine::queues::Turn;
@@ -183,6 +184,7 @@ impl Scheduler {
             self.asking.insert(partition, round);
             self.actions.push(Action::Ask(partition, batch));
         }
+        self.tell_notes(now);
     }
 
     /// What is asked for the jobs of `turn`: those with the same limits and labels together. The slots go to the first
@@ -203,11 +205,24 @@ impl Scheduler {
         let mut alike: HashMap<Labels, Vec<usize>> = HashMap::new();
         let mut slots = turn.slots;
         let mut jobs: Vec<_> = Vec::with_capacity(turn.keys.len());
+        let mut without_slot = Vec::new();
         for (place, key) in turn.keys.into_iter().enumerate() {
             let ready = self.looked_at(key, &mut slots, is_ready);
+            match self.may_ask(now, key) {
+                May::Ask => {}
+                May::WithSlot => {
+                    without_slot.push(key);
+                    continue;
+                }
+                May::Not => continue,
+            }
             let ticket = (self.entries.get(&key)).and_then(|entry| entry.claims.ticket);
             let in_line = ticket.map(|ticket| (ticket.generation, ticket.place));
             jobs.push((!ready, in_line.is_none(), in_line, place, key));
+        }
+        if !without_slot.is_empty() {
+            self.put_back(&without_slot);
+            self.queues.set_starved(&turn.tenant, true);
         }
         // The gate lets the first start: those whose calls are ready, in the order of their places.
         jobs.sort_unstable();

@@ -48,8 +48,10 @@ impl Scheduler {
         if self.draining || !self.breakers.may_ask(now) {
             return;
         }
+        // A suspect's call is noted before.
         if let Some(entry) = self.entries.get_mut(&key)
             && entry.hand == Hand::Empty
+            && entry.claims.suspect.is_none()
             && self.queues.try_slot(&entry.claims.tenant)
         {
             self.prepare(key);

@@ -58,6 +58,9 @@ impl Scheduler {
                 (End::Cost(actual.unwrap_or(entry.claims.cost)), None)
             }
         };
+        if outcome != Outcome::Late && end != End::Unused {
+            self.survived(key);
+        }
         let waits = self.report_health(now, key, &outcome, trouble);
         self.settle(now, key, end, ended);
         self.close_used_up(now, key, seen.used_up);

@@ -4,6 +4,7 @@
 pub mod kit;
 mod line10_scope;
 mod line11_broker_ends;
+mod line12_crashes;
 mod line1_far_api;
 mod line2_far_redis;
 mod line3_way;

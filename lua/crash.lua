@@ -1,0 +1,65 @@
+-- crash: what is known of the calls of a job that was delivered again. The specification is src/rules/crash.rs. Needs clock.lua before it.
+--
+-- KEYS[1]  the suspect (STRING): "CRASHES,UNTIL,BY"; UNTIL: until when a call is taken to be under way (ms), 0: none; BY: whose note that is
+--
+-- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
+-- ARGV[2]  'begin', 'alone' (begin it alone), 'renew', 'end' (it was not called) or 'answered'
+-- ARGV[3]  who says so: a name that no other delivery has
+-- ARGV[4]  for begin and alone: after so many crashes nobody may call it
+-- ARGV[5]  a call that is not renewed for so long has ended its worker (ms)
+-- ARGV[6]  it is forgotten so long after the last word of it (ms)
+--
+-- Reply: integers.
+-- [1]  1
+-- [2]  the clock in milliseconds since the epoch, rounded down
+-- [3]  0: another call may be under way, 1: it may be called, and is noted, 2: it has ended too many workers, 3: it is to be begun alone
+-- [4]  crashes; for 0: the wait in milliseconds
+
+local now = read_clock(ARGV[1])
+local key, what, by = KEYS[1], ARGV[2], ARGV[3]
+local lease = tonumber(ARGV[5])
+local text = redis.call('GET', key)
+local crashes, until_ms, owner = string.match(text or '', '^(%d+),(%d+),(.*)$')
+-- The clock may have been stepped back.
+crashes, until_ms = tonumber(crashes or 0), math.min(tonumber(until_ms or 0), now + lease)
+local is_own = owner == by
+local verdict, number = 1, 0
+
+if what == 'renew' then
+  if until_ms > 0 and is_own then
+    until_ms = now + lease
+  end
+elseif what == 'end' or what == 'answered' then
+  if what == 'answered' then
+    crashes = 0
+  end
+  if is_own then
+    until_ms = 0
+  end
+elseif until_ms > now and not is_own then
+  verdict, number = 0, until_ms - now
+else
+  if until_ms > 0 and not is_own then
+    crashes = crashes + 1
+  end
+  until_ms, number = 0, crashes
+  local most = tonumber(ARGV[4])
+  if crashes >= most then
+    -- A dead letter that is replayed, or could not be published, has one call more.
+    verdict, crashes = 2, math.max(most - 1, 0)
+  elseif crashes > 0 and what ~= 'alone' then
+    verdict = 3
+  else
+    until_ms, owner = now + lease, by
+  end
+end
+
+if until_ms == 0 then
+  owner = ''
+end
+if crashes > 0 or until_ms > 0 then
+  redis.call('SET', key, int(crashes) .. ',' .. int(until_ms) .. ',' .. owner, 'PX', ARGV[6])
+elseif text then
+  redis.call('DEL', key)
+end
+return { 1, now, verdict, number }

@@ -1,0 +1,152 @@
+//! What the gate knows of suspects: the script on a real Redis against the model, and what it leaves behind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::memory::MemoryGate;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Gate, GateError, Note, Suspected, Verdict};
+use sluicegate::rules::crash::{KEEP_MS, LEASE_MS};
+
+use crate::gate_conformance::tenant;
+use crate::servers::{shared_redis, unique};
+
+fn connect(prefix: &str) -> RedisGate {
+    let url = SecretUrl::new(shared_redis().url());
+    RedisGate::connect(&url, prefix).expect("a good url")
+}
+
+fn said(job: &str, by: &str, note: Note) -> Suspected {
+    Suspected {
+        tenant: tenant("a:{b}"),
+        job: job.to_owned(),
+        by: by.to_owned(),
+        note,
+    }
+}
+
+const BEGIN: Note = Note::Begin {
+    most: 3,
+    alone: true,
+};
+
+/// Anything, of one of a few jobs, by one of a few workers, of which some have a comma in their name.
+fn any(random: &mut SmallRng) -> Suspected {
+    let note = match random.random_range(0..8) {
+        0..4 => Note::Begin {
+            most: random.random_range(1..=4),
+            alone: random.random_bool(0.6),
+        },
+        4 => Note::Renew,
+        5 | 6 => Note::End { answered: false },
+        _ => Note::End { answered: true },
+    };
+    let job = ["1", "x:{y}%*\u{e4}", ""][random.random_range(0..3)];
+    let by = ["w1-1", "w1-2", "w2,-1"][random.random_range(0..3)];
+    said(job, by, note)
+}
+
+#[tokio::test]
+async fn the_script_says_what_the_model_says() {
+    let clock = Arc::new(AtomicU64::new(0));
+    let read = {
+        let clock = Arc::clone(&clock);
+        move || clock.load(Ordering::Relaxed)
+    };
+    let mut verdicts = [0; 4];
+    for seed in 0..40 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let gate = connect(&unique("crash")).with_test_clock(Arc::new(read.clone()));
+        let model = MemoryGate::new(read.clone());
+        let mut now_ms = 1_700_000_000_000_u64;
+        for step in 0..30 {
+            let forward = [0, 1, LEASE_MS / 4, LEASE_MS - 1, LEASE_MS, 3 * LEASE_MS];
+            now_ms += forward[random.random_range(0..forward.len())];
+            // It is stepped back, at times.
+            now_ms -= u64::from(random.random_bool(0.1)) * 10 * LEASE_MS;
+            clock.store(
+                now_ms * 1000 + random.random_range(0..1000),
+                Ordering::Relaxed,
+            );
+            let batch: Vec<_> = (0..random.random_range(1..6))
+                .map(|_| any(&mut random))
+                .collect();
+            let both = (gate.suspect(&batch).await, model.suspect(&batch).await);
+            let (redis, model) = (
+                both.0.expect("Redis answers"),
+                both.1.expect("it always does"),
+            );
+            for ((said, redis), model) in batch.iter().zip(redis).zip(model) {
+                let (redis, model) = (redis.expect("decided"), model.expect("decided"));
+                assert_eq!(redis, model, "seed {seed}, step {step}: {said:?}");
+                verdicts[match model {
+                    Verdict::Go => 0,
+                    Verdict::Wait { .. } => 1,
+                    Verdict::Alone { .. } => 2,
+                    Verdict::Dead { .. } => 3,
+                }] += 1;
+            }
+        }
+    }
+    assert!(verdicts.iter().all(|seen| *seen > 50), "{verdicts:?}");
+}
+
+#[tokio::test]
+async fn a_batch_is_one_round_trip_and_leaves_nothing_of_what_is_over() {
+    let prefix = unique("crash");
+    let gate = connect(&prefix);
+    let jobs: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+    let all = |note| {
+        jobs.iter()
+            .map(|job| said(job, "w-1", note))
+            .collect::<Vec<_>>()
+    };
+    gate.suspect(&all(Note::Renew))
+        .await
+        .expect("the script is there");
+    let before = gate.round_trips();
+    let verdicts = gate.suspect(&all(BEGIN)).await.expect("Redis answers");
+    assert_eq!(gate.round_trips(), before + 1);
+    assert!(
+        verdicts
+            .iter()
+            .all(|verdict| matches!(verdict, Ok(Verdict::Go)))
+    );
+    let redis = shared_redis();
+    let keys = redis.ctl(&["keys", &format!("{prefix}:*")]);
+    assert_eq!(keys.lines().count(), 100, "{keys}");
+    let ttl = redis.ctl(&["pttl", keys.lines().next().expect("a key")]);
+    let ttl: u64 = ttl.trim().parse().expect("it expires");
+    assert!((1..=KEEP_MS).contains(&ttl) && ttl > KEEP_MS / 2, "{ttl}");
+    let end = Note::End { answered: false };
+    gate.suspect(&all(end)).await.expect("Redis answers");
+    let keys = redis.ctl(&["keys", &format!("{prefix}:*")]);
+    assert_eq!(keys.trim(), "");
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_named() {
+    let prefix = unique("crash");
+    let gate = connect(&prefix);
+    gate.suspect(&[said("1", "w-1", BEGIN)])
+        .await
+        .expect("Redis answers");
+    let redis = shared_redis();
+    let key = redis
+        .ctl(&["keys", &format!("{prefix}:*")])
+        .trim()
+        .to_owned();
+    redis.ctl(&["del", &key]);
+    redis.ctl(&["lpush", &key, "x"]);
+    let batch = [said("1", "w-1", BEGIN), said("2", "w-1", BEGIN)];
+    let verdicts = gate.suspect(&batch).await.expect("it concerns one alone");
+    let why = match &verdicts[0] {
+        Err(GateError::Refused(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    assert!(why.contains(&key) && why.contains("list"), "{why}");
+    assert!(matches!(verdicts[1], Ok(Verdict::Go)));
+}

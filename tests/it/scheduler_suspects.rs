@@ -1,0 +1,334 @@
+//! Jobs that were delivered again: what the scheduler tells the gate of their calls, and who waits.
+
+use std::time::Duration;
+
+use lapin::BasicProperties;
+use sluicegate::broker::{Message, Source};
+use sluicegate::engine::action::{Key, Settings};
+use sluicegate::gate::{GateError, Note, Partition, Verdict};
+use sluicegate::handler::{Attempt, Fate, Outcome};
+use sluicegate::rules::crash::LEASE_MS;
+use sluicegate::rules::headers::{self, HeaderValue};
+use sluicegate::rules::job::Field;
+
+use crate::scheduler::{
+    CAPACITY, Desk, Done, MS, START, by_header, message, settings, usual, wait,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const ALONE: Verdict = Verdict::Alone { crashes: 2 };
+
+/// Jobs with ids of their own.
+fn jobs(ids: &[&str]) -> Vec<Message> {
+    let job = |id: &&str| {
+        let plain = message(&[("x-tenant", HeaderValue::Text("a".to_owned()))]);
+        let headers = plain.properties.headers().clone().expect("its tenant");
+        let properties = BasicProperties::default().with_headers(headers);
+        let properties = properties.with_message_id((*id).into());
+        Message {
+            properties,
+            ..plain
+        }
+    };
+    ids.iter().map(job).collect()
+}
+
+/// What was told: `job: what`.
+fn words(done: &Done) -> Vec<String> {
+    let word = |suspected: &sluicegate::gate::Suspected| {
+        let what = match suspected.note {
+            Note::Begin { most: 5, alone } => ["begin", "alone"][usize::from(alone)],
+            Note::Begin { .. } => panic!("{suspected:?}"),
+            Note::Renew => "renew",
+            Note::End { answered } => ["end", "answered"][usize::from(answered)],
+        };
+        format!("{}: {what}", suspected.job)
+    };
+    done.suspected.iter().map(word).collect()
+}
+
+impl Desk {
+    fn again(&mut self, ids: &[&str]) -> Done {
+        self.deliver_marked(Source::Fresh, true, jobs(ids))
+    }
+
+    fn heard(&mut self, verdicts: &[Verdict]) -> Done {
+        let verdicts = verdicts.iter().copied().map(Ok).collect();
+        self.scheduler
+            .suspected(self.now, Partition::default(), Ok(verdicts));
+        self.step(3 * MS)
+    }
+
+    /// A suspect that runs.
+    fn suspect_runs(&mut self, id: &str) -> Key {
+        assert_eq!(words(&self.again(&[id])), [format!("{id}: begin")]);
+        assert_eq!(self.heard(&[Verdict::Go]).asked.len(), 1);
+        self.answer(MS, vec![vec![START]]).dispatched[0].0
+    }
+
+    fn ends(&mut self, key: Key, attempt: impl Into<Attempt>) -> Done {
+        self.scheduler.finished(self.now, key, MS, attempt);
+        self.step(3 * MS)
+    }
+}
+
+#[test]
+fn nobody_pays_who_was_delivered_once() {
+    let mut desk = Desk::new(8);
+    let mut told = 0;
+    for round in 0..50 {
+        let names: Vec<String> = (0..4).map(|job| format!("{round}-{job}")).collect();
+        let ids: Vec<&str> = names.iter().map(String::as_str).collect();
+        let done = desk.deliver_messages(Source::Fresh, jobs(&ids));
+        told += done.suspected.len();
+        assert_eq!(done.asked[0].asks.len(), 4, "they ask at once");
+        let answers = vec![START, START, wait(60_000, 1), wait(60_001, 2)];
+        let done = desk.answer(MS, vec![answers]);
+        told += done.suspected.len();
+        let retry = Outcome::Retry {
+            after: Some(60 * SECOND),
+            reason: "502".to_owned(),
+        };
+        for ((key, ..), outcome) in done.dispatched.into_iter().zip([Outcome::Done, retry]) {
+            let done = desk.ends(key, outcome);
+            told += done.suspected.len();
+            for (_, moved) in done.published {
+                assert_eq!(moved.message.header(headers::SUSPECT), Field::Missing);
+            }
+        }
+        told += desk.step(SECOND).suspected.len();
+    }
+    assert_eq!(told, 0);
+    assert!(desk.scheduler.last_words().is_empty());
+}
+
+#[test]
+fn a_suspect_is_noted_before_it_asks_and_until_it_has_ended() {
+    let mut desk = Desk::new(8);
+    let done = desk.again(&["x"]);
+    assert_eq!(
+        (words(&done), done.asked.len()),
+        (vec!["x: begin".into()], 0)
+    );
+    let done = desk.heard(&[Verdict::Go]);
+    assert_eq!((words(&done), done.asked.len()), (vec![], 1));
+    let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
+    let renewed = desk.step(Duration::from_millis(LEASE_MS / 4));
+    assert_eq!(words(&renewed), ["x: renew"]);
+    desk.heard(&[Verdict::Go]);
+    let retry = Outcome::Retry {
+        after: Some(60 * SECOND),
+        reason: "502".to_owned(),
+    };
+    let done = desk.ends(key, retry);
+    // It was called, and its worker lives: it is no suspect any more.
+    assert_eq!(words(&done), ["x: answered"]);
+    let (_, moved) = &done.published[0];
+    assert_eq!(moved.message.header(headers::SUSPECT), Field::Missing);
+    desk.heard(&[Verdict::Go]);
+    assert!(desk.scheduler.last_words().is_empty());
+}
+
+#[test]
+fn a_note_ends_with_what_it_was_for_whatever_the_way() {
+    // It is told to wait: it has no slot any more.
+    let mut desk = Desk::new(8);
+    desk.again(&["x"]);
+    desk.heard(&[Verdict::Go]);
+    let mut told = words(&desk.answer(MS, vec![vec![wait(60_000, 1)]]));
+    let done = desk.step(MS);
+    told.extend(words(&done));
+    assert_eq!(told, ["x: end"]);
+
+    // Its session is lost before it started, or while it is noted.
+    for verdict in [None, Some(Verdict::Go)] {
+        let mut desk = Desk::new(8);
+        desk.again(&["x"]);
+        verdict.map(|verdict| desk.heard(&[verdict]));
+        desk.scheduler.session_down();
+        let mut told = words(&desk.step(MS));
+        told.extend(words(&desk.heard(&[Verdict::Go])));
+        assert_eq!(told, ["x: end"], "{verdict:?}");
+    }
+
+    // A call that was not made says nothing of its job, which asks again.
+    let mut desk = Desk::new(8);
+    let key = desk.suspect_runs("x");
+    assert_eq!(words(&desk.ends(key, Outcome::Late)), ["x: end"]);
+    // First its permit is given back.
+    (desk.scheduler).settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
+    assert_eq!(words(&desk.heard(&[Verdict::Go])), ["x: begin"]);
+    desk.heard(&[Verdict::Go]);
+    let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
+    let unwritten = Attempt {
+        fate: Fate::Unwritten,
+        ..Outcome::Reject { reason: "x".into() }.into()
+    };
+    assert_eq!(words(&desk.ends(key, unwritten)), ["x: end"]);
+
+    // It runs on without its session.
+    let mut desk = Desk::new(8);
+    let key = desk.suspect_runs("x");
+    desk.scheduler.session_down();
+    assert_eq!(words(&desk.step(MS)), [""; 0]);
+    assert_eq!(words(&desk.ends(key, Outcome::Done)), ["x: answered"]);
+}
+
+#[test]
+fn a_worker_that_ends_in_order_leaves_no_note() {
+    let mut desk = Desk::new(8);
+    desk.suspect_runs("x");
+    desk.again(&["y", "z"]);
+    desk.scheduler.drain();
+    let told: Vec<_> = desk.scheduler.last_words();
+    let mut ended: Vec<_> = told.iter().map(|word| word.job.as_str()).collect();
+    ended.sort_unstable();
+    assert_eq!(ended, ["x", "y", "z"]);
+    let end = Note::End { answered: false };
+    assert!(told.iter().all(|word| word.note == end));
+
+    // A soft stop waits until they are told.
+    let mut desk = Desk::new(8);
+    let key = desk.suspect_runs("x");
+    desk.scheduler.drain();
+    desk.ends(key, Outcome::Done);
+    assert!(!desk.scheduler.is_idle());
+    desk.heard(&[Verdict::Go]);
+    assert!(desk.scheduler.is_idle());
+}
+
+#[test]
+fn no_more_are_noted_than_have_slots_and_nobody_spins() {
+    let mut desk = Desk::new(2);
+    let done = desk.again(&["1", "2", "3", "4"]);
+    assert_eq!(words(&done), ["1: begin", "2: begin"]);
+    for _ in 0..10 {
+        let done = desk.step(3 * MS);
+        assert_eq!((words(&done), done.asked.len()), (vec![], 0));
+    }
+    let next = desk
+        .scheduler
+        .next_tick(desk.now)
+        .expect("they are renewed");
+    assert!(next > desk.now + 4 * SECOND, "{next:?}");
+    desk.heard(&[Verdict::Go; 2]);
+    let done = desk.answer(MS, vec![vec![START, START]]);
+    let next = desk.ends(done.dispatched[0].0, Outcome::Done);
+    assert_eq!(words(&next), ["1: answered"]);
+    assert_eq!(words(&desk.heard(&[Verdict::Go])), ["3: begin"]);
+    desk.heard(&[Verdict::Go]);
+    // A call that has yet to be prepared keeps its note.
+    let done = desk.answer(MS, vec![vec![CAPACITY]]);
+    assert_eq!(words(&done), [""; 0]);
+    assert_eq!(words(&desk.step(MS)), [""; 0]);
+}
+
+#[test]
+fn who_may_be_under_way_elsewhere_waits_in_a_lane_and_is_a_suspect_still() {
+    let mut desk = Desk::new(8);
+    desk.again(&["x"]);
+    let done = desk.heard(&[Verdict::Wait { ms: 19_000 }]);
+    let (_, moved) = &done.published[0];
+    assert_eq!(moved.message.header(headers::SUSPECT), Field::Int(0));
+    let moved = moved.clone();
+    let mut told = words(&desk.back(moved));
+    told.extend(words(&desk.step(SECOND)));
+    // The clock is not known yet.
+    let done = desk.answer(MS, vec![vec![]]);
+    told.extend(words(&done));
+    for _ in 0..400 {
+        told.extend(words(&desk.step(100 * MS)));
+    }
+    assert_eq!(told[0], "x: begin");
+
+    // For a moment it waits here.
+    let mut desk = Desk::new(8);
+    desk.again(&["x"]);
+    let done = desk.heard(&[Verdict::Wait { ms: 300 }]);
+    assert!(done.published.is_empty());
+    assert_eq!(words(&desk.step(301 * MS)), ["x: begin"]);
+}
+
+#[test]
+fn those_with_crashes_are_begun_one_at_a_time() {
+    let mut desk = Desk::new(8);
+    desk.again(&["1", "2"]);
+    let done = desk.heard(&[ALONE; 2]);
+    assert_eq!(words(&done), ["1: alone"]);
+    // The other waits, here or in a lane, and is known there.
+    let (_, moved) = &done.published[0];
+    assert_eq!(moved.message.header(headers::SUSPECT), Field::Int(2));
+    // Who has none is called beside it.
+    assert_eq!(words(&desk.again(&["3"])), [""; 0]);
+    let done = desk.heard(&[Verdict::Go]);
+    assert_eq!(words(&done), ["3: begin"]);
+    desk.heard(&[Verdict::Go]);
+    let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
+    assert_eq!(words(&desk.ends(key, Outcome::Done)), ["1: answered"]);
+    desk.answer(MS, vec![vec![START]]);
+    // Its turn is over when the gate knows that its call has ended.
+    let done = desk.again(&["4"]);
+    assert_eq!(words(&done), [""; 0]);
+    let done = desk.heard(&[Verdict::Go]);
+    assert_eq!(words(&done), ["4: begin"]);
+    assert_eq!(words(&desk.heard(&[ALONE])), ["4: alone"]);
+}
+
+#[test]
+fn who_has_ended_too_many_workers_is_a_dead_letter() {
+    let mut desk = Desk::new(8);
+    desk.again(&["x"]);
+    let done = desk.heard(&[Verdict::Dead { crashes: 5 }]);
+    let (_, letter) = &done.published[0];
+    assert_eq!(&*letter.queue, "jobs.dead");
+    let reason = "5 of its calls ended their workers (retry.max-crashes)";
+    assert_eq!(letter.message.header(headers::REASON), Field::Text(reason));
+    assert_eq!(words(&done), [""; 0]);
+}
+
+#[test]
+fn a_job_without_an_id_gets_one_on_its_way_through_a_lane() {
+    let mut desk = Desk::new(8);
+    let plain = message(&[("x-tenant", HeaderValue::Text("a".to_owned()))]);
+    let done = desk.deliver_marked(Source::Fresh, true, vec![plain]);
+    assert_eq!(words(&done), [""; 0]);
+    let (_, moved) = done.published[0].clone();
+    let id = moved.message.id().expect("it has one now").to_owned();
+    let mut told = words(&desk.back(moved));
+    desk.answer(MS, vec![vec![]]);
+    told.extend((0..10).flat_map(|_| words(&desk.step(100 * MS))));
+    assert_eq!(told, [format!("{id}: begin")]);
+}
+
+#[test]
+fn a_gate_that_cannot_be_told_lets_suspects_wait_as_all_jobs_do() {
+    let mut desk = Desk::new(8);
+    desk.again(&["x"]);
+    let away = || GateError::Unreachable("a test".to_owned());
+    let partition = Partition::default();
+    desk.scheduler.suspected(desk.now, partition, Err(away()));
+    let done = desk.step(MS);
+    assert!(done.published.is_empty());
+    // It may have been noted: that is ended when the gate answers again, and then it begins anew.
+    let mut told = words(&done);
+    told.extend((0..10).flat_map(|_| words(&desk.step(200 * MS))));
+    assert_eq!(told, ["x: end"]);
+    assert_eq!(words(&desk.heard(&[Verdict::Go])), ["x: begin"]);
+
+    // Of one tenant's primary: its jobs wait, and nobody else does.
+    let mut desk = Desk::new(8);
+    desk.again(&["x", "y"]);
+    let verdicts = vec![Err(away()), Ok(Verdict::Go)];
+    desk.scheduler.suspected(desk.now, partition, Ok(verdicts));
+    let done = desk.step(3 * MS);
+    assert_eq!((done.published.len(), done.asked.len()), (1, 1));
+}
+
+#[test]
+fn nothing_is_counted_where_max_crashes_is_zero() {
+    let mut settings: Settings = settings(8, usual(), by_header());
+    settings.retry.max_crashes = 0;
+    let mut desk = Desk::of(settings);
+    let done = desk.again(&["x"]);
+    assert_eq!((words(&done), done.asked.len()), (vec![], 1));
+}

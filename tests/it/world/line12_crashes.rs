@@ -1,0 +1,140 @@
+//! A job ends its worker each time that it is called: it becomes a dead letter, and nobody else does. Sessions that are lost end no job.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rustix::process::Signal;
+use sluicegate::rules::headers;
+use sluicegate::rules::job::Field;
+
+use super::kit::api::{Api, Call, Reply};
+use super::kit::proxy::{Proxy, Ways};
+use super::kit::{Bed, MS, SECOND, job, jobs, until};
+use crate::process::Process;
+use crate::servers::{shared_rabbit, shared_redis};
+
+/// They refuse nobody, and permits last on a machine that is busy.
+const LIMITS: &str = "max-requests: 100000, window-size: 60s, guard: 20s";
+
+fn calls_of(calls: &[Call]) -> HashMap<&str, usize> {
+    let mut of = HashMap::new();
+    for call in calls {
+        *of.entry(call.job.as_str()).or_default() += 1;
+    }
+    of
+}
+
+/// Of how many jobs Redis knows that they were delivered again.
+fn noted(bed: &Bed) -> usize {
+    let keys = shared_redis().ctl(&["keys", &format!("{}:*", bed.name)]);
+    keys.matches(":%suspect:").count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_ends_its_worker_each_time_becomes_a_dead_letter_and_its_neighbours_do_not() {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let yaml = bed.yaml(LIMITS, &api.url(), "");
+    let called = Arc::new(AtomicBool::new(false));
+    let strikes = Arc::clone(&called);
+    api.answers(move |call| match call.job.as_str() {
+        // Its worker is gone before it is answered.
+        "guilty" => {
+            strikes.store(true, Ordering::SeqCst);
+            Reply::ok().after(3600 * SECOND)
+        }
+        _ => Reply::ok().after(200 * MS),
+    });
+    let neighbours = jobs("acme", 15).chain(jobs("other", 15));
+    bed.publish(&yaml, neighbours.chain([job("acme", "guilty")]))
+        .await;
+
+    let dead = "sluicegate_dead_total{reason=\"crashed\"}";
+    let mut worker = Process::start(&yaml);
+    let mut crashes = 0;
+    loop {
+        let is_over = || worker.metric(dead) == Some(1.0);
+        until("its call, or its end", || {
+            called.load(Ordering::SeqCst) || is_over()
+        })
+        .await;
+        if is_over() {
+            break;
+        }
+        worker.signal(Signal::KILL);
+        worker.ended();
+        crashes += 1;
+        called.store(false, Ordering::SeqCst);
+        worker = Process::start(&yaml);
+    }
+    // Nobody watched its first call.
+    assert_eq!(crashes, 6);
+    until("the others", || calls_of(&api.calls()).len() == 31).await;
+    worker.says(&["dead letter", "guilty"]).await;
+    worker.stop();
+    assert_eq!(calls_of(&api.calls())["guilty"], 6);
+    let letters = bed.dead(&yaml).await;
+    let ids: Vec<_> = letters.iter().filter_map(|letter| letter.id()).collect();
+    assert_eq!(ids, ["guilty"]);
+    let reason = "5 of its calls ended their workers (retry.max-crashes)";
+    assert_eq!(letters[0].header(headers::REASON), Field::Text(reason));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fifty_lost_sessions_end_no_job() {
+    let api = Api::start().await;
+    let (amqp, url) = Proxy::before(shared_rabbit().url(), Ways::round_trip(MS), 12).await;
+    let bed = Bed::on(&url, shared_redis().url());
+    let http = ", timeout: 3s}, breaker: {enabled: false";
+    // With a single crash any of them would be dead.
+    let retry =
+        "retry: {max-crashes: 1, max-attempts: 1000, initial-interval: 100ms, max-interval: 1s}\n";
+    let yaml = bed.yaml(LIMITS, &api.url(), http) + retry;
+    // Until all sessions are lost no job is done.
+    api.answers(|_| Reply::ok().after(3600 * SECOND));
+    bed.publish(&yaml, jobs("acme", 200)).await;
+    // Ten workers lose five sessions each: one alone would wait for longer each time.
+    let workers: Vec<_> = (0..10).map(|_| Process::start(&yaml)).collect();
+    let mut lost = 0;
+    for session in 1..=5 {
+        let up = |worker: &Process| worker.count(&["RabbitMQ: consuming"]) >= session;
+        until("all sessions", || workers.iter().all(up)).await;
+        // They have jobs again, and some of these run.
+        let begun = api.count();
+        until("calls", || api.count() > begun).await;
+        lost += noted(&bed);
+        amqp.door.cut();
+    }
+    let begun = api.count();
+    api.answers(|_| Reply::ok());
+    // All of them fit into memory.
+    until("all jobs", || {
+        let is_empty = |worker: &Process| worker.metric("sluicegate_in_memory") == Some(0.0);
+        calls_of(&api.calls()[begun..]).len() == 200 && workers.iter().all(is_empty)
+    })
+    .await;
+    workers.into_iter().for_each(Process::stop);
+    assert!(bed.dead(&yaml).await.is_empty());
+    assert!(lost > 0, "no session was lost while a call was noted");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_that_gives_a_call_up_in_order_has_not_crashed() {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let stop = "}, shutdown-timeout: 100ms, breaker: {enabled: false";
+    let yaml = bed.yaml(LIMITS, &api.url(), stop);
+    api.answers(|_| Reply::ok().after(3600 * SECOND));
+    bed.publish(&yaml, [job("acme", "long")]).await;
+    let mut worker = Process::start(&yaml);
+    until("its call", || api.count() == 1).await;
+    assert_eq!(noted(&bed), 0, "nobody pays who was delivered once");
+    worker.signal(Signal::KILL);
+    worker.ended();
+    let worker = Process::start(&yaml);
+    until("its next call", || api.count() == 2).await;
+    assert_eq!(noted(&bed), 1);
+    worker.stop();
+    assert_eq!(noted(&bed), 0);
+}
