@@ -90,6 +90,7 @@ pub const KEYS: &[Key] = &[
     unset("dispatch.http.ca-file"),
     unset("dispatch.http.cert-file"),
     unset("dispatch.http.key-file"),
+    key("dispatch.http.http2", "true"),
     key("dispatch.http.timeout", "10s"),
     key("dispatch.http.abandoned", "60s"),
     unset(ANSWERS),

@@ -237,6 +237,7 @@ impl Values {
             false,
             |text| value::secret_url(text, ["http", "https"], example),
         );
+        let http2 = self.get("dispatch.http.http2", form::boolean);
         let timeout = self.get("dispatch.http.timeout", |raw| {
             form::duration(raw, Duration::from_millis(1), LONGEST_CALL)
         });
@@ -251,7 +252,7 @@ impl Values {
         let tls = self.tls(TLS);
         let headers = self.headers(url.as_ref().and_then(Option::as_ref));
         let answers = self.answers();
-        let (url, tls, headers) = (url?, tls?, headers?);
+        let (url, tls, headers, http2) = (url?, tls?, headers?, http2?);
         let (answers, timeout, abandoned) = (answers?, timeout?, abandoned?);
         if let Some(url) = &url
             && !url.has_scheme("https")
@@ -268,6 +269,7 @@ impl Values {
                 tls,
                 headers,
                 answers,
+                http2,
                 timeout,
                 abandoned,
             }),

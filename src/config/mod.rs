@@ -160,6 +160,8 @@ pub struct Http {
     pub headers: HeaderMap,
     /// `dispatch.http.answers`: what an answer means.
     pub answers: Answers,
+    /// `dispatch.http.http2`: HTTP/2 where a server with TLS offers it.
+    pub http2: bool,
     /// `dispatch.http.timeout`: for the whole call, connection set-up included.
     pub timeout: Duration,
     /// `dispatch.http.abandoned`: how long a call without an answer in time counts as under way.

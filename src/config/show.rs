@@ -111,6 +111,7 @@ impl fmt::Display for Config {
                 writeln!(f, "      {}: \"***\"", Quoted(name.as_str()))?;
             }
             tls(f, "    ", &http.tls)?;
+            writeln!(f, "    http2: {}", http.http2)?;
             writeln!(f, "    timeout: {}", show(http.timeout))?;
             writeln!(f, "    abandoned: {}", show(http.abandoned))?;
             if http.answers.own().len() > 0 {

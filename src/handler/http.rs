@@ -125,7 +125,7 @@ impl HttpHandler {
         Ok(Self {
             pool: Pool::new(
                 requests.whole.clone(),
-                tls.map_err(HttpHandlerError::Tls)?,
+                (tls.map_err(HttpHandlerError::Tls)?, http.http2),
                 http.timeout,
                 concurrency,
             ),

@@ -219,6 +219,7 @@ async fn run(case: Case) -> Seen {
         tls: Tls::default(),
         answers: Default::default(),
         timeout: Duration::from_secs(60),
+        http2: true,
         abandoned: Duration::from_secs(60),
     };
     let timed = Timed {

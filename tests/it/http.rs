@@ -48,6 +48,7 @@ fn http(url: impl Into<String>, timeout: Duration) -> Http {
         tls: Tls::default(),
         answers: Default::default(),
         timeout,
+        http2: true,
         abandoned: LONG,
     }
 }

@@ -54,10 +54,11 @@ struct Open {
 }
 
 impl Pool {
-    /// For connections to `server`, whose path does not matter, with `timeout` for all its addresses together.
+    /// For connections to `server`, whose path does not matter, with `timeout` for all its addresses together. With TLS it may choose HTTP/2
+    /// if `http2`.
     pub(super) fn new(
         server: Uri,
-        mut tls: ClientConfig,
+        (mut tls, http2): (ClientConfig, bool),
         timeout: Duration,
         most: usize,
     ) -> Arc<Self> {
@@ -66,7 +67,8 @@ impl Pool {
         tcp.set_nodelay(true);
         // The caller bounds all of it; this leaves a part for each address.
         tcp.set_connect_timeout(Some(timeout));
-        tls.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).into();
+        let offered = PROTOCOLS.into_iter().filter(|name| http2 || *name != HTTP2);
+        tls.alpn_protocols = offered.map(<[u8]>::to_vec).collect();
         let changed = Arc::<Notify>::default();
         Arc::new(Self {
             connector: HttpsConnector::from((Sockets(tcp), tls)),

@@ -124,12 +124,14 @@ async fn calls_share_a_connection_to_a_server_that_offers_http_2() {
 }
 
 #[tokio::test]
-async fn a_server_that_offers_http_1_1_alone_gets_that() {
-    for protocols in [&["http/1.1"][..], &[]] {
+async fn a_server_that_offers_http_1_1_alone_gets_that_and_so_does_who_wants_it() {
+    let protocols = [&["http/1.1"][..], &[], &["h2", "http/1.1"]];
+    for (protocols, http2) in protocols.into_iter().zip([true, true, false]) {
         let papers = Papers::new();
         let api = api::Api::with(api::Manner::https(&papers, protocols)).await;
         let http = Http {
             tls: papers.trusted(),
+            http2,
             ..http(api.url(), LONG)
         };
         let handler = HttpHandler::new(&http, 4).expect("usable files");
