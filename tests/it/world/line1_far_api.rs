@@ -87,6 +87,37 @@ async fn a_handler_that_prepares_something_slow_uses_its_permits() {
     assert!(late.is_some_and(|late| late * 4 < 20), "{late:?}");
 }
 
+/// With the default guard, and no connection open at first. It prints how much of the quota was used, which is a matter of the machine.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_quota_of_an_https_api_60_ms_away_is_used() {
+    for (protocols, version) in [
+        (&["http/1.1"][..], Version::HTTP_11),
+        (&["h2"], Version::HTTP_2),
+    ] {
+        let papers = Papers::new();
+        let api = Api::with(Manner::https(&papers, protocols)).await;
+        let proxy = Proxy::start(api.door.address, Ways::round_trip(60 * MS), 1).await;
+        let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+        let limits = "max-requests: 50, window-size: 5s";
+        let trust = papers.keys(Some("ca.pem"), None);
+        let yaml = bed.yaml(limits, &api.url_at(proxy.door.address), &trust);
+        bed.publish(&yaml, jobs("acme", 200)).await;
+        let worker = Process::start(&yaml);
+        until("all jobs", || api.count() == 200).await;
+        let late = worker.metric(LATE);
+        worker.stop();
+        let times = counts::times(&api.calls(), "acme");
+        assert_eq!(counts::windows(&times, 50, 5 * SECOND).1, 0);
+        let took = times[times.len() - 1] - times[0];
+        // Three windows and their guards, of 50 ms each.
+        let share = 15.15 / took.as_secs_f64();
+        println!(
+            "{version:?}: {:.1} % of the quota, {late:?} permits too late",
+            100.0 * share
+        );
+    }
+}
+
 /// TCP and TLS take twice the way, which is more than the half second that a permit is good for. The API closes connections that are
 /// idle, and between the bursts the worker closes them, too. Returns how many connections there were in each burst.
 async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
