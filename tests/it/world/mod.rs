@@ -9,8 +9,10 @@ mod line1_far_api;
 mod line2_far_redis;
 mod line3_way;
 mod line4_abandoned;
+mod line5_mixed;
 mod line7_outage;
 mod line8_expiry;
+mod line9_answers;
 
 use hyper::Version;
 use kit::api::{Api, Manner, Reply};

@@ -1,0 +1,51 @@
+//! Line 5: jobs of one tenant under different limits. What those with short windows no longer count, those with long ones do.
+
+use sluicegate::broker::Message;
+use sluicegate::rules::headers::HeaderValue;
+
+use super::kit::api::Api;
+use super::kit::{Bed, MS, SECOND, counts, job, until};
+use crate::process::Process;
+use crate::servers::{shared_rabbit, shared_redis};
+
+const WINDOW: std::time::Duration = SECOND.saturating_mul(4);
+const SMALL: usize = 9;
+const OTHERS: usize = 12;
+
+fn small(number: usize) -> Message {
+    let plan = HeaderValue::Text("small".to_owned());
+    job("acme", format_args!("small-{number}")).with_headers(&[("x-plan", plan)], &[])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_plan_with_a_long_window_counts_what_jobs_without_one_did() {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let limits = "max-requests: 100, window-size: 500ms, guard: 100ms, plan-header: x-plan, \
+         plans: {small: {max-requests: 3, window-size: 4s, guard: 1s}}";
+    let yaml = bed.yaml(limits, &api.url(), "");
+    let workers = [Process::start(&yaml), Process::start(&yaml)];
+    bed.publish(&yaml, (0..SMALL).map(small)).await;
+    for number in 0..OTHERS {
+        bed.publish(&yaml, [job("acme", format_args!("other-{number}"))])
+            .await;
+        tokio::time::sleep(500 * MS).await;
+    }
+    until("all jobs", || api.count() == SMALL + OTHERS).await;
+    workers.into_iter().for_each(Process::stop);
+    let calls = api.calls();
+    let is_small = |at: &usize| calls[*at].job.starts_with("small");
+    let of_plan: Vec<_> = (0..calls.len()).filter(is_small).collect();
+    let times: Vec<_> = of_plan.iter().map(|at| calls[*at].at).collect();
+    assert_eq!(counts::windows(&times, 3, WINDOW).1, 0);
+    // Nor beside the others, which came half a guard before at the latest: what comes later may have been decided later.
+    for last in of_plan {
+        let at = calls[last].at;
+        let before = calls[..last].iter().enumerate();
+        let counted = before.filter(|(number, call)| {
+            let age = at - call.at;
+            age < WINDOW && (is_small(number) || age > 500 * MS)
+        });
+        assert!(counted.count() < 3, "{}: {calls:#?}", calls[last].job);
+    }
+}

@@ -1,0 +1,68 @@
+//! Line 9: what an answer means is not the same at every API.
+
+use super::kit::api::{Api, Reply};
+use super::kit::{Bed, SECOND, job, jobs, until};
+use crate::process::Process;
+use crate::servers::{shared_rabbit, shared_redis};
+
+/// As GitHub does it where its secondary limit is exceeded.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_403_with_retry_after_closes_its_tenant_and_one_without_is_a_dead_letter() {
+    let api = Api::start().await;
+    let first = std::sync::Mutex::new(true);
+    api.answers(move |call| {
+        let is_first = std::mem::take(&mut *first.lock().expect("nobody panics"));
+        match call.job.as_str() {
+            "forbidden" => Reply::status(403),
+            _ if is_first => Reply::status(403).header("retry-after", "3"),
+            _ => Reply::ok(),
+        }
+    });
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let limits = "max-requests: 100, window-size: 1s, guard: 200ms";
+    let yaml = bed.yaml(limits, &api.url(), "");
+    bed.publish(&yaml, [job("acme", "first")]).await;
+    let worker = Process::start(&yaml);
+    worker.says(&["the downstream closed"]).await;
+    let others = jobs("acme", 5).chain([job("other", "forbidden")]);
+    bed.publish(&yaml, others).await;
+    until("all jobs", || api.count() == 1 + 6 + 1).await;
+    worker.says(&["dead letter", "forbidden"]).await;
+    worker.stop();
+    let calls = api.calls();
+    let closed = calls[0].ended.expect("it was answered");
+    let of_tenant = calls[1..].iter().filter(|call| call.tenant == "acme");
+    for call in of_tenant {
+        assert!(call.at - closed >= 3 * SECOND, "{calls:#?}");
+        assert_eq!(call.attempt, 1, "a closed tenant uses no attempt");
+    }
+    let dead = bed.dead(&yaml).await;
+    let dead: Vec<_> = dead.iter().filter_map(|letter| letter.id()).collect();
+    assert_eq!(dead, ["forbidden"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_answer_means_is_said_in_the_configuration() {
+    let api = Api::start().await;
+    api.answers(|call| match (call.job.as_str(), call.attempt) {
+        ("conflict", 1) => Reply::status(409),
+        ("gone", _) => Reply::status(404),
+        ("refused", _) => Reply::status(451),
+        _ => Reply::ok(),
+    });
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let limits = "max-requests: 100, window-size: 1s, guard: 200ms";
+    let answers = ", answers: {409: retry, 404: done}";
+    let yaml = bed.yaml(limits, &api.url(), answers) + "retry: {initial-interval: 100ms}\n";
+    let all = ["conflict", "gone", "refused"].map(|id| job("acme", id));
+    bed.publish(&yaml, all).await;
+    let worker = Process::start(&yaml);
+    until("all calls", || api.count() == 4).await;
+    worker.says(&["dead letter", "refused"]).await;
+    let done = "sluicegate_dispatches_total{outcome=\"done\"}";
+    until("both", || worker.metric(done) == Some(2.0)).await;
+    worker.stop();
+    let dead = bed.dead(&yaml).await;
+    let dead: Vec<_> = dead.iter().filter_map(|letter| letter.id()).collect();
+    assert_eq!(dead, ["refused"]);
+}
