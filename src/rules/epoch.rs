@@ -186,11 +186,13 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
         let last = now.saturating_sub(idle);
         if !stored.gap(now).covers(last, span) {
             let why = if same_epoch { TRUNCATED } else { EMPTIED };
-            // A memory that is another one, or was emptied, may lack what somebody started after us and can't tell any more.
-            let lost = if same_epoch && stored.run == run {
-                last
-            } else {
-                now
+            // A memory that is another one, or was emptied, may lack what somebody started after us and can't tell any more. In another
+            // one nobody starts until it is confirmed: so no later than it was first seen, however late a longer limit asks.
+            let seen = (stored.pending_at(&run, now)).map_or(now, |pending| pending.since);
+            let lost = match same_epoch {
+                true if stored.run == run => last,
+                true => seen.max(last),
+                false => now,
             };
             let gap = stored.gap(now).with(lost + ROUNDING_MS, span);
             return Step::Write(close(gap, why));
@@ -225,9 +227,7 @@ fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> 
     if memory.continues(&stored.run) {
         return Step::Write(confirmed());
     }
-    // Of later than now: the clock was stepped back.
-    let pending = (stored.pending.as_ref()).filter(|p| p.memory == run && p.since <= now);
-    let Some(pending) = pending else {
+    let Some(pending) = stored.pending_at(&run, now) else {
         let next = format!("{now}:{}:{run}", now + known.span_ms);
         return Step::Write(vec![field("next", &next)]);
     };

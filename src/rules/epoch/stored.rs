@@ -128,6 +128,11 @@ impl Gap {
 }
 
 impl Stored {
+    /// What is known of `memory` that is being looked at. Of later than now: the clock was stepped back.
+    pub fn pending_at(&self, memory: &str, now: u64) -> Option<&Pending> {
+        (self.pending.as_ref()).filter(|it| it.memory == memory && it.since <= now)
+    }
+
     /// What is missing that may count at `now`.
     pub fn gap(&self, now: u64) -> Gap {
         if self.cold <= now {

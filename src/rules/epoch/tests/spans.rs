@@ -35,6 +35,29 @@ fn who_does_not_vouch_delays_short_questions_by_the_time_for_it() {
 }
 
 #[test]
+fn a_longer_limit_that_comes_while_it_waits_does_not_put_the_others_off() {
+    let (mut bed, mut a, mut b) = running();
+    (a.shortest_ms, b.shortest_ms) = (SHORT, SHORT);
+    let snapshot = bed.fields.clone();
+    bed.pass(10, &mut [&mut a, &mut b]);
+    assert!(bed.pulse(&mut a));
+    bed.fields = snapshot;
+    bed.memory = restarted();
+    assert!(bed.look(&mut a).is_some());
+    let lost = bed.stored().lost.map(|(at, _)| at);
+    bed.pass(DOUBT_MS / 2, &mut [&mut a, &mut b]);
+    // Nobody has started anything there since it was first seen.
+    a.span_ms = 10 * SPAN;
+    assert!(bed.look(&mut a).is_some());
+    assert_eq!(bed.stored().lost.map(|(at, _)| at), lost);
+    assert!(bed.stored().cold >= bed.now + 9 * SPAN);
+    // An answer may have been heard after that, though it was decided before.
+    a.idle_ms = Some(0);
+    bed.pass(1, &mut [&mut a]);
+    assert!(bed.look(&mut a).is_some());
+}
+
+#[test]
 fn who_gives_up_waiting_leaves_the_longer_span_of_who_saw_it_first() {
     let (mut bed, mut a, _died) = running();
     bed.memory = restarted();
