@@ -1,4 +1,5 @@
--- epoch: changes the epoch if it is still as the worker read it. src/rules/epoch.rs decides what is written.
+-- epoch: changes the epoch if it is still as the worker read it. src/rules/epoch.rs decides what is written; the
+-- specification of this script is src/rules/epoch/kept.rs.
 --
 -- KEYS[1]  the epoch (HASH)
 --

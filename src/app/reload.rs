@@ -183,7 +183,7 @@ impl Steward {
 
     async fn agreed(&mut self, agreed: Agreed) {
         let fleet = &agreed.fleet;
-        self.agreed_until = agreed.until.into();
+        self.agreed_until = agreed.until;
         self.outage.over(self.started.elapsed());
         let policies = fleet.policies();
         let same = self.last.as_ref().is_some_and(|last| last.is_like(fleet));

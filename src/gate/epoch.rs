@@ -8,9 +8,10 @@ mod pulse;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::redis::{Pipeline, Value};
+use tokio::time::Instant;
 use tracing::{info, warn};
 use ulid::Ulid;
 

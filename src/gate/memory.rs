@@ -1,7 +1,10 @@
 //! The gate in memory: the model behind the gate's trait, for tests and for trying a worker without Redis.
 
+mod replies;
+pub mod store;
+
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::gate::{
@@ -25,29 +28,42 @@ pub struct MemoryGate<C> {
     states: Mutex<States>,
 }
 
+#[derive(Clone)]
 struct States {
-    of: HashMap<Place, State>,
+    /// Shared with what is remembered of it.
+    of: HashMap<Place, Arc<State>>,
     /// By tenant and job: what is known of each, and until when.
     suspects: HashMap<(Tenant, String), (Suspect, u64)>,
     /// How many there may be of either before the next sweep.
     sweep_at: usize,
 }
 
+impl Default for States {
+    fn default() -> Self {
+        Self {
+            of: HashMap::new(),
+            suspects: HashMap::new(),
+            sweep_at: SWEEP_AT,
+        }
+    }
+}
+
 impl States {
     /// What the store would still have of `place` at `now_ms`; put back by [`States::put`].
     fn take(&mut self, place: &Place, now_ms: u64) -> State {
-        let mut state = self.of.remove(place).unwrap_or_default();
+        let mut state = Arc::unwrap_or_clone(self.of.remove(place).unwrap_or_default());
         state.expire(now_ms);
         state
     }
 
     fn put(&mut self, place: &Place, state: State) {
-        self.of.insert(place.clone(), state);
+        self.of.insert(place.clone(), Arc::new(state));
     }
 
     fn sweep(&mut self, now_ms: u64) {
         if self.of.len().max(self.suspects.len()) >= self.sweep_at {
-            self.of.retain(|_, state| !state.expire(now_ms));
+            self.of
+                .retain(|_, state| !Arc::make_mut(state).expire(now_ms));
             self.suspects.retain(|_, (_, until)| *until > now_ms);
             self.sweep_at = SWEEP_AT.max(self.of.len().max(self.suspects.len()) * 2);
         }
@@ -78,12 +94,22 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
     pub fn new(clock: C) -> Self {
         Self {
             clock,
-            states: Mutex::new(States {
-                of: HashMap::new(),
-                suspects: HashMap::new(),
-                sweep_at: SWEEP_AT,
-            }),
+            states: Mutex::default(),
         }
+    }
+
+    fn now_us(&self) -> u64 {
+        (self.clock)()
+    }
+
+    /// All that it knows.
+    fn snapshot(&self) -> States {
+        self.states().0.clone()
+    }
+
+    /// It knows this and no more.
+    fn restore(&self, states: States) {
+        *self.states().0 = states;
     }
 
     fn states(&self) -> (MutexGuard<'_, States>, Clock) {

@@ -10,6 +10,7 @@ mod refusal;
 pub mod registry;
 pub(crate) mod reply;
 pub mod scripts;
+pub mod store;
 mod watches;
 
 use std::collections::hash_map::DefaultHasher;

@@ -6,7 +6,8 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
+
+use tokio::time::Instant;
 
 use crate::gate::keys::Keys;
 use crate::gate::link::{Link, Shard, Shards, slot_of};

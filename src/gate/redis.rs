@@ -5,9 +5,10 @@ mod health;
 mod watched;
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::redis::Value;
+use tokio::time::Instant;
 
 use calls::Call;
 pub use health::Health;
@@ -19,6 +20,7 @@ use crate::gate::places::{All, Places};
 pub use crate::gate::refusal::NODE_OF_A_CLUSTER;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script};
+use crate::gate::store::{Meaning, Store};
 use crate::gate::watches::Watches;
 use crate::gate::{
     Change, Event, Gate, GateError, Inspection, Partition, Replies, Rule, SettleReplies, Standings,
@@ -53,21 +55,29 @@ impl RedisGate {
     /// # Errors
     /// [`GateError::Refused`] when a url is no Redis url.
     pub fn connect(servers: impl Into<RedisServers>, prefix: &str) -> Result<Self, GateError> {
-        let link = Link::new(&servers.into())?;
+        Ok(Self::by(Link::new(&servers.into())?, prefix))
+    }
+
+    /// The same on `store`, in place of Redis.
+    pub fn on(store: Arc<dyn Store>, prefix: &str) -> Self {
+        Self::by(Link::to(store), prefix)
+    }
+
+    fn by(link: Link, prefix: &str) -> Self {
         let keys = Keys::new(prefix);
         let keys = if link.is_cluster() {
             keys.in_cluster()
         } else {
             keys
         };
-        Ok(Self {
+        Self {
             link,
             places: Places::new(keys.clone()),
             keys,
             watch: None,
             clock: Mutex::new(None),
             test_clock: None,
-        })
+        }
     }
 
     /// For a worker: admits nothing while Redis may not know all that has started and counts for its limits. After `memory` no
@@ -141,6 +151,7 @@ impl RedisGate {
         Call {
             script: script(limits, &layout),
             tenant,
+            meaning: Meaning::Itself,
             span_ms: 0,
             limits,
             keys: self.keys.call(&layout, limits, self.estimate()),
@@ -240,6 +251,7 @@ impl Gate for RedisGate {
                 if !ask.asks.is_empty() {
                     call.span_ms = ask.limits.memory_ms();
                 }
+                call.meaning = Meaning::Ask(ask);
                 call
             })
             .collect();
@@ -283,6 +295,7 @@ impl Gate for RedisGate {
                 let more = reply::settle_arguments(&settled.settled);
                 let mut call = self.call(scripts::settle, (tenant, labels), limits, more);
                 call.mark = Some(self.keys.mark(&call.layout, &settled.call));
+                call.meaning = Meaning::Settle(settled);
                 call
             })
             .collect();
@@ -293,16 +306,19 @@ impl Gate for RedisGate {
     async fn block(&self, whose: &Whose, duration: Duration, by: &str) -> Result<(), GateError> {
         let more = vec![ceil_ms(duration).to_string().into_bytes(), by.into()];
         let nobody = nobody("the-api")?;
-        let call = self.call_whose(scripts::block(), (whose, &nobody), more);
+        let mut call = self.call_whose(scripts::block(), (whose, &nobody), more);
+        call.meaning = Meaning::Block(whose, duration, by);
         self.run_one(call).await.map(drop)
     }
 
     async fn report(&self, rule: &Rule, batch: &[(Whose, Event)]) -> Result<Standings, GateError> {
         let api = nobody("the-api")?;
         let calls = (batch.iter())
-            .map(|(whose, event)| {
+            .map(|one @ (whose, event)| {
                 let more = reply::report_arguments(rule, event);
-                self.call_whose(scripts::report(), (whose, &api), more)
+                let mut call = self.call_whose(scripts::report(), (whose, &api), more);
+                call.meaning = Meaning::Report(rule, one);
+                call
             })
             .collect();
         let replies = self.run(calls, None).await?;
@@ -318,6 +334,7 @@ impl Gate for RedisGate {
                 let mut call = self.call_tenant(scripts::crash(), tenant, more);
                 call.keys.names = vec![self.keys.suspect(tenant, job)];
                 call.keys.types = vec!["string"];
+                call.meaning = Meaning::Suspect(suspected);
                 call
             })
             .collect();
@@ -329,7 +346,10 @@ impl Gate for RedisGate {
     async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {
         let calls = (batch.iter())
             .map(|(tenant, quotas)| {
-                self.call_tenant(scripts::quota(), tenant, vec![quotas.text().into_bytes()])
+                let more = vec![quotas.text().into_bytes()];
+                let mut call = self.call_tenant(scripts::quota(), tenant, more);
+                call.meaning = Meaning::Advertised(tenant, *quotas);
+                call
             })
             .collect();
         let replies = self.run(calls, None).await?;
@@ -343,6 +363,7 @@ impl Gate for RedisGate {
         }
         let nobody = nobody("the-api")?;
         let mut call = self.call_whose(scripts::change(), (whose, &nobody), more);
+        call.meaning = Meaning::Change(whose, change);
         if *change == Change::Reset {
             self.keys.add_global(&mut call.keys);
         }
@@ -355,7 +376,8 @@ impl Gate for RedisGate {
         labels: &Labels,
         limits: &Limits,
     ) -> Result<Inspection, GateError> {
-        let call = self.call(scripts::inspect, (tenant, labels), limits, Vec::new());
+        let mut call = self.call(scripts::inspect, (tenant, labels), limits, Vec::new());
+        call.meaning = Meaning::Inspect(tenant, labels, limits);
         reply::inspected(&self.run_one(call).await?, limits.len())
     }
 }

@@ -3,10 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::redis::Value;
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use crate::gate::GateError;
 use crate::gate::redis::RedisGate;

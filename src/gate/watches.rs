@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::redis::Pipeline;
 use futures_util::future::{join_all, try_join_all};
+use tokio::time::Instant;
 
 use crate::gate::epoch::{At, Sent, Watch};
 use crate::gate::link::{self, Link, Shard};

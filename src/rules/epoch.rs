@@ -13,6 +13,7 @@
 //! [`Gap`]), and a worker goes on as soon as the shortest span of its questions is over since then. Each question is put when its
 //! longest is ([`Gap::opens_at`]): one tenant's day is nobody else's.
 
+pub mod kept;
 pub mod memory;
 pub mod shard;
 mod stored;

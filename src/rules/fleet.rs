@@ -47,6 +47,7 @@
 //! It may be left out for some tenants and not for others: a limit that all tenants share is then continued for all of them,
 //! so that both count in one state.
 
+pub mod shelf;
 mod superseded;
 pub mod text;
 

@@ -1,10 +1,12 @@
 //! What every gate does, whatever keeps its state: in real time, on the model in memory and on Redis.
 
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
+use sluicegate::gate::memory::store::MemoryStore;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{
     Answer, Ask, Change, Event, Gate, GateError, Inspection, Replies, Rule, TenantAsk, Ticket,
@@ -83,14 +85,21 @@ pub fn redis_gate(limits: impl Into<Limits>) -> Limited<RedisGate> {
     Limited::new(gate, limits)
 }
 
+fn clock() -> u64 {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("after 1970");
+    u64::try_from(now.as_micros()).expect("before the year 500000")
+}
+
 pub fn memory_gate(limits: impl Into<Limits>) -> Limited<MemoryGate<impl Fn() -> u64>> {
-    let gate = MemoryGate::new(|| {
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .expect("after 1970");
-        u64::try_from(now.as_micros()).expect("before the year 500000")
-    });
-    Limited::new(gate, limits)
+    Limited::new(MemoryGate::new(clock), limits)
+}
+
+/// The client code for Redis, on a store in memory.
+pub fn stored_gate(limits: impl Into<Limits>) -> Limited<RedisGate> {
+    let store = Arc::new(MemoryStore::new(clock, 0, false));
+    Limited::new(RedisGate::on(store, "p"), limits)
 }
 
 pub fn tenant(id: &str) -> Tenant {
@@ -365,6 +374,14 @@ async fn the_memory_gate_conforms() {
     for algorithm in Algorithm::ALL {
         let long = memory_gate(limit(algorithm, 5, LONG));
         conforms(algorithm, long, memory_gate(limit(algorithm, 1, 400))).await;
+    }
+}
+
+#[tokio::test]
+async fn the_store_in_memory_conforms() {
+    for algorithm in Algorithm::ALL {
+        let long = stored_gate(limit(algorithm, 5, LONG));
+        conforms(algorithm, long, stored_gate(limit(algorithm, 1, 400))).await;
     }
 }
 

@@ -9,7 +9,7 @@ use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::scope::{Labels, Scope};
 
 use crate::gate_conformance::{
-    FRESH, LONG, limit, memory_gate, redis_gate, started, tenant, waits,
+    FRESH, LONG, limit, memory_gate, redis_gate, started, stored_gate, tenant, waits,
 };
 use crate::servers::unique;
 
@@ -410,6 +410,11 @@ async fn places_are_held_until_their_calls_end(gate: &impl Gate) {
 #[tokio::test]
 async fn the_memory_gate_conforms() {
     shares_conform(|| memory_gate(named("unused", 1, Scope::Tenant)).gate).await;
+}
+
+#[tokio::test]
+async fn the_store_in_memory_conforms() {
+    shares_conform(|| stored_gate(named("unused", 1, Scope::Tenant)).gate).await;
 }
 
 #[tokio::test]

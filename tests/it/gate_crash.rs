@@ -7,6 +7,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
+use sluicegate::gate::memory::store::MemoryStore;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError, Note, Suspected, Verdict};
 use sluicegate::rules::crash::{KEEP_MS, LEASE_MS};
@@ -61,6 +62,8 @@ async fn the_script_says_what_the_model_says() {
         let mut random = SmallRng::seed_from_u64(seed);
         let gate = connect(&unique("crash")).with_test_clock(Arc::new(read.clone()));
         let model = MemoryGate::new(read.clone());
+        let store = MemoryStore::new(read.clone(), 0, false);
+        let stored = RedisGate::on(Arc::new(store), "p");
         let mut now_ms = 1_700_000_000_000_u64;
         for step in 0..30 {
             let forward = [0, 1, LEASE_MS / 4, LEASE_MS - 1, LEASE_MS, 3 * LEASE_MS];
@@ -75,13 +78,16 @@ async fn the_script_says_what_the_model_says() {
                 .map(|_| any(&mut random))
                 .collect();
             let both = (gate.suspect(&batch).await, model.suspect(&batch).await);
+            let again = stored.suspect(&batch).await.expect("it always does");
             let (redis, model) = (
                 both.0.expect("Redis answers"),
                 both.1.expect("it always does"),
             );
-            for ((said, redis), model) in batch.iter().zip(redis).zip(model) {
+            let all = batch.iter().zip(redis).zip(model).zip(again);
+            for (((said, redis), model), again) in all {
                 let (redis, model) = (redis.expect("decided"), model.expect("decided"));
                 assert_eq!(redis, model, "seed {seed}, step {step}: {said:?}");
+                assert_eq!(again.expect("decided"), model, "through the store");
                 verdicts[match model {
                     Verdict::Go => 0,
                     Verdict::Wait { .. } => 1,

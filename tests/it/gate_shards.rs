@@ -374,7 +374,8 @@ async fn a_lost_primary_keeps_nobody_else_from_agreeing() {
             let went_on = ask().await;
             assert!(!went_on[lost], "nobody knows what is in force there");
             // On a busy machine all this may take longer than an agreement lasts, or an answer longer than it is waited for.
-            let in_time = agreed.registries.len() == 2 && Instant::now() < agreed.until;
+            let in_time =
+                agreed.registries.len() == 2 && tokio::time::Instant::now() < agreed.until;
             let Some(seen) = seen.ok().filter(|_| in_time) else {
                 continue;
             };

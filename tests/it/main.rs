@@ -45,6 +45,7 @@ mod gate_shards_places;
 mod gate_shares;
 mod gate_simulator;
 mod gate_slots;
+mod gate_store;
 mod gate_switch;
 mod gate_topology;
 mod gate_worst;

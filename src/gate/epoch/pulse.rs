@@ -1,12 +1,14 @@
 //! The pulse: it ends each batch of decisions, and without one it is a heartbeat. What it answers says whether they count.
 
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use ::redis::{Cmd, Pipeline, Value, from_redis_value_ref};
+use tokio::time::Instant;
 
 use super::{At, Found, LOOK_AGAIN, Sent, Watch};
 use crate::gate::link::Request;
+use crate::gate::store::Meaning;
 use crate::gate::{GateError, refusal, scripts};
 use crate::rules::epoch::FORGET_MS;
 
@@ -57,6 +59,7 @@ impl Watch {
             key: &self.key,
             command: self.pulse(sent, micros, Kind::Batch),
             load: load.then(scripts::pulse),
+            meaning: Meaning::Itself,
         }
     }
 

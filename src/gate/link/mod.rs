@@ -5,6 +5,7 @@ mod node;
 mod parcel;
 mod sentinel;
 mod slots;
+mod stored;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,9 +22,11 @@ use self::node::Node;
 use self::parcel::Parcel;
 use self::sentinel::Sentinel;
 pub use self::slots::{owned, redirect, slot_of};
+use self::stored::Stored;
 use crate::config::{Pems, RedisServers, RedisTopology, SecretUrl};
 use crate::gate::GateError;
 use crate::gate::scripts::Script;
+use crate::gate::store::{Meaning, Store};
 use crate::rules::slots::Slots;
 
 /// A command and where it belongs.
@@ -33,6 +36,7 @@ pub struct Request<'a> {
     pub command: Cmd,
     /// A script that this node did not know when it was last asked: loaded in the same round trip, before it.
     pub load: Option<&'static Script>,
+    pub meaning: Meaning<'a>,
 }
 
 /// One value for each request, in order; an error that concerns the node of some of them alone stands in their place.
@@ -78,9 +82,31 @@ enum Way {
     Single(Node),
     Cluster(Cluster),
     Sentinel(Sentinel),
+    /// Something in the place of servers.
+    Store(Stored),
 }
 
 impl Link {
+    /// To `store`, in place of servers.
+    pub fn to(store: Arc<dyn Store>) -> Self {
+        let round_trips = Arc::default();
+        let servers = RedisServers::from(&SecretUrl::new("redis://memory"));
+        let way = Way::Store(Stored::new(store, Arc::clone(&round_trips)));
+        Self::by(&servers, way, round_trips)
+    }
+
+    fn by(servers: &RedisServers, way: Way, round_trips: Arc<AtomicU64>) -> Self {
+        Self {
+            servers: servers.clone(),
+            way,
+            only: Arc::new(vec![Shard {
+                node: None,
+                slots: Slots::default(),
+            }]),
+            round_trips,
+        }
+    }
+
     /// It does not connect yet.
     pub fn new(servers: &RedisServers) -> Result<Self, GateError> {
         let round_trips = Arc::new(AtomicU64::new(0));
@@ -102,15 +128,7 @@ impl Link {
                 Way::Sentinel(Sentinel::new(servers, sentinels, pems, &round_trips)?)
             }
         };
-        Ok(Self {
-            servers: servers.clone(),
-            way,
-            only: Arc::new(vec![Shard {
-                node: None,
-                slots: Slots::default(),
-            }]),
-            round_trips,
-        })
+        Ok(Self::by(servers, way, round_trips))
     }
 
     /// What it connects to, for messages.
@@ -134,6 +152,7 @@ impl Link {
             Way::Single(node) => node.base(),
             Way::Sentinel(sentinel) => sentinel.base(),
             Way::Cluster(cluster) => cluster.base(),
+            Way::Store(stored) => stored.base(),
         }
     }
 
@@ -167,6 +186,7 @@ impl Link {
                 Ok(parcel.unpack(answers))
             }
             Way::Cluster(cluster) => Box::pin(cluster.send(&requests)).await,
+            Way::Store(stored) => stored.ask(&requests).await,
         }
     }
 
@@ -174,7 +194,7 @@ impl Link {
     pub async fn shards(&self, anew: bool) -> Result<Shards, GateError> {
         match &self.way {
             Way::Cluster(cluster) => Box::pin(cluster.shards(anew)).await,
-            Way::Single(_) | Way::Sentinel(_) => Ok(Arc::clone(&self.only)),
+            Way::Single(_) | Way::Sentinel(_) | Way::Store(_) => Ok(Arc::clone(&self.only)),
         }
     }
 
@@ -215,6 +235,7 @@ impl Link {
         match (&self.way, &shard.node) {
             (Way::Single(node), _) => node.send(pipeline).await,
             (Way::Sentinel(sentinel), _) => Box::pin(sentinel.send(pipeline)).await,
+            (Way::Store(stored), _) => stored.send(pipeline).await,
             (Way::Cluster(cluster), Some(node)) => {
                 let answers = Box::pin(cluster.at(node, pipeline)).await?;
                 let moved = |answer: &Value| matches!(answer, Value::ServerError(error) if matches!(error.code(), "MOVED" | "ASK"));
@@ -236,7 +257,7 @@ impl Link {
         pipeline.add_command(command);
         let name = match &self.way {
             Way::Single(node) => node.name().to_owned(),
-            Way::Sentinel(_) => self.servers.to_string(),
+            Way::Sentinel(_) | Way::Store(_) => self.servers.to_string(),
             Way::Cluster(cluster) => return Box::pin(cluster.on_primaries(&pipeline)).await,
         };
         let mut all = Vec::new();

@@ -10,6 +10,7 @@ use crate::gate::link::{Request, Shard};
 use crate::gate::refusal;
 use crate::gate::reply;
 use crate::gate::scripts::Script;
+use crate::gate::store::Meaning;
 use crate::rules::limit::Limit;
 use crate::rules::scope::Layout;
 use crate::rules::tenant::Tenant;
@@ -29,6 +30,7 @@ pub(super) struct Pulse<'a> {
 pub(super) struct Call<'a> {
     pub(super) script: &'static Script,
     pub(super) tenant: &'a Tenant,
+    pub(super) meaning: Meaning<'a>,
     /// So far back its limits look; 0: it admits nothing.
     pub(super) span_ms: u64,
     /// What the script decides about; none for one that knows the line alone.
@@ -153,6 +155,7 @@ impl RedisGate {
             key: call.keys.line(),
             command,
             load: call.load.then_some(call.script),
+            meaning: call.meaning,
         }
     }
 
@@ -194,6 +197,7 @@ impl RedisGate {
                 key: call.keys.line(),
                 command,
                 load: None,
+                meaning: Meaning::Itself,
             }
         };
         let sent = self.link.send(names.iter().map(request).collect()).await;

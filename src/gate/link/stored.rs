@@ -1,0 +1,79 @@
+//! The way to a store that stands in the place of servers: what [`node`](super::node) is to a server.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use ::redis::{Cmd, Pipeline, Value};
+use tokio::time::{Instant, timeout};
+
+use super::node::TIMEOUT_IN_ALL;
+use super::{Answers, Request};
+use crate::gate::GateError;
+use crate::gate::store::{Command, Store};
+use crate::rules::way::Way;
+
+/// The way to one store, shared by all callers.
+pub struct Stored {
+    store: Arc<dyn Store>,
+    /// What round trips take, by the time since `made`.
+    way: Mutex<Way>,
+    made: Instant,
+    round_trips: Arc<AtomicU64>,
+}
+
+impl Stored {
+    pub fn new(store: Arc<dyn Store>, round_trips: Arc<AtomicU64>) -> Self {
+        Self {
+            store,
+            way: Mutex::default(),
+            made: Instant::now(),
+            round_trips,
+        }
+    }
+
+    /// What a round trip takes at least; `None`: that is not known yet.
+    pub fn base(&self) -> Option<Duration> {
+        let way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
+        way.is_known().then(|| way.base())
+    }
+
+    /// One round trip: one value for each of the pipeline's commands.
+    pub async fn send(&self, pipeline: &Pipeline) -> Result<Vec<Value>, GateError> {
+        self.run(pipeline.cmd_iter().map(Command::plain).collect())
+            .await
+    }
+
+    /// One round trip, with the scripts that are to be loaded.
+    pub async fn ask(&self, requests: &[Request<'_>]) -> Result<Answers, GateError> {
+        let load = |request: &Request<'_>| {
+            let script = request.load?;
+            let mut command = Cmd::new();
+            command.arg("SCRIPT").arg("LOAD").arg(&script.source);
+            Some(command)
+        };
+        let loads: Vec<Cmd> = requests.iter().filter_map(load).collect();
+        let commands = requests.iter().map(|request| Command {
+            command: &request.command,
+            meaning: request.meaning,
+        });
+        let commands = loads.iter().map(Command::plain).chain(commands);
+        let answers = self.run(commands.collect()).await?;
+        Ok(answers.into_iter().skip(loads.len()).map(Ok).collect())
+    }
+
+    async fn run(&self, commands: Vec<Command<'_>>) -> Result<Vec<Value>, GateError> {
+        self.round_trips.fetch_add(1, Ordering::Relaxed);
+        let (count, begun) = (commands.len(), Instant::now());
+        let late = |_| GateError::Unreachable("the store: no answer in time".to_owned());
+        let run = timeout(TIMEOUT_IN_ALL, self.store.run(commands));
+        let answers = run.await.map_err(late)??;
+        if answers.len() != count {
+            let why = "the store: an answer is missing".to_owned();
+            return Err(GateError::Unreachable(why));
+        }
+        let mut way = self.way.lock().unwrap_or_else(PoisonError::into_inner);
+        way.learn(self.made.elapsed(), begun.elapsed());
+        Ok(answers)
+    }
+}

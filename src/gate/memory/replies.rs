@@ -1,0 +1,107 @@
+//! Replies as the scripts give them, as the headers of their files say: what `gate::reply` reads.
+
+use ::redis::Value;
+
+use crate::gate::{Answer, Inspection, Standing, TenantReply, Usage, Verdict};
+
+/// Of `crash`.
+pub fn suspected(verdict: &Verdict) -> Value {
+    let (word, more) = match *verdict {
+        Verdict::Wait { ms } => (0, ms),
+        Verdict::Go => (1, 0),
+        Verdict::Dead { crashes } => (2, crashes.into()),
+        Verdict::Alone { crashes } => (3, crashes.into()),
+    };
+    Value::Array([1, 0, word, more].map(integer).to_vec())
+}
+
+/// Of `report`.
+pub fn reported(standing: &Standing) -> Value {
+    let numbers = [
+        1,
+        standing.now_ms,
+        standing.failures,
+        standing.is_open.into(),
+        standing.has_changed.into(),
+        standing.is_granted.into(),
+        standing.closed_until_ms,
+        standing.named_until_ms,
+    ];
+    let by = text(&standing.by);
+    Value::Array(numbers.map(integer).into_iter().chain([by]).collect())
+}
+
+/// Of `acquire`.
+pub fn acquired(reply: &TenantReply) -> Value {
+    let mut values = vec![
+        integer(1 + u64::from(reply.has_failures)),
+        integer(reply.now_ms),
+        integer(reply.blocked_until_ms),
+    ];
+    for answer in &reply.answers {
+        values.extend(match answer {
+            Answer::Wait {
+                limit,
+                count,
+                ttl_ms,
+                ticket,
+            } => {
+                let (limit, place) = (*limit as u64, ticket.place);
+                [0, limit, *count, *ttl_ms, ticket.generation, place].map(integer)
+            }
+            Answer::Start { count, sequences } => {
+                let [one, two, three, four, five] = [1, 0, *count, 0, 0].map(integer);
+                let sequences = text(&sequences.to_string());
+                [one, two, three, four, five, sequences]
+            }
+            Answer::Capacity { count } => [2, 0, *count, 0, 0, 0].map(integer),
+        });
+    }
+    Value::Array(values)
+}
+
+/// Of `inspect`.
+pub fn inspected(seen: &Inspection) -> Value {
+    let quotas = match seen.quotas.text() {
+        none if none.is_empty() => none,
+        quotas => format!("{quotas}@{}", seen.quotas_at_ms),
+    };
+    let head = [
+        1,
+        seen.now_ms,
+        seen.waiting,
+        seen.line_end_ms,
+        seen.blocked_until_ms,
+        seen.turn_ms,
+    ];
+    let usage = seen.limits.iter().flat_map(|usage| {
+        let max = u64::from(usage.max);
+        let Usage { count, free, .. } = *usage;
+        [
+            max,
+            usage.override_until_ms,
+            count,
+            free,
+            usage.next_ms,
+            usage.waiting,
+        ]
+    });
+    let numbers = head.into_iter().chain(usage).map(integer);
+    let by = std::iter::once(text(&seen.blocked_by));
+    Value::Array(by.chain(numbers).chain([text(&quotas)]).collect())
+}
+
+/// A text.
+pub fn text(text: &str) -> Value {
+    Value::BulkString(text.as_bytes().to_vec())
+}
+
+/// A number.
+pub fn integer(number: u64) -> Value {
+    Value::Int(i64::try_from(number).unwrap_or(i64::MAX))
+}
+
+/// An error, as a server says it.
+pub fn error(words: &str) -> Value {
+    ::redis::parse_redis_value(format!("-{words}\r\n").as_bytes()).unwrap_or(Value::Nil)
+}

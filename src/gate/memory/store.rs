@@ -1,0 +1,373 @@
+//! A store in memory that forgets, behind the interface that the gate's client code has to Redis: so the code that notices a loss
+//! runs without servers, at simulated times. What its scripts mean is said by the model, and by `rules::epoch::kept` and
+//! `rules::fleet::shelf`.
+
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use ::redis::{Arg, Cmd, Value};
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+
+use super::replies::{self, error, integer, text};
+use super::{MemoryGate, States};
+use crate::gate::store::{Command, Meaning, Store};
+use crate::gate::{Gate, GateError, scripts};
+use crate::rules::epoch::Memory;
+use crate::rules::epoch::kept::{Beat, Kept};
+use crate::rules::epoch::memory::NO_EVICTION;
+use crate::rules::fleet::shelf::{Said, Shelf, Unsaid};
+use crate::rules::log::Clock;
+use crate::rules::scope::Place;
+
+/// What is in memory, and who it is.
+pub struct MemoryStore<C> {
+    gate: MemoryGate<C>,
+    server: Mutex<Server>,
+    /// So many of the last writes may be lost.
+    may_lose: usize,
+}
+
+/// All that can be lost but the budgets, by key.
+#[derive(Clone, Default)]
+struct Hashes {
+    epochs: BTreeMap<String, Arc<Kept>>,
+    registries: BTreeMap<String, Arc<Shelf>>,
+}
+
+struct Server {
+    hashes: Hashes,
+    memory: Memory,
+    /// How many processes and histories there were.
+    number: u64,
+    /// By their SHA.
+    scripts: HashSet<String>,
+    /// What was there before each of the last writes.
+    past: VecDeque<(States, Hashes)>,
+}
+
+impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryStore<C> {
+    /// An empty store, of which up to `may_lose` of the last writes can be lost, and which throws keys away where it `evicts`. `clock`
+    /// gives microseconds since the epoch.
+    pub fn new(clock: C, may_lose: usize, evicts: bool) -> Self {
+        Self {
+            gate: MemoryGate::new(clock),
+            server: Mutex::new(Server {
+                hashes: Hashes::default(),
+                memory: Memory {
+                    process: "p0".to_owned(),
+                    history: "h0".to_owned(),
+                    before: "0".to_owned(),
+                    evicted: 0,
+                    evicts,
+                },
+                number: 0,
+                scripts: HashSet::new(),
+                past: VecDeque::new(),
+            }),
+            may_lose,
+        }
+    }
+
+    fn server(&self) -> MutexGuard<'_, Server> {
+        // Nothing panics while it holds the lock.
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// It is emptied, as by FLUSHALL. A restart may lose that, too.
+    pub fn flush(&self) {
+        let mut server = self.server();
+        self.remember(&mut server);
+        server.hashes = Hashes::default();
+        self.gate.restore(States::default());
+    }
+
+    /// It restarts without the last `lost` writes.
+    pub fn restart(&self, lost: usize) {
+        let mut server = self.server();
+        server.begin("0".to_owned());
+        self.lose(&mut server, lost);
+    }
+
+    /// A replica that lacks the last `lost` writes takes over.
+    pub fn fail_over(&self, lost: usize) {
+        let mut server = self.server();
+        let before = server.memory.history.clone();
+        server.begin(before);
+        self.lose(&mut server, lost);
+    }
+
+    /// Replication begins or ends: nothing is lost.
+    pub fn replicate(&self) {
+        let mut server = self.server();
+        server.number += 1;
+        server.memory.history = format!("h{}", server.number);
+    }
+
+    /// It makes room: the budgets that are `chosen` are gone, and what else is said to be.
+    pub fn evict(&self, chosen: impl Fn(&Place) -> bool, registries: bool, epochs: bool) {
+        let mut server = self.server();
+        server.memory.evicted += 1;
+        let mut states = self.gate.snapshot();
+        states.of.retain(|place, _| !chosen(place));
+        self.gate.restore(states);
+        if registries {
+            server.hashes.registries.clear();
+        }
+        if epochs {
+            server.hashes.epochs.clear();
+        }
+    }
+
+    /// As by SCRIPT FLUSH.
+    pub fn forget_scripts(&self) {
+        self.server().scripts.clear();
+    }
+
+    /// What is there now can be lost no more than so far back.
+    fn remember(&self, server: &mut Server) {
+        if self.may_lose > 0 {
+            if server.past.len() == self.may_lose {
+                server.past.pop_front();
+            }
+            let past = (self.gate.snapshot(), server.hashes.clone());
+            server.past.push_back(past);
+        }
+    }
+
+    fn lose(&self, server: &mut Server, lost: usize) {
+        for (states, hashes) in (0..lost).map_while(|_| server.past.pop_back()) {
+            server.hashes = hashes;
+            self.gate.restore(states);
+        }
+    }
+
+    fn answer(&self, Command { command, meaning }: Command<'_>) -> Result<Value, GateError> {
+        let mut server = self.server();
+        let words = words(command);
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match words[..] {
+            ["EVALSHA", sha, ..] if !server.scripts.contains(sha) => {
+                return Ok(error("NOSCRIPT No matching script"));
+            }
+            ["EVALSHA" | "HDEL", ..] => self.remember(&mut server),
+            _ => {}
+        }
+        // The model waits for nobody.
+        let never = || GateError::Unreachable("the model does not answer".to_owned());
+        match meaning {
+            Meaning::Ask(ask) => {
+                let replies = self.gate.ask(std::slice::from_ref(ask)).now_or_never();
+                let reply = replies.ok_or_else(never)??.pop().ok_or_else(never)??;
+                Ok(replies::acquired(&reply))
+            }
+            Meaning::Settle(settled) => {
+                let told = self.gate.settle(std::slice::from_ref(settled));
+                told.now_or_never().ok_or_else(never)??;
+                Ok(Value::Int(1))
+            }
+            Meaning::Block(whose, duration, by) => {
+                let done = self.gate.block(whose, duration, by).now_or_never();
+                done.ok_or_else(never)?.map(|()| Value::Int(1))
+            }
+            Meaning::Report(rule, event) => {
+                let told = self.gate.report(rule, std::slice::from_ref(event));
+                let told = told.now_or_never().ok_or_else(never)??.pop();
+                Ok(replies::reported(&told.ok_or_else(never)??))
+            }
+            Meaning::Suspect(suspected) => {
+                let heard = self.gate.suspect(std::slice::from_ref(suspected));
+                let heard = heard.now_or_never().ok_or_else(never)??.pop();
+                Ok(replies::suspected(&heard.ok_or_else(never)??))
+            }
+            Meaning::Advertised(tenant, quotas) => {
+                let batch = [(tenant.clone(), quotas)];
+                let done = self.gate.advertised(&batch).now_or_never();
+                done.ok_or_else(never)?.map(|()| Value::Int(1))
+            }
+            Meaning::Change(whose, change) => {
+                let until = self.gate.change(whose, change).now_or_never();
+                until.ok_or_else(never)?.map(integer)
+            }
+            Meaning::Inspect(tenant, labels, limits) => {
+                let seen = self.gate.inspect(tenant, labels, limits).now_or_never();
+                let seen = seen.ok_or_else(never)??;
+                Ok(replies::inspected(&seen))
+            }
+            Meaning::Itself => Ok(self.plain(&mut server, &words)),
+        }
+    }
+
+    /// A command that says itself what it is.
+    fn plain(&self, server: &mut Server, words: &[&str]) -> Value {
+        let micros = self.gate.now_us();
+        match *words {
+            ["PING"] => Value::SimpleString("PONG".to_owned()),
+            ["SCRIPT", "LOAD", source] => {
+                let sha = ::redis::Script::new(source).get_hash().to_owned();
+                server.scripts.insert(sha.clone());
+                text(&sha)
+            }
+            ["EVALSHA", sha, "1", key, ref more @ ..] => {
+                let said = more.first().and_then(|micros| micros.parse().ok());
+                let now = Clock::from_micros(said.unwrap_or(micros)).now_ms;
+                match sha {
+                    sha if sha == scripts::pulse().sha => server.pulse(key, more, now),
+                    sha if sha == scripts::epoch().sha => server.change(key, more),
+                    sha if sha == scripts::policies().sha => server.policies(key, more, now),
+                    _ => error("ERR it has no such script"),
+                }
+            }
+            ["HGETALL", key] => {
+                let fields = server.hashes.epochs.get(key).map(|epoch| epoch.fields());
+                let fields = fields.into_iter().flatten();
+                Value::Array(fields.flat_map(|(n, v)| [text(n), text(v)]).collect())
+            }
+            ["HDEL", key, field] => {
+                let epoch = server.hashes.epochs.get_mut(key);
+                epoch
+                    .into_iter()
+                    .for_each(|epoch| Arc::make_mut(epoch).remove(field));
+                Value::Int(1)
+            }
+            ["INFO", ..] => text(&server.info()),
+            ["TIME"] => {
+                let parts = [micros / 1_000_000, micros % 1_000_000];
+                Value::Array(parts.map(integer).to_vec())
+            }
+            _ => error("ERR it knows no such command"),
+        }
+    }
+}
+
+impl<C: Fn() -> u64 + Send + Sync + 'static> Store for MemoryStore<C> {
+    fn run<'a>(
+        &'a self,
+        commands: Vec<Command<'a>>,
+    ) -> BoxFuture<'a, Result<Vec<Value>, GateError>> {
+        let answers = commands.into_iter().map(|command| self.answer(command));
+        std::future::ready(answers.collect()).boxed()
+    }
+}
+
+impl Server {
+    /// Another process, whose history was `before`.
+    fn begin(&mut self, before: String) {
+        self.number += 1;
+        self.memory.process = format!("p{}", self.number);
+        self.memory.history = format!("h{}", self.number);
+        self.memory.before = before;
+        self.memory.evicted = 0;
+        self.scripts.clear();
+    }
+
+    fn info(&self) -> String {
+        let Memory {
+            process,
+            history,
+            before,
+            evicted,
+            evicts,
+        } = &self.memory;
+        let policy = if *evicts { "allkeys-lru" } else { NO_EVICTION };
+        format!(
+            "run_id:{process}\r\nmaster_replid:{history}\r\nmaster_replid2:{before}\r\nevicted_keys:{evicted}\r\n\
+             maxmemory:1\r\nmaxmemory_policy:{policy}\r\n"
+        )
+    }
+
+    /// By the header of `lua/pulse.lua`.
+    fn pulse(&mut self, key: &str, more: &[&str], now_ms: u64) -> Value {
+        let &[
+            _,
+            id,
+            run,
+            history,
+            field,
+            silent,
+            looks,
+            slots,
+            evicted,
+            cold,
+        ] = more
+        else {
+            return error("ERR a pulse has ten arguments");
+        };
+        let beat = Beat {
+            id,
+            run,
+            history,
+            field,
+            silent_ms: silent.parse().ok().filter(|_| looks != "0"),
+            slots,
+            evicted,
+            cold,
+        };
+        let epoch = self.hashes.epochs.entry(key.to_owned()).or_default();
+        let reply = match Arc::make_mut(epoch).beat(&beat, &self.memory, now_ms) {
+            Some(pulse) => vec![1, now_ms, pulse],
+            None => vec![0, now_ms],
+        };
+        Value::Array(reply.into_iter().map(integer).collect())
+    }
+
+    /// By the header of `lua/epoch.lua`.
+    fn change(&mut self, key: &str, more: &[&str]) -> Value {
+        let (pairs, _) = more.as_chunks::<2>();
+        let (read, changed) = pairs.split_at(pairs.len().min(5));
+        let epoch = self.hashes.epochs.entry(key.to_owned()).or_default();
+        let written = Arc::make_mut(epoch).change(
+            read.iter().map(|[name, value]| (*name, *value)),
+            changed.iter().map(|[name, value]| (*name, *value)),
+        );
+        integer(written.into())
+    }
+
+    /// By the header of `lua/policies.lua`.
+    fn policies(&mut self, key: &str, more: &[&str], now_ms: u64) -> Value {
+        let mut words = more.iter().skip(1).copied();
+        let mut word = || words.next().unwrap_or_default();
+        let number = |word: &str| word.parse::<u64>().unwrap_or(0);
+        let (most, count) = (word().parse().unwrap_or(0), number(word()));
+        let mine: Vec<Said<'_>> = (0..count)
+            .map(|_| Said {
+                id: word(),
+                kept_ms: number(word()),
+                text: word(),
+            })
+            .collect();
+        let superseded: Vec<(&str, u64)> = (0..number(word()))
+            .map(|_| (word(), number(word())))
+            .collect();
+        let known: Vec<&str> = words.collect();
+        let shelf = self.hashes.registries.entry(key.to_owned()).or_default();
+        let (word, all) = match Arc::make_mut(shelf).exchange(now_ms, most, &mine, &superseded) {
+            Ok(all) => ("ok", all),
+            Err(Unsaid::Text) => ("text", BTreeMap::new()),
+            Err(Unsaid::Full) => ("full", BTreeMap::new()),
+        };
+        let mut reply = vec![integer(1), integer(now_ms), text(word)];
+        for (id, entry) in &all {
+            let said = if known.contains(&id.as_str()) {
+                ""
+            } else {
+                &entry.text
+            };
+            reply.extend([
+                text(id),
+                integer(entry.since_ms),
+                integer(entry.used_ms),
+                text(said),
+            ]);
+        }
+        Value::Array(reply)
+    }
+}
+
+fn words(command: &Cmd) -> Vec<String> {
+    let word = |arg: Arg<&[u8]>| match arg {
+        Arg::Simple(bytes) => String::from_utf8_lossy(bytes).into_owned(),
+        _ => String::new(),
+    };
+    command.args_iter().map(word).collect()
+}

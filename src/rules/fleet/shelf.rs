@@ -1,0 +1,91 @@
+//! What a store does with the registry of policies in one exchange: `lua/policies.lua` must equal it.
+
+use std::collections::BTreeMap;
+
+/// The registry as the store has it, by the policies' names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Shelf(BTreeMap<String, Entry>);
+
+/// One policy. Times are in milliseconds of the store's clock.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Entry {
+    /// What it says.
+    pub text: String,
+    /// When it was first registered.
+    pub since_ms: u64,
+    /// When a worker last had it in force.
+    pub used_ms: u64,
+    /// For how long after that it is kept.
+    pub kept_ms: u64,
+}
+
+/// A policy that a worker says it has in force.
+#[derive(Debug, Clone, Copy)]
+pub struct Said<'a> {
+    /// Its name.
+    pub id: &'a str,
+    /// For how long it is kept after its last use.
+    pub kept_ms: u64,
+    /// What it says; empty: the store should have it.
+    pub text: &'a str,
+}
+
+/// Why nothing was registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unsaid {
+    /// The store lacks the text of one of them.
+    Text,
+    /// It has no room for one more.
+    Full,
+}
+
+impl Shelf {
+    /// One exchange at `now_ms`: registers `mine`, of which there may be `most` with those of others, and drops those that are over or
+    /// `superseded`, as long as they were last used when these say. Who registers nothing changes nothing. Returns all that are left.
+    ///
+    /// # Errors
+    /// [`Unsaid`]: nothing was registered.
+    pub fn exchange(
+        &mut self,
+        now_ms: u64,
+        most: usize,
+        mine: &[Said<'_>],
+        superseded: &[(&str, u64)],
+    ) -> Result<BTreeMap<String, Entry>, Unsaid> {
+        let mut left = self.0.clone();
+        // Of later than now: the clock was stepped back.
+        for entry in left.values_mut() {
+            entry.since_ms = entry.since_ms.min(now_ms);
+            entry.used_ms = entry.used_ms.min(now_ms);
+        }
+        let kept = left.values().map(|entry| entry.kept_ms);
+        let longest = kept.chain(mine.iter().map(|said| said.kept_ms)).max();
+        let longest = longest.unwrap_or(0);
+        left.retain(|id, entry| {
+            entry.used_ms + longest >= now_ms && !superseded.contains(&(id, entry.used_ms))
+        });
+        if mine.is_empty() {
+            return Ok(left);
+        }
+        self.0.retain(|id, _| left.contains_key(id));
+        let new = mine.iter().filter(|said| !left.contains_key(said.id));
+        if new.clone().any(|said| said.text.is_empty()) {
+            return Err(Unsaid::Text);
+        }
+        if new.clone().count() > 0 && left.len() + new.count() > most {
+            return Err(Unsaid::Full);
+        }
+        for said in mine {
+            let entry = left.entry(said.id.to_owned()).or_insert_with(|| Entry {
+                since_ms: now_ms,
+                ..Entry::default()
+            });
+            (entry.used_ms, entry.kept_ms) = (now_ms, said.kept_ms);
+            if !said.text.is_empty() {
+                said.text.clone_into(&mut entry.text);
+            }
+        }
+        self.0.clone_from(&left);
+        Ok(left)
+    }
+}

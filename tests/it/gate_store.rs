@@ -1,0 +1,170 @@
+//! The store in memory gives the scripts of the epoch and of the registry the meaning that they have on Redis: workers with the same
+//! random histories on both hear the same.
+
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::memory::store::MemoryStore;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::registry::{Named, Registry, look};
+use sluicegate::gate::{Gate, GateError, Start, TenantAsk};
+use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::policy::Policy;
+use sluicegate::rules::scope::Labels;
+
+use crate::gate_conformance::{FRESH, tenant};
+use crate::servers::{Redis, unique};
+
+const SEEDS: u64 = 24;
+const STEPS: usize = 60;
+const WORKERS: usize = 3;
+const WINDOW: Duration = Duration::from_secs(600);
+/// What the clock moves between two steps, in microseconds: nothing or, since a worker's idleness is measured by its own clock, more than
+/// a step takes on any machine; for as long as a worker is silent that is dropped; back.
+const TICK_US: Range<u64> = 20_000_000..60_000_000;
+const LEAP_US: Range<u64> = 60_000_000..2_000_000_000;
+const BACK_US: Range<u64> = 20_000_000..300_000_000;
+/// Redis drops keys by its own clock: it is behind the tests' always.
+const AHEAD_US: u64 = 1_000_000_000_000;
+
+type Clock = Arc<AtomicU64>;
+
+fn policy(max: u64) -> Policy {
+    let algorithm = Algorithm::SlidingWindow;
+    Policy::from(Limit::new("default", algorithm, max, WINDOW, Duration::ZERO).expect("in range"))
+}
+
+fn named(max: u64) -> Named {
+    Named::new(policy(max)).expect("it is small")
+}
+
+struct Worker {
+    gate: Arc<RedisGate>,
+    registry: Registry,
+}
+
+fn workers(new: impl Fn() -> RedisGate, clock: &Clock) -> Vec<Worker> {
+    let worker = |_| {
+        let clock = Arc::clone(clock);
+        let gate = new().watching(policy(1).memory());
+        let gate = gate.with_test_clock(Arc::new(move || clock.load(Ordering::Relaxed)));
+        let gate = Arc::new(gate);
+        Worker {
+            registry: Registry::new(Arc::clone(&gate), named(1)),
+            gate,
+        }
+    };
+    (0..WORKERS).map(worker).collect()
+}
+
+fn heard<T: Debug>(result: Result<T, GateError>) -> String {
+    format!("{result:?}")
+}
+
+/// What a worker does.
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Begin(Start),
+    Beat,
+    Ask,
+    Leave,
+    Switch(u64),
+    Look,
+}
+
+impl Worker {
+    async fn does(&mut self, step: Step) -> String {
+        match step {
+            Step::Begin(start) => heard(self.gate.begin(start).await),
+            Step::Beat => heard(self.gate.ping().await),
+            Step::Leave => heard(self.gate.leave().await),
+            Step::Ask => {
+                let tenant = tenant("t");
+                let question = TenantAsk {
+                    limits: self.registry.own().policy.limits(&tenant, None).clone(),
+                    tenant,
+                    labels: Labels::default(),
+                    budget: 1,
+                    permits: String::new(),
+                    asks: vec![FRESH],
+                };
+                let replies = self.gate.ask(&[question]).await;
+                heard(replies.map(|replies| replies[0].as_ref().map(|reply| reply.now_ms).ok()))
+            }
+            Step::Switch(max) => {
+                let agreed = self.registry.switch_to(named(max)).await;
+                heard(agreed.map(|agreed| agreed.fleet.policies()))
+            }
+            Step::Look => heard(look(&self.gate).await.map(|seen| {
+                let policies = seen.known.policies().iter();
+                let policies = policies.map(|it| (it.id.clone(), it.since_ms, it.used_ms));
+                let mut policies: Vec<_> = policies.collect();
+                policies.sort();
+                (policies, seen.now_ms)
+            })),
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_store_in_memory_answers_as_redis_does() {
+    let redis = Redis::start();
+    let url = SecretUrl::new(redis.url());
+    let now = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970");
+    for seed in 0..SEEDS {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let now = u64::try_from(now.as_micros()).expect("before the year 500,000");
+        let clock = Clock::new((now + AHEAD_US).into());
+        let prefix = unique("store");
+        let store = {
+            let clock = Arc::clone(&clock);
+            Arc::new(MemoryStore::new(
+                move || clock.load(Ordering::Relaxed),
+                0,
+                false,
+            ))
+        };
+        let mut real = workers(
+            || RedisGate::connect(&url, &prefix).expect("a gate"),
+            &clock,
+        );
+        let mut fake = workers(|| RedisGate::on(store.clone(), &prefix), &clock);
+        for step in 0..STEPS {
+            match random.random_range(0..20) {
+                0 => clock.fetch_add(random.random_range(LEAP_US), Ordering::Relaxed),
+                1 => clock.fetch_sub(random.random_range(BACK_US), Ordering::Relaxed),
+                2..8 => clock.fetch_add(random.random_range(TICK_US), Ordering::Relaxed),
+                _ => 0,
+            };
+            let who = random.random_range(0..WORKERS);
+            let does = match random.random_range(0..12) {
+                0 => Step::Begin(
+                    [Start::Unknown, Start::Idle, Start::Fresh][random.random_range(0..3)],
+                ),
+                1 | 2 => Step::Beat,
+                3..6 => Step::Ask,
+                6 => Step::Leave,
+                7..10 => Step::Switch(random.random_range(1..40)),
+                10 => Step::Look,
+                _ if random.random_bool(0.5) => {
+                    redis.ctl(&["script", "flush"]);
+                    store.forget_scripts();
+                    continue;
+                }
+                _ => {
+                    redis.ctl(&["flushall"]);
+                    store.flush();
+                    continue;
+                }
+            };
+            let (one, two) = (real[who].does(does).await, fake[who].does(does).await);
+            assert_eq!(one, two, "seed {seed}, step {step}: {who} {does:?}");
+        }
+    }
+}
