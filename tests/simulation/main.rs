@@ -20,6 +20,8 @@
 //! | the handler | before, on the way, beyond its timeout | each outcome, panics | the call arrives, the answer does not, or long after it was given up | after a crash |
 //! | updates (agreements, settings) | late, behind a full channel | no agreement for longer than it holds | | |
 //! | timers, ends of tasks | the worker stands still | | | |
+//!
+//! The gate in memory forgets nothing. [`forgets`] has the code that notices what Redis forgot.
 
 mod away;
 mod broker;
@@ -27,6 +29,7 @@ mod check;
 mod closing;
 mod crashes;
 mod downstream;
+mod forgets;
 mod gate;
 mod history;
 mod later;
@@ -60,12 +63,13 @@ use plan::{Costs, Plan, Planned, ms};
 use world::{Clock, World, micros};
 
 /// What runs unless `SIMULATION_SEEDS` says otherwise: a few of each kind.
-const SEEDS: [Range<u64>; 8] = [
+const SEEDS: [Range<u64>; 9] = [
     0..48,
     scopes::SCOPED..scopes::SCOPED + 48,
     later::LATER..later::LATER + 48,
     later::STANDS_STILL..later::STANDS_STILL + 48,
     away::AWAY..away::AWAY + 48,
+    forgets::FORGETS..forgets::FORGETS + 24,
     closing::CLOSES_ALL..closing::CLOSES_ALL + 48,
     mixed::MIXED..mixed::MIXED + 48,
     crashes::CRASHES..crashes::CRASHES + 48,
@@ -93,6 +97,9 @@ struct Report {
 }
 
 fn simulate(seed: u64, keep: bool) -> Report {
+    if (forgets::FORGETS..forgets::UNTIL).contains(&seed) {
+        return forgets::simulate(seed);
+    }
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)

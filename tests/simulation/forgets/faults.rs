@@ -1,0 +1,105 @@
+//! What happens to the store, in rounds: some of it, then mostly a quiet time in which everybody must go on.
+
+use std::cell::Cell;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use sluicegate::rules::scope::Place;
+
+use super::judge::go_on;
+use super::{GUARD, MAY_LOSE, TENANTS, World, worker};
+
+const ROUNDS: u64 = 6;
+/// So many in a round.
+const MOST_FAULTS: u64 = 3;
+/// Clocks are stepped back by so much in all.
+pub const MOST_BACK_MS: u64 = ROUNDS * MOST_FAULTS * STEP_BACK_MS;
+const STEP_BACK_MS: u64 = 200_000;
+/// A step forward that the guard covers beside what a permit takes of it, and none other for so long: no window has two.
+const STEP_FORWARD: Duration = GUARD.checked_div(4).expect("not by zero");
+const STEPS_APART: Duration = Duration::from_secs(180);
+
+pub async fn go_wrong(world: &World) {
+    let mut stepped = false;
+    let forward = Cell::new(Duration::ZERO);
+    for round in 1..=ROUNDS {
+        world.troubled.set(true);
+        world.net.set_troubled(true);
+        for _ in 0..=world.below(MOST_FAULTS) {
+            world.pass(20_000).await;
+            stepped |= fault(world, &forward);
+        }
+        if round == ROUNDS || world.below(4) > 0 {
+            world.troubled.set(false);
+            world.net.set_troubled(false);
+            go_on(world, stepped).await;
+            stepped = false;
+        }
+    }
+}
+
+/// One fault. Whether the clock was stepped back.
+fn fault(world: &World, forward: &Cell<Duration>) -> bool {
+    let store = &world.net.store;
+    let some = |most: usize| usize::try_from(world.below(most as u64)).expect("small");
+    match world.below(12) {
+        0 => {
+            world.fault("it is emptied");
+            store.flush();
+        }
+        1 if world.evicts => {
+            let mask = world.below(1 << TENANTS.len());
+            let (registries, epochs) = (world.below(2) == 0, world.below(4) == 0);
+            world.fault(&format!("it throws away {mask:b} {registries} {epochs}"));
+            let chosen = |place: &Place| {
+                let mut all = (0..TENANTS.len()).filter(|number| mask >> number & 1 == 1);
+                all.any(|number| *place == Place::Tenant(worker::tenant(number)))
+            };
+            store.evict(chosen, registries, epochs);
+        }
+        2 => {
+            world.fault("it restarts");
+            store.restart(0);
+        }
+        3 | 4 => {
+            let lost = some(MAY_LOSE);
+            world.fault(&format!("it restarts without the last {lost} writes"));
+            store.restart(lost);
+            world.net.cut(Duration::from_millis(world.below(3_000)));
+        }
+        5 | 6 => {
+            let lost = some(MAY_LOSE / 4);
+            world.fault(&format!(
+                "a replica without the last {lost} writes takes over"
+            ));
+            store.fail_over(lost);
+            world.net.cut(Duration::from_millis(world.below(3_000)));
+        }
+        7 => {
+            world.fault("replication begins or ends, and its scripts are gone");
+            store.replicate();
+            store.forget_scripts();
+        }
+        8 => {
+            let ms = world.below(STEP_BACK_MS);
+            world.fault(&format!("its clock is stepped back by {ms} ms"));
+            world.ahead_us.fetch_sub(ms * 1_000, Ordering::Relaxed);
+            return true;
+        }
+        9 if world.now() >= forward.get() => {
+            world.fault("its clock is stepped forward");
+            let step = u64::try_from(STEP_FORWARD.as_micros()).expect("short");
+            world.ahead_us.fetch_add(step, Ordering::Relaxed);
+            forward.set(world.now() + STEPS_APART);
+        }
+        10 => {
+            world.fault("it can't be reached");
+            world.net.cut(Duration::from_millis(world.below(12_000)));
+        }
+        _ => {
+            world.fault("it refuses");
+            world.net.refuse(Duration::from_millis(world.below(12_000)));
+        }
+    }
+    false
+}

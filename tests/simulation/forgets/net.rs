@@ -1,0 +1,139 @@
+//! The way to the store: near or far, late at times, and lost before or after the store has done what it was asked for. At times the store
+//! refuses, or can't be reached.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use futures_util::future::BoxFuture;
+use rand::Rng;
+use rand::rngs::SmallRng;
+use redis::Value;
+use sluicegate::gate::GateError;
+use sluicegate::gate::memory::store::MemoryStore;
+use sluicegate::gate::store::{Command, Store};
+use tokio::time::{Instant, sleep};
+
+pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
+
+/// What varies of a way, there and back, in milliseconds.
+const VARIES_MS: u64 = 20;
+/// Beyond what a client waits for.
+const TOO_LATE_MS: u64 = 6_000;
+/// How it says that it does nothing.
+const REFUSALS: [&str; 3] = [
+    "OOM command not allowed when used memory > 'maxmemory'.",
+    "LOADING Redis is loading the dataset in memory",
+    "READONLY You can't write against a read only replica.",
+];
+
+/// The way to the store.
+pub struct Net {
+    pub store: Arc<MemoryStore<Clock>>,
+    /// What a round trip takes at least.
+    way_ms: u64,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    random: SmallRng,
+    troubled: bool,
+    /// Until when the store is not as it should be, and which refusal it has; `None`: it can't be reached.
+    ill: Option<(Instant, Option<&'static str>)>,
+}
+
+/// What becomes of one way, there or back.
+struct Trip {
+    takes: Duration,
+    is_lost: bool,
+}
+
+impl Net {
+    pub fn new(store: MemoryStore<Clock>, random: SmallRng, way_ms: u64) -> Self {
+        Self {
+            store: Arc::new(store),
+            way_ms,
+            inner: Mutex::new(Inner {
+                random,
+                troubled: true,
+                ill: None,
+            }),
+        }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("nobody panics with it")
+    }
+
+    /// Whether things go wrong on the way from now on.
+    pub fn set_troubled(&self, troubled: bool) {
+        let mut inner = self.inner();
+        inner.troubled = troubled;
+        inner.ill = inner.ill.filter(|_| troubled);
+    }
+
+    /// For so long nobody reaches it.
+    pub fn cut(&self, lasts: Duration) {
+        self.inner().ill = Some((Instant::now() + lasts, None));
+    }
+
+    /// For so long it refuses everything.
+    pub fn refuse(&self, lasts: Duration) {
+        let mut inner = self.inner();
+        let why = REFUSALS[inner.random.random_range(0..REFUSALS.len())];
+        inner.ill = Some((Instant::now() + lasts, Some(why)));
+    }
+
+    fn trip(&self) -> Trip {
+        let Inner {
+            random, troubled, ..
+        } = &mut *self.inner();
+        let mut rare = |chance| *troubled && random.random_bool(chance);
+        let (slow, hangs, is_lost) = (rare(0.02), rare(0.003), rare(0.02));
+        let most = match (hangs, slow) {
+            (true, _) => TOO_LATE_MS,
+            (_, true) => 1_500,
+            _ => VARIES_MS,
+        };
+        let takes = self.way_ms * 500 + random.random_range(0..=most * 1_000);
+        Trip {
+            takes: Duration::from_micros(takes),
+            is_lost,
+        }
+    }
+
+    fn illness(&self) -> Option<Option<&'static str>> {
+        let (until, how) = self.inner().ill?;
+        (Instant::now() < until).then_some(how)
+    }
+}
+
+impl Store for Net {
+    fn run<'a>(
+        &'a self,
+        commands: Vec<Command<'a>>,
+    ) -> BoxFuture<'a, Result<Vec<Value>, GateError>> {
+        async move {
+            let lost = || GateError::Unreachable("lost on its way".to_owned());
+            let (there, back) = (self.trip(), self.trip());
+            sleep(there.takes).await;
+            if there.is_lost {
+                return Err(lost());
+            }
+            let answers = match self.illness() {
+                Some(None) => return Err(lost()),
+                Some(Some(why)) => {
+                    let refused = redis::parse_redis_value(format!("-{why}\r\n").as_bytes());
+                    Ok(vec![refused.expect("an error"); commands.len()])
+                }
+                None => self.store.run(commands).await,
+            };
+            sleep(back.takes).await;
+            if back.is_lost {
+                return Err(lost());
+            }
+            answers
+        }
+        .boxed()
+    }
+}
