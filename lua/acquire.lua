@@ -10,8 +10,8 @@
 -- ARGV     the clock and the limits, as limits.lua says; then
 -- ARGV[3]  the budget: how many jobs may start at most
 -- ARGV[4]  what permits are called: this and ":n" for job n
--- ARGV[5]  the jobs, packed one after the other; none: the clock is asked for. Each: generation and place of its ticket (0 and 0: fresh);
---          its cost
+-- ARGV[5]  the jobs, packed one after the other; none: the clock is asked for. Each: generation and place of its ticket (0 and 0: fresh;
+--          0 and 1: it had its turn, and did not use its permit: the first of the line); its cost
 --
 -- Reply: integers.
 -- [1]  1: decided; 2: decided, and calls of the tenant have failed in a row: one that succeeds is to be reported;
@@ -159,7 +159,10 @@ local function decide(n)
   -- A lower limit of an operator, or of other workers, lets a job that costs more start alone; it is charged all the same, and
   -- needs room for all of it where a limit is higher.
   local units = limits.cost and math.min(cost, limits.most) or 1
-  if gen ~= line.gen or place < 1 or place > line.issued then
+  if gen == 0 and place == 1 and line.issued > 0 then
+    -- Its start claims no place.
+    place = line.front
+  elseif gen ~= line.gen or place < 1 or place > line.issued then
     place = nil
   end
   if full and not place then
@@ -202,7 +205,7 @@ local function decide(n)
   if fits > at then
     at, which = fits, last
   end
-  return 0, which - 1, count(which), math.max(at - now, 1), line.gen, place
+  return 0, which - 1, count(which), math.max(at - now, 1), line.gen, math.max(place, 1)
 end
 
 -- With the first job, so that a table of the right size is made at once for the usual call, which is for one.

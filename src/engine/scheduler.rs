@@ -56,7 +56,7 @@ use crate::engine::queues::{End, Queues};
 use crate::engine::ready::Lead;
 use crate::engine::round_size::RoundSize;
 use crate::engine::windows::Windows;
-use crate::gate::{Partition, Receipt};
+use crate::gate::{Partition, Receipt, Ticket};
 use crate::metrics::Metrics;
 use crate::rules::fleet::Fleet;
 use crate::rules::headers;
@@ -121,6 +121,11 @@ impl Entry {
             content_encoding: self.message.content_encoding().map(str::to_owned),
             body: self.message.body.clone(),
         }
+    }
+
+    /// Its permit was not used. As a fresh job it would ask behind all that wait by now, and they are away: its room would be idle.
+    fn had_its_turn(&mut self) {
+        self.claims.ticket.get_or_insert(Ticket::HAD_ITS_TURN);
     }
 }
 

@@ -16,6 +16,14 @@ pub struct Ticket {
     pub place: u64,
 }
 
+impl Ticket {
+    /// Of a job that had its turn without a ticket, and did not use its permit: it is the first of the line, whichever there is by now.
+    pub const HAD_ITS_TURN: Self = Self {
+        generation: 0,
+        place: 1,
+    };
+}
+
 /// One job that asks to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {

@@ -178,14 +178,14 @@ pub fn read_trip(text: &str) -> Option<Trip> {
     })
 }
 
-/// Reads `generation:place`; anything else is no ticket.
+/// Reads `generation:place`; anything else is no ticket, nor is one that only a worker's memory can have.
 pub fn read_ticket(text: &str) -> Option<Ticket> {
     let (generation, place) = text.split_once(':')?;
     let ticket = Ticket {
         generation: generation.parse().ok()?,
         place: place.parse().ok()?,
     };
-    (ticket.place > 0).then_some(ticket)
+    (ticket.generation > 0 && ticket.place > 0).then_some(ticket)
 }
 
 fn int(n: u64) -> HeaderValue {
@@ -243,6 +243,7 @@ mod tests {
             "7:",
             ":3",
             "7:0",
+            "0:1",
             "7:-1",
             "7:3:1",
             "a:b",

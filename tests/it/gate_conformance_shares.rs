@@ -165,6 +165,7 @@ fn unused(receipts: &[Receipt]) -> Vec<(Receipt, End)> {
 
 /// All that a gate must do with shared budgets. Where all tenants share one, `gate` is to have a fresh prefix.
 pub async fn shares_conform<G: Gate>(gate: impl Fn() -> G) {
+    who_had_its_turn_needs_no_other(&gate()).await;
     tenants_take_turns(&gate()).await;
     who_is_closed_is_in_nobodys_way(&gate()).await;
     parts_draw_from_all_of_theirs(&gate()).await;
@@ -173,6 +174,26 @@ pub async fn shares_conform<G: Gate>(gate: impl Fn() -> G) {
     a_reset_tenant_waits_for_nothing_that_others_share(&gate()).await;
     places_are_held_until_their_calls_end(&gate()).await;
     the_places_of_abandoned_calls_are_held_as_long_as_said(&gate()).await;
+}
+
+/// Those in line are away until their turns: what is given back would be idle, and who gave it back would be the last.
+async fn who_had_its_turn_needs_no_other(gate: &impl Gate) {
+    let desk = Desk::new(gate, vec![named("all", 6, Scope::Tenant)]);
+    let again = [Ticket::HAD_ITS_TURN];
+    assert_eq!(desk.back("a", &again).await.0, 1, "there is no line yet");
+    let first = desk.start("a", &[1; 5]).await;
+    assert_eq!(tickets_of(&desk.ask("a", &[FRESH; 4]).await).len(), 4);
+    desk.settle("a", unused(&first[..2])).await;
+    assert_eq!(started(&desk.ask("a", &[FRESH]).await), 0);
+    let (started, waits) = desk.back("a", &[again[0]; 3]).await;
+    assert_eq!(
+        (started, waits[0].place),
+        (2, 1),
+        "as the first of the line"
+    );
+    assert_eq!(desk.inspect("a").await.waiting, 5);
+    desk.settle("a", unused(&first[2..3])).await;
+    assert_eq!(desk.back("a", &waits).await.0, 1);
 }
 
 async fn tenants_take_turns(gate: &impl Gate) {

@@ -404,7 +404,23 @@ fn an_answer_that_comes_too_late_starts_nothing() {
     assert_eq!(done.settled[0].settled[0].end, End::Unused);
     desk.scheduler
         .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
-    assert_eq!(desk.step(MS).asked.len(), 1, "it asks again");
+    let asked = desk.step(MS).asked;
+    assert_eq!(asked.len(), 1, "it asks again");
+    assert_eq!(asked[0].asks[0].ticket, Some(Ticket::HAD_ITS_TURN));
+}
+
+#[test]
+fn a_permit_that_ran_out_leaves_the_job_its_turn() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a"]);
+    let done = desk.answer(MS, vec![vec![START]]);
+    let key = done.dispatched[0].0;
+    (desk.scheduler).finished(desk.now, key, MS * 26, Outcome::Late);
+    desk.step(MS);
+    desk.scheduler
+        .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
+    let asked = desk.step(MS * 2).asked;
+    assert_eq!(asked[0].asks[0].ticket, Some(Ticket::HAD_ITS_TURN));
 }
 
 #[test]

@@ -177,6 +177,9 @@ impl Scheduler {
                         let end = End::Unused;
                         let settled = Settled { receipt, end };
                         (self.ledger).add(tenant.clone(), labels.clone(), limits.clone(), settled);
+                        if let Some(entry) = self.entries.get_mut(&key) {
+                            entry.had_its_turn();
+                        }
                         back.jobs.push((place, key));
                     }
                 }

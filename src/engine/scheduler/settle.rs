@@ -115,6 +115,7 @@ impl Scheduler {
             Outcome::Retry { .. } if waits => entry.phase = Phase::Reporting,
             Outcome::Late => {
                 self.metrics.late_admission();
+                entry.had_its_turn();
                 self.put_back(&[key]);
             }
             Outcome::Retry { after, reason } => {

@@ -88,9 +88,16 @@ impl<'a> Call<'a> {
             false => 1,
         };
         let line = self.line();
-        let ticket = ask
-            .ticket
-            .filter(|t| t.generation == line.generation && (1..=line.issued).contains(&t.place));
+        let waits =
+            |t: &Ticket| t.generation == line.generation && (1..=line.issued).contains(&t.place);
+        let ticket = match ask.ticket {
+            // Its start claims no place.
+            Some(Ticket::HAD_ITS_TURN) if line.issued > 0 => Some(Ticket {
+                generation: line.generation,
+                place: line.front,
+            }),
+            ticket => ticket.filter(waits),
+        };
         if self.full && ticket.is_none() {
             return self.capacity();
         }
@@ -149,7 +156,7 @@ impl<'a> Call<'a> {
             ttl_ms: at.saturating_sub(now).max(1),
             ticket: Ticket {
                 generation: self.line().generation,
-                place,
+                place: place.max(1),
             },
         }
     }
