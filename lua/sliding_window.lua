@@ -210,11 +210,12 @@ end
 -- When the `unit`-th unit (from 1) started: the first entry up to which there are so many.
 local function score_of(limit, unit)
   local log = limit.log
-  -- Units before the lowest entry that it may be, and up to the highest.
-  local low, before, high, most = 0, 0, log.entries - 1, logged_units(limit)
-  if unit > most then
+  local low, high, all = 0, log.entries - 1, logged_units(limit)
+  if unit > all then
     return log.stamp
   end
+  -- Units before it behind the lowest entry that it may be, and from it on up to the highest.
+  local before, beyond, was_below = unit - 1, all - unit + 1, nil
   if limit.calls and not log.corrections then
     low, high = unit - 1, unit - 1
   end
@@ -223,7 +224,7 @@ local function score_of(limit, unit)
     local middle = math.floor((low + high) / 2)
     if guesses < GUESSES then
       -- One before: it is read with its neighbor, and where all cost the same they tell.
-      local guess = math.floor((unit - before - 1) * (high - low + 1) / (most - before)) - 1
+      local guess = math.floor(before * (high - low + 1) / (before + beyond)) - 1
       middle, guesses = low + math.min(math.max(guess, 0), high - low - 1), guesses + 1
     end
     -- The first guess is near, the second one mostly among its neighbors.
@@ -232,10 +233,14 @@ local function score_of(limit, unit)
       read_own(log, math.max(middle - neighbors, 0))
     end
     local units = units_up_to(limit, middle + 1, neighbors)
+    -- Two guesses on one side: the other bound counts half, or where costs change on the way all guesses would be (the Illinois
+    -- algorithm: Dowell and Jarratt, 1971).
     if units < unit then
-      low, before = middle + 1, units
+      low, before = middle + 1, unit - 1 - units
+      beyond, was_below = was_below and beyond / 2 or beyond, true
     else
-      high, most = middle, units
+      high, beyond = middle, units - unit + 1
+      before, was_below = was_below == false and before / 2 or before, false
     end
   end
   local _, score = entry(log, low)
