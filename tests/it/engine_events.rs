@@ -404,7 +404,9 @@ async fn a_large_body_is_read_while_other_jobs_go_on() {
     }
     let scheduler = Scheduler::new(settings, Arc::new(Metrics::new()), 7);
     engine.run(scheduler, events, stop).await;
-    let rounds = gate.rounds.lock().expect("nobody panics").clone();
+    let mut rounds = gate.rounds.lock().expect("nobody panics").clone();
+    // On a busy machine a permit comes too late, and its job asks again.
+    rounds.dedup();
     assert_eq!(rounds, [["small"], ["large"]], "first who need not wait");
 }
 

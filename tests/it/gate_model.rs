@@ -510,6 +510,14 @@ impl Bench {
                         .query(&mut raw)
                         .expect("Redis answers");
                 }
+                // What is asked counts in this window, what came late perhaps in the next one.
+                for (limit, place) in limits.iter().zip(&keys.limits) {
+                    if limit.algorithm() == Algorithm::FixedWindow {
+                        let ends = |later| (place.index + later) * limit.window_ms();
+                        windows.push((ends(1), keys.names[place.first - 1].clone()));
+                        windows.push((ends(2), keys.names[place.first].clone()));
+                    }
+                }
             }
             match step {
                 Step::Ask { budget, jobs } => {
@@ -521,12 +529,6 @@ impl Bench {
                     let (answers, blocked) = world.with(&layout, |scopes| {
                         scopes.ask(limits, clock, *budget, &permits, &asks)
                     });
-                    for (limit, place) in limits.iter().zip(&keys.limits) {
-                        if limit.algorithm() == Algorithm::FixedWindow {
-                            let end = (place.index + 1) * limit.window_ms();
-                            windows.push((end, keys.names[place.first - 1].clone()));
-                        }
-                    }
                     let batch = [TenantAsk {
                         tenant: tenant.clone(),
                         labels: labels.clone(),
@@ -747,6 +749,40 @@ fn the_scripts_of_shared_budgets_equal_the_model() {
     scripts_equal_the_model(Family::Shared);
 }
 
+fn any_index() -> prop::sample::Index {
+    let any = any::<prop::sample::Index>().new_tree(&mut TestRunner::deterministic());
+    any.expect("any will do").current()
+}
+
+/// It counted in a window in which nothing was asked. Where the clock comes by again, and nobody knows of that, both have forgotten it.
+#[test]
+fn what_came_late_goes_with_its_fixed_window() {
+    let window = 1_000_000;
+    let sets = vec![limit("default", Algorithm::FixedWindow, (9, 1000, 0)).into()];
+    let ask = |jobs: usize| Step::Ask {
+        budget: 9,
+        jobs: vec![Job::Fresh { cost: 1 }; jobs],
+    };
+    let late = Step::Settle {
+        which: any_index(),
+        end: End::Late,
+        again: false,
+    };
+    let forward = || Step::Forward { micros: window };
+    let back = Step::Back { micros: window };
+    let steps = [
+        ask(1),
+        forward(),
+        late,
+        forward(),
+        ask(0),
+        Step::Forget,
+        back,
+    ];
+    let played = Bench::new().play(&sets, false, &steps);
+    played.unwrap_or_else(|why| panic!("{why}"));
+}
+
 /// A call may cost a thousand times what it was charged, and a worker sends no larger number than a billion.
 #[test]
 fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
@@ -769,8 +805,7 @@ fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
         jobs: vec![Job::Fresh { cost: 1 }; 2],
     };
     let day = 86_400_000_000;
-    let first = any::<prop::sample::Index>().new_tree(&mut TestRunner::deterministic());
-    let first = first.expect("any will do").current();
+    let first = any_index();
     for (which, used) in [300_000_001, 975_000_000, 1_000_000_000]
         .into_iter()
         .flat_map(|used| (0..5).map(move |which| (which, used)))
