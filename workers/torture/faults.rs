@@ -217,11 +217,11 @@ impl Kind {
     }
 
     /// A job may run again after it though it had ended: its ack, or the worker that owed it, may be lost. A worker that
-    /// ends in order, a Redis in any state and a downstream that hangs, refuses or is far away are no excuse.
+    /// ends in order, a Redis in any state and a downstream that hangs or is far away are no excuse.
     pub fn repeats_jobs(self) -> bool {
         let keeps_connections = matches!(self, Self::RabbitMemory | Self::RabbitDisk);
-        // What a worker gave up may be read, and done, when the downstream goes on.
-        self == Self::DownstreamStill
+        // What a worker gave up may be read, and done, when the downstream goes on; an answer ends with the connection.
+        matches!(self, Self::DownstreamStill | Self::DownstreamRefuse)
             || self.kills()
             || self.stops()
             || (self.part() == Part::Rabbit && !keeps_connections)
