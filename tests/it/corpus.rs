@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
+use crate::servers::root;
+
 #[path = "../../fuzz/src/lib.rs"]
 mod targets;
 
@@ -45,9 +47,7 @@ const WORDS: [&[u8]; 20] = [
 ];
 
 fn folder(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("fuzz")
-        .join(name)
+    root().join("fuzz").join(name)
 }
 
 /// The names in a folder.

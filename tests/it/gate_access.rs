@@ -1,6 +1,5 @@
 //! The gate at a Redis that lets not everybody in: users with few rights, TLS.
 
-use std::path::Path;
 use std::time::Duration;
 
 use sluicegate::config::RedisServers;
@@ -12,7 +11,7 @@ use crate::gate_conformance::{FRESH, LONG, Limited, ask, conforms, limit, starte
 use crate::gate_topology::configured;
 use crate::papers::Papers;
 use crate::redis_topologies::{address, port, shared_cluster};
-use crate::servers::{Redis, unique};
+use crate::servers::{Redis, root, unique};
 
 /// The words of the rule in the documentation: after the password.
 pub fn documented_rule() -> Vec<&'static str> {
@@ -27,7 +26,7 @@ pub fn documented_rule() -> Vec<&'static str> {
 
 /// The commands that the scripts run.
 fn commands_of_scripts() -> Vec<String> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("lua");
+    let folder = root().join("lua");
     let mut commands = Vec::new();
     for file in std::fs::read_dir(folder).expect("lua/") {
         let text = std::fs::read_to_string(file.expect("a file").path()).expect("text");

@@ -1,6 +1,6 @@
 //! The scripts by reading them: headers are whole, and no script builds a key that it was not passed.
 
-use std::path::Path;
+use crate::servers::root;
 
 const ENTRIES: [&str; 8] = [
     "acquire", "settle", "inspect", "block", "change", "quota", "policies", "report",
@@ -43,9 +43,7 @@ const KEYS_IN_CODE: [&str; 18] = [
 ];
 
 fn read(name: &str) -> String {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("lua")
-        .join(format!("{name}.lua"));
+    let path = root().join("lua").join(format!("{name}.lua"));
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 

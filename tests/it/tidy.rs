@@ -3,7 +3,9 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use crate::servers::root;
 
 /// Lines of code in one file at most: comments, blank lines and unit tests not counted.
 const MAX_LINES: usize = 450;
@@ -36,7 +38,7 @@ impl File {
 
 /// Every file under `folders` whose name ends with `end`.
 fn files(folders: &[&str], end: &str) -> Vec<File> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = root();
     let mut found = Vec::new();
     let mut open: Vec<PathBuf> = folders.iter().map(|folder| root.join(folder)).collect();
     while let Some(folder) = open.pop() {
@@ -209,7 +211,7 @@ fn files_are_short() {
 
 #[test]
 fn scripts_can_be_run() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = root();
     let public = [
         "scripts/test",
         "scripts/demo",

@@ -279,19 +279,19 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
     })
 }
 
-/// The program under test: `sluicegate`, built beside this example.
+/// The program under test: `sluicegate`, built beside this one.
 fn program(args: &Args) -> Result<PathBuf, Failure> {
     if let Some(program) = &args.program {
         return Ok(program.clone());
     }
     let own = std::env::current_exe()?;
-    let beside = own
-        .ancestors()
-        .nth(2)
-        .map(|folder| folder.join("sluicegate"));
-    beside
-        .filter(|program| program.is_file())
-        .ok_or_else(|| Failure("sluicegate is not built: cargo build --bin sluicegate".to_owned()))
+    let beside = own.with_file_name("sluicegate");
+    match beside.is_file() {
+        true => Ok(beside),
+        false => Err(Failure(
+            "sluicegate is not built: cargo build --bin sluicegate".to_owned(),
+        )),
+    }
 }
 
 /// Publishes and breaks things, until the time is over and everything is whole.
