@@ -3,6 +3,7 @@
 
 mod claims;
 mod hash;
+mod outlook;
 mod pulse;
 
 use std::collections::BTreeMap;

@@ -2,6 +2,7 @@
 
 mod calls;
 mod health;
+mod outlook;
 mod watched;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 
 use calls::Call;
 pub use health::Health;
+pub use outlook::Look;
 
 use crate::config::RedisServers;
 use crate::gate::keys::Keys;

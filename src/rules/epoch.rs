@@ -15,6 +15,7 @@
 
 pub mod kept;
 pub mod memory;
+pub mod outlook;
 pub mod shard;
 mod stored;
 #[cfg(test)]

@@ -6,14 +6,27 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::registry::{Named, Registry};
+use sluicegate::handler::{Handler, Outcome, Permit};
+use sluicegate::rules::job::Job;
 
 use crate::cli::sluicegate;
 use crate::cli_servers::{config, yaml};
 use crate::process::Process;
+use crate::running::Running;
+use crate::servers::{Redis, shared_redis};
 use crate::world::kit::api::{Api, Reply};
 
 /// Nothing takes this long; it only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A handler that is never called.
+struct Nothing;
+
+impl Handler for Nothing {
+    async fn handle(&self, _: &Job, _: Permit) -> Outcome {
+        Outcome::Done
+    }
+}
 
 fn inspect(yaml: &str, tenant: &str) -> Value {
     let args = ["inspect", tenant, "--json"];
@@ -171,4 +184,66 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
         "{}",
         check(&own)
     );
+}
+
+/// Until `inspect` of the tenant `acme` is as `wanted`.
+async fn inspected(yaml: &str, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+    let begun = Instant::now();
+    loop {
+        let found = inspect(yaml, "acme");
+        if wanted(&found) {
+            return found;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{what}: {found}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inspect_and_check_say_until_when_nothing_starts_after_redis_lost_data() {
+    let redis = Redis::start();
+    let yaml = yaml().replace(shared_redis().url(), redis.url());
+    let check = || sluicegate(&yaml, &["check"]).exited(0).out;
+    let unlooked = "Redis is new or was emptied, and the next worker that looks decides\n";
+    let found = inspect(&yaml, "acme");
+    assert_eq!(found["recovery_wait_until_ms"], Value::Null, "{found}");
+    assert!(text(&yaml, "acme").contains(unlooked));
+    assert!(check().contains(&format!(
+        "ok    redis     whether jobs may start is not known: {unlooked}"
+    )));
+
+    let worker = Running::configured(&yaml, Nothing);
+    let found = inspected(&yaml, "a worker has begun", |found| {
+        found["recovery_wait_until_ms"] == 0
+    })
+    .await;
+    assert_eq!(found["waits_for"], Value::Null);
+    assert!(text(&yaml, "acme").contains("why      a job of cost 1 starts now\n"));
+    assert!(check().contains("ok    redis     knows all that was started: jobs may start\n"));
+
+    redis.ctl(&["flushall"]);
+    let is_told = |found: &Value| found["recovery_wait_until_ms"].as_u64() > Some(0);
+    let found = inspected(&yaml, "the worker has noticed", is_told).await;
+    // A window, and no job starts in it although the limit has room.
+    let number = |key: &str| found[key].as_u64().expect("a number");
+    let wait = number("recovery_wait_until_ms") - number("now_ms");
+    assert!((1_000_000..=3_601_000).contains(&wait), "{found}");
+    assert!(number("new_job_in_ms") >= wait - 1_000, "{found}");
+    assert_eq!(found["limits"][0]["free"], 5, "{found}");
+    assert_eq!(found["waits_for"], "recovery");
+    let why = "its memory was emptied while workers ran";
+    assert_eq!(found["recovery_wait_reason"], why);
+    let shown = text(&yaml, "acme");
+    for line in [
+        "recovery ends in ",
+        "why      no job starts before the recovery wait ends, in ",
+    ] {
+        assert!(shown.contains(line), "{line}: {shown}");
+    }
+    let out = check();
+    let warning =
+        "warn  redis     no job with the common limits starts until the recovery wait ends, in ";
+    let line = out.lines().find(|line| line.starts_with(warning));
+    assert!(line.is_some_and(|line| line.ends_with(why)), "{out}");
+    worker.stop().await;
 }

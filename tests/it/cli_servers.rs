@@ -348,7 +348,8 @@ async fn inspect_tells_what_is_used_and_who_waits() {
     for line in [
         "used   0 of 5, 5 free",
         "next   now",
-        "why      a job of cost 1 starts now",
+        "recovery is not known: Redis is new or was emptied",
+        "why      a job of cost 1 starts once a worker has looked at Redis",
         "line     nobody waits",
         "blocked  no",
     ] {

@@ -29,6 +29,13 @@ pub struct Beat<'a> {
     pub cold: &'a str,
 }
 
+impl<'a> FromIterator<(&'a str, &'a str)> for Kept {
+    fn from_iter<T: IntoIterator<Item = (&'a str, &'a str)>>(fields: T) -> Self {
+        let fields = fields.into_iter();
+        Self(fields.map(|(n, v)| (n.to_owned(), v.to_owned())).collect())
+    }
+}
+
 impl Kept {
     /// Its fields and their values.
     pub fn fields(&self) -> impl Iterator<Item = (&String, &String)> {

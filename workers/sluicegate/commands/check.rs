@@ -13,9 +13,11 @@ use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
 use sluicegate::gate::registry::{self, Named};
 use sluicegate::gate::{Gate, GateError};
 use sluicegate::rules::lanes::Ladder;
+use sluicegate::rules::limit::Limits;
 use sluicegate::rules::policy::Source;
 use sluicegate::rules::tenant::Tenant;
 
+use super::recovery::Recovery;
 use super::{Failure, count, gate, limits, plain, print_json};
 
 /// A shorter round trip to Redis is nothing to speak of, and a longer one is too long.
@@ -112,7 +114,12 @@ pub async fn run(args: CheckArgs, config: &Config) -> Result<ExitCode, Failure> 
                 ),
             ),
         }
-        match tokio::time::timeout(SERVER_TIMEOUT, redis(config, &mut findings)).await {
+        match tokio::time::timeout(
+            SERVER_TIMEOUT,
+            redis(config, (tenant.as_ref(), limits), &mut findings),
+        )
+        .await
+        {
             Ok(()) => {}
             Err(_) => findings.add(
                 Level::Error,
@@ -237,7 +244,11 @@ async fn rabbitmq(config: &Config, findings: &mut Findings) {
     }
 }
 
-async fn redis(config: &Config, findings: &mut Findings) {
+async fn redis(
+    config: &Config,
+    (tenant, limits): (Option<&Tenant>, &Limits),
+    findings: &mut Findings,
+) {
     const WHAT: &str = "redis";
     let (health, round_trip) = match looked_at(config).await {
         Ok(found) => found,
@@ -279,6 +290,14 @@ async fn redis(config: &Config, findings: &mut Findings) {
     if health.cluster && url.topology == RedisTopology::Single {
         return findings.add(Level::Error, WHAT, NODE_OF_A_CLUSTER);
     }
+    let jobs = match tenant {
+        Some(tenant) => format!("job of {tenant}"),
+        None => "job with the common limits".to_owned(),
+    };
+    for (primary, recovery) in recoveries(config, tenant, limits).await {
+        let (level, text) = recovery_in_words(&jobs, &recovery);
+        findings.add(level, WHAT, format!("{primary}{text}"));
+    }
     match others(config).await {
         Ok((number, failed)) => {
             if number > 0 {
@@ -302,6 +321,51 @@ async fn looked_at(config: &Config) -> Result<(Health, Duration), GateError> {
     let health = gate.check(limits).await?;
     gate.measure().await?;
     Ok((health, gate.base()))
+}
+
+/// Of each primary that is asked for: its name and a colon, where there are several, and whether jobs start there.
+async fn recoveries(
+    config: &Config,
+    tenant: Option<&Tenant>,
+    limits: &Limits,
+) -> Vec<(String, Recovery)> {
+    let policy = &config.rate_limiter.policy;
+    let looks = match RedisGate::connect(&config.redis.url, &config.redis.prefix) {
+        Ok(gate) => gate.outlook(tenant, limits, policy).await,
+        Err(why) => Err(why),
+    };
+    let looks = looks.unwrap_or_else(|why| vec![Err(why)]);
+    let looks = looks.into_iter().map(|look| {
+        let primary = look.as_ref().map_or("", |look| &look.primary);
+        let primary = match primary {
+            "" => String::new(),
+            name => format!("{name}: "),
+        };
+        (primary, Recovery::from(look))
+    });
+    looks.collect()
+}
+
+fn recovery_in_words(jobs: &str, recovery: &Recovery) -> (Level, String) {
+    let unknown = || {
+        let words = recovery.in_words().unwrap_or_default();
+        format!("whether jobs may start {words}")
+    };
+    match recovery {
+        Recovery::Over => (
+            Level::Ok,
+            "knows all that was started: jobs may start".to_owned(),
+        ),
+        Recovery::Waits { why, .. } => {
+            let end = recovery.end().unwrap_or_default();
+            let text = format!(
+                "no {jobs} starts until the recovery wait ends, {end}: Redis may not know all that was started: {why}"
+            );
+            (Level::Warn, text)
+        }
+        Recovery::NoWorker => (Level::Ok, unknown()),
+        Recovery::Unread(_) => (Level::Warn, unknown()),
+    }
 }
 
 /// What a way of `round_trip` costs.

@@ -22,6 +22,7 @@ use sluicegate::rules::tenant::Tenant;
 use self::others::Other;
 use self::waits::Waits;
 use super::labels::{Given, LabelArgs};
+use super::recovery::Recovery;
 use super::times::{at, when};
 use super::{Failure, api, limits, plain, print_json};
 
@@ -78,6 +79,13 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
     let all = (gate.report(&Rule::NONE, &look).await?).into_iter().next();
     let all = all.unwrap_or_else(|| Ok(Standing::default()));
     let all = all.map_err(|why| plain(&why.to_string(), 200));
+    let recovery = match gate.outlook(Some(&tenant), limits, policy).await {
+        Ok(looks) => looks
+            .into_iter()
+            .next()
+            .map_or(Recovery::NoWorker, Recovery::from),
+        Err(why) => Recovery::from(Err(why)),
+    };
     let others: Vec<Other> = (known.policies().iter())
         .filter(|other| other.id != own.id)
         .map(|other| Other::new(other, &known, now_ms, &tenant, plan))
@@ -92,7 +100,8 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
     let ours: Vec<Limit> = rows.iter().map(with_max).collect();
     let said = api::said(&found, &ours);
     if args.json {
-        let waits = Waits::of(&rows, &given, &found);
+        let waits = Waits::of(&rows, &given, &found, &recovery);
+        let (recovery_until, recovery_why) = recovery.as_json();
         let one_line = given.missing.is_empty();
         let missing: Vec<String> = given.missing.iter().map(Scope::to_string).collect();
         print_json(&json!({
@@ -104,7 +113,9 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             "limits": rows.iter().map(|row| as_json(row, &given)).collect::<Vec<_>>(),
             "waiting": one_line.then_some(found.waiting),
             "line_end_in_ms": one_line.then_some(found.line_end_ms),
-            "new_job_in_ms": one_line.then_some(found.turn_ms),
+            "new_job_in_ms": one_line.then_some(found.turn_ms.max(recovery.in_ms())),
+            "recovery_wait_until_ms": recovery_until,
+            "recovery_wait_reason": recovery_why,
             "blocked_until_ms": found.blocked_until_ms,
             "blocked_by": found.blocked_by,
             "all_blocked_until_ms": all.as_ref().ok().map(|all| all.closed_until_ms),
@@ -124,7 +135,7 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             Some(hint) => format!("{source} ({hint})"),
             None => source.to_string(),
         };
-        let mut text = in_words(&tenant, &source, &rows, &given, &found);
+        let mut text = in_words(&tenant, &source, &rows, &given, &found, &recovery);
         text += &match &all {
             Ok(all) => all_blocked(all),
             Err(why) => format!("all      whether calls of all tenants stop is not known: {why}\n"),
@@ -189,6 +200,7 @@ fn in_words(
     rows: &[Row<'_>],
     given: &Given,
     found: &Inspection,
+    recovery: &Recovery,
 ) -> String {
     let mut text = format!("tenant   {tenant}\nsource   {source}\n");
     if !given.told.is_empty() {
@@ -250,10 +262,11 @@ fn in_words(
             plain(&found.blocked_by, 200)
         ),
     };
-    let why = Waits::of(rows, given, found).in_words(given, found);
+    let recovers = (recovery.in_words()).map_or_else(String::new, |it| format!("recovery {it}\n"));
+    let why = Waits::of(rows, given, found, recovery).in_words(given, found);
     let _ = write!(
         text,
-        "line     {line}\nblocked  {blocked}\nwhy      {why}\n"
+        "line     {line}\nblocked  {blocked}\n{recovers}why      {why}\n"
     );
     text
 }
@@ -287,6 +300,14 @@ mod tests {
     }
 
     fn shown(usage: Usage, change: impl FnOnce(&mut Inspection)) -> String {
+        shown_after(&Recovery::Over, usage, change)
+    }
+
+    fn shown_after(
+        recovery: &Recovery,
+        usage: Usage,
+        change: impl FnOnce(&mut Inspection),
+    ) -> String {
         let mut found = Inspection {
             now_ms: NOW,
             limits: vec![usage],
@@ -304,7 +325,8 @@ mod tests {
         let rows: Vec<Row> = policy.default_limits().iter().zip(&found.limits).collect();
         let ours: Vec<Limit> = rows.iter().map(|(limit, _)| (*limit).clone()).collect();
         let said = api::in_words(&found, &api::said(&found, &ours));
-        in_words(&tenant, "rate-limiter", &rows, &given(&[]), &found) + &said
+        let given = given(&[]);
+        in_words(&tenant, "rate-limiter", &rows, &given, &found, recovery) + &said
     }
 
     #[test]
@@ -353,7 +375,9 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
             let rows: Vec<Row> = limits.iter().zip(usages).collect();
             let tenant = Tenant::parse("acme").expect("a tenant");
             let json = as_json(&rows[1], &given(missing))["used"].clone();
-            (in_words(&tenant, "x", &rows, &given(missing), &found), json)
+            let given = given(missing);
+            let text = in_words(&tenant, "x", &rows, &given, &found, &Recovery::Over);
+            (text, json)
         };
         let (text, used) = show([&free, &full], std::slice::from_ref(&path));
         for line in [
@@ -437,6 +461,44 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
             text.contains("why      there is room, and it belongs"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_recovery_wait_is_shown_until_it_ends_and_before_what_ends_sooner() {
+        let waits = Recovery::Waits {
+            now_ms: NOW,
+            until_ms: NOW + 42_000,
+            why: "it was emptied".to_owned(),
+        };
+        let text = shown_after(&waits, usage(0, 5, 0), |_| {});
+        let end = "in 42.0s (Tue, 14 Nov 2023 22:14:02 GMT) at most";
+        for line in [
+            format!(
+                "recovery ends {end}: Redis may not know all that was started: it was emptied\n"
+            ),
+            format!("why      no job starts before the recovery wait ends, {end}\n"),
+        ] {
+            assert!(text.contains(&line), "{text}");
+        }
+        let block = |ms| move |found: &mut Inspection| found.blocked_until_ms = NOW + ms;
+        let text = shown_after(&waits, usage(0, 5, 0), block(41_000));
+        assert!(
+            text.contains("why      no job starts before the recovery"),
+            "{text}"
+        );
+        let text = shown_after(&waits, usage(0, 5, 0), block(43_000));
+        assert!(
+            text.contains("why      nobody starts before the block"),
+            "{text}"
+        );
+        // Nobody has looked.
+        let text = shown_after(&Recovery::NoWorker, usage(0, 5, 0), |_| {});
+        for line in [
+            "recovery is not known: Redis is new or was emptied, and the next worker that looks decides\n",
+            "why      a job of cost 1 starts once a worker has looked at Redis\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
     }
 
     #[test]

@@ -11,6 +11,7 @@ pub mod letters;
 pub mod limits;
 pub mod lines;
 pub mod publish;
+pub mod recovery;
 pub mod run;
 pub mod tenant;
 pub mod times;

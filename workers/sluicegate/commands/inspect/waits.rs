@@ -4,24 +4,38 @@ use sluicegate::gate::Inspection;
 
 use super::Row;
 use crate::commands::labels::Given;
+use crate::commands::recovery::Recovery;
 use crate::commands::times::when;
 
 /// What a job that comes now waits for.
 pub(super) enum Waits<'a> {
+    /// Until Redis surely knows all that counts.
+    Recovery(String),
     Block,
     Line,
     Limit(&'a str, u64),
     /// Its line is empty, and so many units of others wait for what they share; it has its turn after so many milliseconds.
     Others(&'a str, u64, u64),
     Nothing,
+    /// Nothing that Redis shows, but no worker has confirmed that it knows all: why.
+    Unconfirmed(&'static str),
     /// Not said, as not all of its labels are: what to give to see it.
     Unknown(String),
 }
 
 impl<'a> Waits<'a> {
-    pub(super) fn of(rows: &[Row<'a>], given: &Given, found: &Inspection) -> Self {
+    pub(super) fn of(
+        rows: &[Row<'a>],
+        given: &Given,
+        found: &Inspection,
+        recovery: &Recovery,
+    ) -> Self {
         let known = rows.iter().filter(|(limit, _)| !given.lacks(limit));
         let latest = known.max_by_key(|(_, usage)| usage.next_ms);
+        let block_ms = found.blocked_until_ms.saturating_sub(found.now_ms);
+        if let Some(end) = recovery.end().filter(|_| recovery.in_ms() >= block_ms) {
+            return Self::Recovery(end);
+        }
         if found.blocked_until_ms > found.now_ms {
             return Self::Block;
         }
@@ -36,22 +50,28 @@ impl<'a> Waits<'a> {
                 Some((limit, usage)) if usage.waiting > 0 && found.turn_ms > 0 => {
                     Self::Others(limit.name(), usage.waiting, found.turn_ms)
                 }
-                _ => Self::Nothing,
+                _ => match recovery {
+                    Recovery::NoWorker => Self::Unconfirmed("a worker has looked at Redis"),
+                    Recovery::Unread(_) => Self::Unconfirmed("Redis has lost nothing"),
+                    Recovery::Over | Recovery::Waits { .. } => Self::Nothing,
+                },
             },
         }
     }
 
     pub(super) fn short(&self) -> Option<String> {
         match self {
+            Self::Recovery(_) => Some("recovery".to_owned()),
             Self::Block => Some("block".to_owned()),
             Self::Line => Some("line".to_owned()),
             Self::Limit(name, _) | Self::Others(name, ..) => Some(format!("limit {name}")),
-            Self::Nothing | Self::Unknown(_) => None,
+            Self::Nothing | Self::Unconfirmed(_) | Self::Unknown(_) => None,
         }
     }
 
     pub(super) fn in_words(&self, given: &Given, found: &Inspection) -> String {
         let first = match self {
+            Self::Recovery(end) => format!("no job starts before the recovery wait ends, {end}"),
             Self::Block => format!(
                 "nobody starts before the block ends, {}",
                 when(
@@ -71,6 +91,7 @@ impl<'a> Waits<'a> {
                 when(found.now_ms, *turn_ms)
             ),
             Self::Nothing => return "a job of cost 1 starts now".to_owned(),
+            Self::Unconfirmed(once) => return format!("a job of cost 1 starts once {once}"),
             Self::Unknown(hint) => {
                 return format!("nothing that all jobs of the tenant share; {hint} shows the rest");
             }

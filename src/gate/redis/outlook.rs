@@ -1,0 +1,79 @@
+//! Whether workers admit anything, for those who only look.
+
+use futures_util::future::join_all;
+
+use super::RedisGate;
+use crate::gate::GateError;
+use crate::gate::epoch::{At, Watch};
+use crate::gate::link::slot_of;
+use crate::gate::places::Place;
+use crate::rules::epoch::outlook::Outlook;
+use crate::rules::limit::Limits;
+use crate::rules::policy::Policy;
+use crate::rules::slots::Slots;
+use crate::rules::tenant::Tenant;
+
+/// What a look at one primary found.
+#[derive(Debug, Clone)]
+pub struct Look {
+    /// The primary's name in a cluster; else empty.
+    pub primary: String,
+    /// Redis's clock, in milliseconds since 1970.
+    pub now_ms: u64,
+    /// Whether workers admit jobs there.
+    pub outlook: Outlook,
+}
+
+impl RedisGate {
+    /// Whether workers admit jobs with `limits`, now that Redis may have lost data: those of `tenant` at the primary that it lives
+    /// on, or any at each primary. `policy` says how far limits look back at most. Changes nothing.
+    ///
+    /// # Errors
+    /// [`GateError`]: nothing is known. One primary's own error stands in its place.
+    pub async fn outlook(
+        &self,
+        tenant: Option<&Tenant>,
+        limits: &Limits,
+        policy: &Policy,
+    ) -> Result<Vec<Result<Look, GateError>>, GateError> {
+        let longest_ms = u64::try_from(policy.memory().as_millis()).unwrap_or(u64::MAX);
+        let spans = (limits.memory_ms(), longest_ms);
+        let slot = tenant.map(|tenant| slot_of(&self.keys.line(tenant)));
+        let slot = slot.map(|slot| Slots::range(slot, slot));
+        let places = self.places.all(&self.link, true).await?;
+        let asked = places.iter().filter_map(|place| {
+            let slots = match &slot {
+                Some(slot) if self.link.is_cluster() => place.shard.slots.both(slot),
+                _ => place.shard.slots.clone(),
+            };
+            let asked = tenant.is_none() || !self.link.is_cluster() || !slots.is_empty();
+            asked.then_some((place, slots))
+        });
+        let looks = asked.map(|(place, slots)| async move {
+            let (outlook, now_ms) = self.look_at(place, spans, &slots).await?;
+            Ok(Look {
+                primary: place.shard.name().to_owned(),
+                now_ms,
+                outlook,
+            })
+        });
+        Ok(join_all(looks).await)
+    }
+
+    async fn look_at(
+        &self,
+        place: &Place,
+        spans: (u64, u64),
+        slots: &Slots,
+    ) -> Result<(Outlook, u64), GateError> {
+        let at = At {
+            link: &self.link,
+            places: &self.places,
+            place,
+            clock: self.test_clock(),
+            others: &[],
+        };
+        let watch = Watch::new(place.epoch.clone(), std::time::Duration::ZERO, true);
+        watch.outlook(&at, spans, slots).await
+    }
+}

@@ -1,0 +1,95 @@
+//! The recovery wait: after Redis may have lost data, workers admit nothing until what was lost counts no more.
+
+use serde_json::{Value, json};
+use sluicegate::gate::GateError;
+use sluicegate::gate::redis::Look;
+use sluicegate::rules::epoch::outlook::Outlook;
+
+use super::plain;
+use super::times::when;
+
+/// What is known of it at one Redis, or one primary of a cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Recovery {
+    /// Jobs may start.
+    Over,
+    /// Nothing starts before.
+    Waits {
+        /// Redis's clock, in milliseconds since 1970.
+        now_ms: u64,
+        /// The latest end; workers may find sooner that nothing was lost.
+        until_ms: u64,
+        /// What happened to Redis.
+        why: String,
+    },
+    /// Redis is new or was emptied, and no worker has looked since.
+    NoWorker,
+    /// It could not be read.
+    Unread(String),
+}
+
+impl From<Result<Look, GateError>> for Recovery {
+    fn from(look: Result<Look, GateError>) -> Self {
+        match look {
+            Err(why) => Self::Unread(plain(&why.to_string(), 200)),
+            Ok(Look {
+                outlook, now_ms, ..
+            }) => match outlook {
+                Outlook::Open => Self::Over,
+                Outlook::Unknown => Self::NoWorker,
+                Outlook::Waits { until_ms, why } => Self::Waits {
+                    now_ms,
+                    until_ms,
+                    why: plain(&why, 300),
+                },
+            },
+        }
+    }
+}
+
+impl Recovery {
+    /// How long nothing starts at most, in milliseconds; 0: it is over, or not known.
+    pub fn in_ms(&self) -> u64 {
+        match self {
+            Self::Waits {
+                now_ms, until_ms, ..
+            } => until_ms.saturating_sub(*now_ms),
+            _ => 0,
+        }
+    }
+
+    /// `in 42.0s (Tue, …) at most`, while nothing starts.
+    pub fn end(&self) -> Option<String> {
+        match self {
+            Self::Waits { now_ms, .. } => Some(format!("{} at most", when(*now_ms, self.in_ms()))),
+            _ => None,
+        }
+    }
+
+    /// The sentence that says it; `None`: there is nothing to say.
+    pub fn in_words(&self) -> Option<String> {
+        match self {
+            Self::Over => None,
+            Self::Waits { why, .. } => {
+                let end = self.end().unwrap_or_default();
+                Some(format!(
+                    "ends {end}: Redis may not know all that was started: {why}"
+                ))
+            }
+            Self::NoWorker => Some(
+                "is not known: Redis is new or was emptied, and the next worker that looks decides"
+                    .to_owned(),
+            ),
+            Self::Unread(why) => Some(format!("is not known: {why}")),
+        }
+    }
+
+    /// Until when nothing starts, in milliseconds since 1970 (0: jobs may start, null: not known), and why.
+    pub fn as_json(&self) -> (Value, Value) {
+        match self {
+            Self::Over => (json!(0), Value::Null),
+            Self::Waits { until_ms, why, .. } => (json!(until_ms), json!(why)),
+            Self::NoWorker | Self::Unread(_) => (Value::Null, json!(self.in_words())),
+        }
+    }
+}
