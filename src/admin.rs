@@ -6,10 +6,9 @@
 //! the first from that alone.
 
 use std::collections::VecDeque;
-use std::fmt::Write as _;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -29,6 +28,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::config::{Admin, Secret};
+use crate::gate::Primaries;
 use crate::metrics::Metrics;
 use crate::tasks::Watched;
 
@@ -50,6 +50,8 @@ pub struct Health {
     rabbitmq: AtomicBool,
     redis: AtomicBool,
     cold: AtomicBool,
+    /// Primaries of Redis: how many, how many of them know all that has started, how many answer and may not.
+    primaries: [AtomicUsize; 3],
     consuming: AtomicBool,
     /// There is no agreement.
     alone: AtomicBool,
@@ -64,9 +66,16 @@ impl Health {
     pub fn set_redis(&self, up: bool) {
         self.redis.store(up, Ordering::Relaxed);
     }
-    /// Redis may not know all that has started, or does.
+    /// Redis may not know all that has started, or does: in a cluster, no primary does, or at least one.
     pub fn set_cold(&self, cold: bool) {
         self.cold.store(cold, Ordering::Relaxed);
+    }
+    /// In which state the primaries of Redis are.
+    pub fn set_primaries(&self, now: Primaries) {
+        let numbers = [now.all(), now.admitting, now.recovering];
+        for (known, number) in self.primaries.iter().zip(numbers) {
+            known.store(number, Ordering::Relaxed);
+        }
     }
     /// The workers agree on the limits in force, or this one does not with the others.
     pub fn set_agreed(&self, agreed: bool) {
@@ -95,6 +104,33 @@ impl Health {
         };
         parts.into_iter().filter_map(missing).collect()
     }
+
+    /// Where a worker that is ready starts nothing all the same: a line for each reason.
+    pub fn partly(&self) -> Vec<String> {
+        let [all, admitting, recovering] =
+            (self.primaries.each_ref()).map(|number| number.load(Ordering::Relaxed));
+        // Each is written by itself: for a moment they may belong to different looks.
+        let away = all.saturating_sub(admitting + recovering);
+        let line = |number: usize, what| {
+            (number > 0 && admitting > 0).then(|| {
+                format!("{number} of {all} Redis primaries {what}: no job of its tenants starts")
+            })
+        };
+        let lines = [
+            line(recovering, "may not know all that has started"),
+            line(away, "does not answer"),
+        ];
+        lines.into_iter().flatten().collect()
+    }
+}
+
+/// Tells everybody who asks a worker whether Redis knows all that has started: `cold`, where nothing starts at all, and what is known
+/// of each primary.
+pub fn tell_memory(health: &Health, metrics: &Metrics, cold: bool, primaries: Primaries) {
+    health.set_cold(cold);
+    health.set_primaries(primaries);
+    metrics.set_gate_cold(cold || primaries.recovering > 0);
+    metrics.set_primaries(primaries);
 }
 
 /// Why the admin port can't be opened.
@@ -263,15 +299,15 @@ async fn show_metrics(State(shown): State<Shown>) -> impl IntoResponse {
 
 async fn ready(State(shown): State<Shown>) -> (StatusCode, String) {
     let missing = shown.health.missing();
-    if missing.is_empty() {
-        return (StatusCode::OK, "ready\n".to_owned());
-    }
-    let mut text = "not ready\n".to_owned();
-    for what in missing {
-        // Writing to a String can't fail.
-        let _ = writeln!(text, "{what}");
-    }
-    (StatusCode::SERVICE_UNAVAILABLE, text)
+    let (status, head, lines) = match missing.is_empty() {
+        true => (StatusCode::OK, "ready", shown.health.partly()),
+        false => {
+            let missing = missing.into_iter().map(str::to_owned).collect();
+            (StatusCode::SERVICE_UNAVAILABLE, "not ready", missing)
+        }
+    };
+    let lines = lines.iter().map(|line| format!("{line}\n"));
+    (status, format!("{head}\n{}", lines.collect::<String>()))
 }
 
 /// `listen` with port 0.

@@ -419,8 +419,7 @@ async fn watch_redis(
         };
         let cold = matches!(answer, Err(GateError::Cold { .. }));
         health.set_redis(answer.is_ok() || cold);
-        health.set_cold(cold);
-        metrics.set_gate_cold(cold);
+        admin::tell_memory(health, metrics, cold, gate.primaries());
         if matches!(phase, Phase::Runs) && answer.is_ok() && gate.measure().await.is_ok() {
             way.say(gate.base());
         }

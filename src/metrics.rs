@@ -14,7 +14,7 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use crate::broker::{PublishError, Source};
-use crate::gate::Answer;
+use crate::gate::{Answer, Primaries};
 use crate::handler::Outcome;
 use crate::rules::lateness::Heard;
 
@@ -37,6 +37,7 @@ label!(Server, server);
 label!(Reloaded, result);
 label!(Told, told_by);
 label!(Whose, whose);
+label!(InState, state);
 
 /// All metrics of a worker; cheap to count in, from any thread.
 pub struct Metrics {
@@ -61,6 +62,7 @@ pub struct Metrics {
     disconnects: Family<Server, Counter>,
     up: Family<Server, Gauge>,
     gate_cold: Gauge,
+    primaries: Family<InState, Gauge>,
     agreed: Gauge,
     rests: Counter,
     breaker_open: Gauge,
@@ -202,8 +204,14 @@ impl Metrics {
             gate_cold: register(
                 r,
                 "gate_cold",
-                "Whether nothing starts because Redis (in a cluster, every primary) may not know all that has started",
+                "1 while Redis (in a cluster, at least one primary) may not know all that has started: nothing starts there",
                 Gauge::default(),
+            ),
+            primaries: register(
+                r,
+                "redis_primaries",
+                "Primaries of Redis, by state; 1 without a cluster",
+                Family::default(),
             ),
             breaker_open: register(
                 r,
@@ -283,6 +291,7 @@ impl Metrics {
         for kind in ["returned", "nacked", "down"] {
             drop(self.publish_failures.get_or_create(&Kind { kind }));
         }
+        self.set_primaries(Primaries::default());
         for result in ["applied", "refused"] {
             drop(self.config_reloads.get_or_create(&Reloaded { result }));
         }
@@ -414,7 +423,19 @@ impl Metrics {
         self.rests.inc();
     }
 
-    /// Redis may not know all that has started, or does.
+    /// So many primaries are in each state.
+    pub fn set_primaries(&self, now: Primaries) {
+        for (state, number) in [
+            ("admitting", now.admitting),
+            ("recovering", now.recovering),
+            ("away", now.away),
+        ] {
+            let number = i64::try_from(number).unwrap_or(i64::MAX);
+            self.primaries.get_or_create(&InState { state }).set(number);
+        }
+    }
+
+    /// Redis, or a primary of a cluster, may not know all that has started; or all know it.
     pub fn set_gate_cold(&self, cold: bool) {
         self.gate_cold.set(i64::from(cold));
     }

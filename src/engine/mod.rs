@@ -34,7 +34,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::admin::Health;
+use crate::admin::{self, Health};
 use crate::broker::{Broker, Delivery, Event, PublishError};
 use crate::engine::action::{Action, Block, Key, Update};
 use crate::engine::calls::Ended;
@@ -315,9 +315,9 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             Report::Answered(partition, result) => {
                 if let Some(Seen { answers, cold }) = Seen::of(&result) {
                     self.health.set_redis(answers);
-                    self.health.set_cold(cold);
                     self.metrics.set_up("redis", answers);
-                    self.metrics.set_gate_cold(cold);
+                    let primaries = self.gate.primaries();
+                    admin::tell_memory(&self.health, &self.metrics, cold, primaries);
                     match &result {
                         Err(why) if !answers => {
                             redis.failed(now, why);

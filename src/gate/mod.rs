@@ -64,6 +64,24 @@ impl Partition {
     }
 }
 
+/// In which state the primaries of Redis were when they were last asked; without a cluster there is one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Primaries {
+    /// They answer and know all that has started: jobs of their tenants may start.
+    pub admitting: usize,
+    /// They answer, but may not know all that has started: nothing starts there.
+    pub recovering: usize,
+    /// They do not answer, or not as they should.
+    pub away: usize,
+}
+
+impl Primaries {
+    /// How many there are.
+    pub fn all(&self) -> usize {
+        self.admitting + self.recovering + self.away
+    }
+}
+
 /// One reply for each [`TenantAsk`].
 pub type Replies = Vec<Result<TenantReply, GateError>>;
 
@@ -86,6 +104,11 @@ pub trait Gate: Send + Sync + 'static {
     /// counted beyond it.
     fn base(&self) -> Duration {
         Duration::ZERO
+    }
+
+    /// What is known of each primary; none where nobody has looked.
+    fn primaries(&self) -> Primaries {
+        Primaries::default()
     }
 
     /// Which partition `tenant` is in, as far as is known now. A batch may mix them: then all of it waits for the slowest.

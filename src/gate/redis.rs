@@ -25,8 +25,8 @@ use crate::gate::scripts::{self, Script};
 use crate::gate::store::{Meaning, Store};
 use crate::gate::watches::Watches;
 use crate::gate::{
-    Change, Event, Gate, GateError, Inspection, Partition, Replies, Rule, SettleReplies, Standings,
-    Start, Suspected, TenantAsk, TenantSettled, Verdicts, Whose,
+    Change, Event, Gate, GateError, Inspection, Partition, Primaries, Replies, Rule, SettleReplies,
+    Standings, Start, Suspected, TenantAsk, TenantSettled, Verdicts, Whose,
 };
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::quota::Quotas;
@@ -274,6 +274,11 @@ impl Gate for RedisGate {
 
     fn base(&self) -> Duration {
         self.link.base().unwrap_or_default()
+    }
+
+    fn primaries(&self) -> Primaries {
+        let watches = self.watch.as_ref();
+        watches.map_or_else(Primaries::default, Watches::primaries)
     }
 
     fn partition(&self, tenant: &Tenant) -> Partition {

@@ -11,11 +11,29 @@ use tokio::time::Instant;
 use crate::gate::epoch::{At, Sent, Watch};
 use crate::gate::link::{self, Link, Shard};
 use crate::gate::places::{All, Place, Places};
-use crate::gate::{GateError, Start};
+use crate::gate::{GateError, Primaries, Start};
 use crate::rules::slots::Slots;
 
 /// A primary that answered within this is taken to be as it should be, while others are not.
 const LATELY: Duration = Duration::from_secs(1);
+
+/// What a primary answered.
+#[derive(Clone, Copy)]
+enum State {
+    Admitting,
+    Recovering,
+    Away,
+}
+
+impl State {
+    fn of<T>(answer: &Result<T, GateError>) -> Self {
+        match answer {
+            Ok(_) => Self::Admitting,
+            Err(GateError::Cold { .. }) => Self::Recovering,
+            Err(GateError::Unreachable(_) | GateError::Refused(_)) => Self::Away,
+        }
+    }
+}
 
 /// All watches.
 pub struct Watches {
@@ -32,6 +50,8 @@ struct Inner {
     start: Option<Start>,
     /// Since when questions at these epochs came to nothing.
     failing: BTreeMap<String, Instant>,
+    /// What the primaries with these epochs answered last.
+    states: BTreeMap<String, State>,
     /// The primaries that were there when it began have been seen: any other came later.
     begun: bool,
 }
@@ -46,6 +66,7 @@ impl Watches {
                 shortest: span,
                 start: None,
                 failing: BTreeMap::new(),
+                states: BTreeMap::new(),
                 begun: false,
             }),
         }
@@ -163,10 +184,25 @@ impl Watches {
         Ok(())
     }
 
-    /// A question at `place` came to something, or not.
-    pub fn note(&self, place: &Place, answered: bool) {
+    /// In which state the primaries were last.
+    pub fn primaries(&self) -> Primaries {
+        let mut all = Primaries::default();
+        for state in self.inner().states.values() {
+            match state {
+                State::Admitting => all.admitting += 1,
+                State::Recovering => all.recovering += 1,
+                State::Away => all.away += 1,
+            }
+        }
+        all
+    }
+
+    /// What a question at `place` came to.
+    pub fn note<T>(&self, place: &Place, answer: &Result<T, GateError>) {
         let mut inner = self.inner();
-        if answered {
+        let state = State::of(answer);
+        inner.states.insert(place.epoch.clone(), state);
+        if answer.is_ok() {
             inner.failing.remove(&place.epoch);
         } else {
             let since = inner.failing.entry(place.epoch.clone());
@@ -240,6 +276,10 @@ impl Watches {
             }
         });
         let done = join_all(beats).await;
+        let states = places.iter().zip(&done);
+        self.inner().states = states
+            .map(|(place, beat)| (place.epoch.clone(), State::of(beat)))
+            .collect();
         if link.is_cluster() {
             self.tidy(link, finder, &places, &watches).await;
         }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use sluicegate::admin::{AdminError, Health, serve};
 use sluicegate::config::{Admin, Config, Secret};
+use sluicegate::gate::Primaries;
 use sluicegate::metrics::Metrics;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
@@ -62,6 +63,18 @@ async fn a_worker_is_ready_when_nothing_is_missing() {
 
     health.set_redis(true);
     assert!(ready().await.starts_with("HTTP/1.1 200 "));
+    // One primary that admits is enough; the others are named.
+    let primaries = |admitting, recovering, away| Primaries {
+        admitting,
+        recovering,
+        away,
+    };
+    health.set_primaries(primaries(2, 1, 0));
+    let line =
+        "1 of 3 Redis primaries may not know all that has started: no job of its tenants starts\n";
+    assert!(ready().await.ends_with(&format!("\r\n\r\nready\n{line}")));
+    health.set_primaries(primaries(1, 0, 0));
+    assert!(ready().await.ends_with("\r\n\r\nready\n"));
     health.set_consuming(false);
     assert!(ready().await.starts_with("HTTP/1.1 503 "));
     // What is not ready lives.

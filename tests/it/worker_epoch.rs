@@ -13,8 +13,10 @@ use sluicegate::rules::fleet::AGREED_FOR_MS;
 use sluicegate::rules::job::Job;
 use sluicegate::rules::lanes::Ladder;
 
+use crate::cli::sluicegate;
 use crate::gate_topology::tenants_of;
-use crate::redis_topologies::RedisCluster;
+use crate::process::Process;
+use crate::redis_topologies::{RedisCluster, address, until as happens};
 use crate::running::Running;
 use crate::servers::{Redis, shared_rabbit, unique};
 
@@ -159,6 +161,61 @@ async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
     until(&worker, &done(8)).await;
     until(&worker, "sluicegate_gate_cold 0").await;
     worker.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_primary_that_may_admit_nothing_is_seen() {
+    let cluster = RedisCluster::start(&[]);
+    let queue = unique("seen");
+    let yaml = format!(
+        "amqp: {{url: \"{}\", queue: \"{queue}\"}}\n\
+         redis: {{url: \"{}\", cluster: true, prefix: \"{queue}\"}}\n\
+         rate-limiter: {{max-requests: 100, window-size: 1h}}\n\
+         dispatch: {{http: {{url: 'http://127.0.0.1:9/'}}}}\n\
+         admin: {{listen: \"127.0.0.1:0\"}}\n",
+        shared_rabbit().url(),
+        cluster.primaries[0].url(),
+    );
+    let [calm, flushed, away] = tenants_of(&cluster, &queue, 1).map(|ids| ids[0].clone());
+    let worker = Process::start(&yaml);
+    let metric = |series: &str| worker.metric(series);
+    let primaries =
+        |state: &str| metric(&format!("sluicegate_redis_primaries{{state=\"{state}\"}}"));
+    let readyz = || worker.get("/readyz").unwrap_or_default();
+    happens("all admit", || {
+        primaries("admitting") == Some(3.0) && readyz() == "ready\n"
+    });
+    assert_eq!(metric("sluicegate_gate_cold"), Some(0.0));
+
+    // The others go on, so it is ready, and says what waits.
+    cluster.primaries[1].ctl(&["flushall"]);
+    happens("one recovers", || primaries("recovering") == Some(1.0));
+    assert_eq!(primaries("admitting"), Some(2.0));
+    assert_eq!(metric("sluicegate_gate_cold"), Some(1.0));
+    let one = "ready\n1 of 3 Redis primaries may not know all that has started: no job of its tenants starts\n";
+    happens("it says so", || readyz() == one);
+    let inspect = |tenant: &str| {
+        let done = sluicegate(&yaml, &["inspect", tenant, "--json"]).exited(0);
+        done.json()["recovery_wait_until_ms"].as_u64()
+    };
+    assert_eq!(inspect(&calm), Some(0));
+    assert!(inspect(&flushed) > Some(0));
+    assert_eq!(inspect(&away), Some(0));
+    let checked = sluicegate(&yaml, &["check"]).exited(0).out;
+    let warning = format!(
+        "warn  redis     {}: no job with the common limits starts until the recovery wait ends, in ",
+        address(&cluster.primaries[1])
+    );
+    assert!(checked.contains(&warning), "{checked}");
+    let starts = checked.matches(": knows all that was started: jobs may start\n");
+    assert_eq!(starts.count(), 2, "{checked}");
+
+    cluster.primaries[2].kill();
+    happens("one is away", || primaries("away") == Some(1.0));
+    let two =
+        format!("{one}1 of 3 Redis primaries does not answer: no job of its tenants starts\n");
+    happens("it says both", || readyz() == two);
+    worker.stop();
 }
 
 /// Of a server that hangs nobody knows it before a time-out of seconds. What is asked and told meanwhile elsewhere does not wait.

@@ -27,7 +27,9 @@ impl RedisGate {
             let Some(place) = places.first() else {
                 return Ok(Vec::new());
             };
-            return self.run_at(watches, &places, place, calls).await;
+            let run = self.run_at(watches, &places, place, calls).await;
+            watches.note(place, &run);
+            return run;
         }
         let unknown = |key: &str| {
             let why = format!("no node has the slot of {key}");
@@ -60,7 +62,7 @@ impl RedisGate {
         });
         let mut failed = Vec::new();
         for (at, indexes, run) in join_all(runs).await {
-            watches.note(&places[at], run.is_ok());
+            watches.note(&places[at], &run);
             match run {
                 Ok(run) => {
                     for (index, answer) in indexes.into_iter().zip(run) {
