@@ -94,6 +94,7 @@ fn every_command_has_help_with_an_example() {
         &["tenant", "resume"],
         &["tenant", "limit"],
         &["tenant", "reset"],
+        &["echo"],
         &["demo"],
     ] {
         let all = [args, &["--help"]].concat();

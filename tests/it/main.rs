@@ -56,6 +56,7 @@ mod least_rights;
 mod papers;
 mod process;
 mod rabbit_cluster;
+mod readme;
 mod redis_topologies;
 mod reload;
 mod running;

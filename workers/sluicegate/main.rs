@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use sluicegate::config::Config;
 
-use commands::{Failure, check, dead, inspect, publish, run, tenant};
+use commands::{Failure, check, dead, echo, inspect, publish, run, tenant};
 
 /// Rate-limits RabbitMQ workers per tenant with an atomic gate in Redis
 #[derive(Parser)]
@@ -37,6 +37,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Dead(dead::DeadArgs),
     Tenant(tenant::TenantArgs),
+    Echo(echo::EchoArgs),
     /// Run the main job on a live workload, and count whether the promises hold
     Demo(demo::DemoArgs),
 }
@@ -58,15 +59,18 @@ fn main() -> ExitCode {
 }
 
 async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
-    let config = Config::load(cli.config.as_deref(), variables()?)?;
+    let file = cli.config;
+    let load = || -> Result<Config, Failure> { Ok(Config::load(file.as_deref(), variables()?)?) };
     match cli.command {
-        Command::Run(args) => run::run(args, config, cli.config).await,
-        Command::Publish(args) => publish::run(args, &config).await,
-        Command::Check(args) => check::run(args, &config).await,
-        Command::Inspect(args) => inspect::run(args, &config).await,
-        Command::Dead(args) => dead::run(args, &config).await,
-        Command::Tenant(args) => tenant::run(args, &config).await,
-        Command::Demo(args) => demo::run(args, config)
+        Command::Run(args) => run::run(args, load()?, file).await,
+        Command::Publish(args) => publish::run(args, &load()?).await,
+        Command::Check(args) => check::run(args, &load()?).await,
+        Command::Inspect(args) => inspect::run(args, &load()?).await,
+        Command::Dead(args) => dead::run(args, &load()?).await,
+        Command::Tenant(args) => tenant::run(args, &load()?).await,
+        // It has no configuration, so a wrong one does not keep it from running.
+        Command::Echo(args) => echo::run(args).await,
+        Command::Demo(args) => demo::run(args, load()?)
             .await
             .map_err(|error| Failure::Failed(error.to_string())),
     }

@@ -3,6 +3,7 @@
 mod api;
 pub mod check;
 pub mod dead;
+pub mod echo;
 mod headers;
 pub mod inspect;
 pub mod jobs;

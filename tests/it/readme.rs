@@ -1,0 +1,110 @@
+//! The README's quickstart runs as it is pasted, and ends with a wait that `inspect` shows.
+
+use std::io::Read as _;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::servers::{free_port, shared_rabbit, shared_redis};
+
+/// Nothing takes this long; it only ends a test that hangs.
+const PATIENCE: Duration = Duration::from_secs(120);
+const README: &str = include_str!("../../README.md");
+
+/// A shell with all that it starts; dropped, all of it is killed.
+struct Shell(Child);
+
+impl Drop for Shell {
+    fn drop(&mut self) {
+        if let Some(group) = Pid::from_raw(self.0.id().cast_signed()) {
+            // An error says that nothing of it runs any more.
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        let _ = self.0.wait();
+    }
+}
+
+/// The first shell block of the section `heading`.
+fn block(heading: &str) -> &'static str {
+    let (_, section) = README.split_once(heading).expect("the section");
+    let (_, block) = section.split_once("```sh\n").expect("a shell block");
+    block.split_once("```").expect("its end").0
+}
+
+#[test]
+#[expect(clippy::disallowed_methods, reason = "it waits for a process")]
+fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
+    let (install, rest): (Vec<_>, Vec<_>) = block("\n## Quickstart\n")
+        .lines()
+        .partition(|line| line.starts_with("cargo install "));
+    assert_eq!(install.len(), 1, "the binary of this build stands for it");
+    // The usual port may be somebody else's here.
+    let (usual, free) = ("127.0.0.1:8080", format!("127.0.0.1:{}", free_port()));
+    let mut script = rest.join("\n");
+    for (pasted, here) in [
+        (format!("http://{usual}/"), format!("http://{free}/")),
+        (
+            "sluicegate echo ".into(),
+            format!("sluicegate echo --listen {free} "),
+        ),
+    ] {
+        assert!(script.contains(&pasted), "{pasted}");
+        script = script.replace(&pasted, &here);
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = Path::new(env!("CARGO_BIN_EXE_sluicegate"));
+    let paths = std::env::var("PATH").expect("a PATH");
+    let programs = program.parent().expect("a folder").display();
+    let out = tempfile::NamedTempFile::new().expect("a file");
+    let file = || Stdio::from(out.reopen().expect("the file"));
+    let child = Command::new("bash")
+        .args(["-euo", "pipefail", "-c", &script])
+        .current_dir(folder.path())
+        .env("PATH", format!("{programs}:{paths}"))
+        .env("SLUICEGATE_AMQP__URL", shared_rabbit().url())
+        .env("SLUICEGATE_REDIS__URL", shared_redis().url())
+        .env("SLUICEGATE_ADMIN__LISTEN", "127.0.0.1:0")
+        .stdin(Stdio::null())
+        // Those that it leaves behind would keep a pipe open.
+        .stdout(file())
+        .stderr(Stdio::null())
+        .process_group(0)
+        .spawn()
+        .expect("bash");
+    let mut shell = Shell(child);
+    let begun = Instant::now();
+    let said = || {
+        let mut text = String::new();
+        let mut file = out.reopen().expect("the file");
+        file.read_to_string(&mut text).expect("text");
+        text
+    };
+    let status = loop {
+        match shell.0.try_wait().expect("it can be asked") {
+            Some(status) => break status,
+            None => assert!(begun.elapsed() < PATIENCE, "{}", said()),
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    drop(shell);
+    let said = said();
+    assert!(status.success(), "{status}: {said}");
+    for number in 1..=3 {
+        let line = format!("200 acme order-{number} attempt 1: {{\"order\": {number}}}\n");
+        assert!(said.contains(&line), "{line}: {said}");
+    }
+    for beyond in ["200 acme order-4", "429 acme"] {
+        assert!(!said.contains(beyond), "{said}");
+    }
+    let (_, end) = said.rsplit_once("tenant   acme\n").expect("inspect");
+    for line in [
+        "  used   3 of 3, 0 free\n",
+        "line     2 waiting, the last may start in ",
+        "why      the limit default has no room: the next unit may start in ",
+    ] {
+        assert!(end.contains(line), "{line}: {end}");
+    }
+}
