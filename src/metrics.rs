@@ -268,7 +268,7 @@ impl Metrics {
         for told_by in ["acknowledgement", "answer", "nothing"] {
             drop(self.late_calls.get_or_create(&Told { told_by }));
         }
-        for outcome in ["done", "retry", "snooze", "throttled", "reject"] {
+        for outcome in ["done", "retry", "snooze", "throttled", "late", "reject"] {
             drop(self.dispatches.get_or_create(&Ended { outcome }));
         }
         for how in ["hold", "lane", "recheck"] {

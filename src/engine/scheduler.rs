@@ -1,17 +1,25 @@
 //! Decides what happens next to every job in the worker's memory. Pure: deliveries, answers, outcomes and
 //! the time go in, actions come out; `engine` performs them.
 //!
-//! A job is in one phase at a time:
+//! A job is in one phase at a time (`Phase`), until it leaves:
 //!
 //! ```text
-//! delivered -> Ready -> Asking -> Running -> (done: ack) | Moving -> ack
-//!                ^         |-> Held ----> Ready
-//!                |         |-> Preparing -> Ready     (there is room, and its call was not prepared)
-//!                |         '-> Moving -> ack          (a lane, a dead letter)
-//!                '-- the gate failed, no slot was free, or the answer came too late
+//! delivered -> Ready -> Asking -> Running -> done: acked
+//!                ^         |         |-> Reporting   a failure is told to the breakers -----> Ready, or leaves
+//!                |         |         |-> Blocking    the API closed the tenant, which is told -> Ready, or leaves
+//!                |         |         |-> Ready       its permit came too late
+//!                |         |         '-> leaves      to try again later, or never
+//!                |         |-> Held        a short wait ----------------------------> Ready
+//!                |         |-> Parked      it came from a lane, and waits on in its window -> Ready
+//!                |         |-> Preparing   there is room, and its call was not prepared -> Ready
+//!                |         |-> leaves      a long wait, or never
+//!                |         '-> Ready       the gate failed, or no slot was free
+//!                |-- Noting     before a suspect asks, the gate is told
+//!                '-- Parked     delivered from a lane before its turn
 //! ```
 //!
-//! A suspect is noted before it asks: Ready -> Noting -> Ready.
+//! A job that leaves is published to a lane or to the dead letters, and acked when that is confirmed (`engine::moves`). It is in no
+//! phase then.
 
 mod abandoned;
 mod answers;

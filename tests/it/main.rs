@@ -23,6 +23,7 @@ mod config_limits;
 mod config_redis;
 mod corpus;
 mod demo;
+mod documents;
 mod engine_events;
 mod flood;
 mod gate_access;

@@ -11,10 +11,10 @@ use crate::servers::root;
 const MAX_LINES: usize = 450;
 
 /// A file of the repository.
-struct File {
+pub struct File {
     /// From the repository's root, with `/`.
-    path: String,
-    text: String,
+    pub path: String,
+    pub text: String,
 }
 
 impl File {
@@ -26,7 +26,7 @@ impl File {
     }
 
     /// Rust without comment lines and without the unit tests at its end.
-    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+    pub fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         self.text
             .lines()
             .enumerate()
@@ -37,7 +37,7 @@ impl File {
 }
 
 /// Every file under `folders` whose name ends with `end`.
-fn files(folders: &[&str], end: &str) -> Vec<File> {
+pub fn files(folders: &[&str], end: &str) -> Vec<File> {
     let root = root();
     let mut found = Vec::new();
     let mut open: Vec<PathBuf> = folders.iter().map(|folder| root.join(folder)).collect();
