@@ -14,6 +14,7 @@ use super::{LogFormat, QueueType, TenantField, ValueField};
 use crate::broker::message::is_reserved;
 use crate::gate::keys::hash_tag;
 use crate::rules::headers;
+use crate::rules::lanes::MAX_WORK_QUEUE_BYTES;
 use crate::rules::limit::{Algorithm, MAX_WINDOW, Unit, is_name};
 use crate::rules::scope::Scope;
 
@@ -142,12 +143,12 @@ pub(super) fn log_format(raw: &Raw) -> Result<LogFormat, Wrong> {
     )
 }
 
-/// `amqp.queue`: our other queues add up to 55 bytes to it, and AMQP names end at 255.
+/// `amqp.queue`.
 pub(super) fn queue(raw: &Raw) -> Result<String, Wrong> {
-    const MUST: &str = "a name of 1 to 200 bytes";
-    let name = text(raw, MUST)?;
-    if name.len() > 200 {
-        return Err(format!("has {} bytes; it must be {MUST}", name.len()));
+    let must = format!("a name of 1 to {MAX_WORK_QUEUE_BYTES} bytes");
+    let name = text(raw, &must)?;
+    if name.len() > MAX_WORK_QUEUE_BYTES {
+        return Err(format!("has {} bytes; it must be {must}", name.len()));
     }
     if name.starts_with("amq.") {
         return Err(format!(

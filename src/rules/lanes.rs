@@ -22,10 +22,9 @@ const WINDOW_SHARE: usize = 8;
 /// A job asks so long before its turn, in milliseconds, and up to 1 / [`LEAD_SHARE`] of its wait before that.
 const LEAD_MS: u64 = 100;
 const LEAD_SHARE: u64 = 12;
-/// What the longest name adds to the work queue's, in bytes; see [`MAX_WORK_QUEUE_BYTES`].
-const MAX_SUFFIX_BYTES: usize = 50;
-/// The longest name of a work queue, in bytes: AMQP's names have 255, and the lanes' are longer.
-pub const MAX_WORK_QUEUE_BYTES: usize = 255 - MAX_SUFFIX_BYTES;
+/// The longest name of a work queue, in bytes. AMQP's names have at most 255, and the queues beside it have longer ones: 18 bytes
+/// now, with room for those of later versions.
+pub const MAX_WORK_QUEUE_BYTES: usize = 200;
 
 /// How many jobs of one lane a worker has at once, if it has `prefetch` of each of its main queues and runs `concurrency` jobs:
 /// all that run may have come from one lane, and stay unacked meanwhile; those behind them may be due, too.

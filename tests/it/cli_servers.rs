@@ -339,7 +339,7 @@ async fn inspect_tells_what_is_used_and_who_waits() {
     for line in [
         "used   5 of 5, 0 free",
         "why      nobody starts before the block ends, in 29m ",
-        "line     2 waiting, the last may start in ",
+        "line     2 units of cost waiting, the last may start in ",
         "blocked  ends in 29m ",
     ] {
         assert!(text.contains(line), "{line}: {text}");

@@ -411,3 +411,30 @@ struct Back {
 fn shown(labels: &Labels) -> Option<DisplayValue<&Labels>> {
     (!labels.is_empty()).then(|| display(labels))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::limit::{Algorithm, Limit};
+
+    #[test]
+    fn a_permit_lasts_half_of_the_shortest_guard_or_a_second_where_there_is_none() {
+        let ms = Duration::from_millis;
+        let window = |name: &str, algorithm, guard_ms| {
+            let limit = Limit::new(name, algorithm, 5, ms(60_000), ms(guard_ms));
+            limit.expect("in range")
+        };
+        let strict = window("strict", Algorithm::Strict, 0);
+        let running = Limit::concurrent("running", 5).expect("in range");
+        let long = window("long", Algorithm::SlidingWindow, 400);
+        let short = window("short", Algorithm::FixedWindow, 50);
+        for (limits, lasts) in [
+            (vec![strict.clone(), running.clone()], 1_000),
+            (vec![strict, long.clone()], 200),
+            (vec![long, short, running], 25),
+        ] {
+            let limits = Limits::new(limits).expect("limits");
+            assert_eq!(good_for(&limits), ms(lasts));
+        }
+    }
+}

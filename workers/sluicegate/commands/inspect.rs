@@ -14,7 +14,7 @@ use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::registry::{self, Named};
 use sluicegate::gate::{Event, Gate, Inspection, Rule, Standing, Usage, Whose};
-use sluicegate::rules::limit::Limit;
+use sluicegate::rules::limit::{Limit, Unit};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::scope::Scope;
 use sluicegate::rules::tenant::Tenant;
@@ -24,9 +24,9 @@ use self::waits::Waits;
 use super::labels::{Given, LabelArgs};
 use super::recovery::Recovery;
 use super::times::{at, when};
-use super::{Failure, api, limits, plain, print_json};
+use super::{Failure, api, count, limits, plain, print_json};
 
-/// Show a tenant's limits: what is used, what is free, who waits, why, and until when
+/// Show a tenant's limits: what is used, what is free, how much waits, why, and until when
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate inspect acme
@@ -122,7 +122,7 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             "all_blocked_by": all.as_ref().ok().map(|all| &all.by),
             "all_blocked_unread": all.as_ref().err(),
             "waits_for": waits.short(),
-            "reason": waits.in_words(&given, &found),
+            "reason": waits.in_words(&given, &found, counts_cost(&rows)),
             "advertised": said,
             "advertised_at_ms": found.quotas_at_ms,
             "redis_round_trip_ms": round_trip_ms,
@@ -171,6 +171,19 @@ fn all_blocked(all: &Standing) -> String {
         _ => return String::new(),
     };
     format!("all      calls of all tenants stop, {until}, by {by}; tenant resume --all ends it\n")
+}
+
+/// A job takes its cost of the line's room where a limit counts that, else one.
+fn counts_cost(rows: &[Row<'_>]) -> bool {
+    rows.iter().any(|(limit, _)| limit.unit() == Unit::Cost)
+}
+
+/// What waits: `2 jobs`, or `2 units of cost` where jobs may have more than one.
+fn amount(number: u64, of_cost: bool) -> String {
+    match of_cost {
+        true => format!("{} of cost", count(number, "unit")),
+        false => count(number, "job"),
+    }
 }
 
 /// What the user may have to add.
@@ -228,7 +241,10 @@ fn in_words(
         }
         // The line's own number stands below.
         let waiting = match usage.waiting {
-            all if all > found.waiting => format!(", {all} waiting in all lines that share it"),
+            all if all > found.waiting => {
+                let all = amount(all, limit.unit() == Unit::Cost);
+                format!(", {all} waiting in all lines that share it")
+            }
             _ => String::new(),
         };
         // Writing to a text can't fail.
@@ -250,7 +266,8 @@ fn in_words(
         }
         0 => "nobody waits".to_owned(),
         waiting => format!(
-            "{waiting} waiting, the last may start {}",
+            "{} waiting, the last may start {}",
+            amount(waiting, counts_cost(rows)),
             when(found.now_ms, found.line_end_ms)
         ),
     };
@@ -263,7 +280,8 @@ fn in_words(
         ),
     };
     let recovers = (recovery.in_words()).map_or_else(String::new, |it| format!("recovery {it}\n"));
-    let why = Waits::of(rows, given, found, recovery).in_words(given, found);
+    let waits = Waits::of(rows, given, found, recovery);
+    let why = waits.in_words(given, found, counts_cost(rows));
     let _ = write!(
         text,
         "line     {line}\nblocked  {blocked}\n{recovers}why      {why}\n"
@@ -344,9 +362,9 @@ source   rate-limiter
 limit    default: at most 5 units of cost in any 1m: sliding-window-algo, guard 50ms; worst case in any window: 5
   used   5 of 5, 0 free
   next   in 350ms (Tue, 14 Nov 2023 22:13:20 GMT)
-line     12 waiting, the last may start in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)
+line     12 units of cost waiting, the last may start in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)
 blocked  ends in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT), by 429 from\\nthe downstream
-why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT); a new job stands behind 12 in the line, which ends in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)
+why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT); a new job stands behind 12 units of cost in the line, which ends in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)
 "
         );
     }
@@ -393,7 +411,7 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
         let why = "why      the limit all has no room: the next unit may start in 350ms (Tue, 14 Nov 2023 22:13:20 GMT)\n";
         assert!(text.contains(why), "{text}");
         let (text, used) = show([&free, &full], &[]);
-        assert!(text.contains("line     7 waiting"), "{text}");
+        assert!(text.contains("line     7 jobs waiting"), "{text}");
         assert_eq!(used, 5);
     }
 
@@ -405,7 +423,7 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
         };
         let text = shown(shared(9), |found| found.turn_ms = 2_000);
         assert!(
-            text.contains("2 free, 9 waiting in all lines that share it\n"),
+            text.contains("2 free, 9 units of cost waiting in all lines that share it\n"),
             "{text}"
         );
         assert!(

@@ -20,7 +20,7 @@ use super::fetch;
 use super::plan::Plan;
 use super::queues::MAX_DELAY;
 
-/// From the start of a worker until `/readyz` says yes: it declares a hundred queues in that time.
+/// From the start of a worker until `/readyz` says yes: it declares some forty queues in that time.
 const READY: Duration = Duration::from_secs(60);
 /// From SIGTERM to the end.
 const STOP: Duration = Duration::from_secs(20);

@@ -2,7 +2,7 @@
 
 use sluicegate::gate::Inspection;
 
-use super::Row;
+use super::{Row, amount};
 use crate::commands::labels::Given;
 use crate::commands::recovery::Recovery;
 use crate::commands::times::when;
@@ -69,7 +69,7 @@ impl<'a> Waits<'a> {
         }
     }
 
-    pub(super) fn in_words(&self, given: &Given, found: &Inspection) -> String {
+    pub(super) fn in_words(&self, given: &Given, found: &Inspection, of_cost: bool) -> String {
         let first = match self {
             Self::Recovery(end) => format!("no job starts before the recovery wait ends, {end}"),
             Self::Block => format!(
@@ -101,7 +101,8 @@ impl<'a> Waits<'a> {
             // Those of which line, was not said.
             _ if !given.missing.is_empty() => first,
             waiting => format!(
-                "{first}; a new job stands behind {waiting} in the line, which ends {}",
+                "{first}; a new job stands behind {} in the line, which ends {}",
+                amount(waiting, of_cost),
                 when(found.now_ms, found.line_end_ms)
             ),
         }
