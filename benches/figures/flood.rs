@@ -1,11 +1,11 @@
 //! What hostile publishers can make a worker and Redis take: figures for docs/EVIDENCE.md.
 
 use axum::Router;
+use kit::servers::{Rabbit, Redis, unique};
 use tokio::net::TcpListener;
 
+use crate::PROGRAM;
 use crate::bare::Bare;
-use crate::process::Process;
-use crate::servers::{Rabbit, Redis, unique};
 use crate::worker::config;
 
 /// Jobs of one tenant.
@@ -71,7 +71,7 @@ async fn run(
     };
     bare.publish_jobs(count, jobs).await;
     let before = used(&redis);
-    let worker = Process::start(&text);
+    let worker = PROGRAM.start(&text);
     bare.until_empty().await;
     let keys = redis.ctl(&["dbsize"]);
     println!(

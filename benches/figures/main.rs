@@ -4,28 +4,19 @@
 
 mod bare;
 mod flood;
-#[path = "../../tests/it/process.rs"]
-#[expect(
-    dead_code,
-    reason = "the tests' worker: its log and its metrics are not looked at here"
-)]
-mod process;
 mod pulse;
-#[path = "../../tests/it/servers.rs"]
-#[expect(
-    dead_code,
-    reason = "shared with the tests, which also kill, freeze and restart"
-)]
-mod servers;
 mod worker;
 
 use std::time::{Duration, Instant};
 
+use kit::process::Program;
+use kit::servers::{shared_rabbit, shared_redis, unique};
+
 use bare::Bare;
-use process::Process;
-use servers::{shared_rabbit, shared_redis, unique};
 use worker::{Running, config};
 
+/// As cargo built it for this bench.
+const PROGRAM: Program = Program(env!("CARGO_BIN_EXE_sluicegate"));
 /// Jobs that nothing denies.
 const FLOW: usize = 40_000;
 /// Jobs of one tenant that may start 50 in a second.
@@ -140,7 +131,7 @@ async fn memory() {
     bare.publish(WAITING, |n| format!("tenant-{}", n % 100))
         .await;
     let (amqp, redis) = (shared_rabbit().url(), shared_redis().url());
-    let process = Process::start(&config(amqp, redis, &queue, 1, "1m"));
+    let process = PROGRAM.start(&config(amqp, redis, &queue, 1, "1m"));
     bare.until_empty().await;
     println!(
         "memory: {} kB resident with {WAITING} jobs waiting",

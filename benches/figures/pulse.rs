@@ -2,14 +2,13 @@
 
 use std::time::{Duration, Instant};
 
+use kit::servers::{shared_redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Ask, Gate, Start, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
-
-use crate::servers::{shared_redis, unique};
 
 /// Turns of both, so that what else the machine does meets both.
 const TURNS: usize = 20;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kit::servers::{shared_rabbit, shared_redis};
 use sluicegate::app::Worker;
 use sluicegate::config::Config;
 use sluicegate::engine::Stop;
@@ -13,7 +14,6 @@ use sluicegate::rules::job::Job;
 use tokio::task::JoinHandle;
 
 use crate::bare::now_ns;
-use crate::servers::{shared_rabbit, shared_redis};
 
 type Latencies = Arc<Mutex<HashMap<String, Vec<Duration>>>>;
 

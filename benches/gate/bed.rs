@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
+use kit::servers::{Redis, unique};
 use redis::aio::ConnectionManager;
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
@@ -10,8 +11,6 @@ use sluicegate::gate::{Answer, Ask, Gate, Start, TenantAsk, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
-
-use crate::servers::{Redis, unique};
 
 /// A job that was never asked before.
 pub const FRESH: Ask = Ask {

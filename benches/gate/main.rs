@@ -3,12 +3,6 @@
 //! in the same run; or a count of bytes. Nothing here passes or fails.
 
 mod bed;
-#[path = "../../tests/it/servers.rs"]
-#[expect(
-    dead_code,
-    reason = "shared with the tests, which also kill, freeze and restart"
-)]
-mod servers;
 mod shared;
 
 use bed::{Bed, FRESH, PLENTY, limit};

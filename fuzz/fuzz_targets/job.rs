@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| sluicegate_fuzz::job::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| untrusted::job::check(data));

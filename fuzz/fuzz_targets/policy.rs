@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| sluicegate_fuzz::policy::check(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| untrusted::policy::check(data));

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kit::servers::{shared_rabbit, unique};
 use lapin::options::{QueueDeclareOptions, QueueDeleteOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties};
@@ -11,7 +12,6 @@ use sluicegate::config::QueueType;
 use tokio::time::timeout;
 
 use crate::broker_bed::{PATIENCE, amqp, ids, ladder, message, quorum, to};
-use crate::servers::{shared_rabbit, unique};
 
 async fn bare() -> (Connection, Channel) {
     let properties = ConnectionProperties::default();

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use kit::proxy::{Proxy, Ways};
+use kit::servers::{Rabbit, shared_rabbit, unique};
 use lapin::BasicProperties;
 use sluicegate::broker::amqp::AmqpBroker;
 use sluicegate::broker::memory::MemoryBroker;
@@ -12,9 +14,6 @@ use sluicegate::config::{Amqp, AmqpServers, QueueType, SecretUrl, Tls};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
-
-use crate::servers::{Rabbit, shared_rabbit, unique};
-use crate::world::kit::proxy::{Proxy, Ways};
 
 /// Nothing takes this long; it only ends a test that hangs.
 pub const PATIENCE: Duration = Duration::from_secs(60);

@@ -3,6 +3,8 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
+use kit::rabbit_cluster::RabbitCluster;
+use kit::servers::Rabbit;
 use sluicegate::broker::amqp::{AmqpBroker, inventory};
 use sluicegate::broker::{Broker, BrokerError, Event, Outgoing, Source};
 use sluicegate::config::{Amqp, QueueType};
@@ -12,8 +14,6 @@ use tokio::time::{Instant, timeout};
 
 use crate::broker_bed::{PATIENCE, amqp, ids, ladder, tags, to};
 use crate::broker_faults::ONE_SERVER;
-use crate::rabbit_cluster::RabbitCluster;
-use crate::servers::Rabbit;
 
 /// Not many: what lanes had sent to a queue whose leader died they send again in rounds of 32, seconds apart
 /// (docs/CONFIGURATION.md).

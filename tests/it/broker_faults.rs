@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
+use kit::servers::Rabbit;
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Broker, BrokerError, Event, Outgoing, PublishError, Source};
 use sluicegate::config::QueueType;
 use tokio::time::{Instant, timeout};
 
 use crate::broker_bed::{Bed, PATIENCE, amqp, ids, ladder, on, tags, to};
-use crate::servers::Rabbit;
 
 /// One such server at a time, or one cluster: five that start at once are slow on a small machine.
 pub static ONE_SERVER: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use kit::servers::{shared_rabbit, unique};
 use lapin::types::AMQPValue;
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Broker, Message, Outgoing};
@@ -11,7 +12,6 @@ use sluicegate::rules::job::Field;
 
 use crate::broker_bed::{amqp, ladder, quorum, rabbit, tags};
 use crate::broker_raw::{Raw, long, short};
-use crate::servers::{shared_rabbit, unique};
 
 /// Flags and values of a message with `table` as its headers.
 fn headers(table: &[u8]) -> Vec<u8> {

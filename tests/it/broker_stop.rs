@@ -5,6 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kit::servers::{shared_rabbit, shared_redis, unique};
 use rustix::process::{Pid, Signal, kill_process};
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
@@ -12,9 +13,9 @@ use sluicegate::rules::headers::REASON;
 use sluicegate::rules::job::Field;
 use sluicegate::rules::lanes::Ladder;
 
+use crate::PROGRAM;
 use crate::broker_bed::PATIENCE;
 use crate::broker_raw::{Raw, short};
-use crate::servers::{shared_rabbit, shared_redis, unique};
 
 /// A worker; dropped, it is killed.
 struct Worker(Child);
@@ -24,7 +25,7 @@ impl Worker {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("sluicegate.yaml");
         std::fs::write(&file, yaml).expect("written");
-        let child = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
+        let child = Command::new(PROGRAM.0)
             .args(["run".as_ref(), "--config".as_ref(), file.as_os_str()])
             .stderr(Stdio::piped())
             .spawn()

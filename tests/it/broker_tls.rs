@@ -3,14 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
+use kit::papers::Papers;
+use kit::servers::{Rabbit, free_port, unique};
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{BrokerError, Outgoing};
 use sluicegate::config::{Amqp, QueueType, Tls};
 use tokio::net::TcpStream;
 
 use crate::broker_bed::{PATIENCE, amqp, ladder, message};
-use crate::papers::Papers;
-use crate::servers::{Rabbit, free_port, unique};
 
 /// A RabbitMQ that takes TLS on a port of its own, too.
 pub struct Listening {

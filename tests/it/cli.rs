@@ -4,6 +4,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use crate::PROGRAM;
+
 /// What a command did.
 #[derive(Debug)]
 pub struct Done {
@@ -39,7 +41,7 @@ impl Done {
 
 /// `sluicegate` with nothing of this process's environment that could change it.
 fn command(folder: &Path, args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+    let mut command = Command::new(PROGRAM.0);
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("SLUICEGATE_") {
             command.env_remove(name);

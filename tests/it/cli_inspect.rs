@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use kit::api::{Api, Reply};
+use kit::servers::{Redis, shared_redis};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use sluicegate::gate::redis::RedisGate;
@@ -9,12 +11,10 @@ use sluicegate::gate::registry::{Named, Registry};
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
 
+use crate::PROGRAM;
 use crate::cli::sluicegate;
 use crate::cli_servers::{config, yaml};
-use crate::process::Process;
 use crate::running::Running;
-use crate::servers::{Redis, shared_redis};
-use crate::world::kit::api::{Api, Reply};
 
 /// Nothing takes this long; it only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -76,7 +76,7 @@ async fn what_the_api_says_of_its_limits_is_shown_with_a_warning_where_it_is_low
             api.url()
         );
         std::fs::write(&file, format!("{yaml}{rest}")).expect("written");
-        let mut worker = Process::of(&file);
+        let mut worker = PROGRAM.start_with(&file);
         for _ in 0..2 {
             sluicegate(&yaml, &["publish", "--tenant", tenant]).exited(0);
         }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kit::servers::{Rabbit, shared_rabbit, shared_redis, unique};
 use lapin::BasicProperties;
 use serde_json::{Value, json};
 use sluicegate::broker::amqp::Client;
@@ -17,7 +18,6 @@ use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
 use crate::cli::{sluicegate, sluicegate_with};
-use crate::servers::{Rabbit, shared_rabbit, shared_redis, unique};
 
 /// A queue and a prefix of its own on the shared servers, with few lanes.
 pub fn yaml() -> String {

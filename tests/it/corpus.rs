@@ -6,15 +6,10 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
+use kit::root;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
-
-use crate::servers::root;
-
-#[path = "../../fuzz/src/lib.rs"]
-mod targets;
-
-use targets::TARGETS;
+use untrusted::TARGETS;
 
 /// All inputs together, in bytes: they travel with the repository.
 const MAX_CORPUS: usize = 1 << 20;
@@ -92,7 +87,7 @@ fn each_target_has_a_program_and_a_corpus() {
         let path = format!("path = \"fuzz_targets/{name}.rs\"");
         assert!(manifest.contains(&path), "fuzz/Cargo.toml has no {path}");
         let program = fs::read_to_string(folder("fuzz_targets").join(format!("{name}.rs")));
-        let call = format!("sluicegate_fuzz::{name}::check(data)");
+        let call = format!("untrusted::{name}::check(data)");
         assert!(program.expect("a program").contains(&call), "{name}");
     }
     let bytes: usize = TARGETS

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
+use kit::root;
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::headers::{OURS, PROPERTIES, UNREADABLE};
 
-use crate::servers::root;
 use crate::tidy::files;
 
 const PAGE: &str = include_str!("../../docs/OPERATIONS.md");

@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use kit::process::Process;
+use kit::servers::{Redis, shared_rabbit, unique};
 use lapin::BasicProperties;
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Message, Outgoing};
@@ -13,9 +15,8 @@ use sluicegate::config::Config;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::lanes::Ladder;
 
+use crate::PROGRAM;
 use crate::http::downstream::{Downstream, Then};
-use crate::process::Process;
-use crate::servers::{Redis, shared_rabbit, unique};
 
 /// Nothing takes this long; it only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -184,7 +185,7 @@ async fn a_backlog_waits_in_rabbitmq_and_nowhere_else() {
     // One starts, and the others wait.
     let downstream = Downstream::answering(DONE, Then::Keep).await;
     let bed = Bed::new(100, 1, &format!("http://{}/", downstream.addr)).await;
-    let worker = Process::start(&bed.yaml);
+    let worker = PROGRAM.start(&bed.yaml);
     let job = |n: u32| (n.to_string(), "noisy".to_owned());
     bed.publish((0..JOBS).map(job), SIZE).await;
     bed.parked(JOBS - 1).await;
@@ -200,7 +201,7 @@ async fn many_tenants_with_the_longest_names_take_what_is_promised() {
     const TENANTS: u64 = 1_000;
     let downstream = Downstream::answering(DONE, Then::Keep).await;
     let bed = Bed::new(100, 1, &format!("http://{}/", downstream.addr)).await;
-    let worker = Process::start(&bed.yaml);
+    let worker = PROGRAM.start(&bed.yaml);
     // 255 bytes, of which most become three in a key.
     let name = |n: u64| format!("{n:05}{}", "%:é{}*".repeat(35) + "12345");
     let jobs = (0..TENANTS).map(|n| (name(n), name(n)));
@@ -238,7 +239,7 @@ async fn answers_without_an_end_take_what_is_promised() {
     ] {
         let downstream = Downstream::answering(start, Then::Endless(piece)).await;
         let bed = Bed::new(100, 1_000, &format!("http://{}/", downstream.addr)).await;
-        let worker = Process::start(&bed.yaml);
+        let worker = PROGRAM.start(&bed.yaml);
         let job = |n: usize| (n.to_string(), format!("tenant-{}", n % 4));
         bed.publish((0..JOBS).map(job), 10).await;
         calls(&downstream, JOBS).await;
@@ -253,7 +254,7 @@ async fn the_prefetch_bounds_what_large_bodies_take() {
     // One starts, and the others wait.
     let downstream = Downstream::answering(DONE, Then::Keep).await;
     let bed = Bed::new(1, 1, &format!("http://{}/", downstream.addr)).await;
-    let worker = Process::start(&bed.yaml);
+    let worker = PROGRAM.start(&bed.yaml);
     let job = |n: u32| (n.to_string(), "large".to_owned());
     bed.publish((0..JOBS).map(job), SIZE).await;
     bed.parked(JOBS - 1).await;

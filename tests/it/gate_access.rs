@@ -2,6 +2,10 @@
 
 use std::time::Duration;
 
+use kit::papers::Papers;
+use kit::redis_topologies::{address, port, shared_cluster};
+use kit::root;
+use kit::servers::{Redis, unique};
 use sluicegate::config::RedisServers;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError, Start, registry};
@@ -9,9 +13,6 @@ use sluicegate::rules::limit::{Algorithm, Limits};
 
 use crate::gate_conformance::{FRESH, LONG, Limited, ask, conforms, limit, started};
 use crate::gate_topology::configured;
-use crate::papers::Papers;
-use crate::redis_topologies::{address, port, shared_cluster};
-use crate::servers::{Redis, root, unique};
 
 /// The words of the rule in the documentation: after the password.
 pub fn documented_rule() -> Vec<&'static str> {

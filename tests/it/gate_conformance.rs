@@ -4,6 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use kit::servers::{shared_redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::memory::store::MemoryStore;
@@ -16,8 +17,6 @@ use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
-
-use crate::servers::{shared_redis, unique};
 
 pub const FRESH: Ask = Ask {
     ticket: None,

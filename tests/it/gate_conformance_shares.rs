@@ -1,6 +1,7 @@
 //! What every gate does with budgets that several lines share: on the model in memory, on Redis, and on a cluster whose
 //! prefix has a hash tag.
 
+use kit::servers::unique;
 use sluicegate::gate::{
     Answer, Ask, Change, End, Gate, Inspection, Receipt, Sequences, Settled, TenantAsk,
     TenantReply, TenantSettled, Ticket,
@@ -11,7 +12,6 @@ use sluicegate::rules::scope::{Labels, Scope};
 use crate::gate_conformance::{
     FRESH, LONG, limit, memory_gate, redis_gate, started, stored_gate, tenant, waits,
 };
-use crate::servers::unique;
 
 /// `max` in the longest window.
 fn named(name: &str, max: u64, scope: Scope) -> Limit {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use kit::servers::{Redis, shared_redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{
@@ -13,7 +14,6 @@ use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Labels;
 
 use crate::gate_conformance::{FRESH, LONG, Limited, ask, decided, started, tenant};
-use crate::servers::{Redis, shared_redis, unique};
 
 /// Starts in the log. One of them that was given back took a decision 100 times as long.
 const STARTS: usize = 9_000;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use kit::servers::{shared_redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::config::SecretUrl;
@@ -13,7 +14,6 @@ use sluicegate::gate::{Gate, GateError, Note, Suspected, Verdict};
 use sluicegate::rules::crash::{KEEP_MS, LEASE_MS};
 
 use crate::gate_conformance::tenant;
-use crate::servers::{shared_redis, unique};
 
 fn connect(prefix: &str) -> RedisGate {
     let url = SecretUrl::new(shared_redis().url());

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use kit::redis_topologies::replicated;
+use kit::servers::{Redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Ask, Gate, GateError, Start, TenantAsk, Ticket};
@@ -12,8 +14,6 @@ use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::gate_conformance::{FRESH, LONG, Limited, decided, limit, started, tenant, waits};
-use crate::redis_topologies::replicated;
-use crate::servers::{Redis, unique};
 
 const MAX: usize = 4;
 const WINDOW: Duration = Duration::from_millis(1_500);

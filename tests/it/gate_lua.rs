@@ -1,6 +1,6 @@
 //! The scripts by reading them: headers are whole, and no script builds a key that it was not passed.
 
-use crate::servers::root;
+use kit::root;
 
 const ENTRIES: [&str; 8] = [
     "acquire", "settle", "inspect", "block", "change", "quota", "policies", "report",

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kit::servers::{shared_redis, unique};
 use proptest::prelude::*;
 use proptest::test_runner::Config;
 use sluicegate::config::SecretUrl;
@@ -18,7 +19,6 @@ use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::scope::{Labels, Layout, Place, Scope};
 
 use crate::gate_conformance::{decided, tenant};
-use crate::servers::{shared_redis, unique};
 
 fn limit(name: &str, algorithm: Algorithm, (max, window, guard): (u64, u64, u64)) -> Limit {
     let (window, guard) = (Duration::from_millis(window), Duration::from_millis(guard));

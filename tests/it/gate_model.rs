@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kit::servers::{shared_redis, unique};
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
@@ -25,7 +26,6 @@ use sluicegate::rules::scope::{Labels, Layout, Place, Scope};
 use sluicegate::rules::tenant::Tenant;
 
 use crate::gate_simulator::violations;
-use crate::servers::{shared_redis, unique};
 
 /// A day ahead of the real clock, so that no key expires in Redis while a history runs.
 fn begin() -> u64 {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use kit::servers::{Redis, shared_redis, unique};
 use redis::Commands;
 use sluicegate::config::{RedisServers, RedisTopology, SecretUrl};
 use sluicegate::gate::keys::Keys;
@@ -12,7 +13,6 @@ use sluicegate::rules::model::State;
 use sluicegate::rules::scope::{Labels, Layout, Scope};
 
 use crate::gate_conformance::{FRESH, LONG, Limited, ask, decided, limit, started, tenant, waits};
-use crate::servers::{Redis, shared_redis, unique};
 
 fn connect(redis: &Redis, prefix: &str, limits: impl Into<Limits>) -> Limited<RedisGate> {
     let gate = RedisGate::connect(&SecretUrl::new(redis.url()), prefix).expect("a good url");

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use kit::servers::{shared_redis, unique};
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::Answer;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::rules::limit::{Algorithm, Limit};
 
 use crate::gate_conformance::{FRESH, Limited, ask, started, tenant, waits};
-use crate::servers::{shared_redis, unique};
 
 /// Counts all attempts; the key lives a whole window from the first.
 const SEED_FIXED: &str = "

@@ -1,5 +1,7 @@
 //! The gate behind Sentinel.
 
+use kit::redis_topologies::{Sentinels, address, port, until};
+use kit::servers::Redis;
 use sluicegate::config::RedisServers;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError};
@@ -7,8 +9,6 @@ use sluicegate::rules::limit::Algorithm;
 
 use crate::gate_conformance::{FRESH, LONG, Limited, ask, limit, started};
 use crate::gate_topology::{configured, starts_again};
-use crate::redis_topologies::{Sentinels, address, port, until};
-use crate::servers::Redis;
 
 /// The first server of a configuration behind `sentinels`.
 fn behind(sentinels: &[Redis], name: &str) -> RedisServers {

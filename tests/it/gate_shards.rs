@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use kit::redis_topologies::{RedisCluster, address, replicated, shared_cluster, until};
+use kit::servers::{Redis, unique};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::registry::{Named, Registry, look};
 use sluicegate::gate::{Ask, Gate, GateError, Start, TenantAsk, Ticket};
@@ -13,8 +15,6 @@ use sluicegate::rules::policy::Policy;
 
 use crate::gate_conformance::{FRESH, LONG, Limited, limit, started, tenant, waits};
 use crate::gate_topology::{configured, tenants_of};
-use crate::redis_topologies::{RedisCluster, address, replicated, shared_cluster, until};
-use crate::servers::{Redis, unique};
 
 pub const MAX: usize = 4;
 pub const WINDOW: Duration = Duration::from_millis(1_500);

@@ -1,5 +1,7 @@
 //! A limit that all tenants share in a Redis Cluster: all of its keys are on one primary, which may be lost.
 
+use kit::redis_topologies::{RedisCluster, shared_cluster};
+use kit::servers::{Redis, unique};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::scope::Scope;
 
@@ -7,8 +9,6 @@ use crate::gate_conformance::{LONG, limit};
 use crate::gate_conformance_shares::shares_conform;
 use crate::gate_shards::{Fleet, GUARD, MAX, WINDOW, cut_off, take_over};
 use crate::gate_topology::connect;
-use crate::redis_topologies::{RedisCluster, shared_cluster};
-use crate::servers::{Redis, unique};
 
 /// By its tag all keys share a slot.
 fn prefix() -> String {

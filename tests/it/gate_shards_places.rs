@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use kit::redis_topologies::RedisCluster;
+use kit::servers::{Redis, unique};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Source, Tag};
@@ -25,8 +27,6 @@ use crate::cli::sluicegate;
 use crate::gate_conformance::{FRESH, Limited, decided, started, tenant};
 use crate::gate_shards::PATIENCE;
 use crate::gate_topology::{configured, tenants_of};
-use crate::redis_topologies::RedisCluster;
-use crate::servers::{Redis, unique};
 
 /// Jobs of the tenant whose primary answers; each needs the place of the one before.
 const JOBS: usize = 30;

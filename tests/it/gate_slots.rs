@@ -2,12 +2,12 @@
 
 use std::time::Instant;
 
+use kit::redis_topologies::{RedisCluster, address, until};
+use kit::servers::Redis;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::gate_shards::{Fleet, MAX, PATIENCE, short};
-use crate::redis_topologies::{RedisCluster, address, until};
-use crate::servers::Redis;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slot_that_moves_under_load_takes_what_was_started_along() {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
+use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::config::SecretUrl;
@@ -19,7 +20,6 @@ use sluicegate::rules::policy::Policy;
 use sluicegate::rules::scope::Labels;
 
 use crate::gate_conformance::{FRESH, tenant};
-use crate::servers::{Redis, unique};
 
 const SEEDS: u64 = 24;
 const STEPS: usize = 60;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use kit::redis_topologies::{RedisCluster, address, shared_cluster, until};
+use kit::servers::{Redis, shared_rabbit, unique};
 use sluicegate::config::{Config, RedisServers};
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
@@ -12,8 +14,6 @@ use crate::cli::sluicegate;
 use crate::gate_conformance::{
     FRESH, LONG, Limited, ask, conforms, decided, limit, started, tenant,
 };
-use crate::redis_topologies::{RedisCluster, address, shared_cluster, until};
-use crate::servers::{Redis, shared_rabbit, unique};
 
 /// What these keys of the section `redis` mean.
 pub fn configured(keys: &str) -> RedisServers {

@@ -7,6 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use kit::api::{Api, Call};
+use kit::counts;
+use kit::proxy::{Proxy, Range, Way, Ways};
+use kit::servers::{shared_rabbit, shared_redis, unique};
 use sluicegate::app;
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Message, Outgoing};
@@ -18,11 +22,6 @@ use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Job;
 use sluicegate::rules::lanes::Ladder;
 use tokio::time::Instant;
-
-use crate::servers::{shared_rabbit, shared_redis, unique};
-use crate::world::kit::api::{Api, Call};
-use crate::world::kit::counts;
-use crate::world::kit::proxy::{Proxy, Range, Way, Ways};
 
 /// Nothing takes this long; it only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(300);

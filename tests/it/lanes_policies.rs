@@ -1,11 +1,11 @@
 //! Policies that an operator sets on all queues, and what lanes make of them.
 
+use kit::servers::{shared_rabbit, unique};
 use lapin::BasicProperties;
 use sluicegate::broker::{Broker, Delivery, Event, Outgoing, PublishError, Source};
 use tokio::task::block_in_place;
 
 use crate::broker_bed::{Bed, WINDOW, ids, ladder, message, quorum, tags, to};
-use crate::servers::{shared_rabbit, unique};
 
 /// A policy on the lanes of the bed's queue, and how to be rid of it.
 struct Policy(String);

@@ -1,9 +1,10 @@
 //! What a worker takes for a body in which it looks for something: as much as for any other of that size.
 
-use crate::process::Process;
-use crate::servers::{shared_rabbit, shared_redis};
-use crate::world::kit::api::Api;
-use crate::world::kit::{Bed, job, until};
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::api::Api;
+use kit::{Bed, job, until};
+
+use crate::PROGRAM;
 
 const SIZE: usize = 8 << 20;
 /// Both are read in the same way but for this. A tree of the list takes 140 MB.
@@ -16,7 +17,7 @@ async fn peak_kb(body: Vec<u8>) -> u64 {
     let yaml = bed.yaml("max-requests: 5", &api.url(), "") + "job: {tenant: 'json:/t'}\n";
     let mut job = job("nobody", "large");
     job.body = body.into();
-    let worker = Process::start(&yaml);
+    let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, [job]).await;
     let dead = "sluicegate_dead_total{reason=\"bad-message\"}";
     until("a dead letter", || worker.metric(dead) == Some(1.0)).await;

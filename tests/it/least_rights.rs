@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use kit::servers::{shared_rabbit, shared_redis, unique};
 use lapin::options::{BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Connection, ConnectionProperties, ExchangeKind};
@@ -11,12 +12,11 @@ use sluicegate::broker::BrokerError;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::QueueType;
 
+use crate::PROGRAM;
 use crate::broker_bed::{amqp, ladder};
 use crate::cli::sluicegate;
 use crate::gate_access::documented_rule;
 use crate::http::downstream::{Downstream, Then};
-use crate::process::Process;
-use crate::servers::{shared_rabbit, shared_redis, unique};
 
 /// Nothing takes this long; it only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -126,7 +126,7 @@ admin: {{listen: '127.0.0.1:0'}}
     std::fs::write(&file, &yaml).expect("written");
 
     // From a server without any of the queues: the worker makes them.
-    let mut worker = Process::of(&file);
+    let mut worker = PROGRAM.start_with(&file);
     worker.says(&["RabbitMQ: consuming"]).await;
     let jobs = ["1", "2", "3", "again", "bad", "6"];
     for id in jobs {

@@ -54,11 +54,7 @@ mod guard;
 mod http;
 mod lanes_policies;
 mod least_rights;
-mod papers;
-mod process;
-mod rabbit_cluster;
 mod readme;
-mod redis_topologies;
 mod reload;
 mod running;
 mod scheduler;
@@ -72,10 +68,14 @@ mod scheduler_scopes;
 mod scheduler_settle;
 mod scheduler_suspects;
 mod secrets;
-mod servers;
 mod servers_themselves;
 mod standstill;
 mod tidy;
 mod worker_epoch;
 mod worker_scopes;
 mod world;
+
+use kit::process::Program;
+
+/// As cargo built it for these tests.
+const PROGRAM: Program = Program(env!("CARGO_BIN_EXE_sluicegate"));

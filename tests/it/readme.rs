@@ -6,9 +6,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use kit::servers::{free_port, shared_rabbit, shared_redis};
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use crate::servers::{free_port, shared_rabbit, shared_redis};
+use crate::PROGRAM;
 
 /// Nothing takes this long; it only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -58,7 +59,7 @@ fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
         script = script.replace(&pasted, &here);
     }
     let folder = tempfile::tempdir().expect("a folder");
-    let program = Path::new(env!("CARGO_BIN_EXE_sluicegate"));
+    let program = Path::new(PROGRAM.0);
     let paths = std::env::var("PATH").expect("a PATH");
     let programs = program.parent().expect("a folder").display();
     let out = tempfile::NamedTempFile::new().expect("a file");

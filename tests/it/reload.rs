@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use kit::servers::{shared_rabbit, shared_redis, unique};
 use rustix::process::Signal;
 use sluicegate::app::Worker;
 use sluicegate::broker::amqp::Client;
@@ -22,9 +23,8 @@ use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::policy::{Own, Pattern, Policy};
 use tempfile::TempDir;
 
-use crate::process::Process;
+use crate::PROGRAM;
 use crate::running::Running;
-use crate::servers::{shared_rabbit, shared_redis, unique};
 
 /// What must happen happens within this, on any machine.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -242,7 +242,7 @@ async fn a_program_that_waits_for_rabbitmq_sees_redis_and_says_what_it_will_enfo
         unique("waits"),
     );
     std::fs::write(&file, text).expect("written");
-    let program = Process::of(&file);
+    let program = PROGRAM.start_with(&file);
     program.says(&["RabbitMQ", "can't be reached"]).await;
     assert_eq!(program.count(&["enforcing", "guard=\"strict\""]), 1);
     assert_eq!(program.count(&["enforcing", "guard_ms"]), 0);
@@ -260,7 +260,7 @@ async fn a_broken_file_is_refused_and_what_takes_a_restart_is_told() {
     let bed = Bed::new();
     let good = bed.yaml("max-requests: 5, window-size: 1s");
     let file = bed.write("worker.yaml", &good);
-    let mut worker = Process::of(&file);
+    let mut worker = PROGRAM.start_with(&file);
     worker.says(&["RabbitMQ: consuming"]).await;
 
     let broken = bed.yaml("max-requests: five, window-size: 1s");

@@ -8,17 +8,18 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use kit::papers::Papers;
+use kit::redis_topologies::port;
+use kit::servers::{Rabbit, shared_rabbit, shared_redis, unique};
 use rustix::process::{Pid, Signal, kill_process};
 use sluicegate::config::Config;
 use tempfile::TempDir;
 
+use crate::PROGRAM;
 use crate::admin::get_with;
 use crate::broker_tls::Listening;
 use crate::gate_access::server;
 use crate::http::downstream::{Downstream, Manner, Then};
-use crate::papers::Papers;
-use crate::redis_topologies::port;
-use crate::servers::{Rabbit, shared_rabbit, shared_redis, unique};
 
 /// What must happen happens within this, on any machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -145,7 +146,7 @@ impl Place {
             let path = self.out.path().join(format!("{name}.{suffix}"));
             File::create(path).expect("a file")
         };
-        let mut command = Command::new(env!("CARGO_BIN_EXE_sluicegate"));
+        let mut command = Command::new(PROGRAM.0);
         for (name, _) in std::env::vars_os() {
             if name.to_string_lossy().starts_with("SLUICEGATE_") {
                 command.env_remove(name);

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use crate::servers::{Rabbit, Redis, shared_rabbit, shared_redis};
+use kit::servers::{Rabbit, Redis, shared_rabbit, shared_redis};
 
 /// A frozen server accepts (its kernel does) and answers nothing; thawed it answers what was asked.
 fn frozen_then_answering(url: &str, hello: &[u8], pause: impl Fn(), resume: impl Fn()) {

@@ -2,10 +2,11 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::process::Process;
-use crate::servers::{shared_rabbit, shared_redis};
-use crate::world::kit::api::{Api, Reply};
-use crate::world::kit::{Bed, SECOND, counts, job, jobs, until};
+use kit::api::{Api, Reply};
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, SECOND, counts, job, jobs, until};
+
+use crate::PROGRAM;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_worker_that_may_start_nothing_says_so_and_lets_its_jobs_go() {
@@ -19,7 +20,7 @@ async fn a_worker_that_may_start_nothing_says_so_and_lets_its_jobs_go() {
     let yaml = bed.yaml("max-requests: 1000, window-size: 1s", &api.url(), "");
     let yaml = yaml.replace("dispatch: {", "dispatch: {concurrency: 1, ");
     let yaml = yaml.replace("'}}\nadmin", "', timeout: 60s}}\nadmin");
-    let worker = Process::start(&yaml);
+    let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, [job("a", "slow")]).await;
     until("the slow call", || api.count() == 1).await;
     bed.publish(&yaml, jobs("a", 5)).await;

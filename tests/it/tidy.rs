@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use crate::servers::root;
+use kit::root;
 
 /// Lines of code in one file at most: comments, blank lines and unit tests not counted.
 const MAX_LINES: usize = 450;

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use kit::redis_topologies::{RedisCluster, address, until as happens};
+use kit::servers::{Redis, shared_rabbit, unique};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use sluicegate::app::Worker;
@@ -13,12 +15,10 @@ use sluicegate::rules::fleet::AGREED_FOR_MS;
 use sluicegate::rules::job::Job;
 use sluicegate::rules::lanes::Ladder;
 
+use crate::PROGRAM;
 use crate::cli::sluicegate;
 use crate::gate_topology::tenants_of;
-use crate::process::Process;
-use crate::redis_topologies::{RedisCluster, address, until as happens};
 use crate::running::Running;
-use crate::servers::{Redis, shared_rabbit, unique};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -177,7 +177,7 @@ async fn one_primary_that_may_admit_nothing_is_seen() {
         cluster.primaries[0].url(),
     );
     let [calm, flushed, away] = tenants_of(&cluster, &queue, 1).map(|ids| ids[0].clone());
-    let worker = Process::start(&yaml);
+    let worker = PROGRAM.start(&yaml);
     let metric = |series: &str| worker.metric(series);
     let primaries =
         |state: &str| metric(&format!("sluicegate_redis_primaries{{state=\"{state}\"}}"));

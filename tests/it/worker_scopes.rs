@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use kit::servers::shared_rabbit;
 use lapin::options::{BasicPublishOptions, QueueBindOptions};
 use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
@@ -15,7 +16,6 @@ use sluicegate::rules::lanes::Ladder;
 use crate::cli::sluicegate;
 use crate::cli_servers::{config, yaml};
 use crate::running::Running;
-use crate::servers::shared_rabbit;
 
 /// Nothing takes this long; it only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -14,16 +14,16 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use kit::still::{Still, Stillness};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
+use trial::apart::Apart;
 
-use crate::apart::Apart;
 use crate::history::{Answer, History, Job, What};
 use crate::proxy::Proxy;
-use crate::still::{Still, Stillness};
 
 /// What a 429 names as `Retry-After`, in whole seconds.
 pub const CLOSED: Duration = Duration::from_secs(1);

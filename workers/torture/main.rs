@@ -2,8 +2,6 @@
 //! seed decides; then the history of the run is checked. `scripts/torture` builds and runs it.
 #![forbid(unsafe_code)]
 
-#[path = "../sluicegate/demo/apart.rs"]
-mod apart;
 mod backlog;
 mod bed;
 mod checker;
@@ -11,37 +9,13 @@ mod clocks;
 mod clusters;
 mod downstream;
 mod faults;
-#[path = "../sluicegate/demo/fetch.rs"]
-mod fetch;
 mod history;
 mod moments;
 mod plan;
 mod proxy;
 mod publishers;
-#[path = "../../tests/it/rabbit_cluster.rs"]
-#[allow(
-    dead_code,
-    reason = "shared with the tests, whose nodes have nothing of their own"
-)]
-mod rabbit_cluster;
-#[path = "../../tests/it/redis_topologies.rs"]
-#[allow(
-    dead_code,
-    reason = "shared with the tests, which do more with servers"
-)]
-mod redis_topologies;
 mod report;
 mod rest;
-#[path = "../../tests/it/servers.rs"]
-#[allow(
-    dead_code,
-    reason = "shared with the tests, which do more with servers"
-)]
-mod servers;
-#[path = "../../tests/it/world/kit/still.rs"]
-mod still;
-#[path = "../sluicegate/demo/windows.rs"]
-mod windows;
 mod workers;
 
 use std::fmt::Display;
@@ -156,7 +130,7 @@ async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
         }
         None => temporary.path(),
     };
-    let queue = servers::unique("torture");
+    let queue = kit::servers::unique("torture");
     let bed = set_up(args, plan, folder, &queue).await?;
     say(&"servers and workers are ready");
     let outcome = tokio::select! {

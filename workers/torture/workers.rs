@@ -12,11 +12,11 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
+use trial::fetch;
 
 use crate::Failure;
 use crate::clocks::{self, Clocks, replace};
 use crate::downstream;
-use crate::fetch;
 use crate::plan::{Plan, Settings};
 use crate::proxy::Proxy;
 

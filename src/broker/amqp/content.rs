@@ -273,7 +273,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes can be judged and wrapped. That `lapin` agrees is in `fuzz/src/frames.rs`.
+        /// Whatever comes can be judged and wrapped. That `lapin` agrees is in `tests/untrusted/frames.rs`.
         #[test]
         fn any_bytes_are_judged_and_can_be_wrapped(flags: u16, rest in prop::collection::vec(any::<u8>(), 0..80)) {
             let payload = with(flags, &rest);

@@ -1,12 +1,12 @@
 //! An API's end of HTTP/2 connections, frame by frame as a test wants it.
 
+use kit::papers::Papers;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
 use super::*;
-use crate::papers::Papers;
 
 pub const DATA: u8 = 0;
 pub const HEADERS: u8 = 1;

@@ -5,13 +5,13 @@ use std::task::Poll;
 use futures_util::future::join_all;
 use futures_util::poll;
 use hyper::Version;
+use kit::api::{self, Reply};
+use kit::papers::Papers;
 use sluicegate::handler::{Fate, LateEnd, PreparingHandler, Trouble};
 use tokio::join;
 
 use super::frames::{Api, CANCEL, DATA, Frame, NO_ERROR, Peer, REFUSED, STREAMS, WINDOW};
 use super::*;
-use crate::papers::Papers;
-use crate::world::kit::api::{self, Reply};
 
 const SHORT: Duration = Duration::from_millis(300);
 const LEASE: Duration = Duration::from_secs(40);

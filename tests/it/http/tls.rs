@@ -1,12 +1,12 @@
 //! Downstreams that speak TLS.
 
+use kit::papers::Papers;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 
 use super::downstream::Manner;
 use super::*;
-use crate::papers::Papers;
 
 /// A server at 127.0.0.1, with a certificate for `host`.
 fn server(papers: &Papers, host: &str) -> TlsAcceptor {

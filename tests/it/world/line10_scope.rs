@@ -1,10 +1,12 @@
 //! A 429 for a budget that all tenants share closes all of them, in all workers, until it is over or an operator says so.
 
-use super::kit::api::{Api, Reply};
-use super::kit::{Bed, MS, SECOND, job, jobs, until};
+use kit::api::{Api, Reply};
+use kit::process::Process;
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, MS, SECOND, job, jobs, until};
+
+use crate::PROGRAM;
 use crate::cli::sluicegate;
-use crate::process::Process;
-use crate::servers::{shared_rabbit, shared_redis};
 
 const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
 
@@ -26,7 +28,7 @@ async fn a_429_for_a_shared_budget_closes_all_tenants() {
             _ => Reply::ok(),
         }
     });
-    let workers = [Process::start(&yaml), Process::start(&yaml)];
+    let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
     for worker in &workers {
         worker.says(&["RabbitMQ: consuming"]).await;
     }
@@ -50,7 +52,7 @@ async fn a_429_for_a_shared_budget_closes_all_tenants() {
         shown.out
     );
     // A worker that starts now looks first.
-    let third = Process::start(&yaml);
+    let third = PROGRAM.start(&yaml);
     third.says(&["all tenants are closed"]).await;
     assert_eq!(api.count(), before, "no tenant's call");
 

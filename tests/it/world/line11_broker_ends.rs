@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
+use kit::api::Api;
+use kit::process::Process;
+use kit::servers::{Rabbit, shared_redis};
+use kit::{Bed, MS, SECOND, counts, jobs};
 use tokio::task::block_in_place;
 use tokio::time::Instant;
 
-use super::kit::api::Api;
-use super::kit::{Bed, MS, SECOND, counts, jobs};
+use crate::PROGRAM;
 use crate::broker_faults::ONE_SERVER;
-use crate::process::Process;
-use crate::servers::{Rabbit, shared_redis};
 
 const TENANTS: usize = 10;
 const JOBS: usize = 3_000;
@@ -55,7 +56,7 @@ async fn comes_back(what: &str, end: fn(&Rabbit)) {
         let tenant = format!("t{tenant}");
         bed.publish(&yaml, jobs(&tenant, JOBS / TENANTS)).await;
     }
-    let workers = [(); 2].map(|()| Process::start(&yaml));
+    let workers = [(); 2].map(|()| PROGRAM.start(&yaml));
     reach(&api, JOBS / 10).await;
     block_in_place(|| {
         end(&rabbit);

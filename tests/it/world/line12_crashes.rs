@@ -4,15 +4,16 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use kit::api::{Api, Call, Reply};
+use kit::process::Process;
+use kit::proxy::{Proxy, Ways};
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, MS, SECOND, job, jobs, until};
 use rustix::process::Signal;
 use sluicegate::rules::headers;
 use sluicegate::rules::job::Field;
 
-use super::kit::api::{Api, Call, Reply};
-use super::kit::proxy::{Proxy, Ways};
-use super::kit::{Bed, MS, SECOND, job, jobs, until};
-use crate::process::Process;
-use crate::servers::{shared_rabbit, shared_redis};
+use crate::PROGRAM;
 
 /// They refuse nobody, and permits last on a machine that is busy.
 const LIMITS: &str = "max-requests: 100000, window-size: 60s, guard: 20s";
@@ -51,7 +52,7 @@ async fn a_job_that_ends_its_worker_each_time_becomes_a_dead_letter_and_its_neig
         .await;
 
     let dead = "sluicegate_dead_total{reason=\"crashed\"}";
-    let mut worker = Process::start(&yaml);
+    let mut worker = PROGRAM.start(&yaml);
     let mut crashes = 0;
     loop {
         let is_over = || worker.metric(dead) == Some(1.0);
@@ -66,7 +67,7 @@ async fn a_job_that_ends_its_worker_each_time_becomes_a_dead_letter_and_its_neig
         worker.ended();
         crashes += 1;
         called.store(false, Ordering::SeqCst);
-        worker = Process::start(&yaml);
+        worker = PROGRAM.start(&yaml);
     }
     // Nobody watched its first call.
     assert_eq!(crashes, 6);
@@ -95,7 +96,7 @@ async fn fifty_lost_sessions_end_no_job() {
     api.answers(|_| Reply::ok().after(3600 * SECOND));
     bed.publish(&yaml, jobs("acme", 200)).await;
     // Ten workers lose five sessions each: one alone would wait for longer each time.
-    let workers: Vec<_> = (0..10).map(|_| Process::start(&yaml)).collect();
+    let workers: Vec<_> = (0..10).map(|_| PROGRAM.start(&yaml)).collect();
     let mut lost = 0;
     for session in 1..=5 {
         let up = |worker: &Process| worker.count(&["RabbitMQ: consuming"]) >= session;
@@ -127,12 +128,12 @@ async fn a_worker_that_gives_a_call_up_in_order_has_not_crashed() {
     let yaml = bed.yaml(LIMITS, &api.url(), stop);
     api.answers(|_| Reply::ok().after(3600 * SECOND));
     bed.publish(&yaml, [job("acme", "long")]).await;
-    let mut worker = Process::start(&yaml);
+    let mut worker = PROGRAM.start(&yaml);
     until("its call", || api.count() == 1).await;
     assert_eq!(noted(&bed), 0, "nobody pays who was delivered once");
     worker.signal(Signal::KILL);
     worker.ended();
-    let worker = Process::start(&yaml);
+    let worker = PROGRAM.start(&yaml);
     until("its next call", || api.count() == 2).await;
     assert_eq!(noted(&bed), 1);
     worker.stop();

@@ -3,6 +3,11 @@
 use std::sync::Arc;
 
 use hyper::Version;
+use kit::api::{Api, Manner};
+use kit::papers::Papers;
+use kit::proxy::{Proxy, Ways};
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, MS, SECOND, counts, jobs, until};
 use sluicegate::app;
 use sluicegate::config::Config;
 use sluicegate::engine::Stop;
@@ -10,12 +15,7 @@ use sluicegate::handler::{Attempt, Outcome, Permit, PreparingHandler};
 use sluicegate::rules::job::Job;
 use tokio::time::Instant;
 
-use super::kit::api::{Api, Manner};
-use super::kit::proxy::{Proxy, Ways};
-use super::kit::{Bed, MS, SECOND, counts, jobs, until};
-use crate::papers::Papers;
-use crate::process::Process;
-use crate::servers::{shared_rabbit, shared_redis};
+use crate::PROGRAM;
 
 /// Permits that were too old to be used, as the worker counts them.
 const LATE: &str = "sluicegate_late_admissions_total";
@@ -104,7 +104,7 @@ async fn quota_used(protocols: &[&str], version: Version) {
         let trust = papers.keys(Some("ca.pem"), None);
         let yaml = bed.yaml(limits, &api.url_at(proxy.door.address), &trust);
         bed.publish(&yaml, jobs("acme", 200)).await;
-        let worker = Process::start(&yaml);
+        let worker = PROGRAM.start(&yaml);
         until("all jobs", || api.count() == 200).await;
         let (late, unpaid) = (worker.metric(LATE), worker.metric(UNPAID));
         worker.stop();
@@ -141,7 +141,7 @@ async fn bursts(protocols: &[&str], version: Version) -> Vec<usize> {
     let limits = "max-requests: 10, window-size: 4s, guard: 1s";
     let trust = papers.keys(Some("ca.pem"), None);
     let yaml = bed.yaml(limits, &api.url_at(proxy.door.address), &trust);
-    let worker = Process::start(&yaml);
+    let worker = PROGRAM.start(&yaml);
     worker.says(&["RabbitMQ: consuming"]).await;
     let mut opened = vec![0];
     for burst in 1..=3 {

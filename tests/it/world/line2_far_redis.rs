@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
-use super::kit::api::Api;
-use super::kit::proxy::{Proxy, Ways};
-use super::kit::{Bed, MS, SECOND, counts, jobs, until};
+use kit::api::Api;
+use kit::proxy::{Proxy, Ways};
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, MS, SECOND, counts, jobs, until};
+
+use crate::PROGRAM;
 use crate::cli::sluicegate;
-use crate::process::Process;
-use crate::servers::{shared_rabbit, shared_redis};
 
 const JOBS: usize = 40;
 
@@ -19,7 +20,7 @@ async fn run(round_trip: Duration, guard: &str) -> usize {
     let bed = Bed::on(shared_rabbit().url(), &redis);
     let limits = format!("max-requests: 10, window-size: 2s, guard: {guard}");
     let yaml = bed.yaml(&limits, &api.url_at(api.door.address), "");
-    let workers = [Process::start(&yaml), Process::start(&yaml)];
+    let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
     for worker in &workers {
         worker.says(&["RabbitMQ: consuming"]).await;
     }

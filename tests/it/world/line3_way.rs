@@ -3,13 +3,14 @@
 
 use std::time::Duration;
 
+use kit::api::Api;
+use kit::process::Process;
+use kit::proxy::{Proxy, Way, Ways};
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, MS, SECOND, counts, jobs, until};
 use sluicegate::broker::Message;
 
-use super::kit::api::Api;
-use super::kit::proxy::{Proxy, Way, Ways};
-use super::kit::{Bed, MS, SECOND, counts, jobs, until};
-use crate::process::Process;
-use crate::servers::{shared_rabbit, shared_redis};
+use crate::PROGRAM;
 
 const MAX: usize = 10;
 const WINDOW: Duration = Duration::from_secs(3);
@@ -40,7 +41,7 @@ async fn run(budget: &str, count: usize, late: (f64, Duration)) -> Seen {
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let limits = format!("max-requests: {MAX}, window-size: 3s{budget}");
     let yaml = bed.yaml(&limits, &api.url_at(proxy.door.address), "");
-    let workers = [Process::start(&yaml), Process::start(&yaml)];
+    let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
     for worker in &workers {
         worker.says(&["RabbitMQ: consuming"]).await;
     }
@@ -113,7 +114,7 @@ async fn what_the_api_has_not_taken_yet_counts_until_it_has() {
         ..job
     });
     bed.publish(&yaml, large).await;
-    let worker = Process::start(&yaml);
+    let worker = PROGRAM.start(&yaml);
     let nothing = "sluicegate_late_calls_total{told_by=\"nothing\"}";
     // More than a window: if they were forgotten after it, four would lie there.
     until("calls that are looked at again and again", || {

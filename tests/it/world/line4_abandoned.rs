@@ -1,10 +1,11 @@
 //! An API that stands still for longer than `timeout`, and then reads what lies in its kernel: calls that the worker gave up count
 //! as under way until they have ended.
 
-use super::kit::api::{Api, Call, Reply};
-use super::kit::{Bed, MS, SECOND, counts, jobs, until};
-use crate::process::Process;
-use crate::servers::{shared_rabbit, shared_redis};
+use kit::api::{Api, Call, Reply};
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, MS, SECOND, counts, jobs, until};
+
+use crate::PROGRAM;
 
 const JOBS: usize = 8;
 
@@ -17,7 +18,7 @@ async fn calls_of_an_api_that_stands_still(limits: &str) -> Vec<Call> {
     let retry = "retry: {initial-interval: 100ms, max-interval: 100ms, max-attempts: 100}\n";
     let yaml = bed.yaml(limits, &api.url(), ", timeout: 1s") + retry;
     bed.publish(&yaml, jobs("acme", JOBS)).await;
-    let worker = Process::start(&yaml);
+    let worker = PROGRAM.start(&yaml);
     let retried = "sluicegate_dispatches_total{outcome=\"retry\"}";
     until("calls that are given up", || {
         worker.metric(retried) >= Some(2.0)

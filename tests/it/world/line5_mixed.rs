@@ -1,12 +1,13 @@
 //! Line 5: jobs of one tenant under different limits. What those with short windows no longer count, those with long ones do.
 
+use kit::api::Api;
+use kit::process::Process;
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, MS, SECOND, counts, job, until};
 use sluicegate::broker::Message;
 use sluicegate::rules::headers::HeaderValue;
 
-use super::kit::api::Api;
-use super::kit::{Bed, MS, SECOND, counts, job, until};
-use crate::process::Process;
-use crate::servers::{shared_rabbit, shared_redis};
+use crate::PROGRAM;
 
 const WINDOW: std::time::Duration = SECOND.saturating_mul(4);
 const SMALL: usize = 9;
@@ -24,7 +25,7 @@ async fn a_plan_with_a_long_window_counts_what_jobs_without_one_did() {
     let limits = "max-requests: 100, window-size: 500ms, guard: 100ms, plan-header: x-plan, \
          plans: {small: {max-requests: 3, window-size: 4s, guard: 1s}}";
     let yaml = bed.yaml(limits, &api.url(), "");
-    let workers = [Process::start(&yaml), Process::start(&yaml)];
+    let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
     bed.publish(&yaml, (0..SMALL).map(small)).await;
     for number in 0..OTHERS {
         bed.publish(&yaml, [job("acme", format_args!("other-{number}"))])

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::kit::api::{Api, Call, Reply};
-use super::kit::{Bed, MS, SECOND, counts, job, jobs, until};
-use crate::process::Process;
-use crate::servers::{shared_rabbit, shared_redis};
+use kit::api::{Api, Call, Reply};
+use kit::process::Process;
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, MS, SECOND, counts, job, jobs, until};
+
+use crate::PROGRAM;
 
 /// Attempts would be used up within seconds, and an outage of minutes is one of seconds.
 const SHORT: &str = "retry: {initial-interval: 100ms, max-interval: 300ms}\n";
@@ -52,7 +54,7 @@ async fn outage(manner: Manner) {
     }
     let all = (0..6).flat_map(|tenant| jobs(&format!("t{tenant}"), 50).collect::<Vec<_>>());
     bed.publish(&yaml, all).await;
-    let workers = [Process::start(&yaml), Process::start(&yaml)];
+    let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
     until("both to know", || metric(&workers, OPEN) == 2.0).await;
     // What was under way then has ended.
     tokio::time::sleep(2 * SECOND).await;
@@ -108,7 +110,7 @@ async fn an_outage_for_one_tenant_is_its_own() {
         "bad" => Reply::status(500),
         _ => Reply::ok(),
     });
-    let workers = [Process::start(&yaml)];
+    let workers = [PROGRAM.start(&yaml)];
     bed.publish(&yaml, jobs("bad", 20)).await;
     let opened = "sluicegate_breaker_opened_total{whose=\"tenant\"}";
     until("its breaker", || metric(&workers, opened) >= 1.0).await;
@@ -128,7 +130,7 @@ async fn a_job_that_fails_alone_uses_its_attempts() {
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let yaml = bed.yaml(LIMITS, &api.url(), "") + SHORT;
     api.answers(|_| Reply::status(500));
-    let workers = [Process::start(&yaml)];
+    let workers = [PROGRAM.start(&yaml)];
     bed.publish(&yaml, [job("acme", "poison")]).await;
     let dead = "sluicegate_dead_total{reason=\"attempts\"}";
     until("its end", || metric(&workers, dead) >= 1.0).await;

@@ -2,14 +2,14 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use kit::api::Api;
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, job, jobs, until};
 use sluicegate::broker::Message;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Field;
 
-use super::kit::api::Api;
-use super::kit::{Bed, job, jobs, until};
-use crate::process::Process;
-use crate::servers::{shared_rabbit, shared_redis};
+use crate::PROGRAM;
 
 /// Jobs of each tenant, and for so long (ms) they may be called: 10 at once, and 10 after 2 s, and no more.
 const JOBS: usize = 50;
@@ -32,7 +32,7 @@ async fn nothing_is_called_after_it_expired_and_nothing_is_lost() {
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let limits = "max-requests: 10, window-size: 2s";
     let yaml = bed.yaml(limits, &api.url(), "") + "job: {deadline: 'header:x-deadline'}\n";
-    let worker = Process::start(&yaml);
+    let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, [job("first", "first")]).await;
     until("the first call", || api.count() == 1).await;
 

@@ -1,9 +1,10 @@
 //! Line 9: what an answer means is not the same at every API.
 
-use super::kit::api::{Api, Reply};
-use super::kit::{Bed, SECOND, job, jobs, until};
-use crate::process::Process;
-use crate::servers::{shared_rabbit, shared_redis};
+use kit::api::{Api, Reply};
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, SECOND, job, jobs, until};
+
+use crate::PROGRAM;
 
 /// As GitHub does it where its secondary limit is exceeded.
 #[tokio::test(flavor = "multi_thread")]
@@ -22,7 +23,7 @@ async fn a_403_with_retry_after_closes_its_tenant_and_one_without_is_a_dead_lett
     let limits = "max-requests: 100, window-size: 1s, guard: 200ms";
     let yaml = bed.yaml(limits, &api.url(), "");
     bed.publish(&yaml, [job("acme", "first")]).await;
-    let worker = Process::start(&yaml);
+    let worker = PROGRAM.start(&yaml);
     worker.says(&["the downstream closed"]).await;
     let others = jobs("acme", 5).chain([job("other", "forbidden")]);
     bed.publish(&yaml, others).await;
@@ -56,7 +57,7 @@ async fn what_an_answer_means_is_said_in_the_configuration() {
     let yaml = bed.yaml(limits, &api.url(), answers) + "retry: {initial-interval: 100ms}\n";
     let all = ["conflict", "gone", "refused"].map(|id| job("acme", id));
     bed.publish(&yaml, all).await;
-    let worker = Process::start(&yaml);
+    let worker = PROGRAM.start(&yaml);
     until("all calls", || api.count() == 4).await;
     worker.says(&["dead letter", "refused"]).await;
     let done = "sluicegate_dispatches_total{outcome=\"done\"}";

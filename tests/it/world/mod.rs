@@ -1,7 +1,6 @@
 //! The promises in a user's world: workers as users start them, real servers with their own defaults, and ways and APIs as they
 //! are outside. A file for each circumstance; `kit` has what they stand on.
 
-pub mod kit;
 mod line10_scope;
 mod line11_broker_ends;
 mod line12_crashes;
@@ -16,12 +15,12 @@ mod line9_answers;
 
 use hyper::Version;
 use kit::api::{Api, Manner, Reply};
+use kit::papers::Papers;
 use kit::proxy::{Proxy, Way, Ways};
+use kit::servers::{shared_rabbit, shared_redis};
 use kit::{Bed, MS, SECOND, counts, job, jobs, until};
 
-use crate::papers::Papers;
-use crate::process::Process;
-use crate::servers::{shared_rabbit, shared_redis};
+use crate::PROGRAM;
 
 /// The kit itself: everything at once, in small.
 #[tokio::test(flavor = "multi_thread")]
@@ -51,7 +50,7 @@ async fn a_worker_meets_an_https_api_behind_a_bad_way() {
     let yaml = bed.yaml(limits, &url, &trust) + "retry: {initial-interval: 100ms}\n";
     let all = jobs("acme", 8).chain([job("acme", "bad"), job("other", "reset")]);
     bed.publish(&yaml, all).await;
-    let worker = Process::start(&yaml);
+    let worker = PROGRAM.start(&yaml);
     worker.says(&["RabbitMQ: consuming"]).await;
     let done = "sluicegate_dispatches_total{outcome=\"done\"}";
     until("all jobs", || worker.metric(done) == Some(9.0)).await;

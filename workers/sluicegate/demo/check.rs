@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use super::windows::Arrival;
+use trial::windows::Arrival;
 
 /// For each arrival the units so far in its window, with windows aligned to the epoch.
 pub fn aligned(arrivals: &[Arrival], window: u64) -> Vec<u64> {
@@ -131,8 +131,8 @@ pub fn used_aligned(times: &[u64], limit: usize, window: u64) -> Used {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::windows::sliding;
     use super::*;
+    use trial::windows::sliding;
 
     /// 3 per 100, kept exactly: a group of 3 each 100.
     fn kept(groups: u64) -> Vec<u64> {

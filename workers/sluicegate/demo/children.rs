@@ -14,9 +14,9 @@ use sluicegate::config::{Config, QueueType};
 use sluicegate::rules::limit::Limit;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
+use trial::fetch;
 
 use super::DemoError;
-use super::fetch;
 use super::plan::Plan;
 use super::queues::MAX_DELAY;
 

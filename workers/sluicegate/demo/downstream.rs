@@ -10,8 +10,8 @@ use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use trial::apart::Apart;
 
-use super::apart::Apart;
 use super::ledger::{Arrival, Ledger, Progress};
 use super::plan::Plan;
 use super::scenario::Scenario;

@@ -212,7 +212,7 @@ impl Ledger {
 mod tests {
     use super::*;
     use crate::demo::scenario::Scenario;
-    use crate::demo::windows;
+    use trial::windows;
 
     const MS: u64 = 1_000_000;
 

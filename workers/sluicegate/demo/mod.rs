@@ -1,11 +1,9 @@
 //! `sluicegate demo`: the main job on a live workload. A strict downstream, tenants that publish, workers
 //! that throttle, a live view, and at the end the figures of the promises, counted by the downstream's clock.
 
-mod apart;
 mod check;
 mod children;
 mod downstream;
-mod fetch;
 mod ledger;
 mod plan;
 mod queues;
@@ -13,7 +11,6 @@ mod report;
 mod scenario;
 mod table;
 mod view;
-mod windows;
 
 use std::process::ExitCode;
 use std::sync::Arc;

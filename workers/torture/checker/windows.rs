@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use trial::windows::{Arrival, sliding};
+
 use crate::history::{Event, What};
-use crate::windows::{Arrival, sliding};
 
 /// A window, half open, of one tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,13 +4,13 @@ use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
+use kit::rabbit_cluster::RabbitCluster;
+use kit::redis_topologies::until;
+use kit::servers::Rabbit;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};
 
 use super::network::{Lost, Network};
-use crate::rabbit_cluster::RabbitCluster;
-use crate::redis_topologies::until;
-use crate::servers::Rabbit;
 
 /// Commands of rabbitmqctl that concern the node that they are given to alone.
 const OF_A_NODE: [&str; 4] = [

@@ -3,10 +3,11 @@
 use std::time::Duration;
 use std::{io, thread};
 
+use kit::redis_topologies::{RedisCluster, Sentinels, until};
+use kit::servers::Redis;
+
 use super::RedisIs;
 use crate::clocks::Clock;
-use crate::redis_topologies::{RedisCluster, Sentinels, until};
-use crate::servers::Redis;
 
 /// What the Sentinels call the primary.
 const NAME: &str = "torture";

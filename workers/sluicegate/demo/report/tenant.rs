@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use serde::Serialize;
 use sluicegate::rules::limit::{Algorithm, Limit};
+use trial::windows;
 
 use super::Observed;
+use crate::demo::check;
 use crate::demo::ledger::{Arrival, Refused};
 use crate::demo::plan::{Job, Plan};
 use crate::demo::scenario::{CLOSED, Scenario};
-use crate::demo::{check, windows};
 
 /// One tenant's part.
 #[derive(Debug, Clone, PartialEq, Serialize)]

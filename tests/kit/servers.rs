@@ -12,11 +12,6 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The repository's top: every package that uses this lies two folders below.
-pub fn root() -> &'static Path {
-    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
-}
-
 /// The Redis that all tests share.
 pub fn shared_redis() -> &'static Redis {
     static SHARED: OnceLock<Redis> = OnceLock::new();
@@ -182,7 +177,7 @@ impl Server {
     }
 
     fn start_beside(first: Option<&Path>, script: &str, settings: &[&str]) -> Self {
-        let scripts = root().join("scripts/lib");
+        let scripts = crate::root().join("scripts/lib");
         let mut server = Self {
             script: scripts.join(script),
             folder: std::env::temp_dir().join(unique(script)),

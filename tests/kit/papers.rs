@@ -24,6 +24,12 @@ pub struct Papers {
     ca: CertifiedIssuer<'static, KeyPair>,
 }
 
+impl Default for Papers {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Papers {
     pub fn new() -> Self {
         // Not the name of what it signs: that would pass for a certificate that signs itself.

@@ -13,6 +13,29 @@ use tempfile::{NamedTempFile, TempPath};
 /// Nothing takes this long; it only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(90);
 
+/// The path of `sluicegate`. Cargo tells it to tests and benches of its package alone: `env!("CARGO_BIN_EXE_sluicegate")`.
+#[derive(Debug, Clone, Copy)]
+pub struct Program(pub &'static str);
+
+impl Program {
+    /// Starts a worker with `yaml` as its configuration.
+    pub fn start(self, yaml: &str) -> Process {
+        let mut config = NamedTempFile::with_suffix(".yaml").expect("a config file");
+        config.write_all(yaml.as_bytes()).expect("written");
+        let config = config.into_temp_path();
+        let mut process = self.start_with(&config);
+        process.config = Some(config);
+        process
+    }
+
+    /// Starts a worker with the configuration in `file`.
+    pub fn start_with(self, file: &Path) -> Process {
+        let mut command = Command::new(self.0);
+        command.args(["run", "--config"]).arg(file);
+        Process::start(command)
+    }
+}
+
 /// A worker; dropped, it is killed.
 pub struct Process {
     child: Child,
@@ -22,21 +45,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts one with `yaml` as its configuration.
-    pub fn start(yaml: &str) -> Self {
-        let mut config = NamedTempFile::with_suffix(".yaml").expect("a config file");
-        config.write_all(yaml.as_bytes()).expect("written");
-        let config = config.into_temp_path();
-        let mut process = Self::of(&config);
-        process.config = Some(config);
-        process
-    }
-
-    /// Starts one with the configuration in `file`.
-    pub fn of(file: &Path) -> Self {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_sluicegate"))
-            .args(["run", "--config"])
-            .arg(file)
+    fn start(mut command: Command) -> Self {
+        let mut child = command
             // What a process takes by itself must not depend on how many processors there are.
             .env("TOKIO_WORKER_THREADS", "2")
             .env("MALLOC_ARENA_MAX", "2")

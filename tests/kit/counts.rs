@@ -3,22 +3,25 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
+use trial::windows::sliding;
 
 use super::api::Call;
 
 /// The most of `times` in any half-open window, and how many came when the window that ends with them was full already.
 pub fn windows(times: &[Instant], max: usize, window: Duration) -> (usize, usize) {
     assert!(times.is_sorted(), "arrivals in their order");
-    let (mut first, mut fullest, mut violations) = (0, 0, 0);
-    for (index, at) in times.iter().enumerate() {
-        while *at - times[first] >= window {
-            first += 1;
-        }
-        let count = index + 1 - first;
-        fullest = fullest.max(count);
-        violations += usize::from(count > max);
-    }
-    (fullest, violations)
+    let Some(first) = times.first() else {
+        return (0, 0);
+    };
+    let ns = |time: Duration| u64::try_from(time.as_nanos()).expect("no test takes centuries");
+    let arrivals: Vec<_> = times.iter().map(|at| (ns(*at - *first), 1)).collect();
+    let counts = sliding(&arrivals, ns(window));
+    let fullest = counts.iter().max().copied().unwrap_or_default();
+    let full = counts.iter().filter(|count| **count > max as u64);
+    (
+        usize::try_from(fullest).expect("no more than there are"),
+        full.count(),
+    )
 }
 
 /// When `tenant` was called.

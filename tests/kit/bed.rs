@@ -1,11 +1,4 @@
-//! What tests of the user's world stand on: servers with their own defaults, ways to them that can be bad, an API with
-//! manners, and the worker as users start it (`crate::process::Process`).
-
-pub mod api;
-pub mod counts;
-pub mod door;
-pub mod proxy;
-pub mod still;
+//! A queue and a prefix of a test's own, and its jobs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +41,7 @@ pub struct Bed {
 
 impl Bed {
     /// On servers with these URLs: `servers::shared_rabbit` and `shared_redis`, which have no setting of ours, or others, or a
-    /// [`proxy::Proxy`] before them.
+    /// [`Proxy`](crate::proxy::Proxy) before them.
     pub fn on(amqp: &str, redis: &str) -> Self {
         Self {
             name: unique("world"),

@@ -1,0 +1,23 @@
+//! What suites, benches and the harness stand on: private real servers, ways to them that can be bad, an API with manners,
+//! certificates, and the worker as users start it.
+
+pub mod api;
+mod bed;
+pub mod counts;
+pub mod door;
+pub mod papers;
+pub mod process;
+pub mod proxy;
+pub mod rabbit_cluster;
+pub mod redis_topologies;
+pub mod servers;
+pub mod still;
+
+use std::path::Path;
+
+pub use bed::{Bed, MS, PATIENCE, SECOND, job, jobs, until};
+
+/// The repository's top.
+pub fn root() -> &'static Path {
+    Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+}
