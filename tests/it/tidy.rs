@@ -25,14 +25,51 @@ impl File {
         }
     }
 
-    /// Rust without comment lines and without the unit tests at its end.
+    /// Rust without comment lines and without what is there for unit tests alone, with the lines' numbers.
     pub fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        let mut tests = TestItems::default();
         self.text
             .lines()
             .enumerate()
-            .take_while(|(_, line)| line.trim() != "#[cfg(test)]")
             .map(|(index, line)| (index + 1, line))
             .filter(|(_, line)| !line.trim().is_empty() && !line.trim_start().starts_with("//"))
+            .filter(move |(_, line)| !tests.have(line))
+    }
+}
+
+/// The items behind `#[cfg(test)]`. Where one ends is seen by rustfmt's indentation: in its first line, or in the next one that
+/// closes something and begins where the item did.
+#[derive(Default, Clone, Copy)]
+enum TestItems {
+    #[default]
+    Outside,
+    /// Behind the attribute, which begins at this column: the item's first line comes, or more attributes.
+    Before(usize),
+    /// In an item that begins at this column.
+    Inside(usize),
+}
+
+impl TestItems {
+    /// Whether the next line belongs to one.
+    fn have(&mut self, line: &str) -> bool {
+        let column = line.len() - line.trim_start().len();
+        let line = line.trim();
+        *self = match *self {
+            Self::Outside if line == "#[cfg(test)]" => Self::Before(column),
+            Self::Outside => return false,
+            Self::Before(from) if line.starts_with("#[") => Self::Before(from),
+            Self::Before(_) if line.ends_with([';', '}', ',']) => Self::Outside,
+            Self::Before(from) => Self::Inside(from),
+            Self::Inside(from)
+                if column == from
+                    && line.starts_with(['}', ')', ']'])
+                    && !line.ends_with(['{', '(', '[']) =>
+            {
+                Self::Outside
+            }
+            inside => inside,
+        };
+        true
     }
 }
 
@@ -180,6 +217,18 @@ fn lua_header(file: &File) -> Vec<String> {
         .collect()
 }
 
+/// A file that two packages include is compiled twice, and belongs to none: what they share is a package.
+fn no_included_files(file: &File) -> Vec<String> {
+    let lines = file.text.lines().enumerate();
+    let includes = lines.filter(|(_, line)| {
+        let line = line.trim_start();
+        line.starts_with("#[path") || names(line, concat!("include", "!("))
+    });
+    includes
+        .map(|(index, line)| format!("{}:{}: {}", file.path, index + 1, line.trim()))
+        .collect()
+}
+
 fn assert_tidy(found: String) {
     assert!(found.is_empty(), "\n{found}");
 }
@@ -210,6 +259,12 @@ fn files_are_short() {
 }
 
 #[test]
+fn nothing_is_included_by_path() {
+    let folders = ["src", "workers", "tests", "benches", "fuzz/fuzz_targets"];
+    assert_tidy(offences(&files(&folders, ".rs"), no_included_files));
+}
+
+#[test]
 fn scripts_can_be_run() {
     let root = root();
     let public = [
@@ -234,7 +289,32 @@ fn scripts_can_be_run() {
 #[test]
 fn every_rule_can_fail() {
     type Rule = fn(&File) -> Vec<String>;
-    let bad: [(Rule, &str, &str, &str); 11] = [
+    let bad: [(Rule, &str, &str, &str); 15] = [
+        (
+            no_included_files,
+            "workers/a/main.rs",
+            concat!("\n    #", "[path = \"../b.rs\"]\n    mod b;"),
+            "workers/a/main.rs:2",
+        ),
+        // Behind what unit tests need, all else is read.
+        (
+            rules_are_pure,
+            "src/rules/a.rs",
+            "#[cfg(test)]\nmod tests;\nuse tokio::time;",
+            "src/rules/a.rs:3",
+        ),
+        (
+            no_unwrap,
+            "src/a.rs",
+            "#[cfg(test)]\n#[rustfmt::skip]\nmod tests {\n    fn f() {\n    }\n}\nx.unwrap();",
+            "src/a.rs:7",
+        ),
+        (
+            no_unwrap,
+            "src/a.rs",
+            "impl A {\n    #[cfg(test)]\n    fn f() {\n        y()\n    }\n    fn g() {\n        x.unwrap();\n    }\n}",
+            "src/a.rs:7",
+        ),
         (
             rules_are_pure,
             "src/rules/a.rs",
@@ -301,7 +381,17 @@ fn every_rule_can_fail() {
         let found = rule(&File::new(path, text)).join("\n");
         assert!(found.contains(expected), "{path}: {text:?} gave {found:?}");
     }
-    let good: [(Rule, &str, &str); 8] = [
+    let good: [(Rule, &str, &str); 10] = [
+        (
+            no_included_files,
+            "src/a.rs",
+            "let path = include_str!(\"a\");",
+        ),
+        (
+            no_unwrap,
+            "src/a.rs",
+            "x();\n#[cfg(test)]\nuse a::{\n    b,\n};\n#[cfg(test)]\nmod t {\n    fn f() {\n        x.unwrap();\n    }\n}",
+        ),
         (
             rules_are_pure,
             "src/rules/a.rs",
@@ -310,7 +400,7 @@ fn every_rule_can_fail() {
         (
             rules_are_pure,
             "src/rules/a.rs",
-            "x();\n#[cfg(test)]\nmod t { use tokio::time; }",
+            "x();\n#[cfg(test)]\nmod t {\n    use tokio::time;\n}",
         ),
         (rules_are_pure, "src/gate/a.rs", "use tokio::time;"),
         (
@@ -326,7 +416,7 @@ fn every_rule_can_fail() {
         (
             no_unwrap,
             "src/a.rs",
-            "x.unwrap_or(1);\n#[cfg(test)]\nmod t { x.unwrap(); }",
+            "x.unwrap_or(1);\n#[cfg(test)]\nfn t() {\n    x.unwrap();\n}",
         ),
         (short, "src/a.rs", &"// x\n\n".repeat(MAX_LINES)),
         (lua_header, "lua/part.lua", "return KEYS[2]"),
