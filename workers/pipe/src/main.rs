@@ -1,0 +1,165 @@
+//! A worker whose handler prepares: it runs a program for each job, starts it before the permit is asked for, and gives it the
+//! job's body when the permit has come. So what the program does before it reads (start an interpreter, log in, open a
+//! connection) costs no quota. Copy it to start yours.
+//!
+//! `pipe-worker PROGRAM [ARGUMENT…]`, configured like `sluicegate run`, without `dispatch.http`. The program reads the body from
+//! its standard input, to the end, and then calls the API once. It finds the tenant in `JOB_TENANT` and the job's id in
+//! `JOB_ID`. Exit status 0: done; 75 (EX_TEMPFAIL): try again later; any other: never.
+
+use std::error::Error;
+use std::process::{ExitCode, Stdio};
+use std::time::Duration;
+
+use sluicegate::config::Config;
+use sluicegate::handler::{Attempt, Outcome, Permit, PreparingHandler};
+use sluicegate::rules::job::Job;
+use tokio::io::AsyncWriteExt;
+use tokio::process::{Child, Command};
+use tokio::time::timeout;
+
+/// From the permit to the program's end, at most.
+const LONGEST: Duration = Duration::from_secs(60);
+/// EX_TEMPFAIL of sysexits.h.
+const TRY_AGAIN: i32 = 75;
+
+/// Runs this for each job.
+struct Pipe {
+    program: String,
+    arguments: Vec<String>,
+}
+
+fn retry(reason: String) -> Outcome {
+    Outcome::Retry {
+        after: None,
+        reason,
+    }
+}
+
+impl PreparingHandler for Pipe {
+    /// A program that runs and waits for a body; dropped, it is killed.
+    type Ready = Child;
+
+    /// None: each program is told its job when it starts, so there is none that fits any.
+    fn at_once(&self) -> Option<Child> {
+        None
+    }
+
+    async fn prepare(&self, job: &Job) -> Result<Child, Outcome> {
+        Command::new(&self.program)
+            .args(&self.arguments)
+            .env("JOB_TENANT", job.tenant.as_str())
+            .env("JOB_ID", &job.id)
+            .stdin(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .map_err(|why| retry(format!("{}: {why}", self.program)))
+    }
+
+    fn is_ready(&self, program: &mut Child) -> bool {
+        matches!(program.try_wait(), Ok(None))
+    }
+
+    async fn send(&self, job: &Job, mut program: Child, permit: Permit) -> Attempt {
+        if !permit.is_good() {
+            return Outcome::Late.into();
+        }
+        match timeout(LONGEST, finish(job, &mut program)).await {
+            Ok(outcome) => outcome.into(),
+            // Dropped, it is killed.
+            Err(_) => retry(format!("{} took longer than {LONGEST:?}", self.program)).into(),
+        }
+    }
+}
+
+/// Writes the body, and waits for the verdict.
+async fn finish(job: &Job, program: &mut Child) -> Outcome {
+    let mut input = program.stdin.take().expect("it is piped, and taken once");
+    if let Err(why) = input.write_all(&job.body).await {
+        return retry(format!("the program did not read its job: {why}"));
+    }
+    // Its input ends here.
+    drop(input);
+    match program.wait().await {
+        Ok(status) if status.success() => Outcome::Done,
+        Ok(status) if status.code() == Some(TRY_AGAIN) => retry("the program said so".to_owned()),
+        Ok(status) => Outcome::Reject {
+            reason: format!("the program ended with {status}"),
+        },
+        Err(why) => retry(why.to_string()),
+    }
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let program = arguments
+        .next()
+        .ok_or("usage: pipe-worker PROGRAM [ARGUMENT…]")?;
+    let arguments = arguments.collect();
+    // Only text can be meant for us.
+    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        Some((name.into_string().ok()?, value.into_string().ok()?))
+    };
+    let config = Config::load(None, std::env::vars_os().filter_map(text))?;
+    sluicegate::telemetry::init(&config.log)?;
+    Ok(sluicegate::app::run_with(config, Pipe { program, arguments }).await?)
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match run().await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("error: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use sluicegate::rules::tenant::Tenant;
+
+    use super::*;
+
+    /// What becomes of a job with this body, given to a shell with these commands.
+    async fn outcome(commands: &str, body: &'static str, permit: Permit) -> Outcome {
+        let pipe = Pipe {
+            program: "sh".to_owned(),
+            arguments: vec!["-c".to_owned(), commands.to_owned()],
+        };
+        let job = Job {
+            id: "7".to_owned(),
+            tenant: Tenant::parse("acme").expect("a name"),
+            cost: 1,
+            attempt: 1,
+            content_type: None,
+            content_encoding: None,
+            body: body.into(),
+        };
+        let mut program = pipe.prepare(&job).await.expect("there is a shell");
+        assert!(pipe.is_ready(&mut program), "it waits for its job");
+        pipe.send(&job, program, permit).await.outcome
+    }
+
+    fn permit() -> Permit {
+        Permit::until((Instant::now() + LONGEST).into())
+    }
+
+    #[tokio::test]
+    async fn the_program_gets_the_job_and_says_what_becomes_of_it() {
+        let right = r#"test "$(cat) $JOB_TENANT $JOB_ID" = "hello acme 7""#;
+        assert_eq!(outcome(right, "hello", permit()).await, Outcome::Done);
+        let again = outcome("cat; exit 75", "hello", permit()).await;
+        assert!(matches!(again, Outcome::Retry { .. }), "{again:?}");
+        let never = outcome("cat; exit 1", "hello", permit()).await;
+        assert!(matches!(never, Outcome::Reject { .. }), "{never:?}");
+    }
+
+    #[tokio::test]
+    async fn without_a_good_permit_it_reads_nothing() {
+        let over = Permit::until((Instant::now() - LONGEST).into());
+        assert_eq!(outcome("cat", "hello", over).await, Outcome::Late);
+    }
+}
