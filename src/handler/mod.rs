@@ -196,6 +196,48 @@ pub trait Handler: Send + Sync + 'static {
 /// last, so it is not used up by what it does not pay for. Each [`Handler`] is one that has nothing to prepare.
 ///
 /// The worker prepares up to `dispatch.concurrency` calls, those that run included. A panic counts as [`Outcome::Retry`].
+///
+/// ```
+/// use std::io::ErrorKind::WouldBlock;
+///
+/// use sluicegate::{Attempt, Job, Outcome, Permit, PreparingHandler};
+/// use tokio::io::AsyncWriteExt;
+/// use tokio::net::TcpStream;
+///
+/// /// Sends each job's body on a connection of its own.
+/// struct Sender;
+///
+/// fn again(why: std::io::Error) -> Outcome {
+///     Outcome::Retry { after: None, reason: why.to_string() }
+/// }
+///
+/// impl PreparingHandler for Sender {
+///     type Ready = TcpStream;
+///
+///     fn at_once(&self) -> Option<TcpStream> {
+///         None // there is no pool
+///     }
+///
+///     async fn prepare(&self, _: &Job) -> Result<TcpStream, Outcome> {
+///         TcpStream::connect("api.example.com:4242").await.map_err(again)
+///     }
+///
+///     fn is_ready(&self, ready: &mut TcpStream) -> bool {
+///         // Nothing was said yet, and the end was not either.
+///         matches!(ready.try_read(&mut [0]), Err(why) if why.kind() == WouldBlock)
+///     }
+///
+///     async fn send(&self, job: &Job, mut ready: TcpStream, permit: Permit) -> Attempt {
+///         if !permit.is_good() {
+///             return Outcome::Late.into(); // nothing was sent: the job asks for a new permit
+///         }
+///         match ready.write_all(&job.body).await {
+///             Ok(()) => Outcome::Done.into(),
+///             Err(why) => again(why).into(), // one call: no retries of its own
+///         }
+///     }
+/// }
+/// ```
 pub trait PreparingHandler: Send + Sync + 'static {
     /// What a call needs beside its permit: a connection, a token, a rendered body. Dropped, it is given back.
     type Ready: Send + 'static;

@@ -15,7 +15,7 @@ fn help_names_every_argument_of_the_scripts() {
     assert!(help.status.success());
     let help = String::from_utf8(help.stdout).expect("text");
     for script in ["test", "torture"] {
-        let path = format!("{}/../../scripts/{script}", env!("CARGO_MANIFEST_DIR"));
+        let path = kit::root().join("scripts").join(script);
         let script = std::fs::read_to_string(path).expect("a script");
         let calls = script.lines().filter(|line| line.contains("torture --"));
         let words = calls.flat_map(|line| line.split_whitespace());

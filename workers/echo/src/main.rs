@@ -4,9 +4,7 @@
 use std::error::Error;
 use std::process::ExitCode;
 
-use sluicegate::config::Config;
-use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::rules::job::Job;
+use sluicegate::{Config, Handler, Job, Outcome, Permit};
 
 struct Echo;
 
@@ -29,7 +27,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     };
     let config = Config::load(None, std::env::vars_os().filter_map(text))?;
     sluicegate::telemetry::init(&config.log)?;
-    Ok(sluicegate::app::run_with(config, Echo).await?)
+    Ok(sluicegate::run_with(config, Echo).await?)
 }
 
 #[tokio::main]

@@ -10,9 +10,7 @@ use std::error::Error;
 use std::process::{ExitCode, Stdio};
 use std::time::Duration;
 
-use sluicegate::config::Config;
-use sluicegate::handler::{Attempt, Outcome, Permit, PreparingHandler};
-use sluicegate::rules::job::Job;
+use sluicegate::{Attempt, Config, Job, Outcome, Permit, PreparingHandler};
 use tokio::io::AsyncWriteExt;
 use tokio::process::{Child, Command};
 use tokio::time::timeout;
@@ -101,7 +99,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
     };
     let config = Config::load(None, std::env::vars_os().filter_map(text))?;
     sluicegate::telemetry::init(&config.log)?;
-    Ok(sluicegate::app::run_with(config, Pipe { program, arguments }).await?)
+    Ok(sluicegate::run_with(config, Pipe { program, arguments }).await?)
 }
 
 #[tokio::main]
@@ -119,7 +117,7 @@ async fn main() -> ExitCode {
 mod tests {
     use std::time::Instant;
 
-    use sluicegate::rules::tenant::Tenant;
+    use sluicegate::Tenant;
 
     use super::*;
 

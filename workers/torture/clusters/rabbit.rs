@@ -165,10 +165,7 @@ fn port(node: &Rabbit) -> u16 {
 
 /// How many nodes are running, as this one sees it; nothing while it can't say.
 fn running(node: &Rabbit) -> String {
-    let script = concat!(
-        env!("CARGO_MANIFEST_DIR"),
-        "/../../scripts/lib/private-rabbitmq"
-    );
+    let script = kit::root().join("scripts/lib/private-rabbitmq");
     let mut ctl = Command::new(script);
     ctl.arg("ctl").arg(node.folder()).args(["eval", RUNNING]);
     let said = ctl.output().ok().filter(|output| output.status.success());
