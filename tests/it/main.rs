@@ -11,6 +11,7 @@ mod broker_raw;
 mod broker_stop;
 mod broker_tls;
 mod cli;
+mod cli_echo;
 mod cli_inspect;
 mod cli_scopes;
 mod cli_servers;

@@ -18,7 +18,7 @@ use futures_util::StreamExt as _;
 use sluicegate::config::{parse_duration, show_duration};
 use tokio::net::TcpListener;
 
-use super::{Failure, plain};
+use super::{Failure, count, plain};
 
 /// So much of a body is shown.
 const SHOWN: usize = 200;
@@ -137,11 +137,9 @@ pub async fn run(args: EchoArgs) -> Result<ExitCode, Failure> {
     let listener = TcpListener::bind(args.listen).await.map_err(failed)?;
     let address = listener.local_addr().map_err(failed)?;
     let strict = args.limit.map_or_else(String::new, |limit| {
-        let Limit { calls, window } = limit;
-        format!(
-            ", and takes {calls} calls of a tenant in any {}",
-            show_duration(window)
-        )
+        let (calls, window) = (limit.calls as u64, show_duration(limit.window));
+        let calls = count(calls, "call");
+        format!(", and takes {calls} of a tenant in any {window}")
     });
     say(&format!(
         "listening on http://{address}/; answers {}{strict}",

@@ -1,0 +1,71 @@
+//! `sluicegate echo` over real connections.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Child, Command, Stdio};
+
+use crate::PROGRAM;
+
+/// A running one; dropped, it is killed.
+struct Echo(Child);
+
+impl Drop for Echo {
+    fn drop(&mut self) {
+        // An error says that it has ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The whole answer to a call for `tenant`.
+fn call(address: &str, tenant: &str, body: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let length = body.len();
+    write!(
+        stream,
+        "POST /v1 HTTP/1.1\r\nhost: here\r\nconnection: close\r\nx-tenant: {tenant}\r\nx-job-id: 7\r\n\
+         x-attempt: 2\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
+#[test]
+fn echo_prints_what_comes_and_is_strict_where_it_is_told_to() {
+    let folder = tempfile::tempdir().expect("a folder");
+    // It has no configuration, so a wrong one is not its affair.
+    std::fs::write(folder.path().join("sluicegate.yaml"), "no: such").expect("written");
+    let mut child = Command::new(PROGRAM.0)
+        .args(["echo", "--listen", "127.0.0.1:0", "--limit", "1/1h"])
+        .current_dir(folder.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("it starts");
+    let out = child.stdout.take().expect("piped");
+    let _echo = Echo(child);
+    let mut lines = BufReader::new(out).lines();
+    let mut line = || lines.next().expect("a line").expect("text");
+    let begins = line();
+    let (_, rest) = begins.split_once("http://").expect("its address");
+    let (address, rest) = rest.split_once('/').expect("its end");
+    let strict = "; answers 200, and takes 1 call of a tenant in any 1h";
+    assert_eq!(rest, strict);
+
+    let answer = call(address, "acme", "{\"order\": 7}\u{1b}");
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(line(), "200 acme 7 attempt 2: {\"order\": 7}\\u{1b}");
+    let answer = call(address, "acme", &"x".repeat(1_000_000));
+    assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+    let wait = answer
+        .lines()
+        .find_map(|line| line.strip_prefix("retry-after: "));
+    let wait: u64 = wait.expect("a header").parse().expect("seconds");
+    assert!((1..=3_600).contains(&wait), "{wait}");
+    let shown = format!("429 acme 7 attempt 2: {}…", "x".repeat(200));
+    assert_eq!(line(), shown);
+    assert!(call(address, "other", "").starts_with("HTTP/1.1 200 "));
+    assert_eq!(line(), "200 other 7 attempt 2: ");
+}
