@@ -1,7 +1,8 @@
 //! The names of a tenant's keys. Every key that a script touches is passed to it.
 
+use crate::rules::algorithms::Keys as By;
 use crate::rules::breaker::Whose;
-use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
+use crate::rules::limit::{DEFAULT_LIMIT, Limit, Unit};
 use crate::rules::scope::{Layout, Place};
 use crate::rules::tenant::{self, Tenant};
 
@@ -117,8 +118,8 @@ impl Keys {
                 first: names.len() + 1,
                 index: 0,
             };
-            match limit.algorithm() {
-                Algorithm::SlidingWindow => {
+            match limit.algorithm().rules().keys() {
+                By::Log => {
                     place.first = *sliding[*home].get_or_insert(place.first);
                     if place.first > names.len() {
                         names.push(log.clone());
@@ -126,7 +127,7 @@ impl Keys {
                         types.extend(["zset", "hash"]);
                     }
                 }
-                Algorithm::FixedWindow => {
+                By::Windows => {
                     place.index = now_ms / limit.span();
                     let windows = match (limit.name(), limit.unit()) {
                         (DEFAULT_LIMIT, Unit::Cost) => log.clone(),
@@ -135,14 +136,13 @@ impl Keys {
                     };
                     names.push(format!("{windows}:{}", place.index));
                     names.push(format!("{windows}:{}", place.index + 1));
+                    types.extend(["string"; 2]);
                 }
-                Algorithm::SlidingCounter => names.push(state(log, "counter", limit)),
-                Algorithm::TokenBucket => names.push(state(log, "token", limit)),
-                Algorithm::LeakyBucket => names.push(state(log, "leaky", limit)),
-                Algorithm::Strict => names.push(state(log, "strict", limit)),
-                Algorithm::Concurrency => names.push(state(log, "running", limit)),
+                By::Own { kind, holds } => {
+                    names.push(state(log, kind, limit));
+                    types.push(holds);
+                }
             }
-            types.resize(names.len(), type_of(limit.algorithm()));
             places.push(place);
         }
         let mut shared = Vec::with_capacity(layout.shared.len());
@@ -214,17 +214,6 @@ impl Keys {
     }
 }
 
-/// What the keys of a limit hold, as `TYPE` says.
-fn type_of(algorithm: Algorithm) -> &'static str {
-    match algorithm {
-        Algorithm::SlidingWindow | Algorithm::Strict | Algorithm::Concurrency => "zset",
-        Algorithm::FixedWindow
-        | Algorithm::SlidingCounter
-        | Algorithm::TokenBucket
-        | Algorithm::LeakyBucket => "string",
-    }
-}
-
 /// The key of a limit with a state of its own. With its window and unit, and of a bucket all its numbers: plans, or policies
 /// that are in force together, may have limits of one name that differ in them ([`Limit::shares_state`]).
 fn state(log: &str, kind: &str, limit: &Limit) -> String {
@@ -242,6 +231,7 @@ fn state(log: &str, kind: &str, limit: &Limit) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rules::limit::Algorithm;
     use crate::rules::scope::Labels;
     use std::time::Duration;
 

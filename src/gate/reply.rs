@@ -18,7 +18,7 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
     for ((limit, place), home) in limits.iter().zip(&keys.limits).zip(&layout.homes) {
         packed.extend(limit.max().to_be_bytes());
         packed.extend(limit.span().to_be_bytes());
-        packed.extend(limit.margin().to_be_bytes());
+        packed.extend(limit.terms().margin().to_be_bytes());
         packed.extend(limit.burst().to_be_bytes());
         packed.push(u8::from(limit.unit() == Unit::Calls));
         packed.extend((place.first as u64).to_be_bytes());

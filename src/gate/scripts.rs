@@ -30,31 +30,12 @@ macro_rules! lua {
     };
 }
 
-const ALGORITHMS: [&str; 5] = [
-    lua!("fixed_window"),
-    concat!(lua!("corrections"), "\n", lua!("sliding_window")),
-    lua!("sliding_counter"),
-    lua!("bucket"),
-    lua!("held"),
-];
-
-/// Which of [`ALGORITHMS`] counts so.
-fn file(algorithm: Algorithm) -> usize {
-    match algorithm {
-        Algorithm::FixedWindow => 0,
-        Algorithm::SlidingWindow => 1,
-        Algorithm::SlidingCounter => 2,
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => 3,
-        Algorithm::Strict | Algorithm::Concurrency => 4,
-    }
-}
-
 /// A script for each set of algorithms: what a call does not need costs it nothing.
 struct Family {
     name: &'static str,
     entry: &'static str,
-    /// By a bit for each of [`ALGORITHMS`], and one for shared budgets.
-    members: [OnceLock<Script>; 2 << ALGORITHMS.len()],
+    /// By a bit for each of [`Algorithm::EVERY`], and one for shared budgets.
+    members: [OnceLock<Script>; 2 << Algorithm::EVERY.len()],
 }
 
 impl Family {
@@ -62,24 +43,31 @@ impl Family {
         Self {
             name,
             entry,
-            members: [const { OnceLock::new() }; 2 << ALGORITHMS.len()],
+            members: [const { OnceLock::new() }; 2 << Algorithm::EVERY.len()],
         }
     }
 
     /// With what shared budgets need only where [`shared_argument`](crate::gate::reply::shared_argument) sends them.
     fn member(&self, limits: &[Limit], layout: &Layout) -> &Script {
-        let used = limits
-            .iter()
-            .fold(0, |used, limit| used | 1 << file(limit.algorithm()));
+        let is_used = |algorithm| limits.iter().any(|limit| limit.algorithm() == algorithm);
+        let bits = Algorithm::EVERY.iter().enumerate();
+        let used = bits.fold(0, |used, (bit, algorithm)| {
+            used | usize::from(is_used(*algorithm)) << bit
+        });
         let shares = !layout.shared.is_empty();
-        let member = used | usize::from(shares) << ALGORITHMS.len();
+        let member = used | usize::from(shares) << Algorithm::EVERY.len();
         self.members[member].get_or_init(|| {
             let mut parts = vec![lua!("clock"), lua!("breaker"), lua!("line"), lua!("limits")];
             if shares {
                 parts.extend([lua!("register"), lua!("share")]);
             }
-            let algorithms = ALGORITHMS.iter().enumerate();
-            parts.extend(algorithms.filter_map(|(i, text)| (used >> i & 1 == 1).then_some(text)));
+            for algorithm in Algorithm::EVERY.into_iter().filter(|a| is_used(*a)) {
+                let script = algorithm.rules().script();
+                // Some share a file.
+                if !parts.contains(&script) {
+                    parts.push(script);
+                }
+            }
             parts.push(self.entry);
             Script::new(self.name, &parts)
         })

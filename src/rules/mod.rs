@@ -1,6 +1,8 @@
 //! The pure core: every decision, no I/O, `now` is always an argument.
+pub mod algorithms;
 pub mod answers;
 pub mod breaker;
+pub mod clock;
 pub mod crash;
 pub mod decision;
 pub mod epoch;

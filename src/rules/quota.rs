@@ -167,25 +167,7 @@ impl fmt::Display for Excess {
 /// aligned window counts as the API's own where one is a multiple of the other, since whoever chose `fixed-window-algo`
 /// knows that the API counts so. A call costs one unit at least.
 fn arriving(limit: &Limit, window_ms: u64) -> u64 {
-    let (max, span, own) = (u64::from(limit.max()), limit.span(), limit.window_ms());
-    // Arrivals less than a window apart started less than this apart.
-    let apart = window_ms.saturating_add(limit.guard_ms());
-    let most = |times: u64| max.saturating_mul(times);
-    match limit.algorithm() {
-        Algorithm::Concurrency => u64::MAX,
-        Algorithm::SlidingWindow => most(apart.div_ceil(span)),
-        Algorithm::Strict => most(window_ms.div_ceil(own)),
-        Algorithm::FixedWindow if window_ms.is_multiple_of(own) => most(window_ms / own),
-        Algorithm::FixedWindow if own.is_multiple_of(window_ms) => max,
-        Algorithm::FixedWindow => most(window_ms.div_ceil(own) + 1),
-        Algorithm::SlidingCounter if window_ms == own => limit.worst_case(),
-        Algorithm::SlidingCounter => most(apart.div_ceil(own + limit.guard_ms()) + 1),
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            let filled = u128::from(max) * u128::from(apart.saturating_add(limit.lateness_ms()));
-            let filled = u64::try_from(filled / u128::from(span)).unwrap_or(u64::MAX);
-            filled.saturating_add(u64::from(limit.burst()))
-        }
-    }
+    limit.algorithm().rules().arriving(limit.terms(), window_ms)
 }
 
 #[cfg(test)]

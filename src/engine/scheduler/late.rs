@@ -6,7 +6,7 @@ use super::{Scheduler, Started};
 use crate::engine::action::Key;
 use crate::gate::End;
 use crate::rules::lateness::{Call, Heard, Look, Verdict};
-use crate::rules::limit::{Algorithm, Limit, Limits};
+use crate::rules::limit::{Limit, Limits};
 
 impl Started {
     /// Its way, where a limit can be corrected by it.
@@ -23,10 +23,8 @@ impl Started {
 
 /// Of the limits that count a start where it arrived: windows with a guard.
 fn shortest_window(limits: &Limits) -> Option<Duration> {
-    let corrects = |limit: &&Limit| {
-        let windows = [Algorithm::SlidingWindow, Algorithm::FixedWindow];
-        windows.contains(&limit.algorithm()) && limit.guard_ms() > 0
-    };
+    let corrects =
+        |limit: &&Limit| limit.algorithm().rules().counts_arrivals() && limit.guard_ms() > 0;
     let windows = limits.iter().filter(corrects).map(Limit::window_ms);
     windows.min().map(Duration::from_millis)
 }

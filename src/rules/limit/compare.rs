@@ -1,71 +1,40 @@
 //! How two limits stand to each other: which one never decides, which count with one state, which continues which.
 
-use super::{Algorithm, Limit};
+use super::Limit;
+use crate::rules::algorithms::Keys;
 use crate::rules::decision::LEASE_MS;
 
 impl Limit {
     /// Whatever this limit lets start, `other` allows too, so `other` never decides. Both must count the same unit, and
     /// this one all jobs that `other` counts: no algorithm allows less where less has started. False when in doubt.
     pub fn implies(&self, other: &Self) -> bool {
-        if self.unit != other.unit || !self.scope.covers(&other.scope) {
+        let (terms, unit) = (&self.terms, self.unit());
+        if unit != other.unit() || !self.scope.covers(&other.scope) {
             return false;
         }
-        let like = |limit: &Self| (limit.algorithm, limit.window_ms, limit.guard_ms);
+        let like = |limit: &Self| (limit.algorithm(), limit.window_ms(), limit.guard_ms());
         if like(self) == like(other) {
-            return self.max <= other.max && self.burst <= other.burst;
+            return self.max() <= other.max() && self.burst() <= other.burst();
         }
-        let max = u64::from(other.max);
-        match other.algorithm {
-            // How long calls take, nobody knows.
-            Algorithm::Strict | Algorithm::Concurrency => false,
-            Algorithm::SlidingWindow => self.most_in(other.span()) <= max,
-            // The estimate is never above what both windows hold.
-            Algorithm::SlidingCounter => self.most_in(2 * other.span()) <= max,
-            Algorithm::FixedWindow if self.algorithm == Algorithm::FixedWindow => {
-                // Each of its windows must end with one of ours, and the guard at that end with ours.
-                other.window_ms.is_multiple_of(self.window_ms)
-                    && self.guard_ms >= other.guard_ms
-                    && u64::from(self.max) * (other.window_ms / self.window_ms) <= max
-            }
-            Algorithm::FixedWindow => other.guard_ms == 0 && self.most_in(other.window_ms) <= max,
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                let slower = u128::from(self.max) * u128::from(other.span())
-                    <= u128::from(other.max) * u128::from(self.span());
-                // Whatever is above the refill must fit the bucket, with a unit for rounding.
-                let above = match self.algorithm {
-                    Algorithm::Strict | Algorithm::Concurrency => u64::MAX,
-                    Algorithm::SlidingWindow => u64::from(self.max),
-                    Algorithm::FixedWindow | Algorithm::SlidingCounter => 2 * u64::from(self.max),
-                    Algorithm::TokenBucket | Algorithm::LeakyBucket => u64::from(self.burst),
-                };
-                slower && above < u64::from(other.burst)
-            }
-        }
+        let rules = other.algorithm().rules();
+        rules.is_implied_by(&other.terms, terms)
     }
 
     /// Over how long its own state counts, in milliseconds: the window, and the guard where the algorithm counts over
     /// both. With the name, the algorithm and the unit it tells states apart.
     pub fn state_ms(&self) -> (u64, u64) {
-        match self.algorithm {
-            Algorithm::FixedWindow | Algorithm::Strict | Algorithm::Concurrency => {
-                (self.window_ms, 0)
-            }
-            Algorithm::SlidingWindow
-            | Algorithm::SlidingCounter
-            | Algorithm::TokenBucket
-            | Algorithm::LeakyBucket => (self.window_ms, self.guard_ms),
-        }
+        self.algorithm().rules().state_ms(&self.terms)
     }
 
     /// After so long, in milliseconds, no start counts any more at the downstream; a call that runs for longer than a
     /// lease is left out of account.
     pub fn memory_ms(&self) -> u64 {
-        let lease = if self.algorithm.holds_places() {
+        let lease = if self.algorithm().holds_places() {
             LEASE_MS
         } else {
             0
         };
-        self.span() + self.guard_ms + lease
+        self.span() + self.guard_ms() + lease
     }
 
     /// A bucket's `max` and `burst` as they are configured: what it let start is forgotten as soon as it has flowed in, so one
@@ -79,19 +48,18 @@ impl Limit {
     pub fn shares_state(&self, other: &Self) -> bool {
         let state = |limit: &Self| {
             let (span, bucket) = (limit.state_ms(), limit.state_bucket());
-            (limit.algorithm, span, bucket, limit.unit)
+            (limit.algorithm(), span, bucket, limit.unit())
         };
         state(self) == state(other) && self.name == other.name && self.scope == other.scope
     }
 
     /// What allows a start only if both allow it, where both count with the same state.
     pub(super) fn stricter(&self, other: &Self) -> Self {
-        Self {
-            max: self.max.min(other.max),
-            burst: self.burst.min(other.burst),
-            guard_ms: self.guard_ms.max(other.guard_ms),
-            ..self.clone()
-        }
+        let mut limit = self.clone();
+        limit.terms.max = self.max().min(other.max());
+        limit.terms.burst = self.burst().min(other.burst());
+        limit.terms.guard_ms = self.guard_ms().max(other.guard_ms());
+        limit
     }
 
     /// As long as every start was charged to `before`, all that this limit counts is known, so it can take the place
@@ -101,31 +69,12 @@ impl Limit {
         if self.scope != before.scope {
             return false;
         }
-        match self.algorithm {
-            Algorithm::SlidingWindow => {
-                before.algorithm == Algorithm::SlidingWindow && before.span() >= self.span()
-            }
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => self == before,
-            Algorithm::FixedWindow
-            | Algorithm::SlidingCounter
-            | Algorithm::Strict
-            | Algorithm::Concurrency => self.shares_state(before),
-        }
-    }
-
-    /// No more units than this start in any `ms` milliseconds; `u64::MAX`: any number may.
-    fn most_in(&self, ms: u64) -> u64 {
-        let (max, span) = (u64::from(self.max), self.span());
-        // A start is written up to a millisecond after it was decided.
-        let late = ms + 1;
-        match self.algorithm {
-            Algorithm::Strict | Algorithm::Concurrency => u64::MAX,
-            Algorithm::SlidingWindow => max * ms.div_ceil(span),
-            // Each aligned window holds at most `max`, and one more is touched.
-            Algorithm::FixedWindow | Algorithm::SlidingCounter => max * (late.div_ceil(span) + 1),
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                u64::from(self.burst) + (max * late).div_ceil(span)
-            }
+        if self.algorithm().rules().keys() == Keys::Log {
+            before.algorithm() == self.algorithm() && before.span() >= self.span()
+        } else if self.algorithm().has_burst() {
+            self == before
+        } else {
+            self.shares_state(before)
         }
     }
 }
@@ -136,7 +85,7 @@ mod tests {
 
     use std::time::Duration;
 
-    use super::super::{Limits, Unit};
+    use super::super::{Algorithm, Limits, Unit};
     use super::*;
     use crate::rules::decision::{Answer, Ask, Change};
     use crate::rules::log::Clock;

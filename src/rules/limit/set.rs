@@ -73,7 +73,7 @@ impl Limits {
     /// The highest cost of a job that can start: above it, it never could. Jobs of any cost can where no limit
     /// counts cost.
     pub fn max_cost(&self) -> u32 {
-        let costs = self.0.iter().filter(|limit| limit.unit == Unit::Cost);
+        let costs = self.0.iter().filter(|limit| limit.unit() == Unit::Cost);
         costs.map(Limit::capacity).min().unwrap_or(u32::MAX)
     }
 
@@ -85,12 +85,15 @@ impl Limits {
 
     /// Whether the gate must be told when a call has ended.
     pub fn hold_places(&self) -> bool {
-        self.0.iter().any(|limit| limit.algorithm.holds_places())
+        self.0.iter().any(|limit| limit.algorithm().holds_places())
     }
 
     /// Those that hold places, if any.
     pub fn held(&self) -> Option<Self> {
-        let held = self.0.iter().filter(|limit| limit.algorithm.holds_places());
+        let held = self
+            .0
+            .iter()
+            .filter(|limit| limit.algorithm().holds_places());
         let held: Arc<[Limit]> = held.cloned().collect();
         (!held.is_empty()).then_some(Self(held))
     }

@@ -35,16 +35,11 @@ pub fn in_words(limit: &Limit) -> String {
         Unit::Calls => "calls",
         Unit::Cost => "units of cost",
     };
-    let which = match limit.algorithm() {
-        Algorithm::Concurrency => {
-            let whose = whose(limit.scope());
-            return format!("at most {} calls under way{whose}", limit.max());
-        }
-        Algorithm::SlidingWindow | Algorithm::Strict => "in any",
-        Algorithm::SlidingCounter => "in about any",
-        Algorithm::FixedWindow => "in each aligned",
-        Algorithm::TokenBucket | Algorithm::LeakyBucket => "per",
-    };
+    if limit.algorithm() == Algorithm::Concurrency {
+        let whose = whose(limit.scope());
+        return format!("at most {} calls under way{whose}", limit.max());
+    }
+    let which = limit.algorithm().rules().window_words();
     let burst = match burst(limit) {
         Some(burst) => format!(", burst {burst}"),
         None => String::new(),

@@ -5,7 +5,71 @@
 //! milliseconds the one before is out of sight. Without them the last unit of a window would have to start exactly at its
 //! end, which is the next one: a steady load could use max - 1 in each.
 
-use crate::rules::limit::Limit;
+use super::{Around, Ended, Keys, Rules, Terms, Usage};
+use crate::rules::clock::Clock;
+
+/// The algorithm.
+pub struct Counter;
+
+impl Rules for Counter {
+    fn name(&self) -> &'static str {
+        "sliding-counter-algo"
+    }
+
+    fn about(&self) -> &'static str {
+        "two counters, the older one weighted by how much of its window is still in sight"
+    }
+
+    fn window_words(&self) -> &'static str {
+        "in about any"
+    }
+
+    fn script(&self) -> &'static str {
+        include_str!("../../../lua/sliding_counter.lua")
+    }
+
+    fn keys(&self) -> Keys {
+        Keys::Own {
+            kind: "counter",
+            holds: "string",
+        }
+    }
+
+    fn span(&self, terms: &Terms) -> u64 {
+        terms.window_ms() + terms.guard_ms() + terms.lateness_ms()
+    }
+
+    fn margin(&self, terms: &Terms) -> u64 {
+        terms.lateness_ms()
+    }
+
+    /// All of one window in its last millisecond, and in the next what these leave in the last millisecond in which they are
+    /// seen, rounded up.
+    fn worst_case(&self, terms: &Terms) -> u64 {
+        let max = u64::from(terms.max());
+        2 * max - max.div_ceil(terms.window_ms() + terms.guard_ms())
+    }
+
+    /// Each aligned window holds at most `max`, and one more is touched.
+    fn most_in(&self, terms: &Terms, ms: u64) -> u64 {
+        // A start is written up to a millisecond after it was decided.
+        u64::from(terms.max()) * ((ms + 1).div_ceil(terms.span()) + 1)
+    }
+
+    fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
+        if window_ms == terms.window_ms() {
+            return self.worst_case(terms);
+        }
+        let apart = window_ms.saturating_add(terms.guard_ms());
+        let windows = apart.div_ceil(terms.window_ms() + terms.guard_ms()) + 1;
+        u64::from(terms.max()).saturating_mul(windows)
+    }
+
+    /// The estimate is never above what both windows hold.
+    fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
+        other.most_in(2 * terms.span()) <= u64::from(terms.max())
+    }
+}
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SlidingCounter {
@@ -24,9 +88,10 @@ struct Counts {
     previous: u64,
 }
 
-impl SlidingCounter {
-    pub fn load(&mut self, limit: &Limit, now: u64) {
-        let (span, index) = (limit.span(), now / limit.span());
+impl Usage for SlidingCounter {
+    fn load(&mut self, terms: &Terms, clock: Clock, _: &mut Around<'_>) {
+        let now = clock.now_ms;
+        let (span, index) = (terms.span(), now / terms.span());
         let mut live = self.stored;
         if self.end() <= now {
             live = Counts::default();
@@ -38,25 +103,25 @@ impl SlidingCounter {
     }
 
     /// What it takes the window to hold, rounded up.
-    pub fn count(&self, limit: &Limit, now: u64) -> u64 {
-        let (sight, passed) = (sight(limit), now % limit.span());
+    fn count(&self, terms: &Terms, now: u64) -> u64 {
+        let (sight, passed) = (sight(terms), now % terms.span());
         let weighted = self.live.previous * sight.saturating_sub(passed);
         self.live.current + weighted.div_ceil(sight)
     }
 
-    pub fn nth(&self, limit: &Limit, base: u64, k: u64) -> u64 {
-        self.live.nth(limit, base, k)
+    fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
+        self.live.nth(terms, base, k)
     }
 
-    pub fn take(&mut self, units: u64) {
-        self.live.current += units;
+    fn take(&mut self, terms: &Terms, _: Clock, cost: u64, _: &str) -> u64 {
+        self.live.current += terms.unit().of(cost);
         self.stored = self.live;
+        0
     }
 
-    /// A start at `started` used so many units more (or fewer) than it was charged.
-    pub fn settle(&mut self, started: u64, change: i64) {
-        let live = &mut self.live;
-        match live.index.checked_sub(started / live.span) {
+    fn settle(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) {
+        let (change, live) = (ended.change(terms), &mut self.live);
+        match live.index.checked_sub(ended.started_ms / live.span) {
             Some(0) => live.current = live.current.saturating_add_signed(change),
             Some(1) => live.previous = live.previous.saturating_add_signed(change),
             _ => return,
@@ -64,8 +129,7 @@ impl SlidingCounter {
         self.stored = self.live;
     }
 
-    /// When it no longer says anything.
-    pub fn end(&self) -> u64 {
+    fn end(&self) -> u64 {
         (self.stored.index + 2) * self.stored.span
     }
 }
@@ -88,8 +152,8 @@ impl Counts {
 
     /// The `k`-th start is in this window or, `max` in each, a later one; there as soon as
     /// `previous * (sight - passed) + (current + k) * sight <= max * sight`.
-    fn nth(self, limit: &Limit, base: u64, k: u64) -> u64 {
-        let (span, sight, max) = (self.span, sight(limit), u64::from(limit.max()));
+    fn nth(self, terms: &Terms, base: u64, k: u64) -> u64 {
+        let (span, sight, max) = (self.span, sight(terms), u64::from(terms.max()));
         let mut window = self.at(base / span);
         let (mut from, mut k) = (base % span, k);
         let most = max.saturating_sub(window.current);
@@ -117,6 +181,6 @@ impl Counts {
 }
 
 /// How far back a start is seen, in milliseconds: the span without the lateness.
-fn sight(limit: &Limit) -> u64 {
-    limit.span() - limit.lateness_ms()
+fn sight(terms: &Terms) -> u64 {
+    terms.span() - terms.lateness_ms()
 }

@@ -1,0 +1,265 @@
+//! `token-bucket-algo` and `leaky-bucket-algo`: a bucket of tokens that is refilled evenly, `max` in a span, up to
+//! its capacity. They differ in the capacity alone: GCRA (ATM Forum TM 4.1, the virtual scheduling algorithm) is
+//! the bucket of `burst` tokens, whose usual burst of 1 spaces the starts evenly.
+
+use super::{Around, Ended, Keys, Rules, Terms, Usage};
+use crate::rules::clock::Clock;
+
+/// The algorithm whose burst is `max` unless it is said.
+pub struct Token;
+/// The algorithm whose burst is 1 unless it is said.
+pub struct Leaky;
+
+/// What both have in common.
+macro_rules! both {
+    () => {
+        fn window_words(&self) -> &'static str {
+            "per"
+        }
+
+        fn script(&self) -> &'static str {
+            include_str!("../../../lua/bucket.lua")
+        }
+
+        /// It forgives some lateness, and its clock counts whole milliseconds.
+        fn span(&self, terms: &Terms) -> u64 {
+            terms.window_ms() + terms.guard_ms() + 1 + terms.lateness_ms()
+        }
+
+        fn margin(&self, terms: &Terms) -> u64 {
+            terms.lateness_ms()
+        }
+
+        /// A full bucket, what it held for lateness, and what flows in during window + guard: all that is one millisecond's
+        /// inflow less than burst + max.
+        fn worst_case(&self, terms: &Terms) -> u64 {
+            let (max, burst) = (u64::from(terms.max()), u64::from(terms.burst()));
+            burst + max - max.div_ceil(self.span(terms))
+        }
+
+        fn most_in(&self, terms: &Terms, ms: u64) -> u64 {
+            // A start is written up to a millisecond after it was decided.
+            let flows = u64::from(terms.max()) * (ms + 1);
+            u64::from(terms.burst()) + flows.div_ceil(self.span(terms))
+        }
+
+        fn burstiness(&self, terms: &Terms) -> u64 {
+            terms.burst().into()
+        }
+
+        fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
+            let apart = window_ms.saturating_add(terms.guard_ms());
+            let apart = u128::from(apart.saturating_add(terms.lateness_ms()));
+            let filled = u128::from(terms.max()) * apart / u128::from(self.span(terms));
+            let filled = u64::try_from(filled).unwrap_or(u64::MAX);
+            filled.saturating_add(u64::from(terms.burst()))
+        }
+
+        /// It is refilled as fast, and whatever is above the refill fits it, with a unit for rounding.
+        fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
+            let slower = u128::from(other.max()) * u128::from(terms.span())
+                <= u128::from(terms.max()) * u128::from(other.span());
+            slower && other.algorithm().rules().burstiness(other) < u64::from(terms.burst())
+        }
+    };
+}
+
+impl Rules for Token {
+    fn name(&self) -> &'static str {
+        "token-bucket-algo"
+    }
+
+    fn about(&self) -> &'static str {
+        "bursts of up to B, refilled evenly with L per window"
+    }
+
+    fn keys(&self) -> Keys {
+        Keys::Own {
+            kind: "token",
+            holds: "string",
+        }
+    }
+
+    fn default_burst(&self, max: u32) -> Option<u32> {
+        Some(max)
+    }
+
+    both!();
+}
+
+impl Rules for Leaky {
+    fn name(&self) -> &'static str {
+        "leaky-bucket-algo"
+    }
+
+    fn about(&self) -> &'static str {
+        "evenly spaced but for bursts of up to B (GCRA)"
+    }
+
+    fn keys(&self) -> Keys {
+        Keys::Own {
+            kind: "leaky",
+            holds: "string",
+        }
+    }
+
+    fn default_burst(&self, _: u32) -> Option<u32> {
+        Some(1)
+    }
+
+    both!();
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Bucket {
+    /// What was written by the last start.
+    stored: Level,
+    /// The same at the time of the last load.
+    live: Level,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Level {
+    /// The span that `tokens` is scaled with; 0: it was never used.
+    span: u64,
+    /// Tokens times `span`, so that a refill of any length is a whole number. Below 0 after a correction.
+    tokens: i64,
+    /// When it had this level, in milliseconds since the epoch.
+    at: u64,
+    /// When it is full, and need not be remembered.
+    full: u64,
+    /// Its highest level since then, and in [`PERIOD_MS`] or more before.
+    since: u64,
+    peak: i64,
+    peak_before: i64,
+}
+
+/// For how long the highest level is remembered at least, in milliseconds.
+const PERIOD_MS: u64 = 60_000;
+/// A call may cost far more than it was charged. What it used beyond the tokens there were is refilled within this at most,
+/// a century.
+const DEBT_MS: u64 = 3_153_600_000_000;
+/// What is missing at most: Lua's numbers hold it exactly, and the sum of it and [`most`] too.
+const DEBT: u64 = 1 << 52;
+/// The store keeps no later time at which a bucket is full. A large burst that is refilled by one unit a month is full later.
+const LATEST_MS: u64 = (1 << 48) - 1;
+
+impl Usage for Bucket {
+    fn load(&mut self, terms: &Terms, clock: Clock, _: &mut Around<'_>) {
+        let now = clock.now_ms;
+        let span = terms.span();
+        let Level {
+            span: _,
+            mut tokens,
+            at,
+            full,
+            mut since,
+            mut peak,
+            mut peak_before,
+        } = self.stored;
+        if full <= now {
+            tokens = most(terms);
+        }
+        let passed = now - at.min(now);
+        tokens = refilled(tokens, terms, passed);
+        if full <= now || since > now {
+            (since, peak, peak_before) = (now, most(terms), most(terms));
+        }
+        // It has only risen since it was stored.
+        peak = peak.max(tokens);
+        if now >= since + 2 * PERIOD_MS {
+            (since, peak, peak_before) = (now, tokens, tokens);
+        } else if now >= since + PERIOD_MS {
+            (since, peak, peak_before) = (now, tokens, peak);
+        }
+        self.live = Level {
+            span,
+            tokens,
+            at: now,
+            full,
+            since,
+            peak,
+            peak_before,
+        };
+        if at > now {
+            // A level of later than now: the clock was stepped back. It is refilled from here on.
+            self.drain(terms, 0);
+        }
+    }
+
+    fn count(&self, terms: &Terms, _: u64) -> u64 {
+        let tokens = self.live.tokens.div_euclid(self.live.span.cast_signed());
+        (i64::from(terms.capacity()) - tokens)
+            .max(0)
+            .cast_unsigned()
+    }
+
+    fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
+        let wanted = (k * self.live.span).cast_signed();
+        let missing = wanted - refilled(self.live.tokens, terms, base - self.live.at);
+        let missing = missing.max(0).cast_unsigned();
+        base + missing.div_ceil(u64::from(terms.max()))
+    }
+
+    fn take(&mut self, terms: &Terms, _: Clock, cost: u64, _: &str) -> u64 {
+        self.drain(terms, terms.unit().of(cost));
+        0
+    }
+
+    /// Had it not been charged, a bucket that was full in between would have let that flow over. So only what still
+    /// had room at its highest level since then is given back, or what can't have flowed in again since.
+    fn settle(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) {
+        let started = ended.started_ms;
+        let mut tokens = (-ended.change(terms)).saturating_mul(self.live.span.cast_signed());
+        if tokens > 0 {
+            let passed = self.live.at.saturating_sub(started);
+            let flowed = passed.saturating_mul(terms.max().into());
+            let certain = tokens.saturating_sub_unsigned(flowed);
+            let room = match started {
+                _ if started >= self.live.since => most(terms) - self.live.peak,
+                _ if started + PERIOD_MS >= self.live.since => {
+                    most(terms) - self.live.peak.max(self.live.peak_before)
+                }
+                _ => 0,
+            };
+            tokens = tokens.min(room.max(certain).max(0));
+        }
+        let level = self.live.tokens.saturating_add(tokens);
+        self.live.tokens = level.clamp(least(terms), most(terms));
+        self.live.peak = self.live.peak.max(self.live.tokens);
+        self.drain(terms, 0);
+    }
+
+    fn end(&self) -> u64 {
+        self.stored.full
+    }
+}
+
+impl Bucket {
+    fn drain(&mut self, terms: &Terms, units: u64) {
+        let tokens = units.saturating_mul(self.live.span);
+        self.live.tokens = (self.live.tokens.saturating_sub_unsigned(tokens)).max(least(terms));
+        let missing = (most(terms) - self.live.tokens).cast_unsigned();
+        let full = self.live.at + missing.div_ceil(u64::from(terms.max()));
+        self.live.full = full.min(LATEST_MS);
+        self.stored = self.live;
+    }
+}
+
+/// The level of a full bucket: `burst` tokens, and what flows in during the lateness. At most 10^6 times 2.7 * 10^9 and a
+/// little more, below what Lua's numbers hold exactly.
+fn most(terms: &Terms) -> i64 {
+    let late = terms.lateness_ms() * u64::from(terms.max());
+    (u64::from(terms.capacity()) * terms.span() + late).cast_signed()
+}
+
+/// The lowest level.
+fn least(terms: &Terms) -> i64 {
+    let century = DEBT_MS.saturating_mul(terms.max().into());
+    -century.min(DEBT).cast_signed()
+}
+
+fn refilled(level: i64, terms: &Terms, millis: u64) -> i64 {
+    let refill = millis.saturating_mul(terms.max().into());
+    (level.max(least(terms)).saturating_add_unsigned(refill)).min(most(terms))
+}

@@ -1,0 +1,208 @@
+//! `fixed-window-algo`: a counter for each window aligned to the epoch.
+
+use std::collections::BTreeMap;
+
+use super::{Around, Ended, Keys, Rules, Terms, Usage};
+use crate::rules::clock::Clock;
+
+/// The algorithm.
+pub struct FixedWindow;
+
+impl Rules for FixedWindow {
+    fn name(&self) -> &'static str {
+        "fixed-window-algo"
+    }
+
+    fn about(&self) -> &'static str {
+        "at most L starts in each window aligned to the epoch"
+    }
+
+    fn window_words(&self) -> &'static str {
+        "in each aligned"
+    }
+
+    fn script(&self) -> &'static str {
+        include_str!("../../../lua/fixed_window.lua")
+    }
+
+    fn keys(&self) -> Keys {
+        Keys::Windows
+    }
+
+    fn is_aligned(&self) -> bool {
+        true
+    }
+
+    fn counts_arrivals(&self) -> bool {
+        true
+    }
+
+    /// The window has its guard inside.
+    fn span(&self, terms: &Terms) -> u64 {
+        terms.window_ms()
+    }
+
+    fn margin(&self, terms: &Terms) -> u64 {
+        terms.guard_ms()
+    }
+
+    fn state_ms(&self, terms: &Terms) -> (u64, u64) {
+        (terms.window_ms(), 0)
+    }
+
+    /// All of one window just before it closes, and all of the next; the one after that is too far.
+    fn worst_case(&self, terms: &Terms) -> u64 {
+        2 * u64::from(terms.max())
+    }
+
+    /// Each window holds at most `max`, and one more is touched.
+    fn most_in(&self, terms: &Terms, ms: u64) -> u64 {
+        // A start is written up to a millisecond after it was decided.
+        u64::from(terms.max()) * ((ms + 1).div_ceil(terms.window_ms()) + 1)
+    }
+
+    /// A window counts as the API's own where one is a multiple of the other, since whoever chose this algorithm knows
+    /// that the API counts so.
+    fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
+        let (max, own) = (u64::from(terms.max()), terms.window_ms());
+        if window_ms.is_multiple_of(own) {
+            max.saturating_mul(window_ms / own)
+        } else if own.is_multiple_of(window_ms) {
+            max
+        } else {
+            max.saturating_mul(window_ms.div_ceil(own) + 1)
+        }
+    }
+
+    fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
+        let max = u64::from(terms.max());
+        if other.algorithm() == terms.algorithm() {
+            // Each window must end with one of the other's, and the guard at that end with the other's.
+            terms.window_ms().is_multiple_of(other.window_ms())
+                && other.guard_ms() >= terms.guard_ms()
+                && u64::from(other.max()) * (terms.window_ms() / other.window_ms()) <= max
+        } else {
+            terms.guard_ms() == 0 && other.most_in(terms.window_ms()) <= max
+        }
+    }
+}
+
+/// The windows of one terms.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct FixedWindows {
+    /// Units and the window's end, by the window's index.
+    counts: BTreeMap<u64, (u64, u64)>,
+    /// The window of the last load.
+    index: u64,
+    /// The clock was stepped back, and what this window let pass may be forgotten.
+    is_doubtful: bool,
+}
+
+/// What all fixed windows of a budget know of a clock that was stepped back to before the newest of them.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SteppedBack {
+    /// When that was noticed, by the clock of since then.
+    at: u64,
+    /// The start of the newest window since then.
+    seen: u64,
+    /// That of the newest one before.
+    newest: u64,
+}
+
+impl SteppedBack {
+    /// What the window of `terms` let pass that began at `start`, before the `newest`, may be forgotten. One that begins a span, and the
+    /// guard, after the step was noticed is a new one: what was started before the step counts for it no more.
+    fn is_doubtful(&mut self, terms: &Terms, start: u64, now: u64, newest: u64) -> bool {
+        let span = terms.span();
+        let again = self.newest != newest || now < self.at || start + span <= self.seen;
+        let at = if again { now } else { self.at };
+        let seen = if again { start } else { start.max(self.seen) };
+        *self = Self { at, seen, newest };
+        start < at + span + terms.guard_ms()
+    }
+}
+
+impl FixedWindows {
+    fn held(&self, terms: &Terms) -> u64 {
+        let count = self.counts.get(&self.index).map_or(0, |(count, _)| *count);
+        if self.is_doubtful {
+            count.max(u64::from(terms.max()))
+        } else {
+            count
+        }
+    }
+
+    fn free(&self, terms: &Terms, at: u64) -> u64 {
+        let index = at / terms.span();
+        if at >= (index + 1) * terms.span() - terms.guard_ms() {
+            return 0;
+        }
+        let held = if index == self.index {
+            self.held(terms)
+        } else {
+            0
+        };
+        u64::from(terms.max()).saturating_sub(held)
+    }
+
+    fn add(&mut self, terms: &Terms, units: u64) {
+        let (count, end) = self.counts.entry(self.index).or_default();
+        *count += units;
+        *end = (self.index + 1) * terms.span();
+    }
+}
+
+impl Usage for FixedWindows {
+    fn forget(&mut self, now_ms: u64) {
+        self.counts.retain(|_, (_, end)| *end > now_ms);
+    }
+
+    fn load(&mut self, terms: &Terms, clock: Clock, around: &mut Around<'_>) {
+        let (now, span, newest) = (clock.now_ms, terms.span(), around.newest);
+        self.index = now / span;
+        let start = self.index * span;
+        let stepped = &mut *around.stepped;
+        self.is_doubtful = start + span <= newest && stepped.is_doubtful(terms, start, now, newest);
+    }
+
+    fn count(&self, terms: &Terms, _: u64) -> u64 {
+        self.held(terms)
+    }
+
+    fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
+        let free = self.free(terms, base);
+        if k <= free {
+            return base;
+        }
+        let next = base / terms.span() + 1;
+        (next + (k - free - 1) / u64::from(terms.max())) * terms.span()
+    }
+
+    fn take(&mut self, terms: &Terms, _: Clock, cost: u64, _: &str) -> u64 {
+        self.add(terms, terms.unit().of(cost));
+        0
+    }
+
+    /// A window that is over is over.
+    fn settle(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) {
+        if ended.started_ms / terms.span() == self.index
+            && let Some((count, _)) = self.counts.get_mut(&self.index)
+        {
+            *count = count.saturating_add_signed(ended.change(terms));
+        }
+    }
+
+    /// In the window of now it counts, too; as often as that is told.
+    fn late(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) -> bool {
+        let is_other = ended.started_ms / terms.span() != self.index;
+        if is_other {
+            self.add(terms, ended.charged(terms));
+        }
+        is_other
+    }
+
+    fn end(&self) -> u64 {
+        let ends = self.counts.values().map(|(_, end)| *end);
+        ends.max().unwrap_or(0)
+    }
+}

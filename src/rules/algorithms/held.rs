@@ -1,0 +1,348 @@
+//! `guard: strict` and `max-concurrent`: a start holds its place until its call has ended, and for a window after that
+//! (none for `max-concurrent`). Calls that are under way always count, so at most L of them arrive in any window, however
+//! long each of them takes: an arrival lies between its start and its end.
+
+use super::{Around, Ended, Keys, Rules, Terms, Usage};
+use crate::rules::clock::Clock;
+use crate::rules::decision::LEASE_MS;
+
+/// The algorithm of a strict guard.
+pub struct Strict;
+/// The algorithm of `max-concurrent`.
+pub struct Concurrency;
+
+/// What both have in common.
+macro_rules! both {
+    () => {
+        fn window_words(&self) -> &'static str {
+            "in any"
+        }
+
+        fn script(&self) -> &'static str {
+            include_str!("../../../lua/held.lua")
+        }
+
+        fn holds_places(&self) -> bool {
+            true
+        }
+
+        fn span(&self, terms: &Terms) -> u64 {
+            terms.window_ms()
+        }
+
+        fn margin(&self, _: &Terms) -> u64 {
+            0
+        }
+
+        fn state_ms(&self, terms: &Terms) -> (u64, u64) {
+            (terms.window_ms(), 0)
+        }
+
+        fn worst_case(&self, terms: &Terms) -> u64 {
+            terms.max().into()
+        }
+
+        /// How long calls take, nobody knows.
+        fn most_in(&self, _: &Terms, _: u64) -> u64 {
+            u64::MAX
+        }
+
+        fn burstiness(&self, _: &Terms) -> u64 {
+            u64::MAX
+        }
+
+        fn is_implied_by(&self, _: &Terms, _: &Terms) -> bool {
+            false
+        }
+    };
+}
+
+impl Rules for Strict {
+    fn name(&self) -> &'static str {
+        "strict-window"
+    }
+
+    fn about(&self) -> &'static str {
+        "at most L calls in any window, those under way included"
+    }
+
+    fn keys(&self) -> Keys {
+        Keys::Own {
+            kind: "strict",
+            holds: "zset",
+        }
+    }
+
+    fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
+        u64::from(terms.max()).saturating_mul(window_ms.div_ceil(terms.window_ms()))
+    }
+
+    both!();
+}
+
+impl Rules for Concurrency {
+    fn name(&self) -> &'static str {
+        "max-concurrent"
+    }
+
+    fn about(&self) -> &'static str {
+        "at most L calls under way"
+    }
+
+    fn keys(&self) -> Keys {
+        Keys::Own {
+            kind: "running",
+            holds: "zset",
+        }
+    }
+
+    fn arriving(&self, _: &Terms, _: u64) -> u64 {
+        u64::MAX
+    }
+
+    both!();
+}
+
+/// A call that takes longer than usual is looked for after this at the latest (milliseconds), or after an eighth of what
+/// is usual.
+const LOOK_MS: u64 = 500;
+
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Held {
+    /// In the order of their ends, then of their names.
+    places: Vec<Place>,
+    /// The time of the last load.
+    now: u64,
+    /// How long a call takes.
+    usual: u64,
+    /// For how long a place is not free after its call's end.
+    span: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    /// When the call ended (milliseconds since the epoch, rounded up); beyond now while it may be under way: when its
+    /// place is given up unless it is kept for longer.
+    end: u64,
+    /// The permit's name.
+    permit: String,
+    units: u64,
+}
+
+impl Usage for Held {
+    fn load(&mut self, terms: &Terms, clock: Clock, around: &mut Around<'_>) {
+        let now = clock.now_ms;
+        self.places.retain(|place| place.end + terms.span() > now);
+        // Later than a lease from now: the clock was stepped back.
+        for place in &mut self.places {
+            place.end = place.end.min(clock.stamp_ms + LEASE_MS);
+        }
+        self.places.sort_unstable();
+        self.now = now;
+        self.usual = around.usual.max(1);
+        self.span = terms.span();
+    }
+
+    fn count(&self, _: &Terms, _: u64) -> u64 {
+        self.units()
+    }
+
+    fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
+        let (held, max) = (self.units(), u64::from(terms.max()));
+        // A unit starts when the one that started `max` units before it leaves.
+        let (turn, laps) = ((k - 1) % max + 1, (k - 1) / max);
+        let first = match (held + turn).checked_sub(max) {
+            None | Some(0) => base,
+            Some(leaving) => base.max(self.leaves(terms, leaving)),
+        };
+        first + laps * (terms.span() + self.usual)
+    }
+
+    fn take(&mut self, terms: &Terms, clock: Clock, cost: u64, permit: &str) -> u64 {
+        self.add(clock, permit, terms.unit().of(cost));
+        0
+    }
+
+    fn settle(&mut self, terms: &Terms, clock: Clock, ended: &Ended<'_>) {
+        let Some(at) = self.find(ended.permit, ended.charged(terms)) else {
+            return;
+        };
+        match ended.used(terms) {
+            None => drop(self.places.remove(at)),
+            Some(used) => {
+                let mut place = self.places.remove(at);
+                (place.end, place.units) = (clock.stamp_ms, used);
+                // One that was renewed after its end has the same name.
+                let same = |other: &Place| other.permit == place.permit && other.units == used;
+                self.places.retain(|other| !same(other));
+                self.places.push(place);
+                self.places.sort_unstable();
+            }
+        }
+    }
+
+    /// A place that is not there is taken again: the store may have lost its memory meanwhile. At most [`LEASE_MS`].
+    fn keep(&mut self, terms: &Terms, clock: Clock, ended: &Ended<'_>, for_ms: u64) {
+        let (permit, units) = (ended.permit, ended.charged(terms));
+        if self.find(permit, units).is_none() {
+            self.add(clock, permit, units);
+        }
+        if let Some(at) = self.find(permit, units) {
+            self.places[at].end = clock.stamp_ms + for_ms.min(LEASE_MS);
+            self.places.sort_unstable();
+        }
+    }
+
+    fn end(&self) -> u64 {
+        self.places.last().map_or(0, |place| place.end + self.span)
+    }
+}
+
+impl Held {
+    fn units(&self) -> u64 {
+        self.places.iter().map(|place| place.units).sum()
+    }
+
+    /// When the `unit`-th unit (from 1, and there is one) leaves.
+    fn leaves(&self, terms: &Terms, unit: u64) -> u64 {
+        let mut units = 0;
+        let reached = |place: &&Place| {
+            units += place.units;
+            units >= unit
+        };
+        match self.places.iter().find(reached) {
+            Some(place) if place.end <= self.now => place.end + terms.span(),
+            Some(place) => self.now + self.left(place) + terms.span(),
+            None => self.now + self.usual + terms.span(),
+        }
+    }
+
+    /// How long a call that is under way may still take: as long as others did or, where it has taken longer, as long
+    /// again as it is late, so that nobody looks every millisecond for a call that takes a minute.
+    fn left(&self, place: &Place) -> u64 {
+        let since = place.end.saturating_sub(LEASE_MS);
+        let elapsed = self.now.saturating_sub(since);
+        match self.usual.checked_sub(elapsed) {
+            None | Some(0) => (elapsed - self.usual)
+                .min(LOOK_MS)
+                .max(self.usual / 8)
+                .max(1),
+            Some(left) => left,
+        }
+    }
+
+    fn add(&mut self, clock: Clock, permit: &str, units: u64) {
+        self.places.push(Place {
+            end: clock.stamp_ms + LEASE_MS,
+            permit: permit.to_owned(),
+            units,
+        });
+        self.places.sort_unstable();
+    }
+
+    fn find(&self, permit: &str, units: u64) -> Option<usize> {
+        let wanted = |place: &Place| place.permit == permit && place.units == units;
+        self.places.iter().position(wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Algorithm, SteppedBack, Unit};
+    use super::*;
+
+    const NOW: u64 = 1_700_000_000_000;
+
+    fn clock(ms: u64) -> Clock {
+        Clock::from_micros((NOW + ms) * 1000)
+    }
+
+    fn terms(algorithm: Algorithm, max: u32, window_ms: u64) -> Terms {
+        Terms {
+            algorithm,
+            max,
+            window_ms,
+            guard_ms: 0,
+            burst: max,
+            unit: Unit::Calls,
+        }
+    }
+
+    fn load(held: &mut Held, terms: &Terms, clock: Clock, usual: u64) {
+        let mut around = Around {
+            usual,
+            newest: 0,
+            stepped: &mut SteppedBack::default(),
+        };
+        held.load(terms, clock, &mut around);
+    }
+
+    fn held(max: u32, calls: u64, usual: u64) -> (Terms, Held) {
+        let terms = terms(Algorithm::Concurrency, max, 0);
+        let mut held = Held::default();
+        load(&mut held, &terms, clock(0), usual);
+        for call in 0..calls {
+            held.add(clock(call * 10), &format!("p:{call}"), 1);
+        }
+        (terms, held)
+    }
+
+    #[test]
+    fn the_next_units_start_when_those_before_them_leave() {
+        let times = |calls| {
+            let (terms, mut held) = held(2, calls, 100);
+            load(&mut held, &terms, clock(10), 100);
+            let at = |k| held.nth(&terms, NOW + 10, k) - NOW;
+            [1, 2, 3, 4, 5].map(at)
+        };
+        assert_eq!(times(0), [10, 10, 110, 110, 210]);
+        assert_eq!(times(1), [10, 100, 110, 200, 210]);
+        assert_eq!(times(2), [100, 110, 200, 210, 300]);
+    }
+
+    /// Calls of an API that stands still, given up after a second: their places count until they end or the lease does, and
+    /// for a window after that.
+    #[test]
+    fn the_place_of_an_abandoned_call_is_held_until_it_ends_or_its_lease_does() {
+        let terms = terms(Algorithm::Strict, 2, 1000);
+        let mut held = Held::default();
+        let count = |held: &mut Held, ms| {
+            load(held, &terms, clock(ms), 20);
+            held.units()
+        };
+        let keep = |held: &mut Held, ms, permit, for_ms| {
+            let ended = Ended {
+                started_ms: NOW,
+                sequence: 0,
+                permit,
+                cost: 1,
+                used: None,
+            };
+            held.keep(&terms, clock(ms), &ended, for_ms);
+        };
+        for permit in ["ends", "does not"] {
+            held.add(clock(0), permit, 1);
+            keep(&mut held, 1000, permit, 30_000);
+        }
+        assert_eq!(count(&mut held, 12_000), 2);
+        assert!(held.nth(&terms, NOW + 12_000, 1) > NOW + 12_000);
+        keep(&mut held, 12_000, "ends", 0);
+        assert_eq!(count(&mut held, 12_999), 2);
+        assert_eq!(count(&mut held, 13_000), 1);
+        assert_eq!(held.nth(&terms, NOW + 13_000, 1), NOW + 13_000);
+        assert_eq!(count(&mut held, 31_999), 1);
+        assert_eq!(count(&mut held, 32_000), 0);
+    }
+
+    #[test]
+    fn a_call_that_takes_long_is_not_looked_for_all_the_time() {
+        let (terms, mut held) = held(1, 1, 1);
+        let (mut now, mut looks) = (NOW, 0);
+        while now < NOW + 30_000 {
+            load(&mut held, &terms, clock(now - NOW), 1);
+            now = held.nth(&terms, now, 1);
+            looks += 1;
+        }
+        assert!((60..80).contains(&looks), "looked {looks} times in 30 s");
+    }
+}
