@@ -209,6 +209,11 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
             return Step::Write(vec![field("slots", &claims.text())]);
         }
     }
+    // Who may start soon is known before: if the memory fails, its word is waited for, even if its first pulse is lost, and it too.
+    if own.is_none_or(|own| own.at.saturating_add(SETTLE_MS) <= now) {
+        let here = format!("{number}:{now}");
+        return Step::Write(vec![field(&format!("w:{}", known.worker), &here)]);
+    }
     let opens = stored.gap(now).opens_at(known.shortest_ms);
     if opens > now {
         return Step::Wait {

@@ -304,6 +304,8 @@ fn a_memory_from_before_the_first_pulse_proves_nothing() {
     let mut bed = Bed::new();
     let mut a = worker("a", Start::Idle);
     assert_eq!(bed.look(&mut a), None);
+    // It is there before its first pulse, and after what the restart has kept.
+    assert!(bed.fields.remove("w:a").is_some());
     bed.memory = restarted();
     // What else ran is not known, unless nothing waits.
     let look = bed.look(&mut worker("b", Start::Unknown));
