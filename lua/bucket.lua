@@ -1,6 +1,6 @@
 -- token-bucket-algo and leaky-bucket-algo: a STRING of six numbers, packed: tokens times the span at a time; this time (ms);
 -- when the bucket is full; its highest level since a time; this time; and its highest level in a minute or more before that.
--- The specification is src/rules/log/bucket.rs.
+-- The specification is src/rules/algorithms/bucket.rs.
 local BUCKET_FORMAT, BUCKET_BYTES = '>i8I6I8i8I6i8', 44
 
 -- These are the constants of the same names there.

@@ -1,5 +1,5 @@
 -- What the calls of a sliding log used in fact, where that differs from what their entries say: sums over the numbers of the
--- entries, in fields of the HASH beside the log. The specification is src/rules/log/sliding.rs, which changes the entry itself.
+-- entries, in fields of the HASH beside the log. The specification is src/rules/algorithms/sliding.rs, which changes the entry itself.
 --
 -- corrected  the highest number of an entry that was corrected, or as which another one counts
 -- NUMBER     packed: how many units and calls more (or fewer) this entry and those behind it used, as many as the largest power of

@@ -1,5 +1,5 @@
 -- fixed-window-algo: a STRING for each window aligned to the epoch, KEYS[limit.key] for the window limit.index and the
--- next key for the next one. The specification is src/rules/log/fixed.rs.
+-- next key for the next one. The specification is src/rules/algorithms/fixed.rs.
 
 local function fixed_free(limit, at)
   local index = math.floor(at / limit.span)
@@ -14,7 +14,7 @@ end
 
 -- The clock stands before the newest window that was seen, since it was stepped back. What the window `start` of now let pass may be
 -- forgotten; one that begins a span, and the guard, after that was noticed may be used. The hash `key` has, for all limits, when it was noticed,
--- the newest window since then, and which one was the newest before: FixedWindows::load in src/rules/log/fixed.rs.
+-- the newest window since then, and which one was the newest before: FixedWindows::load in src/rules/algorithms/fixed.rs.
 local function fixed_is_doubtful(limit, limits, key, own, start)
   local stepped = own.stepped
   if not stepped then

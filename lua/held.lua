@@ -1,5 +1,5 @@
 -- strict-window and max-concurrent: a ZSET with one place for each start that holds one. The specification is
--- src/rules/log/held.rs.
+-- src/rules/algorithms/held.rs.
 --
 -- Score: when the call ended (ms, rounded up), or, while it may be under way, when its place is given up unless it is kept
 -- for longer.

@@ -1,5 +1,5 @@
 -- sliding-counter-algo: a STRING of three numbers, packed: the index of a window, aligned to the epoch, the count in it, and
--- in the one before. The specification is src/rules/log/counter.rs.
+-- in the one before. The specification is src/rules/algorithms/counter.rs.
 local COUNTER_FORMAT, COUNTER_BYTES = '>I6I8I8', 22
 
 -- The counts in the window `index`, if nobody starts before.

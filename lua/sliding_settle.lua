@@ -1,4 +1,4 @@
--- What settle does with a sliding log: entries are corrected, never taken out. The specification is src/rules/log/sliding.rs. Needs
+-- What settle does with a sliding log: entries are corrected, never taken out. The specification is src/rules/algorithms/sliding.rs. Needs
 -- corrections.lua and sliding_window.lua before it, where a limit is of that algorithm.
 local SLIDING = ALGORITHMS['sliding-window-algo'] or {}
 

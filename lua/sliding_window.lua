@@ -1,5 +1,5 @@
 -- sliding-window-algo: a ZSET with one entry for each start, for all sliding limits of a scope. The specification is
--- src/rules/log/sliding.rs. Needs corrections.lua before it.
+-- src/rules/algorithms/sliding.rs. Needs corrections.lua before it.
 --
 -- Score: when the job started (ms, rounded up). Member: the byte 1, then packed the running number of the entry, the
 -- running total of cost (this entry's included) and the cost; the highest byte first, so that entries of one score are in
@@ -7,7 +7,7 @@
 --
 -- Beside it a HASH, with the fields of corrections.lua and
 -- spans      packed: since when (ms) a period runs that is as long as the longest span that anybody counts with; that span
---            (ms); that of the period before: the specification is src/rules/log/span.rs
+--            (ms); that of the period before: the specification is src/rules/algorithms/span.rs
 --
 -- `log` is what all limits share: ranks count from the first entry that any of them counts.
 local SPANS_FORMAT = '>I6I6I6'

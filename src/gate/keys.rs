@@ -289,14 +289,11 @@ mod tests {
         let keys = Keys::new("p");
         let mut all = Vec::new();
         for name in ["default", "calls", "counter"] {
-            for algorithm in [Algorithm::Strict, Algorithm::Concurrency]
-                .iter()
-                .chain(&Algorithm::ALL)
-            {
+            for algorithm in Algorithm::EVERY {
                 for (max, seconds) in [(5, 1), (6, 1), (5, 60)] {
                     for unit in [Unit::Calls, Unit::Cost] {
                         let window = Duration::from_secs(seconds);
-                        let limit = Limit::new(name, *algorithm, max, window, Duration::ZERO);
+                        let limit = Limit::new(name, algorithm, max, window, Duration::ZERO);
                         let limit = limit.unwrap_or_else(|why| panic!("{why}"));
                         all.push(limit.with_unit(unit));
                     }

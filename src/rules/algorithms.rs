@@ -8,6 +8,7 @@ mod bucket;
 mod counter;
 mod fixed;
 mod held;
+mod segments;
 mod sliding;
 mod span;
 mod table;
@@ -41,8 +42,11 @@ pub trait Rules: Sync {
     /// The value of `use-algo`.
     fn name(&self) -> &'static str;
 
-    /// What it is, in a line, for the documentation.
+    /// What it lets start, for the documentation: L is `max-requests`, W `window-size`.
     fn about(&self) -> &'static str;
+
+    /// [`Rules::worst_case`] in the same words.
+    fn worst_words(&self) -> &'static str;
 
     /// How its windows lie, in the words of `check`: so many calls "in any" minute.
     fn window_words(&self) -> &'static str;

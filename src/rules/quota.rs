@@ -212,7 +212,7 @@ mod tests {
         /// Over its own window each limit lets through what its documentation says at worst.
         #[test]
         fn it_is_the_documented_worst_case(
-            which in 0..6_usize, max in 1..3_000_u64, seconds in 1..4_000_u64,
+            which in 0..=Algorithm::ALL.len(), max in 1..3_000_u64, seconds in 1..4_000_u64,
         ) {
             let algorithm = Algorithm::ALL.get(which).copied().unwrap_or(Algorithm::Strict);
             let limit = limit("x", algorithm, max, seconds);
@@ -226,7 +226,7 @@ mod tests {
         /// The advice is the highest number that keeps the API's limit.
         #[test]
         fn the_advice_is_exact(
-            which in 0..5_usize, max in 1..300_u64, seconds in 1..20_u64, calls in 1..400_u64, window in 1..60_u64,
+            which in 0..Algorithm::ALL.len(), max in 1..300_u64, seconds in 1..20_u64, calls in 1..400_u64, window in 1..60_u64,
         ) {
             let ours = limit("x", Algorithm::ALL[which], max, seconds);
             let Some(excess) = Excess::of(std::slice::from_ref(&ours), quota(calls, window)) else {

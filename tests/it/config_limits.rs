@@ -785,3 +785,21 @@ fn the_examples_of_the_documents_are_valid_and_warn_of_nothing() {
         ["default sliding-window 2/60000 calls - 50", api]
     );
 }
+
+#[test]
+fn each_algorithm_is_documented_as_its_rules_say() {
+    let read = |page: &str| {
+        let path = kit::root().join("docs").join(page);
+        std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
+    };
+    let [configuration, algorithms, sample] =
+        ["CONFIGURATION.md", "ALGORITHMS.md", "sluicegate.yaml"].map(read);
+    for algorithm in Algorithm::ALL {
+        let (name, rules) = (algorithm.name(), algorithm.rules());
+        let row = format!("| {name} | {} | {} |", rules.about(), rules.worst_words());
+        assert!(configuration.contains(&row), "CONFIGURATION has no {row}");
+        assert!(configuration.contains(&format!("`{name}`")), "{name}");
+        assert!(algorithms.contains(&format!("\n| `{name}`")), "{name}");
+        assert!(sample.contains(&format!("  #   {name}")), "{name}");
+    }
+}

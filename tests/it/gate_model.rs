@@ -705,38 +705,11 @@ fn scripts_equal_the_model(family: Family) {
 }
 
 #[test]
-fn the_sliding_script_equals_the_model() {
-    scripts_equal_the_model(Family::Of(Algorithm::SlidingWindow));
-}
-
-#[test]
-fn the_fixed_script_equals_the_model() {
-    scripts_equal_the_model(Family::Of(Algorithm::FixedWindow));
-}
-
-#[test]
-fn the_counter_script_equals_the_model() {
-    scripts_equal_the_model(Family::Of(Algorithm::SlidingCounter));
-}
-
-#[test]
-fn the_token_bucket_script_equals_the_model() {
-    scripts_equal_the_model(Family::Of(Algorithm::TokenBucket));
-}
-
-#[test]
-fn the_leaky_bucket_script_equals_the_model() {
-    scripts_equal_the_model(Family::Of(Algorithm::LeakyBucket));
-}
-
-#[test]
-fn the_strict_script_equals_the_model() {
-    scripts_equal_the_model(Family::Of(Algorithm::Strict));
-}
-
-#[test]
-fn the_concurrency_script_equals_the_model() {
-    scripts_equal_the_model(Family::Of(Algorithm::Concurrency));
+fn the_script_of_each_algorithm_equals_the_model() {
+    for algorithm in Algorithm::EVERY {
+        println!("{}", algorithm.name());
+        scripts_equal_the_model(Family::Of(algorithm));
+    }
 }
 
 #[test]

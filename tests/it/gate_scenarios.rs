@@ -225,7 +225,7 @@ fn large_jobs_are_not_starved_by_small_ones() {
 }
 
 /// 20 in a second, by each algorithm.
-fn five() -> [Limit; 5] {
+fn each() -> [Limit; Algorithm::ALL.len()] {
     Algorithm::ALL.map(|algorithm| limit(algorithm, 20, 1))
 }
 
@@ -240,7 +240,7 @@ fn check_deliveries(name: &str, outcome: &Outcome, most: f64) {
 
 #[test]
 fn each_algorithm_ends_a_backlog_in_time_and_in_order() {
-    for limit in five() {
+    for limit in each() {
         for jobs in [500, 2000, 8000] {
             let name = format!("{} {jobs}", limit.algorithm().name());
             let scenario = Scenario::new(limit.clone(), backlog(jobs));
@@ -265,7 +265,7 @@ fn each_algorithm_uses_long_windows_up() {
 
 #[test]
 fn each_algorithm_bears_faults() {
-    for limit in five() {
+    for limit in each() {
         let name = limit.algorithm().name();
         let backlog_of = |jobs| Scenario::new(limit.clone(), backlog(jobs));
         let outage = Scenario {
@@ -297,7 +297,7 @@ fn each_algorithm_bears_faults() {
 
 #[test]
 fn each_algorithm_takes_changed_limits() {
-    for limit in five() {
+    for limit in each() {
         let name = limit.algorithm().name();
         let with = |max| -> Limits { limit.clone().with_max(max).into() };
         let raised = Scenario {

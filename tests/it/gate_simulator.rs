@@ -328,14 +328,11 @@ fn ideal(limits: &Limits, done: &[Done]) -> f64 {
         let units = of_limit(done, which).values().map(sum).max().unwrap_or(0);
         let (units, max) = (units as f64, f64::from(limit.max()));
         let spans = match limit.algorithm() {
-            Algorithm::FixedWindow | Algorithm::SlidingWindow | Algorithm::Strict => {
-                (units / max).ceil() - 1.0
-            }
             Algorithm::Concurrency => 0.0,
             Algorithm::SlidingCounter => units / max - 1.0,
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                (units - f64::from(limit.burst())) / max
-            }
+            bucket if bucket.has_burst() => (units - f64::from(limit.burst())) / max,
+            // All of a window together.
+            _ => (units / max).ceil() - 1.0,
         };
         spans * (limit.window_ms() + limit.guard_ms()) as f64 / 1000.0
     };
@@ -349,7 +346,7 @@ pub fn violations(done: &[(u64, u32, Limit)]) -> usize {
         .enumerate()
         .filter(|(index, (at, _, limit))| {
             let window = limit.window_ms() * 1000;
-            let fixed = limit.algorithm() == Algorithm::FixedWindow;
+            let fixed = limit.algorithm().rules().is_aligned();
             let counts = |earlier: u64| match fixed {
                 true => earlier / window == at / window,
                 false => earlier + window + limit.guard_ms() * 1000 > *at,

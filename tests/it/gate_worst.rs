@@ -226,28 +226,10 @@ fn tight_by(algorithm: Algorithm) {
 }
 
 #[test]
-fn the_fixed_window_at_worst() {
-    tight_by(Algorithm::FixedWindow);
-}
-
-#[test]
-fn the_sliding_window_at_worst() {
-    tight_by(Algorithm::SlidingWindow);
-}
-
-#[test]
-fn the_sliding_counter_at_worst() {
-    tight_by(Algorithm::SlidingCounter);
-}
-
-#[test]
-fn the_token_bucket_at_worst() {
-    tight_by(Algorithm::TokenBucket);
-}
-
-#[test]
-fn the_leaky_bucket_at_worst() {
-    tight_by(Algorithm::LeakyBucket);
+fn each_algorithm_at_worst() {
+    for algorithm in Algorithm::ALL {
+        tight_by(algorithm);
+    }
 }
 
 /// A bucket of 1 holds what flows in while its job is on the way: a limit is used up although all come late.

@@ -235,22 +235,21 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
         let after = arrivals.len() as u64 - 1;
         let rounds = after / max;
         let ideal = match limit.algorithm() {
-            Algorithm::SlidingWindow => rounds * limit.span() * 1000,
             // From the first arrival to the beginning of the last window.
             Algorithm::FixedWindow => {
                 ((first.at_us / window + rounds) * window).saturating_sub(first.at_us)
             }
+            bucket if bucket.has_burst() => {
+                let more = (after + 1).saturating_sub(limit.burst().into());
+                more * limit.span() * 1000 / max
+            }
+            places if places.holds_places() => rounds * (window + call),
             // What the model says of an empty log.
-            Algorithm::SlidingCounter => {
+            _ => {
                 let (mut log, clock) = (Logs::default(), Clock::from_micros(first.at_us));
                 log.load(&plan.limits, clock, 1);
                 (log.nth(limit, clock.now_ms, after + 1) - clock.now_ms) * 1000
             }
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-                let more = (after + 1).saturating_sub(limit.burst().into());
-                more * limit.span() * 1000 / max
-            }
-            Algorithm::Strict | Algorithm::Concurrency => rounds * (window + call),
         };
         // What the way and one answer of the gate may add to any number of windows.
         let mut once = (plan.way_varies_ms + 2 * plan.gate_ms + 10) * 1000;

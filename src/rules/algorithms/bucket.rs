@@ -70,7 +70,11 @@ impl Rules for Token {
     }
 
     fn about(&self) -> &'static str {
-        "bursts of up to B, refilled evenly with L per window"
+        "`burst` at once, refilled with L in W"
+    }
+
+    fn worst_words(&self) -> &'static str {
+        "`burst` + L - 1"
     }
 
     fn keys(&self) -> Keys {
@@ -93,7 +97,11 @@ impl Rules for Leaky {
     }
 
     fn about(&self) -> &'static str {
-        "evenly spaced but for bursts of up to B (GCRA)"
+        "one each W / L, and `burst` at once"
+    }
+
+    fn worst_words(&self) -> &'static str {
+        "L + `burst` - 1"
     }
 
     fn keys(&self) -> Keys {

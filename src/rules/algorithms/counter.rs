@@ -17,7 +17,11 @@ impl Rules for Counter {
     }
 
     fn about(&self) -> &'static str {
-        "two counters, the older one weighted by how much of its window is still in sight"
+        "L in the window before now, estimated from two counters"
+    }
+
+    fn worst_words(&self) -> &'static str {
+        "2 L - 1"
     }
 
     fn window_words(&self) -> &'static str {

@@ -14,7 +14,11 @@ impl Rules for FixedWindow {
     }
 
     fn about(&self) -> &'static str {
-        "at most L starts in each window aligned to the epoch"
+        "L in each window that begins at a multiple of W since 1970 (UTC)"
+    }
+
+    fn worst_words(&self) -> &'static str {
+        "2 L, across an edge"
     }
 
     fn window_words(&self) -> &'static str {

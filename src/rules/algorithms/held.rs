@@ -63,7 +63,11 @@ impl Rules for Strict {
     }
 
     fn about(&self) -> &'static str {
-        "at most L calls in any window, those under way included"
+        "L in any W, calls under way included"
+    }
+
+    fn worst_words(&self) -> &'static str {
+        "L"
     }
 
     fn keys(&self) -> Keys {
@@ -86,7 +90,11 @@ impl Rules for Concurrency {
     }
 
     fn about(&self) -> &'static str {
-        "at most L calls under way"
+        "L calls under way"
+    }
+
+    fn worst_words(&self) -> &'static str {
+        "L at once"
     }
 
     fn keys(&self) -> Keys {

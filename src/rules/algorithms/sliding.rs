@@ -17,7 +17,11 @@ impl Rules for SlidingWindow {
     }
 
     fn about(&self) -> &'static str {
-        "at most L starts in any window"
+        "L in any W"
+    }
+
+    fn worst_words(&self) -> &'static str {
+        "L"
     }
 
     fn window_words(&self) -> &'static str {

@@ -1,6 +1,6 @@
 //! The table. Everything else that there is one of for each algorithm is made from it.
 
-use super::{Rules, Usage, bucket, counter, fixed, held, sliding};
+use super::{Rules, Usage, bucket, counter, fixed, held, segments, sliding};
 
 /// From rows `Name: its rules, what it remembers`: [`Algorithm`], and the states of all of them.
 macro_rules! algorithms {
@@ -75,6 +75,8 @@ algorithms! {
         /// `sliding-counter-algo`: two counters, the older one weighted by how much of its window is still in sight:
         /// approximate, nearly 2 L at worst.
         SlidingCounter: counter::Counter, counter::SlidingCounter;
+        /// `sliding-segments-algo`: at most L starts in any window, counted by 128ths of it.
+        SlidingSegments: segments::SlidingSegments, segments::Segments;
         /// `token-bucket-algo`: bursts of up to `burst`, refilled with L per window; burst + L at worst.
         TokenBucket: bucket::Token, bucket::Bucket;
         /// `leaky-bucket-algo` (GCRA): evenly spaced but for `burst`; L + burst - 1 at worst.

@@ -181,8 +181,7 @@ impl One {
 
     fn limit(&self) -> Option<Limit> {
         let Self(name, algorithm, max, window, guard, burst, unit, scope) = self;
-        let others = [Algorithm::Strict, Algorithm::Concurrency];
-        let mut algorithms = Algorithm::ALL.into_iter().chain(others);
+        let mut algorithms = Algorithm::EVERY.into_iter();
         let algorithm = algorithms.find(|known| known.name() == algorithm)?;
         let unit = [Unit::Calls, Unit::Cost]
             .into_iter()

@@ -1,0 +1,187 @@
+//! `sliding-segments-algo`: a sliding window that counts its starts by segments of time, 128 in a window. What was started in a
+//! segment counts from the segment's end for a whole window and guard. So no more than L start in any window, as with a log of
+//! every start, in the memory of 128 counters, however large L is. A start counts for up to a segment longer.
+
+use super::{Around, Ended, Keys, Rules, Terms, Usage};
+use crate::rules::clock::Clock;
+
+/// So many segments has a window with its guard, or fewer. With fewer than a hundred more than 1 % of the quota would be idle.
+const SEGMENTS: u64 = 128;
+
+/// The algorithm.
+pub struct SlidingSegments;
+
+impl Rules for SlidingSegments {
+    fn name(&self) -> &'static str {
+        "sliding-segments-algo"
+    }
+
+    fn about(&self) -> &'static str {
+        "L in any W, counted by 128ths of it"
+    }
+
+    fn worst_words(&self) -> &'static str {
+        "L"
+    }
+
+    fn window_words(&self) -> &'static str {
+        "in any"
+    }
+
+    fn script(&self) -> &'static str {
+        include_str!("../../../lua/sliding_segments.lua")
+    }
+
+    fn keys(&self) -> Keys {
+        Keys::Own {
+            kind: "segments",
+            holds: "string",
+        }
+    }
+
+    /// Window and guard, rounded up to whole segments but for a millisecond: what starts as soon as a segment no longer counts
+    /// starts in the last millisecond of one, and counts for no longer than it must. A moment later it counts for a segment more.
+    fn span(&self, terms: &Terms) -> u64 {
+        let length = self.margin(terms);
+        length * least(terms).div_ceil(length) - 1
+    }
+
+    /// How long a segment is.
+    fn margin(&self, terms: &Terms) -> u64 {
+        least(terms).div_ceil(SEGMENTS)
+    }
+
+    fn worst_case(&self, terms: &Terms) -> u64 {
+        terms.max().into()
+    }
+
+    fn most_in(&self, terms: &Terms, ms: u64) -> u64 {
+        u64::from(terms.max()) * ms.div_ceil(self.span(terms))
+    }
+
+    fn burstiness(&self, terms: &Terms) -> u64 {
+        terms.max().into()
+    }
+
+    fn arriving(&self, terms: &Terms, window_ms: u64) -> u64 {
+        let apart = window_ms.saturating_add(terms.guard_ms());
+        u64::from(terms.max()).saturating_mul(apart.div_ceil(self.span(terms)))
+    }
+
+    fn is_implied_by(&self, terms: &Terms, other: &Terms) -> bool {
+        let counted = self.span(terms) + self.margin(terms);
+        other.most_in(counted) <= u64::from(terms.max())
+    }
+}
+
+/// Window and guard, and a millisecond for the rounded clock.
+fn least(terms: &Terms) -> u64 {
+    terms.window_ms() + terms.guard_ms() + 1
+}
+
+/// The segments of one limit.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Segments {
+    /// What was written by the last start.
+    stored: Vec<Segment>,
+    /// The same at the time of the last load, what no longer counts left out.
+    live: Vec<Segment>,
+    /// The index of the segment of that time.
+    current: u64,
+    length: u64,
+    span: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Segment {
+    /// Of all segments since the epoch.
+    index: u64,
+    units: u64,
+}
+
+impl Segments {
+    /// When what was started in a segment counts no more.
+    fn over(&self, index: u64) -> u64 {
+        (index + 1) * self.length + self.span
+    }
+}
+
+impl Usage for Segments {
+    fn load(&mut self, terms: &Terms, clock: Clock, _: &mut Around<'_>) {
+        (self.length, self.span) = (terms.margin(), terms.span());
+        self.current = clock.now_ms / self.length;
+        let mut live: Vec<Segment> = Vec::new();
+        let mut pulled = false;
+        for segment in &self.stored {
+            // Beyond the clock: it was stepped back, and what was counted counts from here.
+            let index = segment.index.min(self.current);
+            pulled |= index < segment.index;
+            if self.over(index) <= clock.now_ms {
+                continue;
+            }
+            match live.last_mut() {
+                Some(last) if last.index == index => last.units += segment.units,
+                _ => live.push(Segment { index, ..*segment }),
+            }
+        }
+        self.live = live;
+        if pulled {
+            self.stored.clone_from(&self.live);
+        }
+    }
+
+    fn count(&self, _: &Terms, _: u64) -> u64 {
+        self.live.iter().map(|segment| segment.units).sum()
+    }
+
+    fn nth(&self, terms: &Terms, base: u64, k: u64) -> u64 {
+        let max = u64::from(terms.max());
+        let counting =
+            (self.live.iter().rev()).take_while(|segment| self.over(segment.index) > base);
+        let used: u64 = counting.clone().map(|segment| segment.units).sum();
+        // Of more than `max` (the limit was lowered) only the last `max` stand in the way.
+        let used = used.min(max);
+        let free = max - used;
+        let (turn, laps) = ((k - 1) % max, (k - 1) / max);
+        // Who starts when a segment no longer counts stands in the way for so long.
+        let lap = self.span + 1;
+        if turn < free {
+            return match laps {
+                0 => base,
+                laps => self.over(base / self.length) + (laps - 1) * lap,
+            };
+        }
+        let rest = used - (turn - free + 1);
+        let mut units = 0;
+        let mut counting = counting;
+        let leaving = counting.find(|segment| {
+            units += segment.units;
+            units > rest
+        });
+        leaving.map_or(base, |segment| self.over(segment.index)) + laps * lap
+    }
+
+    fn take(&mut self, terms: &Terms, _: Clock, cost: u64, _: &str) -> u64 {
+        let (index, units) = (self.current, terms.unit().of(cost));
+        match self.live.last_mut() {
+            Some(last) if last.index == index => last.units += units,
+            _ => self.live.push(Segment { index, units }),
+        }
+        self.stored.clone_from(&self.live);
+        0
+    }
+
+    /// One that no longer counts is left alone.
+    fn settle(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) {
+        let index = ended.started_ms / self.length;
+        if let Some(segment) = self.live.iter_mut().rev().find(|it| it.index == index) {
+            segment.units = segment.units.saturating_add_signed(ended.change(terms));
+            self.stored.clone_from(&self.live);
+        }
+    }
+
+    fn end(&self) -> u64 {
+        let newest = self.stored.last();
+        newest.map_or(0, |segment| self.over(segment.index))
+    }
+}
