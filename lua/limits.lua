@@ -4,8 +4,8 @@
 -- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
 -- ARGV[2]  the limits, packed, one after the other: as text, nine arguments for each, they would take six times as long.
 --          Each: max: units in a window; the span in milliseconds: the window, with the guard where the algorithm counts
---          over both; its margin in milliseconds (fixed window: the guard; counter and buckets: the lateness that they
---          forgive); the burst in units; the unit: 1: calls, 0: cost; which of KEYS is its first; the index of the fixed
+--          over both; its margin in milliseconds (fixed window: the guard; segments: the length of one; counter and buckets: the
+--          lateness that they forgive); the burst in units; the unit: 1: calls, 0: cost; which of KEYS is its first; the index of the fixed
 --          window that this key belongs to, 0 for the others; whose it is: 0: the line's, n: that of the n-th shared
 --          budget; its name; its algorithm
 -- ARGV[#ARGV]  what share.lua says, where any of the limits is shared

@@ -1,5 +1,7 @@
--- sliding-segments-algo: a STRING of pairs of numbers, packed, the oldest first: the index of a segment of time, each
--- limit.margin milliseconds long, and the units that were started in it. The specification is src/rules/algorithms/segments.rs.
+-- sliding-segments-algo: a STRING of numbers, packed: the highest index of a segment whose units were pulled to an earlier one, since
+-- the clock was stepped back, or 0; then pairs, the oldest first: the index of a segment of time, each limit.margin milliseconds
+-- long, and the units that were started in it. The specification is src/rules/algorithms/segments.rs.
+local PULLED_FORMAT, PULLED_BYTES = '>I6', 6
 local SEGMENT_FORMAT, SEGMENT_BYTES = '>I6I8', 14
 
 -- When what was started in a segment counts no more.
@@ -11,16 +13,20 @@ ALGORITHMS['sliding-segments-algo'] = {
   load = function(limit, limits)
     local now = limits.now
     local current = math.floor(now / limit.margin)
-    local value = redis.call('GET', KEYS[limit.key]) or ''
-    if #value % SEGMENT_BYTES ~= 0 then
-      wrong_value(limit.key, 'segments')
-    end
-    local indexes, counts, last, held = {}, {}, 0, 0
+    local value = redis.call('GET', KEYS[limit.key])
+    local indexes, counts, last, held, pulled = {}, {}, 0, 0, 0
     limit.taken = false
-    for at = 1, #value, SEGMENT_BYTES do
+    if value then
+      if #value < PULLED_BYTES or (#value - PULLED_BYTES) % SEGMENT_BYTES ~= 0 then
+        wrong_value(limit.key, 'segments')
+      end
+      pulled = struct.unpack(PULLED_FORMAT, value)
+    end
+    for at = PULLED_BYTES + 1, value and #value or 0, SEGMENT_BYTES do
       local index, units = struct.unpack(SEGMENT_FORMAT, value, at)
       -- Beyond the clock: it was stepped back, and what was counted counts from here.
       if index > current then
+        pulled = math.max(pulled, index)
         index, limit.taken = current, true
       end
       if segment_over(limit, index) > now then
@@ -33,7 +39,7 @@ ALGORITHMS['sliding-segments-algo'] = {
         held = held + units
       end
     end
-    limit.current, limit.indexes, limit.counts, limit.held = current, indexes, counts, held
+    limit.current, limit.indexes, limit.counts, limit.held, limit.pulled = current, indexes, counts, held, pulled
     return true
   end,
 
@@ -81,9 +87,13 @@ ALGORITHMS['sliding-segments-algo'] = {
     limit.taken = true
   end,
 
-  -- One that no longer counts is left alone.
+  -- One that no longer counts is left alone. What others started must not be given back: after a step of the clock a start may be
+  -- somewhere else.
   settle = function(limit, _, job, more)
     local index = math.floor(job.started / limit.margin)
+    if index <= limit.pulled and more < 0 then
+      return
+    end
     for at = #limit.indexes, 1, -1 do
       if limit.indexes[at] == index then
         local units = math.max(limit.counts[at] + more, 0)
@@ -98,11 +108,11 @@ ALGORITHMS['sliding-segments-algo'] = {
   save = function(limit)
     local last = #limit.indexes
     if limit.taken and last > 0 then
-      local packed = {}
+      local packed = { [0] = struct.pack(PULLED_FORMAT, limit.pulled) }
       for at = 1, last do
         packed[at] = struct.pack(SEGMENT_FORMAT, limit.indexes[at], limit.counts[at])
       end
-      redis.call('SET', KEYS[limit.key], table.concat(packed), 'PXAT', int(segment_over(limit, limit.indexes[last])))
+      redis.call('SET', KEYS[limit.key], table.concat(packed, '', 0), 'PXAT', int(segment_over(limit, limit.indexes[last])))
     end
   end,
 }

@@ -183,6 +183,10 @@ async fn starts_go_on_soon_after_a_step_back() {
         for (algorithm, most_ms) in [
             // Until a job asks, and from then on.
             (Algorithm::SlidingWindow, 2 * (WINDOW_MS + GUARD_MS)),
+            (
+                Algorithm::SlidingSegments,
+                2 * (WINDOW_MS + GUARD_MS) + WINDOW_MS / 20,
+            ),
             (Algorithm::SlidingCounter, WINDOW_MS / 2),
             (Algorithm::TokenBucket, WINDOW_MS / 2),
             (Algorithm::LeakyBucket, WINDOW_MS / 2),

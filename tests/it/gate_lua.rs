@@ -5,7 +5,8 @@ use kit::root;
 const ENTRIES: [&str; 8] = [
     "acquire", "settle", "inspect", "block", "change", "quota", "policies", "report",
 ];
-const PARTS: [&str; 13] = [
+const PARTS: [&str; 14] = [
+    "sliding_segments",
     "clock",
     "breaker",
     "line",

@@ -1047,10 +1047,14 @@ fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByBudget {
     started
 }
 
-/// Of all sliding and fixed windows, the others' worst case being a matter of more than one window.
+/// Of all sliding windows, in segments too, and fixed ones, the others' worst case being a matter of more than one window.
 fn violations_of_several(family: Family, which: usize, steps: &[Step]) -> usize {
     let mut all = starts_of_several(family, which, steps);
-    let windows = [Algorithm::SlidingWindow, Algorithm::FixedWindow];
+    let windows = [
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingSegments,
+        Algorithm::FixedWindow,
+    ];
     all.retain(|_, starts| windows.contains(&starts[0].3.algorithm()));
     let count = |starts: Vec<Start>| violations(&judged(starts));
     all.into_values().map(count).sum()

@@ -1,12 +1,12 @@
-//! `sliding-segments-algo`: a sliding window that counts its starts by segments of time, 128 in a window. What was started in a
+//! `sliding-segments-algo`: a sliding window that counts its starts by segments of time, 192 in a window. What was started in a
 //! segment counts from the segment's end for a whole window and guard. So no more than L start in any window, as with a log of
-//! every start, in the memory of 128 counters, however large L is. A start counts for up to a segment longer.
+//! every start, in the memory of 192 counters, however large L is. A start counts for up to a segment longer.
 
 use super::{Around, Ended, Keys, Rules, Terms, Usage};
 use crate::rules::clock::Clock;
 
-/// So many segments has a window with its guard, or fewer. With fewer than a hundred more than 1 % of the quota would be idle.
-const SEGMENTS: u64 = 128;
+/// So many segments has a window with its guard, or fewer where they would be shorter than a millisecond.
+const SEGMENTS: u64 = 192;
 
 /// The algorithm.
 pub struct SlidingSegments;
@@ -17,7 +17,7 @@ impl Rules for SlidingSegments {
     }
 
     fn about(&self) -> &'static str {
-        "L in any W, counted by 128ths of it"
+        "L in any W, counted by 192nds of it"
     }
 
     fn worst_words(&self) -> &'static str {
@@ -88,6 +88,8 @@ pub struct Segments {
     live: Vec<Segment>,
     /// The index of the segment of that time.
     current: u64,
+    /// The highest index whose units were pulled to an earlier one: the clock was stepped back.
+    pulled: u64,
     length: u64,
     span: u64,
 }
@@ -109,13 +111,19 @@ impl Segments {
 impl Usage for Segments {
     fn load(&mut self, terms: &Terms, clock: Clock, _: &mut Around<'_>) {
         (self.length, self.span) = (terms.margin(), terms.span());
+        if self.end() <= clock.now_ms {
+            (self.stored, self.pulled) = (Vec::new(), 0);
+        }
         self.current = clock.now_ms / self.length;
         let mut live: Vec<Segment> = Vec::new();
-        let mut pulled = false;
+        let mut is_pulled = false;
         for segment in &self.stored {
             // Beyond the clock: it was stepped back, and what was counted counts from here.
             let index = segment.index.min(self.current);
-            pulled |= index < segment.index;
+            if index < segment.index {
+                is_pulled = true;
+                self.pulled = self.pulled.max(segment.index);
+            }
             if self.over(index) <= clock.now_ms {
                 continue;
             }
@@ -125,7 +133,7 @@ impl Usage for Segments {
             }
         }
         self.live = live;
-        if pulled {
+        if is_pulled {
             self.stored.clone_from(&self.live);
         }
     }
@@ -171,9 +179,13 @@ impl Usage for Segments {
         0
     }
 
-    /// One that no longer counts is left alone.
+    /// One that no longer counts is left alone. What others started must not be given back: after a step of the clock a start may be
+    /// somewhere else.
     fn settle(&mut self, terms: &Terms, _: Clock, ended: &Ended<'_>) {
         let index = ended.started_ms / self.length;
+        if index <= self.pulled && ended.change(terms) < 0 {
+            return;
+        }
         if let Some(segment) = self.live.iter_mut().rev().find(|it| it.index == index) {
             segment.units = segment.units.saturating_add_signed(ended.change(terms));
             self.stored.clone_from(&self.live);
@@ -183,5 +195,64 @@ impl Usage for Segments {
     fn end(&self) -> u64 {
         let newest = self.stored.last();
         newest.map_or(0, |segment| self.over(segment.index))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Algorithm, SteppedBack, Unit};
+    use super::*;
+
+    const NOW: u64 = 1_700_000_000_000;
+
+    #[test]
+    fn what_others_started_is_not_given_back_after_a_step_of_the_clock() {
+        let terms = Terms {
+            algorithm: Algorithm::SlidingSegments,
+            max: 10,
+            window_ms: 60_000,
+            guard_ms: 50,
+            burst: 10,
+            unit: Unit::Cost,
+        };
+        let mut segments = Segments::default();
+        let load = |segments: &mut Segments, ms: u64| {
+            let clock = Clock::from_micros((NOW + ms) * 1000);
+            let mut around = Around {
+                usual: 1,
+                newest: 0,
+                stepped: &mut SteppedBack::default(),
+            };
+            segments.load(&terms, clock, &mut around);
+            clock
+        };
+        let clock = load(&mut segments, 30_000);
+        segments.take(&terms, clock, 4, "a");
+        let started_ms = clock.now_ms;
+        // Back, and forward again to where the first one started.
+        let clock = load(&mut segments, 10_000);
+        segments.take(&terms, clock, 1, "b");
+        let clock = load(&mut segments, 30_001);
+        segments.take(&terms, clock, 5, "c");
+        let ended = Ended {
+            started_ms,
+            sequence: 0,
+            permit: "a",
+            cost: 4,
+            used: None,
+        };
+        segments.settle(&terms, clock, &ended);
+        load(&mut segments, 10_000 + 61_000);
+        assert_eq!(segments.count(&terms, NOW + 71_000), 5, "those of c");
+        // Where no step was, what is not used is given back.
+        let clock = load(&mut segments, 72_000);
+        segments.take(&terms, clock, 4, "d");
+        let ended = Ended {
+            started_ms: clock.now_ms,
+            permit: "d",
+            ..ended
+        };
+        segments.settle(&terms, clock, &ended);
+        assert_eq!(segments.count(&terms, NOW + 72_000), 5);
     }
 }

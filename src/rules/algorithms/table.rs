@@ -75,7 +75,7 @@ algorithms! {
         /// `sliding-counter-algo`: two counters, the older one weighted by how much of its window is still in sight:
         /// approximate, nearly 2 L at worst.
         SlidingCounter: counter::Counter, counter::SlidingCounter;
-        /// `sliding-segments-algo`: at most L starts in any window, counted by 128ths of it.
+        /// `sliding-segments-algo`: at most L starts in any window, counted by 192nds of it.
         SlidingSegments: segments::SlidingSegments, segments::Segments;
         /// `token-bucket-algo`: bursts of up to `burst`, refilled with L per window; burst + L at worst.
         TokenBucket: bucket::Token, bucket::Bucket;
