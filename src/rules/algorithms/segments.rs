@@ -111,9 +111,6 @@ impl Segments {
 impl Usage for Segments {
     fn load(&mut self, terms: &Terms, clock: Clock, _: &mut Around<'_>) {
         (self.length, self.span) = (terms.margin(), terms.span());
-        if self.end() <= clock.now_ms {
-            (self.stored, self.pulled) = (Vec::new(), 0);
-        }
         self.current = clock.now_ms / self.length;
         let mut live: Vec<Segment> = Vec::new();
         let mut is_pulled = false;
