@@ -286,8 +286,7 @@ impl Watch {
     /// This worker ends and starts nothing more: nobody has to wait for its word. What it started is known to a Redis
     /// that knows this, too.
     pub async fn leave(&self, link: &Link, shard: &Shard) -> Result<(), GateError> {
-        // One that has only waited has started nothing.
-        if self.sent(None).is_none() && self.last_pulse().is_some() {
+        if self.sent(None).is_none() {
             return Ok(());
         }
         let mut pipeline = Pipeline::with_capacity(1);

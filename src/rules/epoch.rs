@@ -209,14 +209,12 @@ pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id:
             return Step::Write(vec![field("slots", &claims.text())]);
         }
     }
-    let opens = stored.gap(now).opens_at(known.shortest_ms);
-    // Who may start soon is known before: if the memory fails, its word is waited for, even if its first pulse is lost, and it too. One
-    // that starts has a pulse, which must not be set back.
-    let fresh = |own: &Pulse| opens <= now || own.at.saturating_add(SETTLE_MS) > now;
-    if !own.is_some_and(fresh) {
+    // Who may start soon is known before: if the memory fails, its word is waited for, even if its first pulse is lost, and it too.
+    if own.is_none_or(|own| own.at.saturating_add(SETTLE_MS) <= now) {
         let here = format!("{number}:{now}");
         return Step::Write(vec![field(&format!("w:{}", known.worker), &here)]);
     }
+    let opens = stored.gap(now).opens_at(known.shortest_ms);
     if opens > now {
         return Step::Wait {
             until: opens,
