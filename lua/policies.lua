@@ -1,5 +1,5 @@
 -- policies: a worker writes down which policies it has in force, and reads those of all workers.
--- Why and how it is used: src/rules/fleet.rs; the specification is src/rules/fleet/shelf.rs. Needs clock.lua before it.
+-- Why and how it is used: src/gate/fleet/agree.rs; the specification is src/gate/fleet/shelf.rs. Needs clock.lua before it.
 --
 -- KEYS[1]  the registry (HASH): for each policy its text in the field ID, and in the field "ID:times" its times
 --          "SINCE:USED:KEPT": when it was first and last registered, and for how long after that it is kept (ms)

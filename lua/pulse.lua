@@ -1,6 +1,6 @@
 -- pulse: whether Redis still knows all that has started; the last call of a pipeline whose decisions count only then.
--- src/rules/epoch.rs says what the hash holds and what is done when it is not so; the specification of this script is
--- src/rules/epoch/kept.rs. Needs clock.lua before it.
+-- src/gate/epoch/stored.rs says what the hash holds, src/gate/epoch/decide.rs what is done when it is not so; the specification of this
+-- script is src/gate/epoch/kept.rs. Needs clock.lua before it.
 --
 -- KEYS[1]  the epoch (HASH)
 --

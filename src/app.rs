@@ -1,43 +1,39 @@
 //! The only wiring: reads like the list of what a worker is made of.
 
+mod earlier;
+mod redis;
 mod reload;
+mod settings;
+mod signals;
 
-use std::convert::Infallible;
 use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc;
-use tokio::time::{Instant, timeout};
+use tokio::time::timeout;
 use tracing::{error, info, warn};
 
 use crate::admin::{self, Health};
-use crate::app::reload::{Reload, Steward, changeable};
+use crate::app::earlier::earlier_starts;
+use crate::app::redis::{Phase, watch_redis};
+use crate::app::reload::{Reload, Steward};
+use crate::app::settings::{settings, tell_policy};
 use crate::broker::BrokerError;
-use crate::broker::amqp::{AmqpBroker, in_use};
+use crate::broker::amqp::AmqpBroker;
 use crate::config::{Config, Source};
-use crate::engine::action::{Changeable, Settings};
-use crate::engine::outage::Outage;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::{Engine, Over, Stop};
+use crate::gate::fleet::registry::{Named, Registry};
 use crate::gate::redis::RedisGate;
-use crate::gate::registry::{Named, Registry};
-use crate::gate::{Gate, GateError, Rule, Start};
+use crate::gate::{GateError, Start};
 use crate::handler::PreparingHandler;
 use crate::handler::http::HttpHandler;
 use crate::metrics::Metrics;
-use crate::rules::lanes::{self, Ladder, QueueNames};
-use crate::rules::limit::{Algorithm, ceil_ms};
-use crate::rules::policy::Policy;
-use crate::rules::retry::Reconnect;
-use crate::tasks::{Ended, Tasks};
+use crate::rules::lanes;
+use crate::tasks::{Ended, Tasks, Watched};
 
-/// How often an idle worker looks whether Redis answers, for `/readyz`.
-const PING_EVERY: Duration = Duration::from_secs(2);
-/// A shorter round trip to Redis is nothing to speak of.
-const FAR: Duration = Duration::from_millis(10);
 /// News for the engine that may wait.
 const UPDATES: usize = 4;
 /// Why the engine has nothing to do any more is told within this, or not at all.
@@ -88,8 +84,9 @@ pub async fn run(config: Config, file: Option<PathBuf>, fresh: bool) -> Result<(
     let handler = HttpHandler::new(http, config.dispatch.concurrency)
         .map_err(|why| AppError::Http(why.to_string()))?;
     let stop = Stop::default();
-    listen_for_signals(&stop).map_err(AppError::Signals)?;
-    let worker = Worker::new(config, handler)?.reloading(file);
+    let signals = signals::listen(&stop).map_err(AppError::Signals)?;
+    let mut worker = Worker::new(config, handler)?.reloading(file);
+    worker.signals = Some(signals);
     let worker = if fresh { worker.fresh() } else { worker };
     worker.run(stop).await
 }
@@ -101,8 +98,10 @@ pub async fn run(config: Config, file: Option<PathBuf>, fresh: bool) -> Result<(
 /// [`AppError`] when it can't start.
 pub async fn run_with<H: PreparingHandler>(config: Config, handler: H) -> Result<(), AppError> {
     let stop = Stop::default();
-    listen_for_signals(&stop).map_err(AppError::Signals)?;
-    run_until(config, handler, stop).await
+    let signals = signals::listen(&stop).map_err(AppError::Signals)?;
+    let mut worker = Worker::new(config, handler)?;
+    worker.signals = Some(signals);
+    worker.run(stop).await
 }
 
 /// [`run_with`], but ended by `stop` instead of signals.
@@ -125,6 +124,8 @@ pub struct Worker<H> {
     gate: Arc<RedisGate>,
     fresh: bool,
     source: Option<Source>,
+    /// What listens for signals; `None`: somebody else stops the worker.
+    signals: Option<Watched>,
 }
 
 impl<H: PreparingHandler> Worker<H> {
@@ -144,6 +145,7 @@ impl<H: PreparingHandler> Worker<H> {
             gate: Arc::new(gate),
             fresh: false,
             source: None,
+            signals: None,
         })
     }
 
@@ -179,6 +181,7 @@ impl<H: PreparingHandler> Worker<H> {
             gate,
             fresh,
             source,
+            signals,
         } = self;
         let reload = match source {
             Some(source) => Some(Reload {
@@ -201,12 +204,18 @@ impl<H: PreparingHandler> Worker<H> {
         let health = Arc::new(Health::default());
         let admin = admin::serve(&config.admin, Arc::clone(&metrics), Arc::clone(&health)).await?;
         let settings = settings(&config);
+        let mut tasks = Tasks::default();
+        tasks.watch("what answers at admin.listen", &admin.task);
+        if let Some(signals) = &signals {
+            tasks.watch("what listens for signals", signals);
+        }
         let start = if fresh {
             Some(Start::Fresh)
         } else {
             tokio::select! {
                 start = earlier_starts(&config, &settings.ladder, &stop) => start,
                 never = watch_redis(&gate, &health, &metrics, Phase::Waits) => match never {},
+                ended = tasks.first_end() => return Err(AppError::Ended(ended)),
             }
         };
         let Some(start) = start else {
@@ -223,13 +232,12 @@ impl<H: PreparingHandler> Worker<H> {
         let _ = gate.measure().await;
         let window = lanes::window(settings.prefetch, settings.concurrency);
         let (broker, events) = AmqpBroker::start(&config.amqp, &settings.ladder, window)?;
-        let scheduler = Scheduler::new(settings, Arc::clone(&metrics), rand::random()).must_agree();
+        let scheduler = Scheduler::new(settings, rand::random()).must_agree();
         let (news, updates) = mpsc::channel(UPDATES);
         let shutdown_timeout = config.dispatch.shutdown_timeout;
         let registry = Registry::new(Arc::clone(&gate), own);
         let steward = Steward::new(config, registry, news, Arc::clone(&metrics));
         let broker = Arc::new(broker);
-        let mut tasks = Tasks::default();
         tasks.spawn("what agrees with the other workers", steward.run(reload));
         tasks.spawn("what keeps the pulse in Redis", {
             let (gate, health, metrics) = (gate.clone(), health.clone(), metrics.clone());
@@ -239,7 +247,6 @@ impl<H: PreparingHandler> Worker<H> {
             let broker = Arc::clone(&broker);
             async move { broker.failed().await }
         });
-        tasks.watch("what answers at admin.listen", &admin.task);
         let engine = Engine {
             broker,
             gate: Arc::clone(&gate),
@@ -249,84 +256,28 @@ impl<H: PreparingHandler> Worker<H> {
             shutdown_timeout,
         };
         let running = engine.run_updated(scheduler, events, updates, stop.clone());
-        let ended = together(running, &mut tasks, &stop).await;
+        let moving = moved(running, stop.clone());
+        let ended = tasks.run("what moves the jobs", moving, &stop.soft).await;
         drop(tasks);
         // Unsaid, it may cost other workers a window after a restart of Redis, and nothing else.
         let _ = timeout(LEAVE_WITHIN, gate.leave()).await;
         admin.stop().await;
         info!("stopped");
-        ended
+        ended.map_err(AppError::Ended)
     }
 }
 
-/// Runs the engine. Where one of `tasks` ends first, it is as if the worker was asked to stop; then it ends with an error, as it
-/// does where the engine ended by itself.
-async fn together(
-    engine: impl Future<Output = Over>,
-    tasks: &mut Tasks,
-    stop: &Stop,
-) -> Result<(), AppError> {
-    let mut engine = pin!(engine);
-    let ended = tokio::select! {
-        biased;
-        over = &mut engine => match over {
-            Over::Stopped => return Ok(()),
-            Over::Panicked(why) => Ended { task: "what moves the jobs", why },
-            // Whose end it was may be told in a moment.
-            Over::Deaf => match timeout(TOLD_WITHIN, tasks.first_end()).await {
-                Ok(ended) => ended,
-                Err(_) => Ended {
-                    task: "what speaks to RabbitMQ",
-                    why: "it brings no deliveries any more".to_owned(),
-                },
-            },
-        },
-        ended = tasks.first_end() => {
-            error!(reason = %ended, "stopping: the worker can't go on without it");
-            stop.soft.cancel();
-            engine.await;
-            ended
+/// The engine's run, whose end is in order only where it was stopped.
+async fn moved(engine: impl Future<Output = Over>, stop: Stop) -> Result<(), String> {
+    match engine.await {
+        Over::Stopped => Ok(()),
+        Over::Panicked(why) => Err(why),
+        Over::Deaf => {
+            // Whose end it was may be told in a moment, and stops the worker.
+            let _ = timeout(TOLD_WITHIN, stop.soft.cancelled()).await;
+            Err("RabbitMQ brings no deliveries any more".to_owned())
         }
-    };
-    Err(AppError::Ended(ended))
-}
-
-fn settings(config: &Config) -> Settings {
-    let ladder = Ladder::new(config.delay.max_delay);
-    let Changeable {
-        concurrency,
-        hold,
-        retry,
-        max_penalty,
-        guard_budget,
-    } = changeable(config);
-    Settings {
-        policy: config.rate_limiter.policy.clone(),
-        fields: config.job.clone(),
-        concurrency,
-        prefetch: usize::from(config.amqp.prefetch),
-        hold,
-        names: QueueNames::new(&config.amqp.queue, &ladder),
-        ladder,
-        retry,
-        max_penalty,
-        guard_budget,
-        throttle_scope: config.rate_limiter.throttle_scope,
-        breaker: config.dispatch.breaker.map(|breaker| Rule {
-            // No job loses all of its attempts before it opens.
-            failures: breaker.failures.min(config.retry.max_attempts),
-            first_wait_ms: ceil_ms(breaker.initial_interval),
-            longest_wait_ms: ceil_ms(breaker.max_interval),
-            lease_ms: ceil_ms(probe_lease(config)),
-        }),
     }
-}
-
-/// A probe that is not heard of for so long is given up.
-fn probe_lease(config: &Config) -> Duration {
-    let timeout = config.dispatch.http.as_ref().map(|http| http.timeout);
-    let call = timeout.unwrap_or_default() + Duration::from_secs(10);
-    call.max(Duration::from_secs(60))
 }
 
 /// One TLS implementation for AMQP, Redis and HTTP.
@@ -335,165 +286,11 @@ pub fn install_tls_provider() {
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// Logs what is enforced: the common limits, and how many others there are.
-fn tell_policy(policy: &Policy) {
-    for limit in policy.default_limits().iter() {
-        let algorithm = limit.algorithm();
-        let strict = algorithm == Algorithm::Strict;
-        let has_window = algorithm != Algorithm::Concurrency;
-        // An empty value leaves its field out.
-        info!(
-            limit = limit.name(),
-            algorithm = if strict {
-                Algorithm::SlidingWindow
-            } else {
-                algorithm
-            }
-            .name(),
-            max_requests = limit.max(),
-            window_ms = has_window.then(|| limit.window_ms()),
-            guard = strict.then_some("strict"),
-            guard_ms = (has_window && !strict).then(|| limit.guard_ms()),
-            burst = algorithm.has_burst().then(|| limit.burst()),
-            unit = limit.unit().name(),
-            scope = %limit.scope(),
-            "enforcing",
-        );
-    }
-    let (plans, tenants) = (policy.plans().len(), policy.tenants().len());
-    if plans + tenants > 0 {
-        info!(plans, tenants, "enforcing limits of plans and tenants too");
-    }
-}
-
-/// What RabbitMQ says of starts before ours. Waits until it answers: before that there is nothing to start. `None`: the
-/// worker was stopped meanwhile, and nothing may be said of its start.
-async fn earlier_starts(config: &Config, ladder: &Ladder, stop: &Stop) -> Option<Start> {
-    let answered = async {
-        let began = Instant::now();
-        let mut outage = Outage::new("RabbitMQ");
-        let mut pauses = Reconnect::default();
-        loop {
-            match in_use(&config.amqp, ladder).await {
-                Err(why @ BrokerError::Unreachable { .. }) => {
-                    outage.failed(began.elapsed(), &why);
-                    tokio::time::sleep(pauses.next(rand::random())).await;
-                }
-                // The session that follows says what is wrong.
-                Err(_) => return Start::Unknown,
-                Ok(used) => {
-                    outage.over(began.elapsed());
-                    return if used { Start::Unknown } else { Start::Idle };
-                }
-            }
-        }
-    };
-    tokio::select! {
-        start = answered => Some(start),
-        () = stop.soft.cancelled() => None,
-        () = stop.hard.cancelled() => None,
-    }
-}
-
-/// How far a worker is.
-#[derive(Clone, Copy)]
-enum Phase {
-    /// What was started before is not known yet, so the gate may not be told of this worker.
-    Waits,
-    /// The gate has begun.
-    Runs,
-}
-
-/// Keeps `/readyz` true to Redis, and the pulse of a worker that runs going, while no job asks the gate.
-async fn watch_redis(
-    gate: &RedisGate,
-    health: &Health,
-    metrics: &Metrics,
-    phase: Phase,
-) -> Infallible {
-    let mut way = WaySaid::default();
-    loop {
-        let answer = match phase {
-            Phase::Waits => gate.answers().await,
-            Phase::Runs => gate.ping().await,
-        };
-        let cold = matches!(answer, Err(GateError::Cold { .. }));
-        health.set_redis(answer.is_ok() || cold);
-        admin::tell_memory(health, metrics, cold, gate.primaries());
-        if matches!(phase, Phase::Runs) && answer.is_ok() && gate.measure().await.is_ok() {
-            way.say(gate.base());
-        }
-        tokio::time::sleep(PING_EVERY).await;
-    }
-}
-
-/// What was last said of the way to Redis.
-#[derive(Default)]
-struct WaySaid(Duration);
-
-impl WaySaid {
-    /// Says it where it is long, and again when it has changed much.
-    fn say(&mut self, base: Duration) {
-        let far = |base: Duration| if base < FAR { Duration::ZERO } else { base };
-        let (base, said) = (far(base), far(self.0));
-        if base.abs_diff(said) <= said.max(FAR) / 2 {
-            return;
-        }
-        self.0 = base;
-        let round_trip_ms = u64::try_from(base.as_millis()).unwrap_or(u64::MAX);
-        if base.is_zero() {
-            info!("Redis is near again");
-        } else {
-            info!(
-                round_trip_ms,
-                "Redis is far away: each job has its permit that much later, and a slot of dispatch.concurrency meanwhile"
-            );
-        }
-    }
-}
-
-fn listen_for_signals(stop: &Stop) -> std::io::Result<()> {
-    let mut term = signal(SignalKind::terminate())?;
-    let mut int = signal(SignalKind::interrupt())?;
-    let stop = stop.clone();
-    tokio::spawn(async move {
-        for token in [&stop.soft, &stop.hard] {
-            let name = tokio::select! {
-                _ = term.recv() => "SIGTERM",
-                _ = int.recv() => "SIGINT",
-            };
-            warn!(signal = name, "asked to stop");
-            token.cancel();
-        }
-    });
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
-    use std::future::pending;
-
     use super::*;
 
-    /// An engine that ends when it is asked to, as [`Engine::run`] does.
-    async fn engine(stop: Stop) -> Over {
-        stop.soft.cancelled().await;
-        Over::Stopped
-    }
-
-    #[tokio::test]
-    async fn a_task_that_ends_stops_the_worker_with_its_reason() {
-        let stop = Stop::default();
-        let mut tasks = Tasks::default();
-        tasks.spawn("well", pending::<String>());
-        tasks.spawn("ill", async { [0_u8; 0].first().expect("one").to_string() });
-        let ended = together(engine(stop.clone()), &mut tasks, &stop).await;
-        let why = ended.expect_err("it can't go on").to_string();
-        assert_eq!(why, "the worker can't go on: ill ended: it panicked: one");
-        assert!(stop.soft.is_cancelled());
-    }
-
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn an_engine_that_ends_by_itself_is_no_orderly_end() {
         for (over, part) in [
             (
@@ -503,11 +300,25 @@ mod tests {
             (Over::Deaf, Some("no deliveries any more")),
             (Over::Stopped, None),
         ] {
-            let mut tasks = Tasks::default();
-            let ended = together(async { over }, &mut tasks, &Stop::default()).await;
-            let why = ended.err().map(|why| why.to_string());
+            let (mut tasks, stop) = (Tasks::default(), Stop::default());
+            let moving = moved(async { over }, stop.clone());
+            let ended = tasks.run("what moves the jobs", moving, &stop.soft).await;
+            let why = ended.err().map(|why| AppError::Ended(why).to_string());
             assert_eq!(why.is_some(), part.is_some());
             assert!(part.is_none_or(|part| why.is_some_and(|why| why.contains(part))));
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_engine_that_is_cut_off_leaves_the_word_to_what_did_it() {
+        let (mut tasks, stop) = (Tasks::default(), Stop::default());
+        tasks.spawn("what speaks to RabbitMQ", async {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            "it was told to"
+        });
+        let moving = moved(async { Over::Deaf }, stop.clone());
+        let ended = tasks.run("what moves the jobs", moving, &stop.soft).await;
+        let why = ended.expect_err("it can't go on").to_string();
+        assert_eq!(why, "what speaks to RabbitMQ ended: it was told to");
     }
 }

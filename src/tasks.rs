@@ -1,5 +1,5 @@
-//! The tasks that run for as long as the worker does. None of them may end by itself: the worker would go on without it, and
-//! look as if it were well. So the first that does names itself and its reason, and the worker ends.
+//! Supervision: the tasks that run for as long as the worker does, in one set. None of them may end by itself: the worker would
+//! go on without it, and look as if it were well. So the first that does names itself and its reason, and the worker ends.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -10,6 +10,8 @@ use std::panic::AssertUnwindSafe;
 use futures_util::future::{BoxFuture, Shared};
 use futures_util::{FutureExt, TryFutureExt};
 use tokio::task::{AbortHandle, Id, JoinSet};
+use tokio_util::sync::CancellationToken;
+use tracing::error;
 
 /// How a task ended: what it gave, or what it said when it panicked.
 pub type End = Result<String, String>;
@@ -29,11 +31,10 @@ impl fmt::Display for Ended {
     }
 }
 
-/// `task` to its end, whatever that is.
-async fn to_its_end<R: fmt::Display>(task: impl Future<Output = R>) -> End {
-    let end = AssertUnwindSafe(task).catch_unwind();
+/// What `task` gives, or what it said when it panicked.
+async fn to_its_end<R>(task: impl Future<Output = R>) -> Result<R, String> {
     let told = |panic: Box<dyn Any + Send>| format!("it panicked: {}", message(&*panic));
-    end.map_ok(|why| why.to_string()).map_err(told).await
+    AssertUnwindSafe(task).catch_unwind().map_err(told).await
 }
 
 /// What a panic said.
@@ -55,7 +56,7 @@ impl Watched {
     pub fn spawn<R: fmt::Display + 'static>(
         task: impl Future<Output = R> + Send + 'static,
     ) -> Self {
-        let task = tokio::spawn(to_its_end(task));
+        let task = tokio::spawn(to_its_end(task).map_ok(|why| why.to_string()));
         let abort = task.abort_handle();
         let end = task.map(|joined| joined.unwrap_or_else(|why| Ok(why.to_string())));
         let end = end.boxed().shared();
@@ -79,10 +80,13 @@ impl fmt::Debug for Watched {
     }
 }
 
+/// How a task of the set ended: as it was asked to, or with its reason.
+type OrderlyEnd = Result<(), String>;
+
 /// Tasks that must not end. Dropped, they are aborted.
 #[derive(Debug, Default)]
 pub struct Tasks {
-    set: JoinSet<End>,
+    set: JoinSet<OrderlyEnd>,
     names: HashMap<Id, &'static str>,
 }
 
@@ -93,29 +97,77 @@ impl Tasks {
         name: &'static str,
         task: impl Future<Output = R> + Send + 'static,
     ) {
-        self.add(name, to_its_end(task));
+        let end = to_its_end(task).map_ok(|why| why.to_string());
+        self.add(name, end.map(no_order));
     }
 
     /// Waits for a task that somebody else runs.
     pub fn watch(&mut self, name: &'static str, task: &Watched) {
         let task = task.clone();
-        self.add(name, async move { task.ended().await });
+        self.add(name, async move { no_order(task.ended().await) });
     }
 
-    fn add(&mut self, name: &'static str, end: impl Future<Output = End> + Send + 'static) {
+    fn add(
+        &mut self,
+        name: &'static str,
+        end: impl Future<Output = OrderlyEnd> + Send + 'static,
+    ) -> Id {
         let id = self.set.spawn(end).id();
         self.names.insert(id, name);
+        id
+    }
+
+    /// Runs `main`, the task for which the others are there, to its end. It ends when `stop` asks it to. Where another one ends
+    /// first, it is asked to stop, too.
+    ///
+    /// # Errors
+    /// The first task that ended by itself, and why.
+    pub async fn run(
+        &mut self,
+        name: &'static str,
+        main: impl Future<Output = OrderlyEnd> + Send + 'static,
+        stop: &CancellationToken,
+    ) -> Result<(), Ended> {
+        let main = to_its_end(main).map(|end| end.unwrap_or_else(Err));
+        let main = self.add(name, main);
+        let mut first = Ok(());
+        loop {
+            let (id, end) = self.next_end().await;
+            if id == main {
+                return first.and(end);
+            }
+            if let (Ok(()), Err(ended)) = (&first, end) {
+                error!(reason = %ended, "stopping: the worker can't go on without it");
+                stop.cancel();
+                first = Err(ended);
+            }
+        }
     }
 
     /// Waits until one of them has ended, or panicked. For ever, where there are none.
     pub async fn first_end(&mut self) -> Ended {
-        let (id, why) = match self.set.join_next_with_id().await {
+        loop {
+            if let (_, Err(ended)) = self.next_end().await {
+                return ended;
+            }
+        }
+    }
+
+    async fn next_end(&mut self) -> (Id, Result<(), Ended>) {
+        let (id, end) = match self.set.join_next_with_id().await {
             None => std::future::pending().await,
-            Some(Ok((id, Ok(why) | Err(why)))) => (id, why),
-            Some(Err(why)) => (why.id(), why.to_string()),
+            Some(Ok(ended)) => ended,
+            Some(Err(why)) => (why.id(), Err(why.to_string())),
         };
         let task = self.names.get(&id).copied().unwrap_or("a task");
-        Ended { task, why }
+        (id, end.map_err(|why| Ended { task, why }))
+    }
+}
+
+/// The end of a task that must not end.
+fn no_order(end: End) -> OrderlyEnd {
+    match end {
+        Ok(why) | Err(why) => Err(why),
     }
 }
 
@@ -144,5 +196,38 @@ mod tests {
         let ended = tasks.first_end().await.to_string();
         assert_eq!(ended, "shared ended: others wait for it, too");
         assert!(watched.ended().await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_task_that_ends_stops_the_main_one_and_says_why() {
+        let (mut tasks, stop) = (Tasks::default(), CancellationToken::new());
+        tasks.spawn("well", pending::<String>());
+        tasks.spawn("ill", async { [0_u8; 0].first().expect("one").to_string() });
+        let asked = stop.clone();
+        let main = async move {
+            asked.cancelled().await;
+            Ok(())
+        };
+        let ended = tasks.run("main", main, &stop).await;
+        let why = ended.expect_err("it can't go on").to_string();
+        assert_eq!(why, "ill ended: it panicked: one");
+    }
+
+    #[tokio::test]
+    async fn the_end_of_the_main_task_is_the_end() {
+        let stop = CancellationToken::new();
+        fn panics() -> OrderlyEnd {
+            panic!("it is there")
+        }
+        let mut tasks = Tasks::default();
+        tasks.spawn("well", pending::<String>());
+        assert_eq!(tasks.run("main", async { Ok(()) }, &stop).await, Ok(()));
+        let failed = tasks.run("main", async { Err("why".to_owned()) }, &stop);
+        let why = failed.await.expect_err("it failed").to_string();
+        assert_eq!(why, "main ended: why");
+        let panicked = tasks.run("main", async { panics() }, &stop).await;
+        let why = panicked.expect_err("it panicked").to_string();
+        assert_eq!(why, "main ended: it panicked: it is there");
+        assert!(!stop.is_cancelled(), "nobody else was to be stopped");
     }
 }

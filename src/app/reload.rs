@@ -13,9 +13,9 @@ use crate::config::{Config, ConfigErrors, Source};
 use crate::engine::action::{Changeable, Update};
 use crate::engine::outage::Outage;
 use crate::gate::GateError;
-use crate::gate::registry::{Agreed, Named, Registry};
+use crate::gate::fleet::Fleet;
+use crate::gate::fleet::registry::{Agreed, Named, Registry};
 use crate::metrics::Metrics;
-use crate::rules::fleet::Fleet;
 use crate::rules::retry::RetryPolicy;
 
 /// How often the registry is read and the file looked at.
@@ -101,20 +101,8 @@ impl Steward {
 
     /// Puts in force what can change at run time. `asked`: somebody waits for an answer.
     async fn apply(&mut self, new: Config, asked: bool) {
-        let restart = takes_restart(&self.running, &new);
-        let applied = Config {
-            rate_limiter: new.rate_limiter.clone(),
-            dispatch: crate::config::Dispatch {
-                concurrency: new.dispatch.concurrency,
-                ..self.running.dispatch.clone()
-            },
-            delay: crate::config::Delay {
-                hold: new.delay.hold.min(self.running.delay.max_delay),
-                ..self.running.delay.clone()
-            },
-            retry: new.retry.clone(),
-            ..self.running.clone()
-        };
+        let restart = self.running.takes_restart(&new);
+        let applied = self.running.with_live(&new);
         if applied == self.running && restart.is_empty() {
             if asked {
                 self.metrics.reloaded(true);
@@ -148,7 +136,7 @@ impl Steward {
         }
         if changeable(&applied) != changeable(&self.running) {
             info!(
-                "configuration applied: new values of dispatch, delay, retry, max-penalty or guard-budget"
+                "configuration applied: new values of dispatch, delay, retry, max-throttle or guard-budget"
             );
             self.send(Update::Settings(changeable(&applied))).await;
         }
@@ -236,7 +224,7 @@ impl Steward {
 pub fn changeable(config: &Config) -> Changeable {
     Changeable {
         concurrency: config.dispatch.concurrency,
-        hold: config.delay.hold,
+        hold: config.delay.max_in_memory,
         retry: RetryPolicy {
             max_attempts: config.retry.max_attempts,
             initial_interval: config.retry.initial_interval,
@@ -244,37 +232,9 @@ pub fn changeable(config: &Config) -> Changeable {
             give_up_after: config.retry.give_up_after,
             max_crashes: config.retry.max_crashes,
         },
-        max_penalty: config.rate_limiter.max_penalty,
+        max_penalty: config.rate_limiter.max_throttle,
         guard_budget: config.rate_limiter.guard_budget / 100.0,
     }
-}
-
-/// The parts that differ and are only read when a worker starts.
-fn takes_restart(old: &Config, new: &Config) -> Vec<&'static str> {
-    let (was, is) = (&old.dispatch, &new.dispatch);
-    let differ = [
-        ("amqp", old.amqp != new.amqp),
-        ("redis", old.redis != new.redis),
-        ("job", old.job != new.job),
-        (
-            "dispatch.shutdown-timeout",
-            was.shutdown_timeout != is.shutdown_timeout,
-        ),
-        (
-            "rate-limiter.throttle-scope",
-            old.rate_limiter.throttle_scope != new.rate_limiter.throttle_scope,
-        ),
-        ("dispatch.breaker", was.breaker != is.breaker),
-        ("dispatch.http", was.http != is.http),
-        (
-            "delay.max-delay",
-            old.delay.max_delay != new.delay.max_delay,
-        ),
-        ("admin", old.admin != new.admin),
-        ("log", old.log != new.log),
-    ];
-    let names = differ.into_iter().filter(|(_, differs)| *differs);
-    names.map(|(name, _)| name).collect()
 }
 
 /// Waits for SIGHUP; for ever where nobody listens.

@@ -49,7 +49,7 @@ pub enum BrokerError {
     },
     /// 403 at a queue.
     #[error(
-        "RabbitMQ at {at} forbids it: {reason}; docs/CONFIGURATION.md has the permissions that the user needs"
+        "RabbitMQ at {at} forbids it: {reason}; docs/DEPLOYMENT.md has the permissions that the user needs"
     )]
     Forbidden {
         /// The URL, redacted.

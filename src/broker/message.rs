@@ -6,32 +6,11 @@ use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
-use crate::rules::headers::{self, HeaderValue};
+use crate::rules::headers::{self, BROKER_HEADERS, HeaderValue};
 use crate::rules::job::{Envelope, Field};
-
-/// Headers that the broker sets and interprets: what comes back with them would be counted, dropped or
-/// copied by it. RabbitMQ before 4.0.1 silently drops a message that shows an `x-death` of a cycle.
-pub(crate) const BROKER_HEADERS: [&str; 10] = [
-    "x-death",
-    "x-first-death-queue",
-    "x-first-death-reason",
-    "x-first-death-exchange",
-    "x-last-death-queue",
-    "x-last-death-reason",
-    "x-last-death-exchange",
-    "x-delivery-count",
-    "CC",
-    "BCC",
-];
 
 /// When RabbitMQ got a message, in milliseconds since the epoch, where it is told to say so.
 const TIMESTAMP_MS: &str = "timestamp_in_ms";
-
-/// A header that a job gets on its way, from us or from the broker: what it says changes, so it is no publisher's to set,
-/// and nothing to tell jobs by.
-pub fn is_reserved(header: &str) -> bool {
-    headers::is_ours(header) || BROKER_HEADERS.contains(&header)
-}
 
 /// AMQP's delivery mode of a message that survives a restart of the broker.
 const PERSISTENT: u8 = 2;

@@ -1,95 +1,166 @@
-//! Where RabbitMQ is: a server, or the nodes of a cluster.
+//! `amqp`: RabbitMQ, and the queues there.
 
-use std::fmt;
+use serde_json::{Value as Json, json};
 
-use url::Url;
-
-use super::redis::{join, split};
+use super::amqp_servers::{AmqpServers, unlike};
+use super::error::shown;
+use super::form::{Wrong, text as parse_text};
+use super::input::Input;
+use super::key::{Named, choice, file, integer, keys, pem, text, url};
 use super::secret::SecretUrl;
-use super::value;
-use super::values::Values;
+use super::shown::{Shown, Values};
+use super::tls::Tls;
+use super::tls_keys::TlsKeys;
+use super::urls::UrlForm;
+use super::yaml::Raw;
+use crate::rules::lanes::MAX_WORK_QUEUE_BYTES;
 
-/// Nodes of a cluster, at most.
-const MOST_SERVERS: usize = 32;
-const AMQP_URL: &str = "amqp://user:password@host:5672/%2f";
+const URLS: UrlForm = UrlForm {
+    schemes: ["amqp", "amqps"],
+    example: "amqp://user:password@host:5672/%2f",
+};
+const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
 
-/// `amqp.url`. `Display` and `Debug` show no password.
+keys! {
+    URL: Vec<SecretUrl> = url("amqp.url", URLS.schemes, true, |raw| URLS.several(raw))
+        .default("amqp://guest:guest@127.0.0.1:5672/%2f")
+        .example("amqp://h/v")
+        .about("RabbitMQ, with user, password and virtual host.")
+        .note("Several urls are nodes of one [cluster](DEPLOYMENT.md#a-cluster-of-rabbitmq).");
+    URL_FILE: String = file("amqp.url-file").about("A file that holds `amqp.url`.");
+    CA_FILE: String = pem("amqp.ca-file")
+        .about("The authorities whose certificates are accepted with amqps://, instead of the system's.")
+        .note("See [TLS](DEPLOYMENT.md#tls).");
+    CERT_FILE: String = pem("amqp.cert-file")
+        .about("The certificate that workers show, and those that sign it.");
+    KEY_FILE: String = pem("amqp.key-file").about("Its private key, without a passphrase.");
+    QUEUE: String = text("amqp.queue", "1 to 200 bytes, not `amq.…`", queue_schema, queue)
+        .default("jobs")
+        .example("orders")
+        .about("The work queue.")
+        .note("The 38 queues of its own are named after it (`.due`, `.recheck`, `.dead`, and the 35 lanes `.delay.from-…`).");
+    QUEUE_TYPE: QueueType = choice("amqp.queue-type")
+        .default("quorum")
+        .example("classic")
+        .about("The type of the work queues.")
+        .note("Delay lanes are always quorum queues, since no other kind keeps jobs through a crash.");
+    PREFETCH: u16 = integer::<_, 1, 65_535>("amqp.prefetch", "jobs")
+        .default("500")
+        .example("7")
+        .about("How many jobs one worker holds unacked from each of its two main queues.")
+        .note("From each of the 35 lanes it holds an eighth of that, and `dispatch.concurrency` more (as it was at the start). More hides the way to the broker, less gives an even spread over workers. It bounds a worker's memory: with large bodies lower it (docs/GUARANTEES.md, *What strangers can make it take*).");
+}
+
+/// `amqp`
 #[derive(Debug, Clone, PartialEq)]
-pub struct AmqpServers {
-    /// At least one; several are nodes of one cluster, any of which will do.
-    pub urls: Vec<SecretUrl>,
+pub struct Amqp {
+    /// `amqp.url`
+    pub url: AmqpServers,
+    /// `amqp.ca-file`, `amqp.cert-file` and `amqp.key-file`; the files are read at each connect.
+    pub tls: Tls,
+    /// `amqp.queue`: the work queue; the others are named after it.
+    pub queue: String,
+    /// `amqp.queue-type`
+    pub queue_type: QueueType,
+    /// `amqp.prefetch`: unacked deliveries of each of the two main consumers.
+    pub prefetch: u16,
 }
 
-impl From<SecretUrl> for AmqpServers {
-    fn from(url: SecretUrl) -> Self {
-        Self { urls: vec![url] }
-    }
+/// `amqp.queue-type`: the type of the work queues (lanes are always quorum queues).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QueueType {
+    /// `quorum`
+    Quorum,
+    /// `classic`
+    Classic,
 }
 
-impl fmt::Display for AmqpServers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&join(&self.urls))
-    }
-}
-
-impl AmqpServers {
-    /// As it may stand in a configuration, with passwords: for a worker that is given one, never for printing.
-    pub fn expose(&self) -> String {
-        let urls: Vec<&str> = self.urls.iter().map(SecretUrl::expose).collect();
-        urls.join(",")
-    }
-}
-
-impl Values {
-    pub(super) fn amqp_servers(&mut self) -> Option<AmqpServers> {
-        let (key, file_key) = ("amqp.url", "amqp.url-file");
-        let urls = self.secret(
-            key,
-            file_key,
-            &format!("a url such as {AMQP_URL}"),
-            true,
-            |text| {
-                let urls = split(text, "amqp");
-                if urls.len() > MOST_SERVERS {
-                    let count = urls.len();
-                    return Err(format!("names {count} servers; {MOST_SERVERS} are enough"));
-                }
-                let url = |url: &String| value::secret_url(url, ["amqp", "amqps"], AMQP_URL);
-                urls.iter().map(url).collect::<Result<Vec<_>, _>>()
-            },
-        )??;
-        match unlike(&urls) {
-            Some(words) => self.wrong(self.set_of(key, file_key), words),
-            None => Some(AmqpServers { urls }),
+impl QueueType {
+    /// The value in the configuration, and in RabbitMQ's `x-queue-type`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Quorum => "quorum",
+            Self::Classic => "classic",
         }
     }
 }
 
-/// Why `urls` can't be nodes of one cluster.
-fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
-    let all: Vec<Url> = (urls.iter())
-        .filter_map(|url| Url::parse(url.expose()).ok())
-        .collect();
-    let (first, others) = all.split_first()?;
-    // None, `/` and `/%2f` are three ways to write the default one.
-    let vhost = |url: &Url| match url.path().trim_start_matches('/') {
-        "" => "%2f".to_owned(),
-        name => name.replace("%2F", "%2f"),
-    };
-    let differ = |f: &dyn Fn(&Url) -> bool| others.iter().any(f);
-    if differ(&|url| url.scheme() != first.scheme()) {
-        Some("names servers with and without TLS; give all of them one scheme")
-    } else if differ(&|url| {
-        (url.username(), url.password()) != (first.username(), first.password())
-    }) {
-        Some(
-            "names servers with different users or passwords; they must be nodes of one cluster, which has one login",
-        )
-    } else if differ(&|url| vhost(url) != vhost(first)) {
-        Some(
-            "names different virtual hosts; they must be nodes of one cluster, which has all of them",
-        )
-    } else {
-        None
+impl Named for QueueType {
+    fn all() -> Vec<(&'static str, Self)> {
+        [Self::Quorum, Self::Classic]
+            .map(|kind| (kind.name(), kind))
+            .to_vec()
     }
+}
+
+impl Amqp {
+    /// What is set.
+    pub(super) fn show(&self, values: &mut Values) {
+        let Self {
+            url,
+            tls,
+            queue,
+            queue_type,
+            prefetch,
+        } = self;
+        values.set(&URL.key, Shown::urls(&url.urls));
+        tls.show(TLS, values);
+        values.set(&QUEUE.key, Shown::text(queue));
+        values.set(&QUEUE_TYPE.key, Shown::bare(queue_type.name()));
+        values.set(&PREFETCH.key, Shown::bare(prefetch));
+    }
+}
+
+impl Input {
+    /// The section; `None` after a problem.
+    pub(super) fn amqp(&mut self) -> Option<Amqp> {
+        // Each key is read before the first `?`, so that one run reports all that is wrong.
+        let urls = self.secret(&URL, &URL_FILE);
+        let tls = self.tls(TLS);
+        let queue = self.get(&QUEUE);
+        let queue_type = self.get(&QUEUE_TYPE);
+        let prefetch = self.get(&PREFETCH);
+        let urls = urls??;
+        if let Some(words) = unlike(&urls) {
+            return self.wrong(self.set_of(&URL, &URL_FILE), words);
+        }
+        if !urls[0].has_scheme("amqps") {
+            self.tls_unused(TLS, "amqp.url begin with amqps://")?;
+        }
+        Some(Amqp {
+            url: AmqpServers { urls },
+            tls: tls?,
+            queue: queue?,
+            queue_type: queue_type?,
+            prefetch: prefetch?,
+        })
+    }
+}
+
+fn queue(raw: &Raw) -> Result<String, Wrong> {
+    let must = format!("a name of 1 to {MAX_WORK_QUEUE_BYTES} bytes");
+    let name = parse_text(raw, &must)?;
+    if name.len() > MAX_WORK_QUEUE_BYTES {
+        return Err(format!("has {} bytes; it must be {must}", name.len()));
+    }
+    if name.starts_with("amq.") {
+        return Err(format!(
+            "is {}; RabbitMQ keeps names that begin with `amq.` for itself",
+            shown(name)
+        ));
+    }
+    if name.contains(char::is_control) {
+        return Err("has a control character; no queue name of ours may have one".to_owned());
+    }
+    Ok(name.to_owned())
+}
+
+fn queue_schema() -> Json {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": MAX_WORK_QUEUE_BYTES,
+        "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$",
+        "not": {"pattern": "^amq\\."},
+    })
 }

@@ -1,8 +1,10 @@
 //! The environment: `SLUICEGATE_RATE_LIMITER__USE_ALGO` sets `rate-limiter.use-algo`.
 
 use super::error::{Origin, Problem};
-use super::file::Entry;
-use super::keys::{self, HEADERS, KEYS, PREFIX, env_name};
+use super::input::{Entry, named_twice};
+use super::key::{Key, PREFIX, env_name};
+use super::keys::{self, KEYS};
+use super::suggest::closest;
 use super::yaml::{self, Raw};
 
 /// Begins like ours and is read elsewhere: by the `--config` option.
@@ -20,11 +22,11 @@ pub(super) fn parse(env: impl Iterator<Item = (String, String)>) -> (Vec<Entry>,
             continue;
         }
         let at = Origin::Env(name.clone());
-        if let Some(key) = KEYS.iter().find(|key| env_name(key.path) == name) {
+        if let Some((key, called)) = find(&name) {
             if value.is_empty() {
                 problems.push(Problem::of(
                     &at,
-                    key.path,
+                    called,
                     "is empty; set a value or unset the variable",
                 ));
                 continue;
@@ -37,14 +39,15 @@ pub(super) fn parse(env: impl Iterator<Item = (String, String)>) -> (Vec<Entry>,
             match raw {
                 Ok(raw) => entries.push(Entry {
                     path: key.path,
+                    name: called,
                     raw,
                     at,
                 }),
                 // The parser's words may hold a secret.
-                Err(_) if key.path == HEADERS => {
-                    problems.push(Problem::of(&at, key.path, "is not valid YAML"));
+                Err(_) if key.secret => {
+                    problems.push(Problem::of(&at, called, "is not valid YAML"));
                 }
-                Err(error) => problems.push(Problem::of(&at, key.path, error.message)),
+                Err(error) => problems.push(Problem::of(&at, called, error.message)),
             }
             continue;
         }
@@ -57,27 +60,36 @@ pub(super) fn parse(env: impl Iterator<Item = (String, String)>) -> (Vec<Entry>,
             None => unknown(at, &name),
         });
     }
+    problems.extend(named_twice(&entries));
     (entries, problems)
 }
 
+/// The key that the variable `name` sets, and what it calls it.
+fn find(name: &str) -> Option<(&'static Key, &'static str)> {
+    KEYS.iter().find_map(|key| {
+        let called = key.paths().find(|path| env_name(path) == name)?;
+        Some((*key, called))
+    })
+}
+
 fn unknown(at: Origin, name: &str) -> Problem {
-    let within = |key: &&keys::Key| name.starts_with(&format!("{}__", env_name(key.path)));
+    let within = |key: &&&Key| name.starts_with(&format!("{}__", key.env_name()));
     if let Some(tree) = KEYS.iter().filter(|key| key.is_tree()).find(within) {
         let words = format!(
             "sets no key; {} is set as a whole, as YAML text in {}",
             tree.path,
-            env_name(tree.path)
+            tree.env_name()
         );
         return Problem::new(at, words);
     }
-    let names: Vec<String> = KEYS.iter().map(|key| env_name(key.path)).collect();
+    let names: Vec<String> = KEYS.iter().map(|key| key.env_name()).collect();
     // One `_` where two are needed is the likeliest mistake, so that counts first.
     let flat = |name: &str| name.replace("__", "_");
     let meant = names
         .iter()
         .find(|known| flat(known) == flat(name))
         .map(String::as_str)
-        .or_else(|| keys::closest(name, names.iter().map(String::as_str)));
+        .or_else(|| closest(name, names.iter().map(String::as_str)));
     let hint = match meant {
         Some(meant) => format!("did you mean {meant}?"),
         None => "docs/CONFIGURATION.md lists all keys".to_owned(),
@@ -114,7 +126,7 @@ mod tests {
         }
         assert!(!set_by_kubernetes("SLUICEGATE_ADMIN_PORT", "9464"));
         for key in KEYS {
-            let name = env_name(key.path);
+            let name = key.env_name();
             assert!(!set_by_kubernetes(&name, "tcp://h:1"), "{name}");
         }
     }

@@ -4,7 +4,12 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
-use super::yaml::Place;
+/// A line and a column, from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Position {
+    pub line: u64,
+    pub column: u64,
+}
 
 /// Where a value was set.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,13 +32,13 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// The origin of what stands at `place` of the value that this one is of.
-    pub(super) fn inside(&self, place: Place) -> Self {
+    /// The origin of what is at `position` in the value that this one is of.
+    pub(super) fn inside(&self, position: Position) -> Self {
         match self {
             Self::File { name, .. } => Self::File {
                 name: Arc::clone(name),
-                line: place.line,
-                column: place.column,
+                line: position.line,
+                column: position.column,
             },
             other => other.clone(),
         }

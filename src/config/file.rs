@@ -2,20 +2,13 @@
 
 use std::sync::Arc;
 
-use super::error::{Origin, Problem, shown};
+use super::error::{Origin, Position, Problem, shown};
+use super::input::{Entry, named_twice};
 use super::keys;
-use super::yaml::{self, Field, Place, Raw};
+use super::yaml::{self, Field, Raw};
 
 /// The largest configuration file, in bytes.
 pub(super) const MAX_FILE: u64 = 1 << 20;
-
-/// A known key that somebody set.
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct Entry {
-    pub path: &'static str,
-    pub raw: Raw,
-    pub at: Origin,
-}
 
 /// The keys that `text` sets, and what is wrong with the others.
 ///
@@ -25,7 +18,7 @@ pub(super) fn parse(name: &str, text: &str) -> Result<(Vec<Entry>, Vec<Problem>)
     let name: Arc<str> = name.into();
     let root = yaml::read(text).map_err(|error| {
         let at = match error.at {
-            Some(place) => in_file(&name, place),
+            Some(position) => in_file(&name, position),
             None => Origin::WholeFile(Arc::clone(&name)),
         };
         Problem::new(at, error.message)
@@ -39,18 +32,20 @@ pub(super) fn parse(name: &str, text: &str) -> Result<(Vec<Entry>, Vec<Problem>)
         None | Some(Raw::Null) => {}
         Some(Raw::Map(map)) => walk.section("", map),
         Some(_) => walk.problems.push(Problem::new(
-            in_file(&walk.name, Place { line: 1, column: 1 }),
+            in_file(&walk.name, Position { line: 1, column: 1 }),
             "the file must hold keys, such as `amqp:` with `  url: …` below it",
         )),
     }
+    let twice = named_twice(&walk.entries);
+    walk.problems.extend(twice);
     Ok((walk.entries, walk.problems))
 }
 
-fn in_file(name: &Arc<str>, place: Place) -> Origin {
+fn in_file(name: &Arc<str>, position: Position) -> Origin {
     Origin::File {
         name: Arc::clone(name),
-        line: place.line,
-        column: place.column,
+        line: position.line,
+        column: position.column,
     }
 }
 
@@ -76,13 +71,14 @@ impl Walk {
                 continue;
             }
             match (keys::find(&path).filter(|_| nested), raw) {
-                (Some(key), Raw::Map(_)) if !key.is_tree() => self.problems.push(Problem::of(
+                (Some((key, _)), Raw::Map(_)) if !key.is_tree() => self.problems.push(Problem::of(
                     &at,
                     key.path,
                     "holds keys; it must be a single value",
                 )),
-                (Some(key), raw) => self.entries.push(Entry {
+                (Some((key, name)), raw) => self.entries.push(Entry {
                     path: key.path,
+                    name,
                     raw,
                     at,
                 }),

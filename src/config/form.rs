@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::time::Duration;
 
 use super::error::shown;
-use super::keys::closest;
+use super::suggest::hint;
 use super::yaml::Raw;
 
 /// A sentence that goes on after the key: `is 0; it must be …`.
@@ -41,6 +41,18 @@ pub(super) fn text<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, Wrong> {
     }
 }
 
+/// A text that may be a secret: no error shows any of it.
+pub(super) fn secret<'a>(raw: &'a Raw, must: &str) -> Result<&'a str, Wrong> {
+    match raw {
+        Raw::Text(text) => Ok(text),
+        Raw::List(_) => Err(format!("is a list; it must be {must}")),
+        Raw::Null => Err(format!("is empty; it must be {must}")),
+        _ => Err(format!(
+            "is no text (numbers need quotes); it must be {must}"
+        )),
+    }
+}
+
 /// `true` or `false`.
 pub(super) fn boolean(raw: &Raw) -> Result<bool, Wrong> {
     match raw {
@@ -49,8 +61,8 @@ pub(super) fn boolean(raw: &Raw) -> Result<bool, Wrong> {
     }
 }
 
-/// A whole number from `min` to `max`.
-pub(super) fn integer(raw: &Raw, min: u64, max: u64) -> Result<u64, Wrong> {
+/// A whole number from `min` to `max`, which `T` can hold.
+pub(super) fn integer<T: TryFrom<u64>>(raw: &Raw, min: u64, max: u64) -> Result<T, Wrong> {
     let value = match raw {
         Raw::Int(value) => Some(*value),
         Raw::Text(text) => text.parse().ok(),
@@ -59,6 +71,7 @@ pub(super) fn integer(raw: &Raw, min: u64, max: u64) -> Result<u64, Wrong> {
     value
         .and_then(|value| u64::try_from(value).ok())
         .filter(|value| (min..=max).contains(value))
+        .and_then(|value| T::try_from(value).ok())
         .ok_or_else(|| wrong(raw, format_args!("a whole number from {min} to {max}")))
 }
 
@@ -126,10 +139,7 @@ pub(super) fn choice<T: Copy>(raw: &Raw, names: &[(&str, T)]) -> Result<T, Wrong
     if let Some((_, value)) = names.iter().find(|(name, _)| *name == text) {
         return Ok(*value);
     }
-    let hint = closest(text, known)
-        .map(|meant| format!("; did you mean {meant}?"))
-        .unwrap_or_default();
-    Err(format!("{}{hint}", wrong(raw, list)))
+    Err(format!("{}{}", wrong(raw, list), hint(text, known)))
 }
 
 #[cfg(test)]

@@ -5,14 +5,18 @@ use std::fmt::Display;
 
 use super::error::{Origin, Problem, shown};
 use super::form::{self, what};
-use super::keys::{self, LIMITS, PLANS, TENANTS, closest};
-use super::part::{self, FLAT, MAX_CONCURRENT, Part, build};
-use super::value;
+use super::limit_keys::{self, FLAT, LIST_ONLY, MAX_CONCURRENT, limit_name};
+use super::part::{self, Part, build};
+use super::suggest::{closest, hint};
 use super::yaml::{Field, Raw};
 use crate::rules::limit::{DEFAULT_LIMIT, Limit, LimitError, Limits, MAX_LIMITS, Unit};
 use crate::rules::policy::{Own, Pattern, Policy};
 use crate::rules::scope::{MAX_PARTS, Scope};
 use crate::rules::tenant::MAX_TENANT_BYTES;
+
+const LIMITS: &str = limit_keys::LIMITS.key.path;
+const PLANS: &str = limit_keys::PLANS.key.path;
+const TENANTS: &str = limit_keys::TENANTS.key.path;
 
 /// What an error calls the key `name` below `path`. A name comes from the user, who may have put anything there.
 fn below(path: &str, name: &str) -> String {
@@ -166,10 +170,7 @@ impl Reader<'_> {
             Err(words) => self.wrong(&at, &key, words),
             Ok(name) if plans.contains_key(name) => Some(name.to_owned()),
             Ok(name) => {
-                let hint = match closest(name, plans.keys().map(String::as_str)) {
-                    Some(meant) => format!("; did you mean {meant}?"),
-                    None => String::new(),
-                };
+                let hint = hint(name, plans.keys().map(String::as_str));
                 let words = format!("is {}, and {PLANS} has no such plan{hint}", shown(name));
                 self.wrong(&at, &key, words)
             }
@@ -244,7 +245,7 @@ impl Reader<'_> {
         for Field { name, at, raw } in mapping.fields {
             let at = mapping.at.inside(*at);
             let key = format!("{}.{name}", mapping.path);
-            if FLAT.contains(&name.as_str()) {
+            if FLAT.iter().any(|key| key.name() == name) {
                 if let Err(words) = part.set(name, raw, &at, &key) {
                     self.wrong::<()>(&at, &key, words);
                 } else if name == "scope" && part.is_global() && self.global.is_some() {
@@ -268,9 +269,10 @@ impl Reader<'_> {
                     self.wrong::<()>(&at, &key, words);
                 }
             } else if name == MAX_CONCURRENT {
-                self.wrong::<()>(&at, &key, keys::MAX_CONCURRENT);
+                self.wrong::<()>(&at, &key, LIST_ONLY);
             } else if !more.contains(&name.as_str()) {
-                let known = FLAT.iter().chain(more).copied();
+                let flat = FLAT.iter().map(|key| key.name());
+                let known = flat.chain(more.iter().copied());
                 let hint = match closest(name, known) {
                     Some(meant) => format!("did you mean {meant}?"),
                     None => "docs/CONFIGURATION.md lists all keys".to_owned(),
@@ -390,7 +392,7 @@ impl Reader<'_> {
             return self.wrong(&item.at, &item.path, words);
         };
         let (at, key) = (item.at.inside(field.at), format!("{}.name", item.path));
-        match value::limit_name(&field.raw) {
+        match limit_name(&field.raw) {
             Ok(name) if others.iter().flatten().any(|other| *other == name) => {
                 self.wrong(&at, &key, LimitError::SameName(name))
             }

@@ -1,33 +1,96 @@
-//! Puts the file, the environment and the defaults together, and reports everything that is wrong at once.
+//! The whole configuration: read from the file, the environment and the defaults, with everything that is wrong reported at once;
+//! shown; and changed while a worker runs.
 
+use std::fmt;
 use std::path::Path;
-use std::time::Duration;
 
+use super::admin::Admin;
+use super::amqp::Amqp;
+use super::delay::Delay;
+use super::dispatch::Dispatch;
 use super::error::{ConfigErrors, Origin, Problem};
 use super::file::{self, MAX_FILE};
-use super::form::{self, show};
-use super::keys::{LIMITS, PLANS, TENANTS};
-use super::limits::{Reader, Tree};
-use super::load_tls::TlsKeys;
-use super::part::{FLAT, Part};
-use super::value;
-use super::values::{Values, read_bounded};
-use super::yaml::Raw;
-use super::{
-    Admin, Amqp, Breaker, Config, DEFAULT_FILE, Delay, Dispatch, Fields, Http, Log, RateLimiter,
-    Redis, Retry, env, keys,
-};
-use crate::rules::decision::LEASE_MS;
-use crate::rules::limit::Unit;
-use crate::rules::pushback::ThrottleScope;
+use super::input::{Entry, Input, read_bounded};
+use super::key::{Applied, Key, PREFIX};
+use super::keys::KEYS;
+use super::limit_keys::{LIMITS, SCOPE};
+use super::log::Log;
+use super::rate_limiter::RateLimiter;
+use super::redis::Redis;
+use super::retry::Retry;
+use super::shown::Values;
+use super::{env, job};
+use crate::rules::job::Fields;
 
-const SECOND: Duration = Duration::from_secs(1);
-const HOUR: Duration = Duration::from_secs(3_600);
-const DAY: Duration = Duration::from_secs(86_400);
-/// RabbitMQ closes a channel whose delivery is unacked for 30 minutes.
-const LONGEST_CALL: Duration = Duration::from_secs(25 * 60);
+/// The file that is read when none is named.
+pub const DEFAULT_FILE: &str = "sluicegate.yaml";
+
+/// Everything a worker needs to know.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Config {
+    /// RabbitMQ.
+    pub amqp: Amqp,
+    /// Redis.
+    pub redis: Redis,
+    /// Where a job's fields stand.
+    pub job: Fields,
+    /// The limit.
+    pub rate_limiter: RateLimiter,
+    /// How jobs run.
+    pub dispatch: Dispatch,
+    /// How jobs wait.
+    pub delay: Delay,
+    /// How failed jobs are tried again.
+    pub retry: Retry,
+    /// Metrics and health.
+    pub admin: Admin,
+    /// Logs.
+    pub log: Log,
+    /// What the file and the environment call by an old name.
+    pub(super) renamed: Renamed,
+}
+
+/// Warnings of old names. Configurations that differ in them alone are equal: they mean the same.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Renamed(pub Vec<String>);
+
+impl PartialEq for Renamed {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
 
 impl Config {
+    /// As [`Config::load`], with the environment of this process.
+    ///
+    /// # Errors
+    /// As [`Config::load`]; also a `SLUICEGATE_…` variable that is not text.
+    pub fn from_env(path: Option<&Path>) -> Result<Self, ConfigErrors> {
+        let (mut env, mut problems) = (Vec::new(), Vec::new());
+        // Variables of others may hold any bytes.
+        for (name, value) in std::env::vars_os() {
+            let Ok(name) = name.into_string() else {
+                continue;
+            };
+            match value.into_string() {
+                Ok(value) => env.push((name, value)),
+                Err(_) if name.starts_with(PREFIX) => {
+                    let words = "its value is not UTF-8 text";
+                    problems.push(Problem::new(Origin::Env(name), words));
+                }
+                Err(_) => {}
+            }
+        }
+        match Self::load(path, env.into_iter()) {
+            config if problems.is_empty() => config,
+            Ok(_) => Err(ConfigErrors::new(problems)),
+            Err(errors) => {
+                problems.extend(errors.problems().iter().cloned());
+                Err(ConfigErrors::new(problems))
+            }
+        }
+    }
+
     /// Reads the file at `path` (`None`: [`DEFAULT_FILE`], which may be missing), then `env`, whose
     /// `SLUICEGATE_…` variables win over the file, and checks everything.
     ///
@@ -74,7 +137,7 @@ impl Config {
                 Vec::new()
             }
         };
-        let mut values = Values {
+        let mut input = Input {
             file,
             env,
             folder: Path::new(name)
@@ -83,9 +146,9 @@ impl Config {
                 .unwrap_or_default(),
             problems,
         };
-        match values.config() {
-            Some(config) if values.problems.is_empty() => Ok(config),
-            _ => Err(ConfigErrors::new(values.problems)),
+        match input.config() {
+            Some(config) if input.problems.is_empty() => Ok(config),
+            _ => Err(ConfigErrors::new(input.problems)),
         }
     }
 }
@@ -98,270 +161,164 @@ impl Default for Config {
     }
 }
 
-impl Values {
+impl Config {
+    /// The keys that are set, with their values.
+    fn values(&self) -> Values {
+        let Self {
+            amqp,
+            redis,
+            job,
+            rate_limiter,
+            dispatch,
+            delay,
+            retry,
+            admin,
+            log,
+            renamed: _,
+        } = self;
+        let mut values = Values::default();
+        amqp.show(&mut values);
+        redis.show(&mut values);
+        job::show(job, &mut values);
+        rate_limiter.show(&mut values);
+        dispatch.show(&mut values);
+        delay.show(&mut values);
+        retry.show(&mut values);
+        admin.show(&mut values);
+        log.show(&mut values);
+        values
+    }
+
+    /// This configuration of a running worker, with what `new` changes and needs no restart.
+    pub fn with_live(&self, new: &Self) -> Self {
+        let mut config = self.clone();
+        config.rate_limiter.take_live(&new.rate_limiter);
+        config.dispatch.take_live(&new.dispatch);
+        config.delay.take_live(&new.delay);
+        config.retry.take_live(&new.retry);
+        config
+    }
+
+    /// The keys whose values differ in `new`, and take a restart.
+    pub fn takes_restart(&self, new: &Self) -> Vec<&'static str> {
+        let (old, new) = (self.values(), new.values());
+        let differ = |key: &&&Key| old.get(key) != new.get(key);
+        let keys = KEYS.iter().filter(|key| key.applied == Applied::Restart);
+        keys.filter(differ).map(|key| key.path).collect()
+    }
+}
+
+impl fmt::Display for Config {
+    /// The file that would give this configuration, with `***` for each password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.values().write(f, KEYS)
+    }
+}
+
+impl Input {
     /// The checked configuration; `None` or problems when there is something wrong.
     fn config(&mut self) -> Option<Config> {
-        // Each part is read before the first `?`, so that one run reports all that is wrong.
+        // Each section is read before the first `?`, so that one run reports all that is wrong.
         let amqp = self.amqp();
         let redis = self.redis();
-        let tenant = self.get("job.tenant", value::tenant_field);
-        let cost = self.get("job.cost", value::value_field);
-        let deadline = self.get("job.deadline", value::value_field);
+        let job = self.job();
         let rate_limiter = self.rate_limiter();
         let dispatch = self.dispatch();
         let delay = self.delay();
         let retry = self.retry();
         let admin = self.admin();
-        let format = self.get("log.format", value::log_format);
-        let level = self.get("log.level", value::log_level);
+        let log = self.log();
         if let (Some(redis), Some(limiter)) = (&redis, &rate_limiter)
             && let Some(words) = redis.misfit(&limiter.policy)
         {
-            let key = match self.entry(LIMITS) {
-                Some(_) => LIMITS,
-                None => "rate-limiter.scope",
+            let key = match self.entry(&LIMITS.key) {
+                Some(_) => &LIMITS.key,
+                None => &SCOPE.key,
             };
             return self.wrong(key, words);
         }
+        let entries = self.file.iter().chain(&self.env);
+        let renamed = Renamed(entries.filter_map(Entry::renamed).collect());
         Some(Config {
+            renamed,
             amqp: amqp?,
             redis: redis?,
-            job: Fields {
-                tenant: tenant?,
-                cost: cost?,
-                deadline,
-            },
+            job: job?,
             rate_limiter: rate_limiter?,
             dispatch: dispatch?,
             delay: delay?,
             retry: retry?,
             admin: admin?,
-            log: Log {
-                format: format?,
-                level: level?,
-            },
+            log: log?,
         })
     }
+}
 
-    fn amqp(&mut self) -> Option<Amqp> {
-        let url = self.amqp_servers();
-        const TLS: TlsKeys = ["amqp.ca-file", "amqp.cert-file", "amqp.key-file"];
-        let tls = self.tls(TLS);
-        let queue = self.get("amqp.queue", value::queue);
-        let queue_type = self.get("amqp.queue-type", value::queue_type);
-        let prefetch = self.get("amqp.prefetch", |raw| {
-            form::integer(raw, 1, u16::MAX.into())
-        });
-        let url = url?;
-        if !url.urls[0].has_scheme("amqps") {
-            self.tls_unused(TLS, "amqp.url begin with amqps://")?;
-        }
-        Some(Amqp {
-            url,
-            tls: tls?,
-            queue: queue?,
-            queue_type: queue_type?,
-            prefetch: u16::try_from(prefetch?).ok()?,
-        })
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::key::{Kind, env_name};
+
+    /// What `key: value` makes of a file that has a url, and what the key needs to have a meaning.
+    fn with(key: &Key, value: &str) -> Config {
+        let yaml = match key.path {
+            "rate-limiter.burst" => "rate-limiter: {use-algo: token-bucket-algo, burst: 2}",
+            "dispatch.http.url" => "dispatch: {http: {url: 'http://another/'}}",
+            _ => "dispatch: {http: {url: 'http://base/'}}",
+        };
+        let set = (!value.is_empty()).then(|| (env_name(key.path), value.to_owned()));
+        Config::parse("c.yaml", yaml, set.into_iter())
+            .unwrap_or_else(|errors| panic!("{}: {errors}", key.path))
     }
 
-    fn redis(&mut self) -> Option<Redis> {
-        let url = self.redis_servers();
-        let prefix = self.get("redis.prefix", value::prefix);
-        Some(Redis {
-            url: url?,
-            prefix: prefix?,
-        })
-    }
-
-    fn rate_limiter(&mut self) -> Option<RateLimiter> {
-        let mut flat = Part::default();
-        for name in FLAT {
-            let key = format!("rate-limiter.{name}");
-            let (raw, at) = match self.entry(&key) {
-                Some(entry) => (entry.raw.clone(), entry.at.clone()),
-                None => match keys::find(&key)?.default {
-                    Some(default) => (Raw::Text(default.to_owned()), Origin::Default),
-                    None => continue,
-                },
-            };
-            if let Err(words) = flat.set(name, &raw, &at, &key) {
-                self.wrong::<()>(&key, words);
+    #[test]
+    fn each_key_is_read_shown_and_applied_as_it_is_declared() {
+        for key in KEYS.iter().copied() {
+            assert!(key.about.ends_with('.'), "{}: {}", key.path, key.about);
+            // A file must exist; other tests write some.
+            if matches!(key.kind, Kind::File(_)) {
+                continue;
+            }
+            let (old, new) = (with(key, ""), with(key, key.example));
+            let is = |config: &Config| config.values().get(key).cloned();
+            assert!(
+                is(&old) != is(&new),
+                "{}: its example is not shown",
+                key.path
+            );
+            let changed = old.with_live(&new);
+            let restart = old.takes_restart(&new);
+            match key.applied {
+                Applied::Live => {
+                    assert!(is(&changed) == is(&new), "{} is not applied", key.path);
+                    assert_eq!(restart, [""; 0], "{}", key.path);
+                }
+                Applied::Restart => {
+                    assert_eq!(changed, old, "{} is applied", key.path);
+                    assert!(restart.contains(&key.path), "{}: {restart:?}", key.path);
+                }
+            }
+            // What is shown is a file that says the same, but for secrets.
+            let (shown, again) = (new.to_string(), |config: &Config| {
+                let text = config.to_string().replace("***", "0123456789abcdef");
+                Config::parse("c.yaml", &text, std::iter::empty()).expect(key.path)
+            });
+            assert_eq!(again(&new).to_string(), shown, "{}", key.path);
+            if let Some(default) = key.default {
+                assert_eq!(with(key, default), with(key, ""), "{}", key.path);
             }
         }
-        let max_penalty = self.get("rate-limiter.max-penalty", |raw| {
-            form::duration(raw, SECOND, DAY * 7)
-        });
-        let guard_budget = self.get("rate-limiter.guard-budget", value::guard_budget);
-        let throttle_scope = self.get("rate-limiter.throttle-scope", |raw| {
-            form::choice(raw, &ThrottleScope::NAMES)
-        });
-        let key = "rate-limiter.plan-header";
-        let plan_header = match self.entry(key) {
-            Some(_) => Some(self.get(key, value::header_name)?),
-            None => None,
+    }
+
+    #[test]
+    fn a_changed_secret_is_a_change_though_it_is_not_shown() {
+        let of = |password: &str| {
+            let yaml = format!("redis: {{url: 'redis://:{password}@h'}}");
+            Config::parse("c.yaml", &yaml, std::iter::empty()).expect("valid")
         };
-        let [limits, plans, tenants] = [LIMITS, PLANS, TENANTS].map(|key| self.tree(key));
-        let mut reader = Reader {
-            problems: &mut self.problems,
-            flat: &flat,
-            global: None,
-            unit: Unit::Cost,
-        };
-        Some(RateLimiter {
-            policy: reader.policy(&limits, &plans, &tenants, plan_header)?,
-            max_penalty: max_penalty?,
-            guard_budget: guard_budget?,
-            throttle_scope: throttle_scope?,
-        })
-    }
-
-    /// The list or mapping at `key`, with where it stands.
-    fn tree(&self, key: &str) -> Tree {
-        let entry = self.entry(key)?;
-        Some((entry.raw.clone(), entry.at.clone()))
-    }
-
-    fn dispatch(&mut self) -> Option<Dispatch> {
-        let concurrency = self.get("dispatch.concurrency", |raw| form::integer(raw, 1, 10_000));
-        let shutdown_timeout = self.get("dispatch.shutdown-timeout", |raw| {
-            form::duration(raw, Duration::ZERO, HOUR)
-        });
-        let breaker = self.breaker();
-        let example = "https://api.example.com/jobs";
-        let must = format!("a url such as {example}");
-        let url = self.secret(
-            "dispatch.http.url",
-            "dispatch.http.url-file",
-            &must,
-            false,
-            |text| value::secret_url(text, ["http", "https"], example),
-        );
-        let http2 = self.get("dispatch.http.http2", form::boolean);
-        let timeout = self.get("dispatch.http.timeout", |raw| {
-            form::duration(raw, Duration::from_millis(1), LONGEST_CALL)
-        });
-        let abandoned = self.get("dispatch.http.abandoned", |raw| {
-            form::duration(raw, Duration::ZERO, Duration::from_millis(LEASE_MS))
-        });
-        const TLS: TlsKeys = [
-            "dispatch.http.ca-file",
-            "dispatch.http.cert-file",
-            "dispatch.http.key-file",
-        ];
-        let tls = self.tls(TLS);
-        let headers = self.headers(url.as_ref().and_then(Option::as_ref));
-        let answers = self.answers();
-        let (url, tls, headers, http2) = (url?, tls?, headers?, http2?);
-        let (answers, timeout, abandoned) = (answers?, timeout?, abandoned?);
-        if let Some(url) = &url
-            && !url.has_scheme("https")
-        {
-            self.tls_unused(TLS, "dispatch.http.url begin with https://")?;
-        }
-        let breaker = breaker?;
-        Some(Dispatch {
-            breaker,
-            concurrency: usize::try_from(concurrency?).ok()?,
-            shutdown_timeout: shutdown_timeout?,
-            http: url.map(|url| Http {
-                url,
-                tls,
-                headers,
-                answers,
-                http2,
-                timeout,
-                abandoned,
-            }),
-        })
-    }
-
-    fn admin(&mut self) -> Option<Admin> {
-        let listen = self.get("admin.listen", value::listen);
-        let token = self.secret(
-            "admin.token",
-            "admin.token-file",
-            value::TOKEN,
-            false,
-            value::token,
-        );
-        Some(Admin {
-            listen: listen?,
-            token: token?,
-        })
-    }
-
-    fn delay(&mut self) -> Option<Delay> {
-        let hold = self.get("delay.hold", |raw| {
-            form::duration(raw, Duration::ZERO, Duration::from_secs(60))
-        });
-        let max_delay = self.get("delay.max-delay", |raw| form::duration(raw, SECOND, DAY));
-        let (hold, max_delay) = (hold?, max_delay?);
-        if max_delay < hold {
-            return self.wrong_pair(("delay.max-delay", max_delay), ("delay.hold", hold));
-        }
-        Some(Delay { hold, max_delay })
-    }
-
-    /// `Some(None)`: it is not enabled.
-    fn breaker(&mut self) -> Option<Option<Breaker>> {
-        let enabled = self.get("dispatch.breaker.enabled", form::boolean);
-        let failures = self.get("dispatch.breaker.failures", |raw| {
-            form::integer(raw, 1, 1_000)
-        });
-        let shortest = Duration::from_millis(10);
-        let intervals = self.intervals("dispatch.breaker", (shortest, HOUR));
-        let (initial_interval, max_interval) = intervals?;
-        let breaker = Breaker {
-            failures: u32::try_from(failures?).ok()?,
-            initial_interval,
-            max_interval,
-        };
-        Some(enabled?.then_some(breaker))
-    }
-
-    fn retry(&mut self) -> Option<Retry> {
-        let max_attempts = self.get("retry.max-attempts", |raw| form::integer(raw, 1, 1_000_000));
-        let give_up_after = self.get("retry.give-up-after", |raw| {
-            form::duration(raw, SECOND, DAY * 365)
-        });
-        let max_crashes = self.get("retry.max-crashes", |raw| form::integer(raw, 0, 1_000));
-        let intervals = self.intervals("retry", (Duration::from_millis(1), DAY));
-        let (initial_interval, max_interval) = intervals?;
-        Some(Retry {
-            max_attempts: u32::try_from(max_attempts?).ok()?,
-            initial_interval,
-            max_interval,
-            give_up_after: give_up_after?,
-            max_crashes: u32::try_from(max_crashes?).ok()?,
-        })
-    }
-
-    /// `initial-interval` and `max-interval` of `section`, each within these bounds.
-    fn intervals(
-        &mut self,
-        section: &str,
-        (shortest, longest): (Duration, Duration),
-    ) -> Option<(Duration, Duration)> {
-        let names = ["initial-interval", "max-interval"].map(|name| format!("{section}.{name}"));
-        let [initial, max] = [&names[0], &names[1]]
-            .map(|key| self.get(key, |raw| form::duration(raw, shortest, longest)));
-        let (initial, max) = (initial?, max?);
-        if max < initial {
-            return self.wrong_pair((names[1].as_str(), max), (names[0].as_str(), initial));
-        }
-        Some((initial, max))
-    }
-
-    /// Reports that `low` is above `high`, at the one of them that was set.
-    fn wrong_pair<T>(&mut self, high: (&str, Duration), low: (&str, Duration)) -> Option<T> {
-        let (at, words) = if self.origin(high.0) == Origin::Default {
-            let words = format!("is {}; it must be at most {}", show(low.1), high.0);
-            (low.0, format!("{words}, which is {}", show(high.1)))
-        } else {
-            let words = format!("is {}; it must be at least {}", show(high.1), low.0);
-            (high.0, format!("{words}, which is {}", show(low.1)))
-        };
-        self.wrong(at, words)
+        let (old, new) = (of("one"), of("two"));
+        assert_eq!(old.to_string(), new.to_string());
+        assert_eq!(old.takes_restart(&new), ["redis.url"]);
+        assert_eq!(old.takes_restart(&old), [""; 0]);
     }
 }

@@ -3,28 +3,16 @@
 use std::time::Duration;
 
 use super::error::{Origin, Problem};
-use super::form::{self, Wrong, show};
-use super::value::{self, Guard};
+use super::form::{Wrong, show};
+use super::key::Setting;
+use super::limit_keys::{
+    BURST, CONCURRENT, GUARD, Guard, MAX_CONCURRENT, MAX_REQUESTS, SCOPE, UNIT, USE_ALGO,
+    WINDOW_SIZE,
+};
 use super::yaml::Raw;
 use crate::rules::lateness::AUTO_GUARD;
-use crate::rules::limit::{
-    Algorithm, Limit, LimitError, MAX_REQUESTS, MAX_WINDOW, MIN_WINDOW, Unit,
-};
+use crate::rules::limit::{Algorithm, Limit, LimitError, Unit};
 use crate::rules::scope::Scope;
-
-/// The keys of one limit, flat below `rate-limiter`, or in a plan, a tenant's entry or an item of a list.
-pub(super) const FLAT: [&str; 7] = [
-    "use-algo",
-    "window-size",
-    "max-requests",
-    "burst",
-    "unit",
-    "guard",
-    "scope",
-];
-
-/// The key of an item that bounds the calls under way.
-pub(super) const MAX_CONCURRENT: &str = "max-concurrent";
 
 /// A value, who set it, and what an error calls it.
 #[derive(Debug, Clone)]
@@ -73,34 +61,38 @@ impl Part {
         at: &Origin,
         key: &str,
     ) -> Result<(), Wrong> {
-        fn given<T>(value: T, at: &Origin, key: &str) -> Option<Given<T>> {
-            Some(Given {
-                value,
-                at: at.clone(),
-                key: key.to_owned(),
-            })
-        }
-        let units = |raw| form::integer(raw, 1, MAX_REQUESTS.into());
         let result = (|| {
+            let given = (raw, at, key);
             match name {
-                "use-algo" => self.algorithm = given(value::algorithm(raw)?, at, key),
-                "window-size" => {
-                    let window = form::duration(raw, MIN_WINDOW, MAX_WINDOW)?;
-                    self.window = given(window, at, key);
+                name if name == USE_ALGO.key.name() => self.algorithm = take(&USE_ALGO, given)?,
+                name if name == WINDOW_SIZE.key.name() => self.window = take(&WINDOW_SIZE, given)?,
+                name if name == MAX_REQUESTS.key.name() => {
+                    self.max = take(&MAX_REQUESTS, given)?;
                 }
-                "max-requests" => self.max = given(units(raw)?, at, key),
-                "burst" => self.burst = given(units(raw)?, at, key),
-                "unit" => self.unit = given(value::unit(raw)?, at, key),
-                "guard" => self.guard = given(value::guard(raw)?, at, key),
-                MAX_CONCURRENT => self.concurrent = given(units(raw)?, at, key),
+                name if name == BURST.key.name() => self.burst = take(&BURST, given)?,
+                name if name == UNIT.key.name() => self.unit = take(&UNIT, given)?,
+                name if name == GUARD.key.name() => self.guard = take(&GUARD, given)?,
+                MAX_CONCURRENT => self.concurrent = take(&CONCURRENT, given)?,
                 // One of [`FLAT`], so this is `scope`.
-                _ => self.scope = given(value::scope(raw)?, at, key),
+                _ => self.scope = take(&SCOPE, given)?,
             }
             Ok(())
         })();
         self.broken |= result.is_err();
         result
     }
+}
+
+/// The value of `setting` in what was written, with who wrote it where.
+fn take<T>(
+    setting: &Setting<T>,
+    (raw, at, key): (&Raw, &Origin, &str),
+) -> Result<Option<Given<T>>, Wrong> {
+    Ok(Some(Given {
+        value: (setting.read)(raw)?,
+        at: at.clone(),
+        key: key.to_owned(),
+    }))
 }
 
 /// The first of `parts` that says something, and what.

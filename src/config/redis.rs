@@ -1,35 +1,70 @@
-//! Where Redis is: one server, a cluster, or behind Sentinel.
+//! `redis`: where Redis is, and how keys are named there.
 
-use std::fmt;
+use serde_json::{Value as Json, json};
 
-use url::Url;
-
-use super::Redis;
+use super::form::{Wrong, text as parse_text, wrong};
+use super::input::Input;
+use super::key::{boolean, file, keys, pem, text, url};
+use super::redis_servers::{RedisServers, RedisTopology, has_database, has_tls, unlike};
 use super::secret::SecretUrl;
-use super::tls::Tls;
-use crate::gate::keys::hash_tag;
+use super::shown::{Shown, Values};
+use super::tls_keys::TlsKeys;
+use super::urls::UrlForm;
+use super::yaml::Raw;
 use crate::rules::policy::Policy;
+use crate::rules::slots::hash_tag;
 
-/// `redis.url`, and what belongs to it. `Display` and `Debug` show no password.
-#[derive(Debug, Clone, PartialEq)]
-pub struct RedisServers {
-    /// `redis.url`: at least one; several are the seeds of a cluster. Behind Sentinel the host is the primary's name.
-    pub urls: Vec<SecretUrl>,
-    /// What they are.
-    pub topology: RedisTopology,
-    /// `redis.ca-file`, `redis.cert-file` and `redis.key-file`
-    pub tls: Tls,
+const URLS: UrlForm = UrlForm {
+    schemes: ["redis", "rediss"],
+    example: "redis://user:password@host:6379/0",
+};
+const SENTINEL_URLS: UrlForm = UrlForm {
+    example: "redis://host:26379",
+    ..URLS
+};
+const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
+
+keys! {
+    URL: Vec<SecretUrl> = url("redis.url", URLS.schemes, true, |raw| URLS.several(raw))
+        .default("redis://127.0.0.1:6379")
+        .example("redis://h")
+        .about("Redis 6.2 or newer, or Valkey; it must not evict keys (maxmemory-policy noeviction).")
+        .note("Several urls are nodes of one Redis Cluster. `rediss://` is TLS.");
+    URL_FILE: String = file("redis.url-file").about("A file that holds `redis.url`.");
+    CLUSTER: bool = boolean("redis.cluster")
+        .example("true")
+        .about("Whether redis.url is of a Redis Cluster, also where it is one url.")
+        .note("Some clouds give one address for all nodes. Without it several urls are a cluster, and one is not.");
+    SENTINELS: Vec<SecretUrl> =
+        url("redis.sentinels", URLS.schemes, true, |raw| SENTINEL_URLS.several(raw))
+            .example("redis://h:26379")
+            .about("The sentinels that know the primary, whose name is then the host in redis.url.");
+    SENTINELS_FILE: String = file("redis.sentinels-file").about("A file that holds `redis.sentinels`.");
+    CA_FILE: String = pem("redis.ca-file")
+        .about("The authorities whose certificates are accepted with rediss://, instead of the system's.")
+        .note("See [TLS](DEPLOYMENT.md#tls).");
+    CERT_FILE: String = pem("redis.cert-file")
+        .about("The certificate that workers show, and those that sign it.");
+    KEY_FILE: String = pem("redis.key-file").about("Its private key, without a passphrase.");
+    PREFIX: String = text(
+        "redis.prefix",
+        "1 to 128 bytes, no spaces, no control characters; braces only as one hash tag, such as `{rlaas}:rate_limit`: then a cluster keeps all keys in one slot, so on one primary",
+        prefix_schema,
+        prefix,
+    )
+        .default("rlaas:rate_limit")
+        .example("p")
+        .about("What every key begins with; workers with one prefix share their limits.")
+        .note("The epoch is `PREFIX:%epoch`, in a cluster `PREFIX:{NUMBER}:%epoch` for each primary, the only key that never expires.");
 }
 
-/// What `redis.url` names.
+/// `redis`
 #[derive(Debug, Clone, PartialEq)]
-pub enum RedisTopology {
-    /// A server.
-    Single,
-    /// Nodes of a Redis Cluster.
-    Cluster,
-    /// A primary, which these sentinels (`redis.sentinels`) find.
-    Sentinel(Vec<SecretUrl>),
+pub struct Redis {
+    /// `redis.url`, and what belongs to it.
+    pub url: RedisServers,
+    /// `redis.prefix`: what every key begins with.
+    pub prefix: String,
 }
 
 impl Redis {
@@ -45,107 +80,108 @@ impl Redis {
             )
         })
     }
-}
 
-impl From<&SecretUrl> for RedisServers {
-    /// A single server.
-    fn from(url: &SecretUrl) -> Self {
-        Self {
-            urls: vec![url.clone()],
-            topology: RedisTopology::Single,
-            tls: Tls::default(),
+    /// What is set.
+    pub(super) fn show(&self, values: &mut Values) {
+        let Self { url, prefix } = self;
+        let RedisServers {
+            urls,
+            topology,
+            tls,
+        } = url;
+        values.set(&URL.key, Shown::urls(urls));
+        match topology {
+            RedisTopology::Single => {}
+            RedisTopology::Cluster => values.set(&CLUSTER.key, Shown::bare(true)),
+            RedisTopology::Sentinel(all) => values.set(&SENTINELS.key, Shown::urls(all)),
         }
+        tls.show(TLS, values);
+        values.set(&PREFIX.key, Shown::text(prefix));
     }
 }
 
-impl From<&RedisServers> for RedisServers {
-    fn from(servers: &RedisServers) -> Self {
-        servers.clone()
+impl Input {
+    /// The section; `None` after a problem.
+    pub(super) fn redis(&mut self) -> Option<Redis> {
+        let url = self.redis_servers();
+        let prefix = self.get(&PREFIX);
+        Some(Redis {
+            url: url?,
+            prefix: prefix?,
+        })
     }
-}
 
-impl fmt::Display for RedisServers {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&join(&self.urls))?;
-        match &self.topology {
-            RedisTopology::Sentinel(sentinels) => write!(f, " behind {}", join(sentinels)),
-            RedisTopology::Single | RedisTopology::Cluster => Ok(()),
-        }
-    }
-}
-
-/// `urls` with commas between them, as they may stand in the configuration; no password is shown.
-pub(super) fn join(urls: &[SecretUrl]) -> String {
-    let urls: Vec<String> = urls.iter().map(SecretUrl::to_string).collect();
-    urls.join(",")
-}
-
-/// The urls in `list`, of `scheme` or one that begins so. A comma that no scheme follows is part of a url: passwords may
-/// have some.
-pub(super) fn split(list: &str, scheme: &str) -> Vec<String> {
-    let mut urls: Vec<String> = Vec::new();
-    for part in list.split(',') {
-        match urls.last_mut() {
-            Some(last) if !part.trim_start().starts_with(scheme) => {
-                last.push(',');
-                last.push_str(part);
+    fn redis_servers(&mut self) -> Option<RedisServers> {
+        let url = self.secret(&URL, &URL_FILE);
+        let sentinels = self.secret(&SENTINELS, &SENTINELS_FILE);
+        let cluster = self.optional(&CLUSTER);
+        let tls = self.tls(TLS);
+        let (cluster, urls, sentinels, tls) = (cluster?, url??, sentinels?, tls?);
+        let url_key = self.set_of(&URL, &URL_FILE);
+        let topology = match (sentinels, cluster) {
+            (Some(_), Some(true)) => {
+                let words = "is true, and redis.sentinels is set; keep one of them";
+                return self.wrong(&CLUSTER.key, words);
             }
-            _ => urls.push(part.trim().to_owned()),
+            (Some(_), _) if urls.len() > 1 => {
+                return self.wrong(
+                    url_key,
+                    "names several servers; with redis.sentinels it names the primary, such as redis://user:password@NAME/0",
+                );
+            }
+            (Some(sentinels), _) => RedisTopology::Sentinel(sentinels),
+            (None, Some(false)) if urls.len() > 1 => {
+                let words = "is false, and redis.url names several servers; give one";
+                return self.wrong(&CLUSTER.key, words);
+            }
+            (None, cluster) if cluster == Some(true) || urls.len() > 1 => RedisTopology::Cluster,
+            (None, _) => RedisTopology::Single,
+        };
+        if let Some(words) = unlike(&urls) {
+            return self.wrong(url_key, words);
         }
-    }
-    urls
-}
-
-/// Why `urls` can't be servers of one kind: all of them are used with the login and the TLS of the first.
-pub(super) fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
-    let all: Vec<Url> = urls
-        .iter()
-        .filter_map(|url| Url::parse(url.expose()).ok())
-        .collect();
-    let first = all.first()?;
-    let differ = |f: fn(&Url) -> (&str, Option<&str>)| all.iter().any(|url| f(url) != f(first));
-    if differ(|url| (url.scheme(), None)) {
-        Some("names servers with and without TLS; give all of them one scheme")
-    } else if differ(|url| (url.username(), url.password())) {
-        Some("names servers with different users or passwords; all of them must have one login")
-    } else {
-        None
-    }
-}
-
-/// One of `urls` names a database other than 0.
-pub(super) fn has_database(urls: &[SecretUrl]) -> bool {
-    let other = |url: Url| !matches!(url.path(), "" | "/" | "/0");
-    urls.iter()
-        .filter_map(|url| Url::parse(url.expose()).ok())
-        .any(other)
-}
-
-/// One of `urls` is of a server with TLS.
-pub(super) fn has_tls(urls: &[SecretUrl]) -> bool {
-    urls.iter().any(|url| url.has_scheme("rediss"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lists_are_split_where_a_url_begins() {
-        for (list, urls) in [
-            ("redis://a", vec!["redis://a"]),
-            (
-                "redis://a:1, rediss://b:2",
-                vec!["redis://a:1", "rediss://b:2"],
-            ),
-            (
-                "redis://:p,w@a:1,redis://b",
-                vec!["redis://:p,w@a:1", "redis://b"],
-            ),
-            ("a,b", vec!["a,b"]),
-            ("", vec![""]),
-        ] {
-            assert_eq!(split(list, "redis"), urls, "{list}");
+        if topology == RedisTopology::Cluster && has_database(&urls) {
+            return self.wrong(url_key, "names a database; a cluster has database 0 alone");
         }
+        let mut encrypted = has_tls(&urls);
+        if let RedisTopology::Sentinel(sentinels) = &topology {
+            encrypted |= has_tls(sentinels);
+            if let Some(words) = unlike(sentinels) {
+                let key = self.set_of(&SENTINELS, &SENTINELS_FILE);
+                return self.wrong(key, words);
+            }
+        }
+        if !encrypted {
+            self.tls_unused(TLS, "the urls begin with rediss://")?;
+        }
+        Some(RedisServers {
+            urls,
+            topology,
+            tls,
+        })
     }
+}
+
+/// `redis.prefix`. Braces are a hash tag, or would leave every key of a cluster in a slot of its own.
+pub(super) fn prefix(raw: &Raw) -> Result<String, Wrong> {
+    const MUST: &str = "1 to 128 bytes without spaces and control characters, with braces only as one hash tag that is not empty, such as {rlaas}:rate_limit";
+    let prefix = parse_text(raw, MUST)?;
+    if prefix.len() > 128 {
+        return Err(format!("has {} bytes; it must be {MUST}", prefix.len()));
+    }
+    let braces = prefix.matches(['{', '}']).count();
+    let one_tag = braces == 2 && hash_tag(prefix).is_some();
+    if prefix.contains(|c: char| c.is_control() || c.is_whitespace()) || (braces > 0 && !one_tag) {
+        return Err(wrong(raw, MUST));
+    }
+    Ok(prefix.to_owned())
+}
+
+fn prefix_schema() -> Json {
+    json!({
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 128,
+        "pattern": "^[^{}\\s\\u0000-\\u001f\\u007f-\\u009f]*(\\{[^{}\\s\\u0000-\\u001f\\u007f-\\u009f]+\\}[^{}\\s\\u0000-\\u001f\\u007f-\\u009f]*)?$",
+    })
 }

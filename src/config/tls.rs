@@ -10,7 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
 use super::error::shown;
-use super::values::read_bounded;
+use super::input::read_bounded;
 
 /// The largest PEM file, in bytes: a bundle of all public CAs has some 250,000.
 const LONGEST_PEM: u64 = 1 << 20;

@@ -1,13 +1,14 @@
 //! What is valid and hardly meant.
 
-use super::{Admin, Config};
+use super::admin::Admin;
+use super::load::Config;
 use crate::rules::limit::Limits;
 use crate::rules::policy::{Own, Policy, Source};
 
 impl Config {
     /// What is valid but has no effect, a sentence each: `check` prints them, and a worker logs them when it starts.
     pub fn warnings(&self) -> Vec<String> {
-        let mut found = Vec::new();
+        let mut found = self.renamed.0.clone();
         let policy = &self.rate_limiter.policy;
         idle_limits(&Source::Common, policy.default_limits(), &mut found);
         for (name, limits) in policy.plans() {

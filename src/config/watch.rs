@@ -5,7 +5,8 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::{Config, ConfigErrors, DEFAULT_FILE};
+use super::error::ConfigErrors;
+use super::load::{Config, DEFAULT_FILE};
 
 /// The file and the environment that a configuration is read from.
 #[derive(Debug)]
@@ -59,11 +60,7 @@ impl Source {
     /// # Errors
     /// As [`Config::load`].
     pub fn load(&self) -> Result<Config, ConfigErrors> {
-        // Only text can be meant for us.
-        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        };
-        Config::load(self.file.as_deref(), std::env::vars_os().filter_map(text))
+        Config::from_env(self.file.as_deref())
     }
 }
 

@@ -1,4 +1,4 @@
-//! Any YAML as a tree, with the place of each key and each item.
+//! Any YAML as a tree, with the position of each key and each item.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde_saphyr::{Location, MessageFormatter, Spanned, UserMessageFormatter};
 
-use super::error::shown;
+use super::error::{Position, shown};
 
 /// A value as it stands in the file or in the environment.
 #[derive(Debug, Clone, PartialEq)]
@@ -23,7 +23,7 @@ pub(super) enum Raw {
 /// An item of a list.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Item {
-    pub at: Place,
+    pub at: Position,
     pub raw: Raw,
 }
 
@@ -31,18 +31,11 @@ pub(super) struct Item {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Field {
     pub name: String,
-    pub at: Place,
+    pub at: Position,
     pub raw: Raw,
 }
 
-/// A line and a column, from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
-    pub line: u64,
-    pub column: u64,
-}
-
-impl From<Location> for Place {
+impl From<Location> for Position {
     fn from(location: Location) -> Self {
         Self {
             line: location.line(),
@@ -63,7 +56,7 @@ pub(super) fn joined(items: &[Item]) -> Option<String> {
 
 /// Why a text is no YAML, and where.
 pub(super) struct SyntaxError {
-    pub at: Option<Place>,
+    pub at: Option<Position>,
     pub message: String,
 }
 

@@ -6,9 +6,9 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::broker::{Outgoing, Tag};
+use crate::gate::fleet::Fleet;
 use crate::gate::{Event, Partition, Rule, Suspected, TenantAsk, TenantSettled, Whose};
 use crate::handler::LateEnd;
-use crate::rules::fleet::Fleet;
 use crate::rules::job::{Fields, Job};
 use crate::rules::lanes::{Ladder, QueueNames};
 use crate::rules::lateness::Look;

@@ -1,56 +1,41 @@
 //! Moves jobs between broker, gate and handler. It decides nothing: [`scheduler`] does, and this loop
 //! performs what it says.
 
-mod abandoned;
 pub mod action;
-mod away;
-mod blocks;
-mod breakers;
-mod budget;
 mod calls;
-mod closing;
-mod heard;
-mod ledger;
-mod moves;
-mod notes;
-mod old;
+pub mod facts;
+mod journal;
 pub(crate) mod outage;
 pub mod partitions;
-mod places;
-mod queues;
+mod perform;
 mod reading;
 mod ready;
-mod round_size;
 pub mod scheduler;
+mod seen;
 mod watch;
-mod windows;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::admin::{self, Health};
-use crate::broker::{Broker, Delivery, Event, PublishError};
-use crate::engine::action::{Action, Block, Key, Update};
-use crate::engine::calls::Ended;
+use crate::broker::{Broker, Event};
+use crate::engine::action::Update;
 use crate::engine::outage::Outage;
 use crate::engine::partitions::Partitions;
+use crate::engine::perform::Report;
 use crate::engine::reading::Reading;
 use crate::engine::ready::Prepared;
 use crate::engine::scheduler::Scheduler;
-use crate::engine::watch::Watch;
-use crate::gate::{
-    Gate, GateError, Partition, Replies, SettleReplies, Standings, Suspected, Verdicts,
-};
-use crate::handler::{Outcome, Permit, PreparingHandler};
+use crate::engine::seen::Seen;
+use crate::gate::Gate;
+use crate::handler::PreparingHandler;
 use crate::metrics::Metrics;
-use crate::rules::job::InBody;
-use crate::rules::lateness::Heard;
 use crate::tasks;
 
 /// So many events are taken together at most, so that one round trip serves them.
@@ -95,24 +80,6 @@ pub enum Over {
     Deaf,
     /// A task of it panicked: what it was to do, or has done, is not known.
     Panicked(String),
-}
-
-/// What comes back from a task.
-enum Report<R> {
-    Answered(Partition, Result<Replies, GateError>),
-    Settled(Partition, Result<SettleReplies, GateError>),
-    Blocked(Block, Result<(), GateError>),
-    Advertised(Result<(), GateError>),
-    Reported(Result<Standings, GateError>),
-    Suspected(Partition, Result<Verdicts, GateError>),
-    Moved(Vec<(Key, Result<(), PublishError>)>),
-    /// With the time that it took, unless it was there at once.
-    Prepared(Key, Result<R, Outcome>, Option<Duration>),
-    Finished(Key, Ended),
-    /// Deliveries with large bodies, and what these say.
-    Read(Vec<(Delivery, InBody)>),
-    /// The name of its permit, and whether it has ended.
-    Abandoned(String, bool),
 }
 
 impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
@@ -169,6 +136,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             scheduler.ask(now, |key| {
                 prepared.is_ready(key, |call| handler.is_ready(call), || handler.at_once())
             });
+            journal::keep(&self.metrics, &mut scheduler);
             let watch = (started, &heard);
             self.perform(scheduler.take_actions(), watch, &mut tasks, &mut prepared)
                 .await;
@@ -244,19 +212,34 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 () = sleep_for(timer) => {}
             }
         }
+        journal::keep(&self.metrics, &mut scheduler);
         if !matches!(over, Over::Panicked(_)) {
-            self.say_last_words(scheduler.last_words()).await;
+            self.say_last_words(&mut scheduler, &mut tasks).await;
         }
         self.broker.close().await;
         over
     }
 
     /// A worker that ends in order has not crashed, whatever it leaves behind.
-    async fn say_last_words(&self, words: Vec<Suspected>) {
+    async fn say_last_words(
+        &self,
+        scheduler: &mut Scheduler,
+        tasks: &mut JoinSet<Report<H::Ready>>,
+    ) {
+        let until = Instant::now() + LAST_WORDS;
+        // A beginning that is on its way must not arrive after its end.
+        while scheduler.is_noting()
+            && let Ok(Some(report)) = timeout_at(until, tasks.join_next()).await
+        {
+            if let Ok(Report::Suspected(partition, _)) = report {
+                scheduler.noted(partition);
+            }
+        }
+        let words = scheduler.last_words();
         if words.is_empty() {
             return;
         }
-        let said = timeout(LAST_WORDS, self.gate.suspect(&words)).await;
+        let said = timeout_at(until, self.gate.suspect(&words)).await;
         if !matches!(said, Ok(Ok(_))) {
             let jobs = words.len();
             warn!(
@@ -325,7 +308,9 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         _ => redis.over(now),
                     }
                 }
-                scheduler.set_base(self.gate.base());
+                let base = self.gate.base();
+                self.metrics.set_gate_base(base);
+                scheduler.set_base(base);
                 scheduler.answered(now, partition, result);
             }
             Report::Settled(partition, result) => scheduler.settled(now, partition, result),
@@ -351,111 +336,6 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             Report::Abandoned(permit, ended) => scheduler.abandoned_is_over(&permit, ended),
         }
     }
-
-    async fn perform(
-        &self,
-        actions: Vec<Action>,
-        (started, heard): (Instant, &mpsc::Sender<(Key, Heard)>),
-        tasks: &mut JoinSet<Report<H::Ready>>,
-        prepared: &mut Prepared<H::Ready>,
-    ) {
-        let mut acks = Vec::new();
-        for action in actions {
-            match action {
-                Action::Ack(tags) => acks.extend(tags),
-                Action::Ask(partition, batch) => {
-                    let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move { Report::Answered(partition, gate.ask(&batch).await) });
-                }
-                Action::Settle(partition, batch) => {
-                    let gate = Arc::clone(&self.gate);
-                    tasks.spawn(
-                        async move { Report::Settled(partition, gate.settle(&batch).await) },
-                    );
-                }
-                Action::Block(block, duration) => {
-                    let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move {
-                        let result = gate.block(&block.whose, duration, &block.by).await;
-                        Report::Blocked(block, result)
-                    });
-                }
-                Action::Advertised(batch) => {
-                    let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move { Report::Advertised(gate.advertised(&batch).await) });
-                }
-                Action::Rest => self.broker.rest().await,
-                Action::Take => {
-                    info!("jobs may start again: they are taken");
-                    self.broker.take().await;
-                }
-                Action::Report(rule, batch) => {
-                    let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move { Report::Reported(gate.report(&rule, &batch).await) });
-                }
-                Action::Suspect(partition, batch) => {
-                    let gate = Arc::clone(&self.gate);
-                    tasks.spawn(
-                        async move { Report::Suspected(partition, gate.suspect(&batch).await) },
-                    );
-                }
-                Action::Publish(batch) => {
-                    let broker = Arc::clone(&self.broker);
-                    tasks.spawn(async move {
-                        let (keys, outgoing): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
-                        let results = broker.publish(outgoing).await;
-                        Report::Moved(keys.into_iter().zip(results).collect())
-                    });
-                }
-                Action::Await {
-                    permit,
-                    lease,
-                    ended,
-                } => {
-                    tasks.spawn(async move {
-                        let ended = timeout(lease, ended).await.is_ok();
-                        Report::Abandoned(permit, ended)
-                    });
-                }
-                Action::Release(keys) => keys.into_iter().for_each(|key| drop(prepared.take(key))),
-                Action::Prepare { key, job } => {
-                    let handler = Arc::clone(&self.handler);
-                    match handler.at_once() {
-                        Some(call) => {
-                            tasks.spawn(async move { Report::Prepared(key, Ok(call), None) })
-                        }
-                        None => tasks.spawn(async move {
-                            let (call, took) = calls::prepare(&*handler, &job).await;
-                            Report::Prepared(key, call, Some(took))
-                        }),
-                    };
-                }
-                Action::Dispatch {
-                    key,
-                    job,
-                    deadline,
-                    look,
-                } => {
-                    let handler = Arc::clone(&self.handler);
-                    let call = prepared.take(key).or_else(|| handler.at_once());
-                    let permit = Permit::until(started + deadline);
-                    let watch = look.map(|look| Watch {
-                        key,
-                        look,
-                        started,
-                        heard: heard.clone(),
-                    });
-                    tasks.spawn(async move {
-                        let ended = calls::attempt(&*handler, &job, call, permit, watch).await;
-                        Report::Finished(key, ended)
-                    });
-                }
-            }
-        }
-        if !acks.is_empty() {
-            self.broker.ack(acks).await;
-        }
-    }
 }
 
 /// What a task said that panicked.
@@ -466,65 +346,10 @@ fn last_words(why: JoinError) -> String {
     }
 }
 
-/// What a round trip says of Redis as a whole.
-#[derive(Debug, PartialEq, Eq)]
-struct Seen {
-    answers: bool,
-    /// It answers that nothing starts; the gate itself says why.
-    cold: bool,
-}
-
-impl Seen {
-    /// `None`: only some primaries of a cluster were asked, and none of them decided, so the others are not known.
-    fn of(result: &Result<Replies, GateError>) -> Option<Self> {
-        let (answers, cold) = match result {
-            // What a server refuses is an answer, too.
-            Ok(replies)
-                if replies
-                    .iter()
-                    .any(|reply| matches!(reply, Ok(_) | Err(GateError::Refused(_)))) =>
-            {
-                (true, false)
-            }
-            Ok(_) => return None,
-            Err(GateError::Cold { .. }) => (true, true),
-            Err(_) => (false, false),
-        };
-        Some(Self { answers, cold })
-    }
-}
-
 /// Sleeps until `at`; for ever without one.
 async fn sleep_for(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at).await,
         None => std::future::pending().await,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::gate::TenantReply;
-
-    #[test]
-    fn some_primaries_without_a_decision_say_nothing_of_the_others() {
-        let cold = || GateError::Cold {
-            wait: Duration::from_secs(1),
-            why: "a test".to_owned(),
-        };
-        let away = || GateError::Unreachable("a test".to_owned());
-        let decided = || TenantReply {
-            now_ms: 1,
-            blocked_until_ms: 0,
-            has_failures: false,
-            answers: Vec::new(),
-        };
-        let seen = |answers, cold| Some(Seen { answers, cold });
-        assert_eq!(Seen::of(&Ok(vec![Err(cold()), Err(away())])), None);
-        let mixed = Ok(vec![Err(cold()), Ok(decided())]);
-        assert_eq!(Seen::of(&mixed), seen(true, false));
-        assert_eq!(Seen::of(&Err(cold())), seen(true, true));
-        assert_eq!(Seen::of(&Err(away())), seen(false, false));
     }
 }

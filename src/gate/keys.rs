@@ -2,17 +2,10 @@
 
 use crate::rules::algorithms::Keys as By;
 use crate::rules::breaker::Whose;
+use crate::rules::layout::{Layout, Place};
 use crate::rules::limit::{DEFAULT_LIMIT, Limit, Unit};
-use crate::rules::scope::{Layout, Place};
+use crate::rules::slots::hash_tag;
 use crate::rules::tenant::{self, Tenant};
-
-/// The part of `key` that decides on its slot in a Redis Cluster, if it has one: what is between its first brace and
-/// the next closing one, unless that is nothing.
-pub fn hash_tag(key: &str) -> Option<&str> {
-    let (_, rest) = key.split_once('{')?;
-    let (tag, _) = rest.split_once('}')?;
-    (!tag.is_empty()).then_some(tag)
-}
 
 /// The keys of a shared budget's register, and what they hold, as `lua/register.lua` says.
 const REGISTER: [(&str, &str); 5] = [

@@ -12,11 +12,12 @@ use crate::gate::{
     TenantAsk, TenantReply, TenantSettled, Verdict, Verdicts, Whose,
 };
 use crate::rules::crash::{KEEP_MS, Suspect};
+use crate::rules::layout::{Layout, Place};
 use crate::rules::limit::{Limits, ceil_ms};
 use crate::rules::log::Clock;
 use crate::rules::model::{Scopes, State};
 use crate::rules::quota::Quotas;
-use crate::rules::scope::{Labels, Layout, Place};
+use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
 /// Budgets that are kept before those with nothing left are looked for.

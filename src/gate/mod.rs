@@ -1,13 +1,13 @@
 //! The gate: one atomic decision for each job, one round trip for a whole batch.
 
-mod epoch;
+pub mod epoch;
+pub mod fleet;
 pub mod keys;
 pub(crate) mod link;
 pub mod memory;
 mod places;
 pub mod redis;
 mod refusal;
-pub mod registry;
 pub(crate) mod reply;
 pub mod scripts;
 pub mod store;
@@ -18,13 +18,13 @@ use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
+pub use crate::gate::epoch::Start;
 pub use crate::rules::breaker::{Event, Rule, Standing, Whose};
 pub use crate::rules::crash::{Note, Suspected, Verdict};
 pub use crate::rules::decision::{
     Answer, Ask, Change, End, Inspection, LEASE_MS, Receipt, Sequences, Settled, TenantAsk,
     TenantReply, TenantSettled, Ticket, Usage,
 };
-pub use crate::rules::epoch::Start;
 use crate::rules::limit::Limits;
 use crate::rules::quota::Quotas;
 use crate::rules::scope::Labels;

@@ -45,7 +45,7 @@ pub fn refused(error: &ServerError, what: &str) -> GateError {
         }
         "NOAUTH" => "it asks for a password: put the user and the password into redis.url",
         _ if is_forbidden(error) => {
-            "the user of redis.url may not do it; docs/CONFIGURATION.md has the ACL rule with all that is needed"
+            "the user of redis.url may not do it; docs/DEPLOYMENT.md has the ACL rule with all that is needed"
         }
         "MISCONF" => "Redis can't save its data and stops writing; look at its log",
         "MOVED" | "ASK" | "CROSSSLOT" => NODE_OF_A_CLUSTER,

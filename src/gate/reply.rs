@@ -8,9 +8,9 @@ use crate::gate::{
     Standing, Suspected, TenantAsk, TenantReply, Ticket, Usage, Verdict,
 };
 use crate::rules::crash;
+use crate::rules::layout::{Layout, Place};
 use crate::rules::limit::{Limit, Unit};
 use crate::rules::quota::Quotas;
-use crate::rules::scope::{Layout, Place};
 
 /// The limits as `lua/limits.lua` unpacks them: numbers with the highest byte first, texts that a zero byte ends.
 pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Vec<u8> {

@@ -2,8 +2,8 @@
 
 use std::sync::{LazyLock, OnceLock};
 
+use crate::rules::layout::Layout;
 use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::scope::Layout;
 
 /// One script as Redis gets it.
 #[derive(Debug)]

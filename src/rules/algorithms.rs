@@ -1,7 +1,7 @@
 //! The algorithms by which a limit counts: the table of them, and what each has to say of itself.
 //!
 //! One more is a file beside the others (its [`Rules`], and its [`Usage`]: what it remembers), a file in `lua/` with the same functions
-//! over Redis, and a row of the table at the end of this file. Configuration, keys, scripts, the model, the search for the worst case
+//! over Redis, and a row in `table.rs`. Configuration, keys, scripts, the model, the search for the worst case
 //! and the simulation read the table.
 
 mod bucket;
@@ -15,6 +15,7 @@ mod table;
 mod terms;
 
 pub use fixed::SteppedBack;
+pub use held::LEASE_MS;
 pub use table::Algorithm;
 pub(in crate::rules) use table::State;
 pub use terms::{Terms, Unit};

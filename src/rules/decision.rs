@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+pub use crate::rules::algorithms::LEASE_MS;
 use crate::rules::limit::Limits;
 use crate::rules::quota::Quotas;
 use crate::rules::scope::Labels;
@@ -51,11 +52,7 @@ pub struct TenantAsk {
     pub asks: Vec<Ask>,
 }
 
-/// A place that is held by a call of which nothing was heard for so long (milliseconds) is free again, since its
-/// worker must have died. A worker renews them long before.
-pub const LEASE_MS: u64 = 60_000;
-
-/// A start's number in the sliding log of each budget of its [`Layout`](crate::rules::scope::Layout), in that order; 0
+/// A start's number in the sliding log of each budget of its [`Layout`](crate::rules::layout::Layout), in that order; 0
 /// where there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sequences(Vec<u64>);

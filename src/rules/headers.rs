@@ -1,7 +1,6 @@
 //! The headers that a job carries on its way, and what they say.
 
 use crate::rules::decision::Ticket;
-use crate::rules::job::Claims;
 use crate::rules::lanes::{MAX_TRIP_MS, Trip};
 use crate::rules::limit::Limit;
 
@@ -64,6 +63,21 @@ pub const OURS: [&str; 16] = [
     RETRY_AFTER,
 ];
 
+/// Headers that the broker sets and interprets: what comes back with them would be counted, dropped or
+/// copied by it. RabbitMQ before 4.0.1 silently drops a message that shows an `x-death` of a cycle.
+pub const BROKER_HEADERS: [&str; 10] = [
+    "x-death",
+    "x-first-death-queue",
+    "x-first-death-reason",
+    "x-first-death-exchange",
+    "x-last-death-queue",
+    "x-last-death-reason",
+    "x-last-death-exchange",
+    "x-delivery-count",
+    "CC",
+    "BCC",
+];
+
 /// What a header can be called: no publisher can mean a space at an end, and it is hard to see.
 pub fn is_name(text: &str) -> bool {
     (1..=255).contains(&text.len()) && !text.contains(char::is_control) && text.trim() == text
@@ -72,6 +86,12 @@ pub fn is_name(text: &str) -> bool {
 /// A name that we keep for headers of our own, those of later versions included.
 pub fn is_ours(name: &str) -> bool {
     name.starts_with("x-sluicegate-") || OURS.contains(&name)
+}
+
+/// A header that a job gets on its way, from us or from the broker: what it says changes, so it is no publisher's to set,
+/// and nothing to tell jobs by.
+pub fn is_reserved(header: &str) -> bool {
+    is_ours(header) || BROKER_HEADERS.contains(&header)
 }
 
 /// A header's value.
@@ -109,27 +129,7 @@ pub fn waiting(
     ]
 }
 
-/// What a job carries that is to be asked for anew after `wait_ms`, but not before a time if there is one; it keeps its place.
-pub fn postponed(claims: &Claims, not_before_ms: Option<u64>, wait_ms: u64) -> Headers {
-    let mut headers = vec![
-        (ATTEMPT, HeaderValue::Int(i64::from(claims.attempt))),
-        (RETRY_AFTER, int(wait_ms.div_ceil(1000))),
-    ];
-    headers.extend(not_before_ms.map(not_before));
-    headers.extend(claims.ticket.map(ticket_header));
-    headers
-}
-
-/// What a job carries wherever it goes.
-pub fn lasting(claims: &Claims) -> Headers {
-    let ends = claims.expiry.ends_ms();
-    let suspect = claims.suspect.map(u64::from);
-    let both = [(EXPIRES, ends), (SUSPECT, suspect)];
-    let set = |(name, value): (_, Option<u64>)| Some((name, int(value?)));
-    both.into_iter().filter_map(set).collect()
-}
-
-fn ticket_header(ticket: Ticket) -> (&'static str, HeaderValue) {
+pub(super) fn ticket_header(ticket: Ticket) -> (&'static str, HeaderValue) {
     let Ticket { generation, place } = ticket;
     (TICKET, HeaderValue::Text(format!("{generation}:{place}")))
 }
@@ -188,7 +188,7 @@ pub fn read_ticket(text: &str) -> Option<Ticket> {
     (ticket.generation > 0 && ticket.place > 0).then_some(ticket)
 }
 
-fn int(n: u64) -> HeaderValue {
+pub(super) fn int(n: u64) -> HeaderValue {
     HeaderValue::Int(i64::try_from(n).unwrap_or(i64::MAX))
 }
 

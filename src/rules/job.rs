@@ -1,11 +1,13 @@
 //! What a message says about itself, once it has been checked.
 
 mod body;
+mod carried;
 mod labels;
 
 use bytes::Bytes;
 
 pub use self::body::InBody;
+pub use self::carried::{lasting, postponed};
 use self::labels::label;
 pub use self::labels::labels;
 use crate::rules::decision::Ticket;

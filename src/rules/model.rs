@@ -12,11 +12,11 @@ use std::collections::BTreeMap;
 pub use self::scopes::Scopes;
 use crate::rules::breaker::{Breaker, Event, Rule, Standing};
 use crate::rules::decision::Change;
+use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
 use crate::rules::line::{KEEP_MS, Line};
 use crate::rules::log::{Clock, Logs};
 use crate::rules::quota::Quotas;
-use crate::rules::scope::Layout;
 use crate::rules::share::Register;
 
 /// How long a call of [`Scopes::settle`] is remembered, in milliseconds.

@@ -7,6 +7,14 @@ use std::fmt::{self, Write as _};
 pub const SLOTS: u16 = 16_384;
 const WORDS: usize = SLOTS as usize / 64;
 
+/// The part of `key` that decides on its slot in a Redis Cluster, if it has one: what is between its first brace and
+/// the next closing one, unless that is nothing.
+pub fn hash_tag(key: &str) -> Option<&str> {
+    let (_, rest) = key.split_once('{')?;
+    let (tag, _) = rest.split_once('}')?;
+    (!tag.is_empty()).then_some(tag)
+}
+
 /// A set of hash slots.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Slots(Box<[u64; WORDS]>);

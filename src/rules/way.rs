@@ -1,8 +1,8 @@
 //! What is known of a way that takes its time, such as that to Redis and back, by measuring round trips. Pure: `now` is an
 //! argument.
 //!
-//! The *base* of a way is what it takes at least. A constant distance does no harm (see "Redis far away" in
-//! docs/ARCHITECTURE.md), so the age of a permit is counted beyond the base; only what varies counts. A base that is too
+//! The *base* of a way is what it takes at least. A constant distance does no harm (see
+//! docs/decisions/distant-redis.md), so the age of a permit is counted beyond the base; only what varies counts. A base that is too
 //! large would make old permits look young, so it errs towards too small: of each minute twice the least less the 5 %
 //! quantile, and of ten minutes the least.
 

@@ -16,7 +16,7 @@ use crate::broker_bed::{PATIENCE, amqp, ids, ladder, tags, to};
 use crate::broker_faults::ONE_SERVER;
 
 /// Not many: what lanes had sent to a queue whose leader died they send again in rounds of 32, seconds apart
-/// (docs/CONFIGURATION.md).
+/// (docs/decisions/delay-queues.md).
 const JOBS: usize = 600;
 /// Nothing has come for so long: what is left waits for the node that died. RabbitMQ 3.10 may hold what a lane had sent
 /// to a leader on it until it is back, whatever its timeout says.

@@ -97,6 +97,7 @@ fn every_command_has_help_with_an_example() {
         &["tenant", "limit"],
         &["tenant", "reset"],
         &["echo"],
+        &["schema"],
         &["demo"],
     ] {
         let all = [args, &["--help"]].concat();

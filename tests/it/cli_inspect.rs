@@ -6,8 +6,8 @@ use kit::api::{Api, Reply};
 use kit::servers::{Redis, shared_redis};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use sluicegate::gate::fleet::registry::{Named, Registry};
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::registry::{Named, Registry};
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
 

@@ -7,8 +7,9 @@ use kit::redis_topologies::{address, port, shared_cluster};
 use kit::root;
 use kit::servers::{Redis, unique};
 use sluicegate::config::RedisServers;
+use sluicegate::gate::fleet::registry;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Gate, GateError, Start, registry};
+use sluicegate::gate::{Gate, GateError, Start};
 use sluicegate::rules::limit::{Algorithm, Limits};
 
 use crate::gate_conformance::{FRESH, LONG, Limited, ask, conforms, limit, started};
@@ -16,7 +17,7 @@ use crate::gate_topology::configured;
 
 /// The words of the rule in the documentation: after the password.
 pub fn documented_rule() -> Vec<&'static str> {
-    let document = include_str!("../../docs/CONFIGURATION.md");
+    let document: &str = kit::sources::page("docs/DEPLOYMENT.md").leak();
     let rule = document
         .lines()
         .find(|line| line.starts_with("ACL SETUSER"));
@@ -188,7 +189,7 @@ async fn a_missing_right_is_named() {
         // The second start is the one that writes the line.
         match gate.ask(&[gate.question("t", 9, &[FRESH; 9])]).await {
             Err(GateError::Refused(why)) => {
-                assert!(why.contains("docs/CONFIGURATION.md"), "{taken:?}: {why}");
+                assert!(why.contains("docs/DEPLOYMENT.md"), "{taken:?}: {why}");
                 assert!(!why.contains("5512"), "{why}");
             }
             other => panic!("{taken:?}: {other:?}"),

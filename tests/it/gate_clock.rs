@@ -1,4 +1,4 @@
-//! How soon starts go on after Redis's clock was stepped back: the table of docs/GUARANTEES.md, "When Redis's clock is wrong".
+//! How soon starts go on after Redis's clock was stepped back: the table of docs/OPERATIONS.md, "Redis's clock was wrong".
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -486,6 +486,24 @@ async fn only_the_epoch_has_no_expiry_and_workers_that_are_gone_leave_it() {
     assert_eq!(started(decided(&replies, 0)), 1);
 }
 
+/// So its first start can't be lost unseen; and when it ends nobody waits for its word.
+#[tokio::test]
+async fn a_worker_that_waits_is_heard_of_until_it_ends() {
+    let redis = Redis::start();
+    let prefix = unique("waits");
+    let limits: Limits = limit(Algorithm::SlidingWindow, 1, LONG).into();
+    let gate = watching(redis.url(), &prefix, &limits);
+    let begun = gate.begin(Start::Unknown).await;
+    assert!(matches!(begun, Err(GateError::Cold { .. })), "{begun:?}");
+    let heard = || {
+        let fields = redis.ctl(&["hkeys", &format!("{prefix}:%epoch")]);
+        fields.lines().filter(|name| name.starts_with("w:")).count()
+    };
+    assert_eq!(heard(), 1);
+    gate.leave().await.expect("Redis answers");
+    assert_eq!(heard(), 0);
+}
+
 #[tokio::test]
 async fn a_batch_with_its_pulse_is_one_round_trip() {
     let redis = Redis::start();

@@ -13,10 +13,11 @@ use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Answer, Ask, Gate, TenantAsk, Ticket};
+use sluicegate::rules::layout::{Layout, Place};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
-use sluicegate::rules::scope::{Labels, Layout, Place, Scope};
+use sluicegate::rules::scope::{Labels, Scope};
 
 use crate::gate_conformance::{decided, tenant};
 

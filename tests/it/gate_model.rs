@@ -18,11 +18,12 @@ use sluicegate::gate::{
     Ticket, Whose,
 };
 use sluicegate::rules::decision::Answer;
+use sluicegate::rules::layout::{Layout, Place};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::quota::Quotas;
-use sluicegate::rules::scope::{Labels, Layout, Place, Scope};
+use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
 
 use crate::gate_simulator::violations;

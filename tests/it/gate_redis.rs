@@ -8,9 +8,10 @@ use sluicegate::config::{RedisServers, RedisTopology, SecretUrl};
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Answer, Ask, Change, Gate, GateError, TenantAsk};
+use sluicegate::rules::layout::Layout;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::model::State;
-use sluicegate::rules::scope::{Labels, Layout, Scope};
+use sluicegate::rules::scope::{Labels, Scope};
 
 use crate::gate_conformance::{FRESH, LONG, Limited, ask, decided, limit, started, tenant, waits};
 

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use kit::redis_topologies::{RedisCluster, address, replicated, shared_cluster, until};
 use kit::servers::{Redis, unique};
+use sluicegate::gate::fleet::AGREED_FOR_MS;
+use sluicegate::gate::fleet::registry::{Named, Registry, look};
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::registry::{Named, Registry, look};
 use sluicegate::gate::{Ask, Gate, GateError, Start, TenantAsk, Ticket};
-use sluicegate::rules::fleet::AGREED_FOR_MS;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
 

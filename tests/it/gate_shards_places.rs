@@ -180,11 +180,10 @@ fn deliveries(id: &str, tags: std::ops::Range<u64>) -> Event {
 fn settings() -> Settings {
     Settings {
         policy: one_at_a_time().into(),
-        concurrency: JOBS,
         // All jobs that wait are held.
         prefetch: 16 * JOBS,
         hold: Duration::from_secs(300),
-        ..crate::engine_events::settings()
+        ..kit::settings::open(JOBS)
     }
 }
 
@@ -209,18 +208,17 @@ async fn tenants_go_on_whose_primary_is_there_while_another_is_told_nothing() {
         most: AtomicUsize::new(0),
     });
     let broker = Arc::new(Acked(AtomicUsize::new(0)));
-    let metrics = Arc::new(Metrics::new());
     let engine = Engine {
         broker: Arc::clone(&broker),
         gate: Arc::new(gate(&cluster, &prefix)),
         handler: Arc::clone(&calls),
-        metrics: Arc::clone(&metrics),
+        metrics: Arc::new(Metrics::new()),
         health: Arc::default(),
         shutdown_timeout: Duration::from_secs(1),
     };
     let (sender, events) = mpsc::channel(8);
     let stop = Stop::default();
-    let scheduler = Scheduler::new(settings(), metrics, 7);
+    let scheduler = Scheduler::new(settings(), 7);
     let run = tokio::spawn(engine.run(scheduler, events, stop.clone()));
     for event in [Event::Up { session: 1 }, deliveries(&lost, 1..2)] {
         sender.send(event).await.expect("the engine runs");

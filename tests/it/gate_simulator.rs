@@ -11,10 +11,11 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::rules::decision::{Answer, Ask, Ticket};
 use sluicegate::rules::lanes::{lead_ms, stay_ms};
+use sluicegate::rules::layout::{Layout, Place};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
-use sluicegate::rules::scope::{Labels, Layout, Place};
+use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 
 /// Waits up to this are spent in the worker.

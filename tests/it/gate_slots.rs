@@ -28,7 +28,7 @@ async fn a_slot_that_moves_under_load_takes_what_was_started_along() {
     }
     fleet.keeps_the_limit();
     // Nothing is taken for lost. At most a window is waited for, where the machine was too busy for the word of the primary
-    // that had the slot: rules::epoch::shard has a test of what happens at once.
+    // that had the slot: gate::epoch::shard has a test of what happens at once.
     for flow in 0..3 {
         let told = fleet.losses(flow);
         assert!(

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
+use sluicegate::gate::fleet::{AGREED_FOR_MS, Fleet, Known, MARGIN_MS, Registered, memory_ms};
 use sluicegate::gate::{Answer, Ask, Change};
-use sluicegate::rules::fleet::{AGREED_FOR_MS, Fleet, Known, MARGIN_MS, Registered, memory_ms};
+use sluicegate::rules::layout::{Layout, Place};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::policy::Policy;
-use sluicegate::rules::scope::{Labels, Layout, Place, Scope};
+use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
 
 const EPOCH_MS: u64 = 1_700_000_000_000;

@@ -24,7 +24,7 @@ const PASSWORD: &str = "sesame-4711";
 
 /// What the documentation gives `user`: configure, write and read, for the queue `queue`.
 fn documented(user: &str, queue: &str) -> [String; 3] {
-    let document = include_str!("../../docs/CONFIGURATION.md");
+    let document = kit::sources::page("docs/DEPLOYMENT.md");
     let begin = format!("rabbitmqctl set_permissions -p / {user} ");
     let mut lines = document
         .lines()
@@ -113,7 +113,7 @@ amqp: {{url: '{}', queue: '{name}'}}
 redis: {{url: '{}', prefix: '{name}'}}
 rate-limiter: {{max-requests: 2, window-size: 1s}}
 dispatch: {{http: {{url: 'http://{}/'}}}}
-delay: {{hold: 10ms, max-delay: 1s}}
+delay: {{max-in-memory: 10ms, max-delay: 1s}}
 retry: {{initial-interval: 100ms}}
 admin: {{listen: '127.0.0.1:0'}}
 ",
@@ -205,7 +205,7 @@ async fn each_missing_permission_is_named() {
             "{permissions:?}: {error:?}"
         );
         let error = error.to_string();
-        for part in [named, "docs/CONFIGURATION.md"] {
+        for part in [named, "docs/DEPLOYMENT.md"] {
             assert!(error.contains(part), "{permissions:?}: {error}");
         }
         assert!(!error.contains(PASSWORD), "{error}");

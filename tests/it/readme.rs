@@ -1,4 +1,4 @@
-//! The README's quickstart runs as it is pasted, and ends with a wait that `inspect` shows.
+//! The quickstart runs as it is pasted, and ends with a wait that `inspect` shows.
 
 use std::io::Read as _;
 use std::os::unix::process::CommandExt as _;
@@ -13,7 +13,7 @@ use crate::PROGRAM;
 
 /// Nothing takes this long; it only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
-const README: &str = include_str!("../../README.md");
+const PAGE: &str = include_str!("../../docs/QUICKSTART.md");
 
 /// A shell with all that it starts; dropped, all of it is killed.
 struct Shell(Child);
@@ -28,17 +28,16 @@ impl Drop for Shell {
     }
 }
 
-/// The first shell block of the section `heading`.
-fn block(heading: &str) -> &'static str {
-    let (_, section) = README.split_once(heading).expect("the section");
-    let (_, block) = section.split_once("```sh\n").expect("a shell block");
+/// The page's first shell block.
+fn block() -> &'static str {
+    let (_, block) = PAGE.split_once("```sh\n").expect("a shell block");
     block.split_once("```").expect("its end").0
 }
 
 #[test]
 #[expect(clippy::disallowed_methods, reason = "it waits for a process")]
 fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
-    let (install, rest): (Vec<_>, Vec<_>) = block("\n## Quickstart\n")
+    let (install, rest): (Vec<_>, Vec<_>) = block()
         .lines()
         .partition(|line| line.starts_with("cargo install "));
     assert_eq!(install.len(), 1, "the binary of this build stands for it");
@@ -94,19 +93,21 @@ fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
         std::thread::sleep(Duration::from_millis(20));
     };
     assert!(status.success(), "{status}: {}", said());
-    // Calls that have started may be on their way.
-    for number in 1..=3 {
-        let line = format!("200 acme order-{number} attempt 1: {{\"order\": {number}}}\n");
-        while !said().contains(&line) {
-            assert!(begun.elapsed() < PATIENCE, "{line}: {}", said());
-            std::thread::sleep(Duration::from_millis(20));
-        }
+    // Calls that have started may be on their way. On a busy machine a permit may come too late: then another job is first.
+    let called = |said: &str| {
+        let line = |number| format!("200 acme order-{number} attempt 1: {{\"order\": {number}}}\n");
+        (1..=5)
+            .filter(|number| said.contains(&line(*number)))
+            .count()
+    };
+    while called(&said()) < 3 {
+        assert!(begun.elapsed() < PATIENCE, "{}", said());
+        std::thread::sleep(Duration::from_millis(20));
     }
     drop(shell);
     let said = said();
-    for beyond in ["200 acme order-4", "429 acme"] {
-        assert!(!said.contains(beyond), "{said}");
-    }
+    let answers = |status| said.matches(&format!("\n{status} acme order-")).count();
+    assert_eq!((answers(200), answers(429)), (3, 0), "{said}");
     let (_, end) = said.rsplit_once("tenant   acme\n").expect("inspect");
     for line in [
         "  used   3 of 3, 0 free\n",

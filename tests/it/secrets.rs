@@ -289,7 +289,7 @@ async fn no_output_of_a_run_holds_a_secret() {
             "
 amqp: {{url-file: amqp, queue: '{queue}'{}}}
 redis: {{prefix: '{queue}'{}}}
-rate-limiter: {{max-requests: 4, window-size: 1s, max-penalty: 1s}}
+rate-limiter: {{max-requests: 4, window-size: 1s, max-throttle: 1s}}
 dispatch: {{http: {{url: 'https://us%40r:{api}%40@{}/jobs?key={query}', headers-file: headers{}}}}}
 delay: {{max-delay: 1s}}
 retry: {{max-attempts: 2, initial-interval: 10ms}}

@@ -10,8 +10,8 @@ use sluicegate::app::Worker;
 use sluicegate::broker::amqp::{Client, in_use};
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
+use sluicegate::gate::fleet::AGREED_FOR_MS;
 use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::rules::fleet::AGREED_FOR_MS;
 use sluicegate::rules::job::Job;
 use sluicegate::rules::lanes::Ladder;
 

@@ -92,7 +92,7 @@ async fn a_job_that_waited_is_its_routing_keys_still() {
     let job = "job: {tenant: routing-key}\n";
     let yaml = yaml()
         .replace("rate-limiter: {max-requests: 5, window-size: 1h}", rate)
-        .replace("max-delay: 1s", "max-delay: 1s, hold: 0");
+        .replace("max-delay: 1s", "max-delay: 1s, max-in-memory: 0");
     let yaml = format!("{yaml}{job}");
     let queue = config(&yaml).amqp.queue;
     let keys = ["acme", "globex"].map(|tenant| format!("{queue}.{tenant}"));

@@ -11,6 +11,8 @@ pub mod proxy;
 pub mod rabbit_cluster;
 pub mod redis_topologies;
 pub mod servers;
+pub mod settings;
+pub mod sources;
 pub mod still;
 
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! A store that forgets, behind the client code that the gate has for Redis, in simulated time. Workers ask it, settle, agree on changing
 //! policies, die, stand still and end in order, while the store is emptied, restarts or fails over without its last writes, throws keys
 //! away, has its clock stepped, refuses, and is near or far. No window is ever too full, and starts go on within the times that
-//! docs/GUARANTEES.md has.
+//! docs/OPERATIONS.md has.
 //!
 //! It has no broker and no downstream: jobs are always there, and an API would only count.
 
@@ -20,8 +20,8 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::gate::Start;
+use sluicegate::gate::fleet::registry::Named;
 use sluicegate::gate::memory::store::MemoryStore;
-use sluicegate::gate::registry::Named;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::{Own, Pattern, Policy};
 use tokio::task::LocalSet;

@@ -73,10 +73,9 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
     let (sender, receiver) = mpsc::channel(1);
     let forwarding = tokio::spawn(forward(Arc::clone(&life), events, sender));
 
-    let metrics = Arc::new(Metrics::new());
     let broker = SimBroker(Arc::clone(&life));
     let seed = world.plan.seed ^ number << 32 ^ (slot as u64) << 48;
-    let mut scheduler = Scheduler::new(settings(&world.plan, &broker), Arc::clone(&metrics), seed);
+    let mut scheduler = Scheduler::new(settings(&world.plan, &broker), seed);
     if world.plan.agreed {
         scheduler = scheduler.must_agree();
     }
@@ -84,7 +83,7 @@ async fn live(world: &Arc<World>, slot: usize, number: u64) {
         broker: Arc::new(broker),
         gate: Arc::new(SimGate(Arc::clone(&life))),
         handler: Arc::new(SimHandler(Arc::clone(&life))),
-        metrics,
+        metrics: Arc::new(Metrics::new()),
         health: Arc::new(Health::default()),
         shutdown_timeout: world.plan.shutdown_timeout,
     };

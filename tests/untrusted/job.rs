@@ -130,8 +130,8 @@ fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
     let not_before = NOW_MS + u64::from(claims.cost);
     let mut claims = claims.clone();
     claims.expiry.count_from(NOW_MS);
-    let mut set = headers::postponed(&claims, Some(not_before), 5);
-    set.extend(headers::lasting(&claims));
+    let mut set = job::postponed(&claims, Some(not_before), 5);
+    set.extend(job::lasting(&claims));
     let trip = Trip {
         until_ms: not_before,
         wait_ms: 5,

@@ -1,7 +1,7 @@
 //! What is done with bytes that others chose, and what must hold of it whatever they are. Each module has a function
 //! `check`, which panics where something does not hold.
 //!
-//! `scripts/fuzz` searches for such bytes; `cargo test --test it corpus::` runs what was found, and changes of it.
+//! `scripts/fuzz` searches for such bytes; `cargo test --test quick corpus::` runs what was found, and changes of it.
 
 pub mod config;
 pub mod frames;

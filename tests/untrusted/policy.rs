@@ -1,6 +1,6 @@
 //! The text of a policy that workers store for each other.
 
-use sluicegate::rules::fleet::text::{read, write};
+use sluicegate::gate::fleet::text::{read, write};
 use sluicegate::rules::limit::{MAX_REQUESTS, MAX_WINDOW};
 use sluicegate::rules::tenant::Tenant;
 

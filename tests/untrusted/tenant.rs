@@ -3,9 +3,11 @@
 use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
-use sluicegate::gate::keys::{Keys, hash_tag};
+use sluicegate::gate::keys::Keys;
+use sluicegate::rules::layout::Layout;
 use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::scope::{Labels, Layout, Scope};
+use sluicegate::rules::scope::{Labels, Scope};
+use sluicegate::rules::slots::hash_tag;
 use sluicegate::rules::tenant::{MAX_TENANT_BYTES, Tenant};
 
 /// Two ids with a zero byte between them, which neither can have.

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use sluicegate::config::Config;
 
-use commands::{Failure, check, dead, echo, inspect, publish, run, tenant};
+use commands::{Failure, check, dead, echo, inspect, publish, run, schema, tenant};
 
 /// Rate-limits RabbitMQ workers per tenant with an atomic gate in Redis
 #[derive(Parser)]
@@ -38,6 +38,7 @@ enum Command {
     Dead(dead::DeadArgs),
     Tenant(tenant::TenantArgs),
     Echo(echo::EchoArgs),
+    Schema(schema::SchemaArgs),
     /// Run the main job on a live workload, and count whether the promises hold
     Demo(demo::DemoArgs),
 }
@@ -60,7 +61,7 @@ fn main() -> ExitCode {
 
 async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
     let file = cli.config;
-    let load = || -> Result<Config, Failure> { Ok(Config::load(file.as_deref(), variables()?)?) };
+    let load = || Config::from_env(file.as_deref());
     match cli.command {
         Command::Run(args) => run::run(args, load()?, file).await,
         Command::Publish(args) => publish::run(args, &load()?).await,
@@ -68,30 +69,11 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Inspect(args) => inspect::run(args, &load()?).await,
         Command::Dead(args) => dead::run(args, &load()?).await,
         Command::Tenant(args) => tenant::run(args, &load()?).await,
-        // It has no configuration, so a wrong one does not keep it from running.
+        // These have no configuration, so a wrong one does not keep them from running.
         Command::Echo(args) => echo::run(args).await,
+        Command::Schema(args) => schema::run(&args),
         Command::Demo(args) => demo::run(args, load()?)
             .await
             .map_err(|error| Failure::Failed(error.to_string())),
     }
-}
-
-/// The environment. Variables of others may hold any bytes; ours must be text.
-fn variables() -> Result<impl Iterator<Item = (String, String)>, Failure> {
-    let mut variables = Vec::new();
-    for (name, value) in std::env::vars_os() {
-        let Ok(name) = name.into_string() else {
-            continue;
-        };
-        match value.into_string() {
-            Ok(value) => variables.push((name, value)),
-            Err(_) if name.starts_with("SLUICEGATE_") => {
-                return Err(Failure::Usage(format!(
-                    "environment variable {name}: its value is not UTF-8 text"
-                )));
-            }
-            Err(_) => {}
-        }
-    }
-    Ok(variables.into_iter())
 }

@@ -82,8 +82,7 @@ fn headers_of(reader: &mut Reader<'_>) -> Result<usize, String> {
         let before = table.0.len();
         let name = table.text("a header's name")?;
         table.value(MAX_DEPTH)?;
-        if !headers::OURS.contains(&name) && !crate::broker::message::BROKER_HEADERS.contains(&name)
-        {
+        if !headers::OURS.contains(&name) && !headers::BROKER_HEADERS.contains(&name) {
             bytes += before - table.0.len();
         }
     }

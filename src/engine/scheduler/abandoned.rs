@@ -1,62 +1,53 @@
-//! Calls that were given up: their places are held on, for as long as the calls may still be under way.
+//! Calls that their handler gave up and that may still arrive, or be worked on: their places are held until it is known that they
+//! have ended, or for as long as the handler said.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::{Scheduler, Started, millis};
-use crate::engine::abandoned::Call;
-use crate::engine::action::Action;
-use crate::gate::End;
-use crate::handler::LateEnd;
+use super::entry::Started;
 use crate::rules::tenant::Tenant;
 
-impl Scheduler {
-    /// The gate was told that a call's places are held for so long; they are free again when it has `ended`.
-    pub(super) fn give_up(
-        &mut self,
-        now: Duration,
-        tenant: Tenant,
-        started: Started,
-        for_ms: u64,
-        ended: LateEnd,
-    ) {
-        let lease = Duration::from_millis(for_ms);
-        let permit = started.receipt.permit.clone();
-        self.abandoned.add(Call {
-            tenant,
-            started,
-            until: now + lease,
-        });
-        self.actions.push(Action::Await {
-            permit,
-            lease,
-            ended,
-        });
+/// The most that are remembered. Of more the gate is told once, and nobody waits for their ends.
+const MOST: usize = 16_384;
+
+/// A call that was given up.
+#[derive(Debug)]
+pub struct Call {
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// What it started with.
+    pub started: Started,
+    /// Its places are held until then.
+    pub until: Duration,
+}
+
+/// Those of this worker, by the names of their permits.
+#[derive(Debug, Default)]
+pub struct Abandoned(BTreeMap<String, Call>);
+
+impl Abandoned {
+    /// Whether one more can be remembered.
+    pub fn has_room(&self) -> bool {
+        self.0.len() < MOST
     }
 
-    /// What [`Action::Await`] came to: the call has ended, or its time is over.
-    pub fn abandoned_is_over(&mut self, permit: &str, ended: bool) {
-        let Some(Call {
-            tenant, started, ..
-        }) = self.abandoned.remove(permit)
-        else {
-            return;
-        };
-        self.ledger.ended(&started.limits);
-        // A place whose time is over is free without a word.
-        if ended {
-            let over = End::Abandoned { for_ms: 0 };
-            self.ledger.add_start(&tenant, &started, over);
-        }
+    /// Remembers `call`.
+    pub fn add(&mut self, call: Call) {
+        self.0.insert(call.started.receipt.permit.clone(), call);
     }
 
-    /// Their places are kept, as those of running jobs are: the gate may have lost its memory of them.
-    pub(super) fn renew_abandoned(&mut self, now: Duration) {
-        for call in self.abandoned.iter() {
-            let for_ms = millis(call.until.saturating_sub(now));
-            if for_ms > 0 {
-                let held = End::Abandoned { for_ms };
-                self.ledger.add_start(&call.tenant, &call.started, held);
-            }
-        }
+    /// It has ended, or its time is over: it is forgotten.
+    pub fn remove(&mut self, permit: &str) -> Option<Call> {
+        self.0.remove(permit)
+    }
+
+    /// All, in an order that is the same each time.
+    pub fn iter(&self) -> impl Iterator<Item = &Call> {
+        self.0.values()
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.0.len()
     }
 }

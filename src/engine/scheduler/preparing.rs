@@ -3,56 +3,56 @@
 
 use std::time::Duration;
 
-use super::{Entry, Phase, Scheduler};
+use super::Scheduler;
+use super::entry::{Hand, JobEntry, Phase};
+use super::queues::End;
 use crate::engine::action::{Action, Key};
-use crate::engine::queues::End;
+use crate::engine::facts::Fact;
 use crate::handler::{Outcome, Trouble};
-
-/// What a job has beside its place: how far its call is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Hand {
-    /// Nothing, not even a slot.
-    Empty,
-    /// A slot.
-    Slot,
-    /// A slot, and its call is being prepared.
-    Preparing,
-    /// A slot, and a call that was good when it was last looked at.
-    Ready,
-}
 
 impl Scheduler {
     /// The job gets a slot for its next question, where it has none.
     pub(super) fn give_slot(&mut self, key: Key) {
-        if let Some(entry) = self.entries.get_mut(&key)
-            && entry.hand == Hand::Empty
+        if let Some(job) = self.jobs.get_mut(&key)
+            && job.hand == Hand::Empty
         {
-            entry.hand = Hand::Slot;
-            self.queues.take_slot(&entry.claims.tenant);
+            job.hand = Hand::Slot;
+            self.queues.take_slot(&job.claims.tenant);
         }
     }
 
     /// The call of a job that has a slot is to be prepared.
     pub(super) fn prepare(&mut self, key: Key) {
-        if let Some(entry) = self.entries.get_mut(&key) {
-            entry.hand = Hand::Preparing;
+        if let Some(job) = self.jobs.get_mut(&key) {
+            job.hand = Hand::Preparing;
             self.breakers.started(key);
-            let job = entry.job();
-            self.actions.push(Action::Prepare { key, job });
+            let job = job.job();
+            self.agenda.push(Action::Prepare { key, job });
         }
     }
 
-    /// A held job's turn is near: its call is prepared, if a slot is free.
+    /// There is room for the job. If it has a slot, its call is prepared: `true`.
+    pub(super) fn prepare_with_slot(&mut self, key: Key) -> bool {
+        let job = self.jobs.get_mut(&key).filter(|job| job.hand == Hand::Slot);
+        let has_slot = job.is_some();
+        if let Some(job) = job {
+            job.phase = Phase::Preparing;
+            self.prepare(key);
+        }
+        has_slot
+    }
+
+    /// A delayed job's turn is near: its call is prepared, if a slot is free.
     pub(super) fn prepare_early(&mut self, now: Duration, key: Key) {
         // While nobody may call the API, nobody tries its door either.
-        if self.draining || !self.breakers.may_ask(now) {
+        if self.intake.is_draining() || !self.breakers.may_ask(now) {
             return;
         }
         // A suspect's call is noted before.
-        if let Some(entry) = self.entries.get_mut(&key)
-            && entry.hand == Hand::Empty
-            && entry.claims.suspect.is_none()
-            && self.queues.try_slot(&entry.claims.tenant)
+        if let Some(job) = self.jobs.get_mut(&key)
+            && job.hand == Hand::Empty
+            && job.claims.suspect.is_none()
+            && self.queues.try_slot(&job.claims.tenant)
         {
             self.prepare(key);
         }
@@ -60,13 +60,13 @@ impl Scheduler {
 
     /// The job does not start now: its slot is free, and what was prepared may serve another.
     pub(super) fn let_go(&mut self, key: Key) {
-        let Some(entry) = self.entries.get_mut(&key) else {
+        let Some(job) = self.jobs.get_mut(&key) else {
             return;
         };
-        let hand = std::mem::replace(&mut entry.hand, Hand::Empty);
+        let hand = std::mem::replace(&mut job.hand, Hand::Empty);
         if hand != Hand::Empty {
-            self.queues.free_slot(&entry.claims.tenant);
-            self.released.push(key);
+            self.queues.free_slot(&job.claims.tenant);
+            self.agenda.release(key);
         }
     }
 
@@ -79,34 +79,34 @@ impl Scheduler {
         result: Result<(), Outcome>,
     ) {
         if result.is_ok() {
-            took.into_iter().for_each(|took| self.lead.learn(took));
+            took.into_iter()
+                .for_each(|took| self.waiting.preparing_took(took));
         }
-        let preparing = |entry: &&mut Entry| entry.hand == Hand::Preparing;
-        let Some(entry) = self.entries.get_mut(&key).filter(preparing) else {
+        let preparing = |job: &&mut JobEntry| job.hand == Hand::Preparing;
+        let Some(job) = self.jobs.get_mut(&key).filter(preparing) else {
             // Its session is gone, or it left.
             self.breakers.gone(key);
-            return self.released.push(key);
+            return self.agenda.release(key);
         };
         match result {
             Ok(()) => {
-                entry.hand = Hand::Ready;
+                job.hand = Hand::Ready;
                 self.breakers.prepared(key);
-                if entry.phase == Phase::Preparing {
+                if job.phase == Phase::Preparing {
                     self.join(key, End::Due);
                 }
             }
-            Err(_) if self.draining => {
+            Err(_) if self.intake.is_draining() => {
                 self.breakers.gone(key);
                 self.let_go(key);
             }
             Err(outcome) => {
-                self.places.forget(key);
-                if matches!(entry.phase, Phase::Held { .. }) {
-                    self.queues.release(&entry.claims.tenant);
+                if matches!(job.phase, Phase::Delayed { .. }) {
+                    self.queues.release(&job.claims.tenant);
                 }
-                entry.phase = Phase::Preparing;
-                self.windows.unpark(key);
-                self.metrics.dispatched(&outcome);
+                job.phase = Phase::Preparing;
+                self.waiting.end(key);
+                self.facts.push(Fact::Called(outcome.clone(), None));
                 self.let_go(key);
                 let failed = matches!(outcome, Outcome::Retry { .. });
                 let trouble = failed.then_some(Trouble::Unreachable);

@@ -4,11 +4,11 @@
 use std::time::Duration;
 
 use rand::Rng;
-use tracing::{debug, info};
 
-use super::preparing::Hand;
-use super::{Entry, Phase, Scheduler};
+use super::Scheduler;
+use super::entry::{Hand, JobEntry, Phase};
 use crate::engine::action::{Action, Key};
+use crate::engine::facts::{Death, Fact};
 use crate::gate::{GateError, Partition, Suspected, Verdict, Verdicts};
 
 /// Whose turn to be called alone has not come looks again after this, where there is room in memory,
@@ -30,31 +30,31 @@ impl Scheduler {
     /// Whether a job whose turn it is may ask. A suspect's call is noted first; without a slot it could not start.
     pub(super) fn may_ask(&mut self, now: Duration, key: Key) -> May {
         let most = self.settings.retry.max_crashes;
-        let Some(entry) = self.entries.get_mut(&key) else {
+        let Some(job) = self.jobs.get_mut(&key) else {
             return May::Ask;
         };
-        let suspect = entry.claims.suspect.filter(|_| most > 0);
+        let suspect = job.claims.suspect.filter(|_| most > 0);
         let Some(crashes) = suspect.filter(|_| !self.notes.has(key)) else {
             return May::Ask;
         };
-        if entry.hand == Hand::Empty {
+        if job.hand == Hand::Empty {
             return May::WithSlot;
         }
-        if !entry.has_own_id {
+        if !job.has_own_id {
             // The next delivery would have another one: it gets one on its way.
             self.let_go(key);
-            self.postpone(now, key, Duration::ZERO);
+            self.delay_in_lane(now, key, Duration::ZERO);
         } else if crashes > 0 && self.notes.is_alone() {
             self.let_go(key);
             let wait = SOON.mul_f64(self.random.random_range(0.5..=1.0));
-            if !self.hold(now, key, wait) {
-                self.look_later(now, key, LATER);
+            if !self.delay_in_memory(now, key, wait) {
+                self.recheck(now, key, LATER);
             }
         } else {
-            entry.phase = Phase::Noting;
-            let job = entry.message.id().unwrap_or_default();
-            let tenant = &entry.claims.tenant;
-            self.notes.begin(now, key, tenant, job, most, crashes > 0);
+            job.phase = Phase::Noting;
+            let id = job.message.id().unwrap_or_default();
+            let tenant = &job.claims.tenant;
+            self.notes.begin(now, key, tenant, id, most, crashes > 0);
         }
         May::Not
     }
@@ -69,30 +69,27 @@ impl Scheduler {
         let why_all = result.as_ref().err().cloned();
         let (mut back, mut unheard) = (Vec::new(), false);
         for (key, verdict) in self.notes.told(now, partition, result) {
-            let noting = |entry: &&mut Entry| entry.phase == Phase::Noting;
-            let Some(entry) = self.entries.get_mut(&key).filter(noting) else {
+            let noting = |job: &&mut JobEntry| job.phase == Phase::Noting;
+            let Some(job) = self.jobs.get_mut(&key).filter(noting) else {
                 continue;
             };
-            let (id, tenant) = (entry.message.id(), &entry.claims.tenant);
             match verdict {
                 Ok(Verdict::Go) => back.push(key),
                 Ok(Verdict::Alone { crashes }) => {
-                    info!(job.id = id, %tenant, crashes, "calls of this job ended their workers: it is called beside no other such job");
-                    entry.claims.suspect = Some(crashes);
+                    self.facts.push(Fact::CalledAlone(job.named(), crashes));
+                    job.claims.suspect = Some(crashes);
                     back.push(key);
                 }
                 Ok(Verdict::Wait { ms }) => {
-                    debug!(job.id = id, %tenant, ms, "another call of this job may be under way: it waits");
+                    self.facts.push(Fact::SuspectWaits(job.named(), ms));
                     let wait = Duration::from_millis(ms);
                     self.let_go(key);
-                    if !self.hold(now, key, wait) {
-                        self.postpone(now, key, wait);
-                    }
+                    self.delay(now, key, wait);
                 }
                 Ok(Verdict::Dead { crashes }) => {
                     let reason =
                         format!("{crashes} of its calls ended their workers (retry.max-crashes)");
-                    self.bury(key, "crashed", &reason);
+                    self.bury(key, Death::Crashed, &reason);
                 }
                 Err(_) if why_all.is_some() => {
                     self.let_go(key);
@@ -100,7 +97,7 @@ impl Scheduler {
                     unheard = true;
                 }
                 Err(why) => {
-                    let (tenant, labels) = (tenant.clone(), Default::default());
+                    let (tenant, labels) = (job.claims.tenant.clone(), Default::default());
                     self.let_go(key);
                     self.set_aside(now, (&tenant, &labels), &[key], &why);
                 }
@@ -116,26 +113,36 @@ impl Scheduler {
     /// The job was called, and its worker lives: it is no suspect any more.
     pub(super) fn survived(&mut self, key: Key) {
         self.notes.answered(key);
-        if let Some(entry) = self.entries.get_mut(&key) {
-            entry.claims.suspect = None;
+        if let Some(job) = self.jobs.get_mut(&key) {
+            job.claims.suspect = None;
         }
     }
 
     /// Ends the notes of jobs that are gone, or wait, whatever the way; and tells what is to be told.
     pub(super) fn tell_notes(&mut self, now: Duration) {
-        let (entries, draining) = (&self.entries, self.draining);
+        let (jobs, draining) = (&self.jobs, self.intake.is_draining());
         let is_called = |key| {
-            let entry: Option<&Entry> = entries.get(&key);
-            entry.is_some_and(|entry| match entry.phase {
+            let job: Option<&JobEntry> = jobs.get(&key);
+            job.is_some_and(|job| match job.phase {
                 Phase::Noting | Phase::Asking | Phase::Running => true,
-                Phase::Ready | Phase::Preparing => entry.hand != Hand::Empty && !draining,
+                Phase::Ready | Phase::Preparing => job.hand != Hand::Empty && !draining,
                 _ => false,
             })
         };
         self.notes.end(is_called);
         for (partition, batch) in self.notes.send(now) {
-            self.actions.push(Action::Suspect(partition, batch));
+            self.agenda.push(Action::Suspect(partition, batch));
         }
+    }
+
+    /// The gate is being told of calls.
+    pub fn is_noting(&self) -> bool {
+        self.notes.is_telling()
+    }
+
+    /// The worker ends, and what was told last to `partition` is heard or lost: what it came to does not matter any more.
+    pub fn noted(&mut self, partition: Partition) {
+        self.notes.heard(partition);
     }
 
     /// The worker ends in order: what the gate is to be told of calls that it gives up.

@@ -1,38 +1,197 @@
-//! A look at the epoch by somebody who starts nothing. What follows from it is decided in `rules::epoch::outlook`.
+//! What workers that look now would find, for an observer that starts nothing: may jobs start, and if not, when and why not?
+//!
+//! [`outlook`] takes the steps of [`decide`] on a copy of the hash, so there is no second rule. The observer is like a worker that
+//! knows nothing: it proves nothing by itself, so the real workers may go on sooner, but not later.
 
-use super::{At, Watch};
-use crate::gate::GateError;
-use crate::rules::epoch::outlook::{Outlook, Question, outlook};
+use super::kept::Kept;
+use super::shard::Shard;
+use super::{Known, Memory, Start, Step, Stored, decide};
 use crate::rules::slots::Slots;
 
-impl Watch {
-    /// What workers that look now find at this primary for jobs whose keys are in `slots` (of a cluster), and Redis's clock in
-    /// milliseconds. Writes nothing.
-    ///
-    /// # Errors
-    /// [`GateError`]: it is not known.
-    pub async fn outlook(
-        &self,
-        at: &At<'_>,
-        spans: (u64, u64),
-        slots: &Slots,
-    ) -> Result<(Outlook, u64), GateError> {
-        let read = self.read(at).await?;
-        if let Some((owned, _)) = &read.owned
-            && !at.place.is_home_of(owned)
-        {
-            at.link.doubt();
-            let why = format!("{}: its slots move", at.place.shard.name());
-            return Err(GateError::Unreachable(why));
+/// So many steps lead from any state to a decision, with some to spare.
+const STEPS: usize = 12;
+/// Why slots of a cluster wait.
+const MOVED: &str = "its slots came from a primary that did not say that nothing was lost";
+
+/// Whether jobs may start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outlook {
+    /// Redis knows all that was started and counts.
+    Open,
+    /// Nothing starts, until this time of Redis's clock (in ms) at the latest.
+    Waits {
+        /// Until when.
+        until_ms: u64,
+        /// Why, in words.
+        why: String,
+    },
+    /// There is no epoch: no worker has looked since this memory was empty. The first one that looks decides.
+    Unknown,
+}
+
+/// What is asked about.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Question {
+    /// How far the limits of the jobs look back, in milliseconds.
+    pub span_ms: u64,
+    /// How far the limits of any job look back.
+    pub longest_ms: u64,
+    /// In a cluster: the slots that the primary has, and those of them that the jobs' keys are in.
+    pub slots: Option<(Slots, Slots)>,
+}
+
+/// What workers find in `hash` on `memory` at `now` of Redis's clock.
+pub fn outlook(mut hash: Kept, question: &Question, memory: &Memory, now: u64) -> Outlook {
+    let known = Known {
+        span_ms: question.longest_ms.max(question.span_ms),
+        shortest_ms: question.span_ms,
+        start: Start::Unknown,
+        shard: (question.slots.as_ref()).map(|(owned, _)| Shard {
+            owned: owned.clone(),
+            ..Shard::default()
+        }),
+        ..Known::default()
+    };
+    for _ in 0..STEPS {
+        let fields = hash.fields().map(|(name, value)| (&**name, &**value));
+        let stored = Stored::parse(fields);
+        if stored.id.is_empty() {
+            return Outlook::Unknown;
         }
-        let now = at.clock.map_or(read.now, |micros| micros / 1000);
-        let question = Question {
-            span_ms: spans.0,
-            longest_ms: spans.1,
-            slots: read.owned.map(|(owned, _)| (owned, slots.clone())),
+        match decide(&stored, &known, memory, now, "") {
+            Step::Write(changed) => {
+                let changed = changed.iter().map(|(name, value)| (&**name, &**value));
+                hash.change(std::iter::empty(), changed);
+            }
+            Step::Wait { until, why } => {
+                return Outlook::Waits {
+                    until_ms: until,
+                    why,
+                };
+            }
+            Step::Go { .. } => {
+                let asked = question.slots.as_ref().map(|(_, asked)| asked);
+                let claims = stored.claims.iter().filter(|(_, claimed)| {
+                    asked.is_some_and(|asked| !claimed.both(asked).is_empty())
+                });
+                let from = claims.map(|(from, _)| from).max().unwrap_or(0);
+                return match from > now {
+                    true => Outlook::Waits {
+                        until_ms: from,
+                        why: MOVED.to_owned(),
+                    },
+                    false => Outlook::Open,
+                };
+            }
+        }
+    }
+    Outlook::Unknown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: u64 = 1_000_000;
+    const MINUTE: u64 = 60_000;
+
+    fn memory(process: &str) -> Memory {
+        Memory {
+            process: process.to_owned(),
+            history: "h".to_owned(),
+            before: "0".to_owned(),
+            evicted: 0,
+            evicts: false,
+        }
+    }
+
+    /// Of an epoch on the memory `p` with these fields.
+    fn seen(fields: &[(&str, &str)], question: &Question, memory: &Memory) -> Outlook {
+        let run = self::memory("p").text();
+        let all = [("id", "e"), ("run", run.as_str())];
+        let all = all.iter().chain(fields).copied();
+        outlook(all.collect(), question, memory, NOW)
+    }
+
+    fn of(span_ms: u64, longest_ms: u64) -> Question {
+        Question {
+            span_ms,
+            longest_ms,
+            slots: None,
+        }
+    }
+
+    fn until(outlook: Outlook) -> (u64, String) {
+        match outlook {
+            Outlook::Waits { until_ms, why } => (until_ms, why),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_whole_memory_is_open_and_one_that_nobody_looked_at_is_unknown() {
+        let question = of(1_000, MINUTE);
+        assert_eq!(seen(&[], &question, &memory("p")), Outlook::Open);
+        let nothing = Kept::default();
+        let unknown = outlook(nothing, &question, &memory("p"), NOW);
+        assert_eq!(unknown, Outlook::Unknown);
+    }
+
+    #[test]
+    fn each_question_waits_for_its_own_span() {
+        let gap = [
+            ("cold", "1050000"),
+            ("lost", "990000:1050000"),
+            ("why", "it was emptied"),
+        ];
+        let at = |span_ms| seen(&gap, &of(span_ms, MINUTE), &memory("p"));
+        assert_eq!(at(10_000), Outlook::Open);
+        let why = || "it was emptied".to_owned();
+        assert_eq!(until(at(20_000)), (1_010_000, why()));
+        assert_eq!(until(at(MINUTE)), (1_050_000, why()));
+    }
+
+    #[test]
+    fn another_memory_waits_for_those_who_have_not_vouched() {
+        let question = of(MINUTE, MINUTE);
+        let restarted = memory("q");
+        // Nobody has noticed yet.
+        let worker = ("w:a", "7:999000");
+        let (at, why) = until(seen(&[worker], &question, &restarted));
+        assert_eq!(at, NOW + MINUTE);
+        assert!(why.contains("restarted"), "{why}");
+        let next = format!("999000:1059000:{}", restarted.text());
+        let (at, _) = until(seen(&[worker, ("next", &next)], &question, &restarted));
+        assert_eq!(at, 1_059_000);
+        let vouched = format!("7:999000:{}", restarted.text());
+        let all = [("w:a", vouched.as_str()), ("next", next.as_str())];
+        let (at, _) = until(seen(&all, &question, &restarted));
+        assert_eq!(at, 999_000 + super::super::SETTLE_MS);
+    }
+
+    #[test]
+    fn what_was_evicted_is_seen_before_a_worker_writes_it() {
+        let evicting = Memory {
+            evicted: 3,
+            ..memory("p")
         };
-        let hash = read.fields.iter().map(|(n, v)| (n.as_str(), v.as_str()));
-        let found = outlook(hash.collect(), &question, &read.memory, now);
-        Ok((found, now))
+        let (at, why) = until(seen(&[], &of(1_000, MINUTE), &evicting));
+        assert_eq!(at, NOW + 1_000);
+        assert!(why.contains("evicted"), "{why}");
+    }
+
+    #[test]
+    fn slots_wait_by_themselves() {
+        let claims = [("slots", "0-99 100-199@1030000"), ("sure", "1")];
+        let at = |first, last| {
+            let question = Question {
+                slots: Some((Slots::range(0, 199), Slots::range(first, last))),
+                ..of(1_000, MINUTE)
+            };
+            seen(&claims, &question, &memory("p"))
+        };
+        assert_eq!(at(7, 7), Outlook::Open);
+        assert_eq!(until(at(150, 150)), (1_030_000, MOVED.to_owned()));
+        assert_eq!(until(at(0, 199)).0, 1_030_000);
     }
 }

@@ -1,6 +1,6 @@
 //! A store in memory that forgets, behind the interface that the gate's client code has to Redis: so the code that notices a loss
-//! runs without servers, at simulated times. What its scripts mean is said by the model, and by `rules::epoch::kept` and
-//! `rules::fleet::shelf`.
+//! runs without servers, at simulated times. What its scripts mean is said by the model, and by `gate::epoch::kept` and
+//! `gate::fleet::shelf`.
 
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,14 +11,14 @@ use futures_util::future::BoxFuture;
 
 use super::replies::{self, error, integer, text};
 use super::{MemoryGate, States};
+use crate::gate::epoch::Memory;
+use crate::gate::epoch::kept::{Beat, Kept};
+use crate::gate::epoch::memory::NO_EVICTION;
+use crate::gate::fleet::shelf::{Said, Shelf, Unsaid};
 use crate::gate::store::{Command, Meaning, Store};
 use crate::gate::{Gate, GateError, scripts};
-use crate::rules::epoch::Memory;
-use crate::rules::epoch::kept::{Beat, Kept};
-use crate::rules::epoch::memory::NO_EVICTION;
-use crate::rules::fleet::shelf::{Said, Shelf, Unsaid};
+use crate::rules::layout::Place;
 use crate::rules::log::Clock;
-use crate::rules::scope::Place;
 
 /// What is in memory, and who it is.
 pub struct MemoryStore<C> {
@@ -313,8 +313,10 @@ impl Server {
 
     /// By the header of `lua/epoch.lua`.
     fn change(&mut self, key: &str, more: &[&str]) -> Value {
+        let (count, more) = more.split_first().unwrap_or((&"0", &[]));
         let (pairs, _) = more.as_chunks::<2>();
-        let (read, changed) = pairs.split_at(pairs.len().min(5));
+        let count: usize = count.parse().unwrap_or(0);
+        let (read, changed) = pairs.split_at(pairs.len().min(count));
         let epoch = self.hashes.epochs.entry(key.to_owned()).or_default();
         let written = Arc::make_mut(epoch).change(
             read.iter().map(|[name, value]| (*name, *value)),

@@ -11,8 +11,8 @@ use crate::gate::refusal;
 use crate::gate::reply;
 use crate::gate::scripts::Script;
 use crate::gate::store::Meaning;
+use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
-use crate::rules::scope::Layout;
 use crate::rules::tenant::Tenant;
 
 /// How often a call is sent whose script was not cached, or whose window was guessed wrong.

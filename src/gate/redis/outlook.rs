@@ -4,10 +4,10 @@ use futures_util::future::join_all;
 
 use super::RedisGate;
 use crate::gate::GateError;
+use crate::gate::epoch::outlook::Outlook;
 use crate::gate::epoch::{At, Watch};
 use crate::gate::link::slot_of;
 use crate::gate::places::Place;
-use crate::rules::epoch::outlook::Outlook;
 use crate::rules::limit::Limits;
 use crate::rules::policy::Policy;
 use crate::rules::slots::Slots;

@@ -4,7 +4,10 @@
 
 use super::{Around, Ended, Keys, Rules, Terms, Usage};
 use crate::rules::clock::Clock;
-use crate::rules::decision::LEASE_MS;
+
+/// A place that is held by a call of which nothing was heard for so long (milliseconds) is free again, since its
+/// worker must have died. A worker renews them long before.
+pub const LEASE_MS: u64 = 60_000;
 
 /// The algorithm of a strict guard.
 pub struct Strict;

@@ -2,7 +2,7 @@
 
 use super::Limit;
 use crate::rules::algorithms::Keys;
-use crate::rules::decision::LEASE_MS;
+use crate::rules::algorithms::LEASE_MS;
 
 impl Limit {
     /// Whatever this limit lets start, `other` allows too, so `other` never decides. Both must count the same unit, and

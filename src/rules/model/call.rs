@@ -5,10 +5,10 @@ mod turns;
 use self::turns::most_of;
 use super::State;
 use crate::rules::decision::{Answer, Ask, Sequences, Ticket};
+use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
 use crate::rules::line::{AHEAD_MS, GRACE_MS, Line, reach};
 use crate::rules::log::Clock;
-use crate::rules::scope::Layout;
 use crate::rules::share::{Register, View};
 
 /// What stays the same during one call, and what its jobs share.

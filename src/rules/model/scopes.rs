@@ -3,10 +3,10 @@
 use super::call::Call;
 use super::{MARK_MS, State};
 use crate::rules::decision::{Answer, Ask, End, Inspection, Settled, Usage};
+use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
 use crate::rules::line::KEEP_MS;
 use crate::rules::log::Clock;
-use crate::rules::scope::Layout;
 use crate::rules::share::reach;
 
 /// The states of one [`Layout`].

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sluicegate::rules::scope::Place;
+use sluicegate::rules::layout::Place;
 
 use super::judge::go_on;
 use super::{GUARD, MAY_LOSE, TENANTS, World, worker};

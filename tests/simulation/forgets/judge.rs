@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::rules::epoch::{DOUBT_MS, SETTLE_MS};
+use sluicegate::gate::epoch::{DOUBT_MS, SETTLE_MS};
 use tokio::time::{Instant, sleep};
 
 use super::{LONGEST_CALL, TENANTS, World};

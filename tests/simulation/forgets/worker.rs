@@ -6,14 +6,14 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use sluicegate::gate::fleet::Fleet;
+use sluicegate::gate::fleet::registry::Registry;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::registry::Registry;
 use sluicegate::gate::store::Store;
 use sluicegate::gate::{
     Answer, Ask, End, Gate, GateError, Receipt, Settled, Start, TenantAsk, TenantReply,
     TenantSettled, Ticket,
 };
-use sluicegate::rules::fleet::Fleet;
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;

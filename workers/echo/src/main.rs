@@ -21,11 +21,7 @@ impl Handler for Echo {
 }
 
 async fn run() -> Result<(), Box<dyn Error>> {
-    // Only text can be meant for us.
-    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-    };
-    let config = Config::load(None, std::env::vars_os().filter_map(text))?;
+    let config = Config::from_env(None)?;
     sluicegate::telemetry::init(&config.log)?;
     Ok(sluicegate::run_with(config, Echo).await?)
 }

@@ -93,11 +93,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .next()
         .ok_or("usage: pipe-worker PROGRAM [ARGUMENT…]")?;
     let arguments = arguments.collect();
-    // Only text can be meant for us.
-    let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-        Some((name.into_string().ok()?, value.into_string().ok()?))
-    };
-    let config = Config::load(None, std::env::vars_os().filter_map(text))?;
+    let config = Config::from_env(None)?;
     sluicegate::telemetry::init(&config.log)?;
     Ok(sluicegate::run_with(config, Pipe { program, arguments }).await?)
 }

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde_json::Value;
-use sluicegate::broker::message::is_reserved;
-use sluicegate::rules::headers::{HeaderValue, is_name};
+use sluicegate::rules::headers::{HeaderValue, is_name, is_reserved};
 
 /// The most bytes that the headers of one job take: AMQP has all of its headers in one frame, 128 KiB with RabbitMQ, and
 /// the job gets more of them on its way.

@@ -14,6 +14,7 @@ pub mod lines;
 pub mod publish;
 pub mod recovery;
 pub mod run;
+pub mod schema;
 pub mod tenant;
 pub mod times;
 

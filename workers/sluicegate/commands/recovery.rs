@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 use sluicegate::gate::GateError;
+use sluicegate::gate::epoch::outlook::Outlook;
 use sluicegate::gate::redis::Look;
-use sluicegate::rules::epoch::outlook::Outlook;
 
 use super::plain;
 use super::times::when;

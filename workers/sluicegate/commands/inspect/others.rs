@@ -1,7 +1,7 @@
 //! Limits of other configurations, which are enforced beside those of this one.
 
 use serde::Serialize;
-use sluicegate::rules::fleet::{Known, Registered};
+use sluicegate::gate::fleet::{Known, Registered};
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::tenant::Tenant;
 

@@ -1,0 +1,41 @@
+//! What is known of starts before this worker's.
+
+use tokio::time::Instant;
+
+use crate::broker::BrokerError;
+use crate::broker::amqp::in_use;
+use crate::config::Config;
+use crate::engine::Stop;
+use crate::engine::outage::Outage;
+use crate::gate::Start;
+use crate::rules::lanes::Ladder;
+use crate::rules::retry::Reconnect;
+
+/// What RabbitMQ says of starts before ours. Waits until it answers: before that there is nothing to start. `None`: the
+/// worker was stopped meanwhile, and nothing may be said of its start.
+pub(super) async fn earlier_starts(config: &Config, ladder: &Ladder, stop: &Stop) -> Option<Start> {
+    let answered = async {
+        let began = Instant::now();
+        let mut outage = Outage::new("RabbitMQ");
+        let mut pauses = Reconnect::default();
+        loop {
+            match in_use(&config.amqp, ladder).await {
+                Err(why @ BrokerError::Unreachable { .. }) => {
+                    outage.failed(began.elapsed(), &why);
+                    tokio::time::sleep(pauses.next(rand::random())).await;
+                }
+                // The session that follows says what is wrong.
+                Err(_) => return Start::Unknown,
+                Ok(used) => {
+                    outage.over(began.elapsed());
+                    return if used { Start::Unknown } else { Start::Idle };
+                }
+            }
+        }
+    };
+    tokio::select! {
+        start = answered => Some(start),
+        () = stop.soft.cancelled() => None,
+        () = stop.hard.cancelled() => None,
+    }
+}

@@ -1,0 +1,83 @@
+//! What the configuration means for the scheduler, and what of it is logged at the start.
+
+use std::time::Duration;
+
+use tracing::info;
+
+use crate::app::reload::changeable;
+use crate::config::Config;
+use crate::engine::action::{Changeable, Settings};
+use crate::gate::Rule;
+use crate::rules::lanes::{Ladder, QueueNames};
+use crate::rules::limit::{Algorithm, ceil_ms};
+use crate::rules::policy::Policy;
+
+/// The scheduler's settings.
+pub(super) fn settings(config: &Config) -> Settings {
+    let ladder = Ladder::new(config.delay.max_delay);
+    let Changeable {
+        concurrency,
+        hold,
+        retry,
+        max_penalty,
+        guard_budget,
+    } = changeable(config);
+    Settings {
+        policy: config.rate_limiter.policy.clone(),
+        fields: config.job.clone(),
+        concurrency,
+        prefetch: usize::from(config.amqp.prefetch),
+        hold,
+        names: QueueNames::new(&config.amqp.queue, &ladder),
+        ladder,
+        retry,
+        max_penalty,
+        guard_budget,
+        throttle_scope: config.rate_limiter.throttle_scope,
+        breaker: config.dispatch.breaker.map(|breaker| Rule {
+            // No job loses all of its attempts before it opens.
+            failures: breaker.failures.min(config.retry.max_attempts),
+            first_wait_ms: ceil_ms(breaker.initial_interval),
+            longest_wait_ms: ceil_ms(breaker.max_interval),
+            lease_ms: ceil_ms(probe_lease(config)),
+        }),
+    }
+}
+
+/// A probe that is not heard of for so long is given up.
+fn probe_lease(config: &Config) -> Duration {
+    let timeout = config.dispatch.http.as_ref().map(|http| http.timeout);
+    let call = timeout.unwrap_or_default() + Duration::from_secs(10);
+    call.max(Duration::from_secs(60))
+}
+
+/// Logs what is enforced: the common limits, and how many others there are.
+pub(super) fn tell_policy(policy: &Policy) {
+    for limit in policy.default_limits().iter() {
+        let algorithm = limit.algorithm();
+        let strict = algorithm == Algorithm::Strict;
+        let has_window = algorithm != Algorithm::Concurrency;
+        // An empty value leaves its field out.
+        info!(
+            limit = limit.name(),
+            algorithm = if strict {
+                Algorithm::SlidingWindow
+            } else {
+                algorithm
+            }
+            .name(),
+            max_requests = limit.max(),
+            window_ms = has_window.then(|| limit.window_ms()),
+            guard = strict.then_some("strict"),
+            guard_ms = (has_window && !strict).then(|| limit.guard_ms()),
+            burst = algorithm.has_burst().then(|| limit.burst()),
+            unit = limit.unit().name(),
+            scope = %limit.scope(),
+            "enforcing",
+        );
+    }
+    let (plans, tenants) = (policy.plans().len(), policy.tenants().len());
+    if plans + tenants > 0 {
+        info!(plans, tenants, "enforcing limits of plans and tenants too");
+    }
+}

@@ -1,0 +1,31 @@
+//! SIGTERM and SIGINT: the first stops the worker softly, the second at once.
+
+use std::convert::Infallible;
+
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::warn;
+
+use crate::engine::Stop;
+use crate::tasks::Watched;
+
+/// Listens from now on, for as long as the task is there.
+///
+/// # Errors
+/// When the handlers can't be installed.
+pub(super) fn listen(stop: &Stop) -> std::io::Result<Watched> {
+    let mut term = signal(SignalKind::terminate())?;
+    let mut int = signal(SignalKind::interrupt())?;
+    let stop = stop.clone();
+    Ok(Watched::spawn(async move {
+        for token in [&stop.soft, &stop.hard] {
+            let name = tokio::select! {
+                _ = term.recv() => "SIGTERM",
+                _ = int.recv() => "SIGINT",
+            };
+            warn!(signal = name, "asked to stop");
+            token.cancel();
+        }
+        // More of them say nothing new; a task that ends would be a fault.
+        std::future::pending::<Infallible>().await
+    }))
+}

@@ -1,0 +1,91 @@
+//! `admin`: metrics and health.
+
+use std::net::SocketAddr;
+
+use serde_json::{Value as Json, json};
+
+use super::form::{self, Wrong, wrong};
+use super::input::Input;
+use super::key::{file, keys, text};
+use super::secret::Secret;
+use super::shown::{Shown, Values};
+use super::yaml::Raw;
+
+/// What [`token`] takes.
+const MUST: &str = "16 to 512 letters, digits and -._~+/=, such as openssl rand -hex 32 prints";
+
+keys! {
+    LISTEN: SocketAddr = text("admin.listen", "address:port", listen_schema, listen)
+        .default("127.0.0.1:9464")
+        .example("[::1]:0")
+        .about("Where /metrics, /livez and /readyz are served.")
+        .note("Port 0 takes any free one and logs it.");
+    TOKEN: Secret = text(
+        "admin.token",
+        "16 to 512 letters, digits and `-._~+/=`, such as `openssl rand -hex 32` prints",
+        token_schema,
+        |raw| token(form::secret(raw, MUST)?),
+    )
+        .secret()
+        .example("0123456789abcdef")
+        .about("What a request must show, as Authorization: Bearer TOKEN.")
+        .note("Without it everybody who can connect sees everything.");
+    TOKEN_FILE: String = file("admin.token-file").about("A file that holds `admin.token`.");
+}
+
+/// `admin`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Admin {
+    /// `admin.listen`
+    pub listen: SocketAddr,
+    /// `admin.token`: who shows it may see everything; `None`: everybody may.
+    pub token: Option<Secret>,
+}
+
+impl Admin {
+    /// What is set.
+    pub(super) fn show(&self, values: &mut Values) {
+        let Self { listen, token } = self;
+        values.set(&LISTEN.key, Shown::text(listen));
+        values.set_some(&TOKEN.key, token.as_ref().map(Shown::from));
+    }
+}
+
+impl Input {
+    /// The section; `None` after a problem.
+    pub(super) fn admin(&mut self) -> Option<Admin> {
+        let listen = self.get(&LISTEN);
+        let token = self.secret(&TOKEN, &TOKEN_FILE);
+        Some(Admin {
+            listen: listen?,
+            token: token?,
+        })
+    }
+}
+
+fn listen(raw: &Raw) -> Result<SocketAddr, Wrong> {
+    const MUST: &str = "an address and a port, such as 127.0.0.1:9464, 0.0.0.0:9464 or [::1]:0";
+    form::text(raw, MUST)?.parse().map_err(|_| wrong(raw, MUST))
+}
+
+fn listen_schema() -> Json {
+    json!({"type": "string", "pattern": "^([0-9.]+|\\[[0-9A-Fa-f:.%]+\\]):[0-9]{1,5}$"})
+}
+
+/// What can come after `Bearer` (RFC 6750, 2.1), and is too long to be guessed. No error shows any of it.
+fn token(text: &str) -> Result<Secret, Wrong> {
+    let fits = |c: char| c.is_ascii_alphanumeric() || "-._~+/=".contains(c);
+    if !text.chars().all(fits) {
+        return Err(format!(
+            "has a character that a Bearer token can't have; it must be {MUST}"
+        ));
+    }
+    if !(16..=512).contains(&text.len()) {
+        return Err(format!("has {} bytes; it must be {MUST}", text.len()));
+    }
+    Ok(Secret::new(text))
+}
+
+fn token_schema() -> Json {
+    json!({"type": "string", "pattern": "^[-A-Za-z0-9._~+/=]*$", "minLength": 16, "maxLength": 512})
+}

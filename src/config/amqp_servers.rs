@@ -1,0 +1,64 @@
+//! Where RabbitMQ is: a server, or the nodes of a cluster.
+
+use std::fmt;
+
+use url::Url;
+
+use super::secret::SecretUrl;
+use super::urls::join;
+
+/// `amqp.url`. `Display` and `Debug` show no password.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AmqpServers {
+    /// At least one; several are nodes of one cluster, any of which will do.
+    pub urls: Vec<SecretUrl>,
+}
+
+impl From<SecretUrl> for AmqpServers {
+    fn from(url: SecretUrl) -> Self {
+        Self { urls: vec![url] }
+    }
+}
+
+impl fmt::Display for AmqpServers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&join(&self.urls))
+    }
+}
+
+impl AmqpServers {
+    /// As it may stand in a configuration, with passwords: for a worker that is given one, never for printing.
+    pub fn expose(&self) -> String {
+        let urls: Vec<&str> = self.urls.iter().map(SecretUrl::expose).collect();
+        urls.join(",")
+    }
+}
+
+/// Why `urls` can't be nodes of one cluster.
+pub(super) fn unlike(urls: &[SecretUrl]) -> Option<&'static str> {
+    let all: Vec<Url> = (urls.iter())
+        .filter_map(|url| Url::parse(url.expose()).ok())
+        .collect();
+    let (first, others) = all.split_first()?;
+    // None, `/` and `/%2f` are three ways to write the default one.
+    let vhost = |url: &Url| match url.path().trim_start_matches('/') {
+        "" => "%2f".to_owned(),
+        name => name.replace("%2F", "%2f"),
+    };
+    let differ = |f: &dyn Fn(&Url) -> bool| others.iter().any(f);
+    if differ(&|url| url.scheme() != first.scheme()) {
+        Some("names servers with and without TLS; give all of them one scheme")
+    } else if differ(&|url| {
+        (url.username(), url.password()) != (first.username(), first.password())
+    }) {
+        Some(
+            "names servers with different users or passwords; they must be nodes of one cluster, which has one login",
+        )
+    } else if differ(&|url| vhost(url) != vhost(first)) {
+        Some(
+            "names different virtual hosts; they must be nodes of one cluster, which has all of them",
+        )
+    } else {
+        None
+    }
+}

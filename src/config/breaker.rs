@@ -1,0 +1,71 @@
+//! `dispatch.breaker`: failures in a row stop calls.
+
+use std::time::Duration;
+
+use super::input::Input;
+use super::key::{HOUR, boolean, duration, integer, keys};
+use super::shown::{Shown, Values};
+
+keys! {
+    ENABLED: bool = boolean("dispatch.breaker.enabled")
+        .default("true")
+        .example("false")
+        .about("Whether failures in a row stop calls.")
+        .note("See [concepts](CONCEPTS.md#when-the-api-fails).");
+    FAILURES: u32 = integer::<_, 1, 1_000>("dispatch.breaker.failures", "calls")
+        .default("5")
+        .example("7")
+        .about("How many failures in a row stop calls.")
+        .note("Where `retry.max-attempts` is less, that counts.");
+    INITIAL_INTERVAL: Duration = duration::<10, HOUR>("dispatch.breaker.initial-interval")
+        .default("1s")
+        .example("2s")
+        .about("The wait before the first probe; it doubles with each probe that fails.");
+    MAX_INTERVAL: Duration = duration::<10, HOUR>("dispatch.breaker.max-interval")
+        .default("30s")
+        .example("1m")
+        .at_least("dispatch.breaker.initial-interval")
+        .about("The longest wait between two probes: how late it is seen that the API is back.");
+}
+
+/// `dispatch.breaker`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Breaker {
+    /// `dispatch.breaker.failures`: so many in a row stop calls.
+    pub failures: u32,
+    /// `dispatch.breaker.initial-interval`: the wait before the first probe.
+    pub initial_interval: Duration,
+    /// `dispatch.breaker.max-interval`: the longest wait between two probes.
+    pub max_interval: Duration,
+}
+
+/// What is set.
+pub(super) fn show(breaker: Option<&Breaker>, values: &mut Values) {
+    values.set(&ENABLED.key, Shown::bare(breaker.is_some()));
+    let Some(breaker) = breaker else {
+        return;
+    };
+    let Breaker {
+        failures,
+        initial_interval,
+        max_interval,
+    } = breaker;
+    values.set(&FAILURES.key, Shown::bare(failures));
+    values.set(&INITIAL_INTERVAL.key, Shown::duration(*initial_interval));
+    values.set(&MAX_INTERVAL.key, Shown::duration(*max_interval));
+}
+
+impl Input {
+    /// The section, `Some(None)` where it is not enabled; `None` after a problem.
+    pub(super) fn breaker(&mut self) -> Option<Option<Breaker>> {
+        let enabled = self.get(&ENABLED);
+        let failures = self.get(&FAILURES);
+        let (initial_interval, max_interval) = self.pair(&INITIAL_INTERVAL, &MAX_INTERVAL)?;
+        let breaker = Breaker {
+            failures: failures?,
+            initial_interval,
+            max_interval,
+        };
+        Some(enabled?.then_some(breaker))
+    }
+}

@@ -1,0 +1,59 @@
+//! `delay`: how jobs wait.
+
+use std::time::Duration;
+
+use super::input::Input;
+use super::key::{DAY, MINUTE, SECOND, duration, keys};
+use super::shown::{Shown, Values};
+
+keys! {
+    MAX_IN_MEMORY: Duration = duration::<0, MINUTE>("delay.max-in-memory")
+        .alias("delay.hold")
+        .default("500ms")
+        .example("1s")
+        .live()
+        .about("The longest wait that is spent in the worker's memory; longer ones are spent in RabbitMQ.");
+    MAX_DELAY: Duration = duration::<SECOND, DAY>("delay.max-delay")
+        .default("5m")
+        .example("90s")
+        .at_least("delay.max-in-memory")
+        .about("The longest trip through RabbitMQ, so a changed limit reaches every job within this.")
+        .note("A job that waits longer is asked about again after each trip. More than 10m counts as 10m. The lanes are the same whatever it is.");
+}
+
+/// `delay`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Delay {
+    /// `delay.max-in-memory`: waits up to this are spent in the worker's memory.
+    pub max_in_memory: Duration,
+    /// `delay.max-delay`: one trip through a lane takes at most this.
+    pub max_delay: Duration,
+}
+
+impl Delay {
+    /// What is set.
+    pub(super) fn show(&self, values: &mut Values) {
+        let Self {
+            max_in_memory,
+            max_delay,
+        } = self;
+        values.set(&MAX_IN_MEMORY.key, Shown::duration(*max_in_memory));
+        values.set(&MAX_DELAY.key, Shown::duration(*max_delay));
+    }
+
+    /// Takes from `new` what can change in a running worker.
+    pub(super) fn take_live(&mut self, new: &Self) {
+        self.max_in_memory = new.max_in_memory.min(self.max_delay);
+    }
+}
+
+impl Input {
+    /// The section; `None` after a problem.
+    pub(super) fn delay(&mut self) -> Option<Delay> {
+        let (max_in_memory, max_delay) = self.pair(&MAX_IN_MEMORY, &MAX_DELAY)?;
+        Some(Delay {
+            max_in_memory,
+            max_delay,
+        })
+    }
+}

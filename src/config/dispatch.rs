@@ -1,0 +1,73 @@
+//! `dispatch`: how jobs run.
+
+use std::time::Duration;
+
+use super::breaker::{self, Breaker};
+use super::http::Http;
+use super::input::Input;
+use super::key::{HOUR, duration, integer, keys};
+use super::shown::{Shown, Values};
+
+keys! {
+    CONCURRENCY: usize = integer::<_, 1, 10_000>("dispatch.concurrency", "calls")
+        .default("64")
+        .example("3")
+        .live()
+        .about("How many calls one worker has running at once.");
+    SHUTDOWN_TIMEOUT: Duration = duration::<0, HOUR>("dispatch.shutdown-timeout")
+        .default("30s")
+        .example("0")
+        .about("How long running calls may take after SIGTERM; what has not ended then runs again elsewhere.");
+}
+
+/// `dispatch`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dispatch {
+    /// `dispatch.concurrency`: jobs that run at once.
+    pub concurrency: usize,
+    /// `dispatch.shutdown-timeout`: how long running jobs may take after SIGTERM.
+    pub shutdown_timeout: Duration,
+    /// `dispatch.breaker`; `None` where it is not `enabled`.
+    pub breaker: Option<Breaker>,
+    /// `dispatch.http`; a worker with a handler of its own needs none.
+    pub http: Option<Http>,
+}
+
+impl Dispatch {
+    /// What is set.
+    pub(super) fn show(&self, values: &mut Values) {
+        let Self {
+            concurrency,
+            shutdown_timeout,
+            breaker,
+            http,
+        } = self;
+        values.set(&CONCURRENCY.key, Shown::bare(concurrency));
+        values.set(&SHUTDOWN_TIMEOUT.key, Shown::duration(*shutdown_timeout));
+        if let Some(http) = http {
+            http.show(values);
+        }
+        breaker::show(breaker.as_ref(), values);
+    }
+
+    /// Takes from `new` what can change in a running worker.
+    pub(super) fn take_live(&mut self, new: &Self) {
+        self.concurrency = new.concurrency;
+    }
+}
+
+impl Input {
+    /// The section; `None` after a problem.
+    pub(super) fn dispatch(&mut self) -> Option<Dispatch> {
+        let concurrency = self.get(&CONCURRENCY);
+        let shutdown_timeout = self.get(&SHUTDOWN_TIMEOUT);
+        let breaker = self.breaker();
+        let http = self.http();
+        Some(Dispatch {
+            concurrency: concurrency?,
+            shutdown_timeout: shutdown_timeout?,
+            breaker: breaker?,
+            http: http?,
+        })
+    }
+}

@@ -1,0 +1,38 @@
+//! Names of headers that a publisher sets.
+
+use super::error::shown;
+use super::form::{Wrong, text, wrong};
+use super::yaml::Raw;
+use crate::rules::headers::{self, is_reserved};
+
+/// A header's name, such as `x-plan`.
+pub(super) fn header_name(raw: &Raw) -> Result<String, Wrong> {
+    const MUST: &str = "a header's name of 1 to 255 bytes, such as x-plan";
+    let name = text(raw, MUST)?;
+    if !headers::is_name(name) {
+        return Err(wrong(
+            raw,
+            format_args!("{MUST}, without control characters and spaces at its ends"),
+        ));
+    }
+    free(name)
+}
+
+/// The name that comes after `header:`.
+pub(super) fn after_prefix(name: &str) -> Result<String, Wrong> {
+    if !headers::is_name(name) {
+        return Err("must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends".to_owned());
+    }
+    free(name)
+}
+
+/// A header that says the same as long as the job lives.
+fn free(name: &str) -> Result<String, Wrong> {
+    if is_reserved(name) {
+        return Err(format!(
+            "names the header {}, which Sluicegate or RabbitMQ sets on a job's way; use one that publishers set",
+            shown(name)
+        ));
+    }
+    Ok(name.to_owned())
+}

@@ -1,0 +1,39 @@
+//! `dispatch.http.answers`: what the API's answers mean, where that is not what the defaults say.
+
+use serde_json::{Value as Json, json};
+
+use super::error::shown;
+use super::form::{self, Wrong};
+use super::yaml::Raw;
+use crate::rules::answers::{Answers, Meaning, Which};
+
+const MUST: &str = "statuses with what they mean, such as {409: retry, 403+retry-after: throttle}";
+const STATUS: &str = "a status (409), a class (4xx), or either with +retry-after";
+
+/// Statuses with what they mean.
+pub(super) fn answers(raw: &Raw) -> Result<Answers, Wrong> {
+    let Raw::Map(fields) = raw else {
+        return Err(form::wrong(raw, MUST));
+    };
+    let mut answers = Answers::default();
+    for field in fields {
+        let called = shown(&field.name);
+        let which = Which::parse(&field.name)
+            .ok_or_else(|| format!("{called} names no answers; it must be {STATUS}"))?;
+        let meaning = form::choice(&field.raw, &Meaning::NAMES)
+            .map_err(|words| format!("{called} {words}"))?;
+        if !answers.set(which, meaning) {
+            return Err(format!("{called} is set twice"));
+        }
+    }
+    Ok(answers)
+}
+
+pub(super) fn schema() -> Json {
+    let meanings = Meaning::NAMES.map(|(name, _)| name);
+    json!({
+        "type": "object",
+        "propertyNames": {"pattern": "^([1-5][0-9][0-9]|[1-5]xx)(\\+retry-after)?$"},
+        "additionalProperties": {"enum": meanings},
+    })
+}

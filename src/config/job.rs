@@ -1,0 +1,144 @@
+//! `job`: where a message says what a job needs.
+
+use std::fmt;
+
+use serde_json::{Value as Json, json};
+
+use super::error::shown;
+use super::form::{Wrong, text as parse_text, wrong};
+use super::header::after_prefix;
+use super::input::Input;
+use super::key::{keys, text};
+use super::shown::{Shown, Values};
+use super::yaml::Raw;
+use crate::rules::job::{Fields, TenantField, ValueField};
+
+keys! {
+    TENANT: TenantField = text(
+        "job.tenant",
+        "`header:NAME`, `routing-key`, `json:/pointer` (RFC 6901, into the body)",
+        || field_schema("^(header:.+|routing-key|json:/.*)$"),
+        tenant_field,
+    )
+        .default("header:x-tenant")
+        .example("json:/customer/id")
+        .about("Where a job says whose limit it uses.")
+        .note("The routing key is the one that it was published with.");
+    COST: ValueField = text(
+        "job.cost",
+        "`header:NAME`, `json:/pointer`; in the job a whole number from 1",
+        || field_schema("^(header:.+|json:/.*)$"),
+        value_field,
+    )
+        .default("header:x-cost")
+        .example("json:/tokens")
+        .about("Where a job says how many units it uses; a job that says nothing uses 1.")
+        .note("A cost above what its tenant's limits allow at once can never start: the job goes to `jobs.dead`.");
+    DEADLINE: ValueField = text(
+        "job.deadline",
+        "`header:NAME`, `json:/pointer`; in the job a time of RFC 3339 (`2026-01-31T12:00:00Z`), an AMQP timestamp, or a number of seconds since 1970, from 100000000000 on of milliseconds",
+        || field_schema("^(header:.+|json:/.*)$"),
+        value_field,
+    )
+        .example("header:x-deadline")
+        .about("Where a job says until when it may be called.")
+        .note("See [jobs that expire](WORKERS.md#jobs-that-expire).");
+}
+
+/// What is set.
+pub(super) fn show(fields: &Fields, values: &mut Values) {
+    let Fields {
+        tenant,
+        cost,
+        deadline,
+    } = fields;
+    values.set(&TENANT.key, Shown::text(tenant));
+    values.set(&COST.key, Shown::text(cost));
+    values.set_some(&DEADLINE.key, deadline.as_ref().map(Shown::text));
+}
+
+impl Input {
+    /// The section; `None` after a problem.
+    pub(super) fn job(&mut self) -> Option<Fields> {
+        let tenant = self.get(&TENANT);
+        let cost = self.get(&COST);
+        let deadline = self.optional(&DEADLINE);
+        Some(Fields {
+            tenant: tenant?,
+            cost: cost?,
+            deadline: deadline?,
+        })
+    }
+}
+
+impl fmt::Display for TenantField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::RoutingKey => f.write_str("routing-key"),
+            Self::Json(pointer) => write!(f, "json:{pointer}"),
+        }
+    }
+}
+
+impl fmt::Display for ValueField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Header(name) => write!(f, "header:{name}"),
+            Self::Json(pointer) => write!(f, "json:{pointer}"),
+        }
+    }
+}
+
+/// `job.tenant`
+pub(super) fn tenant_field(raw: &Raw) -> Result<TenantField, Wrong> {
+    const MUST: &str = "header:NAME, routing-key, or json:/pointer";
+    let text = parse_text(raw, MUST)?;
+    if text == "routing-key" {
+        return Ok(TenantField::RoutingKey);
+    }
+    match field(text)? {
+        Some(FieldSource::Header(name)) => Ok(TenantField::Header(name)),
+        Some(FieldSource::Json(pointer)) => Ok(TenantField::Json(pointer)),
+        None => Err(wrong(raw, MUST)),
+    }
+}
+
+/// `job.cost` and `job.deadline`
+pub(super) fn value_field(raw: &Raw) -> Result<ValueField, Wrong> {
+    const MUST: &str = "header:NAME or json:/pointer";
+    match field(parse_text(raw, MUST)?)? {
+        Some(FieldSource::Header(name)) => Ok(ValueField::Header(name)),
+        Some(FieldSource::Json(pointer)) => Ok(ValueField::Json(pointer)),
+        None => Err(wrong(raw, MUST)),
+    }
+}
+
+/// Where in a message a field is.
+enum FieldSource {
+    Header(String),
+    Json(String),
+}
+
+/// `header:NAME` or `json:/pointer`; `None`: neither.
+fn field(text: &str) -> Result<Option<FieldSource>, Wrong> {
+    if let Some(name) = text.strip_prefix("header:") {
+        return after_prefix(name).map(|name| Some(FieldSource::Header(name)));
+    }
+    if let Some(pointer) = text.strip_prefix("json:") {
+        let escapes = pointer.split('~').skip(1);
+        if pointer.starts_with('/') && escapes.into_iter().all(|rest| rest.starts_with(['0', '1']))
+        {
+            return Ok(Some(FieldSource::Json(pointer.to_owned())));
+        }
+        return Err(format!(
+            "is {}; a JSON pointer (RFC 6901) begins with `/`, and `~` is written `~0`",
+            shown(text)
+        ));
+    }
+    Ok(None)
+}
+
+fn field_schema(pattern: &str) -> Json {
+    json!({"type": "string", "pattern": pattern})
+}

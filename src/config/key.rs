@@ -1,0 +1,339 @@
+//! What is declared of a key: all that loading, `check`, the environment, a reload, the reference page and the JSON schema
+//! know of it.
+
+use std::time::Duration;
+
+use serde_json::Value as Json;
+
+use super::form::{self, Wrong, show};
+use super::yaml::Raw;
+
+/// What the name of each of our environment variables begins with.
+pub const PREFIX: &str = "SLUICEGATE_";
+
+pub(super) const SECOND: u64 = 1_000;
+pub(super) const MINUTE: u64 = 60 * SECOND;
+pub(super) const HOUR: u64 = 60 * MINUTE;
+pub(super) const DAY: u64 = 24 * HOUR;
+
+/// A key of the configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    /// Its path, such as `rate-limiter.window-size`.
+    pub path: &'static str,
+    /// Its default, as it would stand in the file; `None`: it has none.
+    pub default: Option<&'static str>,
+    /// When a change of it counts.
+    pub applied: Applied,
+    /// Its value is never shown.
+    pub secret: bool,
+    /// The path that it had before, which is accepted with a warning.
+    pub alias: Option<&'static str>,
+    /// What it is: a sentence, without markup.
+    pub about: &'static str,
+    /// What else the reference page says of it, in Markdown; may be empty.
+    pub note: &'static str,
+    /// Another value than the default, as it would stand in the file. The tests set it.
+    pub example: &'static str,
+    pub(super) kind: Kind,
+}
+
+/// When a changed value counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Applied {
+    /// In a running worker.
+    Live,
+    /// When a worker starts.
+    Restart,
+}
+
+/// What a value may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Kind {
+    /// `true` or `false`.
+    Boolean,
+    /// A whole number of so many `unit`.
+    Integer {
+        min: u64,
+        max: u64,
+        unit: &'static str,
+    },
+    /// A duration; `at_least` is the key of one that is not longer.
+    Duration {
+        min: Duration,
+        max: Duration,
+        at_least: Option<&'static str>,
+    },
+    /// One of several names.
+    Choice(fn() -> Vec<&'static str>),
+    /// A url with one of two schemes; `several` may stand in a list.
+    Url {
+        schemes: [&'static str; 2],
+        several: bool,
+    },
+    /// The path of a file, in the words of the reference page.
+    File(&'static str),
+    /// Anything else: in the words of the reference page, and as a JSON schema.
+    Other {
+        values: &'static str,
+        schema: fn() -> Json,
+        /// A list or a mapping, which is read as a whole.
+        is_tree: bool,
+    },
+}
+
+impl Key {
+    /// Its value is a list or a mapping, which is read as a whole.
+    pub fn is_tree(&self) -> bool {
+        matches!(self.kind, Kind::Other { is_tree: true, .. })
+    }
+
+    /// The last part of its path.
+    pub fn name(&self) -> &'static str {
+        last(self.path)
+    }
+
+    /// The environment variable that sets it.
+    pub fn env_name(&self) -> String {
+        env_name(self.path)
+    }
+
+    /// Its path, and the one that it had before.
+    pub(super) fn paths(&self) -> impl Iterator<Item = &'static str> + use<> {
+        std::iter::once(self.path).chain(self.alias)
+    }
+
+    /// What its value may be, in Markdown.
+    pub fn values(&self) -> String {
+        match self.kind {
+            Kind::Boolean => "`true`, `false`".to_owned(),
+            Kind::Integer { min, max, unit } => format!("{unit}, {min} to {max}"),
+            Kind::Duration { min, max, at_least } => {
+                let other = at_least.map_or(String::new(), |key| format!(", at least `{key}`"));
+                format!("duration, {} to {}{other}", show(min), show(max))
+            }
+            Kind::Choice(names) => {
+                let names: Vec<String> = (names().iter()).map(|name| format!("`{name}`")).collect();
+                names.join(", ")
+            }
+            Kind::Url { schemes, several } => {
+                let one = format!("`{}://` or `{}://`", schemes[0], schemes[1]);
+                match several {
+                    true => format!("{one}; several with commas between them, or as a list"),
+                    false => one,
+                }
+            }
+            Kind::File(values) | Kind::Other { values, .. } => values.to_owned(),
+        }
+    }
+}
+
+/// The last part of `path`.
+pub(super) fn last(path: &'static str) -> &'static str {
+    path.rsplit('.').next().unwrap_or(path)
+}
+
+/// The environment variable that sets `path`: `rate-limiter.use-algo` is `SLUICEGATE_RATE_LIMITER__USE_ALGO`.
+pub fn env_name(path: &str) -> String {
+    let name = path.replace('.', "__").replace('-', "_").to_uppercase();
+    format!("{PREFIX}{name}")
+}
+
+/// A key with how its value is read.
+pub(super) struct Setting<T> {
+    pub key: Key,
+    /// From what the user wrote to a value that can't be wrong.
+    pub read: fn(&Raw) -> Result<T, Wrong>,
+}
+
+impl<T> Setting<T> {
+    const fn new(path: &'static str, kind: Kind, read: fn(&Raw) -> Result<T, Wrong>) -> Self {
+        let key = Key {
+            path,
+            default: None,
+            applied: Applied::Restart,
+            secret: false,
+            alias: None,
+            about: "",
+            note: "",
+            example: "",
+            kind,
+        };
+        Self { key, read }
+    }
+
+    /// What it is without a value of its own.
+    pub const fn default(mut self, text: &'static str) -> Self {
+        self.key.default = Some(text);
+        self
+    }
+
+    /// The path that it had before.
+    pub const fn alias(mut self, path: &'static str) -> Self {
+        self.key.alias = Some(path);
+        self
+    }
+
+    /// A change counts in a running worker.
+    pub const fn live(mut self) -> Self {
+        self.key.applied = Applied::Live;
+        self
+    }
+
+    /// Its value is never shown.
+    pub const fn secret(mut self) -> Self {
+        self.key.secret = true;
+        self
+    }
+
+    /// Another value than the default.
+    pub const fn example(mut self, text: &'static str) -> Self {
+        self.key.example = text;
+        self
+    }
+
+    /// What it is: a sentence, without markup.
+    pub const fn about(mut self, text: &'static str) -> Self {
+        self.key.about = text;
+        self
+    }
+
+    /// What else the reference page says of it.
+    pub const fn note(mut self, text: &'static str) -> Self {
+        self.key.note = text;
+        self
+    }
+}
+
+/// `true` or `false`.
+pub(super) const fn boolean(path: &'static str) -> Setting<bool> {
+    Setting::new(path, Kind::Boolean, form::boolean)
+}
+
+/// A whole number from `MIN` to `MAX`, which `T` can hold.
+pub(super) const fn integer<T: TryFrom<u64>, const MIN: u64, const MAX: u64>(
+    path: &'static str,
+    unit: &'static str,
+) -> Setting<T> {
+    let kind = Kind::Integer {
+        min: MIN,
+        max: MAX,
+        unit,
+    };
+    Setting::new(path, kind, |raw| form::integer(raw, MIN, MAX))
+}
+
+/// A duration from `MIN` to `MAX` milliseconds.
+pub(super) const fn duration<const MIN: u64, const MAX: u64>(
+    path: &'static str,
+) -> Setting<Duration> {
+    let kind = Kind::Duration {
+        min: Duration::from_millis(MIN),
+        max: Duration::from_millis(MAX),
+        at_least: None,
+    };
+    Setting::new(path, kind, |raw| {
+        form::duration(raw, Duration::from_millis(MIN), Duration::from_millis(MAX))
+    })
+}
+
+impl Setting<Duration> {
+    /// It must not be shorter than what the key at `path` says.
+    pub const fn at_least(mut self, path: &'static str) -> Self {
+        if let Kind::Duration { at_least, .. } = &mut self.key.kind {
+            *at_least = Some(path);
+        }
+        self
+    }
+}
+
+/// A type that has a name for each of its values.
+pub(super) trait Named: Copy + 'static {
+    /// Each with its name.
+    fn all() -> Vec<(&'static str, Self)>;
+}
+
+/// One of the names of `T`.
+pub(super) const fn choice<T: Named>(path: &'static str) -> Setting<T> {
+    let names = || T::all().iter().map(|(name, _)| *name).collect();
+    Setting::new(path, Kind::Choice(names), |raw| {
+        form::choice(raw, &T::all())
+    })
+}
+
+/// Urls with one of `schemes`, which may hold a password.
+pub(super) const fn url<T>(
+    path: &'static str,
+    schemes: [&'static str; 2],
+    several: bool,
+    read: fn(&Raw) -> Result<T, Wrong>,
+) -> Setting<T> {
+    Setting::new(path, Kind::Url { schemes, several }, read).secret()
+}
+
+/// The path of a file that holds the value of another key.
+pub(super) const fn file(path: &'static str) -> Setting<String> {
+    file_with(path, |raw| {
+        form::text(raw, "the path of a file that holds it").map(str::to_owned)
+    })
+}
+
+/// The path of a file that `read` describes in its error.
+pub(super) const fn file_with(
+    path: &'static str,
+    read: fn(&Raw) -> Result<String, Wrong>,
+) -> Setting<String> {
+    Setting::new(path, Kind::File("path"), read)
+}
+
+/// The path of a PEM file.
+pub(super) const fn pem(path: &'static str) -> Setting<String> {
+    Setting::new(path, Kind::File("path of a PEM file"), |raw| {
+        form::text(raw, "the path of a PEM file").map(str::to_owned)
+    })
+}
+
+/// A text that `values` describes for people, and `schema` for programs.
+pub(super) const fn text<T>(
+    path: &'static str,
+    values: &'static str,
+    schema: fn() -> Json,
+    read: fn(&Raw) -> Result<T, Wrong>,
+) -> Setting<T> {
+    let kind = Kind::Other {
+        values,
+        schema,
+        is_tree: false,
+    };
+    Setting::new(path, kind, read)
+}
+
+/// A list or a mapping, which is read as a whole.
+pub(super) const fn tree<T>(
+    path: &'static str,
+    values: &'static str,
+    schema: fn() -> Json,
+    read: fn(&Raw) -> Result<T, Wrong>,
+) -> Setting<T> {
+    let kind = Kind::Other {
+        values,
+        schema,
+        is_tree: true,
+    };
+    Setting::new(path, kind, read)
+}
+
+/// What the user wrote, for those who read it with more than its value.
+pub(super) fn as_written(raw: &Raw) -> Result<Raw, Wrong> {
+    Ok(raw.clone())
+}
+
+/// The keys of a section, in the order of the reference page: a static [`Setting`] each, and `KEYS` with all of them.
+macro_rules! keys {
+    ($($name:ident: $value:ty = $setting:expr;)+) => {
+        $(pub(super) static $name: $crate::config::key::Setting<$value> = $setting;)+
+        /// The keys of the section, in the order of the reference page.
+        pub(super) const KEYS: &[&$crate::config::key::Key] = &[$(&$name.key),+];
+    };
+}
+pub(super) use keys;

@@ -1,0 +1,328 @@
+//! The keys of `rate-limiter`, and those of one limit: flat below `rate-limiter`, in a plan, a tenant's entry or an item of a list.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value as Json, json};
+
+use super::error::shown;
+use super::form::{
+    Wrong, duration as parse_duration_of, parse_duration, text as parse_text, wrong,
+};
+use super::header::{after_prefix, header_name};
+use super::key::{
+    DAY, Key, Named, SECOND, Setting, as_written, choice, duration, integer, keys, text, tree,
+};
+use super::shape;
+use super::suggest::hint;
+use super::yaml::Raw;
+use crate::rules::limit::{self, Algorithm, MAX_LIMITS, MAX_WINDOW, MIN_WINDOW, Unit, is_name};
+use crate::rules::pushback::ThrottleScope;
+use crate::rules::scope::Scope;
+use crate::rules::tenant::MAX_TENANT_BYTES;
+
+const SHORTEST: u64 = MIN_WINDOW.as_millis() as u64;
+const LONGEST: u64 = MAX_WINDOW.as_millis() as u64;
+const MOST: u64 = limit::MAX_REQUESTS as u64;
+
+keys! {
+    USE_ALGO: Algorithm = choice("rate-limiter.use-algo")
+        .default("sliding-window-algo")
+        .example("fixed-window-algo")
+        .live()
+        .about("How starts are counted.")
+        .note("See [algorithms](LIMITS.md#choose-an-algorithm).");
+    WINDOW_SIZE: Duration = duration::<SHORTEST, LONGEST>("rate-limiter.window-size")
+        .default("60")
+        .example("1500ms")
+        .live()
+        .about("The window.");
+    MAX_REQUESTS: u64 = integer::<_, 1, MOST>("rate-limiter.max-requests", "units")
+        .default("5")
+        .example("7")
+        .live()
+        .about("How many units each tenant may start in a window.")
+        .note("A sliding log of a million takes about 100 MB of Redis per tenant.");
+    BURST: u64 = integer::<_, 1, MOST>("rate-limiter.burst", "units")
+        .example("9")
+        .live()
+        .about("How many units a bucket lets start at once.")
+        .note("Left out, it is `max-requests` for the token bucket and 1 for the leaky one. The other algorithms have none.");
+    UNIT: Unit = choice("rate-limiter.unit")
+        .default("cost")
+        .example("calls")
+        .live()
+        .about("What a limit counts: each start once, or what it costs.")
+        .note("In a list in which an item says `unit: cost`, items without a unit count calls. Beside such common `limits`, those of plans and tenants do, too, unless `rate-limiter.unit` (or the plan's) is set.");
+    GUARD: Guard = text(
+        "rate-limiter.guard",
+        "`auto`: 50 ms, or a quarter of a shorter window; a duration below half the window; or `strict`, for `sliding-window-algo`: a place is free a window after the answer, and calls under way always count, so the limit holds at any latency",
+        || shape::duration(Duration::ZERO, MAX_WINDOW, &["auto", "strict"]),
+        guard,
+    )
+        .default("auto")
+        .example("10ms")
+        .live()
+        .about("By how much the way from the gate to the API may vary for nothing; it costs guard / window of the throughput.")
+        .note("What comes later counts, with `sliding-window-algo` and `fixed-window-algo`, from when the worker hears of it: see [the guard](LIMITS.md#the-guard).");
+    GUARD_BUDGET: f64 = text("rate-limiter.guard-budget", "`0%` to `100%`", guard_budget_schema, guard_budget)
+        .default("1%")
+        .example("7%")
+        .live()
+        .about("How much of the quota answers that come late may cost.")
+        .note("See [the guard](LIMITS.md#the-guard).");
+    SCOPE: Scope = text(
+        "rate-limiter.scope",
+        "`tenant`, `global`, `header:NAME`, `routing-key`",
+        || json!({"type": "string", "pattern": "^(tenant|global|routing-key|header:.+)$", "examples": ["tenant", "global", "header:x-endpoint", "routing-key"]}),
+        scope,
+    )
+        .default("tenant")
+        .example("routing-key")
+        .live()
+        .about("Who shares the limit: each tenant has its own, all tenants share one, or each value of a header or routing key within a tenant has its own.")
+        .note("See [scopes](LIMITS.md#scopes).");
+    LIMITS: Raw = tree("rate-limiter.limits", "list of up to 16 limits", || reference("limits"), as_written)
+        .example("[{name: a, window-size: 1}, {name: b, max-requests: 3}]")
+        .live()
+        .about("Several limits at once: all must allow a job.")
+        .note("See [several limits](LIMITS.md#several-limits).");
+    PLANS: Raw = tree(
+        "rate-limiter.plans",
+        "mapping of a name of 1 to 64 bytes to limits",
+        || names_schema(64, &reference("set")),
+        as_written,
+    )
+        .example("{a: {max-requests: 1}}")
+        .live()
+        .about("Sets of limits by name.")
+        .note("See [plans](LIMITS.md#plans-and-tenants).");
+    TENANTS: Raw = tree(
+        "rate-limiter.tenants",
+        "mapping of an id, or `start*`, to limits or `plan: NAME`",
+        || names_schema(MAX_TENANT_BYTES, &own_schema()),
+        as_written,
+    )
+        .example("{a: {max-requests: 1}}")
+        .live()
+        .about("What single tenants have instead; the first entry that fits counts.")
+        .note("See [plans](LIMITS.md#plans-and-tenants).");
+    PLAN_HEADER: String = text("rate-limiter.plan-header", "a header's name", name_schema, header_name)
+        .example("x-plan")
+        .live()
+        .about("The header in which a job names its tenant's plan.")
+        .note("**Only trusted publishers may be able to set it**: who sets it chooses the limits. `rate-limiter.tenants` wins over it; a plan that does not exist makes a dead letter.");
+    MAX_THROTTLE: Duration = duration::<SECOND, { 7 * DAY }>("rate-limiter.max-throttle")
+        .alias("rate-limiter.max-penalty")
+        .default("1h")
+        .example("5s")
+        .live()
+        .about("The longest that one answer of the API (429, or 403 or 503 with Retry-After) can close a tenant.")
+        .note("A 429 that names no time closes it for the shortest window of the job's limits (a second where all of them are `max-concurrent`).");
+    THROTTLE_SCOPE: ThrottleScope = choice("rate-limiter.throttle-scope")
+        .default("auto")
+        .example("global")
+        .about("Whom such an answer closes: its tenant, or all; auto: all where each limit of the job has scope: global, else its tenant.")
+        .note("Workers that were not told stop within two seconds; `sluicegate tenant resume --all` opens again.");
+}
+
+/// The key of an item that bounds the calls under way; it is none of [`KEYS`], since it belongs into a list.
+pub(super) const MAX_CONCURRENT: &str = "max-concurrent";
+pub(super) static CONCURRENT: Setting<u64> =
+    integer::<_, 1, MOST>("rate-limiter.limits[].max-concurrent", "calls")
+        .about("How many calls may be under way at once, of all workers together.");
+/// The keys of one limit.
+pub(super) const FLAT: [&Key; 7] = [
+    &USE_ALGO.key,
+    &WINDOW_SIZE.key,
+    &MAX_REQUESTS.key,
+    &BURST.key,
+    &UNIT.key,
+    &GUARD.key,
+    &SCOPE.key,
+];
+
+impl Named for Algorithm {
+    fn all() -> Vec<(&'static str, Self)> {
+        Self::ALL
+            .map(|algorithm| (algorithm.name(), algorithm))
+            .to_vec()
+    }
+}
+
+impl Named for Unit {
+    fn all() -> Vec<(&'static str, Self)> {
+        [Self::Calls, Self::Cost]
+            .map(|unit| (unit.name(), unit))
+            .to_vec()
+    }
+}
+
+impl Named for ThrottleScope {
+    fn all() -> Vec<(&'static str, Self)> {
+        Self::NAMES.to_vec()
+    }
+}
+
+/// `rate-limiter.guard`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Guard {
+    /// `auto`
+    Auto,
+    /// `strict`
+    Strict,
+    /// A duration.
+    Within(Duration),
+}
+
+fn guard(raw: &Raw) -> Result<Guard, Wrong> {
+    match raw {
+        Raw::Text(text) if text == "auto" => Ok(Guard::Auto),
+        Raw::Text(text) if text == "strict" => Ok(Guard::Strict),
+        Raw::Text(text) if parse_duration(text).is_none() => {
+            let must = "auto, strict, or a whole number with a unit, such as 50ms or 1s";
+            Err(wrong(raw, must))
+        }
+        raw => parse_duration_of(raw, Duration::ZERO, MAX_WINDOW).map(Guard::Within),
+    }
+}
+
+/// In percent.
+fn guard_budget(raw: &Raw) -> Result<f64, Wrong> {
+    let must = "a percentage from 0% to 100%, such as 1% or 0.5%";
+    let number = match raw {
+        Raw::Text(text) => text.strip_suffix('%'),
+        _ => None,
+    };
+    let percent = number.and_then(|number| number.parse::<f64>().ok());
+    let percent = percent.filter(|percent| (0.0..=100.0).contains(percent));
+    percent.ok_or_else(|| wrong(raw, must))
+}
+
+fn scope(raw: &Raw) -> Result<Scope, Wrong> {
+    let text = parse_text(raw, "tenant, global, header:NAME or routing-key")?;
+    match (text.strip_prefix("header:"), Scope::parse(text)) {
+        (Some(name), _) => after_prefix(name).map(Scope::Header),
+        (None, Some(scope)) => Ok(scope),
+        (None, None) => Err(format!(
+            "is {}, an unknown scope; there are tenant, global, header:NAME and routing-key{}",
+            shown(text),
+            hint(text, ["tenant", "global", "routing-key"])
+        )),
+    }
+}
+
+/// `rate-limiter.limits[…].name`
+pub(super) fn limit_name(raw: &Raw) -> Result<String, Wrong> {
+    const MUST: &str = "1 to 32 of the characters a-z, 0-9 and -, beginning with a letter";
+    let name = parse_text(raw, MUST)?;
+    if is_name(name) {
+        return Ok(name.to_owned());
+    }
+    Err(wrong(raw, MUST))
+}
+
+fn guard_budget_schema() -> Json {
+    json!({"type": "string", "pattern": "^(100(\\.0+)?|[0-9]{1,2}(\\.[0-9]+)?)%$"})
+}
+
+fn name_schema() -> Json {
+    // No control characters, and no spaces at its ends.
+    let pattern =
+        "^[^\\s\\u0000-\\u001f\\u007f]([^\\u0000-\\u001f\\u007f]*[^\\s\\u0000-\\u001f\\u007f])?$";
+    json!({"type": "string", "maxLength": 255, "pattern": pattern})
+}
+
+/// What the schemas of this section refer to, by its name.
+pub(super) fn definitions() -> Map<String, Json> {
+    let definitions = [
+        ("limit", limit_schema()),
+        ("limits", limits_schema()),
+        ("set", set_schema()),
+    ];
+    definitions
+        .map(|(name, schema)| (name.to_owned(), schema))
+        .into_iter()
+        .collect()
+}
+
+fn reference(name: &str) -> Json {
+    json!({"$ref": format!("#/$defs/{name}")})
+}
+
+/// The keys of one limit, as properties.
+fn flat_schema() -> Map<String, Json> {
+    let property = |key: &&Key| {
+        let mut schema = shape::documented(key);
+        // What is left out comes from further out.
+        if let Some(schema) = schema.as_object_mut() {
+            schema.remove("default");
+        }
+        (key.name().to_owned(), schema)
+    };
+    FLAT.iter().map(property).collect()
+}
+
+/// An item of a list: a limit, or a bound of the calls under way.
+fn limit_schema() -> Json {
+    let name = json!({
+        "type": "string",
+        "pattern": "^[a-z][a-z0-9-]{0,31}$",
+        "description": "The limit's name; what it has counted is kept under it.",
+    });
+    let mut properties = flat_schema();
+    let scope = properties[SCOPE.key.name()].clone();
+    properties.insert("name".into(), name.clone());
+    let concurrent = json!({
+        "name": name,
+        "scope": scope,
+        MAX_CONCURRENT: shape::documented(&CONCURRENT.key),
+    });
+    json!({"anyOf": [
+        {"type": "object", "properties": properties, "additionalProperties": false},
+        {
+            "type": "object",
+            "properties": concurrent,
+            "required": [MAX_CONCURRENT],
+            "additionalProperties": false,
+        },
+    ]})
+}
+
+fn limits_schema() -> Json {
+    json!({"type": "array", "minItems": 1, "maxItems": MAX_LIMITS, "items": reference("limit")})
+}
+
+/// The limits of a plan or of a tenant.
+fn set_schema() -> Json {
+    let mut properties = flat_schema();
+    properties.insert("limits".into(), reference("limits"));
+    json!({
+        "type": "object",
+        "properties": properties,
+        "additionalProperties": false,
+        "minProperties": 1,
+    })
+}
+
+/// A tenant's limits, or its plan.
+fn own_schema() -> Json {
+    let plan = json!({
+        "type": "object",
+        "properties": {"plan": {"type": "string", "minLength": 1, "description": "The name of a plan."}},
+        "required": ["plan"],
+        "additionalProperties": false,
+    });
+    json!({"anyOf": [reference("set"), plan]})
+}
+
+/// Names of at most so many bytes with what `schema` says.
+fn names_schema(longest: usize, schema: &Json) -> Json {
+    json!({
+        "type": ["object", "null"],
+        "propertyNames": {"minLength": 1, "maxLength": longest},
+        "additionalProperties": schema,
+    })
+}
+
+/// Why `max-concurrent` is refused outside of a list.
+pub(super) const LIST_ONLY: &str = "is a limit of its own; put it into a list, such as limits: [{name: minute}, {name: running, max-concurrent: 5}]";

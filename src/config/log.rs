@@ -1,0 +1,112 @@
+//! `log`: what a worker logs.
+
+use serde_json::{Value as Json, json};
+
+use super::form::{Wrong, text as parse_text, wrong};
+use super::input::Input;
+use super::key::{Named, choice, keys, text};
+use super::shown::{Shown, Values};
+use super::suggest::hint;
+use super::yaml::Raw;
+
+const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+
+keys! {
+    FORMAT: LogFormat = choice("log.format")
+        .default("text")
+        .example("json")
+        .about("Lines for people, or one JSON object a line.");
+    LEVEL: String = text(
+        "log.level",
+        "`off`, `error`, `warn`, `info`, `debug`, `trace`, or a list of `target=level`",
+        level_schema,
+        level,
+    )
+        .default("info")
+        .example("warn,sluicegate=debug")
+        .about("What is logged.")
+        .note("The AMQP client is silent unless it is named: `info,lapin=debug`. Its `trace` is never shown, since it holds the password.");
+}
+
+/// `log`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Log {
+    /// `log.format`
+    pub format: LogFormat,
+    /// `log.level`: a `tracing-subscriber` filter, such as `info` or `sluicegate=debug`.
+    pub level: String,
+}
+
+/// `log.format`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LogFormat {
+    /// Lines for people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+impl LogFormat {
+    /// The value in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Text => "text",
+            Self::Json => "json",
+        }
+    }
+}
+
+impl Named for LogFormat {
+    fn all() -> Vec<(&'static str, Self)> {
+        [Self::Text, Self::Json]
+            .map(|format| (format.name(), format))
+            .to_vec()
+    }
+}
+
+impl Log {
+    /// What is set.
+    pub(super) fn show(&self, values: &mut Values) {
+        let Self { format, level } = self;
+        values.set(&FORMAT.key, Shown::bare(format.name()));
+        values.set(&LEVEL.key, Shown::text(level));
+    }
+}
+
+impl Input {
+    /// The section; `None` after a problem.
+    pub(super) fn log(&mut self) -> Option<Log> {
+        let format = self.get(&FORMAT);
+        let level = self.get(&LEVEL);
+        Some(Log {
+            format: format?,
+            level: level?,
+        })
+    }
+}
+
+/// Filters of `tracing-subscriber`. It takes any bare word for a target whose everything is logged, so a misspelt level would
+/// switch all logs off: such words are refused.
+fn level(raw: &Raw) -> Result<String, Wrong> {
+    let must = format!(
+        "{}, or a list such as info,sluicegate=debug",
+        LEVELS.join(", ")
+    );
+    let text = parse_text(raw, &must)?;
+    for part in text.split(',').map(str::trim) {
+        let level = part.rsplit('=').next().unwrap_or(part).to_lowercase();
+        if !LEVELS.contains(&level.as_str()) {
+            return Err(format!("{}{}", wrong(raw, must), hint(&level, LEVELS)));
+        }
+    }
+    match tracing_subscriber::EnvFilter::builder().parse(text) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(_) => Err(wrong(raw, must)),
+    }
+}
+
+fn level_schema() -> Json {
+    let levels = LEVELS.join("|");
+    let part = format!("\\s*([^,]*=)?({levels})\\s*");
+    json!({"type": "string", "pattern": format!("^{part}(,{part})*$"), "examples": LEVELS})
+}

@@ -1,0 +1,191 @@
+//! `rate-limiter`: what each tenant may do, and what the API's refusals do.
+
+use std::time::Duration;
+
+use super::error::Origin;
+use super::input::Input;
+use super::key::Key;
+use super::limit_keys::{
+    BURST, FLAT, GUARD, GUARD_BUDGET, LIMITS, MAX_CONCURRENT, MAX_REQUESTS, MAX_THROTTLE,
+    PLAN_HEADER, PLANS, SCOPE, TENANTS, THROTTLE_SCOPE, UNIT, USE_ALGO, WINDOW_SIZE,
+};
+use super::limits::{Reader, Tree};
+use super::part::Part;
+use super::shown::{Shown, Values};
+use super::yaml::Raw;
+use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
+use crate::rules::policy::{Own, Policy};
+use crate::rules::pushback::ThrottleScope;
+use crate::rules::scope::Scope;
+
+/// `rate-limiter`
+#[derive(Debug, Clone, PartialEq)]
+pub struct RateLimiter {
+    /// What each tenant may do.
+    pub policy: Policy,
+    /// `rate-limiter.max-throttle`: the longest that an answer of the API can throttle a tenant.
+    pub max_throttle: Duration,
+    /// `rate-limiter.guard-budget`: the part of a window, in percent, that each call may cost, on average, to correct what only
+    /// answers tell of calls that came late.
+    pub guard_budget: f64,
+    /// `rate-limiter.throttle-scope`: whom it closes.
+    pub throttle_scope: ThrottleScope,
+}
+
+impl RateLimiter {
+    /// What is set.
+    pub(super) fn show(&self, values: &mut Values) {
+        let Self {
+            policy,
+            max_throttle,
+            guard_budget,
+            throttle_scope,
+        } = self;
+        let common: Vec<&Limit> = policy.default_limits().iter().collect();
+        match flat(&common) {
+            Some(limit) => {
+                for (key, value) in keys_of(limit) {
+                    values.set(key, value);
+                }
+            }
+            None => values.set(&LIMITS.key, list(&common)),
+        }
+        // What all tenants share holds for plans and tenants, too, because it is among the common limits.
+        if !policy.plans().is_empty() {
+            let plans = policy.plans().iter();
+            let plans = plans.map(|(name, limits)| (name, set(limits.own())));
+            values.set(&PLANS.key, Shown::names(plans));
+        }
+        if !policy.tenants().is_empty() {
+            let tenants = policy.tenants().iter().map(|(pattern, own)| match own {
+                Own::Limits(limits) => (pattern, set(limits.own())),
+                Own::Plan(name) => (pattern, Shown::map([("plan", Shown::text(name))])),
+            });
+            values.set(&TENANTS.key, Shown::names(tenants));
+        }
+        values.set_some(&PLAN_HEADER.key, policy.plan_header().map(Shown::text));
+        values.set(&MAX_THROTTLE.key, Shown::duration(*max_throttle));
+        values.set(
+            &GUARD_BUDGET.key,
+            Shown::bare(format_args!("{guard_budget}%")),
+        );
+        values.set(&THROTTLE_SCOPE.key, Shown::bare(throttle_scope.name()));
+    }
+
+    /// Takes from `new` what can change in a running worker.
+    pub(super) fn take_live(&mut self, new: &Self) {
+        *self = Self {
+            throttle_scope: self.throttle_scope,
+            ..new.clone()
+        };
+    }
+}
+
+/// The only one of `limits`, if it can stand without a list.
+fn flat<'a>(limits: &[&'a Limit]) -> Option<&'a Limit> {
+    match limits {
+        [only] if only.name() == DEFAULT_LIMIT && only.algorithm() != Algorithm::Concurrency => {
+            Some(only)
+        }
+        _ => None,
+    }
+}
+
+/// The limits of a plan or of a tenant.
+fn set<'a>(limits: impl Iterator<Item = &'a Limit>) -> Shown {
+    let limits: Vec<&Limit> = limits.collect();
+    match flat(&limits) {
+        Some(limit) => Shown::map(names_of(limit)),
+        None => Shown::map([(LIMITS.key.name(), list(&limits))]),
+    }
+}
+
+fn list(limits: &[&Limit]) -> Shown {
+    let item = |limit: &&Limit| {
+        let name = ("name", Shown::bare(limit.name()));
+        Shown::map(std::iter::once(name).chain(names_of(limit)))
+    };
+    Shown::List(limits.iter().map(item).collect())
+}
+
+/// The keys of `limit` by their names.
+fn names_of(limit: &Limit) -> Vec<(&'static str, Shown)> {
+    if limit.algorithm() == Algorithm::Concurrency {
+        let scope = (SCOPE.key.name(), shown_scope(limit.scope()));
+        return vec![(MAX_CONCURRENT, Shown::bare(limit.max())), scope];
+    }
+    let keys = keys_of(limit).into_iter();
+    keys.map(|(key, value)| (key.name(), value)).collect()
+}
+
+/// The keys of a limit that does not bound the calls under way.
+fn keys_of(limit: &Limit) -> Vec<(&'static Key, Shown)> {
+    let (algorithm, guard) = match limit.algorithm() {
+        Algorithm::Strict => (Algorithm::SlidingWindow, Shown::bare("strict")),
+        algorithm => (algorithm, Shown::millis(limit.guard_ms())),
+    };
+    let burst = algorithm.has_burst().then(|| Shown::bare(limit.burst()));
+    let mut keys = vec![
+        (&USE_ALGO.key, Shown::bare(algorithm.name())),
+        (&WINDOW_SIZE.key, Shown::millis(limit.window_ms())),
+        (&MAX_REQUESTS.key, Shown::bare(limit.max())),
+    ];
+    keys.extend(burst.map(|burst| (&BURST.key, burst)));
+    keys.extend([
+        (&UNIT.key, Shown::bare(limit.unit().name())),
+        (&GUARD.key, guard),
+        (&SCOPE.key, shown_scope(limit.scope())),
+    ]);
+    keys
+}
+
+fn shown_scope(scope: &Scope) -> Shown {
+    match scope {
+        Scope::Header(_) => Shown::text(scope),
+        scope => Shown::bare(scope),
+    }
+}
+
+impl Input {
+    /// The section; `None` after a problem.
+    pub(super) fn rate_limiter(&mut self) -> Option<RateLimiter> {
+        let mut flat = Part::default();
+        for key in FLAT {
+            let (raw, at) = match (self.entry(key), key.default) {
+                (Some(entry), _) => (entry.raw.clone(), entry.at.clone()),
+                (None, Some(default)) => (Raw::Text(default.to_owned()), Origin::Default),
+                (None, None) => continue,
+            };
+            if let Err(words) = flat.set(key.name(), &raw, &at, key.path) {
+                self.wrong::<()>(key, words);
+            }
+        }
+        let max_throttle = self.get(&MAX_THROTTLE);
+        let guard_budget = self.get(&GUARD_BUDGET);
+        let throttle_scope = self.get(&THROTTLE_SCOPE);
+        let plan_header = self.optional(&PLAN_HEADER);
+        let [limits, plans, tenants] =
+            [&LIMITS.key, &PLANS.key, &TENANTS.key].map(|key| self.tree(key));
+        let mut reader = Reader {
+            problems: &mut self.problems,
+            flat: &flat,
+            global: None,
+            unit: Unit::Cost,
+        };
+        let header = plan_header.clone().flatten();
+        let policy = reader.policy(&limits, &plans, &tenants, header);
+        plan_header?;
+        Some(RateLimiter {
+            policy: policy?,
+            max_throttle: max_throttle?,
+            guard_budget: guard_budget?,
+            throttle_scope: throttle_scope?,
+        })
+    }
+
+    /// The list or mapping at `key`, with where it stands.
+    fn tree(&self, key: &Key) -> Tree {
+        let entry = self.entry(key)?;
+        Some((entry.raw.clone(), entry.at.clone()))
+    }
+}

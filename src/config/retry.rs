@@ -1,0 +1,95 @@
+//! `retry`: how failed jobs are tried again.
+
+use std::time::Duration;
+
+use super::input::Input;
+use super::key::{DAY, SECOND, duration, integer, keys};
+use super::shown::{Shown, Values};
+
+keys! {
+    MAX_ATTEMPTS: u32 = integer::<_, 1, 1_000_000>("retry.max-attempts", "attempts")
+        .default("5")
+        .example("9")
+        .live()
+        .about("How many attempts (408, 5xx, no connection) may fail before a job is a dead letter.")
+        .note("It goes to `jobs.dead`. Waiting for the limit is no attempt.");
+    INITIAL_INTERVAL: Duration = duration::<1, DAY>("retry.initial-interval")
+        .default("1s")
+        .example("10ms")
+        .live()
+        .about("The first pause between attempts; pauses grow exponentially, with jitter.");
+    MAX_INTERVAL: Duration = duration::<1, DAY>("retry.max-interval")
+        .default("5m")
+        .example("1d")
+        .live()
+        .at_least("retry.initial-interval")
+        .about("The longest pause between attempts.");
+    GIVE_UP_AFTER: Duration = duration::<SECOND, { 365 * DAY }>("retry.give-up-after")
+        .default("7d")
+        .example("1h")
+        .live()
+        .about("How long after its first call a job that still fails, or is still refused (429), is a dead letter.")
+        .note("Time before the first call does not count.");
+    MAX_CRASHES: u32 = integer::<_, 0, 1_000>("retry.max-crashes", "crashes")
+        .default("5")
+        .example("0")
+        .live()
+        .about("How often a job's calls may end their workers before it is a dead letter; 0: any number of times.")
+        .note("The first is not counted: only a job that RabbitMQ delivers again is watched. Lost sessions, and workers that end in order, count nothing; an answer clears the job.");
+}
+
+/// `retry`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Retry {
+    /// `retry.max-attempts`
+    pub max_attempts: u32,
+    /// `retry.initial-interval`
+    pub initial_interval: Duration,
+    /// `retry.max-interval`
+    pub max_interval: Duration,
+    /// `retry.give-up-after`: what still fails or is refused so long after its first call becomes a dead letter.
+    pub give_up_after: Duration,
+    /// `retry.max-crashes`: a job whose calls end their workers so often becomes a dead letter; 0: never.
+    pub max_crashes: u32,
+}
+
+impl Retry {
+    /// What is set.
+    pub(super) fn show(&self, values: &mut Values) {
+        let Self {
+            max_attempts,
+            initial_interval,
+            max_interval,
+            give_up_after,
+            max_crashes,
+        } = self;
+        values.set(&MAX_ATTEMPTS.key, Shown::bare(max_attempts));
+        values.set(&INITIAL_INTERVAL.key, Shown::duration(*initial_interval));
+        values.set(&MAX_INTERVAL.key, Shown::duration(*max_interval));
+        values.set(&GIVE_UP_AFTER.key, Shown::duration(*give_up_after));
+        values.set(&MAX_CRASHES.key, Shown::bare(max_crashes));
+    }
+
+    /// Takes from `new` what can change in a running worker.
+    pub(super) fn take_live(&mut self, new: &Self) {
+        self.clone_from(new);
+    }
+}
+
+impl Input {
+    /// The section; `None` after a problem.
+    pub(super) fn retry(&mut self) -> Option<Retry> {
+        let max_attempts = self.get(&MAX_ATTEMPTS);
+        let intervals = self.pair(&INITIAL_INTERVAL, &MAX_INTERVAL);
+        let give_up_after = self.get(&GIVE_UP_AFTER);
+        let max_crashes = self.get(&MAX_CRASHES);
+        let (initial_interval, max_interval) = intervals?;
+        Some(Retry {
+            max_attempts: max_attempts?,
+            initial_interval,
+            max_interval,
+            give_up_after: give_up_after?,
+            max_crashes: max_crashes?,
+        })
+    }
+}

@@ -1,0 +1,44 @@
+//! The JSON schema of the whole file, for editors and checks before a deployment.
+
+use serde_json::{Map, Value as Json, json};
+
+use super::key::last;
+use super::keys::KEYS;
+use super::limit_keys;
+use super::shape;
+
+/// The schema (draft 2020-12) of a configuration file: each key with its description, default and bounds. What only several
+/// keys together can get wrong, loading tells.
+pub fn json_schema() -> Json {
+    let mut root = section("The configuration of Sluicegate");
+    root["$schema"] = "https://json-schema.org/draft/2020-12/schema".into();
+    root["$defs"] = limit_keys::definitions().into();
+    for key in KEYS {
+        let mut parts: Vec<&str> = key.path.split('.').collect();
+        parts.pop();
+        let mut at = &mut root;
+        for depth in 0..parts.len() {
+            let path = parts[..=depth].join(".");
+            at = &mut at["properties"][parts[depth]];
+            if at.is_null() {
+                *at = section(&format!("The keys of {path}."));
+            }
+        }
+        at["properties"][key.name()] = shape::documented(key);
+        // In the same section.
+        if let Some(alias) = key.alias {
+            at["properties"][last(alias)] = shape::of_alias(key);
+        }
+    }
+    root
+}
+
+/// A mapping of keys, which may be left empty.
+fn section(description: &str) -> Json {
+    json!({
+        "description": description,
+        "type": ["object", "null"],
+        "properties": Map::new(),
+        "additionalProperties": false,
+    })
+}

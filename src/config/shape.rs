@@ -1,0 +1,182 @@
+//! What a value looks like, as a JSON schema.
+
+use std::time::Duration;
+
+use serde_json::{Map, Value as Json, json};
+
+use super::key::{Applied, Key, Kind};
+
+/// The schema of the values of `key`, without what is said of it.
+pub(super) fn of(key: &Key) -> Json {
+    match key.kind {
+        Kind::Boolean => json!({"type": "boolean"}),
+        Kind::Integer { min, max, .. } => {
+            json!({"type": "integer", "minimum": min, "maximum": max})
+        }
+        Kind::Duration { min, max, .. } => duration(min, max, &[]),
+        Kind::Choice(names) => json!({"enum": names()}),
+        Kind::Url { schemes, several } => {
+            let url = json!({
+                "type": "string",
+                "pattern": format!("^({}|{})://[^\\s]+$", schemes[0], schemes[1]),
+            });
+            match several {
+                true => json!({"anyOf": [url, {"type": "array", "minItems": 1, "items": url}]}),
+                false => url,
+            }
+        }
+        Kind::File(_) => json!({"type": "string", "minLength": 1}),
+        Kind::Other { schema, .. } => schema(),
+    }
+}
+
+/// The schema of `key` with what editors show of it.
+pub(super) fn documented(key: &Key) -> Json {
+    let mut schema = match of(key) {
+        Json::Object(schema) => schema,
+        _ => Map::new(),
+    };
+    let applied = match key.applied {
+        Applied::Live => "A change applies to a running worker.",
+        Applied::Restart => "A change takes a restart.",
+    };
+    let values = key.values();
+    let description = format!("{} Value: {values}. {applied}", key.about).replace('`', "");
+    schema.insert("description".into(), description.into());
+    if let Some(default) = key.default {
+        schema.insert("default".into(), value(key, default));
+    }
+    if key.secret {
+        schema.insert("writeOnly".into(), true.into());
+    }
+    schema.into()
+}
+
+/// The schema of the name that `key` had before.
+pub(super) fn of_alias(key: &Key) -> Json {
+    let mut schema = of(key);
+    schema["deprecated"] = true.into();
+    schema["description"] = format!("The old name of {}.", key.path).into();
+    schema
+}
+
+/// `text` as YAML reads it for this key.
+fn value(key: &Key, text: &str) -> Json {
+    match key.kind {
+        Kind::Boolean => (text == "true").into(),
+        _ => text.parse::<u64>().map_or_else(|_| text.into(), Json::from),
+    }
+}
+
+/// A duration from `min` to `max`, or one of `names`.
+pub(super) fn duration(min: Duration, max: Duration, names: &[&str]) -> Json {
+    let (min, max) = (millis(min), millis(max));
+    let units = [
+        ("ms", 1),
+        ("s?", 1_000),
+        ("m", 60_000),
+        ("h", 3_600_000),
+        ("d", 86_400_000),
+    ];
+    let forms: Vec<String> = (units.iter())
+        .filter_map(|(unit, size)| {
+            let numbers = numbers(min.div_ceil(*size), max / size)?;
+            Some(format!("0*({numbers})\\s*{unit}"))
+        })
+        .chain(names.iter().map(|name| (*name).to_owned()))
+        .collect();
+    json!({
+        "anyOf": [
+            {"type": "integer", "minimum": min.div_ceil(1_000), "maximum": max / 1_000},
+            {"type": "string", "pattern": format!("^({})$", forms.join("|"))},
+        ],
+    })
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// A regular expression for the numbers from `min` to `max`, without zeros before them; `None`: there is none.
+fn numbers(min: u64, max: u64) -> Option<String> {
+    let mut forms = Vec::new();
+    let mut from = min;
+    while from <= max {
+        // The most numbers that begin like `from` and end with any digits.
+        let mut any = 1;
+        while from != 0 && from.is_multiple_of(any * 10) && from + any * 10 - 1 <= max {
+            any *= 10;
+        }
+        // Those and the following ones that differ in one digit.
+        let (start, digit) = (from / any / 10, from / any % 10);
+        let last = (max - from + 1) / any + digit - 1;
+        let last = last.min(9);
+        let start = match start {
+            0 => String::new(),
+            start => start.to_string(),
+        };
+        let digits = match digit == last {
+            true => digit.to_string(),
+            false => format!("[{digit}-{last}]"),
+        };
+        let rest = "[0-9]".repeat(any.ilog10() as usize);
+        forms.push(format!("{start}{digits}{rest}"));
+        from += (last - digit + 1) * any;
+    }
+    (!forms.is_empty()).then(|| forms.join("|"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether `text` is of one of the alternatives of `forms`, which are digits and `[a-b]`.
+    fn fits(forms: &str, text: &str) -> bool {
+        forms.split('|').any(|form| {
+            let mut digits = text.bytes();
+            let mut form = form.bytes();
+            while let Some(byte) = form.next() {
+                let (low, high) = match byte {
+                    b'[' => {
+                        let [low, _, high, _] = [(); 4].map(|()| form.next().expect("a range"));
+                        (low, high)
+                    }
+                    digit => (digit, digit),
+                };
+                if !digits
+                    .next()
+                    .is_some_and(|digit| (low..=high).contains(&digit))
+                {
+                    return false;
+                }
+            }
+            digits.next().is_none()
+        })
+    }
+
+    #[test]
+    fn an_expression_has_exactly_the_numbers_of_its_range() {
+        for (min, max) in [
+            (0, 0),
+            (0, 60),
+            (1, 9),
+            (1, 65_535),
+            (1, 10_000),
+            (7, 1_234),
+            (99, 101),
+            (100, 2_678),
+            (10, 10),
+            (195, 1_005),
+        ] {
+            let forms = numbers(min, max).expect("some");
+            for number in 0..=max.max(2_000) + 20 {
+                let fits = fits(&forms, &number.to_string());
+                assert_eq!(fits, (min..=max).contains(&number), "{number}: {forms}");
+            }
+        }
+        assert_eq!(numbers(1, 0), None);
+        let hours = duration(Duration::ZERO, Duration::from_secs(3_600), &["auto"]);
+        let pattern = hours["anyOf"][1]["pattern"].as_str().expect("a text");
+        assert!(pattern.ends_with("|0*(0)\\s*d|auto)$"), "{pattern}");
+    }
+}

@@ -1,0 +1,198 @@
+//! The configuration in force, as a file: each key with its value, without secrets.
+
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use super::form::show;
+use super::key::Key;
+use super::secret::{Secret, SecretUrl};
+
+/// The value of a key, as it would stand in a file. Two are equal if their secrets are, too.
+#[derive(Clone, PartialEq)]
+pub(super) enum Shown {
+    /// What YAML reads as it is meant: a number, a duration, a name.
+    Bare(String),
+    /// A text, which is quoted.
+    Text(String),
+    /// A text of which another one is shown.
+    Secret { shown: String, secret: String },
+    /// Keys, as they are written, with their values.
+    Map(Vec<(String, Shown)>),
+    /// Items: mappings, as there is no list of anything else.
+    List(Vec<Shown>),
+}
+
+impl Shown {
+    /// A number or a name.
+    pub fn bare(value: impl fmt::Display) -> Self {
+        Self::Bare(value.to_string())
+    }
+
+    /// A text.
+    pub fn text(value: impl fmt::Display) -> Self {
+        Self::Text(value.to_string())
+    }
+
+    /// A duration.
+    pub fn duration(value: Duration) -> Self {
+        Self::Bare(show(value))
+    }
+
+    /// A duration of so many milliseconds.
+    pub fn millis(ms: u64) -> Self {
+        Self::duration(Duration::from_millis(ms))
+    }
+
+    /// A path.
+    pub fn path(path: &Path) -> Self {
+        Self::text(path.display())
+    }
+
+    /// A text that is not shown.
+    pub fn hidden(secret: &str) -> Self {
+        Self::Secret {
+            shown: "***".to_owned(),
+            secret: secret.to_owned(),
+        }
+    }
+
+    /// Urls with commas between them, without their passwords.
+    pub fn urls(urls: &[SecretUrl]) -> Self {
+        let (shown, secret): (Vec<_>, Vec<_>) = (urls.iter())
+            .map(|url| (url.to_string(), url.expose()))
+            .unzip();
+        Self::Secret {
+            shown: shown.join(","),
+            secret: secret.join(","),
+        }
+    }
+
+    /// Keys of ours, with their values.
+    pub fn map(entries: impl IntoIterator<Item = (&'static str, Self)>) -> Self {
+        let entries = entries.into_iter();
+        Self::Map(
+            entries
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect(),
+        )
+    }
+
+    /// Names from the user, with their values.
+    pub fn names<N: fmt::Display>(entries: impl IntoIterator<Item = (N, Self)>) -> Self {
+        let entries = entries.into_iter();
+        Self::Map(
+            entries
+                .map(|(name, value)| (Quoted(&name.to_string()).to_string(), value))
+                .collect(),
+        )
+    }
+
+    /// Writes what stands behind a key that is written after `indent`.
+    fn write(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
+        match self {
+            Self::Bare(text) => writeln!(f, " {text}"),
+            Self::Text(text) | Self::Secret { shown: text, .. } => {
+                writeln!(f, " {}", Quoted(text))
+            }
+            Self::Map(entries) => {
+                writeln!(f)?;
+                entries.iter().try_for_each(|(key, value)| {
+                    write!(f, "{:indent$}  {key}:", "")?;
+                    value.write(f, indent + 2)
+                })
+            }
+            Self::List(items) => {
+                writeln!(f)?;
+                items
+                    .iter()
+                    .try_for_each(|item| item.write_item(f, indent + 2))
+            }
+        }
+    }
+
+    /// Writes an item of a list, whose `-` stands after `indent`.
+    fn write_item(&self, f: &mut fmt::Formatter<'_>, indent: usize) -> fmt::Result {
+        let Self::Map(entries) = self else {
+            write!(f, "{:indent$}-", "")?;
+            return self.write(f, indent);
+        };
+        for (index, (key, value)) in entries.iter().enumerate() {
+            let dash = if index == 0 { "-" } else { " " };
+            write!(f, "{:indent$}{dash} {key}:", "")?;
+            value.write(f, indent + 2)?;
+        }
+        Ok(())
+    }
+}
+
+impl From<&Secret> for Shown {
+    fn from(secret: &Secret) -> Self {
+        Self::hidden(secret.expose())
+    }
+}
+
+/// A text as a double-quoted one of YAML.
+struct Quoted<'a>(&'a str);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("\"")?;
+        for c in self.0.chars() {
+            match c {
+                '"' | '\\' => write!(f, "\\{c}")?,
+                // What Rust can't print as it is, a YAML parser may not read.
+                c if !c.is_ascii() && c.escape_debug().count() > 1 => {
+                    write!(f, "\\U{:08x}", u32::from(c))?;
+                }
+                c => write!(f, "{c}")?,
+            }
+        }
+        f.write_str("\"")
+    }
+}
+
+/// The values of a configuration by their keys; a key that is not set has none.
+#[derive(Default)]
+pub(super) struct Values(Vec<(&'static Key, Shown)>);
+
+impl Values {
+    /// `key` is set to `value`.
+    pub fn set(&mut self, key: &'static Key, value: Shown) {
+        self.0.push((key, value));
+    }
+
+    /// `key` is set to `value`, if there is one.
+    pub fn set_some(&mut self, key: &'static Key, value: Option<Shown>) {
+        self.0.extend(value.map(|value| (key, value)));
+    }
+
+    /// What `key` is set to.
+    pub fn get(&self, key: &Key) -> Option<&Shown> {
+        let mut all = self.0.iter();
+        all.find(|(known, _)| known.path == key.path)
+            .map(|(_, value)| value)
+    }
+
+    /// Writes those of `keys` that are set, as a file.
+    pub fn write(&self, f: &mut fmt::Formatter<'_>, keys: &[&Key]) -> fmt::Result {
+        let mut open: Vec<&str> = Vec::new();
+        for key in keys {
+            let Some(value) = self.get(key) else {
+                continue;
+            };
+            let mut sections: Vec<&str> = key.path.split('.').collect();
+            sections.pop();
+            let same = open.iter().zip(&sections).take_while(|(a, b)| a == b);
+            let same = same.count();
+            for (depth, section) in sections.iter().enumerate().skip(same) {
+                writeln!(f, "{:1$}{section}:", "", depth * 2)?;
+            }
+            let indent = sections.len() * 2;
+            write!(f, "{:indent$}{}:", "", key.name())?;
+            value.write(f, indent)?;
+            open = sections;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,84 @@
+//! The keys `ca-file`, `cert-file` and `key-file` of a server: reads them, and reports files that can't be used.
+
+use std::path::PathBuf;
+
+use super::input::Input;
+use super::key::Setting;
+use super::shown::{Shown, Values};
+use super::tls::{Identity, Tls};
+
+/// The keys of one server: `ca-file`, `cert-file` and `key-file`.
+pub(super) type TlsKeys = [&'static Setting<String>; 3];
+
+impl Tls {
+    /// What is set of `keys`.
+    pub(super) fn show(&self, [ca, cert, key]: TlsKeys, values: &mut Values) {
+        let Self { ca_file, identity } = self;
+        let path = |path: &PathBuf| Shown::path(path);
+        values.set_some(&ca.key, ca_file.as_ref().map(path));
+        if let Some(identity) = identity {
+            values.set(&cert.key, path(&identity.cert_file));
+            values.set(&key.key, path(&identity.key_file));
+        }
+    }
+}
+
+impl Input {
+    /// The files that `keys` name. They are read once, to tell mistakes early.
+    pub(super) fn tls(&mut self, keys: TlsKeys) -> Option<Tls> {
+        let [ca_key, cert_key, key_key] = keys;
+        let ca_file = self.pem_file(ca_key);
+        let cert_file = self.pem_file(cert_key);
+        let key_file = self.pem_file(key_key);
+        let identity = match (cert_file?, key_file?) {
+            (Some(cert_file), Some(key_file)) => Some(Identity {
+                cert_file,
+                key_file,
+            }),
+            (None, None) => None,
+            (Some(_), None) => {
+                let words = format!("needs its key too: set {}", key_key.key.path);
+                return self.wrong(&cert_key.key, words);
+            }
+            (None, Some(_)) => {
+                let words = format!("needs its certificate too: set {}", cert_key.key.path);
+                return self.wrong(&key_key.key, words);
+            }
+        };
+        let tls = Tls {
+            ca_file: ca_file?,
+            identity,
+        };
+        match tls.read() {
+            Ok(_) => Some(tls),
+            Err(why) => {
+                let mut named = keys.into_iter();
+                let key = named.find(|key| key.key.name() == why.key);
+                self.wrong(&key.unwrap_or(ca_key).key, &why.words)
+            }
+        }
+    }
+
+    /// Certificates for a server without TLS are a mistake: somebody believes that there is TLS.
+    pub(super) fn tls_unused(&mut self, keys: TlsKeys, begin: &str) -> Option<()> {
+        let unused = keys.into_iter().find(|key| self.entry(&key.key).is_some());
+        match unused {
+            None => Some(()),
+            Some(key) => {
+                let words = format!("is of no use without TLS; let {begin}");
+                self.wrong(&key.key, words)
+            }
+        }
+    }
+
+    /// The path that `setting` says, if it is set.
+    fn pem_file(&mut self, setting: &Setting<String>) -> Option<Option<PathBuf>> {
+        let Some(entry) = self.entry(&setting.key) else {
+            return Some(None);
+        };
+        match self.path_of(entry, setting) {
+            Ok(path) => Some(Some(path)),
+            Err(words) => self.wrong(&setting.key, words),
+        }
+    }
+}

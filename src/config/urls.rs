@@ -1,0 +1,135 @@
+//! Urls of servers: one, or several with commas between them or as a list. No error shows any of them.
+
+use url::Url;
+
+use super::form::{self, Wrong};
+use super::secret::{SecretUrl, misplaced_at};
+use super::yaml::{self, Raw};
+
+/// Nodes of a cluster, seeds of one, and sentinels, at most.
+const MOST_SERVERS: usize = 32;
+
+/// Which urls a key takes.
+pub(super) struct UrlForm {
+    /// Without TLS, and with.
+    pub schemes: [&'static str; 2],
+    pub example: &'static str,
+}
+
+impl UrlForm {
+    fn must(&self) -> String {
+        format!("a url such as {}", self.example)
+    }
+
+    /// One url.
+    pub fn one(&self, raw: &Raw) -> Result<SecretUrl, Wrong> {
+        self.url(form::secret(raw, &self.must())?)
+    }
+
+    /// At least one.
+    pub fn several(&self, raw: &Raw) -> Result<Vec<SecretUrl>, Wrong> {
+        let must = self.must();
+        let text = match raw {
+            Raw::List(urls) => yaml::joined(urls)
+                .ok_or_else(|| format!("holds no urls alone; each must be {must}"))?,
+            raw => form::secret(raw, &must)?.to_owned(),
+        };
+        let urls = split(&text, self.schemes[0]);
+        if urls.len() > MOST_SERVERS {
+            let count = urls.len();
+            return Err(format!("names {count} servers; {MOST_SERVERS} are enough"));
+        }
+        urls.iter().map(|url| self.url(url)).collect()
+    }
+
+    /// A url with one of the schemes and a host.
+    fn url(&self, text: &str) -> Result<SecretUrl, Wrong> {
+        let (schemes, must) = (self.schemes, self.must());
+        if text.contains(|c: char| c.is_control() || c.is_whitespace()) {
+            return Err(format!(
+                "has a space or a control character; it must be {must}"
+            ));
+        }
+        let url = Url::parse(text).map_err(|err| match err {
+            url::ParseError::RelativeUrlWithoutBase => {
+                format!("is no url: it has no scheme; it must be {must}")
+            }
+            url::ParseError::InvalidPort => format!(
+                "has a port that is no number; it must be {must} (in a password, write : / @ and # percent-encoded)"
+            ),
+            other => format!("is no url: {other}; it must be {must}"),
+        })?;
+        if !schemes.contains(&url.scheme()) {
+            return Err(format!(
+                "has the wrong scheme; it must begin with {}:// or {}://",
+                schemes[0], schemes[1]
+            ));
+        }
+        // `https:host` is a url too, but nobody means it.
+        if !text.contains("://") {
+            return Err(format!("has no :// after its scheme; it must be {must}"));
+        }
+        if url.host_str().is_none_or(str::is_empty) {
+            return Err(format!("names no host; it must be {must}"));
+        }
+        if misplaced_at(&url) {
+            return Err("has an @ after the host; in a user or a password, write : / @ and # percent-encoded (%3A %2F %40 %23)".to_owned());
+        }
+        let path = url.path().trim_start_matches('/');
+        match schemes[0] {
+            "amqp" if path.contains('/') || (url.path().starts_with("//") && !path.is_empty()) => Err(
+                "has a virtual host with a bare /; write it percent-encoded, such as /%2f for the default one".to_owned(),
+            ),
+            "redis" if !path.is_empty() && path.parse::<u16>().is_err() => {
+                Err("has a path that is no database number, such as /0".to_owned())
+            }
+            _ => Ok(SecretUrl::new(text)),
+        }
+    }
+}
+
+/// The urls in `list`, of `scheme` or one that begins so. A comma that no scheme follows is part of a url: passwords may
+/// have some.
+fn split(list: &str, scheme: &str) -> Vec<String> {
+    let mut urls: Vec<String> = Vec::new();
+    for part in list.split(',') {
+        match urls.last_mut() {
+            Some(last) if !part.trim_start().starts_with(scheme) => {
+                last.push(',');
+                last.push_str(part);
+            }
+            _ => urls.push(part.trim().to_owned()),
+        }
+    }
+    urls
+}
+
+/// `urls` with commas between them, as they may stand in the configuration; no password is shown.
+pub(super) fn join(urls: &[SecretUrl]) -> String {
+    let urls: Vec<String> = urls.iter().map(SecretUrl::to_string).collect();
+    urls.join(",")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_are_split_where_a_url_begins() {
+        for (list, urls) in [
+            ("redis://a", vec!["redis://a"]),
+            (
+                "redis://a:1, rediss://b:2",
+                vec!["redis://a:1", "rediss://b:2"],
+            ),
+            (
+                "redis://:p,w@a:1,redis://b",
+                vec!["redis://:p,w@a:1", "redis://b"],
+            ),
+            ("a,b", vec!["a,b"]),
+            ("", vec![""]),
+        ] {
+            assert_eq!(split(list, "redis"), urls, "{list}");
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! What has happened, as the scheduler saw it. It keeps no log and counts nothing: the engine's loop does both with each fact
+//! (`engine::journal`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::broker::{PublishError, Source};
+use crate::gate::{GateError, Whose};
+use crate::handler::Outcome;
+use crate::rules::lateness::Heard;
+use crate::rules::limit::Limits;
+use crate::rules::scope::Labels;
+use crate::rules::tenant::Tenant;
+
+/// A job, as logs name it.
+#[derive(Debug)]
+pub struct Named {
+    /// Its message's id.
+    pub id: Option<String>,
+    /// Whose it is.
+    pub tenant: Tenant,
+}
+
+/// The gate's decision on one job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Decision {
+    /// It may start.
+    Admitted,
+    /// Its limits have no room.
+    Denied,
+    /// There is room, and no slot of the concurrency was free for it.
+    NoSlot,
+}
+
+/// Where a job waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delay {
+    /// In this worker's memory.
+    InMemory,
+    /// In a delay lane, for its whole wait.
+    Lane,
+    /// In the longest lane, for a part of its wait.
+    Recheck,
+}
+
+/// Why a job became a dead letter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Death {
+    /// Its handler rejected it.
+    Rejected,
+    /// All of its attempts failed.
+    Attempts,
+    /// Its time was over.
+    Expired,
+    /// It failed, or was refused, for too long.
+    GivenUp,
+    /// Its calls ended their workers.
+    Crashed,
+}
+
+/// Why the gate decided nothing for a tenant, and what follows.
+#[derive(Debug)]
+pub enum Undecided {
+    /// Its keys can't be used: its jobs wait for so long.
+    Refused(Duration),
+    /// Its primary is away, which nobody has said yet.
+    Away,
+    /// The same again; or its primary is cold, and the gate says so itself.
+    Known,
+}
+
+/// Something that has happened.
+#[derive(Debug)]
+pub enum Fact {
+    /// A delivery was taken.
+    Delivered(Source),
+    /// A message is no usable job, and becomes a dead letter.
+    InvalidMessage {
+        /// The message's id.
+        id: String,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A job came to this queue out of a lane that lets nothing go before its time.
+    LeftLaneEarly(Arc<str>),
+    /// The store's clock could not be read for a tenant, and so many jobs wait for it.
+    NoClock(Tenant, usize, GateError),
+    /// A round trip to the gate took so long, and had an answer or none.
+    GateAnswered(Duration, bool),
+    /// The gate decided on a job.
+    Decided(Decision),
+    /// A job that was denied is to wait.
+    MustWait {
+        /// The job.
+        job: Named,
+        /// What tells it apart from others of its tenant.
+        labels: Labels,
+        /// Its limits,
+        limits: Limits,
+        /// and which of them it waits for.
+        limit: usize,
+        /// What that one counts.
+        count: u64,
+        /// For how long.
+        wait_ms: u64,
+        /// Its place in the line.
+        place: u64,
+    },
+    /// The gate decided nothing for so many jobs of a tenant.
+    Undecided {
+        /// Whose.
+        tenant: Tenant,
+        /// What tells them apart from others of their tenant.
+        labels: Labels,
+        /// How many.
+        jobs: usize,
+        /// Why,
+        why: GateError,
+        /// and what follows.
+        what: Undecided,
+    },
+    /// For some seconds no permit was young enough when it came.
+    NoYoungPermit {
+        /// What the last answer took,
+        took: Duration,
+        /// what one takes at least,
+        base: Duration,
+        /// and for how long a permit is good.
+        good_for: Duration,
+    },
+    /// A job was admitted, and could not be sent in time.
+    ExpiredPermit,
+    /// A job begins to wait.
+    Delayed(Delay),
+    /// A call of the handler took so long. A call that was not made has no time.
+    Called(Outcome, Option<Duration>),
+    /// A call came later than the guard covers, and counts longer by so much.
+    LateCall(Heard, Duration),
+    /// An answer was too late for what may be counted.
+    LateCallNotCounted,
+    /// The API stopped whom it says, for so long.
+    Throttled {
+        /// Whose job it was.
+        tenant: Tenant,
+        /// Who is stopped.
+        whose: Whose,
+        /// For how long.
+        duration: Duration,
+        /// What it said; `None`: an answer that was no refusal said that nothing is left.
+        reason: Option<String>,
+    },
+    /// The gate could not be told who is stopped.
+    ThrottleUntold {
+        /// Who.
+        whose: Whose,
+        /// What the API said.
+        by: String,
+        /// How long it lasts yet.
+        left: Duration,
+        /// It is told again.
+        again: bool,
+        /// Why.
+        why: GateError,
+    },
+    /// A job failed and is tried again after so long.
+    TriedAgain {
+        /// The job.
+        job: Named,
+        /// The attempt that failed.
+        attempt: u32,
+        /// After how long.
+        wait: Duration,
+        /// Why it failed.
+        reason: String,
+    },
+    /// A job failed while a breaker is open, which uses no attempt.
+    FailedWhileOpen(Named, String),
+    /// A job became a dead letter.
+    DeadLetter(Named, Death, String),
+    /// A publish was not confirmed, for the first time, or again. It is tried again.
+    PublishFailed(PublishError, bool),
+    /// So many starts used what the gate could not be told.
+    UsageLost(usize, GateError),
+    /// What the API says of its own limits allows less than ours do.
+    Excess(Tenant, String),
+    /// What the API says of its own limits was not noted.
+    QuotaUntold(GateError),
+    /// The breakers were not told of failed calls.
+    FailuresUntold(GateError),
+    /// A breaker opened (true) or closed, for this reason.
+    Breaker(Whose, bool, String),
+    /// All tenants are stopped for so long, as another worker said in these words.
+    AllStopped(Duration, String),
+    /// So many calls of a job ended their workers: it is called beside no other such job.
+    CalledAlone(Named, u32),
+    /// Another call of a suspect may be under way for so long: it waits.
+    SuspectWaits(Named, u64),
+    /// All deliveries are given back.
+    Rests,
+}
+
+/// How things stand, for metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gauges {
+    /// Jobs that run.
+    pub running: usize,
+    /// Jobs held in memory until their time.
+    pub held: usize,
+    /// Unacked jobs in memory.
+    pub in_memory: usize,
+    /// Calls that were given up and hold their places.
+    pub abandoned: usize,
+    /// This worker calls nobody, because calls of the API failed in a row.
+    pub breaker_is_open: bool,
+    /// What the way to the API takes at least.
+    pub way_base: Duration,
+}

@@ -1,0 +1,317 @@
+//! Logs and counts what the scheduler says has happened.
+
+use std::time::Duration;
+
+use tracing::field::{DisplayValue, display};
+use tracing::{debug, error, info, warn};
+
+use crate::engine::facts::{Death, Decision, Delay, Fact, Gauges, Named, Undecided};
+use crate::engine::scheduler::{Scheduler, millis};
+use crate::gate::Whose;
+use crate::metrics::Metrics;
+use crate::rules::scope::Labels;
+
+/// Logs and counts what has happened, and shows how things stand now.
+pub(super) fn keep(metrics: &Metrics, scheduler: &mut Scheduler) {
+    for fact in scheduler.take_facts() {
+        note(metrics, fact);
+    }
+    show(metrics, &scheduler.gauges());
+}
+
+/// Logs and counts `fact`.
+fn note(metrics: &Metrics, fact: Fact) {
+    match fact {
+        Fact::Delivered(source) => metrics.delivered(source),
+        Fact::InvalidMessage { id, reason } => {
+            warn!(job.id = id, reason, "message is no usable job: dead letter");
+            metrics.dead("bad-message");
+        }
+        Fact::LeftLaneEarly(queue) => {
+            warn!(%queue, "jobs leave delay lanes before their time: a policy (message-ttl or delivery-limit) matches the lanes; they wait on here, but better end it");
+        }
+        Fact::NoClock(tenant, jobs, why) => {
+            warn!(%tenant, jobs, reason = %why, "the clock of Redis can't be read: jobs that came back wait for it");
+        }
+        Fact::GateAnswered(took, ok) => metrics.gate_answered(took, ok),
+        Fact::Decided(decision) => metrics.decided(match decision {
+            Decision::Admitted => "start",
+            Decision::Denied => "wait",
+            Decision::NoSlot => "capacity",
+        }),
+        Fact::MustWait {
+            job: Named { id, tenant },
+            labels,
+            limits,
+            limit,
+            count,
+            wait_ms,
+            place,
+        } => {
+            debug!(
+                job.id = id,
+                %tenant,
+                labels = shown(&labels),
+                limit = limits[limit].name(),
+                count,
+                ttl_ms = wait_ms,
+                place,
+                "refused: it waits for its turn",
+            );
+            metrics.waited(Duration::from_millis(wait_ms));
+        }
+        Fact::Undecided {
+            tenant,
+            labels,
+            jobs,
+            why,
+            what,
+        } => {
+            let labels = shown(&labels);
+            match what {
+                Undecided::Refused(wait) => {
+                    let wait_s = wait.as_secs();
+                    error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this tenant: its jobs wait, the others go on");
+                }
+                Undecided::Away => {
+                    error!(%tenant, labels, jobs, reason = %why, "no decision for this tenant: its jobs wait, the others go on");
+                }
+                Undecided::Known => {
+                    debug!(%tenant, labels, jobs, reason = %why, "no decision for this tenant");
+                }
+            }
+        }
+        Fact::NoYoungPermit {
+            took,
+            base,
+            good_for,
+        } => {
+            let [took_ms, base_ms, good_for_ms] = [took, base, good_for].map(millis);
+            warn!(
+                took_ms,
+                base_ms,
+                good_for_ms,
+                "no permit is young enough: answers of Redis take longer than usual by more than half of guard, so nothing starts; raise guard, or bring Redis closer"
+            );
+        }
+        Fact::ExpiredPermit => metrics.late_admission(),
+        Fact::Delayed(delay) => metrics.sent_round(match delay {
+            Delay::InMemory => "hold",
+            Delay::Lane => "lane",
+            Delay::Recheck => "recheck",
+        }),
+        Fact::Called(outcome, took) => {
+            metrics.dispatched(&outcome);
+            if let Some(took) = took {
+                metrics.ran(took);
+            }
+        }
+        Fact::LateCall(heard, late) => metrics.late_call(heard, late),
+        Fact::LateCallNotCounted => metrics.late_call_not_counted(),
+        Fact::Throttled {
+            tenant,
+            whose,
+            duration,
+            reason,
+        } => {
+            let (closed, duration_ms) = (words(&whose), millis(duration));
+            match reason {
+                Some(reason) => {
+                    info!(%tenant, duration_ms, reason, "the downstream closed {closed}");
+                }
+                None => {
+                    info!(%tenant, duration_ms, "the downstream says that nothing is left for {closed}");
+                }
+            }
+        }
+        Fact::ThrottleUntold {
+            whose,
+            by,
+            left,
+            again,
+            why,
+        } => {
+            let (whose, left_ms) = (words(&whose), millis(left));
+            if again {
+                warn!(whose, by, left_ms, reason = %why, "the gate was not told who is closed: told again; until then their jobs may call");
+            } else {
+                warn!(whose, by, left_ms, reason = %why, "the gate was not told who is closed, and is not told again: their jobs may call");
+            }
+        }
+        Fact::TriedAgain {
+            job: Named { id, tenant },
+            attempt,
+            wait,
+            reason,
+        } => {
+            let wait_ms = millis(wait);
+            info!(job.id = id, %tenant, attempt, wait_ms, reason, "failed: tried again later");
+        }
+        Fact::FailedWhileOpen(Named { id, tenant }, reason) => {
+            info!(job.id = id, %tenant, reason, "failed while a breaker is open: no attempt is used");
+        }
+        Fact::DeadLetter(Named { id, tenant }, death, reason) => {
+            warn!(job.id = id, %tenant, reason, "dead letter");
+            metrics.dead(match death {
+                Death::Rejected => "rejected",
+                Death::Attempts => "attempts",
+                Death::Expired => "expired",
+                Death::GivenUp => "given-up",
+                Death::Crashed => "crashed",
+            });
+        }
+        Fact::PublishFailed(why, is_first) => {
+            metrics.publish_failed(&why);
+            if is_first {
+                warn!(reason = %why, "publish not confirmed: the job stays where it was, the publish is tried again");
+            }
+        }
+        Fact::UsageLost(starts, why) => {
+            warn!(starts, reason = %why, "what these starts used could not be told to the gate: some quota is wasted");
+        }
+        Fact::Excess(tenant, warning) => warn!(%tenant, "{warning}"),
+        Fact::QuotaUntold(why) => {
+            debug!(reason = %why, "what the downstream says of its limits was not noted");
+        }
+        Fact::FailuresUntold(why) => {
+            warn!(reason = %why, "the breakers were not told of failed calls: they use no attempts");
+        }
+        Fact::Breaker(whose, is_open, by) => breaker(metrics, &whose, is_open, &by),
+        Fact::AllStopped(left, by) => {
+            let left_ms = millis(left);
+            info!(left_ms, by, "all tenants are closed: their jobs wait");
+        }
+        Fact::CalledAlone(Named { id, tenant }, crashes) => {
+            info!(job.id = id, %tenant, crashes, "calls of this job ended their workers: it is called beside no other such job");
+        }
+        Fact::SuspectWaits(Named { id, tenant }, ms) => {
+            debug!(job.id = id, %tenant, ms, "another call of this job may be under way: it waits");
+        }
+        Fact::Rests => metrics.rest(),
+    }
+}
+
+/// A breaker opened or closed.
+fn breaker(metrics: &Metrics, whose: &Whose, is_open: bool, by: &str) {
+    if is_open {
+        metrics.breaker_opened(match whose {
+            Whose::Tenant(_) => "tenant",
+            Whose::Api => "api",
+        });
+    }
+    match (whose, is_open) {
+        (Whose::Tenant(tenant), true) => {
+            warn!(%tenant, by, "calls of this tenant stop, but for one probe at a time; its jobs wait and use no attempt");
+        }
+        (Whose::Tenant(tenant), false) => info!(%tenant, "calls of this tenant succeed again"),
+        (Whose::Api, true) => {
+            warn!(
+                by,
+                "calls of the API stop, but for one probe at a time; jobs wait and use no attempt"
+            );
+        }
+        (Whose::Api, false) => info!("calls of the API succeed again"),
+    }
+}
+
+fn show(metrics: &Metrics, now: &Gauges) {
+    metrics.show(now.running, now.held, now.in_memory);
+    metrics.show_abandoned(now.abandoned);
+    metrics.set_breaker_open(now.breaker_is_open);
+    metrics.set_way_base(now.way_base);
+}
+
+/// What tells jobs apart; where nothing does, the field is left out.
+fn shown(labels: &Labels) -> Option<DisplayValue<&Labels>> {
+    (!labels.is_empty()).then(|| display(labels))
+}
+
+fn words(whose: &Whose) -> String {
+    match whose {
+        Whose::Tenant(tenant) => format!("tenant {tenant}"),
+        Whose::Api => "all tenants".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::gate::GateError;
+    use crate::handler::Outcome;
+    use crate::rules::tenant::Tenant;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("no panic").write(text)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What is logged and counted.
+    fn noted(facts: Vec<Fact>) -> (String, String) {
+        let (lines, metrics) = (Lines::default(), Metrics::new());
+        let writer = lines.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        let note_all = || facts.into_iter().for_each(|fact| note(&metrics, fact));
+        tracing::subscriber::with_default(subscriber, note_all);
+        let bytes = lines.0.lock().expect("no panic").clone();
+        (String::from_utf8(bytes).expect("text"), metrics.encode())
+    }
+
+    fn job() -> Named {
+        Named {
+            id: Some("job-7".to_owned()),
+            tenant: Tenant::parse("a").expect("a tenant"),
+        }
+    }
+
+    #[test]
+    fn a_dead_letter_is_logged_with_its_reason_and_counted_by_its_kind() {
+        let reason = "its deadline is over".to_owned();
+        let fact = Fact::DeadLetter(job(), Death::Expired, reason);
+        let (log, metrics) = noted(vec![fact]);
+        for part in ["WARN", "job-7", "tenant=a", "its deadline is over"] {
+            assert!(log.contains(part), "{part} is missing in {log}");
+        }
+        assert!(metrics.contains("sluicegate_dead_total{reason=\"expired\"} 1"));
+    }
+
+    #[test]
+    fn what_can_not_be_read_is_logged_with_its_tenant_and_reason() {
+        let why = GateError::Refused("WRONGTYPE of a test".to_owned());
+        let (log, _) = noted(vec![Fact::NoClock(job().tenant, 3, why)]);
+        for part in ["WARN", "tenant=a", "jobs=3", "WRONGTYPE of a test"] {
+            assert!(log.contains(part), "{part} is missing in {log}");
+        }
+    }
+
+    #[test]
+    fn what_happens_to_each_job_is_counted_and_not_logged() {
+        let (log, metrics) = noted(vec![
+            Fact::Decided(Decision::Admitted),
+            Fact::Called(Outcome::Done, Some(Duration::from_millis(5))),
+            Fact::Called(Outcome::Done, None),
+            Fact::Delayed(Delay::Recheck),
+        ]);
+        assert_eq!(log, "");
+        for line in [
+            "sluicegate_decisions_total{answer=\"start\"} 1",
+            "sluicegate_dispatches_total{outcome=\"done\"} 2",
+            "sluicegate_dispatch_seconds_count 1",
+            "sluicegate_waits_total{how=\"recheck\"} 1",
+        ] {
+            assert!(metrics.lines().any(|l| l == line), "{line} is missing");
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Performs the scheduler's actions: each in a task of its own that ends with a report, unless it is done at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use tracing::info;
+
+use crate::broker::{Broker, Delivery, PublishError};
+use crate::engine::Engine;
+use crate::engine::action::{Action, Block, Key};
+use crate::engine::calls::{self, Ended};
+use crate::engine::ready::Prepared;
+use crate::engine::watch::Watch;
+use crate::gate::{Gate, GateError, Partition, Replies, SettleReplies, Standings, Verdicts};
+use crate::handler::{Outcome, Permit, PreparingHandler};
+use crate::rules::job::InBody;
+use crate::rules::lateness::Heard;
+
+/// What comes back from a task.
+pub(super) enum Report<R> {
+    Answered(Partition, Result<Replies, GateError>),
+    Settled(Partition, Result<SettleReplies, GateError>),
+    Blocked(Block, Result<(), GateError>),
+    Advertised(Result<(), GateError>),
+    Reported(Result<Standings, GateError>),
+    Suspected(Partition, Result<Verdicts, GateError>),
+    Moved(Vec<(Key, Result<(), PublishError>)>),
+    /// With the time that it took, unless it was there at once.
+    Prepared(Key, Result<R, Outcome>, Option<Duration>),
+    Finished(Key, Ended),
+    /// Deliveries with large bodies, and what these say.
+    Read(Vec<(Delivery, InBody)>),
+    /// The name of its permit, and whether it has ended.
+    Abandoned(String, bool),
+}
+
+impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
+    /// Performs `actions` in their order; acks come last. What is heard of calls on their way is sent to `heard`.
+    pub(super) async fn perform(
+        &self,
+        actions: Vec<Action>,
+        (started, heard): (Instant, &mpsc::Sender<(Key, Heard)>),
+        tasks: &mut JoinSet<Report<H::Ready>>,
+        prepared: &mut Prepared<H::Ready>,
+    ) {
+        let mut acks = Vec::new();
+        for action in actions {
+            match action {
+                Action::Ack(tags) => acks.extend(tags),
+                Action::Ask(partition, batch) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(async move { Report::Answered(partition, gate.ask(&batch).await) });
+                }
+                Action::Settle(partition, batch) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(
+                        async move { Report::Settled(partition, gate.settle(&batch).await) },
+                    );
+                }
+                Action::Block(block, duration) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(async move {
+                        let result = gate.block(&block.whose, duration, &block.by).await;
+                        Report::Blocked(block, result)
+                    });
+                }
+                Action::Advertised(batch) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(async move { Report::Advertised(gate.advertised(&batch).await) });
+                }
+                Action::Rest => self.broker.rest().await,
+                Action::Take => {
+                    info!("jobs may start again: they are taken");
+                    self.broker.take().await;
+                }
+                Action::Report(rule, batch) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(async move { Report::Reported(gate.report(&rule, &batch).await) });
+                }
+                Action::Suspect(partition, batch) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(
+                        async move { Report::Suspected(partition, gate.suspect(&batch).await) },
+                    );
+                }
+                Action::Publish(batch) => {
+                    let broker = Arc::clone(&self.broker);
+                    tasks.spawn(async move {
+                        let (keys, outgoing): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+                        let results = broker.publish(outgoing).await;
+                        Report::Moved(keys.into_iter().zip(results).collect())
+                    });
+                }
+                Action::Await {
+                    permit,
+                    lease,
+                    ended,
+                } => {
+                    tasks.spawn(async move {
+                        let ended = timeout(lease, ended).await.is_ok();
+                        Report::Abandoned(permit, ended)
+                    });
+                }
+                Action::Release(keys) => keys.into_iter().for_each(|key| drop(prepared.take(key))),
+                Action::Prepare { key, job } => {
+                    let handler = Arc::clone(&self.handler);
+                    match handler.at_once() {
+                        Some(call) => {
+                            tasks.spawn(async move { Report::Prepared(key, Ok(call), None) })
+                        }
+                        None => tasks.spawn(async move {
+                            let (call, took) = calls::prepare(&*handler, &job).await;
+                            Report::Prepared(key, call, Some(took))
+                        }),
+                    };
+                }
+                Action::Dispatch {
+                    key,
+                    job,
+                    deadline,
+                    look,
+                } => {
+                    let handler = Arc::clone(&self.handler);
+                    let call = prepared.take(key).or_else(|| handler.at_once());
+                    let permit = Permit::until(started + deadline);
+                    let watch = look.map(|look| Watch {
+                        key,
+                        look,
+                        started,
+                        heard: heard.clone(),
+                    });
+                    tasks.spawn(async move {
+                        let ended = calls::attempt(&*handler, &job, call, permit, watch).await;
+                        Report::Finished(key, ended)
+                    });
+                }
+            }
+        }
+        if !acks.is_empty() {
+            self.broker.ack(acks).await;
+        }
+    }
+}

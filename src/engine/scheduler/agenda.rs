@@ -1,0 +1,114 @@
+//! What the engine is to do next, in the order in which it must.
+
+use crate::broker::{Outgoing, Tag};
+use crate::engine::action::{Action, Key};
+
+/// Actions that were not taken yet.
+#[derive(Debug, Default)]
+pub(super) struct Agenda {
+    /// Jobs whose prepared calls are not needed.
+    released: Vec<Key>,
+    actions: Vec<Action>,
+    publishes: Vec<(Key, Outgoing)>,
+    acks: Vec<Tag>,
+}
+
+impl Agenda {
+    /// Adds `action`. Publishes, acks and releases have methods of their own, since they are done together.
+    pub(super) fn push(&mut self, action: Action) {
+        self.actions.push(action);
+    }
+
+    /// What was prepared for the job is not needed.
+    pub(super) fn release(&mut self, key: Key) {
+        self.released.push(key);
+    }
+
+    /// A message is to be published.
+    pub(super) fn publish(&mut self, publish: (Key, Outgoing)) {
+        self.publishes.push(publish);
+    }
+
+    /// A delivery is to be acked.
+    pub(super) fn ack(&mut self, tag: Tag) {
+        self.acks.push(tag);
+    }
+
+    /// The session is gone: nothing of it can be acked, nor need be published, and what these jobs prepared is not needed.
+    pub(super) fn end_session(&mut self, jobs: impl IntoIterator<Item = Key>) {
+        self.released.extend(jobs);
+        // In the order of arrival, not the map's.
+        self.released.sort_unstable();
+        self.publishes.clear();
+        self.acks.clear();
+    }
+
+    /// All of it. What is released comes first, since another job may need it; acks come last.
+    pub(super) fn take(&mut self) -> Vec<Action> {
+        let mut actions = Vec::new();
+        if !self.released.is_empty() {
+            actions.push(Action::Release(std::mem::take(&mut self.released)));
+        }
+        actions.append(&mut self.actions);
+        if !self.publishes.is_empty() {
+            actions.push(Action::Publish(std::mem::take(&mut self.publishes)));
+        }
+        if !self.acks.is_empty() {
+            actions.push(Action::Ack(std::mem::take(&mut self.acks)));
+        }
+        actions
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::broker::{Message, Source};
+
+    fn filled() -> Agenda {
+        let mut agenda = Agenda::default();
+        agenda.ack(Tag {
+            session: 1,
+            source: Source::Fresh,
+            tag: 7,
+        });
+        let message = Message {
+            routing_key: "jobs".to_owned(),
+            properties: Default::default(),
+            body: Default::default(),
+        };
+        let queue = "jobs.dead".into();
+        agenda.publish((Key(2), Outgoing { queue, message }));
+        agenda.push(Action::Take);
+        agenda.release(Key(9));
+        agenda
+    }
+
+    #[test]
+    fn releases_come_first_and_acks_last() {
+        let mut agenda = filled();
+        let actions = agenda.take();
+        let [
+            Action::Release(keys),
+            Action::Take,
+            Action::Publish(batch),
+            Action::Ack(tags),
+        ] = &actions[..]
+        else {
+            panic!("{actions:?}");
+        };
+        assert_eq!((keys.len(), batch.len(), tags.len()), (1, 1, 1));
+        assert!(agenda.take().is_empty(), "all was taken");
+    }
+
+    #[test]
+    fn nothing_of_a_session_that_is_gone_is_published_or_acked() {
+        let mut agenda = filled();
+        agenda.end_session([Key(5), Key(3)]);
+        let actions = agenda.take();
+        let [Action::Release(keys), Action::Take] = &actions[..] else {
+            panic!("{actions:?}");
+        };
+        assert_eq!(*keys, [Key(3), Key(5), Key(9)]);
+    }
+}

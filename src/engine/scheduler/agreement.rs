@@ -1,0 +1,140 @@
+//! What the workers agreed on, and until when: without an agreement no job starts here.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::gate::fleet::{AGREED_FOR_MS, Fleet};
+use crate::rules::limit::Limits;
+use crate::rules::policy::Policy;
+use crate::rules::tenant::Tenant;
+
+/// A worker that has just started has so long to agree with the others.
+const FIRST: Duration = Duration::from_millis(AGREED_FOR_MS);
+
+/// What is to be done with deliveries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Change {
+    /// Nothing may start here: they are for other workers.
+    Rest,
+    /// Jobs may start again.
+    Take,
+}
+
+/// What is in force, and until when.
+#[derive(Debug)]
+pub(super) struct Agreement {
+    /// The own policy and those of other workers.
+    fleet: Fleet,
+    /// Until when the gate may be asked; `None`: this worker has to agree with nobody.
+    until: Option<Duration>,
+    /// Deliveries are wanted.
+    taking: bool,
+}
+
+impl Agreement {
+    /// With nobody.
+    pub(super) fn alone(own: Policy) -> Self {
+        Self {
+            fleet: Fleet::alone(Arc::new(own)),
+            until: None,
+            taking: true,
+        }
+    }
+
+    /// From now on the gate may be asked only after [`Agreement::renew`].
+    pub(super) fn is_needed(&mut self) {
+        self.until = Some(Duration::ZERO);
+    }
+
+    /// This is in force (`None`: what was), and the gate may be asked until then.
+    pub(super) fn renew(&mut self, fleet: Option<Fleet>, until: Duration) {
+        if let Some(fleet) = fleet {
+            self.fleet = fleet;
+        }
+        self.until = Some(until);
+    }
+
+    /// What this worker's own configuration says.
+    pub(super) fn own(&self) -> &Policy {
+        self.fleet.own()
+    }
+
+    /// The limits in force for jobs of `tenant` that name `plan`.
+    pub(super) fn limits(&mut self, tenant: &Tenant, plan: Option<&str>) -> Limits {
+        self.fleet.limits(tenant, plan)
+    }
+
+    /// The gate may be asked, as far as the other workers are concerned.
+    pub(super) fn allows(&self, now: Duration) -> bool {
+        self.until.is_none_or(|until| now < until)
+    }
+
+    /// Until when jobs may start; `None`: for ever.
+    fn ends(&self) -> Option<Duration> {
+        self.until.map(|until| until.max(FIRST))
+    }
+
+    /// There is one, or its time to come has not passed.
+    pub(super) fn stands(&self, now: Duration) -> bool {
+        self.ends().is_none_or(|ends| now < ends)
+    }
+
+    /// When nothing may start any more, if it is not renewed.
+    pub(super) fn ends_after(&self, now: Duration) -> Option<Duration> {
+        self.ends().filter(|ends| now < *ends)
+    }
+
+    /// Without an agreement the jobs go back to their queues, for workers that have one, once this one is not `busy`: nothing
+    /// runs that would run there again, and nothing moves.
+    pub(super) fn change(&mut self, now: Duration, busy: bool) -> Option<Change> {
+        match (self.stands(now), self.taking) {
+            (false, true) if !busy => {
+                self.taking = false;
+                Some(Change::Rest)
+            }
+            (true, false) => {
+                self.taking = true;
+                Some(Change::Take)
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::limit::Limit;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn agreement() -> Agreement {
+        let limit = Limit::concurrent("running", 3).expect("in range");
+        Agreement::alone(limit.into())
+    }
+
+    #[test]
+    fn a_worker_alone_needs_no_agreement() {
+        let mut alone = agreement();
+        assert!(alone.allows(1000 * SECOND) && alone.stands(1000 * SECOND));
+        assert_eq!(alone.ends_after(SECOND), None);
+        assert_eq!(alone.change(1000 * SECOND, false), None);
+    }
+
+    #[test]
+    fn where_it_is_needed_nothing_starts_before_it_and_jobs_are_kept_for_a_while() {
+        let mut fleet = agreement();
+        fleet.is_needed();
+        assert!(!fleet.allows(SECOND) && fleet.stands(SECOND));
+        assert_eq!(fleet.change(SECOND, false), None, "it may come");
+        let until = FIRST + SECOND;
+        fleet.renew(None, until);
+        assert!(fleet.allows(FIRST) && !fleet.allows(until));
+        assert_eq!(fleet.ends_after(SECOND), Some(until));
+        assert_eq!(fleet.change(until, true), None, "something runs");
+        assert_eq!(fleet.change(until, false), Some(Change::Rest));
+        assert_eq!(fleet.change(until, false), None, "once");
+        fleet.renew(None, until + SECOND);
+        assert_eq!(fleet.change(until, true), Some(Change::Take));
+    }
+}

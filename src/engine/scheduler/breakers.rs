@@ -1,0 +1,437 @@
+//! What this worker knows of the breakers, and what it is to tell them. Only a worker whose own calls fail looks at the API's:
+//! one whose network is broken stops itself, and those that get answers go on.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use super::closing::{Closing, LOOK};
+use crate::engine::action::Key;
+use crate::gate::{Event, GateError, Rule, Standings, Whose};
+use crate::rules::breaker::Trouble;
+use crate::rules::tenant::{self, Tenant};
+
+/// So many tenants with failures are remembered; of more, every success is reported.
+const MOST_TENANTS: usize = 10_000;
+/// While nobody starts, jobs that wait in memory are looked over so often.
+const LET_GO_EVERY: Duration = Duration::from_secs(5);
+/// Calls that are reported together at most.
+const MOST: usize = 256;
+/// So much of a reason is kept, in characters.
+const MOST_REASON: usize = 200;
+
+/// The API's breaker, as far as this worker has to do with it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Api {
+    /// This worker knows of no failures.
+    Sound,
+    /// There were some; a success is to be reported.
+    Failing,
+    /// Nobody starts; to be looked at again then, or, where the probe is `free`, as soon as a job wants to start.
+    Open { look_at: Duration, free: bool },
+    /// The next probe was asked for, or the last one's failure is being told.
+    Asking,
+    /// One job may start; allowed at this time of the store's clock.
+    Granted { now_ms: u64 },
+    /// It runs, or its call is being prepared.
+    Probing { key: Key, now_ms: u64 },
+}
+
+/// A call that has ended, for the breakers.
+#[derive(Debug)]
+pub struct Ended<'a> {
+    /// The job.
+    pub key: Key,
+    /// Its id.
+    pub id: &'a str,
+    /// Whose it is.
+    pub tenant: &'a Tenant,
+    /// The store's clock at its start; 0: it did not start, since its call could not be prepared.
+    pub started_ms: u64,
+}
+
+/// A failed job that waits until its failure is told, since only then it is known whether an attempt is used.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// The job.
+    pub key: Key,
+    /// When its handler wants it to be tried again.
+    pub after: Option<Duration>,
+    /// Why it failed.
+    pub reason: String,
+}
+
+#[derive(Debug)]
+struct Report {
+    events: Vec<(Whose, Event)>,
+    job: Option<Failed>,
+}
+
+/// What a report came to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Told {
+    /// A job's failure was told. `Some(true)`: a breaker is open, so it uses no attempt; `None`: nobody knows.
+    Failed(Failed, Option<bool>),
+    /// A breaker opened (true) or closed, which these words explain.
+    Changed(Whose, bool, String),
+    /// The API is closed to all tenants for so long, which these words explain, as another worker was told.
+    Closed(Duration, String),
+}
+
+/// This worker's part in the breakers.
+#[derive(Debug)]
+pub struct Breakers {
+    rule: Option<Rule>,
+    failing: HashSet<Tenant>,
+    api: Api,
+    closing: Closing,
+    waiting: VecDeque<Report>,
+    sent: Option<Vec<Report>>,
+    /// When jobs that wait in memory are next looked over.
+    next_let_go: Duration,
+}
+
+impl Breakers {
+    /// Nothing is known yet. Without a rule there are no breakers.
+    pub fn new(rule: Option<Rule>) -> Self {
+        Self {
+            rule,
+            failing: HashSet::new(),
+            api: Api::Sound,
+            closing: Closing::default(),
+            waiting: VecDeque::new(),
+            sent: None,
+            next_let_go: Duration::ZERO,
+        }
+    }
+
+    /// There are breakers.
+    pub fn are_on(&self) -> bool {
+        self.rule.is_some()
+    }
+
+    /// Everything is told.
+    pub fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.sent.is_none()
+    }
+
+    /// The API's is open, as far as this worker knows.
+    pub fn is_open(&self) -> bool {
+        !matches!(self.api, Api::Sound | Api::Failing)
+    }
+
+    /// Nobody starts, but a probe: its breaker is open, or the API itself said so.
+    pub fn is_shut(&self, now: Duration) -> bool {
+        self.is_open() || now < self.closing.until()
+    }
+
+    /// Jobs may be asked for.
+    pub fn may_ask(&self, now: Duration) -> bool {
+        let may = match self.api {
+            Api::Sound | Api::Failing => !self.closing.is_stale(now),
+            api => matches!(api, Api::Granted { .. }),
+        };
+        may && now >= self.closing.until()
+    }
+
+    /// Only one job may be asked for: the probe.
+    pub fn only_one(&self) -> bool {
+        matches!(self.api, Api::Granted { .. })
+    }
+
+    /// A job starts, or its call is to be prepared.
+    pub fn started(&mut self, key: Key) {
+        if let Api::Granted { now_ms } = self.api {
+            self.api = Api::Probing { key, now_ms };
+        }
+    }
+
+    /// Its call is prepared: it may ask for its permit.
+    pub fn prepared(&mut self, key: Key) {
+        if let Some(now_ms) = self.probe(key) {
+            self.api = Api::Granted { now_ms };
+        }
+    }
+
+    /// Since when the job is the API's probe.
+    fn probe(&self, job: Key) -> Option<u64> {
+        match self.api {
+            Api::Probing { key, now_ms } if key == job => Some(now_ms),
+            _ => None,
+        }
+    }
+
+    /// The job that was asked for as the probe did not start.
+    pub fn not_started(&mut self) {
+        if let Api::Granted { now_ms } = self.api {
+            let release = Event::Release { started_ms: now_ms };
+            self.tell(vec![(Whose::Api, release)], None);
+            self.api = Api::Open {
+                look_at: Duration::ZERO,
+                free: false,
+            };
+        }
+    }
+
+    /// The job left while its call was being prepared.
+    pub fn gone(&mut self, key: Key) {
+        if self.probe(key).is_some() {
+            self.prepared(key);
+            self.not_started();
+        }
+    }
+
+    /// A start of `tenant` was not used: its call was not made.
+    pub fn unused(&mut self, tenant: &Tenant, started_ms: u64) {
+        let events = self.release(tenant, started_ms);
+        if !events.is_empty() {
+            self.tell(events, None);
+        }
+    }
+
+    /// Calls of `tenant` have failed in a row, or have not, as the gate says.
+    pub fn heard(&mut self, tenant: &Tenant, has_failures: bool) {
+        if has_failures {
+            if self.rule.is_some() && !self.may_have_failures(tenant) {
+                self.failing.insert(tenant.clone());
+            }
+        } else if !self.tells_failures() {
+            self.failing.remove(tenant);
+        }
+    }
+
+    /// Nobody else knows of these yet.
+    fn tells_failures(&self) -> bool {
+        let fails = |(_, event): &(Whose, Event)| matches!(event, Event::Failed { .. });
+        let reports = self.sent.iter().flatten().chain(&self.waiting);
+        reports.flat_map(|report| &report.events).any(fails)
+    }
+
+    fn may_have_failures(&self, tenant: &Tenant) -> bool {
+        self.failing.len() >= MOST_TENANTS || self.failing.contains(tenant)
+    }
+
+    /// The call failed; `job` waits for what that means.
+    pub fn failed(
+        &mut self,
+        ended: &Ended<'_>,
+        (trouble, reason): (Trouble, &str),
+        jitter: u32,
+        job: Option<Failed>,
+    ) {
+        let probe = self.probe(ended.key);
+        if probe.is_some() {
+            self.api = Api::Asking;
+        }
+        let by: String = reason.chars().take(MOST_REASON).collect();
+        let failed = |started_ms, of| Event::Failed {
+            started_ms,
+            of,
+            by: by.clone(),
+            jitter,
+        };
+        let started_ms = probe.unwrap_or(0);
+        // What succeeds after it ends the row, before it is known how long that is.
+        if self.api == Api::Sound {
+            self.api = Api::Failing;
+        }
+        if trouble == Trouble::Failing {
+            self.heard(ended.tenant, true);
+        }
+        let (own, started) = (Whose::Tenant(ended.tenant.clone()), ended.started_ms);
+        let events = match trouble {
+            Trouble::Failing => vec![
+                (own, failed(started, tenant::encode(ended.id))),
+                (Whose::Api, failed(started_ms, ended.tenant.key())),
+            ],
+            Trouble::Unreachable => {
+                let mut events = self.release(ended.tenant, ended.started_ms);
+                events.push((Whose::Api, failed(started_ms, String::new())));
+                events
+            }
+        };
+        self.tell(events, job);
+    }
+
+    /// The call was answered in a way that shows the API sound.
+    pub fn sound(&mut self, ended: &Ended<'_>) {
+        let mut events = Vec::new();
+        if self.may_have_failures(ended.tenant) {
+            self.failing.remove(ended.tenant);
+            events.push((Whose::Tenant(ended.tenant.clone()), Event::Sound));
+        }
+        let sound = (Whose::Api, Event::Sound);
+        let is_told = |report: &Report| report.events.last() == Some(&sound);
+        if self.api != Api::Sound && !self.waiting.back().is_some_and(is_told) {
+            self.api = Api::Failing;
+            events.push(sound);
+        }
+        if !events.is_empty() {
+            self.tell(events, None);
+        }
+    }
+
+    /// The call says nothing of the API.
+    pub fn unknown(&mut self, ended: &Ended<'_>) {
+        let mut events = self.release(ended.tenant, ended.started_ms);
+        if let Some(started_ms) = self.probe(ended.key) {
+            events.push((Whose::Api, Event::Release { started_ms }));
+            self.api = Api::Asking;
+        }
+        if !events.is_empty() {
+            self.tell(events, None);
+        }
+    }
+
+    /// If a call of `tenant` that started then was its probe, there is none now.
+    fn release(&self, tenant: &Tenant, started_ms: u64) -> Vec<(Whose, Event)> {
+        let release = || {
+            let tenant = Whose::Tenant(tenant.clone());
+            (tenant, Event::Release { started_ms })
+        };
+        let known = started_ms > 0 && self.may_have_failures(tenant);
+        known.then(release).into_iter().collect()
+    }
+
+    fn tell(&mut self, events: Vec<(Whose, Event)>, job: Option<Failed>) {
+        self.waiting.push_back(Report { events, job });
+    }
+
+    /// Is it time to look at the API's breaker? Who `wants` to start would make the probe. `watches`: an answer to another worker may
+    /// have closed the API to all tenants.
+    pub fn look(&mut self, now: Duration, wants: bool, watches: impl Fn() -> bool) {
+        match self.api {
+            Api::Open { look_at, free } if look_at <= now || free && wants => {
+                self.api = Api::Asking;
+                let event = if wants { Event::Probe } else { Event::Look };
+                self.tell(vec![(Whose::Api, event)], None);
+            }
+            Api::Sound | Api::Failing
+                if (wants || now < self.closing.until()) && self.closing.look(now, &watches) =>
+            {
+                self.tell(vec![(Whose::Api, Event::Look)], None);
+            }
+            _ => {}
+        }
+    }
+
+    /// An answer of the API closed it to all tenants until then; `is_known`: the store was told.
+    pub fn closed(&mut self, until: Duration, is_known: bool) {
+        match is_known {
+            true => self.closing.is_known(until),
+            false => self.closing.closed(until),
+        }
+    }
+
+    /// While nobody starts: whether it is time to let jobs go that have waited in memory for long. If so, it counts as done.
+    pub fn lets_go(&mut self, now: Duration) -> bool {
+        let lets_go = self.is_shut(now) && now >= self.next_let_go;
+        if lets_go {
+            self.next_let_go = now + LET_GO_EVERY;
+        }
+        lets_go
+    }
+
+    /// When [`Breakers::look`] or [`Breakers::lets_go`] does something while nobody starts, or jobs may start again.
+    pub fn next(&self, now: Duration) -> Option<Duration> {
+        let look_at = self.look_at(now);
+        let next = look_at.map_or(self.next_let_go, |at| at.min(self.next_let_go));
+        self.is_shut(now).then_some(next)
+    }
+
+    fn look_at(&self, now: Duration) -> Option<Duration> {
+        match self.api {
+            Api::Open { look_at, .. } => Some(look_at),
+            _ if self.closing.until() <= now => None,
+            Api::Sound | Api::Failing => Some(self.closing.until().min(self.closing.look_at())),
+            _ => Some(self.closing.until()),
+        }
+    }
+
+    /// What is to be told now: nothing while something is being told.
+    pub fn send(&mut self) -> Option<(Rule, Vec<(Whose, Event)>)> {
+        let rule = self.rule.unwrap_or(Rule::NONE);
+        if self.sent.is_some() || self.waiting.is_empty() {
+            return None;
+        }
+        self.closing.asked();
+        let most = self.waiting.len().min(MOST);
+        let reports: Vec<Report> = self.waiting.drain(..most).collect();
+        let events = reports.iter().flat_map(|report| report.events.clone());
+        let events = events.collect();
+        self.sent = Some(reports);
+        Some((rule, events))
+    }
+
+    /// What was sent last came to this.
+    pub fn told(&mut self, now: Duration, result: Result<Standings, GateError>) -> Vec<Told> {
+        let mut standings = match result {
+            Ok(standings) => standings.into_iter(),
+            Err(_) => Vec::new().into_iter(),
+        };
+        let mut told = Vec::new();
+        for Report { events, job } in self.sent.take().unwrap_or_default() {
+            let mut open = Some(false);
+            for (whose, event) in events {
+                let Some(Ok(standing)) = standings.next() else {
+                    open = open.filter(|open| *open);
+                    if whose == Whose::Api {
+                        self.closing.heard(now, None);
+                        if self.api == Api::Asking {
+                            let look_at = now + LOOK;
+                            self.api = Api::Open {
+                                look_at,
+                                free: false,
+                            };
+                        }
+                    }
+                    continue;
+                };
+                if standing.is_open && matches!(event, Event::Failed { .. }) {
+                    open = Some(true);
+                }
+                if standing.has_changed {
+                    let is_open = standing.is_open;
+                    told.push(Told::Changed(whose.clone(), is_open, standing.by.clone()));
+                }
+                match &whose {
+                    Whose::Tenant(tenant) => self.heard(tenant, standing.failures > 0),
+                    Whose::Api => {
+                        let left = standing.named_until_ms.saturating_sub(standing.now_ms);
+                        let left = Duration::from_millis(left);
+                        if self.closing.heard(now, Some(left)) {
+                            told.push(Told::Closed(left, standing.by.clone()));
+                        }
+                        let wait = standing.closed_until_ms.saturating_sub(standing.now_ms);
+                        // Who wants nothing would find it half-open each time.
+                        let free = event == Event::Look && wait == 0;
+                        let wait = match event {
+                            Event::Look => LOOK,
+                            _ => Duration::from_millis(wait).min(LOOK),
+                        };
+                        let look_at = now + wait;
+                        self.api = match self.api {
+                            // It only looked at what the API said.
+                            api @ (Api::Sound | Api::Failing) if event == Event::Look => api,
+                            // A failure from before it opened says nothing of the probe.
+                            api @ (Api::Granted { .. } | Api::Probing { .. })
+                                if standing.is_open =>
+                            {
+                                api
+                            }
+                            _ if standing.is_granted => Api::Granted {
+                                now_ms: standing.now_ms,
+                            },
+                            _ if standing.is_open => Api::Open { look_at, free },
+                            _ if standing.failures > 0 || self.tells_failures() => Api::Failing,
+                            _ => Api::Sound,
+                        };
+                    }
+                }
+            }
+            if let Some(job) = job {
+                told.push(Told::Failed(job, open));
+            }
+        }
+        told
+    }
+}

@@ -1,0 +1,254 @@
+//! Where a delayed job waits: in memory, in the window of the lane that it came from, or in a lane.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::Rng;
+
+use super::entry::{Hand, Phase};
+use super::queues::End;
+use super::{Scheduler, millis};
+use crate::broker::Source;
+use crate::engine::action::Key;
+use crate::engine::facts::{Delay, Fact};
+use crate::rules::headers::{self, Headers};
+use crate::rules::job::{self, NotBefore};
+use crate::rules::lanes::{self, Trip};
+use crate::rules::limit::ceil_ms;
+
+impl Scheduler {
+    /// Back to the front, in the old order.
+    pub(super) fn put_back(&mut self, keys: &[Key]) {
+        for &key in keys.iter().rev() {
+            self.join(key, End::Front);
+        }
+    }
+
+    /// The same for jobs with their places in that order.
+    pub(super) fn put_back_in_order(&mut self, mut jobs: Vec<(usize, Key)>) {
+        jobs.sort_unstable_by_key(|(place, _)| *place);
+        let keys: Vec<Key> = jobs.into_iter().map(|(_, key)| key).collect();
+        self.put_back(&keys);
+    }
+
+    /// The job is done, or somebody else's.
+    pub(super) fn forget(&mut self, key: Key) {
+        self.jobs.remove(&key);
+        self.waiting.forget(key);
+    }
+
+    /// Delays the job: in memory, or where that is too long or memory is taken, in a lane.
+    pub(super) fn delay(&mut self, now: Duration, key: Key, wait: Duration) {
+        if !self.delay_in_memory(now, key, wait) {
+            self.delay_in_lane(now, key, wait);
+        }
+    }
+
+    /// Keeps the job in memory for `wait`, unless that is too long or memory is taken.
+    pub(super) fn delay_in_memory(&mut self, now: Duration, key: Key, wait: Duration) -> bool {
+        let Some(job) = self.jobs.get(&key) else {
+            return true;
+        };
+        let has_room = wait <= self.settings.hold && self.queues.try_hold(&job.claims.tenant);
+        if has_room {
+            self.keep_until(now + wait, key);
+        }
+        has_room
+    }
+
+    /// [`Scheduler::delay_in_memory`] for a moment, whoever else is in memory.
+    pub(super) fn delay_in_memory_anyway(&mut self, now: Duration, key: Key, wait: Duration) {
+        if let Some(job) = self.jobs.get(&key) {
+            self.queues.hold(&job.claims.tenant);
+            self.keep_until(now + wait, key);
+        }
+    }
+
+    /// A job that is counted as held. Those that wait for the same moment ask together, in their order: so it is a whole millisecond.
+    fn keep_until(&mut self, until: Duration, key: Key) {
+        let until = Duration::from_millis(ceil_ms(until));
+        if let Some(job) = self.jobs.get_mut(&key) {
+            job.phase = Phase::Delayed { until };
+            self.waiting.wait(until, key);
+            self.facts.push(Fact::Delayed(Delay::InMemory));
+        }
+    }
+
+    /// Keeps the job in the window of the lane that it came from, if its turn is about when it was told: `true`.
+    pub(super) fn delay_in_window(&mut self, now: Duration, key: Key, wait: Duration) -> bool {
+        let until = now + wait;
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return true;
+        };
+        if job.stays.is_none_or(|stays| stays < until) {
+            return false;
+        }
+        let early = match wait <= self.settings.hold {
+            true => 0,
+            false => lanes::lead_ms(millis(wait), self.random.random()),
+        };
+        let ask_at = Duration::from_millis(ceil_ms(until) - early);
+        job.phase = Phase::InWindow { until: ask_at };
+        self.waiting.wait_in_window(key, ask_at, until);
+        self.facts.push(Fact::Delayed(Delay::InMemory));
+        true
+    }
+
+    /// A job that came from a lane waits for the rest of its trip in the lane's window. One that waits for its turn asks a little before.
+    pub(super) fn delay_for_trip(&mut self, now: Duration, key: Key, trip: Trip, store_now: u64) {
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return;
+        };
+        job.claims.trip = None;
+        let left = Duration::from_millis(trip.left_ms(store_now));
+        let until = now + left.saturating_sub(self.admission.base());
+        // Who entered the lane after it did so for its shortest wait at least.
+        let above = match job.tag.source {
+            Source::Lane(lane) => {
+                let stay = lanes::stay_ms(trip.wait_ms);
+                job.stays = Some(until + Duration::from_millis(stay));
+                let from = self.settings.ladder.from_ms().get(usize::from(lane));
+                trip.wait_ms.saturating_sub(from.copied().unwrap_or(0))
+            }
+            _ => 0,
+        };
+        let is_over = |not_before: NotBefore| not_before.left_ms(store_now) == 0;
+        let waits_for_turn = job.claims.not_before.is_none_or(is_over);
+        let early = match waits_for_turn {
+            true => lanes::lead_ms(trip.wait_ms, self.random.random()),
+            false => 0,
+        };
+        let ask_at = until.saturating_sub(Duration::from_millis(early));
+        if ask_at <= now {
+            return self.arrange(now, key, End::Due);
+        }
+        job.phase = Phase::InWindow { until: ask_at };
+        let open_at = until.saturating_sub(Duration::from_millis(above));
+        self.waiting.wait_for_trip(key, ask_at, until, open_at);
+    }
+
+    /// A job that waits in memory is looked at: its time has come, or is near.
+    pub(super) fn look_at(&mut self, now: Duration, at: Duration, key: Key) {
+        let phase = self.jobs.get(&key).map(|job| job.phase);
+        if let Some(Phase::Delayed { until } | Phase::InWindow { until }) = phase {
+            if until == at {
+                self.wake(now, key);
+            } else if until > at {
+                self.prepare_early(now, key);
+            }
+        }
+    }
+
+    /// A job that waits in memory may ask.
+    pub(super) fn wake(&mut self, now: Duration, key: Key) {
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return;
+        };
+        match job.phase {
+            Phase::Delayed { .. } => self.queues.release(&job.claims.tenant),
+            Phase::InWindow { .. } => {}
+            _ => return,
+        }
+        self.waiting.end(key);
+        match job.hand {
+            Hand::Preparing => job.phase = Phase::Preparing,
+            _ => self.arrange(now, key, End::Due),
+        }
+    }
+
+    /// Sends the job through a lane, to be asked for anew after `wait`.
+    pub(super) fn delay_in_lane(&mut self, now: Duration, key: Key, wait: Duration) {
+        let Some(job) = self.jobs.get(&key) else {
+            return;
+        };
+        // A job that ran was admitted by an answer, and others wait for the clock. Only where nothing was ever decided it is not
+        // known: then the job looks as soon as its lane ends.
+        let store_now = self.clock.at_least(now).unwrap_or_default();
+        let not_before = store_now.saturating_add(millis(wait));
+        let headers = job::postponed(&job.claims, Some(not_before), millis(wait));
+        self.enter_lane(now, key, wait, headers);
+    }
+
+    /// Sends the job through one lane of at most `wait`, and lets it ask as soon as that ends.
+    pub(super) fn recheck(&mut self, now: Duration, key: Key, wait: Duration) {
+        let wait = wait.mul_f64(self.random.random_range(0.75..=1.0));
+        let Some(job) = self.jobs.get(&key) else {
+            return;
+        };
+        let store_now = self.clock.at_least(now).unwrap_or_default();
+        let headers = job::postponed(&job.claims, Some(store_now), millis(wait));
+        self.enter_lane(now, key, wait, headers);
+    }
+
+    /// Sends the job through the lane for `wait`, or until it has expired.
+    pub(super) fn enter_lane(
+        &mut self,
+        now: Duration,
+        key: Key,
+        wait: Duration,
+        mut headers: Headers,
+    ) {
+        let wait = self.left(now, key).map_or(wait, |left| wait.min(left));
+        let spread = self.random.random();
+        let route = self.settings.ladder.choose(millis(wait), spread);
+        self.facts.push(Fact::Delayed(match route.whole {
+            true => Delay::Lane,
+            false => Delay::Recheck,
+        }));
+        let until = |store_now: u64| store_now.saturating_add(route.wait_ms);
+        let store_now = self.clock.at_least(now);
+        headers.push(headers::trip(Trip {
+            until_ms: store_now.map_or(0, until),
+            wait_ms: route.wait_ms,
+        }));
+        let job = self.jobs.get(&key);
+        let priority = job.and_then(|job| *job.message.properties.priority());
+        headers.extend(priority.map(headers::priority));
+        // It comes back to be told how long its wait is: before its time that is no news.
+        if !route.whole && !headers.iter().any(|(name, _)| *name == headers::NOT_BEFORE) {
+            headers.extend(store_now.map(until).map(headers::not_before));
+        }
+        let lane = Arc::clone(self.settings.names.lane(route));
+        self.leave(key, lane, headers);
+    }
+
+    /// Jobs move on where others that are behind them in their lane may be due before.
+    pub(super) fn make_room_in_windows(&mut self, now: Duration) {
+        if self.intake.is_draining() {
+            return;
+        }
+        for (key, until) in self.waiting.surplus(now) {
+            let Some(job) = self.jobs.get(&key) else {
+                continue;
+            };
+            let wait = until.saturating_sub(now);
+            let not_before = job.claims.not_before;
+            let left = self.clock.at_least(now).zip(not_before);
+            let left = left.map_or(0, |(store_now, it)| it.left_ms(store_now));
+            let at_ms = not_before.map(|it| it.at_ms);
+            let headers = job::postponed(&job.claims, at_ms, left.max(millis(wait)));
+            self.let_go(key);
+            self.enter_lane(now, key, wait, headers);
+        }
+    }
+
+    /// A tenant whose jobs have room in their limit, but wait for a slot of the concurrency for longer than
+    /// `hold`, may not fill the prefetch with them: all but an eighth of it come back later.
+    pub(super) fn delay_surplus(&mut self, now: Duration) {
+        let hold = self.settings.hold;
+        if self.intake.is_draining() || !self.queues.looks_for_surplus(now, hold) {
+            return;
+        }
+        let jobs = &self.jobs;
+        let stale = |key| jobs.get(&key).is_some_and(|job| job.since + hold < now);
+        let farthest = Duration::from_millis(self.settings.ladder.max_ms());
+        for (key, at) in self.queues.take_surplus(now, farthest, stale) {
+            let mut wait = at.saturating_sub(now);
+            if wait == farthest {
+                // Nobody knows when: they look again, and not all at one moment.
+                wait = wait.mul_f64(self.random.random_range(0.5..=1.0));
+            }
+            self.delay_in_lane(now, key, wait.max(hold));
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! A job in the worker's memory: what it is, how far it is, and what it has.
+
+use std::time::Duration;
+
+use crate::broker::{Message, Tag};
+use crate::engine::facts::Named;
+use crate::gate::{Receipt, Ticket};
+use crate::rules::job::{Claims, Job};
+use crate::rules::limit::Limits;
+use crate::rules::scope::Labels;
+
+/// How far a job is. It is in one phase at a time, until it leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// In the queues, or waiting for the store's clock.
+    Ready,
+    /// A suspect: before it asks, the gate is told.
+    Noting,
+    /// The gate was asked for its permit.
+    Asking,
+    /// There is room for it, and it waits for its call to be prepared.
+    Preparing,
+    /// It was delayed, and waits in memory.
+    Delayed { until: Duration },
+    /// It came from a lane, and waits in the lane's window.
+    InWindow { until: Duration },
+    /// It is being called.
+    Running,
+    /// The API throttled its tenant for so long, which the gate is being told.
+    Throttling { duration: Duration },
+    /// It failed, which the breakers are being told.
+    Reporting,
+}
+
+/// What a job has beside its place: how far its call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Hand {
+    /// Nothing, not even a slot.
+    Empty,
+    /// A slot.
+    Slot,
+    /// A slot, and its call is being prepared.
+    Preparing,
+    /// A slot, and a call that was good when it was last looked at.
+    Ready,
+}
+
+/// A job and its delivery.
+#[derive(Debug)]
+pub(super) struct JobEntry {
+    pub(super) tag: Tag,
+    /// When it arrived.
+    pub(super) since: Duration,
+    pub(super) claims: Claims,
+    pub(super) message: Message,
+    /// Its id is that of each delivery.
+    pub(super) has_own_id: bool,
+    pub(super) phase: Phase,
+    /// It came from a lane, and may wait for its turn in the lane's window until then.
+    pub(super) stays: Option<Duration>,
+    pub(super) hand: Hand,
+    /// `None`: it has not started, or that is settled.
+    pub(super) started: Option<Started>,
+}
+
+impl JobEntry {
+    /// The job, for the handler.
+    pub(super) fn job(&self) -> Job {
+        Job {
+            id: self.message.id().unwrap_or_default().to_owned(),
+            tenant: self.claims.tenant.clone(),
+            cost: self.claims.cost,
+            attempt: self.claims.attempt,
+            content_type: self.message.content_type().map(str::to_owned),
+            content_encoding: self.message.content_encoding().map(str::to_owned),
+            body: self.message.body.clone(),
+        }
+    }
+
+    /// As logs name it.
+    pub(super) fn named(&self) -> Named {
+        Named {
+            id: self.message.id().map(str::to_owned),
+            tenant: self.claims.tenant.clone(),
+        }
+    }
+
+    /// Its permit was not used. As a fresh job it would ask behind all that wait by now, and they are away: its room would be idle.
+    pub(super) fn had_its_turn(&mut self) {
+        self.claims.ticket.get_or_insert(Ticket::HAD_ITS_TURN);
+    }
+}
+
+/// What a job started with.
+#[derive(Debug)]
+pub(super) struct Started {
+    pub(super) labels: Labels,
+    pub(super) limits: Limits,
+    pub(super) receipt: Receipt,
+    /// When its question was sent.
+    pub(super) asked_at: Duration,
+    /// Beyond the guard, so much lateness is covered by what the gate was told.
+    pub(super) covered: Duration,
+}

@@ -1,0 +1,194 @@
+//! What the breakers mean for the jobs here: failures are reported, and while the API's breaker is open, jobs wait.
+
+use std::time::Duration;
+
+use rand::Rng;
+
+use super::Scheduler;
+use super::breakers::{Ended, Failed, Told};
+use super::entry::{JobEntry, Phase};
+use super::queues::End;
+use crate::engine::action::{Action, Key};
+use crate::engine::facts::{Death, Fact};
+use crate::gate::{GateError, Standings};
+use crate::handler::{Outcome, Trouble};
+use crate::rules::breaker::MOST_JITTER;
+
+/// While the API's breaker is open, a job waits in memory for so long, where it costs nothing and fills the prefetch, so that
+/// no others come. Then it takes a short lane: another worker may have a better way to the API, and RabbitMQ takes back what
+/// stays unacked for 30 minutes.
+const LET_GO: Duration = Duration::from_secs(30);
+/// Those jobs look again after this.
+const LOOK_AGAIN: Duration = Duration::from_secs(15);
+
+impl Scheduler {
+    /// The breakers are told how a call ended, where that is news. True: its job waits until they were.
+    pub(super) fn report_health(
+        &mut self,
+        now: Duration,
+        key: Key,
+        outcome: &Outcome,
+        trouble: Option<Trouble>,
+    ) -> bool {
+        if matches!(outcome, Outcome::Retry { .. } | Outcome::Throttled { .. }) {
+            self.note_call(now, key);
+        }
+        let Some(job) = self.jobs.get(&key).filter(|_| self.breakers.are_on()) else {
+            return false;
+        };
+        let ended = Ended {
+            key,
+            id: job.message.id().unwrap_or_default(),
+            tenant: &job.claims.tenant,
+            started_ms: match &job.started {
+                Some(started) => started.receipt.started_ms,
+                None => 0,
+            },
+        };
+        match (outcome, trouble) {
+            (Outcome::Retry { after, reason }, Some(trouble)) => {
+                // The broker delivers the jobs of a session that is gone again.
+                let waits = self.intake.is_current(&job.tag);
+                let failed = waits.then(|| Failed {
+                    key,
+                    after: *after,
+                    reason: reason.clone(),
+                });
+                let jitter = self.random.random_range(0..=MOST_JITTER);
+                self.breakers
+                    .failed(&ended, (trouble, reason), jitter, failed);
+                waits
+            }
+            (Outcome::Late | Outcome::Snooze { .. }, _) => {
+                self.breakers.unknown(&ended);
+                false
+            }
+            // Nobody was called.
+            _ if job.started.is_none() => {
+                self.breakers.unknown(&ended);
+                false
+            }
+            _ => {
+                self.breakers.sound(&ended);
+                false
+            }
+        }
+    }
+
+    /// What [`Action::Report`] came to.
+    pub fn reported(&mut self, now: Duration, result: Result<Standings, GateError>) {
+        if let Err(why) = &result {
+            self.facts.push(Fact::FailuresUntold(why.clone()));
+        }
+        for told in self.breakers.told(now, result) {
+            match told {
+                Told::Changed(whose, is_open, by) => {
+                    self.facts.push(Fact::Breaker(whose, is_open, by));
+                }
+                Told::Failed(job, open) => self.failure_told(now, job, open),
+                Told::Closed(left, by) => self.facts.push(Fact::AllStopped(left, by)),
+            }
+        }
+    }
+
+    /// A failed job knows by now whether a breaker is open.
+    fn failure_told(&mut self, now: Duration, job: Failed, open: Option<bool>) {
+        let Failed { key, after, reason } = job;
+        let reporting = |job: &JobEntry| job.phase == Phase::Reporting;
+        if !self.jobs.get(&key).is_some_and(reporting) || self.gives_up(now, key, &reason) {
+            return;
+        }
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return;
+        };
+        match open {
+            Some(false) => self.try_again(now, key, after, &reason),
+            Some(true) => {
+                self.facts.push(Fact::FailedWhileOpen(job.named(), reason));
+                // Its place was claimed when it started: it takes a new one.
+                job.claims.ticket = None;
+                self.join(key, End::Due);
+            }
+            None => {
+                job.claims.ticket = None;
+                self.delay_in_lane(now, key, self.settings.retry.initial_interval);
+            }
+        }
+    }
+
+    /// It failed, which uses an attempt: it is tried again later, or no more.
+    pub(super) fn try_again(
+        &mut self,
+        now: Duration,
+        key: Key,
+        after: Option<Duration>,
+        reason: &str,
+    ) {
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return;
+        };
+        let attempt = job.claims.attempt;
+        let jitter = self.random.random();
+        let Some(backoff) = self.settings.retry.wait(attempt, jitter) else {
+            let reason = format!("gave up after {attempt} attempts: {reason}");
+            return self.bury(key, Death::Attempts, &reason);
+        };
+        let wait = after.unwrap_or(backoff);
+        self.facts.push(Fact::TriedAgain {
+            job: job.named(),
+            attempt,
+            wait,
+            reason: reason.to_owned(),
+        });
+        job.claims.attempt += 1;
+        job.claims.ticket = None;
+        self.delay_in_lane(now, key, wait);
+    }
+
+    /// A job that was called, and not for the last time, remembers when that first was.
+    pub(super) fn note_call(&mut self, now: Duration, key: Key) {
+        let store_now = self.clock.at_least(now);
+        if let Some(job) = self.jobs.get_mut(&key) {
+            job.claims.first_call_ms = job.claims.first_call_ms.or(store_now);
+        }
+    }
+
+    /// A job that fails, or that the downstream refuses, for too long becomes a dead letter.
+    pub(super) fn gives_up(&mut self, now: Duration, key: Key, reason: &str) -> bool {
+        let first = self.jobs.get(&key).and_then(|e| e.claims.first_call_ms);
+        let (Some(first), Some(store_now)) = (first, self.clock.at_least(now)) else {
+            return false;
+        };
+        let give_up_after = self.settings.retry.give_up_after;
+        let age = Duration::from_millis(store_now.saturating_sub(first));
+        if age < give_up_after {
+            return false;
+        }
+        let reason = format!(
+            "gave up {give_up_after:?} after its first call (retry.give-up-after): {reason}"
+        );
+        self.bury(key, Death::GivenUp, &reason);
+        true
+    }
+
+    /// Asks for the next probe if somebody wants to start, tells the breakers what is new, and lets jobs go that have waited for long.
+    pub(super) fn look_at_breaker(&mut self, now: Duration) {
+        let draining = self.intake.is_draining();
+        if !draining {
+            let wants = self.queues.may_ask(|_| true) || self.clock.waiting().len() > 0;
+            let (scope, policy) = (self.settings.throttle_scope, self.agreement.own());
+            (self.breakers).look(now, wants, || scope.may_close_all(policy));
+        }
+        if let Some((rule, events)) = self.breakers.send() {
+            self.agenda.push(Action::Report(rule, events));
+        }
+        if draining || !self.breakers.lets_go(now) {
+            return;
+        }
+        let jobs = &self.jobs;
+        let stale = |key| jobs.get(&key).is_some_and(|job| job.since + LET_GO < now);
+        for key in self.queues.take_stale(stale) {
+            self.recheck(now, key, LOOK_AGAIN);
+        }
+    }
+}

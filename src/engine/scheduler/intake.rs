@@ -1,0 +1,153 @@
+//! What comes in: deliveries of the session that there is, each read into a job or found to be none.
+
+use std::time::Duration;
+
+use ulid::Ulid;
+
+use super::entry::{Hand, JobEntry, Phase};
+use super::seldom::Seldom;
+use crate::broker::{Delivery, Message, Source, Tag};
+use crate::engine::action::{Key, Settings};
+use crate::rules::job::{self, BadMessage, InBody};
+use crate::rules::policy::Policy;
+
+/// What is wrong with the lanes is told so often at most.
+const EARLY_TOLD: Duration = Duration::from_secs(60);
+
+/// The session, and the names of its jobs.
+#[derive(Debug, Default)]
+pub(super) struct Intake {
+    /// 0: there is none.
+    session: u64,
+    last_key: u64,
+    draining: bool,
+    early: Seldom,
+}
+
+/// A message that is no usable job.
+#[derive(Debug)]
+pub(super) struct Invalid {
+    pub(super) tag: Tag,
+    pub(super) message: Message,
+    pub(super) why: BadMessage,
+}
+
+impl Intake {
+    /// What `session` delivers is ours until it ends.
+    pub(super) fn begin_session(&mut self, session: u64) {
+        self.session = session;
+    }
+
+    /// The session is gone.
+    pub(super) fn end_session(&mut self) {
+        self.session = 0;
+    }
+
+    /// The delivery is of the session that there is: the broker delivers those of others again.
+    pub(super) fn is_current(&self, tag: &Tag) -> bool {
+        tag.session == self.session
+    }
+
+    /// No more jobs are taken.
+    pub(super) fn drain(&mut self) {
+        self.draining = true;
+    }
+
+    /// No more jobs are taken, and none starts.
+    pub(super) fn is_draining(&self) -> bool {
+        self.draining
+    }
+
+    /// Names a delivery; `None`: it is not taken.
+    pub(super) fn take(&mut self, delivery: &Delivery) -> Option<Key> {
+        if !self.is_current(&delivery.tag) || self.draining {
+            return None;
+        }
+        self.last_key += 1;
+        Some(Key(self.last_key))
+    }
+
+    /// The job of a delivery, of whose body `inside` is known.
+    pub(super) fn read(
+        now: Duration,
+        delivery: Delivery,
+        inside: &InBody,
+        settings: &Settings,
+        policy: &Policy,
+    ) -> Result<JobEntry, Box<Invalid>> {
+        let tag = delivery.tag;
+        let mut message = delivery.message;
+        let has_own_id = message.id().is_some();
+        if !has_own_id {
+            message = message.with_id_if_missing(&Ulid::new().to_string());
+        }
+        let returned = delivery.source != Source::Fresh;
+        if returned {
+            let work = &settings.names.fresh;
+            message.routing_key = job::first_routing_key(&message, work).to_owned();
+            message = message.with_priority_back();
+        }
+        let mut claims = match job::read_with(&message, inside, returned, &settings.fields, policy)
+        {
+            Ok(claims) => claims,
+            Err(why) => return Err(Box::new(Invalid { tag, message, why })),
+        };
+        if delivery.redelivered && settings.retry.max_crashes > 0 {
+            claims.suspect.get_or_insert_default();
+        }
+        Ok(JobEntry {
+            tag,
+            since: now,
+            claims,
+            message,
+            has_own_id,
+            phase: Phase::Ready,
+            stays: None,
+            hand: Hand::Empty,
+            started: None,
+        })
+    }
+
+    /// A job came to `jobs.due` out of a lane, which lets nothing go by itself: whether that is to be told.
+    pub(super) fn is_news_that_lanes_leak(&mut self, now: Duration) -> bool {
+        self.early.is_news(now, EARLY_TOLD)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn delivery(session: u64) -> Delivery {
+        let source = Source::Fresh;
+        Delivery {
+            tag: Tag {
+                session,
+                source,
+                tag: 1,
+            },
+            source,
+            redelivered: false,
+            message: Message {
+                routing_key: "jobs".to_owned(),
+                properties: Default::default(),
+                body: Default::default(),
+            },
+        }
+    }
+
+    #[test]
+    fn only_what_the_session_delivers_is_taken_until_the_worker_drains() {
+        let mut intake = Intake::default();
+        intake.begin_session(2);
+        assert_eq!(intake.take(&delivery(1)), None, "of a session before");
+        assert_eq!(intake.take(&delivery(2)), Some(Key(1)));
+        assert_eq!(intake.take(&delivery(2)), Some(Key(2)));
+        intake.end_session();
+        assert_eq!(intake.take(&delivery(2)), None, "it is gone");
+        intake.begin_session(3);
+        assert_eq!(intake.take(&delivery(3)), Some(Key(3)), "names go on");
+        intake.drain();
+        assert_eq!(intake.take(&delivery(3)), None);
+    }
+}

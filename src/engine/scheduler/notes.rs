@@ -1,0 +1,391 @@
+//! What the gate is told of the calls of suspects (`rules::crash`): a note is begun before one asks for its permit, renewed, and ended. One
+//! batch of a partition is told at a time, so that an end is known before the next beginning of the same job.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::engine::action::Key;
+use crate::engine::partitions::Partitions;
+use crate::gate::{GateError, Note, Partition, Suspected, Verdict, Verdicts};
+use crate::rules::crash::LEASE_MS;
+use crate::rules::tenant::Tenant;
+
+/// Notes are renewed so often.
+const RENEW: Duration = Duration::from_millis(LEASE_MS / 4);
+/// What could not be told is told again after this.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Words that are told together at most.
+const MOST: usize = 256;
+/// What a partition could not be told, and waits to be told again. Of ends before that the gate learns nothing: each may count as a crash.
+const MOST_AGAIN: usize = 1024;
+
+/// A call of this worker's that is noted, or is to be.
+#[derive(Debug)]
+struct Call {
+    partition: Partition,
+    suspected: Suspected,
+    /// It was made and has ended.
+    answered: bool,
+}
+
+/// What is to be told to one partition, and what is being told.
+#[derive(Debug, Default)]
+struct Part {
+    open: VecDeque<(Key, Suspected)>,
+    sent: Option<Vec<(Key, Suspected)>>,
+    not_before: Duration,
+}
+
+/// This worker's notes. There are as many as suspects have slots of the concurrency, at most.
+#[derive(Debug)]
+pub struct Notes {
+    /// A number that no other worker has.
+    worker: u64,
+    partitions: Partitions,
+    calls: BTreeMap<Key, Call>,
+    /// The one with crashes that is called, until the gate knows that its call has ended.
+    alone: Option<Key>,
+    parts: BTreeMap<Partition, Part>,
+    renew_at: Duration,
+}
+
+impl Notes {
+    /// Nothing is noted. `worker` is a number that no other worker has.
+    pub fn new(worker: u64) -> Self {
+        Self {
+            worker,
+            partitions: Partitions::default(),
+            calls: BTreeMap::new(),
+            alone: None,
+            parts: BTreeMap::new(),
+            renew_at: Duration::ZERO,
+        }
+    }
+
+    /// Which partition each tenant is in.
+    pub fn partition(&mut self, partitions: Partitions) {
+        self.partitions = partitions;
+    }
+
+    /// Everything is told.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty() && self.parts.is_empty()
+    }
+
+    /// The job's call is noted, or is about to be.
+    pub fn has(&self, key: Key) -> bool {
+        self.calls.contains_key(&key)
+    }
+
+    /// A job with crashes has its turn, and no other one.
+    pub fn is_alone(&self) -> bool {
+        self.alone.is_some()
+    }
+
+    /// The job is to be called: after `most` crashes it may not be, and with any of them it is to be `alone`.
+    pub fn begin(
+        &mut self,
+        now: Duration,
+        key: Key,
+        tenant: &Tenant,
+        job: &str,
+        most: u32,
+        alone: bool,
+    ) {
+        if self.calls.is_empty() {
+            self.renew_at = now + RENEW;
+        }
+        if alone {
+            self.alone = Some(key);
+        }
+        let call = Call {
+            partition: self.partitions.of(tenant),
+            suspected: Suspected {
+                tenant: tenant.clone(),
+                job: job.to_owned(),
+                by: format!("{:x}-{}", self.worker, key.0),
+                note: Note::Begin { most, alone },
+            },
+            answered: false,
+        };
+        let part = self.parts.entry(call.partition).or_default();
+        part.open.push_back((key, call.suspected.clone()));
+        self.calls.insert(key, call);
+    }
+
+    /// The job's call was made and has ended.
+    pub fn answered(&mut self, key: Key) {
+        if let Some(call) = self.calls.get_mut(&key) {
+            call.answered = true;
+        }
+    }
+
+    /// Ends the notes of all jobs that are not called, and not about to be.
+    pub fn end(&mut self, is_called: impl Fn(Key) -> bool) {
+        let ended = self.calls.keys().filter(|key| !is_called(**key));
+        for key in ended.copied().collect::<Vec<_>>() {
+            if let Some(call) = self.calls.remove(&key) {
+                let part = self.parts.entry(call.partition).or_default();
+                part.open.push_back((key, call.ended()));
+            }
+        }
+    }
+
+    /// What is to be told now to each partition.
+    pub fn send(&mut self, now: Duration) -> Vec<(Partition, Vec<Suspected>)> {
+        if self.renews_at().is_some_and(|at| at <= now) {
+            self.renew_at = now + RENEW;
+            for (key, call) in &self.calls {
+                let part = self.parts.entry(call.partition).or_default();
+                part.open.push_back((*key, call.word(Note::Renew)));
+            }
+        }
+        let parts = self.parts.iter_mut();
+        let sent = parts.filter_map(|(partition, part)| Some((*partition, part.send(now)?)));
+        sent.collect()
+    }
+
+    /// When [`Notes::send`] is worth a look.
+    pub fn send_at(&self) -> Option<Duration> {
+        let open = self.parts.values().filter_map(Part::send_at);
+        open.chain(self.renews_at()).min()
+    }
+
+    fn renews_at(&self) -> Option<Duration> {
+        (!self.calls.is_empty()).then_some(self.renew_at)
+    }
+
+    /// What was told last to `partition` came to this: what the jobs that were to begin may do.
+    pub fn told(
+        &mut self,
+        now: Duration,
+        partition: Partition,
+        result: Result<Verdicts, GateError>,
+    ) -> Vec<(Key, Result<Verdict, GateError>)> {
+        let Some(part) = self.parts.get_mut(&partition) else {
+            return Vec::new();
+        };
+        let sent = part.sent.take().unwrap_or_default();
+        let mut replies = match result {
+            Ok(verdicts) => verdicts,
+            Err(why) => vec![Err(why); sent.len()],
+        }
+        .into_iter();
+        let (mut begun, mut again) = (Vec::new(), VecDeque::new());
+        let mut failure = None;
+        for (key, suspected) in sent {
+            let nothing = || Err(GateError::Unreachable("no reply".to_owned()));
+            let reply = replies.next().unwrap_or_else(nothing);
+            // What Redis refuses it refuses again.
+            let failed = reply.as_ref().err();
+            let failed = failed.filter(|why| !matches!(why, GateError::Refused(_)));
+            failure = failed.cloned().or(failure);
+            match suspected.note {
+                Note::Begin { .. } => {
+                    if matches!(&reply, Ok(verdict) if *verdict != Verdict::Go) {
+                        self.calls.remove(&key);
+                        self.alone.take_if(|alone| *alone == key);
+                    }
+                    begun.push((key, reply));
+                }
+                Note::End { .. } if failed.is_some() => again.push_back((key, suspected)),
+                Note::End { .. } => {
+                    self.alone.take_if(|alone| *alone == key);
+                }
+                Note::Renew => {}
+            }
+        }
+        if let Some(why) = failure {
+            part.not_before = now + AGAIN;
+            self.renew_at = self.renew_at.min(now + AGAIN);
+            // Who is to begin does not wait for what is told again.
+            again.append(&mut part.open);
+            let begins = |(_, it): &(Key, Suspected)| matches!(it.note, Note::Begin { .. });
+            let (begins, mut open): (VecDeque<_>, VecDeque<_>) =
+                again.into_iter().partition(begins);
+            begun.extend(begins.into_iter().map(|(key, _)| (key, Err(why.clone()))));
+            let too_many = open.len().saturating_sub(MOST_AGAIN);
+            for (key, _) in open.drain(..too_many) {
+                self.alone.take_if(|alone| *alone == key);
+            }
+            part.open = open;
+        }
+        if part.open.is_empty() {
+            self.parts.remove(&partition);
+        }
+        begun
+    }
+
+    /// Some partition is being told.
+    pub fn is_telling(&self) -> bool {
+        self.parts.values().any(|part| part.sent.is_some())
+    }
+
+    /// What was told last to `partition` is heard or lost: its ends are told again, which does no harm.
+    pub fn heard(&mut self, partition: Partition) {
+        if let Some(part) = self.parts.get_mut(&partition)
+            && let Some(sent) = part.sent.take()
+        {
+            let ends = |(_, it): &(Key, Suspected)| matches!(it.note, Note::End { .. });
+            part.open.extend(sent.into_iter().filter(ends));
+        }
+    }
+
+    /// The worker ends: the last words on all that is not told to have ended.
+    pub fn last_words(&mut self) -> Vec<Suspected> {
+        self.end(|_| false);
+        let parts = std::mem::take(&mut self.parts).into_values();
+        let all = parts.flat_map(|part| part.sent.into_iter().flatten().chain(part.open));
+        let ended = all.filter(|(_, suspected)| matches!(suspected.note, Note::End { .. }));
+        ended.map(|(_, suspected)| suspected).collect()
+    }
+}
+
+impl Call {
+    fn word(&self, note: Note) -> Suspected {
+        Suspected {
+            note,
+            ..self.suspected.clone()
+        }
+    }
+
+    fn ended(&self) -> Suspected {
+        self.word(Note::End {
+            answered: self.answered,
+        })
+    }
+}
+
+impl Part {
+    fn send_at(&self) -> Option<Duration> {
+        (self.sent.is_none() && !self.open.is_empty()).then_some(self.not_before)
+    }
+
+    fn send(&mut self, now: Duration) -> Option<Vec<Suspected>> {
+        if self.send_at().is_none_or(|at| now < at) {
+            return None;
+        }
+        let batch: Vec<_> = self.open.drain(..self.open.len().min(MOST)).collect();
+        let words = batch.iter().map(|(_, suspected)| suspected.clone());
+        let words = words.collect();
+        self.sent = Some(batch);
+        Some(words)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GO: Result<Verdict, GateError> = Ok(Verdict::Go);
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn tenant() -> Tenant {
+        Tenant::parse("a").expect("a good id")
+    }
+
+    fn away() -> GateError {
+        GateError::Unreachable("a test".to_owned())
+    }
+
+    /// What is sent now, in words.
+    fn sent(notes: &mut Notes, now: Duration) -> Vec<String> {
+        let word = |suspected: Suspected| {
+            let what = match suspected.note {
+                Note::Begin { .. } => "begin",
+                Note::Renew => "renew",
+                Note::End { .. } => "end",
+            };
+            format!("{what} {}", suspected.by)
+        };
+        let sent = notes.send(now).into_iter();
+        sent.flat_map(|(_, batch)| batch).map(word).collect()
+    }
+
+    fn told(notes: &mut Notes, replies: Result<Verdicts, GateError>) -> usize {
+        notes.told(SECOND, Partition::default(), replies).len()
+    }
+
+    #[test]
+    fn an_end_is_told_until_it_is_heard_and_nobody_begins_before() {
+        let mut notes = Notes::new(7);
+        notes.begin(SECOND, Key(1), &tenant(), "x", 5, true);
+        assert_eq!(sent(&mut notes, SECOND), ["begin 7-1"]);
+        assert_eq!(told(&mut notes, Ok(vec![GO])), 1);
+        notes.end(|_| false);
+        assert_eq!(sent(&mut notes, SECOND), ["end 7-1"]);
+        notes.begin(SECOND, Key(2), &tenant(), "x", 5, false);
+        assert_eq!(sent(&mut notes, SECOND), [""; 0], "one at a time");
+        // Who is to begin hears at once that nothing can be told.
+        assert_eq!(told(&mut notes, Err(away())), 1);
+        assert!(notes.is_alone() && !notes.is_empty());
+        assert_eq!(sent(&mut notes, SECOND), [""; 0], "not at once");
+        notes.end(|_| false);
+        assert_eq!(sent(&mut notes, 2 * SECOND), ["end 7-1", "end 7-2"]);
+        assert_eq!(told(&mut notes, Ok(vec![GO, GO])), 0);
+        assert!(!notes.is_alone() && notes.is_empty());
+        assert_eq!(notes.send_at(), None);
+    }
+
+    #[test]
+    fn what_is_told_again_is_bounded_and_what_is_refused_is_not_told_again() {
+        let mut notes = Notes::new(7);
+        for key in 0..2 * MOST_AGAIN as u64 {
+            notes.begin(SECOND, Key(key), &tenant(), "x", 5, false);
+        }
+        notes.end(|_| false);
+        let batch = sent(&mut notes, SECOND);
+        assert_eq!(batch.len(), MOST);
+        let begun = told(&mut notes, Err(away()));
+        assert_eq!(begun, 2 * MOST_AGAIN, "all of them hear it");
+        let mut ends = 0;
+        loop {
+            let batch = sent(&mut notes, 2 * SECOND).len();
+            let refused = |_| Err(GateError::Refused("a test".to_owned()));
+            if batch == 0 {
+                break;
+            }
+            ends += batch;
+            told(&mut notes, Ok((0..batch).map(refused).collect()));
+        }
+        assert_eq!(ends, MOST_AGAIN);
+        assert!(notes.is_empty());
+    }
+
+    #[test]
+    fn the_last_words_end_all_that_may_be_noted() {
+        let mut notes = Notes::new(7);
+        for key in 1..=3 {
+            notes.begin(SECOND, Key(key), &tenant(), "x", 5, false);
+            notes.send(SECOND);
+        }
+        notes.answered(Key(2));
+        notes.end(|key| key != Key(2));
+        let words = notes.last_words();
+        let ended = |word: &Suspected| match word.note {
+            Note::End { answered } => (word.by.clone(), answered),
+            _ => panic!("{word:?}"),
+        };
+        let mut ended: Vec<_> = words.iter().map(ended).collect();
+        ended.sort_unstable();
+        let all = [("7-1", false), ("7-2", true), ("7-3", false)];
+        assert_eq!(ended, all.map(|(by, answered)| (by.to_owned(), answered)));
+        assert!(notes.is_empty());
+    }
+
+    #[test]
+    fn an_end_on_its_way_is_among_the_last_words_and_a_beginning_is_waited_for() {
+        let mut notes = Notes::new(7);
+        notes.begin(SECOND, Key(1), &tenant(), "x", 5, false);
+        notes.send(SECOND);
+        assert!(notes.is_telling());
+        notes.heard(Partition::default());
+        assert!(!notes.is_telling());
+        notes.end(|_| false);
+        assert_eq!(sent(&mut notes, SECOND), ["end 7-1"]);
+        notes.heard(Partition::default());
+        assert!(!notes.is_telling());
+        let words = notes.last_words();
+        assert_eq!(words.len(), 1, "{words:?}");
+    }
+}

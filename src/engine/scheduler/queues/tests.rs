@@ -1,0 +1,217 @@
+//! The memory of jobs: who is next, who is held, what is too much.
+
+use super::*;
+
+/// One round trip to all partitions, with no other under way.
+fn take_round(queues: &mut Queues, most: usize) -> Vec<Turn> {
+    let turns = queues.take_round(most, |_| true);
+    turns.into_iter().map(|(_, turn)| turn).collect()
+}
+
+fn may_ask(queues: &Queues) -> bool {
+    queues.may_ask(|_| true)
+}
+
+fn ready(queues: &Queues) -> usize {
+    queues.ready(|_| true)
+}
+
+fn tenant(name: &str) -> Tenant {
+    Tenant::parse(name).expect("a tenant")
+}
+
+fn fill(queues: &mut Queues, name: &str, keys: std::ops::Range<u64>) {
+    for key in keys {
+        queues.join(&tenant(name), Key(key), End::Fresh);
+    }
+}
+
+#[test]
+fn jobs_that_came_back_ask_before_fresh_ones() {
+    let mut queues = Queues::new(4, 80);
+    fill(&mut queues, "a", 0..2);
+    queues.join(&tenant("a"), Key(2), End::Due);
+    queues.join(&tenant("a"), Key(3), End::Front);
+    let turns = take_round(&mut queues, 3);
+    assert_eq!(
+        turns,
+        [Turn {
+            tenant: tenant("a"),
+            slots: 4,
+            keys: vec![Key(3), Key(2), Key(0)]
+        }]
+    );
+    assert_eq!(ready(&queues), 1);
+    assert_eq!(take_round(&mut queues, 3)[0].keys, [Key(1)]);
+    assert!(!may_ask(&queues));
+}
+
+#[test]
+fn a_round_is_shared_and_nobody_is_left_out_twice() {
+    let mut queues = Queues::new(4, 80);
+    fill(&mut queues, "big", 0..100);
+    fill(&mut queues, "b", 100..110);
+    fill(&mut queues, "c", 110..111);
+    let counts = |turns: &[Turn]| {
+        let count = |turn: &Turn| format!("{} {}", turn.tenant, turn.keys.len());
+        turns.iter().map(count).collect::<Vec<_>>()
+    };
+    assert_eq!(counts(&take_round(&mut queues, 9)), ["big 4", "b 4", "c 1"]);
+    fill(&mut queues, "c", 111..112);
+    // With room for two, one of three is left out, and is the first of the next round.
+    assert_eq!(counts(&take_round(&mut queues, 2)), ["big 1", "b 1"]);
+    assert_eq!(counts(&take_round(&mut queues, 2)), ["c 1", "big 1"]);
+    assert_eq!(counts(&take_round(&mut queues, 1)), ["b 1"]);
+    assert_eq!(ready(&queues), 112 - 9 - 2 - 2 - 1);
+}
+
+#[test]
+fn one_tenant_has_at_most_half_of_the_slots_while_others_wait() {
+    let mut queues = Queues::new(10, 80);
+    fill(&mut queues, "noisy", 0..100);
+    fill(&mut queues, "calm", 100..101);
+    let budgets = |turns: &[Turn]| turns.iter().map(|t| t.slots).collect::<Vec<_>>();
+    assert_eq!(budgets(&take_round(&mut queues, 1000)), [5, 1]);
+    fill(&mut queues, "noisy", 0..100);
+    assert_eq!(budgets(&take_round(&mut queues, 1000)), [10]);
+}
+
+#[test]
+fn a_tenant_that_lacks_only_slots_asks_again_when_one_is_free() {
+    let mut queues = Queues::new(2, 80);
+    let a = tenant("a");
+    fill(&mut queues, "a", 0..3);
+    let turns = take_round(&mut queues, 10);
+    assert_eq!(turns[0].slots, 2);
+    for _ in 0..2 {
+        queues.take_slot(&a);
+        queues.start(&a);
+    }
+    queues.join(&a, turns[0].keys[2], End::Front);
+    queues.set_starved(&a, true);
+    assert!(!may_ask(&queues));
+    assert_eq!(take_round(&mut queues, 10), []);
+    queues.end(&a);
+    assert!(may_ask(&queues));
+    assert_eq!(take_round(&mut queues, 10)[0].slots, 1);
+}
+
+#[test]
+fn who_prepares_has_a_slot_and_asks_first_with_it() {
+    let mut queues = Queues::new(2, 80);
+    let a = tenant("a");
+    assert!(queues.try_slot(&a) && queues.try_slot(&a) && !queues.try_slot(&a));
+    fill(&mut queues, "a", 0..2);
+    queues.set_starved(&a, true);
+    assert!(!may_ask(&queues), "both are taken");
+    queues.join(&a, Key(2), End::Prepared);
+    assert!(may_ask(&queues));
+    let turns = take_round(&mut queues, 10);
+    assert_eq!(turns[0].keys, [Key(2), Key(0), Key(1)]);
+    assert_eq!(turns[0].slots, 0);
+    queues.start(&a);
+    queues.end(&a);
+    queues.free_slot(&a);
+    assert!(queues.tenants.is_empty());
+}
+
+#[test]
+fn who_waits_for_a_server_that_hangs_takes_nothing_from_the_tenants_of_others() {
+    let mut queues = Queues::new(4, 80);
+    let partition = |tenant: &Tenant| Partition::named(tenant.as_str());
+    queues.partition(Partitions::by(partition));
+    let [a, b] = ["a", "b"].map(tenant);
+    fill(&mut queues, "a", 0..9);
+    fill(&mut queues, "b", 10..12);
+    let turns = queues.take_round(3, |it| it == partition(&a));
+    assert_eq!(turns.len(), 1);
+    assert_eq!((turns[0].0, turns[0].1.keys.len()), (partition(&a), 3));
+    let is_open = |it| it != partition(&a);
+    assert_eq!((queues.ready(is_open), queues.ready(|_| true)), (2, 8));
+    assert!(queues.may_ask(is_open) && !queues.may_ask(|_| false));
+    let turns = queues.take_round(100, is_open);
+    assert_eq!((turns[0].1.tenant.clone(), turns[0].1.keys.len()), (b, 2));
+    assert!(!queues.may_ask(is_open));
+}
+
+#[test]
+fn held_jobs_are_bounded_for_one_tenant_and_for_all() {
+    let mut queues = Queues::new(1, 16);
+    let held = |queues: &mut Queues, name: &str| {
+        (0..99)
+            .take_while(|_| queues.try_hold(&tenant(name)))
+            .count()
+    };
+    let each: Vec<usize> = ["a", "b", "c", "d", "e"]
+        .map(|t| held(&mut queues, t))
+        .into();
+    assert_eq!(each, [2, 2, 2, 2, 0]);
+    queues.release(&tenant("a"));
+    assert_eq!(held(&mut queues, "e"), 1);
+}
+
+#[test]
+fn what_waits_too_long_for_a_slot_makes_room_in_order() {
+    let mut queues = Queues::new(4, 16);
+    let a = tenant("a");
+    fill(&mut queues, "a", 0..6);
+    let second = Duration::from_secs(1);
+    // A second, on average.
+    queues.call_took(16 * second);
+    assert_eq!(
+        queues.take_surplus(second, second * 9, |_| true),
+        [],
+        "it lacks no slot"
+    );
+    queues.set_starved(&a, true);
+    assert_eq!(
+        queues.take_surplus(second, second * 9, |_| false),
+        [],
+        "nobody waited for long"
+    );
+    let surplus = queues.take_surplus(second, second * 3 / 2, |_| true);
+    let at = |halves: u32| second + second / 2 * halves;
+    assert_eq!(
+        surplus,
+        [
+            (Key(2), at(1)),
+            (Key(3), at(2)),
+            (Key(4), at(3)),
+            (Key(5), at(3)),
+        ]
+    );
+    assert_eq!(ready(&queues), 2);
+}
+
+#[test]
+fn only_what_runs_outlives_a_session() {
+    let mut queues = Queues::new(4, 80);
+    fill(&mut queues, "a", 0..2);
+    queues.take_slot(&tenant("b"));
+    queues.start(&tenant("b"));
+    queues.take_slot(&tenant("a"));
+    assert!(queues.try_hold(&tenant("a")));
+    queues.forget_waiting();
+    assert_eq!((ready(&queues), queues.held(), queues.running()), (0, 0, 1));
+    assert!(!may_ask(&queues));
+    queues.end(&tenant("b"));
+    assert!(queues.tenants.is_empty());
+}
+
+#[test]
+fn jobs_that_lack_a_slot_are_looked_at_once_in_a_while() {
+    let mut queues = Queues::new(4, 16);
+    fill(&mut queues, "a", 0..6);
+    let second = Duration::from_secs(1);
+    assert_eq!(queues.surplus_at(), None, "they lack none");
+    queues.set_starved(&tenant("a"), true);
+    assert_eq!(queues.surplus_at(), Some(Duration::ZERO));
+    assert!(queues.looks_for_surplus(second, second));
+    assert!(!queues.looks_for_surplus(second * 2 - second / 9, second));
+    assert_eq!(queues.surplus_at(), Some(second * 2));
+    assert!(queues.looks_for_surplus(second * 2, Duration::ZERO));
+    assert!(
+        !queues.looks_for_surplus(second * 2, Duration::ZERO),
+        "a pause at least"
+    );
+}

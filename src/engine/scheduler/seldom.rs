@@ -1,0 +1,32 @@
+//! What would be logged again and again, and is news once in a while.
+
+use std::time::Duration;
+
+/// When it was news last.
+#[derive(Debug, Default)]
+pub(super) struct Seldom(Option<Duration>);
+
+impl Seldom {
+    /// Whether it is news at `now`, which it is once in `every`. If so, it counts as told.
+    pub(super) fn is_news(&mut self, now: Duration, every: Duration) -> bool {
+        let known = self.0.is_some_and(|told| now < told + every);
+        if !known {
+            self.0 = Some(now);
+        }
+        !known
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_news_at_once_and_then_after_a_while() {
+        let mut seldom = Seldom::default();
+        let times = [5, 6, 64, 65, 124, 125];
+        let minute = Duration::from_secs(60);
+        let news = times.map(|at| seldom.is_news(Duration::from_secs(at), minute));
+        assert_eq!(news, [true, false, false, true, false, true]);
+    }
+}

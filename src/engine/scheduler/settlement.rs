@@ -1,0 +1,359 @@
+//! What started is settled: what the gate is to be told of each start while it is under way, and when it has ended.
+
+use std::time::Duration;
+
+use super::abandoned::{Abandoned, Call};
+use super::entry::Started;
+use super::ledger::{Ledger, Outcome};
+use super::millis;
+use super::questions::Question;
+use crate::engine::action::Action;
+use crate::engine::facts::Fact;
+use crate::engine::partitions::Partitions;
+use crate::gate::{
+    End, GateError, LEASE_MS, Partition, Receipt, SettleReplies, Settled, TenantSettled,
+};
+use crate::handler::Fate;
+use crate::rules::lateness::{self, Heard, Lateness, Look, Verdict};
+use crate::rules::limit::{Limit, Limits, Unit};
+use crate::rules::tenant::Tenant;
+
+/// A call that says that it cost more counts as this: a thousand times the highest limit.
+const MAX_ACTUAL_COST: u32 = 1_000_000_000;
+
+/// The starts of which the gate is to be told.
+#[derive(Debug)]
+pub(super) struct Settlement {
+    ledger: Ledger,
+    /// Calls that were given up: their leases are held, for as long as they may still be under way.
+    abandoned: Abandoned,
+    lateness: Lateness,
+}
+
+impl Settlement {
+    /// Of the worker of this number.
+    pub(super) fn new(worker: u64) -> Self {
+        Self {
+            ledger: Ledger::new(worker),
+            abandoned: Abandoned::default(),
+            lateness: Lateness::default(),
+        }
+    }
+
+    /// Which partition each tenant is in.
+    pub(super) fn partition(&mut self, partitions: Partitions) {
+        self.ledger.partition(partitions);
+    }
+
+    /// What the permits of the next question are called.
+    pub(super) fn name(&mut self) -> String {
+        self.ledger.name()
+    }
+
+    /// A job starts: when to look at its call.
+    pub(super) fn started(&mut self, now: Duration, started: &Started) -> Option<Look> {
+        self.ledger.started(&started.limits);
+        let call = started.call()?;
+        Some(self.lateness.look(now, &call))
+    }
+
+    /// What was heard of a call on its way. One that came later than the guard covers counts from now on.
+    pub(super) fn heard_of(
+        &mut self,
+        now: Duration,
+        tenant: &Tenant,
+        started: &mut Started,
+        heard: Heard,
+        budget: f64,
+    ) -> Option<Fact> {
+        let call = started.call()?;
+        let late = match self.lateness.judge(now, &call, heard, budget) {
+            Verdict::InTime => return None,
+            Verdict::Unpaid => return Some(Fact::LateCallNotCounted),
+            Verdict::Late(late) => late,
+        };
+        started.covered += late + call.guard;
+        self.ledger.add_start(tenant, started, End::Late);
+        Some(Fact::LateCall(heard, late))
+    }
+
+    /// What the way to the API takes at least.
+    pub(super) fn way_base(&self) -> Duration {
+        self.lateness.base()
+    }
+
+    /// A call has ended. The gate is told where its start used something else than it was charged, or holds a lease. It cost
+    /// `cost`, unless its answer said something else. What is returned waits for the end of a call that was given up.
+    pub(super) fn end(
+        &mut self,
+        now: Duration,
+        tenant: &Tenant,
+        started: Started,
+        fate: Fate,
+        (cost, actual): (u32, Option<u32>),
+    ) -> Option<Action> {
+        let (end, late_end) = match fate {
+            Fate::Unwritten => (End::Unused, None),
+            Fate::Abandoned { lease, ended } => {
+                let for_ms = millis(lease).min(LEASE_MS);
+                (End::Abandoned { for_ms }, Some(ended))
+            }
+            Fate::Unknown | Fate::Answered => {
+                let actual = actual.map(|cost| cost.min(MAX_ACTUAL_COST));
+                (End::Cost(actual.unwrap_or(cost)), None)
+            }
+        };
+        let (limits, receipt) = (&started.limits, &started.receipt);
+        let holds = limits.hold_places();
+        let counts_cost = limits.iter().any(|limit| limit.unit() == Unit::Cost);
+        let as_charged = match end {
+            End::Cost(used) => used == receipt.cost || !counts_cost,
+            End::Abandoned { .. } => true,
+            End::Unused | End::Running | End::Late => false,
+        };
+        if !as_charged || holds {
+            self.ledger.add_start(tenant, &started, end);
+        }
+        match (end, late_end) {
+            (End::Abandoned { for_ms }, Some(ended))
+                if holds && for_ms > 0 && self.abandoned.has_room() =>
+            {
+                let lease = Duration::from_millis(for_ms);
+                let permit = started.receipt.permit.clone();
+                self.abandoned.add(Call {
+                    tenant: tenant.clone(),
+                    started,
+                    until: now + lease,
+                });
+                Some(Action::Await {
+                    permit,
+                    lease,
+                    ended,
+                })
+            }
+            _ => {
+                self.ledger.ended(limits);
+                None
+            }
+        }
+    }
+
+    /// A call that was given up has `ended`, or its time is over.
+    pub(super) fn abandoned_is_over(&mut self, permit: &str, ended: bool) {
+        let Some(Call {
+            tenant, started, ..
+        }) = self.abandoned.remove(permit)
+        else {
+            return;
+        };
+        self.ledger.ended(&started.limits);
+        // A lease whose time is over is free without a word.
+        if ended {
+            let over = End::Abandoned { for_ms: 0 };
+            self.ledger.add_start(&tenant, &started, over);
+        }
+    }
+
+    /// How many calls were given up and may be under way.
+    pub(super) fn abandoned(&self) -> usize {
+        self.abandoned.len()
+    }
+
+    /// A permit was not used.
+    pub(super) fn unused(&mut self, question: &Question, receipt: Receipt) {
+        let end = End::Unused;
+        let settled = Settled { receipt, end };
+        let (tenant, labels) = (question.tenant.clone(), question.labels.clone());
+        (self.ledger).add(tenant, labels, question.limits.clone(), settled);
+    }
+
+    /// The gate may have admitted the jobs of `question`, in an answer that was lost or did not count: none starts. Leases that they
+    /// hold would be missing for their whole time, so they are given back; of other limits only the answer tells what was charged.
+    pub(super) fn doubt(&mut self, now: Duration, question: &Question) {
+        let Some(held) = question.limits.held() else {
+            return;
+        };
+        for settled in question.in_doubt() {
+            let (tenant, labels) = (question.tenant.clone(), question.labels.clone());
+            (self.ledger).doubt(now, (tenant, labels, held.clone(), settled));
+        }
+    }
+
+    /// The gate answers for `partition`.
+    pub(super) fn answers(&mut self, now: Duration, partition: Partition) {
+        self.ledger.answers(now, partition);
+    }
+
+    /// Something of `partition` is to be told before anybody asks there.
+    pub(super) fn goes_first(&self, partition: Partition) -> bool {
+        self.ledger.goes_first(partition)
+    }
+
+    /// All is told.
+    pub(super) fn is_done(&self) -> bool {
+        self.ledger.is_empty()
+    }
+
+    /// Leases are kept, if it is time: those of what is `running`, and of calls that were given up, since the gate may have lost its
+    /// memory of them.
+    pub(super) fn renew<'a>(
+        &mut self,
+        now: Duration,
+        running: impl FnOnce() -> Vec<(&'a Tenant, &'a Started)>,
+    ) {
+        if self.ledger.renew_at().is_none_or(|at| now < at) {
+            return;
+        }
+        self.ledger.renewed(now);
+        for (tenant, started) in running() {
+            if started.limits.hold_places() {
+                self.ledger.add_start(tenant, started, End::Running);
+            }
+        }
+        for call in self.abandoned.iter() {
+            let for_ms = millis(call.until.saturating_sub(now));
+            if for_ms > 0 {
+                let held = End::Abandoned { for_ms };
+                self.ledger.add_start(&call.tenant, &call.started, held);
+            }
+        }
+    }
+
+    /// What is to be told now, by partition.
+    pub(super) fn send(&mut self, now: Duration) -> Vec<(Partition, Vec<TenantSettled>)> {
+        self.ledger.send(now)
+    }
+
+    /// When there is something to renew or to tell.
+    pub(super) fn next(&self) -> Option<Duration> {
+        let renew = self.ledger.renew_at();
+        renew.into_iter().chain(self.ledger.send_at()).min()
+    }
+
+    /// What was sent last to `partition` was heard, or not.
+    pub(super) fn told(
+        &mut self,
+        now: Duration,
+        partition: Partition,
+        result: Result<SettleReplies, GateError>,
+    ) -> Outcome {
+        self.ledger.told(now, partition, result)
+    }
+}
+
+impl Started {
+    /// Its way, where a limit can be corrected by it.
+    fn call(&self) -> Option<lateness::Call> {
+        let window = shortest_window(&self.limits)?;
+        Some(lateness::Call {
+            asked_at: self.asked_at,
+            guard: Duration::from_millis(self.limits.guard_ms()),
+            window,
+            covered: self.covered,
+        })
+    }
+}
+
+/// Of the limits that count a start where it arrived: windows with a guard.
+fn shortest_window(limits: &Limits) -> Option<Duration> {
+    let corrects =
+        |limit: &&Limit| limit.algorithm().rules().counts_arrivals() && limit.guard_ms() > 0;
+    let windows = limits.iter().filter(corrects).map(Limit::window_ms);
+    windows.min().map(Duration::from_millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::Sequences;
+    use crate::handler::LateEnd;
+    use crate::rules::limit::Algorithm;
+    use crate::rules::scope::Labels;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn tenant() -> Tenant {
+        Tenant::parse("a").expect("a tenant")
+    }
+
+    fn running() -> Limits {
+        Limit::concurrent("running", 3).expect("in range").into()
+    }
+
+    fn window() -> Limits {
+        let guard = Duration::from_millis(50);
+        let limit = Limit::new("window", Algorithm::SlidingWindow, 3, SECOND, guard);
+        limit.expect("in range").into()
+    }
+
+    fn started(limits: Limits) -> Started {
+        Started {
+            labels: Labels::default(),
+            limits,
+            receipt: Receipt {
+                permit: "w-1:0".to_owned(),
+                started_ms: 1,
+                sequences: Sequences::NONE,
+                cost: 2,
+            },
+            asked_at: SECOND,
+            covered: Duration::ZERO,
+        }
+    }
+
+    /// What the gate is told now.
+    fn ends(settlement: &mut Settlement, now: Duration) -> Vec<End> {
+        let sent = settlement.send(now);
+        let all = sent.into_iter().flat_map(|(_, batch)| batch);
+        let ends = all.flat_map(|of_tenant| of_tenant.settled);
+        ends.map(|settled| settled.end).collect()
+    }
+
+    #[test]
+    fn the_gate_is_told_of_what_was_not_used_and_not_of_what_went_as_charged() {
+        let mut settlement = Settlement::new(7);
+        for (fate, told) in [
+            (Fate::Answered, vec![]),
+            (Fate::Unwritten, vec![End::Unused]),
+        ] {
+            let start = started(window());
+            settlement.started(SECOND, &start);
+            let waits = settlement.end(SECOND, &tenant(), start, fate, (2, None));
+            assert!(waits.is_none());
+            assert_eq!(ends(&mut settlement, SECOND), told);
+        }
+        assert!(!settlement.is_done(), "the gate has not answered yet");
+        let told = settlement.told(SECOND, Partition::default(), Ok(vec![Ok(())]));
+        assert!(told.why.is_none() && settlement.is_done());
+    }
+
+    #[test]
+    fn a_lease_is_renewed_until_its_call_has_ended_though_it_was_given_up() {
+        let mut settlement = Settlement::new(7);
+        assert_eq!(settlement.next(), None);
+        let start = started(running());
+        settlement.started(SECOND, &start);
+        assert!(settlement.next().is_some(), "it is to be renewed");
+        let fate = Fate::Abandoned {
+            lease: 40 * SECOND,
+            ended: LateEnd::never(),
+        };
+        let waits = settlement.end(SECOND, &tenant(), start, fate, (2, None));
+        let Some(Action::Await { permit, lease, .. }) = waits else {
+            panic!("{waits:?}");
+        };
+        assert_eq!((permit.as_str(), lease), ("w-1:0", 40 * SECOND));
+        assert_eq!(settlement.abandoned(), 1);
+        let held = |for_ms| vec![End::Abandoned { for_ms }];
+        assert_eq!(ends(&mut settlement, SECOND), held(40_000));
+        settlement.told(SECOND, Partition::default(), Ok(vec![Ok(())]));
+        settlement.renew(21 * SECOND, Vec::new);
+        assert_eq!(ends(&mut settlement, 21 * SECOND), held(20_000));
+        settlement.told(21 * SECOND, Partition::default(), Ok(vec![Ok(())]));
+        settlement.abandoned_is_over(&permit, true);
+        assert_eq!(settlement.abandoned(), 0);
+        assert_eq!(ends(&mut settlement, 22 * SECOND), held(0));
+        settlement.told(22 * SECOND, Partition::default(), Ok(vec![Ok(())]));
+        assert_eq!(settlement.next(), None, "nothing is held");
+    }
+}

@@ -1,0 +1,134 @@
+//! Throttles that the gate did not take: told again, so that a tenant does not go on calling an API that has closed it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::engine::action::Block;
+use crate::rules::breaker::Whose;
+
+/// What failed is told again after this, and then after twice as long each time.
+const AGAIN: Duration = Duration::from_millis(100);
+/// So often it is told again: for 25 s. Whoever still can't be told starts nothing either, but for a store that takes no writes of
+/// this kind alone.
+const MOST_TIMES: u32 = 8;
+/// The most tenants at once.
+const MOST_TENANTS: usize = 1024;
+
+/// What is being told, and what is to be told again: of each tenant the one that ends last.
+#[derive(Debug, Default)]
+pub struct Throttles {
+    waiting: BTreeMap<Whose, (Duration, Block)>,
+    /// How many are being told.
+    under_way: usize,
+}
+
+impl Throttles {
+    /// The gate is being told.
+    pub fn begin(&mut self) {
+        self.under_way += 1;
+    }
+
+    /// It was told, or could not be.
+    pub fn end(&mut self) {
+        self.under_way -= 1;
+    }
+
+    /// How many times it is being told.
+    pub fn under_way(&self) -> usize {
+        self.under_way
+    }
+
+    /// The gate did not take `block`. False: it is given up.
+    pub fn failed(&mut self, now: Duration, mut block: Block) -> bool {
+        let at = now + AGAIN * 2_u32.pow(block.failures.min(MOST_TIMES));
+        block.failures += 1;
+        block.key = None;
+        if block.failures > MOST_TIMES || block.until <= at {
+            return false;
+        }
+        if let Some((_, known)) = self.waiting.get_mut(&block.whose) {
+            if known.until < block.until {
+                *known = Block {
+                    failures: known.failures,
+                    ..block
+                };
+            }
+            return true;
+        }
+        if self.waiting.len() == MOST_TENANTS {
+            return false;
+        }
+        self.waiting.insert(block.whose.clone(), (at, block));
+        true
+    }
+
+    /// What is to be told now.
+    pub fn due(&mut self, now: Duration) -> Vec<Block> {
+        let mut due = Vec::new();
+        self.waiting.retain(|_, (at, block)| {
+            let is_due = *at <= now;
+            if is_due && now < block.until {
+                due.push(block.clone());
+            }
+            !is_due
+        });
+        due
+    }
+
+    /// When [`Throttles::due`] is worth a look.
+    pub fn next(&self) -> Option<Duration> {
+        self.waiting.values().map(|(at, _)| *at).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::tenant::Tenant;
+
+    const MS: Duration = Duration::from_millis(1);
+
+    fn block(tenant: &str, until_ms: u32) -> Block {
+        Block {
+            key: None,
+            whose: Whose::Tenant(Tenant::parse(tenant).expect("a tenant")),
+            until: until_ms * MS,
+            by: "a test".to_owned(),
+            failures: 0,
+        }
+    }
+
+    #[test]
+    fn it_is_told_again_until_it_is_over_or_too_often() {
+        let mut blocks = Throttles::default();
+        assert!(!blocks.failed(MS, block("a", 100)), "over by then");
+        assert!(blocks.failed(MS, block("a", 102)));
+        assert_eq!(blocks.next(), Some(101 * MS));
+        assert!(blocks.due(100 * MS).is_empty());
+        assert!(blocks.due(102 * MS).is_empty(), "too late");
+        let (mut now, mut times) = (MS, 0);
+        let mut open = block("a", 3_600_000);
+        while blocks.failed(now, open) {
+            now = blocks.next().expect("one waits");
+            open = blocks.due(now).pop().expect("it is due");
+            times += 1;
+        }
+        assert_eq!((times, blocks.next()), (8, None));
+        assert_eq!(now, MS + 25_500 * MS);
+    }
+
+    #[test]
+    fn the_one_that_ends_last_is_kept_for_a_bounded_number_of_tenants() {
+        let mut blocks = Throttles::default();
+        for until in [5_000, 9_000, 7_000] {
+            assert!(blocks.failed(MS, block("a", until)));
+        }
+        let due = blocks.due(101 * MS);
+        assert_eq!(due.len(), 1);
+        assert_eq!(due[0].until, 9_000 * MS);
+        for number in 0..MOST_TENANTS {
+            assert!(blocks.failed(MS, block(&number.to_string(), 9_000)));
+        }
+        assert!(!blocks.failed(MS, block("one more", 9_000)));
+    }
+}

@@ -1,0 +1,177 @@
+//! What the API says of itself: that it throttles a tenant, or all of them, and what its limits are.
+
+use std::time::Duration;
+
+use super::Scheduler;
+use super::entry::Phase;
+use super::queues::End;
+use crate::engine::action::{Action, Block, Key};
+use crate::engine::facts::Fact;
+use crate::gate::{GateError, Whose};
+use crate::rules::limit::Limit;
+use crate::rules::pushback::ThrottleScope;
+use crate::rules::quota::{Excess, Quotas};
+use crate::rules::tenant::Tenant;
+
+/// A tenant with no window, whose downstream does not say for how long it is closed, is closed for so long.
+const NO_WINDOW: Duration = Duration::from_secs(1);
+
+impl Scheduler {
+    /// A call was throttled: nobody whom that concerns starts before it is over. The job waits until the gate was told.
+    pub(super) fn throttled(
+        &mut self,
+        now: Duration,
+        key: Key,
+        after: Option<Duration>,
+        reason: String,
+    ) {
+        let Some(job) = self.jobs.get(&key) else {
+            return;
+        };
+        let (tenant, plan) = (&job.claims.tenant, job.claims.plan.as_deref());
+        let limits = self.agreement.own().limits(tenant, plan);
+        // It did not say for how long: until the shortest window has passed. Calls under way have none.
+        let windows = limits.iter().map(Limit::window_ms).filter(|ms| *ms > 0);
+        let window = windows.min().map_or(NO_WINDOW, Duration::from_millis);
+        let duration = after.unwrap_or(window).min(self.settings.max_penalty);
+        let whose = whose(self.settings.throttle_scope, limits, tenant);
+        self.facts.push(Fact::Throttled {
+            tenant: tenant.clone(),
+            whose: whose.clone(),
+            duration,
+            reason: Some(reason.clone()),
+        });
+        let stale = !self.intake.is_current(&job.tag);
+        let waits = stale || !self.gives_up(now, key, &reason);
+        if waits && let Some(job) = self.jobs.get_mut(&key) {
+            job.phase = Phase::Throttling { duration };
+        }
+        self.throttle(
+            now,
+            Block {
+                key: waits.then_some(key),
+                whose,
+                until: now + duration,
+                by: reason,
+                failures: 0,
+            },
+        );
+    }
+
+    /// The answer was no refusal, but said that the next one would be.
+    pub(super) fn throttle_used_up(&mut self, now: Duration, key: Key, used_up: Option<Duration>) {
+        let (Some(job), Some(used_up)) = (self.jobs.get(&key), used_up) else {
+            return;
+        };
+        let (tenant, plan) = (&job.claims.tenant, job.claims.plan.as_deref());
+        let duration = used_up.min(self.settings.max_penalty);
+        let limits = self.agreement.own().limits(tenant, plan);
+        let whose = whose(self.settings.throttle_scope, limits, tenant);
+        self.facts.push(Fact::Throttled {
+            tenant: tenant.clone(),
+            whose: whose.clone(),
+            duration,
+            reason: None,
+        });
+        self.throttle(
+            now,
+            Block {
+                key: None,
+                whose,
+                until: now + duration,
+                by: "the downstream's RateLimit: nothing is left".to_owned(),
+                failures: 0,
+            },
+        );
+    }
+
+    fn throttle(&mut self, now: Duration, block: Block) {
+        if block.whose == Whose::Api {
+            self.breakers.closed(block.until, false);
+        }
+        let duration = block.until.saturating_sub(now);
+        self.throttles.begin();
+        self.agenda.push(Action::Block(block, duration));
+    }
+
+    /// What the gate was not told is told again.
+    pub(super) fn throttle_again(&mut self, now: Duration) {
+        for block in self.throttles.due(now) {
+            self.throttle(now, block);
+        }
+    }
+
+    /// What [`Action::Block`] came to: the gate was told, or could not be. Then the job that waits for it is put off at least,
+    /// and the gate is told again.
+    pub fn blocked(&mut self, now: Duration, block: Block, result: Result<(), GateError>) {
+        self.throttles.end();
+        let key = block.key;
+        match &result {
+            Ok(()) if block.whose == Whose::Api => self.breakers.closed(block.until, true),
+            Ok(()) => {}
+            Err(why) => self.not_told(now, block, why),
+        }
+        let Some((key, job)) = key.and_then(|key| Some((key, self.jobs.get_mut(&key)?))) else {
+            return;
+        };
+        let Phase::Throttling { duration } = job.phase else {
+            return;
+        };
+        // Its place was claimed when it started: it takes a new one.
+        job.claims.ticket = None;
+        if !self.intake.is_current(&job.tag) {
+            self.forget(key);
+        } else if result.is_ok() {
+            self.join(key, End::Due);
+        } else {
+            self.delay_in_lane(now, key, duration);
+        }
+    }
+
+    fn not_told(&mut self, now: Duration, block: Block, why: &GateError) {
+        let (whose, by) = (block.whose.clone(), block.by.clone());
+        let (first, left) = (block.failures == 0, block.until.saturating_sub(now));
+        let again = self.throttles.failed(now, block);
+        if first || !again {
+            self.facts.push(Fact::ThrottleUntold {
+                whose,
+                by,
+                left,
+                again,
+                why: why.clone(),
+            });
+        }
+    }
+
+    /// The answer said what the API's limits are. It is told where ours allow more.
+    pub(super) fn hear(&mut self, now: Duration, key: Key, quotas: Quotas) {
+        let Some(job) = self.jobs.get(&key) else {
+            return;
+        };
+        let (tenant, plan) = (&job.claims.tenant, job.claims.plan.as_deref());
+        if !self.advertised.hear(now, tenant, quotas) {
+            return;
+        }
+        let limits = self.agreement.own().limits(tenant, plan);
+        for excess in quotas.iter().filter_map(|quota| Excess::of(limits, quota)) {
+            let warning = excess.to_string();
+            if self.advertised.is_new_warning(now, &warning) {
+                self.facts.push(Fact::Excess(tenant.clone(), warning));
+            }
+        }
+    }
+
+    /// What [`Action::Advertised`] came to.
+    pub fn told(&mut self, now: Duration, result: Result<(), GateError>) {
+        self.advertised.told(now, result.is_ok());
+        self.facts.extend(result.err().map(Fact::QuotaUntold));
+    }
+}
+
+/// Whom a refusal concerns of a job of `tenant` with these limits.
+fn whose(scope: ThrottleScope, limits: &[Limit], tenant: &Tenant) -> Whose {
+    match scope.closes_all(limits) {
+        true => Whose::Api,
+        false => Whose::Tenant(tenant.clone()),
+    }
+}

@@ -1,0 +1,130 @@
+//! What becomes of jobs for which the gate could not decide.
+
+use std::time::Duration;
+
+use rand::Rng;
+
+use super::Scheduler;
+use super::admission::Round;
+use super::away::{SOON, next_look};
+use super::questions::Question;
+use crate::engine::action::Key;
+use crate::engine::facts::{Fact, Undecided};
+use crate::gate::{GateError, Receipt};
+use crate::rules::scope::Labels;
+use crate::rules::tenant::Tenant;
+
+/// The jobs of a tenant whose keys can't be used come back after this: somebody has to mend them.
+const SET_ASIDE: Duration = Duration::from_secs(60);
+/// Nothing is decided for a moment only: jobs are kept in memory, whoever else is, as long as the outage is younger than [`SOON`].
+const BRIEF: Duration = Duration::from_secs(1);
+/// Jobs that come back when their primary may decide again are spread over so much: a part of their wait, and at most this.
+const SPREAD_PART: u32 = 10;
+const SPREAD_MOST: Duration = Duration::from_secs(5);
+
+impl Scheduler {
+    /// The round trip failed: nobody knows when its jobs may ask again.
+    pub(super) fn undecided_round(&mut self, now: Duration, round: &Round, why: &GateError) {
+        for question in &round.questions {
+            self.settlement.doubt(now, question);
+        }
+        let same = |one: &Question, two: &Question| one.tenant == two.tenant;
+        for of_tenant in round.questions.chunk_by(same) {
+            let jobs = of_tenant.iter().flat_map(|question| &question.jobs);
+            let jobs: Vec<_> = jobs.map(|job| (job.place, job.key)).collect();
+            jobs.iter().for_each(|(_, key)| self.let_go(*key));
+            self.put_back_in_order(jobs);
+        }
+        self.pause(now, why);
+    }
+
+    /// The gate can't be asked: the next question is after a pause.
+    pub(super) fn pause(&mut self, now: Duration, why: &GateError) {
+        let jitter = self.random.random();
+        self.admission.pause(now, why, jitter);
+    }
+
+    /// It answered, and could not decide for the tenant of `question`.
+    pub(super) fn undecided(&mut self, now: Duration, question: &Question, why: &GateError) {
+        let Question { tenant, labels, .. } = question;
+        if question.jobs.is_empty() {
+            return self.clock_unread(now, tenant, why);
+        }
+        self.settlement.doubt(now, question);
+        let keys: Vec<Key> = question.jobs.iter().map(|job| job.key).collect();
+        keys.iter().for_each(|key| self.let_go(*key));
+        self.set_aside(now, (tenant, labels), &keys, why);
+    }
+
+    /// The store's clock could not be read: it is tried with another tenant.
+    fn clock_unread(&mut self, now: Duration, tenant: &Tenant, why: &GateError) {
+        if self.clock.is_news_that_unread(now) {
+            let jobs = self.clock.waiting().len();
+            let fact = Fact::NoClock(tenant.clone(), jobs, why.clone());
+            self.facts.push(fact);
+        }
+        self.clock.try_next();
+        self.admission.pause_for_clock(now);
+    }
+
+    /// These jobs of one tenant wait, and nobody else does.
+    pub(super) fn set_aside(
+        &mut self,
+        now: Duration,
+        (tenant, labels): (&Tenant, &Labels),
+        keys: &[Key],
+        why: &GateError,
+    ) {
+        let mut undecided = |what| {
+            self.facts.push(Fact::Undecided {
+                tenant: tenant.clone(),
+                labels: labels.clone(),
+                jobs: keys.len(),
+                why: why.clone(),
+                what,
+            });
+        };
+        let counts_in = match why {
+            GateError::Refused(_) => {
+                undecided(Undecided::Refused(SET_ASIDE));
+                for key in keys {
+                    self.delay_in_lane(now, *key, SET_ASIDE);
+                }
+                return;
+            }
+            GateError::Unreachable(_) => None,
+            GateError::Cold { wait, .. } => Some(*wait),
+        };
+        let farthest = Duration::from_millis(self.settings.ladder.max_ms());
+        let lasts = self.away.lasts(now, tenant, farthest);
+        // The gate says once for each primary that it is cold; one that is away is said once for each tenant.
+        undecided(match counts_in.is_none() && lasts.is_zero() {
+            true => Undecided::Away,
+            false => Undecided::Known,
+        });
+        let look = next_look(lasts, farthest);
+        for &key in keys {
+            match counts_in {
+                Some(wait) if wait < BRIEF && lasts < SOON => {
+                    self.delay_in_memory_anyway(now, key, wait);
+                }
+                Some(wait) if wait <= look => {
+                    let spread = (wait / SPREAD_PART).min(SPREAD_MOST);
+                    let spread = spread.mul_f64(self.random.random_range(0.0..=1.0));
+                    self.delay(now, key, (wait + spread).min(farthest));
+                }
+                _ => self.recheck(now, key, look),
+            }
+        }
+    }
+
+    /// A permit came too late, or its job is gone: it is given back, and the job asks again.
+    pub(super) fn permit_expired(&mut self, question: &Question, key: Key, receipt: Receipt) {
+        self.facts.push(Fact::ExpiredPermit);
+        self.breakers.unused(&question.tenant, receipt.started_ms);
+        self.settlement.unused(question, receipt);
+        if let Some(job) = self.jobs.get_mut(&key) {
+            job.had_its_turn();
+        }
+    }
+}

@@ -1,0 +1,488 @@
+//! A job's way, from its delivery to its ack, from top to bottom. What is beside the way is in the files that it names.
+//!
+//! ```text
+//! delivered ─► arrange ─► ask ─► answered ─┬─ admitted ─► (called) ─► finished ─► conclude ─┬─ done ───────────────► ack
+//!     │           ▲                        ├─ no slot: asks again, prepared                  ├─ asks again, or waits
+//!     │           │                        └─ denied: delayed ─┐                             └─ tried later, or never ─┐
+//!     │           └───────────── in memory, or in a window ────┤                                                       │
+//!     │                                               in a lane┤                                                       │
+//!     └─ no usable job: a dead letter ─────────────────────────┴─► leave ─► publish ─► moved (confirmed) ─► ack ◄──────┘
+//! ```
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Scheduler;
+use super::admission::Round;
+use super::entry::{Hand, JobEntry, Phase, Started};
+use super::intake::{Intake, Invalid};
+use super::questions::Question;
+use super::queues::End;
+use crate::broker::{Delivery, Message, Outgoing, PublishError, Source, Tag};
+use crate::engine::action::{Action, Key};
+use crate::engine::facts::{Death, Decision, Fact};
+use crate::gate::{Answer, GateError, Partition, Receipt, Replies, TenantReply};
+use crate::handler::{Attempt, Fate, Outcome};
+use crate::rules::headers::{self, HeaderValue, Headers};
+use crate::rules::job::{self, InBody};
+
+/// A tenant's jobs that ask again, with their places among those that asked.
+#[derive(Default)]
+struct Back {
+    jobs: Vec<(usize, Key)>,
+    /// Some of them lack only a slot.
+    starved: bool,
+}
+
+impl Scheduler {
+    /// Step 1: New deliveries, and what their bodies say. Each is a job that may ask, or a dead letter.
+    pub fn delivered_read(&mut self, now: Duration, deliveries: Vec<(Delivery, InBody)>) {
+        for (delivery, inside) in deliveries {
+            let Some(key) = self.intake.take(&delivery) else {
+                continue;
+            };
+            let source = delivery.source;
+            self.facts.push(Fact::Delivered(source));
+            let own = self.agreement.own();
+            match Intake::read(now, delivery, &inside, &self.settings, own) {
+                Ok(job) => self.arrived(now, key, source, job),
+                Err(invalid) => {
+                    let Invalid { tag, message, why } = *invalid;
+                    let id = message.id().unwrap_or_default().to_owned();
+                    let reason = why.to_string();
+                    let headers = headers::dead(1, &reason);
+                    self.facts.push(Fact::InvalidMessage { id, reason });
+                    let dead = Arc::clone(&self.settings.names.dead);
+                    self.publish(key, tag, message, dead, headers);
+                }
+            }
+        }
+    }
+
+    fn arrived(&mut self, now: Duration, key: Key, source: Source, job: JobEntry) {
+        let left_a_lane = job.claims.trip.is_some() && source == Source::Due;
+        if left_a_lane && self.intake.is_news_that_lanes_leak(now) {
+            let due = Arc::clone(&self.settings.names.due);
+            self.facts.push(Fact::LeftLaneEarly(due));
+        }
+        if let Source::Lane(lane) = source {
+            self.waiting.came_from(lane, key);
+        }
+        self.jobs.insert(key, job);
+        self.arrange(
+            now,
+            key,
+            if source == Source::Fresh {
+                End::Fresh
+            } else {
+                End::Due
+            },
+        );
+    }
+
+    /// Step 2: The job may ask, or is delayed where its time has not come (`delays`); one whose time is over is a dead letter.
+    pub(super) fn arrange(&mut self, now: Duration, key: Key, end: End) {
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return;
+        };
+        job.phase = Phase::Ready;
+        let (trip, not_before) = (job.claims.trip, job.claims.not_before);
+        if trip.is_none() && not_before.is_none() && job.claims.expiry.is_never() {
+            return self.join(key, end);
+        }
+        let Some(store_now) = self.clock.at_least(now) else {
+            return self.clock.wait(key, end);
+        };
+        self.count_expiration(now, key);
+        if self.expire(now, key) {
+            return;
+        }
+        if let Some(trip) = trip {
+            return self.delay_for_trip(now, key, trip, store_now);
+        }
+        let wait = not_before.map_or(0, |not_before| not_before.left_ms(store_now));
+        // The clock was read on its way here, and the question will be on its way.
+        let wait = Duration::from_millis(wait).saturating_sub(self.admission.base());
+        if wait.is_zero() {
+            self.join(key, end);
+        } else if self.delay_in_memory(now, key, wait) {
+            // Then it is over, whatever the store's clock says.
+            if let Some(job) = self.jobs.get_mut(&key) {
+                job.claims.not_before = None;
+            }
+        } else {
+            self.delay_in_lane(now, key, wait);
+        }
+    }
+
+    /// The job stands among those of its tenant that may ask.
+    pub(super) fn join(&mut self, key: Key, end: End) {
+        if let Some(job) = self.jobs.get_mut(&key) {
+            job.phase = Phase::Ready;
+            let end = match (job.hand, end) {
+                (Hand::Empty, end) => end,
+                (_, End::Front) => End::FrontPrepared,
+                _ => End::Prepared,
+            };
+            self.queues.join(&job.claims.tenant, key, end);
+        }
+    }
+
+    /// Step 3: The next question for each partition that is open, if one is due (`asking`). Whether a job's call could be made at once is
+    /// looked at now: as many jobs may start as have one.
+    pub fn ask(&mut self, now: Duration, mut is_ready: impl FnMut(Key) -> bool) {
+        if !self.wants_to_ask(now) || self.ask_at() > now {
+            return;
+        }
+        let mut rounds = self.questions_of_jobs(now, &mut is_ready);
+        if rounds.is_empty() {
+            rounds = self.question_for_clock(now);
+        }
+        for (partition, (batch, round)) in rounds {
+            self.admission.sent(now, partition, round);
+            self.agenda.push(Action::Ask(partition, batch));
+        }
+        self.tell_notes(now);
+    }
+
+    /// Step 4: The gate's answers to the last [`Action::Ask`] for this partition.
+    pub fn answered(
+        &mut self,
+        now: Duration,
+        partition: Partition,
+        result: Result<Replies, GateError>,
+    ) {
+        let Some(round) = self.admission.end(partition) else {
+            return;
+        };
+        let took = now.saturating_sub(round.asked_at);
+        self.facts.push(Fact::GateAnswered(took, result.is_ok()));
+        match result {
+            Ok(replies) => self.replied(now, partition, round, replies),
+            Err(why) => self.undecided_round(now, &round, &why),
+        }
+        // Whoever was to be the probe and started is it now.
+        self.breakers.not_started();
+    }
+
+    /// For each tenant the gate has decided, or could not (`undecided`).
+    fn replied(&mut self, now: Duration, partition: Partition, round: Round, replies: Replies) {
+        self.admission.goes_on();
+        self.settlement.answers(now, partition);
+        let (asked_at, lapsed) = (round.asked_at, round.lapsed);
+        let mut pairs = round.questions.into_iter().zip(replies).peekable();
+        let mut back = Back::default();
+        while let Some((question, reply)) = pairs.next() {
+            match reply {
+                Ok(reply) => self.decided(now, (asked_at, lapsed), &question, &reply, &mut back),
+                Err(why) => self.undecided(now, &question, &why),
+            }
+            let tenant = &question.tenant;
+            let more = pairs.peek().is_some_and(|(next, _)| next.tenant == *tenant);
+            if !more && !question.jobs.is_empty() {
+                let Back { jobs, starved } = std::mem::take(&mut back);
+                self.put_back_in_order(jobs);
+                self.queues.set_starved(tenant, starved);
+            }
+        }
+        for (key, end) in self.clock.take_waiting() {
+            self.arrange(now, key, end);
+        }
+    }
+
+    /// Step 5: The gate's decision on each job of one question: it is admitted and starts, or is denied and delayed, or only a slot of
+    /// the concurrency was missing.
+    fn decided(
+        &mut self,
+        now: Duration,
+        (asked_at, lapsed): (Duration, bool),
+        question: &Question,
+        reply: &TenantReply,
+        back: &mut Back,
+    ) {
+        self.away.over(&question.tenant);
+        self.clock.read(reply.now_ms, asked_at, now);
+        self.breakers.heard(&question.tenant, reply.has_failures);
+        for (number, (asked, answer)) in question.jobs.iter().zip(&reply.answers).enumerate() {
+            let (key, place) = (asked.key, asked.place);
+            match answer {
+                Answer::Start { sequences, .. } => {
+                    self.facts.push(Fact::Decided(Decision::Admitted));
+                    let receipt = question.receipt(number, reply.now_ms, sequences.clone());
+                    let when = (asked_at, lapsed);
+                    if !self.admitted(now, when, key, question, receipt.clone()) {
+                        self.permit_expired(question, key, receipt);
+                        back.jobs.push((place, key));
+                    }
+                }
+                Answer::Capacity { .. } => {
+                    self.facts.push(Fact::Decided(Decision::NoSlot));
+                    if !self.prepare_with_slot(key) {
+                        let hand = self.jobs.get(&key).map(|job| job.hand);
+                        back.starved |= hand == Some(Hand::Empty);
+                        back.jobs.push((place, key));
+                    }
+                }
+                Answer::Wait { .. } => {
+                    self.facts.push(Fact::Decided(Decision::Denied));
+                    self.let_go(key);
+                    self.denied(now, key, question, reply.now_ms, answer);
+                }
+            }
+        }
+    }
+
+    /// Step 6a: Admitted: the job starts, as long as its permit is good. False: it is too late for that, or the job is gone.
+    fn admitted(
+        &mut self,
+        now: Duration,
+        (asked_at, lapsed): (Duration, bool),
+        key: Key,
+        question: &Question,
+        receipt: Receipt,
+    ) -> bool {
+        let limits = &question.limits;
+        let Some(job) = self.jobs.get(&key) else {
+            return false;
+        };
+        let good_for = self.admission.good_for(limits);
+        let deadline = match job.claims.expiry.at_ms() {
+            None => asked_at + good_for,
+            Some(at) if at <= receipt.started_ms => return false,
+            // The store's clock was read after the question was sent; in the last millisecond it may be over.
+            Some(at) => {
+                let left = Duration::from_millis(at - receipt.started_ms - 1);
+                asked_at + left.min(good_for)
+            }
+        };
+        // What lapsed has given its slots to others.
+        if lapsed || now > deadline {
+            let told = self.admission.came_late(now, asked_at, limits);
+            self.facts.extend(told);
+            return false;
+        }
+        self.admission.came_in_time(now, asked_at);
+        // One that is served by the slot of another that must wait.
+        self.give_slot(key);
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return false;
+        };
+        job.hand = Hand::Empty;
+        job.phase = Phase::Running;
+        self.queues.start(&job.claims.tenant);
+        self.breakers.started(key);
+        let started = job.started.insert(Started {
+            labels: question.labels.clone(),
+            limits: limits.clone(),
+            receipt,
+            asked_at,
+            covered: Duration::ZERO,
+        });
+        let look = self.settlement.started(now, started);
+        self.agenda.push(Action::Dispatch {
+            key,
+            job: job.job(),
+            deadline,
+            look,
+        });
+        true
+    }
+
+    /// Step 6b: Denied: the job is delayed until its turn, where there is room for it (`delays`).
+    fn denied(
+        &mut self,
+        now: Duration,
+        key: Key,
+        question: &Question,
+        store_ms: u64,
+        answer: &Answer,
+    ) {
+        let &Answer::Wait {
+            limit,
+            count,
+            ttl_ms,
+            ticket,
+        } = answer
+        else {
+            return;
+        };
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return;
+        };
+        job.claims.ticket = Some(ticket);
+        let limits = &question.limits;
+        let index = limit.min(limits.len() - 1);
+        let limit = &limits[index];
+        self.facts.push(Fact::MustWait {
+            job: job.named(),
+            labels: question.labels.clone(),
+            limits: limits.clone(),
+            limit: index,
+            count,
+            wait_ms: ttl_ms,
+            place: ticket.place,
+        });
+        let attempt = job.claims.attempt;
+        let headers = headers::waiting(limit, attempt, ticket, count, store_ms, ttl_ms);
+        let wait = Duration::from_millis(ttl_ms);
+        // The answer was on its way for a part of it, and the next question will be.
+        let here = wait.saturating_sub(self.admission.base());
+        if self.delay_in_window(now, key, here) || self.delay_in_memory(now, key, here) {
+            if let Some(job) = self.jobs.get(&key) {
+                let tenant = &job.claims.tenant;
+                self.waiting.wakes_for(tenant, limit, now + here, key);
+            }
+        } else {
+            self.enter_lane(now, key, wait, headers);
+        }
+    }
+
+    /// Step 7: The call that [`Action::Dispatch`] started has ended, after so long: with a verdict on the job, and with what the answer
+    /// said of the API. Its usage is settled.
+    pub fn finished(
+        &mut self,
+        now: Duration,
+        key: Key,
+        took: Duration,
+        attempt: impl Into<Attempt>,
+    ) {
+        let Attempt {
+            outcome,
+            seen,
+            fate,
+            trouble,
+        } = attempt.into();
+        if outcome != Outcome::Late {
+            self.facts.push(Fact::Called(outcome.clone(), Some(took)));
+            self.queues.call_took(took);
+        }
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return;
+        };
+        if let (Outcome::Late, Some(started)) = (&outcome, &job.started) {
+            self.admission.was_late(now, started.asked_at);
+        }
+        self.queues.end(&job.claims.tenant);
+        if outcome != Outcome::Late && !matches!(fate, Fate::Unwritten) {
+            self.survived(key);
+        }
+        let waits = self.report_health(now, key, &outcome, trouble);
+        if let Some(job) = self.jobs.get_mut(&key)
+            && let Some(started) = job.started.take()
+        {
+            let claims = &job.claims;
+            let used = (claims.cost, seen.actual_cost);
+            let ends = self
+                .settlement
+                .end(now, &claims.tenant, started, fate, used);
+            ends.into_iter().for_each(|action| self.agenda.push(action));
+        }
+        self.throttle_used_up(now, key, seen.used_up);
+        self.hear(now, key, seen.quotas);
+        self.conclude(now, key, outcome, waits);
+    }
+
+    /// Step 8: What becomes of a job that is called no more, nor asks. `waits`: its failure is being told to the breakers (`failing`).
+    pub(super) fn conclude(&mut self, now: Duration, key: Key, outcome: Outcome, waits: bool) {
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return;
+        };
+        // The broker delivers the jobs of a session that is gone again, and that copy is settled.
+        let stale = !self.intake.is_current(&job.tag);
+        match outcome {
+            Outcome::Throttled { after, reason } => self.throttled(now, key, after, reason),
+            Outcome::Done => {
+                if !stale {
+                    self.agenda.ack(job.tag);
+                }
+                self.forget(key);
+            }
+            _ if stale => self.forget(key),
+            Outcome::Retry { .. } if waits => job.phase = Phase::Reporting,
+            Outcome::Late => {
+                self.facts.push(Fact::ExpiredPermit);
+                job.had_its_turn();
+                self.put_back(&[key]);
+            }
+            Outcome::Retry { after, reason } => {
+                if !self.gives_up(now, key, &reason) {
+                    self.try_again(now, key, after, &reason);
+                }
+            }
+            Outcome::Snooze { after } => {
+                job.claims.ticket = None;
+                self.delay_in_lane(now, key, after);
+            }
+            Outcome::Reject { reason } => self.bury(key, Death::Rejected, &reason),
+        }
+    }
+
+    /// Step 9a: The job becomes a dead letter.
+    pub(super) fn bury(&mut self, key: Key, death: Death, reason: &str) {
+        let Some(job) = self.jobs.get(&key) else {
+            return;
+        };
+        let fact = Fact::DeadLetter(job.named(), death, reason.to_owned());
+        self.facts.push(fact);
+        let headers = headers::dead(job.claims.attempt, reason);
+        self.leave(key, Arc::clone(&self.settings.names.dead), headers);
+    }
+
+    /// Step 9b: A dead letter, or a job that is delayed in a lane, leaves the memory: it is a message on its way to `queue`.
+    pub(super) fn leave(&mut self, key: Key, queue: Arc<str>, mut headers: Headers) {
+        self.let_go(key);
+        if let Some(job) = self.jobs.remove(&key) {
+            self.waiting.forget(key);
+            headers.extend(job::lasting(&job.claims));
+            headers.extend(job.claims.first_call_ms.map(headers::called));
+            self.publish(key, job.tag, job.message, queue, headers);
+        }
+    }
+
+    /// The message is published.
+    fn publish(
+        &mut self,
+        key: Key,
+        tag: Tag,
+        message: Message,
+        queue: Arc<str>,
+        mut headers: Headers,
+    ) {
+        if *message.routing_key != *self.settings.names.fresh {
+            let key = HeaderValue::Text(message.routing_key.clone());
+            headers.push((headers::ROUTING_KEY, key));
+        }
+        if let Some(expiration) = message.expiration() {
+            let expiration = HeaderValue::Text(expiration.to_owned());
+            headers.push((headers::EXPIRATION, expiration));
+        }
+        let mut message = message.for_republish();
+        // What has its priority in a header has it nowhere else.
+        if headers.iter().any(|(name, _)| *name == headers::PRIORITY) {
+            message.take_priority();
+        }
+        let message = message.with_headers(&headers, &headers::OURS);
+        let publish = self.moves.begin(key, tag, Outgoing { queue, message });
+        self.agenda.publish(publish);
+    }
+
+    /// Step 10: A message whose publish is confirmed is acked. Else the publish is tried again.
+    pub fn moved(&mut self, now: Duration, results: Vec<(Key, Result<(), PublishError>)>) {
+        for (key, result) in results {
+            match result {
+                Ok(()) => {
+                    let confirmed = self.moves.confirmed(key);
+                    confirmed.into_iter().for_each(|tag| self.agenda.ack(tag));
+                }
+                Err(why) => {
+                    let failed = self.moves.failed(now, key);
+                    if let Some((again_at, _)) = failed {
+                        self.waiting.look_at(again_at, key);
+                    }
+                    let is_first = failed.is_some_and(|(_, failures)| failures == 1);
+                    self.facts.push(Fact::PublishFailed(why, is_first));
+                }
+            }
+        }
+    }
+}

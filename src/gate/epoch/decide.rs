@@ -1,0 +1,294 @@
+//! A worker is not sure that the store still knows all that has started. What it does next: the steps, and their reasons.
+
+#[cfg(test)]
+mod tests;
+
+use super::memory::Memory;
+#[cfg(test)]
+use super::shard::Handed;
+use super::shard::Shard;
+use super::stored::{Gap, Pulse, Stored};
+use crate::rules::slots::Claims;
+
+/// After another server was seen, admissions wait at least this long, even when all known workers vouch: a worker that
+/// joined just before, and whose joining was lost, must be able to object. Workers look every 2 s.
+pub const SETTLE_MS: u64 = 3_000;
+/// So long workers may take to vouch. Later, what nobody vouched for counts as lost, for the sake of questions that look back for
+/// less than the longest span.
+pub const DOUBT_MS: u64 = 30_000;
+/// A worker that has been silent for twice the longest span and this much more is dropped from the hash.
+pub const FORGET_MS: u64 = 60_000;
+/// Two clocks that are rounded differ by less than this, so that nothing is closed again and again for a millisecond.
+const ROUNDING_MS: u64 = 100;
+
+/// What a worker knows by itself.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Its name in the hash.
+    pub worker: String,
+    /// The epoch and the memory that its pulses belong to.
+    pub epoch: Option<(String, String)>,
+    /// Its last pulse that was answered.
+    pub pulse: u64,
+    /// How long ago that was; `None`: there was none.
+    pub idle_ms: Option<u64>,
+    /// The longest time that a limit looks back.
+    pub span_ms: u64,
+    /// The shortest time that all limits of a question look back.
+    pub shortest_ms: u64,
+    /// What its start says about starts before it; counts until it has found an epoch.
+    pub start: Start,
+    /// It has seen an epoch, closed or not: others may have started something by it.
+    pub seen: bool,
+    /// In a cluster: the primary.
+    pub shard: Option<Shard>,
+}
+
+/// What is known about earlier starts when a worker starts.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Start {
+    /// Jobs wait for their turn, so jobs were started lately, or other workers live; or nobody looked.
+    #[default]
+    Unknown,
+    /// No job waits for its turn, and no other worker lives: a Redis without an epoch is a new one.
+    Idle,
+    /// An operator says that nothing counts any more (`run --fresh`).
+    Fresh,
+}
+
+/// What a worker does next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// Write these fields (an empty value deletes one), and decide again.
+    Write(Vec<(String, String)>),
+    /// Nothing may be admitted now; look again at the latest at this time of Redis's clock.
+    Wait {
+        /// When.
+        until: u64,
+        /// Why, in words for the log.
+        why: String,
+    },
+    /// The memory is whole.
+    Go {
+        /// The epoch, and the text of the memory.
+        epoch: (String, String),
+        /// The worker's pulse.
+        pulse: u64,
+    },
+}
+
+/// The memory was empty though a worker remembers an epoch.
+const EMPTIED: &str = "its memory was emptied while workers ran";
+/// The memory was empty, and it is not known whether it was ever used.
+const UNKNOWN: &str = "it is empty though jobs wait for their turn or other workers live; if nothing was started within the longest \
+     window, `run --fresh` goes on at once";
+/// A worker's last writes are missing.
+const TRUNCATED: &str =
+    "it lost its last writes (a restart with older data, or a replica that lagged)";
+/// Its count of evicted keys has changed.
+const EVICTED: &str = "it evicted keys to make room; set its maxmemory-policy to noeviction";
+/// It is another memory, and its policy allows evictions.
+const MAY_EVICT: &str = "it restarted or failed over, and may have evicted keys before that which nobody noticed; set its \
+     maxmemory-policy to noeviction";
+/// Some workers have not vouched.
+const DOUBTED: &str =
+    "it restarted or failed over, and not all workers have said that their last starts are in it";
+/// All workers have vouched.
+const SETTLING: &str = "it restarted or failed over; nobody misses a start; waiting for a moment for workers that were not heard yet";
+
+impl Known {
+    /// What it started last may still count, so it matters whether Redis knows it.
+    fn recent(&self) -> Option<u64> {
+        self.idle_ms.filter(|idle| *idle < self.span_ms)
+    }
+}
+
+/// One step of a worker towards admissions, at `now` of Redis's clock. `new_id` names an epoch that it may begin.
+pub fn decide(stored: &Stored, known: &Known, memory: &Memory, now: u64, new_id: &str) -> Step {
+    let run = memory.text();
+    let span = known.span_ms;
+    let new = known.epoch.is_none();
+    let later = known.shard.as_ref().is_some_and(|shard| shard.later);
+    // The primary's epoch moves here from another key; what is here is of another primary, from where its slot came.
+    let moves = (known.shard.as_ref()).is_some_and(|shard| new && shard.moves());
+    if stored.id.is_empty() || (moves && stored.run != run) {
+        let whole = stored.gap(u64::MAX);
+        let (gap, why) = match known.start {
+            _ if !new || (known.seen && stored.id.is_empty()) => (whole.with(now, span), EMPTIED),
+            // Its claims say it.
+            _ if later => (whole, ""),
+            Start::Unknown => (whole.with(now, span), UNKNOWN),
+            Start::Idle | Start::Fresh => (whole, ""),
+        };
+        let mut fields = close(gap, why);
+        fields.extend([field("id", new_id), field("run", &run), field("next", "")]);
+        fields.push(field("evicted", &memory.evicted_text()));
+        if let Some(shard) = &known.shard {
+            let (sure, claims) = if new && later {
+                let sure = shard.sure(now);
+                (sure, shard.claims(&Claims::default(), sure, now, span))
+            } else {
+                let sure = if new { shard.sure(now) } else { now };
+                (sure, Claims::always(shard.owned.clone()))
+            };
+            fields.extend([
+                field("slots", &claims.text()),
+                field("sure", &sure.to_string()),
+            ]);
+        }
+        return Step::Write(fields);
+    }
+    if new && !later && known.start == Start::Fresh {
+        // Workers that know better close it again.
+        let claims = (known.shard.as_ref()).map(|shard| Claims::always(shard.owned.clone()));
+        let claims = claims.filter(|claims| *claims != stored.claims);
+        let evicted = memory.evicted_since(&stored.evicted);
+        if stored.cold > now || stored.run != run || evicted || claims.is_some() {
+            let mut fields = close(stored.gap(u64::MAX), "");
+            fields.extend([field("run", &run), field("next", "")]);
+            fields.push(field("evicted", &memory.evicted_text()));
+            fields.extend(claims.map(|claims| field("slots", &claims.text())));
+            return Step::Write(fields);
+        }
+    }
+    if let Some(gap) = stored.gap(now).pulled_back(now + ROUNDING_MS) {
+        return Step::Write(close(gap, &stored.why));
+    }
+    // Anything may be among it, whoever wrote it and whenever.
+    if memory.evicted_since(&stored.evicted) {
+        let mut fields = close(stored.gap(now).with(now, span), EVICTED);
+        fields.push(field("evicted", &memory.evicted_text()));
+        let sure = known.shard.as_ref().map(|_| now.to_string());
+        fields.extend(sure.map(|sure| field("sure", &sure)));
+        return Step::Write(fields);
+    }
+    let own = stored.workers.get(&known.worker);
+    let number = own.map_or(0, |own| own.number);
+    let same_epoch = known.epoch.as_ref().is_some_and(|(id, _)| *id == stored.id);
+    let intact = same_epoch && number >= known.pulse;
+    // Our pulses began in another epoch, or the last one is gone: what we started is not known here. It stops to
+    // count one span after that pulse.
+    if let Some(idle) = known.recent().filter(|_| !intact) {
+        let last = now.saturating_sub(idle);
+        if !stored.gap(now).covers(last, span) {
+            let why = if same_epoch { TRUNCATED } else { EMPTIED };
+            // A memory that is another one, or was emptied, may lack what somebody started after us and can't tell any more. In another
+            // one nobody starts until it is confirmed: so no later than it was first seen, however late a longer limit asks.
+            let seen = (stored.pending_at(&run, now)).map_or(now, |pending| pending.since);
+            let lost = match same_epoch {
+                true if stored.run == run => last,
+                true => seen.max(last),
+                false => now,
+            };
+            let gap = stored.gap(now).with(lost + ROUNDING_MS, span);
+            return Step::Write(close(gap, why));
+        }
+    }
+    if stored.run != run {
+        return another_memory(stored, known, memory, now);
+    }
+    if let Some(shard) = &known.shard {
+        let claims = shard.claims(&stored.claims, stored.sure.unwrap_or(now), now, span);
+        if claims != stored.claims {
+            return Step::Write(vec![field("slots", &claims.text())]);
+        }
+    }
+    // Who may start soon is known before: if the memory fails, its word is waited for, even if its first pulse is lost, and it too.
+    if own.is_none_or(|own| own.at.saturating_add(SETTLE_MS) <= now) {
+        let here = format!("{number}:{now}");
+        return Step::Write(vec![field(&format!("w:{}", known.worker), &here)]);
+    }
+    let opens = stored.gap(now).opens_at(known.shortest_ms);
+    if opens > now {
+        return Step::Wait {
+            until: opens,
+            why: stored.why.clone(),
+        };
+    }
+    Step::Go {
+        epoch: (stored.id.clone(), run),
+        pulse: number,
+    }
+}
+
+/// The server is not the one that the epoch was last confirmed for. Nobody admits until it is confirmed.
+fn another_memory(stored: &Stored, known: &Known, memory: &Memory, now: u64) -> Step {
+    let run = memory.text();
+    let confirmed = || vec![field("run", &run), field("next", "")];
+    if memory.continues(&stored.run) {
+        return Step::Write(confirmed());
+    }
+    let Some(pending) = stored.pending_at(&run, now) else {
+        let next = format!("{now}:{}:{run}", now + known.span_ms);
+        return Step::Write(vec![field("next", &next)]);
+    };
+    // What it started is in this memory, or has closed it until that counts no more: a memory that fails over while it is
+    // closed stays closed for no longer.
+    if let Some(own) = stored.workers.get(&known.worker)
+        && own.vouched != run
+    {
+        let vouched = format!("{}:{}:{run}", own.number, own.at);
+        return Step::Write(vec![field(&format!("w:{}", known.worker), &vouched)]);
+    }
+    // Pulses older than a span belong to starts that no longer count.
+    let counts = |pulse: &&Pulse| pulse.at.saturating_add(known.span_ms) > pending.since;
+    let mut others = stored.workers.values().filter(counts);
+    let all = others.all(|pulse| pulse.vouched == run);
+    // Where nobody vouches, the hash may be from before the first pulse.
+    let somebody = stored.workers.values().any(|pulse| pulse.vouched == run);
+    let first = known.epoch.is_none() && known.start == Start::Idle;
+    let settled = pending.since + SETTLE_MS;
+    // A start that counts for no question any more need not be proved. A question that looks back further then waits for its whole span.
+    let shortest = pending.since + known.shortest_ms;
+    let (until, given_up, why) = if memory.evicts {
+        // A pulse proves that the end of what was written is there, not that nothing before it was thrown away.
+        (pending.until, shortest, MAY_EVICT)
+    } else if all && (somebody || first) && settled < pending.until {
+        (settled, settled, SETTLING)
+    } else {
+        let given_up = shortest.max(pending.since + DOUBT_MS);
+        (pending.until, given_up, DOUBTED)
+    };
+    if now >= until.min(given_up) {
+        let mut fields = confirmed();
+        if now < until {
+            // Whoever saw it first may know of limits that look back further.
+            let span = pending.until.saturating_sub(pending.since);
+            let span = span.max(known.span_ms);
+            let gap = stored.gap(now).with(pending.since, span);
+            fields.extend(close(gap, why));
+        }
+        if let Some(shard) = &known.shard {
+            // It may have come here with its slot: of the other slots of where it was, nothing is known here.
+            let mut claims = stored.claims.clone();
+            claims.keep(&shard.owned);
+            fields.push(field("slots", &claims.text()));
+            // What arrived from other primaries, and what nobody had a pulse behind, may be lost.
+            fields.push(field("sure", &now.to_string()));
+        }
+        return Step::Write(fields);
+    }
+    // A loss that is known says more than a doubt.
+    let why = if stored.cold > now { &stored.why } else { why };
+    Step::Wait {
+        until: until
+            .min(given_up)
+            .max(stored.gap(now).opens_at(known.shortest_ms)),
+        why: why.to_owned(),
+    }
+}
+
+fn close(gap: Gap, why: &str) -> Vec<(String, String)> {
+    let Gap { since, until } = gap;
+    let lost = since.filter(|_| until > 0);
+    let lost = lost.map(|at| format!("{at}:{until}"));
+    vec![
+        field("cold", &until.to_string()),
+        field("lost", &lost.unwrap_or_default()),
+        field("why", why),
+    ]
+}
+
+fn field(name: &str, value: &str) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}

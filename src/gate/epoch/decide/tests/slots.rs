@@ -1,0 +1,102 @@
+//! Primaries of a cluster: which slots an epoch speaks for, and what goes with them.
+
+use super::*;
+
+fn slots(text: &str) -> crate::rules::slots::Slots {
+    Claims::parse(text).slots()
+}
+
+/// A worker of a cluster, at a primary with these slots.
+fn at(mut worker: Known, owned: &str, later: bool) -> Known {
+    worker.shard = Some(Shard {
+        owned: slots(owned),
+        later,
+        whole_ms: 2 * SPAN,
+        ..Shard::default()
+    });
+    worker
+}
+
+#[test]
+fn an_epoch_speaks_for_the_slots_of_its_primary_and_for_others_after_a_span() {
+    let mut bed = Bed::new();
+    let mut a = at(worker("a", Start::Idle), "0-99", false);
+    assert_eq!(bed.look(&mut a), None);
+    assert_eq!(bed.fields["slots"], "0-99");
+    a = at(a, "0-100", false);
+    let until = bed.now + SPAN;
+    assert_eq!(bed.look(&mut a), None);
+    assert_eq!(bed.fields["slots"], format!("0-99 100@{until}"));
+    // Emptied: that stands above all.
+    bed.fields.clear();
+    assert!(bed.look(&mut a).is_some());
+    assert_eq!(bed.fields["slots"], "0-100");
+    assert_eq!(bed.fields["sure"], bed.now.to_string());
+}
+
+#[test]
+fn a_primary_that_came_later_has_an_epoch_that_speaks_for_nothing_yet() {
+    let mut bed = Bed::new();
+    let start = Start::Idle;
+    assert_eq!(bed.look(&mut at(worker("a", start), "7", true)), None);
+    assert_eq!(bed.fields["slots"], format!("7@{}", bed.now + SPAN));
+    // To an operator's worker that begins now all is known.
+    let mut fresh = at(worker("b", Start::Fresh), "7", false);
+    assert_eq!(bed.look(&mut fresh), None);
+    assert_eq!(bed.fields["slots"], "7");
+}
+
+#[test]
+fn an_epoch_that_moves_takes_the_place_of_another_primarys() {
+    let (mut bed, _, _) = running();
+    bed.fields.insert("slots".to_owned(), "50-99".to_owned());
+    bed.memory = memory("other", "h7", "0");
+    let mut moved = at(worker("c", Start::Unknown), "0-10 99", true);
+    let sure = bed.now - 5;
+    if let Some(shard) = &mut moved.shard {
+        shard.handed = vec![Handed {
+            slots: slots("0-10"),
+            wait_ms: 0,
+            sure: Some(sure),
+        }];
+    }
+    assert_eq!(bed.look(&mut moved), None);
+    assert_eq!(bed.fields["run"], bed.memory.text());
+    let until = bed.now + SPAN;
+    assert_eq!(bed.fields["slots"], format!("0-10 99@{until}"));
+    assert_eq!(bed.fields["sure"], sure.to_string());
+}
+
+#[test]
+fn an_epoch_that_came_with_its_slot_does_not_speak_for_those_that_stayed() {
+    let mut bed = Bed::new();
+    let mut a = at(worker("a", Start::Idle), "0-99 200", false);
+    assert_eq!(bed.look(&mut a), None);
+    assert!(bed.pulse(&mut a));
+    // Slot 200 goes to another primary, and the hash with it; nobody there says that nothing was lost.
+    bed.memory = memory("other", "h7", "0");
+    for known in [a, worker("b", Start::Unknown)] {
+        let mut bed = bed.clone();
+        let mut there = at(known, "100-200", true);
+        assert!(bed.look(&mut there).is_some());
+        bed.pass(SPAN, &mut [&mut there]);
+        assert_eq!(bed.look(&mut there), None);
+        // It would be believed of what the first primary forgets meanwhile.
+        let claims = format!("200 100-199@{}", bed.now + SPAN);
+        assert_eq!(bed.fields["slots"], claims);
+    }
+}
+
+#[test]
+fn a_primary_that_failed_over_is_not_sure_of_what_came_before() {
+    let mut bed = Bed::new();
+    let mut a = at(worker("a", Start::Idle), "0-99", false);
+    assert_eq!(bed.look(&mut a), None);
+    assert_eq!(bed.fields["sure"], (bed.now - 2 * SPAN).to_string());
+    assert!(bed.pulse(&mut a));
+    bed.memory = restarted();
+    assert!(bed.look(&mut a).is_some());
+    bed.pass(SETTLE_MS, &mut [&mut a]);
+    assert_eq!(bed.look(&mut a), None);
+    assert_eq!(bed.fields["sure"], bed.now.to_string());
+}

@@ -1,0 +1,383 @@
+//! Watches whether Redis still knows all that has started, and keeps the gate closed while that is not sure.
+//! `gate::epoch::decide` decides. `hash` reads and writes the epoch, `pulse` is the heartbeat, `claims` hands slots over.
+
+mod claims;
+mod hash;
+mod outlook;
+mod pulse;
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use ::redis::{Pipeline, Value};
+use tokio::time::Instant;
+use tracing::{info, warn};
+use ulid::Ulid;
+
+use crate::gate::epoch::memory::NO_EVICTION;
+use crate::gate::epoch::shard;
+use crate::gate::epoch::{Gap, Known, Memory, Start, Step, Stored, decide};
+use crate::gate::link::{Link, Shard};
+use crate::gate::places::{Place, Places};
+use crate::gate::{GateError, refusal};
+use crate::rules::slots::{Claims, Slots};
+
+/// So many steps lead from any state to a decision, with some to spare for workers that write at the same time.
+const STEPS: usize = 12;
+/// A refused batch is worth another look at once, but not in a busy loop.
+const LOOK_AGAIN: Duration = Duration::from_millis(50);
+
+/// One worker's view of one primary.
+pub struct Watch {
+    key: String,
+    worker: String,
+    /// It came when the worker had begun.
+    later: bool,
+    span_ms: AtomicU64,
+    shortest_ms: AtomicU64,
+    state: Mutex<State>,
+    /// One task looks, the others wait for what it finds.
+    looking: tokio::sync::Mutex<()>,
+}
+
+/// Where a watch looks.
+pub struct At<'a> {
+    pub link: &'a Link,
+    pub places: &'a Places,
+    pub place: &'a Place,
+    /// In place of Redis's clock, in microseconds.
+    pub clock: Option<u64>,
+    /// The watches over other epochs, each with the primary that has it.
+    pub others: &'a [(Arc<Watch>, Shard)],
+}
+
+/// The hash as it was read.
+type Fields = BTreeMap<String, String>;
+
+/// What a primary says.
+struct Read {
+    fields: Fields,
+    memory: Memory,
+    /// Its maxmemory-policy; `None`: it does not say.
+    policy: Option<String>,
+    now: u64,
+    /// In a cluster: its slots, and for how long nothing was lost.
+    owned: Option<(Slots, u64)>,
+}
+
+struct State {
+    start: Start,
+    epoch: Option<(String, String)>,
+    /// There was an epoch when it looked.
+    seen: bool,
+    history: String,
+    pulse: u64,
+    last_pulse: Option<Instant>,
+    /// Admissions count, as far as is known here.
+    sound: bool,
+    /// How often that ended: what was asked before is not believed after.
+    version: u64,
+    /// Why the log says that nothing starts.
+    told: Option<String>,
+    /// It was last sound for limits alone that do not look back for long.
+    partly: bool,
+    /// The maxmemory-policy that the log says.
+    told_policy: Option<String>,
+    /// What else there was when it was last sound.
+    found: Found,
+}
+
+/// What a sound epoch says beside who it is.
+#[derive(Clone, Default)]
+struct Found {
+    /// The primary's name in a cluster.
+    node: String,
+    /// The slots that it was thought to have.
+    mapped: Slots,
+    /// Those that it speaks for, and as they stand in the hash.
+    claims: Arc<Claims>,
+    slots: String,
+    sure: Option<u64>,
+    /// What it may lack, and as that stands in the hash.
+    gap: Gap,
+    why: String,
+    cold: String,
+    next: String,
+    /// How many keys the memory has thrown away, and whether it may do so.
+    evicted: u64,
+    evicts: bool,
+    /// Redis's clock in milliseconds, and when it was read.
+    clock: Option<(u64, Instant)>,
+}
+
+/// What a batch's pulse was sent with.
+pub struct Sent {
+    version: u64,
+    epoch: (String, String),
+    history: String,
+    evicted: u64,
+    evicts: bool,
+    gap: Gap,
+    why: String,
+    cold: String,
+    slots: String,
+    claims: Arc<Claims>,
+    clock: Option<(u64, Instant)>,
+}
+
+impl Watch {
+    /// A new worker's. `span` is the longest time that a limit looks back.
+    pub fn new(key: String, span: Duration, later: bool) -> Self {
+        let watch = Self {
+            key,
+            worker: Ulid::new().to_string(),
+            later,
+            span_ms: AtomicU64::new(0),
+            shortest_ms: AtomicU64::new(u64::MAX),
+            state: Mutex::new(State {
+                start: Start::Unknown,
+                epoch: None,
+                seen: false,
+                history: String::new(),
+                pulse: 0,
+                last_pulse: None,
+                sound: false,
+                version: 0,
+                told: None,
+                partly: false,
+                told_policy: None,
+                found: Found::default(),
+            }),
+            looking: tokio::sync::Mutex::new(()),
+        };
+        watch.cover(span);
+        watch
+    }
+
+    /// The key of the epoch.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// In a cluster, whether it was last sound at this primary; `None`: it never was.
+    pub fn was_at(&self, shard: &Shard) -> Option<bool> {
+        let state = self.state();
+        (state.epoch.is_some()).then(|| state.found.node == shard.name())
+    }
+
+    /// When its last pulse was answered.
+    pub fn last_pulse(&self) -> Option<Instant> {
+        self.state().last_pulse
+    }
+
+    /// The limits of a question look back so far. The longest of all only ever grows, the shortest only shrinks.
+    pub fn cover(&self, span: Duration) {
+        let span = crate::rules::limit::ceil_ms(span);
+        self.span_ms.fetch_max(span, Ordering::Relaxed);
+        self.shortest_ms.fetch_min(span, Ordering::Relaxed);
+    }
+
+    /// What is known of starts before this worker's.
+    pub fn set_start(&self, start: Start) {
+        self.state().start = start;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing panics while it holds the lock, so a poisoned one can only be whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What the next batch's pulse is sent with, if the primary has these slots; `None`: look first.
+    fn sent(&self, mapped: Option<&Slots>) -> Option<Sent> {
+        let state = self.state();
+        let known = mapped.is_none_or(|mapped| *mapped == state.found.mapped);
+        let epoch = state.epoch.clone().filter(|_| state.sound && known)?;
+        Some(Sent {
+            version: state.version,
+            epoch,
+            history: state.history.clone(),
+            evicted: state.found.evicted,
+            evicts: state.found.evicts,
+            gap: state.found.gap,
+            why: state.found.why.clone(),
+            cold: state.found.cold.clone(),
+            slots: state.found.slots.clone(),
+            claims: Arc::clone(&state.found.claims),
+            clock: state.found.clock,
+        })
+    }
+
+    /// Makes sure that admissions count as far as is known here.
+    ///
+    /// # Errors
+    /// [`GateError::Cold`] while they don't, and what keeps Redis from answering.
+    pub async fn ready(&self, at: &At<'_>) -> Result<Sent, GateError> {
+        let mapped = &at.place.shard.slots;
+        if let Some(sent) = self.sent(Some(mapped)) {
+            return Ok(sent);
+        }
+        let _one = self.looking.lock().await;
+        let mut handed = None;
+        for _ in 0..STEPS {
+            if let Some(sent) = self.sent(Some(mapped)) {
+                return Ok(sent);
+            }
+            let read = self.read(at).await?;
+            self.tell_policy(read.policy.as_deref());
+            let now = at.clock.map_or(read.now, |micros| micros / 1000);
+            let stored = Stored::parse(read.fields.iter().map(|(n, v)| (n.as_str(), v.as_str())));
+            self.state().seen |= !stored.id.is_empty();
+            let mut known = self.known();
+            if let Some((owned, whole_ms)) = read.owned {
+                if !at.place.is_home_of(&owned) {
+                    at.link.doubt();
+                    let name = at.place.shard.name();
+                    let why = format!("{name}: its slots are not known yet: they move");
+                    return Err(GateError::Unreachable(why));
+                }
+                let memory = read.memory.text();
+                // What was handed over is lost where it can't be claimed soon.
+                let moves = self.later && known.epoch.is_none();
+                let soon = stored.id.is_empty() || stored.run == memory || moves;
+                if handed.is_none() && soon {
+                    handed = Some(claims::ask_for(&owned, &stored.claims, &memory, now, at).await);
+                }
+                known.shard = Some(shard::Shard {
+                    owned,
+                    handed: handed.clone().unwrap_or_default(),
+                    later: self.later,
+                    whole_ms,
+                });
+            }
+            match decide(&stored, &known, &read.memory, now, &Ulid::new().to_string()) {
+                Step::Write(changed) => self.write(at, &read.fields, &changed).await?,
+                Step::Wait { until, why } => {
+                    return Err(self.cold(Duration::from_millis(until.saturating_sub(now)), why));
+                }
+                Step::Go { epoch, pulse } => {
+                    let field = |name: &str| read.fields.get(name).cloned().unwrap_or_default();
+                    let found = Found {
+                        node: at.place.shard.name().to_owned(),
+                        mapped: mapped.clone(),
+                        slots: field("slots"),
+                        sure: stored.sure,
+                        gap: stored.gap(now),
+                        why: stored.why.clone(),
+                        cold: field("cold"),
+                        next: field("next"),
+                        evicted: read.memory.evicted,
+                        evicts: read.memory.evicts,
+                        claims: Arc::new(stored.claims),
+                        clock: Some((read.now, Instant::now())),
+                    };
+                    self.go(epoch, read.memory.history, pulse, found);
+                }
+            }
+        }
+        Err(GateError::Unreachable(format!(
+            "{}: {} changes faster than it can be read",
+            at.link.servers(),
+            self.key
+        )))
+    }
+
+    /// This worker ends and starts nothing more: nobody has to wait for its word. What it started is known to a Redis
+    /// that knows this, too.
+    pub async fn leave(&self, link: &Link, shard: &Shard) -> Result<(), GateError> {
+        // Unless it started something, and is not sure that this Redis knows it. One that has only waited started nothing.
+        if self.sent(None).is_none() && self.last_pulse().is_some() {
+            return Ok(());
+        }
+        let mut pipeline = Pipeline::with_capacity(1);
+        pipeline.cmd("HDEL").arg(&self.key).arg(self.field());
+        match link.on(shard, &pipeline).await?.as_slice() {
+            [Value::ServerError(error)] => Err(self.refused(error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Redis refused something about the epoch.
+    pub fn refused(&self, error: &::redis::ServerError) -> GateError {
+        refusal::refused(error, &format!("the epoch ({})", self.key))
+    }
+
+    fn field(&self) -> String {
+        format!("w:{}", self.worker)
+    }
+
+    fn known(&self) -> Known {
+        let state = self.state();
+        let millis = |last: Instant| u64::try_from(last.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Known {
+            worker: self.worker.clone(),
+            epoch: state.epoch.clone(),
+            pulse: state.pulse,
+            idle_ms: state.last_pulse.map(millis),
+            span_ms: self.span_ms.load(Ordering::Relaxed),
+            shortest_ms: self.shortest_ms.load(Ordering::Relaxed),
+            start: state.start,
+            seen: state.seen,
+            shard: None,
+        }
+    }
+
+    fn go(&self, epoch: (String, String), history: String, pulse: u64, found: Found) {
+        let mut state = self.state();
+        let waited = state.told.take().is_some();
+        let before = std::mem::replace(&mut state.partly, found.gap.until > 0);
+        match (before, state.partly) {
+            (_, true) if waited || !before => warn!(
+                epoch = self.key,
+                reason = found.why,
+                "jobs start whose limits do not look back to what Redis may not know; the others wait for their longest window"
+            ),
+            (_, false) if waited || before => info!(
+                epoch = self.key,
+                "Redis's memory is whole again: jobs start"
+            ),
+            _ => {}
+        }
+        state.epoch = Some(epoch);
+        state.history = history;
+        state.pulse = pulse;
+        state.found = found;
+        state.sound = true;
+    }
+
+    /// Says once what happens to keys where room is scarce, and again where that has changed.
+    fn tell_policy(&self, policy: Option<&str>) {
+        let mut state = self.state();
+        if policy.is_none() || state.told_policy.as_deref() == policy {
+            return;
+        }
+        state.told_policy = policy.map(str::to_owned);
+        let (epoch, policy) = (&self.key, policy.unwrap_or_default());
+        if policy == NO_EVICTION {
+            info!(epoch, "Redis's maxmemory-policy is noeviction");
+        } else {
+            warn!(
+                epoch,
+                policy,
+                "Redis's maxmemory-policy allows it to forget what has started: after each eviction nothing starts for a longest \
+                 window; set it to noeviction"
+            );
+        }
+    }
+
+    fn cold(&self, wait: Duration, why: String) -> GateError {
+        let mut state = self.state();
+        if state.told.as_ref() != Some(&why) {
+            let at_most_s = wait.as_secs_f64().ceil();
+            warn!(
+                epoch = self.key,
+                reason = why,
+                at_most_s,
+                "no job starts: Redis may not know all that has started"
+            );
+            state.told = Some(why.clone());
+        }
+        GateError::Cold { wait, why }
+    }
+}

@@ -1,0 +1,124 @@
+//! In a cluster: which slots an epoch speaks for, and how they go from one to another.
+//! What follows from it is decided in `gate::epoch::shard`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::redis::{Pipeline, Value, from_redis_value_ref};
+
+use super::pulse::Kind;
+use super::{At, LOOK_AGAIN, Sent, Watch};
+use crate::gate::epoch::shard::Handed;
+use crate::gate::link::{Link, Shard};
+use crate::gate::{GateError, scripts};
+use crate::rules::slots::{Claims, Slots};
+
+impl Watch {
+    /// In a cluster: whether the epoch speaks for `slot` by now.
+    ///
+    /// # Errors
+    /// [`GateError::Cold`]: not yet.
+    pub fn speaks_for(&self, sent: &Sent, slot: u16, clock: Option<u64>) -> Result<(), GateError> {
+        let (wait, why) = match (sent.claims.from(slot), sent.now(clock)) {
+            (Some(0), _) => return Ok(()),
+            (Some(from), Some(now)) if from <= now => return Ok(()),
+            (Some(from), now) => {
+                let wait = Duration::from_millis(from.saturating_sub(now.unwrap_or(0)));
+                (
+                    wait,
+                    format!(
+                        "slot {slot} came from a primary that did not say that nothing was lost"
+                    ),
+                )
+            }
+            (None, _) => (
+                LOOK_AGAIN,
+                format!("slot {slot} is not known yet: it moves"),
+            ),
+        };
+        Err(GateError::Cold { wait, why })
+    }
+
+    /// Gives up those of `slots` that this epoch speaks for, which is sound here and now. `memory`: where they go.
+    async fn hand_over(
+        &self,
+        link: &Link,
+        shard: &Shard,
+        slots: &Slots,
+        memory: &str,
+    ) -> Option<Vec<Handed>> {
+        let sent = self.sent(None)?;
+        let given = sent.claims.slots().both(slots);
+        if given.is_empty() {
+            return None;
+        }
+        let mut rest = Claims::clone(&sent.claims);
+        rest.keep(&sent.claims.slots().without(&given));
+        let found = self.state().found.clone();
+        let mut pipeline = Pipeline::with_capacity(4);
+        let script = scripts::pulse();
+        pipeline.cmd("SCRIPT").arg("LOAD").arg(&script.source);
+        pipeline.add_command(self.pulse(&sent, "", Kind::Proof));
+        let read = [
+            ("id", sent.epoch.0.as_str()),
+            ("run", &sent.epoch.1),
+            ("cold", &found.cold),
+            ("next", &found.next),
+            ("slots", &found.slots),
+        ];
+        self.add_write(&mut pipeline, &read, &[("slots".to_owned(), rest.text())]);
+        let answers = link.on(shard, &pipeline).await.ok()?;
+        let [_, pulse, _, Value::Int(1)] = answers.as_slice() else {
+            return None;
+        };
+        self.beaten(&sent, pulse).ok()?;
+        let numbers: Vec<u64> = from_redis_value_ref(pulse).unwrap_or_default();
+        let now = *numbers.get(1)?;
+        {
+            let mut state = self.state();
+            state.found.slots = rest.text();
+            state.found.claims = Arc::new(rest);
+        }
+        let sure = found.sure.filter(|_| sent.epoch.1 == memory);
+        Some(Handed::of(&sent.claims, &given, sent.gap, now, sure))
+    }
+
+    /// What `others` speak for by now need not be kept here any more.
+    pub async fn forget(&self, link: &Link, shard: &Shard, others: &Slots) {
+        let mapped = self.state().found.mapped.clone();
+        let gone = others.without(&mapped);
+        self.hand_over(link, shard, &gone, "").await;
+    }
+
+    /// The slots that it speaks for, as far as it is sound.
+    pub fn claimed(&self) -> Slots {
+        self.sent(None)
+            .map(|sent| sent.claims.slots())
+            .unwrap_or_default()
+    }
+}
+
+/// Asks the other epochs for slots that are `owned` here, and that this one does not speak for yet.
+pub(super) async fn ask_for(
+    owned: &Slots,
+    claims: &Claims,
+    memory: &str,
+    now: u64,
+    at: &At<'_>,
+) -> Vec<Handed> {
+    let sound = claims.iter().filter(|(from, _)| *from <= now);
+    let sound = sound.fold(Slots::default(), |all, (_, slots)| all.either(slots));
+    let mut wanted = owned.without(&sound);
+    let mut all = Vec::new();
+    for (other, shard) in at.others {
+        if wanted.is_empty() {
+            break;
+        }
+        let handed = other.hand_over(at.link, shard, &wanted, memory).await;
+        for handed in handed.into_iter().flatten() {
+            wanted = wanted.without(&handed.slots);
+            all.push(handed);
+        }
+    }
+    all
+}

@@ -1,0 +1,38 @@
+//! A look at the epoch by somebody who starts nothing. What follows from it is decided in `gate::epoch::outlook`.
+
+use super::{At, Watch};
+use crate::gate::GateError;
+use crate::gate::epoch::outlook::{Outlook, Question, outlook};
+use crate::rules::slots::Slots;
+
+impl Watch {
+    /// What workers that look now find at this primary for jobs whose keys are in `slots` (of a cluster), and Redis's clock in
+    /// milliseconds. Writes nothing.
+    ///
+    /// # Errors
+    /// [`GateError`]: it is not known.
+    pub async fn outlook(
+        &self,
+        at: &At<'_>,
+        spans: (u64, u64),
+        slots: &Slots,
+    ) -> Result<(Outlook, u64), GateError> {
+        let read = self.read(at).await?;
+        if let Some((owned, _)) = &read.owned
+            && !at.place.is_home_of(owned)
+        {
+            at.link.doubt();
+            let why = format!("{}: its slots move", at.place.shard.name());
+            return Err(GateError::Unreachable(why));
+        }
+        let now = at.clock.map_or(read.now, |micros| micros / 1000);
+        let question = Question {
+            span_ms: spans.0,
+            longest_ms: spans.1,
+            slots: read.owned.map(|(owned, _)| (owned, slots.clone())),
+        };
+        let hash = read.fields.iter().map(|(n, v)| (n.as_str(), v.as_str()));
+        let found = outlook(hash.collect(), &question, &read.memory, now);
+        Ok((found, now))
+    }
+}

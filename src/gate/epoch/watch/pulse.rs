@@ -1,0 +1,251 @@
+//! The pulse: it ends each batch of decisions, and without one it is a heartbeat. What it answers says whether they count.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use ::redis::{Cmd, Pipeline, Value, from_redis_value_ref};
+use tokio::time::Instant;
+
+use super::{At, Found, LOOK_AGAIN, Sent, Watch};
+use crate::gate::epoch::FORGET_MS;
+use crate::gate::link::Request;
+use crate::gate::store::Meaning;
+use crate::gate::{GateError, refusal, scripts};
+
+/// Fields that a heartbeat looks at for workers that are gone.
+const SWEEP: u32 = 16;
+
+/// What a pulse is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// It ends a batch.
+    Batch,
+    /// It says that the memory is whole here and now.
+    Proof,
+    /// It also drops workers that are gone.
+    Heartbeat,
+}
+
+/// A reading of Redis's clock that is behind the one before by more is of a clock that was stepped back.
+const STEP_MS: u64 = 1_000;
+
+impl Sent {
+    /// The clock by which the epoch's times were measured, in milliseconds: Redis's, or as it would be had nobody stepped it back.
+    /// `clock`: a test's.
+    pub(super) fn now(&self, clock: Option<u64>) -> Option<u64> {
+        (clock.map(|micros| micros / 1000)).or_else(|| self.clock.map(goes_on))
+    }
+}
+
+impl Found {
+    /// Another reading of Redis's clock, so that a worker's that runs at another pace does no harm.
+    fn learn_clock(&mut self, now: u64) {
+        let expected = self.clock.map_or(0, goes_on);
+        if now + STEP_MS >= expected {
+            self.clock = Some((now, Instant::now()));
+        }
+    }
+}
+
+/// What a clock shows by now that has shown so many milliseconds then.
+fn goes_on((then, at): (u64, Instant)) -> u64 {
+    then.saturating_add(u64::try_from(at.elapsed().as_millis()).unwrap_or(u64::MAX))
+}
+
+impl Watch {
+    /// Ends a pipeline of decisions. `load`: Redis did not know the script.
+    pub fn request(&self, sent: &Sent, micros: &str, load: bool) -> Request<'_> {
+        Request {
+            key: &self.key,
+            command: self.pulse(sent, micros, Kind::Batch),
+            load: load.then(scripts::pulse),
+            meaning: Meaning::Itself,
+        }
+    }
+
+    pub(super) fn pulse(&self, sent: &Sent, micros: &str, kind: Kind) -> Cmd {
+        let silent = 2 * self.span_ms.load(Ordering::Relaxed) + FORGET_MS;
+        let mut command = ::redis::cmd("EVALSHA");
+        command
+            .arg(&scripts::pulse().sha)
+            .arg(1)
+            .arg(&self.key)
+            .arg(micros)
+            .arg(&sent.epoch.0)
+            .arg(&sent.epoch.1)
+            .arg(&sent.history)
+            .arg(self.field())
+            .arg(silent)
+            .arg(if kind == Kind::Heartbeat { SWEEP } else { 0 })
+            .arg(&sent.slots);
+        // It takes a sixth of a single decision, so batches look where there is something to see. Heartbeats always do, and
+        // find out where the policy has changed.
+        if sent.evicts || kind != Kind::Batch {
+            command.arg(sent.evicted);
+        } else {
+            command.arg("");
+        }
+        command.arg(&sent.cold);
+        command
+    }
+
+    /// The pulse's answer: whether the decisions before it count.
+    ///
+    /// # Errors
+    /// [`GateError::Cold`] when they don't.
+    pub fn beaten(&self, sent: &Sent, answer: &Value) -> Result<(), GateError> {
+        let numbers: Vec<u64> = from_redis_value_ref(answer).unwrap_or_default();
+        let mut state = self.state();
+        if let [1, now, pulse] = numbers[..]
+            && state.sound
+            && state.version == sent.version
+        {
+            // Pulses are numbered by Redis: of answers that overtook each other the highest counts.
+            state.pulse = state.pulse.max(pulse);
+            state.last_pulse = Some(Instant::now());
+            state.found.learn_clock(now);
+            return Ok(());
+        }
+        if state.version == sent.version {
+            state.sound = false;
+            state.version += 1;
+        }
+        Err(GateError::Cold {
+            wait: LOOK_AGAIN,
+            why: "it changed while jobs were decided".to_owned(),
+        })
+    }
+
+    /// Whether all is known by now that counts for limits that look back for `span_ms`.
+    ///
+    /// # Errors
+    /// [`GateError::Cold`]: not yet.
+    pub fn opens(&self, sent: &Sent, span_ms: u64, clock: Option<u64>) -> Result<(), GateError> {
+        let at = sent.gap.opens_at(span_ms);
+        let now = sent.now(clock);
+        if at == 0 || now.is_some_and(|now| at <= now) {
+            return Ok(());
+        }
+        Err(GateError::Cold {
+            wait: Duration::from_millis(at.saturating_sub(now.unwrap_or(0))),
+            why: sent.why.clone(),
+        })
+    }
+
+    /// A pulse without decisions: proves that this worker lives, and notices what others did.
+    pub async fn heartbeat(&self, at: &At<'_>) -> Result<(), GateError> {
+        let micros = at
+            .clock
+            .map_or_else(String::new, |micros| micros.to_string());
+        let mut refused = None;
+        // A second time for a script that was not loaded, or a change that is understood at once.
+        for _ in 0..2 {
+            let sent = self.ready(at).await?;
+            let mut pipeline = Pipeline::with_capacity(2);
+            pipeline
+                .cmd("SCRIPT")
+                .arg("LOAD")
+                .arg(&scripts::pulse().source);
+            pipeline.add_command(self.pulse(&sent, &micros, Kind::Heartbeat));
+            match at.link.on(&at.place.shard, &pipeline).await?.as_slice() {
+                [Value::ServerError(error), _] => {
+                    return Err(refusal::refused(error, "SCRIPT LOAD"));
+                }
+                [_, Value::ServerError(error)] => return Err(self.refused(error)),
+                [_, answer] => match self.beaten(&sent, answer) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => refused = Some(error),
+                },
+                _ => {}
+            }
+        }
+        refused.map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::epoch::Gap;
+
+    fn answer(numbers: &[i64]) -> Value {
+        Value::Array(numbers.iter().map(|number| Value::Int(*number)).collect())
+    }
+
+    fn sound() -> (Watch, Sent) {
+        let watch = Watch::new("p:%epoch".to_owned(), Duration::from_secs(1), false);
+        assert!(watch.sent(None).is_none(), "nothing is known yet");
+        let epoch = ("id".to_owned(), "run".to_owned());
+        watch.go(epoch, "history".to_owned(), 0, Found::default());
+        let sent = watch.sent(None).expect("it is sound");
+        (watch, sent)
+    }
+
+    #[test]
+    fn a_question_waits_until_all_is_known_that_counts_for_it() {
+        let (watch, _) = sound();
+        let gap = Gap {
+            since: Some(1_000),
+            until: 61_000,
+        };
+        let found = Found {
+            gap,
+            ..Found::default()
+        };
+        watch.go(
+            ("id".to_owned(), "run".to_owned()),
+            "history".to_owned(),
+            0,
+            found,
+        );
+        let sent = watch.sent(None).expect("it is sound");
+        let wait = |span_ms, now_ms: u64| match watch.opens(&sent, span_ms, Some(now_ms * 1_000)) {
+            Ok(()) => 0,
+            Err(GateError::Cold { wait, .. }) => wait.as_millis(),
+            Err(other) => panic!("{other:?}"),
+        };
+        assert_eq!([wait(2_000, 2_999), wait(2_000, 3_000)], [1, 0]);
+        assert_eq!(
+            [
+                wait(60_000, 3_000),
+                wait(99_000, 60_999),
+                wait(99_000, 61_000)
+            ],
+            [58_000, 1, 0]
+        );
+    }
+
+    #[test]
+    fn an_answer_that_comes_after_a_doubt_does_not_count() {
+        let (watch, sent) = sound();
+        assert!(watch.beaten(&sent, &answer(&[0, 200])).is_err());
+        assert!(watch.sent(None).is_none());
+        let late = answer(&[1, 199, 9]);
+        assert!(watch.beaten(&sent, &late).is_err());
+        // Nor when all is well again: what it was decided on may be lost.
+        let epoch = ("id".to_owned(), "run2".to_owned());
+        watch.go(epoch, "other".to_owned(), 3, Found::default());
+        assert!(watch.beaten(&sent, &late).is_err());
+        assert_eq!(watch.known().pulse, 3);
+        let sent = watch
+            .sent(None)
+            .expect("the late answer says nothing of now");
+        assert!(watch.beaten(&sent, &answer(&[1, 300, 4])).is_ok());
+    }
+
+    #[test]
+    fn the_clock_of_a_wait_follows_that_of_redis_but_not_back() {
+        let (watch, sent) = sound();
+        assert_eq!(sent.now(None), None);
+        let shows = |now: i64| {
+            let beaten = watch.beaten(&sent, &answer(&[1, now, 1]));
+            assert!(beaten.is_ok());
+            let sent = watch.sent(None).expect("it is sound");
+            sent.now(None).expect("it was read") / 100_000
+        };
+        assert_eq!(
+            [500, 900, 300, 1_000].map(|at| shows(at * 100_000 + 5_000)),
+            [500, 900, 900, 1_000]
+        );
+    }
+}

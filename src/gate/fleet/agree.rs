@@ -1,0 +1,347 @@
+//! Which limits a worker enforces while the workers of one Redis do not all have the same configuration.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::superseded;
+use crate::rules::limit::{Limits, ceil_ms};
+use crate::rules::policy::Policy;
+use crate::rules::tenant::Tenant;
+
+/// So long after its last exchange was sent, a worker asks the gate no more.
+pub const AGREED_FOR_MS: u64 = 5_000;
+/// A policy is enforced for so long beyond the memory: twice what an exchange may be old.
+pub const MARGIN_MS: u64 = 2 * AGREED_FOR_MS;
+/// A policy that no worker had in force for so long is in no worker's mind.
+pub const IDLE_MS: u64 = 2 * AGREED_FOR_MS;
+/// The most policies at once. Each costs every decision its limits, so a worker refuses to bring in one more.
+pub const MAX_POLICIES: usize = 32;
+/// Joined limits of so many tenants are remembered; then they are joined anew.
+const REMEMBERED: usize = 10_000;
+
+/// A policy as the registry has it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Registered {
+    /// Its name in the registry.
+    pub id: String,
+    /// What it says.
+    pub policy: Arc<Policy>,
+    /// When it was first registered, in milliseconds of Redis's clock.
+    pub since_ms: u64,
+    /// When a worker last had it in force, in milliseconds of Redis's clock.
+    pub used_ms: u64,
+}
+
+/// What a worker knows of the registry.
+#[derive(Debug, Clone, Default)]
+pub struct Known {
+    policies: Vec<Registered>,
+    superseded: Vec<(String, u64)>,
+}
+
+impl Known {
+    /// An exchange at `now_ms` (Redis's clock) gave `registered`. What it does not hold any more is kept for as long as
+    /// it is to be enforced: Redis may have lost it.
+    pub fn learn(&mut self, registered: Vec<Registered>, now_ms: u64) {
+        for new in registered {
+            match self.policies.iter_mut().find(|old| old.id == new.id) {
+                Some(old) => *old = new,
+                None => self.policies.push(new),
+            }
+        }
+        let longest = self.policies.iter().map(|known| memory_ms(&known.policy));
+        let kept_ms = longest.max().unwrap_or(0) + MARGIN_MS;
+        for known in &mut self.policies {
+            // Of later than now: the clock was stepped back.
+            known.used_ms = known.used_ms.min(now_ms);
+        }
+        (self.policies).retain(|known| known.used_ms + kept_ms >= now_ms);
+        let gone = superseded::superseded(&self.policies, now_ms);
+        self.superseded = (gone.into_iter())
+            .map(|known| (known.id.clone(), known.used_ms))
+            .collect();
+        let gone = |known: &Registered| self.superseded.iter().any(|(id, _)| *id == known.id);
+        self.policies.retain(|known| !gone(known));
+    }
+
+    /// Those of the last exchange that need not be enforced any more, and when they were last in force: the registry need not
+    /// keep them, unless a worker has them in force again.
+    pub fn superseded(&self) -> &[(String, u64)] {
+        &self.superseded
+    }
+
+    /// All that are to be enforced.
+    pub fn policies(&self) -> &[Registered] {
+        &self.policies
+    }
+
+    /// The policy called `id`.
+    pub fn find(&self, id: &str) -> Option<&Arc<Policy>> {
+        let known = self.policies.iter().find(|known| known.id == id)?;
+        Some(&known.policy)
+    }
+
+    /// What a worker with the policy `own`, called `id`, enforces after an exchange at `now_ms`.
+    pub fn fleet(&self, own: Arc<Policy>, id: &str, now_ms: u64) -> Fleet {
+        let others = self.policies.iter().filter(|known| known.id != id);
+        let other = |known: &Registered| Other {
+            policy: Arc::clone(&known.policy),
+            idle: known.used_ms + IDLE_MS < now_ms,
+        };
+        Fleet {
+            own,
+            others: others.map(other).collect(),
+            joined: HashMap::new(),
+        }
+    }
+
+    /// When the policy called `id` is dropped at the latest, if nobody uses it from now on (Redis's clock).
+    pub fn dropped_at(&self, id: &str) -> Option<u64> {
+        let longest = self.policies.iter().map(|known| memory_ms(&known.policy));
+        let known = self.policies.iter().find(|known| known.id == id)?;
+        Some(known.used_ms + longest.max()? + MARGIN_MS)
+    }
+}
+
+/// After so long, in milliseconds, no start counts any more for any limit of `policy`.
+pub fn memory_ms(policy: &Policy) -> u64 {
+    ceil_ms(policy.memory())
+}
+
+/// A policy of other workers, or one that was in force here before.
+#[derive(Debug, Clone)]
+struct Other {
+    policy: Arc<Policy>,
+    /// Nobody has it in force.
+    idle: bool,
+}
+
+/// What a worker enforces: its own policy and others.
+#[derive(Debug, Clone)]
+pub struct Fleet {
+    own: Arc<Policy>,
+    others: Vec<Other>,
+    /// The limits that were joined, by tenant and plan.
+    joined: HashMap<Tenant, Vec<(Option<String>, Limits)>>,
+}
+
+impl Fleet {
+    /// Nobody else is there.
+    pub fn alone(own: Arc<Policy>) -> Self {
+        Self {
+            own,
+            others: Vec::new(),
+            joined: HashMap::new(),
+        }
+    }
+
+    /// The worker's own policy.
+    pub fn own(&self) -> &Arc<Policy> {
+        &self.own
+    }
+
+    /// How many policies are enforced.
+    pub fn policies(&self) -> usize {
+        1 + self.others.len()
+    }
+
+    /// What two fleets enforce of one worker, which learned of others in two ways.
+    pub fn joined_with(mut self, more: Self) -> Self {
+        for other in more.others {
+            match (self.others.iter_mut()).find(|known| known.policy == other.policy) {
+                Some(known) => known.idle &= other.idle,
+                None => self.others.push(other),
+            }
+        }
+        self.joined.clear();
+        self
+    }
+
+    /// Both enforce the same.
+    pub fn is_like(&self, other: &Self) -> bool {
+        let same = |one: &Other, two: &Other| one.idle == two.idle && one.policy == two.policy;
+        self.own == other.own
+            && self.others.len() == other.others.len()
+            && (self.others.iter().zip(&other.others)).all(|(one, two)| same(one, two))
+    }
+
+    /// What is in force for `tenant`, whose job names `plan`.
+    pub fn limits(&mut self, tenant: &Tenant, plan: Option<&str>) -> Limits {
+        if self.others.is_empty() {
+            return self.own.limits(tenant, plan).clone();
+        }
+        let known = self.joined.get(tenant).and_then(|plans| {
+            let found = plans.iter().find(|(name, _)| name.as_deref() == plan)?;
+            Some(&found.1)
+        });
+        if let Some(limits) = known {
+            return limits.clone();
+        }
+        let limits = self.join(tenant, plan);
+        if self.joined.len() >= REMEMBERED {
+            self.joined.clear();
+        }
+        let plans = self.joined.entry(tenant.clone()).or_default();
+        plans.push((plan.map(str::to_owned), limits.clone()));
+        limits
+    }
+
+    fn join(&self, tenant: &Tenant, plan: Option<&str>) -> Limits {
+        let own = self.own.limits(tenant, plan);
+        let of = |other: &Other| -> Limits {
+            // Under another header the job may have another plan, or none.
+            let same_header = other.policy.plan_header() == self.own.plan_header();
+            let plan = plan.filter(|_| same_header);
+            other.policy.limits(tenant, plan).clone()
+        };
+        let others: Vec<(Limits, bool)> = self.others.iter().map(|o| (of(o), o.idle)).collect();
+        let continues = others.iter().all(|(limits, _)| own.continue_from(limits));
+        let in_force = others.iter().filter(|(_, idle)| !(continues && *idle));
+        own.with_all(in_force.map(|(limits, _)| limits))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::rules::limit::{Algorithm, Limit, Unit};
+    use crate::rules::policy::{Own, Pattern};
+
+    fn limit(name: &str, algorithm: Algorithm, max: u64, ms: u64) -> Limit {
+        let window = Duration::from_millis(ms);
+        Limit::new(name, algorithm, max, window, Duration::ZERO).expect("in range")
+    }
+
+    fn registered(id: &str, policy: Policy, used_ms: u64) -> Registered {
+        Registered {
+            id: id.to_owned(),
+            policy: Arc::new(policy),
+            since_ms: 0,
+            used_ms,
+        }
+    }
+
+    fn joined(own: &Policy, others: Vec<Registered>, now_ms: u64, tenant: &str) -> Limits {
+        let mut known = Known::default();
+        known.learn(others, now_ms);
+        let tenant = Tenant::parse(tenant).expect("a tenant");
+        let mut fleet = known.fleet(Arc::new(own.clone()), "own", now_ms);
+        let limits = fleet.limits(&tenant, None);
+        assert_eq!(fleet.limits(&tenant, None), limits, "remembered");
+        limits
+    }
+
+    #[test]
+    fn limits_with_one_state_become_the_stricter_and_the_others_stay() {
+        use Algorithm::{FixedWindow, SlidingWindow, Strict, TokenBucket};
+        let bucket = |max, burst| {
+            let limit = limit("default", TokenBucket, max, 1_000);
+            limit.with_burst(burst).expect("in range")
+        };
+        let running = |max| Limit::concurrent("running", max).expect("in range");
+        for (one, two, both) in [
+            (
+                bucket(10, 50),
+                bucket(20, 5),
+                vec![bucket(10, 50), bucket(20, 5)],
+            ),
+            (running(4), running(9), vec![running(4)]),
+            (
+                limit("a", Strict, 4, 1_000),
+                limit("a", Strict, 2, 1_000),
+                vec![limit("a", Strict, 2, 1_000)],
+            ),
+            (
+                limit("a", FixedWindow, 4, 1_000),
+                limit("a", FixedWindow, 2, 2_000),
+                vec![
+                    limit("a", FixedWindow, 4, 1_000),
+                    limit("a", FixedWindow, 2, 2_000),
+                ],
+            ),
+            (
+                limit("a", SlidingWindow, 4, 1_000),
+                limit("a", SlidingWindow, 4, 1_000).with_unit(Unit::Calls),
+                vec![
+                    limit("a", SlidingWindow, 4, 1_000),
+                    limit("a", SlidingWindow, 4, 1_000).with_unit(Unit::Calls),
+                ],
+            ),
+        ] {
+            let [one, two] = [one, two].map(Limits::from);
+            assert_eq!(one.with_all([&two])[..], both[..]);
+            assert_eq!(one.with_all([&one]), one);
+        }
+    }
+
+    #[test]
+    fn a_policy_is_enforced_for_the_longest_memory_and_the_margin() {
+        let own = Policy::from(limit("default", Algorithm::FixedWindow, 5, 1_000));
+        let long = Policy::from(limit("default", Algorithm::TokenBucket, 5, 60_000));
+        let now_ms = 1_000_000;
+        let kept_ms = memory_ms(&long) + MARGIN_MS;
+        let with = |used_ms| {
+            let others = vec![
+                registered("own", own.clone(), now_ms),
+                registered("long", long.clone(), used_ms),
+            ];
+            joined(&own, others, now_ms, "acme").len()
+        };
+        assert_eq!(with(now_ms), 2);
+        assert_eq!(with(now_ms - kept_ms), 2);
+        assert_eq!(with(now_ms - kept_ms - 1), 1);
+        assert_eq!(with(now_ms + kept_ms), 2, "the clock was stepped back");
+    }
+
+    #[test]
+    fn a_clock_that_was_stepped_back_keeps_nothing_for_ever() {
+        let own = Policy::from(limit("default", Algorithm::FixedWindow, 5, 1_000));
+        let mut known = Known::default();
+        known.learn(vec![registered("a", own, 9_000_000)], 9_000_000);
+        known.learn(Vec::new(), 5_000);
+        assert_eq!(known.dropped_at("a"), Some(5_000 + 1_000 + MARGIN_MS));
+        known.learn(Vec::new(), 5_000 + 1_001 + MARGIN_MS);
+        assert_eq!(known.policies().len(), 0);
+    }
+
+    #[test]
+    fn only_what_continues_an_idle_policy_replaces_it_at_once() {
+        let sliding = |max, ms| limit("default", Algorithm::SlidingWindow, max, ms);
+        let fixed = |name, max| limit(name, Algorithm::FixedWindow, max, 60_000);
+        let bucket = |max| limit("default", Algorithm::TokenBucket, max, 60_000);
+        for (old, new, at_once) in [
+            (sliding(5, 60_000), sliding(9, 60_000), true),
+            (sliding(5, 60_000), sliding(9, 1_000), true),
+            (sliding(5, 1_000), sliding(9, 60_000), false),
+            (fixed("a", 5), fixed("a", 9), true),
+            (fixed("a", 5), fixed("b", 9), false),
+            (fixed("a", 5), sliding(9, 60_000), false),
+            (bucket(5), bucket(9), false),
+        ] {
+            let own = Policy::from(new.clone());
+            let now_ms = 1_000_000;
+            let with = |used_ms| {
+                let others = vec![registered("old", Policy::from(old.clone()), used_ms)];
+                joined(&own, others, now_ms, "acme") == Limits::from(new.clone())
+            };
+            let what = format!("{old:?} {new:?}");
+            assert!(!with(now_ms - IDLE_MS), "in use: {what}");
+            // The old one is forgotten later where its memory is long.
+            assert_eq!(with(now_ms - IDLE_MS - 1), at_once, "{what}");
+        }
+    }
+
+    #[test]
+    fn a_tenant_whose_limits_did_not_change_feels_nothing() {
+        let common = || Limits::from(limit("default", Algorithm::SlidingWindow, 5, 1_000));
+        let own = Policy::common(common());
+        let acme = limit("default", Algorithm::LeakyBucket, 9, 1_000);
+        let acme = (Pattern::parse("acme"), Own::Limits(acme.into()));
+        let other = Policy::common(common()).with_tenants(vec![acme]);
+        let others = || vec![registered("other", other.clone(), 1_000)];
+        assert_eq!(joined(&own, others(), 1_000, "globex"), common());
+        assert_eq!(joined(&own, others(), 1_000, "acme").len(), 2);
+    }
+}

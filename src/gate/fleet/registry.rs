@@ -1,0 +1,342 @@
+//! The registry of policies in Redis: what all workers have in force. What follows from it is decided in
+//! [`gate::fleet`](crate::gate::fleet).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ::redis::Value;
+use futures_util::future::join_all;
+use tokio::time::Instant;
+
+use crate::gate::GateError;
+use crate::gate::fleet::text::{self, MAX_TEXT};
+use crate::gate::fleet::{
+    AGREED_FOR_MS, Fleet, Known, MARGIN_MS, MAX_POLICIES, Registered, memory_ms,
+};
+use crate::gate::redis::RedisGate;
+use crate::rules::policy::Policy;
+
+/// How often an exchange is sent: once more for texts that the registry lacks, and once for room in it.
+const TRIES: usize = 4;
+/// One of several primaries may take so long; the others' agreements end after [`AGREED_FOR_MS`].
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A policy, as the registry names it.
+#[derive(Debug, Clone)]
+pub struct Named {
+    /// Its name: the SHA-1 of its text, in hex.
+    pub id: String,
+    /// What it says.
+    pub policy: Arc<Policy>,
+    text: String,
+}
+
+impl Named {
+    /// `policy` with its name.
+    ///
+    /// # Errors
+    /// [`GateError::Refused`] when it is too large for the registry.
+    pub fn new(policy: Policy) -> Result<Self, GateError> {
+        let text = text::write(&policy);
+        if text.len() > MAX_TEXT {
+            return Err(GateError::Refused(format!(
+                "rate-limiter: its limits make {} bytes for Redis; at most {MAX_TEXT} can be: give tenants plans instead of limits of their own",
+                text.len()
+            )));
+        }
+        Ok(Self {
+            id: ::redis::Script::new(&text).get_hash().to_owned(),
+            policy: Arc::new(policy),
+            text,
+        })
+    }
+}
+
+/// What one exchange found out.
+#[derive(Debug)]
+pub struct Agreed {
+    /// What is to be enforced.
+    pub fleet: Fleet,
+    /// Until when: later, the gate must not be asked before another exchange.
+    pub until: Instant,
+    /// The keys of the registries that were exchanged: in a cluster, one for each primary that answered.
+    pub registries: Vec<String>,
+}
+
+/// One worker's view of the registry, of which each primary of a cluster has one: a tenant's limits are agreed on where the
+/// tenant is, so that a primary that is lost is felt by its tenants alone.
+pub struct Registry {
+    gate: Arc<RedisGate>,
+    own: Named,
+    /// By the key of the registry.
+    known: BTreeMap<String, Heard>,
+}
+
+/// What is known of one registry.
+#[derive(Debug, Clone)]
+struct Heard {
+    known: Known,
+    /// Redis's clock in milliseconds at the last exchange, and when that was.
+    now_ms: u64,
+    at: Instant,
+}
+
+impl Heard {
+    /// Redis's clock by now.
+    fn now_ms(&self) -> u64 {
+        let since = u64::try_from(self.at.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.now_ms.saturating_add(since)
+    }
+}
+
+impl Registry {
+    /// The view of a worker that is to have `own` in force. It knows nothing yet.
+    pub fn new(gate: Arc<RedisGate>, own: Named) -> Self {
+        Self {
+            gate,
+            own,
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// The policy in force.
+    pub fn own(&self) -> &Named {
+        &self.own
+    }
+
+    /// Says what is in force here, and learns what is elsewhere.
+    ///
+    /// # Errors
+    /// [`GateError`]: nothing is known anew.
+    pub async fn exchange(&mut self) -> Result<Agreed, GateError> {
+        self.switch_to(self.own.clone()).await
+    }
+
+    /// [`Registry::exchange`], and from then on `next` is in force. In a cluster, where one primary is lost, `next` is in force at the
+    /// others, and nothing starts at that one until it knows it.
+    ///
+    /// # Errors
+    /// [`GateError`]: all stays as it was.
+    pub async fn switch_to(&mut self, next: Named) -> Result<Agreed, GateError> {
+        let mut mine = vec![&self.own];
+        if next.id != self.own.id {
+            mine.push(&next);
+        }
+        let places = self.gate.registries().await?;
+        let sent = Instant::now();
+        let until = sent + Duration::from_millis(AGREED_FOR_MS);
+        let exchanges = places.iter().map(|place| {
+            let known = self.known.get(&place.policies);
+            let known = known.map(|heard| heard.known.clone());
+            let known = known.unwrap_or_default();
+            let exchange = exchange(&self.gate, &place.policies, &mine, known);
+            let several = places.len() > 1;
+            async move {
+                if !several {
+                    return exchange.await;
+                }
+                let late =
+                    |_| GateError::Unreachable(format!("{}: no answer in time", place.policies));
+                let done = tokio::time::timeout(PATIENCE, exchange).await;
+                done.map_err(late)?
+            }
+        });
+        let (mut agreed, mut failed) = (Vec::new(), Vec::new());
+        for (place, exchanged) in places.iter().zip(join_all(exchanges).await) {
+            match exchanged {
+                Ok((known, now_ms)) => {
+                    let at = Instant::now();
+                    let heard = Heard { known, now_ms, at };
+                    self.known.insert(place.policies.clone(), heard);
+                    agreed.push(&place.policies);
+                }
+                Err(why) => failed.push((&place.policies, why)),
+            }
+        }
+        if agreed.is_empty() {
+            let why = failed.into_iter().map(|(_, why)| why).next();
+            return Err(why.unwrap_or_else(|| {
+                GateError::Unreachable("the cluster has no primaries".to_owned())
+            }));
+        }
+        if next.id != self.own.id {
+            for (place, _) in &failed {
+                self.gate.agree(place, None);
+            }
+        }
+        let registries: Vec<String> = agreed.into_iter().cloned().collect();
+        self.own = next;
+        // A registry that is lost, or no more where it was, is remembered for as long as it is to be enforced.
+        for (_, heard) in (self.known.iter_mut()).filter(|(key, _)| !registries.contains(key)) {
+            let now_ms = heard.now_ms();
+            heard.known.learn(Vec::new(), now_ms);
+        }
+        self.known
+            .retain(|key, heard| registries.contains(key) || !heard.known.policies().is_empty());
+        let fleets = self.known.values().map(|heard| {
+            let own = Arc::clone(&self.own.policy);
+            heard.known.fleet(own, &self.own.id, heard.now_ms())
+        });
+        let alone = Fleet::alone(Arc::clone(&self.own.policy));
+        let fleet = fleets.fold(alone, Fleet::joined_with);
+        Ok(Agreed {
+            fleet,
+            until,
+            registries,
+        })
+    }
+
+    /// In a cluster, jobs may start at the primaries that were exchanged. To be called when `agreed.fleet` is enforced: one that
+    /// was away may hold a policy that was not known here.
+    pub fn open(&self, agreed: &Agreed) {
+        for registry in &agreed.registries {
+            self.gate.agree(registry, Some(agreed.until));
+        }
+    }
+}
+
+/// What all workers have in force.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Their policies.
+    pub known: Known,
+    /// Redis's clock in milliseconds.
+    pub now_ms: u64,
+    /// Why primaries of a cluster did not tell theirs; only one that answered makes the others' words worth anything.
+    pub failed: Vec<GateError>,
+}
+
+/// Reads what all workers have in force, without saying anything.
+///
+/// # Errors
+/// [`GateError`] says why nothing is known.
+pub async fn look(gate: &RedisGate) -> Result<Seen, GateError> {
+    let places = gate.registries().await?;
+    let mut seen = Seen::default();
+    let looks = places
+        .iter()
+        .map(|place| exchange(gate, &place.policies, &[], Known::default()));
+    for looked in join_all(looks).await {
+        match looked {
+            Ok((known, now_ms)) => {
+                seen.now_ms = now_ms.max(seen.now_ms);
+                let newer = known.policies().iter().filter(|policy| {
+                    let mut all = seen.known.policies().iter();
+                    let before = all.find(|before| before.id == policy.id);
+                    before.is_none_or(|before| before.used_ms < policy.used_ms)
+                });
+                let newer = newer.cloned().collect();
+                seen.known.learn(newer, seen.now_ms);
+            }
+            Err(why) => seen.failed.push(why),
+        }
+    }
+    if seen.failed.len() < places.len() {
+        return Ok(seen);
+    }
+    let nowhere = || GateError::Unreachable("the cluster has no primaries".to_owned());
+    Err(seen.failed.pop().unwrap_or_else(nowhere))
+}
+
+/// One exchange with one registry, of which `known` is known: what is known then, and Redis's clock in milliseconds.
+async fn exchange(
+    gate: &RedisGate,
+    registry: &str,
+    mine: &[&Named],
+    mut known: Known,
+) -> Result<(Known, u64), GateError> {
+    let mut with_text = false;
+    for _ in 0..TRIES {
+        let mut more = vec![MAX_POLICIES.to_string(), mine.len().to_string()];
+        for named in mine {
+            let kept_ms = memory_ms(&named.policy) + MARGIN_MS;
+            let text = if with_text { &named.text } else { "" };
+            more.extend([named.id.clone(), kept_ms.to_string(), text.to_owned()]);
+        }
+        let superseded = known.superseded();
+        more.push(superseded.len().to_string());
+        for (id, used_ms) in superseded {
+            more.extend([id.clone(), used_ms.to_string()]);
+        }
+        let texts = known.policies().iter().map(|policy| policy.id.clone());
+        more.extend(texts);
+        more.extend(mine.iter().map(|named| named.id.clone()));
+        let reply = gate.run_policies(registry, more).await?;
+        let Some((now_ms, word, rest)) = head(&reply) else {
+            return Err(broken("its reply has another form"));
+        };
+        match word.as_str() {
+            "ok" => {
+                let registered = decode(rest, mine, &known)?;
+                known.learn(registered, now_ms);
+                return Ok((known, now_ms));
+            }
+            "full" => {
+                // What need not be there is known by who reads it.
+                let none = known.superseded().is_empty();
+                if none {
+                    (known, _) = Box::pin(exchange(gate, registry, &[], known)).await?;
+                }
+                if !none || known.superseded().is_empty() {
+                    return Err(GateError::Refused(format!(
+                        "the workers have had {MAX_POLICIES} different policies in force within the longest window of those that they changed; wait until one of them is dropped"
+                    )));
+                }
+            }
+            _ => with_text = true,
+        }
+    }
+    Err(GateError::Unreachable(
+        "Redis lost the registry of policies twice in a row".to_owned(),
+    ))
+}
+
+fn head(reply: &Value) -> Option<(u64, String, &[Value])> {
+    let Value::Array(values) = reply else {
+        return None;
+    };
+    let [_, now, word, rest @ ..] = values.as_slice() else {
+        return None;
+    };
+    let Value::Int(now) = now else { return None };
+    Some((u64::try_from(*now).ok()?, text_of(word)?, rest))
+}
+
+/// The policies of the reply: those with a text, and those whose text is known.
+fn decode(rest: &[Value], mine: &[&Named], known: &Known) -> Result<Vec<Registered>, GateError> {
+    let (chunks, []) = rest.as_chunks::<4>() else {
+        return Err(broken("its reply has another form"));
+    };
+    let decode = |[id, since, used, text]: &[Value; 4]| {
+        let (Some(id), &Value::Int(since), &Value::Int(used), Some(text)) =
+            (text_of(id), since, used, text_of(text))
+        else {
+            return Err(broken("its reply has another form"));
+        };
+        let own = mine.iter().find(|named| named.id == id);
+        let policy = match own.map(|named| &named.policy).or(known.find(&id)) {
+            Some(policy) => Arc::clone(policy),
+            None => Arc::new(text::read(&text).map_err(|why| {
+                GateError::Refused(format!(
+                    "another worker's policy {id} can't be enforced here: {why}; run one version of sluicegate, or wait until that policy is dropped"
+                ))
+            })?),
+        };
+        Ok(Registered {
+            id,
+            policy,
+            since_ms: since.unsigned_abs(),
+            used_ms: used.unsigned_abs(),
+        })
+    };
+    chunks.iter().map(decode).collect()
+}
+
+fn text_of(value: &Value) -> Option<String> {
+    ::redis::from_redis_value_ref(value).ok()
+}
+
+fn broken(why: &str) -> GateError {
+    GateError::Refused(format!("the registry of policies: {why}"))
+}

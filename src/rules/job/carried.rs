@@ -1,0 +1,26 @@
+//! What a job carries on its way, for the worker that gets it next.
+
+use crate::rules::headers::{
+    ATTEMPT, EXPIRES, HeaderValue, Headers, RETRY_AFTER, SUSPECT, int, not_before, ticket_header,
+};
+use crate::rules::job::Claims;
+
+/// What a job carries that is to be asked for anew after `wait_ms`, but not before a time if there is one; it keeps its place.
+pub fn postponed(claims: &Claims, not_before_ms: Option<u64>, wait_ms: u64) -> Headers {
+    let mut headers = vec![
+        (ATTEMPT, HeaderValue::Int(i64::from(claims.attempt))),
+        (RETRY_AFTER, int(wait_ms.div_ceil(1000))),
+    ];
+    headers.extend(not_before_ms.map(not_before));
+    headers.extend(claims.ticket.map(ticket_header));
+    headers
+}
+
+/// What a job carries wherever it goes.
+pub fn lasting(claims: &Claims) -> Headers {
+    let ends = claims.expiry.ends_ms();
+    let suspect = claims.suspect.map(u64::from);
+    let both = [(EXPIRES, ends), (SUSPECT, suspect)];
+    let set = |(name, value): (_, Option<u64>)| Some((name, int(value?)));
+    both.into_iter().filter_map(set).collect()
+}

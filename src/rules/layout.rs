@@ -1,0 +1,204 @@
+//! Where the jobs of one tenant and the same labels wait, and from which budgets they draw.
+
+use crate::rules::limit::Limit;
+use crate::rules::scope::{Labels, Scope};
+use crate::rules::tenant::Tenant;
+
+impl Labels {
+    /// The value of each scope of `limits` that is a part of a tenant, as `value` gives it; a job without one has the
+    /// empty value, and shares it with all others that have none.
+    pub fn of(limits: &[Limit], mut value: impl FnMut(&Scope) -> String) -> Self {
+        let mut labels: Vec<(Scope, String)> = Vec::new();
+        for scope in limits.iter().map(Limit::scope).filter(|s| s.is_part()) {
+            if labels.iter().all(|(known, _)| known != scope) {
+                labels.push((scope.clone(), value(scope)));
+            }
+        }
+        labels.sort_unstable();
+        Self(labels)
+    }
+}
+
+/// One budget.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Place {
+    /// No budget: what concerns the API as a whole, such as its breaker.
+    Api,
+    /// What all tenants share.
+    Global,
+    /// A tenant's.
+    Tenant(Tenant),
+    /// That of a tenant's jobs with these labels.
+    Part(Tenant, Labels),
+}
+
+/// Where the jobs of one tenant and the same labels wait, and from which budgets they draw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Layout {
+    /// Where they wait: the narrowest. What is counted here, nobody else uses.
+    pub line: Place,
+    /// The wider budgets, the widest last, which other lines use as well.
+    pub shared: Vec<Shared>,
+    /// For each limit where its log is: 0 with the line, n in the n-th of the shared ones, from 1.
+    pub homes: Vec<usize>,
+    /// The same for what closes the tenant and what an operator set.
+    pub control: usize,
+}
+
+impl Layout {
+    /// The budget `home`, which is the line's or one of the shared ones.
+    ///
+    /// # Panics
+    /// When there is no such.
+    pub fn place(&self, home: usize) -> &Place {
+        match home {
+            0 => &self.line,
+            shared => &self.shared[shared - 1].place,
+        }
+    }
+
+    /// What waits for the shared budget `home` waits for `wider` too: that is the same one, or its lines come through it.
+    pub fn is_behind(&self, wider: usize, home: usize) -> bool {
+        wider == home || wider > 0 && self.shared[wider - 1].below == home
+    }
+
+    /// Those of the layout's `limits` whose logs are in the budget `home`.
+    pub fn at_home(&self, home: usize, limits: &[Limit]) -> Vec<Limit> {
+        let all = limits.iter().zip(&self.homes);
+        let here = all.filter(|(_, here)| **here == home);
+        here.map(|(limit, _)| limit.clone()).collect()
+    }
+}
+
+/// A budget that several lines share.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Shared {
+    /// Which.
+    pub place: Place,
+    /// What this line, or the tenant, is called among those that wait for it.
+    pub flow: String,
+    /// Those that wait come through this one of the shared budgets, from 1, where their tenant's lines share it first; 0:
+    /// from the line itself.
+    pub below: usize,
+}
+
+impl Layout {
+    /// For a budget on its own, whosever it is.
+    pub fn alone(limits: &[Limit]) -> Self {
+        Self {
+            line: Place::Global,
+            shared: Vec::new(),
+            homes: vec![0; limits.len()],
+            control: 0,
+        }
+    }
+
+    /// For the jobs of `tenant` with `labels`, which are those that `limits` need.
+    pub fn of(limits: &[Limit], tenant: &Tenant, labels: &Labels) -> Self {
+        let mut shared = Vec::new();
+        let flow = labels.key();
+        let mut share = |place, flow: &str, below| {
+            let flow = flow.to_owned();
+            shared.push(Shared { place, flow, below });
+            shared.len()
+        };
+        let parts: Vec<usize> = match labels.0.len() {
+            0 | 1 => vec![0; labels.0.len()],
+            _ => (labels.0.iter())
+                .map(|(scope, _)| {
+                    let part = Place::Part(tenant.clone(), labels.only(scope));
+                    share(part, &flow, 0)
+                })
+                .collect(),
+        };
+        let control = match labels.is_empty() {
+            true => 0,
+            false => share(Place::Tenant(tenant.clone()), &flow, 0),
+        };
+        let global = match limits.iter().any(|limit| *limit.scope() == Scope::Global) {
+            true => share(Place::Global, &tenant.key(), control),
+            false => 0,
+        };
+        let home = |limit: &Limit| match limit.scope() {
+            Scope::Global => global,
+            Scope::Tenant => control,
+            part => {
+                let mut labels = labels.0.iter().zip(&parts);
+                // A label that nobody gave is empty; its limit counts with the line.
+                (labels.find(|((known, _), _)| known == part)).map_or(0, |(_, at)| *at)
+            }
+        };
+        Self {
+            line: match labels.is_empty() {
+                true => Place::Tenant(tenant.clone()),
+                false => Place::Part(tenant.clone(), labels.clone()),
+            },
+            homes: limits.iter().map(home).collect(),
+            shared,
+            control,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::rules::limit::Algorithm;
+
+    fn limit(name: &str, scope: Scope) -> Limit {
+        let second = Duration::from_secs(1);
+        let limit = Limit::new(name, Algorithm::SlidingWindow, 5, second, Duration::ZERO);
+        limit.expect("in range").with_scope(scope)
+    }
+
+    fn layout(scopes: &[&Scope]) -> (Layout, Labels) {
+        let limits: Vec<Limit> = (scopes.iter().enumerate())
+            .map(|(at, scope)| limit(&format!("l{at}"), (*scope).clone()))
+            .collect();
+        let labels = Labels::of(&limits, |scope| match scope {
+            Scope::Header(name) => format!("/{name}"),
+            _ => "key".to_owned(),
+        });
+        let tenant = Tenant::parse("a:b").expect("a good id");
+        (Layout::of(&limits, &tenant, &labels), labels)
+    }
+
+    #[test]
+    fn a_line_is_as_narrow_as_the_narrowest_limit_and_draws_from_the_wider_ones() {
+        let header = |name: &str| Scope::Header(name.to_owned());
+        let (path, token, key) = (header("path"), header("token"), Scope::RoutingKey);
+        let (tenant, global) = (Scope::Tenant, Scope::Global);
+
+        let (found, labels) = layout(&[&tenant, &tenant]);
+        assert!(labels.is_empty() && found.shared.is_empty());
+        assert_eq!((found.homes, found.control), (vec![0, 0], 0));
+
+        let (found, _) = layout(&[&global, &tenant]);
+        assert_eq!((found.homes, found.control), (vec![1, 0], 0));
+        assert_eq!(found.shared[0].place, Place::Global);
+        assert_eq!(
+            (found.shared[0].flow.as_str(), found.shared[0].below),
+            ("a%3Ab", 0)
+        );
+
+        // With one label only, its limits are the line's own.
+        let (found, labels) = layout(&[&tenant, &path, &global]);
+        assert_eq!(labels.key(), "path=%2Fpath");
+        assert_eq!((found.homes, found.control), (vec![1, 0, 2], 1));
+        assert_eq!((found.shared[0].below, found.shared[1].below), (0, 1));
+
+        let (found, labels) = layout(&[&key, &token, &path]);
+        assert_eq!(labels.key(), "path=%2Fpath:token=%2Ftoken:=key");
+        assert_eq!((found.homes, found.control), (vec![3, 2, 1], 4));
+        let parts = found.shared[..3].iter().map(|shared| &shared.place);
+        let keys: Vec<String> = parts
+            .map(|place| match place {
+                Place::Part(_, labels) => labels.key(),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(keys, ["path=%2Fpath", "token=%2Ftoken", "=key"]);
+    }
+}

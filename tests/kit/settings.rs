@@ -1,0 +1,47 @@
+//! Settings of a scheduler for tests that are about something else.
+
+use std::time::Duration;
+
+use sluicegate::engine::action::Settings;
+use sluicegate::rules::job::{Fields, TenantField, ValueField};
+use sluicegate::rules::lanes::{Ladder, QueueNames};
+use sluicegate::rules::limit::{Algorithm, Limit};
+use sluicegate::rules::pushback::ThrottleScope;
+use sluicegate::rules::retry::RetryPolicy;
+
+/// A scheduler's settings whose limits let everything start, for `jobs` calls at a time.
+pub fn open(jobs: usize) -> Settings {
+    let second = Duration::from_secs(1);
+    let limit = Limit::new(
+        "default",
+        Algorithm::SlidingWindow,
+        1000,
+        second,
+        second / 20,
+    );
+    let ladder = Ladder::new(300 * second);
+    Settings {
+        policy: limit.expect("a limit").into(),
+        fields: Fields {
+            tenant: TenantField::Header("x-tenant".into()),
+            cost: ValueField::Header("x-cost".into()),
+            deadline: None,
+        },
+        concurrency: jobs,
+        prefetch: 8 * jobs,
+        hold: second / 2,
+        names: QueueNames::new("jobs", &ladder),
+        ladder,
+        retry: RetryPolicy {
+            max_attempts: 3,
+            initial_interval: second,
+            max_interval: second,
+            give_up_after: Duration::from_secs(7 * 86_400),
+            max_crashes: 5,
+        },
+        max_penalty: second,
+        guard_budget: 0.01,
+        throttle_scope: ThrottleScope::Tenant,
+        breaker: None,
+    }
+}

@@ -1,0 +1,119 @@
+//! Links between the pages lead somewhere, and files of code that they name are there.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Component, Path, PathBuf};
+
+use kit::root;
+
+use kit::sources::files;
+
+/// All pages, by their paths.
+fn pages() -> BTreeMap<PathBuf, String> {
+    let folders = [
+        "docs", "src", "lua", "workers", "tests", "scripts", "benches",
+    ];
+    let mut pages: BTreeMap<PathBuf, String> = (files(&folders, ".md").into_iter())
+        .map(|file| (file.path.into(), file.text))
+        .collect();
+    for entry in fs::read_dir(root()).expect("the root can be read") {
+        let path = entry.expect("an entry").path();
+        if path.extension().is_some_and(|end| end == "md") {
+            let name = path.file_name().expect("a file's name").into();
+            pages.insert(name, fs::read_to_string(&path).expect("it is text"));
+        }
+    }
+    assert!(pages.contains_key(Path::new("README.md")) && pages.len() > 10);
+    pages
+}
+
+/// Files of code that `text` names in backticks and that are not among `known`: by the path from the root, or by its end.
+fn missing_files<'a>(text: &'a str, known: &[String]) -> Vec<&'a str> {
+    let quoted = text.split('`').skip(1).step_by(2);
+    let named = quoted.filter(|name| {
+        let is_path = |c: char| c.is_ascii_alphanumeric() || "/_.-".contains(c);
+        (name.ends_with(".rs") || name.ends_with(".lua")) && name.chars().all(is_path)
+    });
+    // `NAME` stands for any.
+    let real = named.filter(|name| !name.contains("NAME"));
+    let is_there = |name: &str| {
+        let end = format!("/{name}");
+        (known.iter()).any(|path| path == name || path.ends_with(&end))
+    };
+    real.filter(|name| !is_there(name)).collect()
+}
+
+#[test]
+fn files_that_the_pages_name_are_there() {
+    let folders = ["src", "lua", "workers", "tests", "benches"];
+    let mut known = Vec::new();
+    for end in [".rs", ".lua"] {
+        known.extend(files(&folders, end).into_iter().map(|file| file.path));
+    }
+    let mut missing = Vec::new();
+    for (page, text) in pages() {
+        let text = prose(&text);
+        let gone = missing_files(&text, &known).into_iter();
+        missing.extend(gone.map(|name| format!("{}: {name}", page.display())));
+    }
+    assert!(missing.is_empty(), "{missing:#?}");
+    let text = "`src/app.rs`, `app.rs`, `lua/NAME.lua`, `src/gone.rs`, `x.rs`, `a b.rs`";
+    assert_eq!(missing_files(text, &known), ["src/gone.rs", "x.rs"]);
+}
+
+/// `text` without its blocks of code.
+fn prose(text: &str) -> String {
+    text.split("```").step_by(2).collect()
+}
+
+/// What leads to a heading: as GitHub makes it.
+fn anchor(heading: &str) -> String {
+    let kept = |c: &char| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_');
+    let kept = heading.trim().chars().filter(kept).collect::<String>();
+    kept.to_lowercase().replace(' ', "-")
+}
+
+/// `path` without `..`
+fn plain(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(plain.pop()),
+            other => plain.push(other),
+        }
+    }
+    plain
+}
+
+#[test]
+fn every_link_between_the_pages_leads_somewhere() {
+    let pages: BTreeMap<PathBuf, String> = (pages().into_iter())
+        .map(|(path, text)| (path, prose(&text)))
+        .collect();
+    let leads = |page: &Path, link: &str| {
+        let (path, to) = link.split_once('#').unwrap_or((link, ""));
+        let path = match path {
+            "" => page.to_owned(),
+            path => plain(&page.with_file_name(path)),
+        };
+        let mut headings = (pages.get(&path).into_iter())
+            .flat_map(|text| text.lines())
+            .filter_map(|line| line.strip_prefix('#'))
+            .map(|heading| anchor(heading.trim_start_matches('#')));
+        root().join(&path).exists() && (to.is_empty() || headings.any(|heading| heading == to))
+    };
+    let mut links = 0;
+    for (page, text) in &pages {
+        for link in text.split("](").skip(1) {
+            let (link, _) = link.split_once(')').expect("the end of a link");
+            if !link.starts_with("https://") {
+                links += 1;
+                assert!(leads(page, link), "{}: {link}", page.display());
+            }
+        }
+    }
+    assert!(links > 20, "{links} links");
+    for nowhere in ["GONE.md", "../README.md#gone", "#gone"] {
+        assert!(!leads(Path::new("docs/WORKERS.md"), nowhere), "{nowhere}");
+    }
+}

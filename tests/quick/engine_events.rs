@@ -1,0 +1,418 @@
+//! The engine's loop takes every event that it receives, however many have come at once.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use kit::settings;
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable};
+use sluicegate::admin::Health;
+use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Source, Tag};
+use sluicegate::engine::action::{Settings, Update};
+use sluicegate::engine::scheduler::Scheduler;
+use sluicegate::engine::{Engine, Over, Stop};
+use sluicegate::gate::{
+    Answer, Change, Event as CallEvent, Gate, GateError, Inspection, Replies, Rule, Sequences,
+    SettleReplies, Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdict, Verdicts,
+    Whose,
+};
+use sluicegate::handler::{Handler, Outcome, Permit};
+use sluicegate::metrics::Metrics;
+use sluicegate::rules::job::{Job, TenantField};
+use sluicegate::rules::limit::{Limit, Limits};
+use sluicegate::rules::quota::Quotas;
+use sluicegate::rules::scope::Labels;
+use sluicegate::rules::tenant::Tenant;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
+
+/// Remembers what was acked, and ends the engine when that is all.
+struct Acked {
+    tags: Mutex<Vec<u64>>,
+    expected: usize,
+    stop: Stop,
+}
+
+impl Broker for Acked {
+    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
+        batch.iter().map(|_| Ok(())).collect()
+    }
+    async fn ack(&self, tags: Vec<Tag>) {
+        let mut acked = self.tags.lock().unwrap();
+        acked.extend(tags.iter().map(|tag| tag.tag));
+        if acked.len() == self.expected {
+            self.stop.soft.cancel();
+        }
+    }
+    async fn rest(&self) {}
+
+    async fn take(&self) {}
+
+    async fn stop_consuming(&self) {}
+    async fn close(&self) {}
+}
+
+/// Lets everything start from some moment on; before it, it does not know what has started.
+struct Opens {
+    at: Instant,
+    takes: Duration,
+    refused: AtomicUsize,
+    /// Calls that it was told the end of.
+    settled: AtomicUsize,
+    /// Who asked together.
+    rounds: Mutex<Vec<Vec<String>>>,
+}
+
+impl Opens {
+    fn after(wait: Duration) -> Arc<Self> {
+        Arc::new(Self {
+            at: Instant::now() + wait,
+            takes: Duration::ZERO,
+            refused: AtomicUsize::new(0),
+            settled: AtomicUsize::new(0),
+            rounds: Mutex::default(),
+        })
+    }
+}
+
+impl Gate for Opens {
+    async fn ask(&self, batch: &[TenantAsk]) -> Result<Replies, GateError> {
+        let tenants = batch.iter().map(|ask| ask.tenant.to_string());
+        self.rounds.lock().unwrap().push(tenants.collect());
+        tokio::time::sleep(self.takes).await;
+        let wait = self.at.saturating_duration_since(Instant::now());
+        if !wait.is_zero() {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            let why = "a test says so".to_owned();
+            return Err(GateError::Cold { wait, why });
+        }
+        let start = |ask: &TenantAsk| TenantReply {
+            now_ms: 1,
+            blocked_until_ms: 0,
+            has_failures: false,
+            answers: ask
+                .asks
+                .iter()
+                .map(|_| Answer::Start {
+                    count: 1,
+                    sequences: Sequences::NONE,
+                })
+                .collect(),
+        };
+        Ok(batch.iter().map(|ask| Ok(start(ask))).collect())
+    }
+    async fn settle(&self, batch: &[TenantSettled]) -> Result<SettleReplies, GateError> {
+        self.settled.fetch_add(batch.len(), Ordering::Relaxed);
+        Ok(vec![Ok(()); batch.len()])
+    }
+    async fn block(&self, _: &Whose, _: Duration, _: &str) -> Result<(), GateError> {
+        Ok(())
+    }
+    async fn report(&self, _: &Rule, _: &[(Whose, CallEvent)]) -> Result<Standings, GateError> {
+        Err(GateError::Refused("not in this test".into()))
+    }
+    async fn suspect(&self, batch: &[Suspected]) -> Result<Verdicts, GateError> {
+        Ok(batch.iter().map(|_| Ok(Verdict::Go)).collect())
+    }
+    async fn advertised(&self, _: &[(Tenant, Quotas)]) -> Result<(), GateError> {
+        Ok(())
+    }
+    async fn change(&self, _: &Whose, _: &Change) -> Result<u64, GateError> {
+        Err(GateError::Refused("not in this test".into()))
+    }
+    async fn inspect(&self, _: &Tenant, _: &Labels, _: &Limits) -> Result<Inspection, GateError> {
+        Err(GateError::Refused("nobody asks".into()))
+    }
+}
+
+struct Nothing;
+
+impl Handler for Nothing {
+    async fn handle(&self, _: &Job, _: Permit) -> Outcome {
+        Outcome::Done
+    }
+}
+
+fn delivery(tag: u64) -> Event {
+    let mut headers = FieldTable::default();
+    headers.insert("x-tenant".into(), AMQPValue::LongString("a".into()));
+    let properties = BasicProperties::default().with_headers(headers);
+    let message = Message {
+        routing_key: "jobs".into(),
+        properties: properties.with_message_id(tag.to_string().into()),
+        body: Bytes::new(),
+    };
+    let (session, source, redelivered) = (1, Source::Fresh, false);
+    let tag = Tag {
+        session,
+        source,
+        tag,
+    };
+    Event::Deliveries(vec![Delivery {
+        source,
+        tag,
+        redelivered,
+        message,
+    }])
+}
+
+const JOBS: usize = 100;
+
+/// Runs an engine until all jobs are acked.
+async fn run_all(gate: Arc<Opens>, metrics: Arc<Metrics>, health: Arc<Health>) {
+    let (_nobody, updates) = mpsc::channel(1);
+    run_all_updated(gate, metrics, health, updates).await;
+}
+
+async fn run_all_updated(
+    gate: Arc<Opens>,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    updates: mpsc::Receiver<Update>,
+) {
+    let second = Duration::from_secs(1);
+    let stop = Stop::default();
+    let broker = Arc::new(Acked {
+        tags: Mutex::default(),
+        expected: JOBS,
+        stop: stop.clone(),
+    });
+    let (sender, events) = mpsc::channel(JOBS + 1);
+    sender
+        .send(Event::Up { session: 1 })
+        .await
+        .expect("there is room");
+    for tag in 1..=JOBS as u64 {
+        sender.send(delivery(tag)).await.expect("there is room");
+    }
+    let engine = Engine {
+        broker: Arc::clone(&broker),
+        gate,
+        handler: Arc::new(Nothing),
+        metrics,
+        health,
+        shutdown_timeout: second,
+    };
+    let scheduler = Scheduler::new(settings::open(JOBS), 7);
+    // The clock is paused: it jumps ahead as soon as nothing is left to do.
+    let run = engine.run_updated(scheduler, events, updates, stop);
+    let run = tokio::time::timeout(60 * second, run);
+    let ended = run.await;
+    let mut acked = broker.tags.lock().unwrap().clone();
+    acked.sort_unstable();
+    assert_eq!(acked, (1..=JOBS as u64).collect::<Vec<_>>());
+    assert!(ended.is_ok(), "the engine did not end");
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_delivery_is_dropped_when_many_events_have_come_at_once() {
+    let (metrics, health) = (Arc::new(Metrics::new()), Arc::default());
+    run_all(Opens::after(Duration::ZERO), metrics, health).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_gate_that_may_have_forgotten_is_looked_at_each_second_until_it_opens() {
+    let gate = Opens::after(Duration::from_millis(9_500));
+    let (metrics, health) = (Arc::new(Metrics::new()), Arc::new(Health::default()));
+    let run = run_all(Arc::clone(&gate), Arc::clone(&metrics), Arc::clone(&health));
+    let cold = "Redis may not know all that has started";
+    let look = async {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        assert_eq!(health.missing(), [cold]);
+        assert!(metrics.encode().contains("sluicegate_gate_cold 1"));
+        assert!(
+            metrics
+                .encode()
+                .contains("sluicegate_up{server=\"redis\"} 1")
+        );
+    };
+    tokio::join!(run, look);
+    assert!(!health.missing().contains(&cold));
+    assert!(metrics.encode().contains("sluicegate_gate_cold 0"));
+    assert!(gate.refused.load(Ordering::Relaxed) <= 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_agreement_is_applied_when_no_question_of_before_is_under_way() {
+    let ms = Duration::from_millis;
+    let begun = Instant::now();
+    let gate = Arc::new(Opens {
+        at: begun,
+        takes: ms(20),
+        refused: AtomicUsize::new(0),
+        settled: AtomicUsize::new(0),
+        rounds: Mutex::default(),
+    });
+    let (sender, updates) = mpsc::channel(1);
+    let run = run_all_updated(gate, Arc::new(Metrics::new()), Arc::default(), updates);
+    let agree = async {
+        tokio::time::sleep(ms(10)).await;
+        let (told, done) = oneshot::channel();
+        let update = Update::Agreed {
+            fleet: None,
+            until: begun + ms(60_000),
+            applied: Some(told),
+        };
+        sender.send(update).await.expect("the engine runs");
+        done.await.expect("the engine tells");
+        assert!(begun.elapsed() >= ms(20), "{:?}", begun.elapsed());
+    };
+    tokio::join!(run, agree);
+}
+
+/// Takes its time, and counts what it has ended.
+struct Slow(Arc<AtomicUsize>);
+
+impl Handler for Slow {
+    async fn handle(&self, _: &Job, _: Permit) -> Outcome {
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Outcome::Done
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
+    let ended = Arc::new(AtomicUsize::new(0));
+    let stop = Stop::default();
+    let gate = Opens::after(Duration::ZERO);
+    let one = Limit::concurrent("running", 1);
+    let settings = Settings {
+        policy: one.expect("a limit").into(),
+        ..settings::open(JOBS)
+    };
+    let engine = Engine {
+        broker: Arc::new(Acked {
+            tags: Mutex::default(),
+            expected: usize::MAX,
+            stop: Stop::default(),
+        }),
+        gate: Arc::clone(&gate),
+        handler: Arc::new(Slow(Arc::clone(&ended))),
+        metrics: Arc::new(Metrics::new()),
+        health: Arc::default(),
+        shutdown_timeout: Duration::from_secs(30),
+    };
+    let (sender, events) = mpsc::channel(4);
+    for event in [Event::Up { session: 1 }, delivery(1)] {
+        sender.send(event).await.expect("there is room");
+    }
+    let scheduler = Scheduler::new(settings, 7);
+    let begun = Instant::now();
+    let run = engine.run(scheduler, events, stop.clone());
+    let strike = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        stop.soft.cancel();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let reason = "a test says so".to_owned();
+        sender
+            .send(Event::Down { reason })
+            .await
+            .expect("there is room");
+        drop(sender);
+    };
+    tokio::join!(run, strike);
+    assert_eq!(ended.load(Ordering::Relaxed), 1);
+    assert_eq!(
+        gate.settled.load(Ordering::Relaxed),
+        1,
+        "its place is given back"
+    );
+    // And not until the end of shutdown-timeout.
+    assert!(
+        begun.elapsed() < Duration::from_secs(7),
+        "{:?}",
+        begun.elapsed()
+    );
+}
+
+#[tokio::test]
+async fn a_large_body_is_read_while_other_jobs_go_on() {
+    let gate = Opens::after(Duration::ZERO);
+    let stop = Stop::default();
+    let mut settings = settings::open(JOBS);
+    settings.fields.tenant = TenantField::Json("/t".into());
+    let engine = Engine {
+        broker: Arc::new(Acked {
+            tags: Mutex::default(),
+            expected: 2,
+            stop: stop.clone(),
+        }),
+        gate: Arc::clone(&gate),
+        handler: Arc::new(Nothing),
+        metrics: Arc::new(Metrics::new()),
+        health: Arc::default(),
+        shutdown_timeout: Duration::from_secs(30),
+    };
+    let zeros = "0,".repeat(1 << 20);
+    let bodies = [
+        format!("{{\"pad\":[{zeros}0],\"t\":\"large\"}}"),
+        "{\"t\":\"small\"}".into(),
+    ];
+    let deliveries = (1..).zip(bodies).map(|(tag, body)| {
+        let Event::Deliveries(mut one) = delivery(tag) else {
+            panic!("a delivery");
+        };
+        one[0].message.body = body.into();
+        one.remove(0)
+    });
+    let deliveries = Event::Deliveries(deliveries.collect());
+    let (sender, events) = mpsc::channel(4);
+    for event in [Event::Up { session: 1 }, deliveries] {
+        sender.send(event).await.expect("there is room");
+    }
+    let scheduler = Scheduler::new(settings, 7);
+    engine.run(scheduler, events, stop).await;
+    let mut rounds = gate.rounds.lock().expect("nobody panics").clone();
+    // On a busy machine a permit comes too late, and its job asks again.
+    rounds.dedup();
+    assert_eq!(rounds, [["small"], ["large"]], "first who need not wait");
+}
+
+/// What is to be published panics.
+struct Broken;
+
+impl Broker for Broken {
+    async fn publish(&self, _: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
+        panic!("a bug")
+    }
+    async fn ack(&self, _: Vec<Tag>) {}
+    async fn rest(&self) {}
+    async fn take(&self) {}
+    async fn stop_consuming(&self) {}
+    async fn close(&self) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_engine_whose_task_panics_or_whose_broker_is_silent_for_ever_says_so() {
+    for (delivers, expected) in [
+        (true, Over::Panicked("it panicked: a bug".to_owned())),
+        (false, Over::Deaf),
+    ] {
+        let engine = Engine {
+            broker: Arc::new(Broken),
+            gate: Opens::after(Duration::ZERO),
+            handler: Arc::new(Nothing),
+            metrics: Arc::new(Metrics::new()),
+            health: Arc::default(),
+            shutdown_timeout: Duration::from_secs(30),
+        };
+        let (sender, events) = mpsc::channel(4);
+        let up = Event::Up { session: 1 };
+        sender.send(up).await.expect("there is room");
+        let Event::Deliveries(mut unusable) = delivery(1) else {
+            panic!("a delivery");
+        };
+        unusable[0].message.properties = BasicProperties::default();
+        let unusable = Event::Deliveries(unusable);
+        match delivers {
+            true => sender.send(unusable).await.expect("there is room"),
+            false => drop(sender),
+        }
+        let scheduler = Scheduler::new(settings::open(JOBS), 7);
+        let over = engine.run(scheduler, events, Stop::default()).await;
+        assert_eq!(over, expected);
+    }
+}

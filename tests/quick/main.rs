@@ -1,0 +1,27 @@
+//! What needs no server: decisions, configuration, documents and the rules of the house. Seconds after a build.
+//! `cargo test --test quick`; a part of it: `cargo test --test quick -- config`.
+
+#![forbid(unsafe_code)]
+
+mod config;
+mod config_amqp;
+mod config_answers;
+mod config_headers;
+mod config_limits;
+mod config_redis;
+mod corpus;
+mod documents;
+mod engine_events;
+mod gate_lua;
+mod scheduler;
+mod scheduler_breaker;
+mod scheduler_closing;
+mod scheduler_expiry;
+mod scheduler_lanes;
+mod scheduler_partitions;
+mod scheduler_prepare;
+mod scheduler_scopes;
+mod scheduler_settle;
+mod scheduler_suspects;
+mod tidy;
+mod tidy_circles;

@@ -1,0 +1,413 @@
+//! The house rules that no compiler keeps: who may know whom, headers of the Lua scripts, short files,
+//! executable scripts, no hidden panics. Each rule is also run over a text that breaks it.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use kit::root;
+use kit::sources::{File, files};
+
+/// Lines of code in one file at most: comments, blank lines and unit tests not counted.
+const MAX_LINES: usize = 450;
+
+/// The rule's offences in `files`, one a line.
+fn offences(files: &[File], rule: impl Fn(&File) -> Vec<String>) -> String {
+    let all: Vec<String> = files.iter().flat_map(rule).collect();
+    all.join("\n")
+}
+
+/// Whether `line` has `word` with nothing before it that would make it the end of a longer name.
+fn names(line: &str, word: &str) -> bool {
+    line.match_indices(word).any(|(at, _)| {
+        let before = line[..at].chars().next_back();
+        !before.is_some_and(|c| c.is_alphanumeric() || c == '_')
+    })
+}
+
+fn forbid(file: &File, words: &[&str], why: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in file.code() {
+        for word in words.iter().filter(|word| names(line, word)) {
+            found.push(format!("{}:{number}: {word}: {why}", file.path));
+        }
+    }
+    found
+}
+
+/// A topic's folder has its decisions and its I/O; these files of it do I/O, or are the door that names them.
+const TOPICS_IO: [(&str, &[&str]); 2] = [
+    ("src/gate/epoch/", &["mod.rs", "watch"]),
+    ("src/gate/fleet/", &["mod.rs", "registry.rs"]),
+];
+
+/// What decides does no I/O, reads no clock and knows nobody else: all of `rules`, and the other files of topics.
+fn decisions_are_pure(file: &File) -> Vec<String> {
+    let is_pure = TOPICS_IO.iter().any(|(folder, io)| {
+        (file.path.strip_prefix(folder))
+            .is_some_and(|path| !io.iter().any(|io| path.starts_with(io)))
+    });
+    if !is_pure && !file.path.starts_with("src/rules/") {
+        return Vec::new();
+    }
+    let words = [
+        "tokio::",
+        "lapin::",
+        "redis::",
+        "hyper::",
+        "std::fs",
+        "std::net",
+        "std::env",
+        "Instant::now",
+        "SystemTime::now",
+        "rand::rng",
+        "crate::admin",
+        "crate::app",
+        "crate::broker",
+        "crate::config",
+        "crate::engine",
+        "crate::gate",
+        "crate::handler",
+        "crate::metrics",
+        "crate::telemetry",
+        "super::super::",
+    ];
+    forbid(
+        file,
+        &words,
+        "what decides does no I/O, reads no clock and knows no other module",
+    )
+}
+
+/// The engine knows traits, never the servers behind them.
+fn engine_knows_traits(file: &File) -> Vec<String> {
+    if !file.path.starts_with("src/engine") {
+        return Vec::new();
+    }
+    let words = [
+        "lapin::",
+        "redis::",
+        "hyper::",
+        "AmqpBroker",
+        "RedisGate",
+        "HttpHandler",
+    ];
+    forbid(file, &words, "the engine knows the traits only")
+}
+
+/// The scheduler decides: what has happened, the engine's loop logs and counts (`engine::journal`), and the clock is an argument.
+fn the_scheduler_only_decides(file: &File) -> Vec<String> {
+    if !file.path.starts_with("src/engine/scheduler") {
+        return Vec::new();
+    }
+    let words = [
+        "crate::admin",
+        "crate::app",
+        "crate::config",
+        "crate::metrics",
+        "crate::telemetry",
+        "tracing::",
+        "tokio::",
+        "std::fs",
+        "std::net",
+        "Instant::now",
+        "SystemTime::now",
+    ];
+    forbid(
+        file,
+        &words,
+        "the scheduler decides: facts and actions come out",
+    )
+}
+
+/// One place wires the concrete servers: `app`; programs may, too.
+fn only_app_wires(file: &File) -> Vec<String> {
+    let both = ["AmqpBroker", "RedisGate"]
+        .iter()
+        .all(|word| file.code().any(|(_, line)| names(line, word)));
+    let may = file.path == "src/app.rs" || file.path.starts_with("workers/");
+    if both && !may {
+        return vec![format!("{}: only src/app.rs names both servers", file.path)];
+    }
+    Vec::new()
+}
+
+/// A panic in the wrong place is an outage: `expect` says why it cannot happen, `unwrap` says nothing.
+fn no_unwrap(file: &File) -> Vec<String> {
+    let mut found = Vec::new();
+    for (number, line) in file.code().filter(|(_, line)| line.contains(".unwrap()")) {
+        found.push(format!("{}:{number}: {}", file.path, line.trim()));
+    }
+    found
+}
+
+fn short(file: &File) -> Vec<String> {
+    let lines = file.code().count();
+    if lines > MAX_LINES {
+        return vec![format!(
+            "{}: {lines} lines of code; at most {MAX_LINES}",
+            file.path
+        )];
+    }
+    Vec::new()
+}
+
+/// A script that takes arguments says what they are; parts that others are put together from take none.
+fn lua_header(file: &File) -> Vec<String> {
+    let lines = || file.text.lines();
+    let is_entry =
+        lines().any(|line| !line.trim_start().starts_with("--") && line.contains("ARGV["));
+    if !is_entry {
+        return Vec::new();
+    }
+    let header: Vec<&str> = lines().take_while(|line| line.starts_with("--")).collect();
+    ["KEYS[1]", "ARGV[1]", "Reply"]
+        .iter()
+        .filter(|word| !header.iter().any(|line| line.contains(**word)))
+        .map(|word| format!("{}: its header does not explain {word}", file.path))
+        .collect()
+}
+
+/// A file that two packages include is compiled twice, and belongs to none: what they share is a package.
+fn no_included_files(file: &File) -> Vec<String> {
+    let lines = file.text.lines().enumerate();
+    let includes = lines.filter(|(_, line)| {
+        let line = line.trim_start();
+        line.starts_with("#[path") || names(line, concat!("include", "!("))
+    });
+    includes
+        .map(|(index, line)| format!("{}:{}: {}", file.path, index + 1, line.trim()))
+        .collect()
+}
+
+fn assert_tidy(found: String) {
+    assert!(found.is_empty(), "\n{found}");
+}
+
+#[test]
+fn rules_know_nobody() {
+    assert_tidy(offences(&files(&["src"], ".rs"), decisions_are_pure));
+}
+
+#[test]
+fn the_engine_names_no_server() {
+    assert_tidy(offences(&files(&["src"], ".rs"), engine_knows_traits));
+}
+
+#[test]
+fn the_scheduler_logs_counts_and_waits_for_nothing() {
+    assert_tidy(offences(
+        &files(&["src"], ".rs"),
+        the_scheduler_only_decides,
+    ));
+}
+
+#[test]
+fn only_app_and_programs_name_both_servers() {
+    assert_tidy(offences(&files(&["src", "workers"], ".rs"), only_app_wires));
+}
+
+#[test]
+fn nothing_unwraps() {
+    assert_tidy(offences(&files(&["src", "workers"], ".rs"), no_unwrap));
+}
+
+#[test]
+fn files_are_short() {
+    assert_tidy(offences(&files(&["src", "workers"], ".rs"), short));
+}
+
+#[test]
+fn nothing_is_included_by_path() {
+    let folders = ["src", "workers", "tests", "benches", "fuzz/fuzz_targets"];
+    assert_tidy(offences(&files(&folders, ".rs"), no_included_files));
+}
+
+#[test]
+fn scripts_can_be_run() {
+    let root = root();
+    let public = [
+        "scripts/test",
+        "scripts/demo",
+        "scripts/torture",
+        "scripts/fuzz",
+        ".ci/run",
+        "scripts/lib/private-redis",
+        "scripts/lib/private-rabbitmq",
+    ];
+    for script in public {
+        let mode = fs::metadata(root.join(script))
+            .expect(script)
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o111, 0o111, "{script} is not executable");
+    }
+}
+
+/// Each rule must find what breaks it, at its line, and nothing in what keeps it.
+#[test]
+fn every_rule_can_fail() {
+    type Rule = fn(&File) -> Vec<String>;
+    let bad: [(Rule, &str, &str, &str); 18] = [
+        (
+            no_included_files,
+            "workers/a/main.rs",
+            concat!("\n    #", "[path = \"../b.rs\"]\n    mod b;"),
+            "workers/a/main.rs:2",
+        ),
+        // Behind what unit tests need, all else is read.
+        (
+            decisions_are_pure,
+            "src/rules/a.rs",
+            "#[cfg(test)]\nmod tests;\nuse tokio::time;",
+            "src/rules/a.rs:3",
+        ),
+        (
+            no_unwrap,
+            "src/a.rs",
+            "#[cfg(test)]\n#[rustfmt::skip]\nmod tests {\n    fn f() {\n    }\n}\nx.unwrap();",
+            "src/a.rs:7",
+        ),
+        (
+            no_unwrap,
+            "src/a.rs",
+            "impl A {\n    #[cfg(test)]\n    fn f() {\n        y()\n    }\n    fn g() {\n        x.unwrap();\n    }\n}",
+            "src/a.rs:7",
+        ),
+        (
+            decisions_are_pure,
+            "src/rules/a.rs",
+            "\nlet x = Instant::now();",
+            "src/rules/a.rs:2",
+        ),
+        (
+            decisions_are_pure,
+            "src/rules/a.rs",
+            "use crate::gate::Answer;",
+            "crate::gate",
+        ),
+        (
+            decisions_are_pure,
+            "src/rules/a.rs",
+            "use tokio::time::sleep;",
+            "tokio::",
+        ),
+        (
+            decisions_are_pure,
+            "src/gate/epoch/decide.rs",
+            "use crate::gate::link::Link;",
+            "crate::gate",
+        ),
+        (
+            engine_knows_traits,
+            "src/engine/mod.rs",
+            "fn f(e: lapin::Error) {}",
+            "lapin::",
+        ),
+        (
+            engine_knows_traits,
+            "src/engine/a.rs",
+            "use crate::gate::redis::X;",
+            "redis::",
+        ),
+        (
+            the_scheduler_only_decides,
+            "src/engine/scheduler.rs",
+            "\nuse tracing::warn;",
+            "src/engine/scheduler.rs:2",
+        ),
+        (
+            the_scheduler_only_decides,
+            "src/engine/scheduler/a.rs",
+            "use crate::metrics::Metrics;",
+            "crate::metrics",
+        ),
+        (
+            only_app_wires,
+            "src/b.rs",
+            "struct A(AmqpBroker);\nstruct B(RedisGate);",
+            "src/b.rs",
+        ),
+        (
+            no_unwrap,
+            "workers/a.rs",
+            "fn f() {\n    x.unwrap();\n}",
+            "workers/a.rs:2: x.unwrap();",
+        ),
+        (
+            short,
+            "src/a.rs",
+            &"x();\n".repeat(MAX_LINES + 1),
+            "451 lines",
+        ),
+        (
+            lua_header,
+            "lua/a.lua",
+            "-- KEYS[1] a\n-- Reply: b\nreturn ARGV[1]",
+            "ARGV[1]",
+        ),
+        (
+            lua_header,
+            "lua/a.lua",
+            "-- KEYS[1], ARGV[1] a\nreturn ARGV[1]",
+            "Reply",
+        ),
+        (lua_header, "lua/a.lua", "return ARGV[1]", "KEYS[1]"),
+    ];
+    for (rule, path, text, expected) in bad {
+        let found = rule(&File::new(path, text)).join("\n");
+        assert!(found.contains(expected), "{path}: {text:?} gave {found:?}");
+    }
+    let good: [(Rule, &str, &str); 12] = [
+        (
+            no_included_files,
+            "src/a.rs",
+            "let path = include_str!(\"a\");",
+        ),
+        (
+            no_unwrap,
+            "src/a.rs",
+            "x();\n#[cfg(test)]\nuse a::{\n    b,\n};\n#[cfg(test)]\nmod t {\n    fn f() {\n        x.unwrap();\n    }\n}",
+        ),
+        (
+            decisions_are_pure,
+            "src/rules/a.rs",
+            "// Instant::now\nuse crate::rules::job::Job;",
+        ),
+        (
+            decisions_are_pure,
+            "src/rules/a.rs",
+            "x();\n#[cfg(test)]\nmod t {\n    use tokio::time;\n}",
+        ),
+        (decisions_are_pure, "src/gate/a.rs", "use tokio::time;"),
+        (
+            decisions_are_pure,
+            "src/gate/epoch/watch/hash.rs",
+            "use tokio::time;",
+        ),
+        (
+            engine_knows_traits,
+            "src/engine/mod.rs",
+            "let redis = 1; my_redis::f();",
+        ),
+        (
+            the_scheduler_only_decides,
+            "src/engine/journal.rs",
+            "use tracing::warn;",
+        ),
+        (
+            only_app_wires,
+            "src/app.rs",
+            "struct A(AmqpBroker, RedisGate);",
+        ),
+        (
+            no_unwrap,
+            "src/a.rs",
+            "x.unwrap_or(1);\n#[cfg(test)]\nfn t() {\n    x.unwrap();\n}",
+        ),
+        (short, "src/a.rs", &"// x\n\n".repeat(MAX_LINES)),
+        (lua_header, "lua/part.lua", "return KEYS[2]"),
+    ];
+    for (rule, path, text) in good {
+        assert_eq!(rule(&File::new(path, text)), [""; 0], "{path}: {text:?}");
+    }
+}

@@ -1,0 +1,235 @@
+//! Who imports whom in a folder: the files of a topic, of `src/config` and of `src/engine` form no circle, and those of the first two
+//! import nothing from above.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kit::sources::{File, files};
+
+/// Modules by the modules that they import.
+type Imports = BTreeMap<String, BTreeSet<String>>;
+
+/// The module that `file` of `folder` is; `None`: the folder's own `mod.rs`, which names all of them.
+fn module(folder: &str, file: &File) -> Option<String> {
+    let path = file.path.strip_prefix(folder)?.strip_prefix('/')?;
+    let first = path.split('/').next()?.trim_end_matches(".rs");
+    (first != "mod").then(|| first.to_owned())
+}
+
+/// The names that `code` takes from the module `path`, such as `Z`, `a` and `b` of `super::{Z, a, b::C}`.
+fn names(code: &str, path: &str) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for (at, _) in code.match_indices(path) {
+        // `super::super::a` is no sibling, and neither is `x::super::a`.
+        if code[..at].ends_with(|c: char| c.is_alphanumeric() || c == ':' || c == '_') {
+            continue;
+        }
+        let rest = &code[at + path.len()..];
+        let (mut depth, mut word, mut within) = (0_u32, String::new(), false);
+        for c in rest.chars() {
+            match c {
+                c if c.is_alphanumeric() || c == '_' => word.push(c),
+                '{' => depth += 1,
+                ':' | ',' | '}' | ' ' | '\n' if !word.is_empty() || depth > 0 => {
+                    if !within && !word.is_empty() {
+                        found.insert(std::mem::take(&mut word));
+                    }
+                    word.clear();
+                    match c {
+                        // What follows is in the module that was just named.
+                        ':' => within = true,
+                        ',' if depth <= 1 => within = false,
+                        '}' => {
+                            depth = depth.saturating_sub(1);
+                            if depth == 0 {
+                                break;
+                            }
+                        }
+                        _ => {}
+                    }
+                    if depth == 0 {
+                        break;
+                    }
+                }
+                _ => break,
+            }
+        }
+        found.extend((depth == 0 && !within && !word.is_empty()).then_some(word));
+    }
+    found.remove("super");
+    found
+}
+
+fn code_of(file: &File) -> String {
+    let lines: Vec<&str> = file.code().map(|(_, line)| line).collect();
+    lines.join("\n")
+}
+
+/// Who imports whom among the modules of `folder`.
+fn imports(folder: &str, files: &[File]) -> Imports {
+    let parent = folder.replacen("src/", "crate::", 1).replace('/', "::") + "::";
+    let mut imports = Imports::new();
+    for file in files {
+        let Some(module) = module(folder, file) else {
+            continue;
+        };
+        let code = code_of(file);
+        let all = names(&code, "super::")
+            .into_iter()
+            .chain(names(&code, &parent));
+        let others = all.filter(|name| *name != module);
+        imports.entry(module.clone()).or_default().extend(others);
+    }
+    let modules: BTreeSet<String> = imports.keys().cloned().collect();
+    for others in imports.values_mut() {
+        others.retain(|name| modules.contains(name));
+    }
+    imports
+}
+
+/// What is left of `imports` when all who import nobody are taken away, again and again: those in circles, and those who import
+/// them.
+fn circles(mut imports: Imports) -> Imports {
+    loop {
+        let done: BTreeSet<String> = (imports.iter())
+            .filter(|(_, others)| others.is_empty())
+            .map(|(module, _)| module.clone())
+            .collect();
+        if done.is_empty() {
+            return imports;
+        }
+        imports.retain(|module, _| !done.contains(module));
+        for others in imports.values_mut() {
+            others.retain(|other| !done.contains(other));
+        }
+    }
+}
+
+/// The folders of the crate that `file` names, but for those in `known`.
+fn from_above(file: &File, known: &[&str]) -> Vec<String> {
+    let found = names(&code_of(file), "crate::").into_iter();
+    found
+        .filter(|name| !known.contains(&name.as_str()))
+        .map(|name| format!("{}: crate::{name}", file.path))
+        .collect()
+}
+
+#[test]
+fn the_files_of_config_form_no_circle() {
+    let imports = imports("src/config", &files(&["src/config"], ".rs"));
+    assert!(imports.len() > 15, "{imports:#?}");
+    assert_eq!(circles(imports), Imports::new());
+}
+
+/// What `mod.rs` gives to the outside has a file of its own inside, from which it is taken.
+#[test]
+fn the_files_of_config_take_nothing_through_their_own_door() {
+    let mut found = Vec::new();
+    for file in files(&["src/config"], ".rs") {
+        let taken = names(&code_of(&file), "super::").into_iter();
+        let types = taken.filter(|name| name.starts_with(char::is_uppercase));
+        found.extend(types.map(|name| format!("{}: super::{name}", file.path)));
+    }
+    assert_eq!(found, [""; 0]);
+}
+
+#[test]
+fn the_files_of_a_topic_form_no_circle() {
+    for topic in ["src/gate/epoch", "src/gate/fleet", "src/rules"] {
+        let imports = imports(topic, &files(&[topic], ".rs"));
+        assert!(imports.len() > 4, "{imports:#?}");
+        assert_eq!(circles(imports), Imports::new());
+    }
+}
+
+#[test]
+fn config_imports_the_rules_alone() {
+    let files = files(&["src/config"], ".rs");
+    let found: Vec<String> = (files.iter())
+        .flat_map(|file| from_above(file, &["rules", "config"]))
+        .collect();
+    assert_eq!(found, [""; 0]);
+}
+
+/// The parts of the scheduler, which have its state (docs/decisions/scheduler.md).
+const PARTS: [&str; 14] = [
+    "admission",
+    "advertised",
+    "agenda",
+    "agreement",
+    "away",
+    "breakers",
+    "clock",
+    "intake",
+    "moves",
+    "notes",
+    "queues",
+    "settlement",
+    "throttles",
+    "waiting",
+];
+
+/// Whether a part of the scheduler names it: a part knows its own state alone.
+fn names_the_scheduler(file: &File) -> bool {
+    code_of(file).contains("Scheduler")
+}
+
+#[test]
+fn the_files_of_the_engine_form_no_circle() {
+    for (folder, most) in [("src/engine", 10), ("src/engine/scheduler", 30)] {
+        let imports = imports(folder, &files(&["src/engine"], ".rs"));
+        assert!(imports.len() > most, "{imports:#?}");
+        assert_eq!(circles(imports), Imports::new());
+    }
+}
+
+#[test]
+fn the_parts_of_the_scheduler_do_not_know_it() {
+    let files = files(&["src/engine/scheduler"], ".rs");
+    for part in PARTS {
+        let path = format!("src/engine/scheduler/{part}.rs");
+        let file = files.iter().find(|file| file.path == path);
+        let file = file.unwrap_or_else(|| panic!("{path} is not there"));
+        assert!(!names_the_scheduler(file), "{path} names the scheduler");
+    }
+    let step = files.iter().find(|file| file.path.ends_with("/way.rs"));
+    assert!(step.is_some_and(names_the_scheduler), "the way is no part");
+}
+
+#[test]
+fn circles_are_found_and_what_has_none_is_left_alone() {
+    let file = |path: &str, text: &str| File {
+        path: path.to_owned(),
+        text: text.to_owned(),
+    };
+    let c = file("src/f/c.rs", "//! Of super::a.\nuse crate::rules::x;\n");
+    for (a, b, circle) in [
+        ("use super::b;", "use super::a;", true),
+        ("use super::b::X;", "fn f() { super::a::g() }", true),
+        ("use super::{Z, b};", "use crate::f::a::Y;", true),
+        (
+            "use super::{c::{X, Y}, b::Z};",
+            "use super::{\n    a,\n};",
+            true,
+        ),
+        ("use super::b;", "use super::c;", false),
+        ("use super::{b, c::a};", "use super::c::a;", false),
+        (
+            "use super::b;",
+            "#[cfg(test)]\nmod tests {\n    use super::a;\n}",
+            false,
+        ),
+        ("use super::b;", "use super::super::a;", false),
+    ] {
+        let files = [
+            file("src/f/mod.rs", "mod a;"),
+            file("src/f/a.rs", a),
+            file("src/f/b.rs", b),
+            file(&c.path, &c.text),
+        ];
+        let found = circles(imports("src/f", &files));
+        assert_eq!(!found.is_empty(), circle, "{a} {b} {found:?}");
+    }
+    let bad = file("src/f/a.rs", "use crate::{rules::x, gate::y};");
+    assert_eq!(from_above(&bad, &["rules"]), ["src/f/a.rs: crate::gate"]);
+    assert_eq!(from_above(&c, &["rules"]), [""; 0]);
+}
