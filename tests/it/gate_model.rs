@@ -1,11 +1,13 @@
 //! The scripts give the model's answers, for random histories on a real Redis; and the model never exceeds a limit.
 
 use std::collections::HashMap;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kit::servers::{shared_redis, unique};
+use kit::steadily;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config, TestRunner};
@@ -691,7 +693,7 @@ impl Bench {
     }
 }
 
-fn scripts_equal_the_model(family: Family) {
+fn play_random_histories(family: Family) {
     let (bench, sets) = (Bench::new(), sets(family));
     let config = Config {
         cases: 200,
@@ -705,22 +707,31 @@ fn scripts_equal_the_model(family: Family) {
         .unwrap_or_else(|error| panic!("{error}"));
 }
 
-#[test]
-fn the_script_of_each_algorithm_equals_the_model() {
+/// The gate gives an answer up after two seconds, also in the middle of a history.
+async fn scripts_equal_the_model(family: Family) {
+    steadily(Duration::from_millis(500), move || async move {
+        let played = tokio::task::spawn_blocking(move || play_random_histories(family)).await;
+        played.unwrap_or_else(|failure| resume_unwind(failure.into_panic()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn the_script_of_each_algorithm_equals_the_model() {
     for algorithm in Algorithm::EVERY {
         println!("{}", algorithm.name());
-        scripts_equal_the_model(Family::Of(algorithm));
+        scripts_equal_the_model(Family::Of(algorithm)).await;
     }
 }
 
-#[test]
-fn the_scripts_of_several_limits_equal_the_model() {
-    scripts_equal_the_model(Family::Several);
+#[tokio::test]
+async fn the_scripts_of_several_limits_equal_the_model() {
+    scripts_equal_the_model(Family::Several).await;
 }
 
-#[test]
-fn the_scripts_of_shared_budgets_equal_the_model() {
-    scripts_equal_the_model(Family::Shared);
+#[tokio::test]
+async fn the_scripts_of_shared_budgets_equal_the_model() {
+    scripts_equal_the_model(Family::Shared).await;
 }
 
 fn any_index() -> prop::sample::Index {

@@ -1,7 +1,10 @@
 //! The gate behind Sentinel.
 
+use std::time::Duration;
+
 use kit::redis_topologies::{Sentinels, address, port, until};
 use kit::servers::Redis;
+use kit::steadily;
 use sluicegate::config::RedisServers;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError};
@@ -24,6 +27,10 @@ fn behind(sentinels: &[Redis], name: &str) -> RedisServers {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failover_by_sentinel_is_followed() {
+    steadily(Duration::from_millis(500), it_fails_over).await;
+}
+
+async fn it_fails_over() {
     let set = Sentinels::start("gate-primary");
     let gate = RedisGate::connect(behind(&set.sentinels, "gate-primary"), "p").expect("good urls");
     let gate = Limited::new(gate, limit(Algorithm::TokenBucket, 1_000, LONG));

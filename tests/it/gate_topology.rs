@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use kit::redis_topologies::{RedisCluster, address, shared_cluster, until};
 use kit::servers::{Redis, shared_rabbit, unique};
+use kit::steadily;
 use sluicegate::config::{Config, RedisServers};
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
@@ -81,6 +82,10 @@ async fn the_gate_on_a_cluster_conforms() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_batch_over_a_cluster_is_one_round_trip_to_each_primary() {
+    steadily(Duration::from_millis(300), batches_over_a_cluster).await;
+}
+
+async fn batches_over_a_cluster() {
     let cluster = shared_cluster();
     for algorithm in Algorithm::ALL {
         let prefix = unique("slots");

@@ -7,7 +7,7 @@ use kit::api::Api;
 use kit::process::Process;
 use kit::proxy::{Proxy, Way, Ways};
 use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, MS, SECOND, counts, jobs, until};
+use kit::{Bed, MS, SECOND, counts, jobs, steadily, until};
 use sluicegate::broker::Message;
 
 use crate::PROGRAM;
@@ -90,6 +90,10 @@ async fn by_default_the_limit_holds_over_a_way_that_loses_a_little() {
 /// where nothing may.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_budget_says_how_much_the_answers_may_cost() {
+    steadily(100 * MS, a_third_is_late).await;
+}
+
+async fn a_third_is_late() {
     let late = (0.3, 600 * MS);
     let all = run(", guard-budget: 100%", 100, late).await;
     assert!(all.counted > 0.0, "{all:?}");
@@ -103,6 +107,10 @@ async fn the_budget_says_how_much_the_answers_may_cost() {
 /// answer tells that before, and nothing is paid for it.
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_api_has_not_taken_yet_counts_until_it_has() {
+    steadily(SECOND, much_is_not_taken).await;
+}
+
+async fn much_is_not_taken() {
     let api = Api::start().await;
     api.stand_still(true);
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());

@@ -4,7 +4,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use kit::api::Api;
 use kit::servers::{shared_rabbit, shared_redis};
-use kit::{Bed, job, jobs, until};
+use kit::{Bed, SECOND, job, jobs, steadily, until};
 use sluicegate::broker::Message;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Field;
@@ -28,6 +28,10 @@ fn expiring(mut job: Message) -> Message {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_called_after_it_expired_and_nothing_is_lost() {
+    steadily(SECOND, some_expire).await;
+}
+
+async fn some_expire() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     let limits = "max-requests: 10, window-size: 2s";
