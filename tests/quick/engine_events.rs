@@ -14,9 +14,9 @@ use sluicegate::engine::action::{Settings, Update};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Over, Stop};
 use sluicegate::gate::{
-    Answer, Change, Event as CallEvent, Gate, GateError, Inspection, Replies, Rule, Sequences,
-    SettleReplies, Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdict, Verdicts,
-    Whose,
+    Answer, Change, Event as CallEvent, Gate, GateError, Inspection, Note, Replies, Rule,
+    Sequences, SettleReplies, Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdict,
+    Verdicts, Whose,
 };
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
@@ -63,6 +63,8 @@ struct Opens {
     settled: AtomicUsize,
     /// Who asked together.
     rounds: Mutex<Vec<Vec<String>>>,
+    /// What has arrived here of suspects: a beginning takes as long as a question, and what is sent arrives, whoever still waits.
+    noted: Arc<Mutex<Vec<Note>>>,
 }
 
 impl Opens {
@@ -73,6 +75,7 @@ impl Opens {
             refused: AtomicUsize::new(0),
             settled: AtomicUsize::new(0),
             rounds: Mutex::default(),
+            noted: Arc::default(),
         })
     }
 }
@@ -114,6 +117,19 @@ impl Gate for Opens {
         Err(GateError::Refused("not in this test".into()))
     }
     async fn suspect(&self, batch: &[Suspected]) -> Result<Verdicts, GateError> {
+        let notes: Vec<_> = batch.iter().map(|suspected| suspected.note).collect();
+        let begins = |note: &Note| matches!(note, Note::Begin { .. });
+        let takes = if notes.iter().any(begins) {
+            self.takes
+        } else {
+            Duration::ZERO
+        };
+        let noted = Arc::clone(&self.noted);
+        let arrives = tokio::spawn(async move {
+            tokio::time::sleep(takes).await;
+            noted.lock().unwrap().extend(notes);
+        });
+        arrives.await.expect("no panic");
         Ok(batch.iter().map(|_| Ok(Verdict::Go)).collect())
     }
     async fn advertised(&self, _: &[(Tenant, Quotas)]) -> Result<(), GateError> {
@@ -244,6 +260,7 @@ async fn an_agreement_is_applied_when_no_question_of_before_is_under_way() {
         refused: AtomicUsize::new(0),
         settled: AtomicUsize::new(0),
         rounds: Mutex::default(),
+        noted: Arc::default(),
     });
     let (sender, updates) = mpsc::channel(1);
     let run = run_all_updated(gate, Arc::new(Metrics::new()), Arc::default(), updates);
@@ -325,6 +342,55 @@ async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
         begun.elapsed() < Duration::from_secs(7),
         "{:?}",
         begun.elapsed()
+    );
+}
+
+/// Were the end of its call told first, its beginning would stay, and count as a crash.
+#[tokio::test(start_paused = true)]
+async fn an_engine_that_ends_at_once_ends_its_notes_on_suspects_after_they_have_arrived() {
+    let ms = Duration::from_millis;
+    let stop = Stop::default();
+    let gate = Arc::new(Opens {
+        takes: ms(200),
+        ..Arc::into_inner(Opens::after(Duration::ZERO)).expect("nobody else has it")
+    });
+    let engine = Engine {
+        broker: Arc::new(Acked {
+            tags: Mutex::default(),
+            expected: usize::MAX,
+            stop: Stop::default(),
+        }),
+        gate: Arc::clone(&gate),
+        handler: Arc::new(Nothing),
+        metrics: Arc::new(Metrics::new()),
+        health: Arc::default(),
+        shutdown_timeout: ms(1000),
+    };
+    let (sender, events) = mpsc::channel(4);
+    let Event::Deliveries(mut again) = delivery(1) else {
+        unreachable!("it is one");
+    };
+    again[0].redelivered = true;
+    for event in [Event::Up { session: 1 }, Event::Deliveries(again)] {
+        sender.send(event).await.expect("there is room");
+    }
+    let run = engine.run(
+        Scheduler::new(settings::open(JOBS), 7),
+        events,
+        stop.clone(),
+    );
+    let strike = async {
+        tokio::time::sleep(ms(100)).await;
+        assert!(gate.noted.lock().unwrap().is_empty(), "it is on its way");
+        stop.hard.cancel();
+    };
+    tokio::join!(run, strike);
+    // Long enough for what was on its way, if nobody waited for it.
+    tokio::time::sleep(ms(1000)).await;
+    let noted = gate.noted.lock().unwrap().clone();
+    assert!(
+        matches!(noted[..], [Note::Begin { .. }, Note::End { .. }]),
+        "{noted:?}"
     );
 }
 
