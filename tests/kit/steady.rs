@@ -1,11 +1,13 @@
 //! A machine that stands still for seconds, as a shared one does: what a test of times sees then, it sees of the machine.
 
-use std::panic::resume_unwind;
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
 
 /// For so long a failed run may be begun anew. The last one counts, whatever happened.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -51,14 +53,15 @@ impl Watch {
 /// With what the last run said.
 pub async fn steadily<Run>(most: Duration, run: impl Fn() -> Run)
 where
-    Run: Future<Output = ()> + Send + 'static,
+    Run: Future<Output = ()>,
 {
     let begun = Instant::now();
     let mut watch = Watch::start();
-    while let Err(failure) = tokio::spawn(run()).await {
+    // In the test's own thread: tests wait for programs without giving their thread to others.
+    while let Err(failure) = AssertUnwindSafe(run()).catch_unwind().await {
         let still = watch.longest();
         if !is_of_the_machine(most, still, begun.elapsed()) {
-            resume_unwind(failure.into_panic());
+            resume_unwind(failure);
         }
         println!("the machine stood still for {still:?}: what failed is begun anew");
         watch = Watch::start();
