@@ -1,13 +1,8 @@
 -- token-bucket-algo and leaky-bucket-algo: a STRING of six numbers, packed: tokens times the span at a time; this time (ms);
 -- when the bucket is full; its highest level since a time; this time; and its highest level in a minute or more before that.
 -- The specification is src/rules/algorithms/bucket.rs.
+-- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
 local BUCKET_FORMAT, BUCKET_BYTES = '>i8I6I8i8I6i8', 44
-
--- These are the constants of the same names there.
-local PERIOD_MS = 60000
-local DEBT_MS = 3153600000000
-local DEBT = 4503599627370496
-local LATEST_MS = 281474976710655
 
 -- The level of a full bucket: `burst` tokens, and what flows in during the lateness.
 local function bucket_most(limit)

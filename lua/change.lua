@@ -13,9 +13,8 @@
 -- ARGV[6]  of a tenant, for reset: what the tenant is called where it waits for what all tenants share
 --
 -- Reply: until when the change is in force, in milliseconds since the epoch; 0 where it has no end.
-
--- This is the constant of the same name in src/rules/model.rs.
-local RESET_MS = 90000000
+--
+-- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
 
 local now = read_clock(ARGV[1])
 local key, what, name = KEYS[1], ARGV[2], ARGV[4]

@@ -4,11 +4,8 @@
 -- Score: when the call ended (ms, rounded up), or, while it may be under way, when its place is given up unless it is kept
 -- for longer.
 -- Member: "PERMIT:UNITS".
-
--- This is the constant of the same name in src/rules/decision.rs.
-local LEASE_MS = 60000
--- A call that takes longer than usual is looked for after this at the latest, or after an eighth of what is usual.
-local LOOK_MS = 500
+--
+-- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
 
 local function held_member(limit, permit, cost)
   return string.format('%s:%d', permit, limit.calls and 1 or cost)

@@ -27,13 +27,9 @@
 -- usual      how long (ms) a call holds a place, on average lately; 0: none has ended yet
 --
 -- Together 58 bytes: beyond 64 Redis would keep the HASH in three times the memory.
+--
+-- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
 local LINE_FORMAT = '>I6I8I8I6I6I8I4I6I6'
-
--- These four are the constants of the same names in src/rules/line.rs and its reach().
-local AHEAD_MS = 500
-local GRACE_MS = 2000
-local KEEP_MS = 3600000
-local MAX_REACH = 1024
 
 -- What an operator set: { max, until } by the limit's name, without what is over; and the latest until.
 local function overrides_parse(text, now)

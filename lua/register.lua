@@ -16,15 +16,9 @@
 -- seen       since when (ms) room has been seen unclaimed; 0: it has not
 -- room       from when on (ms) there is room for the next unit
 -- each       what a job costs on average, lately, in sixteenths; 0: none has waited yet
+--
+-- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
 local REGISTER_FORMAT = '>I8I8I8I4I6I6I6'
-
--- These are the constants of the same names in src/rules/share.rs.
-local STEP = 65536
-local JOIN = STEP / 256
-local PURGE = 8
-local EIGHTH = 8
-local WIDE = 8
-local IDLE = 1024
 
 -- Loads what waits for the budget of `home`, and what the flow `flow` sees of the others.
 local function register_load(home, flow, first, now)

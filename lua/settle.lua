@@ -18,9 +18,8 @@
 -- Reply: integers.
 -- [1]  1: done, now or before; 0: the clock is in a fixed window that is not among KEYS, nothing was changed
 -- [2]  the clock in milliseconds since the epoch, rounded down
-
--- A mark lives longer than a worker repeats a call.
-local MARK_MS = 60000
+--
+-- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
 
 local now, stamp = read_clock(ARGV[1])
 local line = line_load(KEYS[1], now)

@@ -1,9 +1,47 @@
-//! The Lua scripts, put together from the files in `lua/` and called by their SHA.
+//! The Lua scripts, put together from the files in `lua/` and called by their SHA. What a rule and a script must agree on is set in the
+//! rule: each script begins with the constants that it names.
 
+use std::collections::HashSet;
 use std::sync::{LazyLock, OnceLock};
 
+use crate::rules::algorithms::{bucket, held};
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Algorithm, Limit};
+use crate::rules::{line, model, share};
+
+/// The constants of rules that scripts name, too. A file in `lua/` never sets them.
+pub const SHARED: [(&str, u64); 18] = [
+    ("AHEAD_MS", line::AHEAD_MS),
+    ("DEBT", bucket::DEBT),
+    ("DEBT_MS", bucket::DEBT_MS),
+    ("EIGHTH", share::EIGHTH),
+    ("GRACE_MS", line::GRACE_MS),
+    ("IDLE", share::IDLE as u64),
+    ("JOIN", share::JOIN),
+    ("KEEP_MS", line::KEEP_MS),
+    ("LATEST_MS", bucket::LATEST_MS),
+    ("LEASE_MS", held::LEASE_MS),
+    ("LOOK_MS", held::LOOK_MS),
+    ("MARK_MS", model::MARK_MS),
+    ("MAX_REACH", line::MAX_REACH),
+    ("PERIOD_MS", bucket::PERIOD_MS),
+    ("PURGE", share::PURGE as u64),
+    ("RESET_MS", model::RESET_MS),
+    ("STEP", share::STEP),
+    ("WIDE", share::WIDE as u64),
+];
+
+/// Those that `parts` name, as Lua.
+fn shared(parts: &[&str]) -> String {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let named: HashSet<&str> = (parts.iter())
+        .flat_map(|part| part.split(|c| !is_name(c)))
+        .collect();
+    let of_these = SHARED.iter().filter(|(name, _)| named.contains(name));
+    of_these
+        .map(|(name, value)| format!("local {name} = {value}\n"))
+        .collect()
+}
 
 /// One script as Redis gets it.
 #[derive(Debug)]
@@ -18,7 +56,7 @@ pub struct Script {
 
 impl Script {
     fn new(name: &'static str, parts: &[&str]) -> Self {
-        let source = parts.join("\n");
+        let source = shared(parts) + &parts.join("\n");
         let sha = ::redis::Script::new(&source).get_hash().to_owned();
         Self { name, source, sha }
     }

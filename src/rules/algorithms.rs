@@ -4,10 +4,10 @@
 //! over Redis, and a row in `table.rs`. Configuration, keys, scripts, the model, the search for the worst case
 //! and the simulation read the table.
 
-mod bucket;
+pub(crate) mod bucket;
 mod counter;
 mod fixed;
-mod held;
+pub(crate) mod held;
 mod segments;
 mod sliding;
 mod span;

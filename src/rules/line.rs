@@ -13,6 +13,8 @@ pub const AHEAD_MS: u64 = 500;
 pub const GRACE_MS: u64 = 2000;
 /// A line is kept this long after its last place's turn.
 pub const KEEP_MS: u64 = 3_600_000;
+/// No place further behind the newest start is kept.
+pub const MAX_REACH: u64 = 1024;
 
 /// The places of one tenant, counted in units: a job of cost c has c of them where a limit counts cost, else one.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -117,5 +119,5 @@ impl Line {
 pub fn reach(limits: &[Limit]) -> u64 {
     let places = |limit: &Limit| u64::from(limit.max()) * AHEAD_MS / limit.span().max(1);
     let most = limits.iter().map(places).max().unwrap_or(0);
-    most.clamp(2, 1024)
+    most.clamp(2, MAX_REACH)
 }

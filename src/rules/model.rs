@@ -20,10 +20,10 @@ use crate::rules::quota::Quotas;
 use crate::rules::share::Register;
 
 /// How long a call of [`Scopes::settle`] is remembered, in milliseconds.
-const MARK_MS: u64 = 60_000;
+pub(crate) const MARK_MS: u64 = 60_000;
 /// How long a reset is remembered at least, in milliseconds: jobs of before it come back within a day, the most that
 /// `delay.max-delay` can be, and an hour.
-const RESET_MS: u64 = 90_000_000;
+pub(crate) const RESET_MS: u64 = 90_000_000;
 
 /// What the store keeps of one budget: a tenant's, that of a part of its jobs, or what all tenants share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -22,14 +22,14 @@ use crate::rules::line::AHEAD_MS;
 /// From a flow's unit to its next one, in tags.
 pub const STEP: u64 = 65_536;
 /// From one flow that comes anew to the next: so many of them fit between two units of those that were there before.
-const JOIN: u64 = STEP / 256;
+pub(crate) const JOIN: u64 = STEP / 256;
 /// How many flows that let their turns pass are taken out at once.
-const PURGE: usize = 8;
+pub(crate) const PURGE: usize = 8;
 /// A job of more than this part of the budget holds the others back until there is room for all of it: it would never
 /// find that beside many small ones.
-const EIGHTH: u64 = 8;
+pub(crate) const EIGHTH: u64 = 8;
 /// Of so many lines with such jobs, the largest ones, this is known.
-const WIDE: usize = 8;
+pub(crate) const WIDE: usize = 8;
 /// Of so many lines that do not wait it is known what they had lately. The ones that had the least are forgotten first: if they
 /// wait, they take turns as if they came anew.
 pub const IDLE: usize = 1024;

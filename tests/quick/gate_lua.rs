@@ -1,6 +1,7 @@
 //! The scripts by reading them: headers are whole, and no script builds a key that it was not passed.
 
 use kit::root;
+use sluicegate::gate::scripts::SHARED;
 
 const ENTRIES: [&str; 8] = [
     "acquire", "settle", "inspect", "block", "change", "quota", "policies", "report",
@@ -90,6 +91,24 @@ fn every_entry_names_its_keys_arguments_and_reply() {
         assert!(
             header.contains("Reply:"),
             "{name}: the header does not say what the reply is"
+        );
+    }
+}
+
+#[test]
+fn what_a_rule_sets_no_script_sets_and_some_script_uses() {
+    let files = std::fs::read_dir(root().join("lua")).expect("the folder of scripts");
+    let texts: Vec<_> = files
+        .map(|file| std::fs::read_to_string(file.expect("a file").path()).expect("a script"))
+        .collect();
+    for (name, _) in SHARED {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        let of = |text: &&String| text.split(|c| !is_name(c)).any(|word| word == name);
+        assert!(texts.iter().any(|text| of(&text)), "nothing uses {name}");
+        let set = format!("{name} = ");
+        assert!(
+            !texts.iter().any(|text| text.contains(&set)),
+            "{name} is set twice"
         );
     }
 }

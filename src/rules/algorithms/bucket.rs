@@ -143,14 +143,14 @@ struct Level {
 }
 
 /// For how long the highest level is remembered at least, in milliseconds.
-const PERIOD_MS: u64 = 60_000;
+pub(crate) const PERIOD_MS: u64 = 60_000;
 /// A call may cost far more than it was charged. What it used beyond the tokens there were is refilled within this at most,
 /// a century.
-const DEBT_MS: u64 = 3_153_600_000_000;
+pub(crate) const DEBT_MS: u64 = 3_153_600_000_000;
 /// What is missing at most: Lua's numbers hold it exactly, and the sum of it and [`most`] too.
-const DEBT: u64 = 1 << 52;
+pub(crate) const DEBT: u64 = 1 << 52;
 /// The store keeps no later time at which a bucket is full. A large burst that is refilled by one unit a month is full later.
-const LATEST_MS: u64 = (1 << 48) - 1;
+pub(crate) const LATEST_MS: u64 = (1 << 48) - 1;
 
 impl Usage for Bucket {
     fn load(&mut self, terms: &Terms, clock: Clock, _: &mut Around<'_>) {

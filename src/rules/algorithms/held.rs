@@ -116,7 +116,7 @@ impl Rules for Concurrency {
 
 /// A call that takes longer than usual is looked for after this at the latest (milliseconds), or after an eighth of what
 /// is usual.
-const LOOK_MS: u64 = 500;
+pub(crate) const LOOK_MS: u64 = 500;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
