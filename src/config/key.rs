@@ -300,12 +300,7 @@ pub(super) const fn text<T>(
     schema: fn() -> Json,
     read: fn(&Raw) -> Result<T, Wrong>,
 ) -> Setting<T> {
-    let kind = Kind::Other {
-        values,
-        schema,
-        is_tree: false,
-    };
-    Setting::new(path, kind, read)
+    other(path, values, schema, false, read)
 }
 
 /// A list or a mapping, which is read as a whole.
@@ -315,10 +310,20 @@ pub(super) const fn tree<T>(
     schema: fn() -> Json,
     read: fn(&Raw) -> Result<T, Wrong>,
 ) -> Setting<T> {
+    other(path, values, schema, true, read)
+}
+
+const fn other<T>(
+    path: &'static str,
+    values: &'static str,
+    schema: fn() -> Json,
+    is_tree: bool,
+    read: fn(&Raw) -> Result<T, Wrong>,
+) -> Setting<T> {
     let kind = Kind::Other {
         values,
         schema,
-        is_tree: true,
+        is_tree,
     };
     Setting::new(path, kind, read)
 }
