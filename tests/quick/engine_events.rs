@@ -35,6 +35,17 @@ struct Acked {
     stop: Stop,
 }
 
+impl Acked {
+    /// Never ends the engine.
+    fn without_end() -> Arc<Self> {
+        Arc::new(Self {
+            tags: Mutex::default(),
+            expected: usize::MAX,
+            stop: Stop::default(),
+        })
+    }
+}
+
 impl Broker for Acked {
     async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
         batch.iter().map(|_| Ok(())).collect()
@@ -301,11 +312,7 @@ async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
         ..settings::open(JOBS)
     };
     let engine = Engine {
-        broker: Arc::new(Acked {
-            tags: Mutex::default(),
-            expected: usize::MAX,
-            stop: Stop::default(),
-        }),
+        broker: Acked::without_end(),
         gate: Arc::clone(&gate),
         handler: Arc::new(Slow(Arc::clone(&ended))),
         metrics: Arc::new(Metrics::new()),
@@ -355,11 +362,7 @@ async fn an_engine_that_ends_at_once_ends_its_notes_on_suspects_after_they_have_
         ..Arc::into_inner(Opens::after(Duration::ZERO)).expect("nobody else has it")
     });
     let engine = Engine {
-        broker: Arc::new(Acked {
-            tags: Mutex::default(),
-            expected: usize::MAX,
-            stop: Stop::default(),
-        }),
+        broker: Acked::without_end(),
         gate: Arc::clone(&gate),
         handler: Arc::new(Nothing),
         metrics: Arc::new(Metrics::new()),
