@@ -1,5 +1,5 @@
 -- acquire: decides for jobs of one tenant, in order, as if they came one after the other.
--- The specification is Scopes::ask in src/rules/model/scopes.rs and src/rules/model/call.rs. Needs clock.lua, line.lua,
+-- The specification is Scopes::ask in src/rules/model/scopes.rs and src/rules/model/call.rs. Needs clock.lua, formats.lua, line.lua,
 -- limits.lua, register.lua and share.lua where a limit is shared, and the algorithms before it.
 --
 -- KEYS[1]  the line (HASH)
@@ -14,13 +14,13 @@
 --          0 and 1: it had its turn, and did not use its permit: the first of the line); its cost
 --
 -- Reply: integers.
--- [1]  1: decided; 2: decided, and calls of the tenant have failed in a row: one that succeeds is to be reported;
+-- [1]  3: all start, and the rest is as shortcut.lua says; 1: decided; 2: decided, and calls of the tenant have failed in a row: one that succeeds is to be reported;
 --      0: the clock is in a fixed window that is not among KEYS, nothing was changed, and [2] is all
 -- [2]  the clock in milliseconds since the epoch, rounded down
 -- [3]  until when the tenant is closed, in milliseconds since the epoch; 0: it is not
 -- [4 + 6n]  job n: 1 it starts, 0 it waits, 2 there is room but no budget
 -- [5 + 6n]  which limit makes it wait the longest, from 0; 0 unless it waits
--- [6 + 6n]  units that count against that limit after the decision
+-- [6 + 6n]  units that count against that limit; 0 unless it waits
 -- [7 + 6n]  when to come back, in milliseconds from now, at least 1; 0 unless it waits
 -- [8 + 6n]  generation of its ticket; 0 unless it waits
 -- [9 + 6n]  place of its ticket; where it starts, its number in the sliding log, 0 without one. With shared budgets a
@@ -28,7 +28,6 @@
 
 local now, stamp = read_clock(ARGV[1])
 local line = line_load(KEYS[1], now)
-local JOB_FORMAT, JOB_BYTES = '>I8I8I4', 20
 local jobs = #ARGV[5] / JOB_BYTES
 local limits = limits_load(line, now, stamp, jobs, true)
 if not limits then
@@ -166,7 +165,7 @@ local function decide(n)
     place = nil
   end
   if full and not place then
-    return 2, 0, count(1), 0, 0, 0
+    return 2, 0, 0, 0, 0, 0
   end
 
   if SHARES and open then
@@ -190,11 +189,11 @@ local function decide(n)
   if open and (due or stale) and fits == now and has_room(units) then
     if budget == 0 then
       full = true
-      return 2, 0, count(1), 0, 0, 0
+      return 2, 0, 0, 0, 0, 0
     end
     budget = budget - 1
     local sequences = start(place, cost, units, due)
-    return 1, 0, count(1), 0, 0, sequences
+    return 1, 0, 0, 0, 0, sequences
   end
 
   if not place then

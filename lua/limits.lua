@@ -9,7 +9,6 @@
 --          window that this key belongs to, 0 for the others; whose it is: 0: the line's, n: that of the n-th shared
 --          budget; its name; its algorithm
 -- ARGV[#ARGV]  what share.lua says, where any of the limits is shared
-local LIMIT_FORMAT = '>I4I8I8I4I1I8I8I1ss'
 
 -- What share.lua does with budgets that several lines share; nil where it is not part of the script.
 local SHARES

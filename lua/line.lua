@@ -29,7 +29,6 @@
 -- Together 58 bytes: beyond 64 Redis would keep the HASH in three times the memory.
 --
 -- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
-local LINE_FORMAT = '>I6I8I8I6I6I8I4I6I6'
 
 -- What an operator set: { max, until } by the limit's name, without what is over; and the latest until.
 local function overrides_parse(text, now)

@@ -10,8 +10,6 @@
 --            (ms); that of the period before: the specification is src/rules/algorithms/span.rs
 --
 -- `log` is what all limits share: ranks count from the first entry that any of them counts.
-local SPANS_FORMAT = '>I6I6I6'
-local ENTRY_FORMAT, ENTRY_BYTES = '>BI6I8I4', 19
 
 -- Entries that are read or written at once at most. A call for few jobs reads few: each looks at two.
 local CHUNK = 64

@@ -21,7 +21,7 @@ use crate::gate::link::{Link, slot_of};
 use crate::gate::places::{All, Places};
 pub use crate::gate::refusal::NODE_OF_A_CLUSTER;
 use crate::gate::reply;
-use crate::gate::scripts::{self, Script};
+use crate::gate::scripts::{self, Script, Shortcut};
 use crate::gate::store::{Meaning, Store};
 use crate::gate::watches::Watches;
 use crate::gate::{
@@ -47,6 +47,7 @@ pub struct RedisGate {
     /// The last reading of Redis's clock, and when it was taken.
     clock: Mutex<Option<(u64, Instant)>>,
     test_clock: Option<TestClock>,
+    shortcut: Shortcut,
 }
 
 /// Microseconds since the epoch, in place of Redis's clock.
@@ -80,6 +81,7 @@ impl RedisGate {
             watch: None,
             clock: Mutex::new(None),
             test_clock: None,
+            shortcut: Shortcut::Taken,
         }
     }
 
@@ -109,6 +111,12 @@ impl RedisGate {
     /// keep a limit.
     pub fn with_test_clock(mut self, clock: TestClock) -> Self {
         self.test_clock = Some(clock);
+        self
+    }
+
+    /// Decides without the shortcuts. For tests: its answers are the same.
+    pub fn without_shortcuts(mut self) -> Self {
+        self.shortcut = Shortcut::Left;
         self
     }
 
@@ -250,7 +258,9 @@ impl Gate for RedisGate {
             .map(|ask| {
                 let more = reply::acquire_arguments(ask);
                 let whose = (&ask.tenant, &ask.labels);
-                let mut call = self.call(scripts::acquire, whose, &ask.limits, more);
+                let acquire =
+                    |limits: &[Limit], layout: &_| scripts::acquire(limits, layout, self.shortcut);
+                let mut call = self.call(acquire, whose, &ask.limits, more);
                 if !ask.asks.is_empty() {
                     call.span_ms = ask.limits.memory_ms();
                 }

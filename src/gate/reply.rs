@@ -234,6 +234,9 @@ pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
         let [decided, now, blocked_until, rest @ ..] = values.as_slice() else {
             return None;
         };
+        if let (Some(3), []) = (number(decided), rest) {
+            return all_start(number(now)?, number(blocked_until)?, jobs);
+        }
         let (decided @ 1..=2, chunks, []) = (
             number(decided)?,
             rest.as_chunks::<6>().0,
@@ -252,6 +255,26 @@ pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
     decode().ok_or_else(|| unreadable("acquire"))
 }
 
+/// The reply of the shortcut: all `jobs` start, with numbers from `first` on; 0: without.
+fn all_start(now_ms: u64, first: u64, jobs: usize) -> Option<TenantReply> {
+    let count = u64::try_from(jobs).ok()?;
+    let answers = (0..count).map(|job| {
+        let number = if first > 0 {
+            first.checked_add(job)?
+        } else {
+            0
+        };
+        let sequences = Sequences::of_line(number);
+        Some(Answer::Start { sequences })
+    });
+    Some(TenantReply {
+        now_ms,
+        blocked_until_ms: 0,
+        has_failures: false,
+        answers: answers.collect::<Option<_>>()?,
+    })
+}
+
 fn answer([decision, limit, count, ttl_ms, generation, place]: &[Value; 6]) -> Option<Answer> {
     let count = number(count)?;
     match number(decision)? {
@@ -265,10 +288,9 @@ fn answer([decision, limit, count, ttl_ms, generation, place]: &[Value; 6]) -> O
             },
         }),
         1 => Some(Answer::Start {
-            count,
             sequences: sequences(place)?,
         }),
-        2 => Some(Answer::Capacity { count }),
+        2 => Some(Answer::Capacity),
         _ => None,
     }
 }
@@ -277,11 +299,7 @@ fn answer([decision, limit, count, ttl_ms, generation, place]: &[Value; 6]) -> O
 fn sequences(value: &Value) -> Option<Sequences> {
     match value {
         Value::BulkString(text) => Sequences::parse(std::str::from_utf8(text).ok()?),
-        one => {
-            let mut sequences = Sequences::default();
-            sequences.set(0, number(one)?);
-            Some(sequences)
-        }
+        one => Some(Sequences::of_line(number(one)?)),
     }
 }
 

@@ -68,21 +68,48 @@ macro_rules! lua {
     };
 }
 
+/// What every script has that knows the line.
+const LINE: [&str; 4] = [
+    lua!("clock"),
+    lua!("formats"),
+    lua!("breaker"),
+    lua!("line"),
+];
+
+/// Whether a script begins with the shortcut of its algorithm, if that has one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shortcut {
+    /// It does.
+    Taken,
+    /// It does not. For tests: its answers are the same.
+    Left,
+}
+
 /// A script for each set of algorithms: what a call does not need costs it nothing.
 struct Family {
     name: &'static str,
     entry: &'static str,
+    shortcut: Shortcut,
     /// By a bit for each of [`Algorithm::EVERY`], and one for shared budgets.
     members: [OnceLock<Script>; 2 << Algorithm::EVERY.len()],
 }
 
 impl Family {
-    const fn new(name: &'static str, entry: &'static str) -> Self {
+    const fn new(name: &'static str, entry: &'static str, shortcut: Shortcut) -> Self {
         Self {
             name,
             entry,
+            shortcut,
             members: [const { OnceLock::new() }; 2 << Algorithm::EVERY.len()],
         }
+    }
+
+    /// The shortcut of the algorithm that all `limits` have.
+    fn shortcut_of(&self, limits: &[Limit]) -> Option<&'static str> {
+        let algorithm = limits.first()?.algorithm();
+        let is_alone = limits.iter().all(|limit| limit.algorithm() == algorithm);
+        let shortcut = algorithm.rules().shortcut();
+        shortcut.filter(|_| is_alone && self.shortcut == Shortcut::Taken)
     }
 
     /// With what shared budgets need only where [`shared_argument`](crate::gate::reply::shared_argument) sends them.
@@ -95,7 +122,11 @@ impl Family {
         let shares = !layout.shared.is_empty();
         let member = used | usize::from(shares) << Algorithm::EVERY.len();
         self.members[member].get_or_init(|| {
-            let mut parts = vec![lua!("clock"), lua!("breaker"), lua!("line"), lua!("limits")];
+            let mut parts = vec![LINE[0], LINE[1]];
+            if let Some(shortcut) = self.shortcut_of(limits).filter(|_| !shares) {
+                parts.extend([shortcut, lua!("shortcut")]);
+            }
+            parts.extend([LINE[2], LINE[3], lua!("limits")]);
             if shares {
                 parts.extend([lua!("register"), lua!("share")]);
             }
@@ -113,9 +144,14 @@ impl Family {
 }
 
 /// Decides for the jobs of one tenant, whose budgets are as `layout` says.
-pub fn acquire(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new("acquire", lua!("acquire"));
-    FAMILY.member(limits, layout)
+pub fn acquire(limits: &[Limit], layout: &Layout, shortcut: Shortcut) -> &'static Script {
+    static TAKEN: Family = Family::new("acquire", lua!("acquire"), Shortcut::Taken);
+    static LEFT: Family = Family::new("acquire", lua!("acquire"), Shortcut::Left);
+    let family = match shortcut {
+        Shortcut::Taken => &TAKEN,
+        Shortcut::Left => &LEFT,
+    };
+    family.member(limits, layout)
 }
 
 /// Sets what calls used against what they were charged.
@@ -123,44 +159,35 @@ pub fn settle(limits: &[Limit], layout: &Layout) -> &'static Script {
     static FAMILY: Family = Family::new(
         "settle",
         concat!(lua!("sliding_settle"), "\n", lua!("settle")),
+        Shortcut::Left,
     );
     FAMILY.member(limits, layout)
 }
 
 /// Shows the state of one tenant.
 pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
-    static FAMILY: Family = Family::new("inspect", lua!("inspect"));
+    static FAMILY: Family = Family::new("inspect", lua!("inspect"), Shortcut::Left);
     FAMILY.member(limits, layout)
 }
 
 /// Closes one tenant.
 pub fn block() -> &'static Script {
-    static BLOCK: LazyLock<Script> = LazyLock::new(|| {
-        Script::new(
-            "block",
-            &[lua!("clock"), lua!("breaker"), lua!("line"), lua!("block")],
-        )
-    });
+    static BLOCK: LazyLock<Script> =
+        LazyLock::new(|| Script::new("block", &[&LINE[..], &[lua!("block")]].concat()));
     &BLOCK
 }
 
 /// Notes what the downstream says of its own limits.
 pub fn quota() -> &'static Script {
-    static QUOTA: LazyLock<Script> = LazyLock::new(|| {
-        Script::new(
-            "quota",
-            &[lua!("clock"), lua!("breaker"), lua!("line"), lua!("quota")],
-        )
-    });
+    static QUOTA: LazyLock<Script> =
+        LazyLock::new(|| Script::new("quota", &[&LINE[..], &[lua!("quota")]].concat()));
     &QUOTA
 }
 
 /// Tells a breaker how a call ended.
 pub fn report() -> &'static Script {
-    static REPORT: LazyLock<Script> = LazyLock::new(|| {
-        let parts = [lua!("clock"), lua!("breaker"), lua!("line"), lua!("report")];
-        Script::new("report", &parts)
-    });
+    static REPORT: LazyLock<Script> =
+        LazyLock::new(|| Script::new("report", &[&LINE[..], &[lua!("report")]].concat()));
     &REPORT
 }
 
@@ -194,13 +221,8 @@ pub fn epoch() -> &'static Script {
 /// Does what an operator asks for one tenant.
 pub fn change() -> &'static Script {
     static CHANGE: LazyLock<Script> = LazyLock::new(|| {
-        let before = [
-            lua!("clock"),
-            lua!("breaker"),
-            lua!("line"),
-            lua!("register"),
-        ];
-        Script::new("change", &[&before[..], &[lua!("change")]].concat())
+        let parts = [lua!("register"), lua!("change")];
+        Script::new("change", &[&LINE[..], &parts].concat())
     });
     &CHANGE
 }

@@ -55,6 +55,11 @@ pub trait Rules: Sync {
     /// Its file in `lua/`: the functions of [`Usage`], over Redis.
     fn script(&self) -> &'static str;
 
+    /// Its file in `lua/` that lets usual jobs start in front of everything else, if it has one: `lua/shortcut.lua`.
+    fn shortcut(&self) -> Option<&'static str> {
+        None
+    }
+
     /// Where that keeps what it remembers.
     fn keys(&self) -> Keys;
 

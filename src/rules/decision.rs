@@ -61,6 +61,13 @@ impl Sequences {
     /// No number anywhere.
     pub const NONE: Self = Self(Vec::new());
 
+    /// One of the line's own budget alone.
+    pub fn of_line(sequence: u64) -> Self {
+        let mut sequences = Self::NONE;
+        sequences.set(0, sequence);
+        sequences
+    }
+
     /// The number in the budget `home`.
     pub fn get(&self, home: usize) -> u64 {
         self.0.get(home).copied().unwrap_or(0)
@@ -173,17 +180,12 @@ impl End {
 pub enum Answer {
     /// It starts now and has been charged.
     Start {
-        /// Units that count against the first limit after the decision.
-        count: u64,
         /// Its numbers in the sliding logs.
         sequences: Sequences,
     },
     /// The limits have room, but the budget was used up: nothing was charged or changed; ask again when
     /// a permit of the concurrency is free.
-    Capacity {
-        /// Units that count against the first limit.
-        count: u64,
-    },
+    Capacity,
     /// It may not start yet.
     Wait {
         /// Which of the limits makes it wait the longest, from 0.

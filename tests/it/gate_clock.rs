@@ -56,7 +56,7 @@ async fn still(algorithm: Algorithm, step_ms: u64) -> u64 {
             Answer::Wait { ttl_ms, ticket, .. } => {
                 waiting.push_back((at + ttl_ms.min(MAX_DELAY_MS), Some(ticket)));
             }
-            Answer::Capacity { .. } => panic!("one asks at a time"),
+            Answer::Capacity => panic!("one asks at a time"),
         }
     }
     went_on.expect("the loop ends with it")

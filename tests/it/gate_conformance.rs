@@ -140,7 +140,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     // A limit's worth starts, in order; the rest waits with places in order.
     let answers = ask(&long, "a", 10, &[FRESH; 8]).await;
     assert_eq!(started(&answers), 5);
-    assert!(matches!(answers[4], Answer::Start { count: 5, .. }));
+    assert!(matches!(answers[4], Answer::Start { .. }));
     let waiting = waits(&answers);
     assert_eq!(
         waiting.iter().map(|(t, _)| t.place).collect::<Vec<_>>(),
@@ -222,10 +222,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     .await;
     assert!(matches!(
         answers[..],
-        [
-            Answer::Start { count: 3, .. },
-            Answer::Start { count: 4, .. }
-        ]
+        [Answer::Start { .. }, Answer::Start { .. }]
     ));
     let answers = ask(
         &long,
@@ -242,11 +239,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     // The budget: what has room beyond it is told so, and nothing changes; fresh jobs behind it take no place.
     let answers = ask(&long, "budget", 2, &[FRESH; 7]).await;
     assert_eq!(started(&answers), 2);
-    assert!(
-        answers[2..]
-            .iter()
-            .all(|a| matches!(a, Answer::Capacity { count: 2 }))
-    );
+    assert!(answers[2..].iter().all(|a| matches!(a, Answer::Capacity)));
     let shown = long
         .inspect(&tenant("budget"))
         .await

@@ -168,10 +168,7 @@ async fn decisions_stay_as_quick(cost: fn(usize) -> u32) {
         gate.limits = limit(1_000_000);
         // Where jobs wait already, one that is fresh does.
         let had = Some(Ticket::HAD_ITS_TURN);
-        let room = work(&redis, &gate, had, |it| {
-            matches!(it, Answer::Capacity { .. })
-        })
-        .await;
+        let room = work(&redis, &gate, had, |it| matches!(it, Answer::Capacity)).await;
         gate.limits = limit(4_000);
         let waits = work(&redis, &gate, None, |it| matches!(it, Answer::Wait { .. })).await;
         let [first_room, first_waits] = *before.get_or_insert([room, waits]);

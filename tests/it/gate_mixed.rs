@@ -152,7 +152,7 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Place, Limit)
                     let waiting = waiting.entry((step.set, step.who)).or_default();
                     waiting.push(again);
                 }
-                Answer::Capacity { .. } => {}
+                Answer::Capacity => {}
             }
         }
     }

@@ -15,6 +15,7 @@ use redis::Commands;
 use sluicegate::config::SecretUrl;
 use sluicegate::gate::keys::Keys;
 use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::scripts::Shortcut;
 use sluicegate::gate::{
     Ask, Change, End, Event, Gate, LEASE_MS, Receipt, Rule, Settled, TenantAsk, TenantSettled,
     Ticket, Whose,
@@ -693,8 +694,11 @@ impl Bench {
     }
 }
 
-fn play_random_histories(family: Family) {
-    let (bench, sets) = (Bench::new(), sets(family));
+fn play_random_histories(family: Family, shortcut: Shortcut) {
+    let (mut bench, sets) = (Bench::new(), sets(family));
+    if shortcut == Shortcut::Left {
+        bench.gate = bench.gate.without_shortcuts();
+    }
     let config = Config {
         cases: 200,
         max_shrink_iters: 2000,
@@ -708,9 +712,10 @@ fn play_random_histories(family: Family) {
 }
 
 /// The gate gives an answer up after two seconds, also in the middle of a history.
-async fn scripts_equal_the_model(family: Family) {
+async fn scripts_equal_the_model(family: Family, shortcut: Shortcut) {
     steadily(Duration::from_millis(500), move || async move {
-        let played = tokio::task::spawn_blocking(move || play_random_histories(family)).await;
+        let play = move || play_random_histories(family, shortcut);
+        let played = tokio::task::spawn_blocking(play).await;
         played.unwrap_or_else(|failure| resume_unwind(failure.into_panic()));
     })
     .await;
@@ -720,18 +725,21 @@ async fn scripts_equal_the_model(family: Family) {
 async fn the_script_of_each_algorithm_equals_the_model() {
     for algorithm in Algorithm::EVERY {
         println!("{}", algorithm.name());
-        scripts_equal_the_model(Family::Of(algorithm)).await;
+        scripts_equal_the_model(Family::Of(algorithm), Shortcut::Taken).await;
+        if algorithm.rules().shortcut().is_some() {
+            scripts_equal_the_model(Family::Of(algorithm), Shortcut::Left).await;
+        }
     }
 }
 
 #[tokio::test]
 async fn the_scripts_of_several_limits_equal_the_model() {
-    scripts_equal_the_model(Family::Several).await;
+    scripts_equal_the_model(Family::Several, Shortcut::Taken).await;
 }
 
 #[tokio::test]
 async fn the_scripts_of_shared_budgets_equal_the_model() {
-    scripts_equal_the_model(Family::Shared).await;
+    scripts_equal_the_model(Family::Shared, Shortcut::Taken).await;
 }
 
 fn any_index() -> prop::sample::Index {
@@ -937,7 +945,7 @@ fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<Start> {
                             started.push((clock, real, units, limit.clone()));
                         }
                         Answer::Wait { ticket, .. } => tickets.push((ticket, ask.cost)),
-                        Answer::Capacity { .. } => {}
+                        Answer::Capacity => {}
                     }
                 }
             }
@@ -1016,7 +1024,7 @@ fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByBudget {
                             tickets.push((ticket, ask.cost));
                             continue;
                         }
-                        Answer::Capacity { .. } => continue,
+                        Answer::Capacity => continue,
                     };
                     receipts.push(Receipt {
                         permit: format!("{permits}:{place}"),

@@ -276,7 +276,7 @@ async fn lines_whose_fronts_vanished_do_not_wait_for_each_other() {
                     waiting.push((at + ttl_ms + 2, line, Some(ticket)));
                 }
                 Answer::Start { .. } => {}
-                Answer::Capacity { .. } => panic!("one asks at a time"),
+                Answer::Capacity => panic!("one asks at a time"),
             }
         }
     }

@@ -219,7 +219,7 @@ pub fn run(scenario: Scenario) -> Outcome {
                 continue;
             }
             Answer::Wait { ttl_ms, ticket, .. } => (ttl_ms * 1000, ticket),
-            Answer::Capacity { .. } => unreachable!("the budget is 1"),
+            Answer::Capacity => unreachable!("the budget is 1"),
         };
         let place = ticket.place;
         let ticket = Some((ticket.generation, place));

@@ -88,7 +88,7 @@ impl Attack<'_> {
                 self.waiting = Some((ticket, cost));
                 Some(ttl_ms)
             }
-            Answer::Capacity { .. } => unreachable!("the budget is 1"),
+            Answer::Capacity => unreachable!("the budget is 1"),
         }
     }
 

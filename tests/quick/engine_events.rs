@@ -110,7 +110,6 @@ impl Gate for Opens {
                 .asks
                 .iter()
                 .map(|_| Answer::Start {
-                    count: 1,
                     sequences: Sequences::NONE,
                 })
                 .collect(),

@@ -6,7 +6,11 @@ use sluicegate::gate::scripts::SHARED;
 const ENTRIES: [&str; 8] = [
     "acquire", "settle", "inspect", "block", "change", "quota", "policies", "report",
 ];
-const PARTS: [&str; 14] = [
+const PARTS: [&str; 18] = [
+    "formats",
+    "shortcut",
+    "sliding_shortcut",
+    "fixed_shortcut",
     "sliding_segments",
     "clock",
     "breaker",
@@ -23,7 +27,7 @@ const PARTS: [&str; 14] = [
     "held",
 ];
 /// How keys are called where they are used.
-const KEYS_IN_CODE: [&str; 18] = [
+const KEYS_IN_CODE: [&str; 22] = [
     "key",
     "control.key",
     "home.key",
@@ -39,6 +43,10 @@ const KEYS_IN_CODE: [&str; 18] = [
     "line.key",
     "limit.window_key",
     "KEYS[1]",
+    "KEYS[3]",
+    "KEYS[key]",
+    "KEYS[key + ahead]",
+    "log",
     "KEYS[2]",
     "KEYS[#KEYS]",
     "KEYS[limit.key]",

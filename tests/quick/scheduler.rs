@@ -248,10 +248,9 @@ pub fn trip(message: &Message) -> Trip {
 
 pub const MS: Duration = Duration::from_millis(1);
 pub const START: Answer = Answer::Start {
-    count: 1,
     sequences: Sequences::NONE,
 };
-pub const CAPACITY: Answer = Answer::Capacity { count: 1 };
+pub const CAPACITY: Answer = Answer::Capacity;
 
 pub fn wait(ttl_ms: u64, place: u64) -> Answer {
     let ticket = Ticket {

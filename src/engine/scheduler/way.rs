@@ -215,7 +215,7 @@ impl Scheduler {
                         back.jobs.push((place, key));
                     }
                 }
-                Answer::Capacity { .. } => {
+                Answer::Capacity => {
                     self.facts.push(Fact::Decided(Decision::NoSlot));
                     if !self.prepare_with_slot(key) {
                         let hand = self.jobs.get(&key).map(|job| job.hand);

@@ -49,12 +49,12 @@ pub fn acquired(reply: &TenantReply) -> Value {
                 let (limit, place) = (*limit as u64, ticket.place);
                 [0, limit, *count, *ttl_ms, ticket.generation, place].map(integer)
             }
-            Answer::Start { count, sequences } => {
-                let [one, two, three, four, five] = [1, 0, *count, 0, 0].map(integer);
+            Answer::Start { sequences } => {
+                let [one, two, three, four, five] = [1, 0, 0, 0, 0].map(integer);
                 let sequences = text(&sequences.to_string());
                 [one, two, three, four, five, sequences]
             }
-            Answer::Capacity { count } => [2, 0, *count, 0, 0, 0].map(integer),
+            Answer::Capacity => [2, 0, 0, 0, 0, 0].map(integer),
         });
     }
     Value::Array(values)

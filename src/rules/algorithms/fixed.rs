@@ -29,6 +29,10 @@ impl Rules for FixedWindow {
         include_str!("../../../lua/fixed_window.lua")
     }
 
+    fn shortcut(&self) -> Option<&'static str> {
+        Some(include_str!("../../../lua/fixed_shortcut.lua"))
+    }
+
     fn keys(&self) -> Keys {
         Keys::Windows
     }

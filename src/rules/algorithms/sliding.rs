@@ -36,6 +36,10 @@ impl Rules for SlidingWindow {
         )
     }
 
+    fn shortcut(&self) -> Option<&'static str> {
+        Some(include_str!("../../../lua/sliding_shortcut.lua"))
+    }
+
     fn keys(&self) -> Keys {
         Keys::Log
     }

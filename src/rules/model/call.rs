@@ -99,7 +99,7 @@ impl<'a> Call<'a> {
             ticket => ticket.filter(waits),
         };
         if self.full && ticket.is_none() {
-            return self.capacity();
+            return Answer::Capacity;
         }
 
         let open = self.base == now;
@@ -133,14 +133,11 @@ impl<'a> Call<'a> {
         if room && (due || stale) {
             if self.budget == 0 {
                 self.full = true;
-                return self.capacity();
+                return Answer::Capacity;
             }
             self.budget -= 1;
             let sequences = self.start(ticket, cost, units, due, permit);
-            return Answer::Start {
-                count: self.count(0),
-                sequences,
-            };
+            return Answer::Start { sequences };
         }
 
         let (place, at, limit) = turn.unwrap_or_else(|| {
@@ -351,12 +348,6 @@ impl<'a> Call<'a> {
         {
             true => 0,
             false => AHEAD_MS,
-        }
-    }
-
-    fn capacity(&self) -> Answer {
-        Answer::Capacity {
-            count: self.count(0),
         }
     }
 }

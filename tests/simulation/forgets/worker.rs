@@ -284,7 +284,7 @@ impl<'a> Worker<'a> {
             Answer::Wait { ticket, ttl_ms, .. } => {
                 (Some(*ticket), now + Duration::from_millis(*ttl_ms))
             }
-            Answer::Capacity { .. } => (ask.asks[0].ticket, now + LOOK_AGAIN),
+            Answer::Capacity => (ask.asks[0].ticket, now + LOOK_AGAIN),
             Answer::Start { sequences, .. } => {
                 let receipt = Receipt {
                     permit: format!("{}:0", ask.permits),
