@@ -52,7 +52,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Action::Ack(tags) => acks.extend(tags),
                 Action::Ask(partition, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move { Report::Answered(partition, gate.ask(&batch).await) });
+                    // On the heap at once: on its way there a task is moved several times, and these are kilobytes.
+                    tasks.spawn(Box::pin(async move {
+                        Report::Answered(partition, gate.ask(&batch).await)
+                    }));
                 }
                 Action::Settle(partition, batch) => {
                     let gate = Arc::clone(&self.gate);
@@ -132,10 +135,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         started,
                         heard: heard.clone(),
                     });
-                    tasks.spawn(async move {
+                    tasks.spawn(Box::pin(async move {
                         let ended = calls::attempt(&*handler, &job, call, permit, watch).await;
                         Report::Finished(key, ended)
-                    });
+                    }));
                 }
             }
         }

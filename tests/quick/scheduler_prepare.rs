@@ -68,21 +68,21 @@ fn who_must_wait_prepares_nothing_and_leaves_what_it_has() {
 fn those_with_a_call_are_asked_for_first_and_the_order_is_kept_behind_them() {
     let mut desk = cold(1);
     desk.deliver(Source::Fresh, &["a", "a", "a"]);
-    let done = desk.answer(MS, vec![vec![CAPACITY, CAPACITY, CAPACITY]]);
+    let done = desk.answer(MS, vec![vec![CAPACITY]]);
     assert_eq!(done.prepared.len(), 1, "each takes a slot");
     assert!(desk.step(MS).asked.is_empty(), "no slot is free");
     prepared(&mut desk, done.prepared[0]);
     desk.ready = 1;
     let asked = desk.step(MS).asked;
-    assert_eq!((asked[0].asks.len(), asked[0].budget), (3, 1));
-    let done = desk.answer(MS, vec![vec![START, CAPACITY, CAPACITY]]);
+    assert_eq!((asked[0].asks.len(), asked[0].budget), (1, 1));
+    let done = desk.answer(MS, vec![vec![START]]);
     assert_eq!(done.dispatched.len(), 1);
     assert!(desk.step(MS).asked.is_empty());
     let key = done.dispatched[0].0;
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     // Its connection serves the next one.
     let asked = desk.step(MS).asked;
-    assert_eq!((asked[0].asks.len(), asked[0].budget), (2, 1));
+    assert_eq!((asked[0].asks.len(), asked[0].budget), (1, 1));
 }
 
 #[test]
@@ -140,10 +140,13 @@ fn a_held_job_prepares_one_set_up_before_its_turn() {
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     desk.ready = 0;
     desk.deliver(Source::Due, &["a", "a"]);
-    let done = desk.answer(MS, vec![vec![wait(400, 1), wait(400, 2)]]);
+    desk.answer(MS, vec![vec![wait(400, 1)]]);
+    // It is limited: the other asks without a slot.
+    assert_eq!(desk.step(MS * 2).asked[0].asks.len(), 1);
+    let done = desk.answer(MS, vec![vec![wait(397, 2)]]);
     assert!(done.prepared.is_empty() && done.published.is_empty());
     // What it took, and 20 ms.
-    assert!(desk.step(MS * 139).prepared.is_empty());
+    assert!(desk.step(MS * 136).prepared.is_empty());
     let done = desk.step(MS);
     assert_eq!(done.prepared.len(), 1, "there is one slot");
     prepared(&mut desk, done.prepared[0]);

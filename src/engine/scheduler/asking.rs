@@ -31,7 +31,8 @@ impl Scheduler {
 
     /// When the next question may go.
     pub(super) fn ask_at(&self) -> Duration {
-        self.admission.ask_at(|| self.ready())
+        let is_open = |partition| self.is_open(partition);
+        self.admission.ask_at(|| self.queues.could_ask(is_open))
     }
 
     /// The partition may be asked: no question is under way there. What was not used is given back before anybody asks.
@@ -128,8 +129,8 @@ impl Scheduler {
     ) -> Vec<(TenantAsk, Question)> {
         turn.keys.retain(|key| !self.expire(now, *key));
         if turn.keys.is_empty() {
-            // None is left that a slot could be missing for.
-            self.queues.set_starved(&turn.tenant, false);
+            // All have expired.
+            self.queues.set_limited(&turn.tenant, false);
         }
         let mut questions: Vec<(TenantAsk, Question)> = Vec::new();
         // Where those with the same labels are; jobs of another plan have other limits.
@@ -153,7 +154,8 @@ impl Scheduler {
         }
         if !without_slot.is_empty() {
             self.put_back(&without_slot);
-            self.queues.set_starved(&turn.tenant, true);
+            // They ask again when there is a slot for them.
+            self.queues.set_limited(&turn.tenant, false);
         }
         // The gate lets the first start: those whose calls are ready, in the order of their places.
         jobs.sort_unstable();

@@ -27,8 +27,8 @@ struct State {
     running: usize,
     /// Slots of the concurrency that its jobs have: those that run, and those whose call is prepared.
     slots: usize,
-    /// By its last answer only a slot of the concurrency is missing.
-    starved: bool,
+    /// By its last answer a job of it must wait: the others ask without a slot, too, to learn for how long.
+    limited: bool,
     /// When the next of its jobs that are sent round for want of a slot may have one.
     next_slot: Duration,
     /// It stands in the rotation,
@@ -46,6 +46,22 @@ impl State {
         self.due.len() + self.fresh.len()
     }
 
+    /// So many may ask if so many of them get a slot.
+    fn asking(&self, slots: usize) -> usize {
+        match self.limited {
+            true => self.ready(),
+            false => self.prepared.len() + slots.min(self.without_slot()),
+        }
+    }
+
+    /// What it adds to the sums.
+    fn sum(&self) -> Sum {
+        Sum {
+            ready: self.ready(),
+            at_once: self.asking(0),
+        }
+    }
+
     fn pop(&mut self) -> Option<Key> {
         let Self {
             prepared,
@@ -56,6 +72,15 @@ impl State {
         let mut queues = [prepared, due, fresh].into_iter();
         queues.find_map(VecDeque::pop_front)
     }
+}
+
+/// Jobs of the tenants of one partition.
+#[derive(Debug, Default, Clone, Copy)]
+struct Sum {
+    /// They are ready to ask,
+    ready: usize,
+    /// and these need no free slot for it.
+    at_once: usize,
 }
 
 /// Where a job joins the jobs of its tenant that are ready to ask.
@@ -93,8 +118,8 @@ pub struct Queues {
     /// Tenants with ready jobs, each once.
     rotation: VecDeque<Tenant>,
     partitions: Partitions,
-    /// How many jobs of each partition are ready to ask.
-    ready: BTreeMap<Partition, usize>,
+    /// Of all tenants that are queued.
+    sums: BTreeMap<Partition, Sum>,
     held: usize,
     running: usize,
     slots: usize,
@@ -113,7 +138,7 @@ impl Queues {
             tenants: HashMap::new(),
             rotation: VecDeque::new(),
             partitions: Partitions::default(),
-            ready: BTreeMap::new(),
+            sums: BTreeMap::new(),
             held: 0,
             running: 0,
             slots: 0,
@@ -139,8 +164,21 @@ impl Queues {
 
     /// Jobs that are ready to ask, in partitions that are open.
     pub fn ready(&self, is_open: impl Fn(Partition) -> bool) -> usize {
-        let open = self.ready.iter().filter(|(it, _)| is_open(**it));
-        open.map(|(_, ready)| ready).sum()
+        self.sum(is_open).ready
+    }
+
+    fn sum(&self, is_open: impl Fn(Partition) -> bool) -> Sum {
+        let open = self.sums.iter().filter(|(it, _)| is_open(**it));
+        open.fold(Sum::default(), |all, (_, sum)| Sum {
+            ready: all.ready + sum.ready,
+            at_once: all.at_once + sum.at_once,
+        })
+    }
+
+    /// Changes the state of `tenant`, if it has one, and the sums with it.
+    fn change<T>(&mut self, tenant: &Tenant, change: impl FnOnce(&mut State) -> T) -> Option<T> {
+        let state = self.tenants.get_mut(tenant)?;
+        Some(changed(&mut self.sums, state, change))
     }
 
     /// Jobs that are held until their time.
@@ -154,36 +192,43 @@ impl Queues {
 
     /// A job is ready to ask.
     pub fn join(&mut self, tenant: &Tenant, key: Key, end: End) {
-        let state = self.tenants.entry(tenant.clone()).or_default();
-        match end {
+        if !self.tenants.contains_key(tenant) {
+            self.tenants.insert(tenant.clone(), State::default());
+        }
+        if let Some(state) = self.tenants.get_mut(tenant)
+            && !state.queued
+        {
+            state.queued = true;
+            state.partition = self.partitions.of(tenant);
+            self.rotation.push_back(tenant.clone());
+        }
+        self.change(tenant, |state| match end {
             End::FrontPrepared => state.prepared.push_front(key),
             End::Prepared => state.prepared.push_back(key),
             End::Front => state.due.push_front(key),
             End::Due => state.due.push_back(key),
             End::Fresh => state.fresh.push_back(key),
-        }
-        if !state.queued {
-            state.queued = true;
-            state.partition = self.partitions.of(tenant);
-            self.rotation.push_back(tenant.clone());
-        }
-        *self.ready.entry(state.partition).or_default() += 1;
+        });
     }
 
-    /// Somebody of an open partition has something to ask. A tenant whose jobs lack only a slot asks again when it has one, or may
-    /// have one.
+    /// Somebody of an open partition has something to ask: a job that has a slot or may have one, or any of a tenant that is limited.
     pub fn may_ask(&self, is_open: impl Fn(Partition) -> bool) -> bool {
-        if self.ready(&is_open) == 0 {
-            return false;
+        let sum = self.sum(&is_open);
+        if sum.at_once > 0 || sum.ready == 0 || self.slots >= self.concurrency {
+            return sum.at_once > 0;
         }
-        let free = self.slots < self.concurrency;
         let most = self.most_slots();
-        let has_slot = |state: &State| !state.prepared.is_empty() || (free && state.slots < most);
-        let eligible =
-            |state: &State| is_open(state.partition) && (!state.starved || has_slot(state));
+        let eligible = |state: &State| is_open(state.partition) && state.slots < most;
         self.rotation
             .iter()
             .any(|tenant| self.tenants.get(tenant).is_some_and(eligible))
+    }
+
+    /// How many jobs of open partitions could ask at once, about.
+    pub fn could_ask(&self, is_open: impl Fn(Partition) -> bool) -> usize {
+        let Sum { ready, at_once } = self.sum(is_open);
+        let free = self.concurrency.saturating_sub(self.slots);
+        at_once + free.min(ready - at_once)
     }
 
     /// While others wait to run, one tenant has at most half of the concurrency.
@@ -219,8 +264,7 @@ impl Queues {
         let slots = budget::share(free, &demands);
         let asking = |(tenant, slots): (&Tenant, &u32)| {
             let state = self.tenants.get(tenant)?;
-            let may_ask = !state.starved || *slots > 0 || !state.prepared.is_empty();
-            may_ask.then(|| state.ready())
+            Some(state.asking(usize::try_from(*slots).unwrap_or(usize::MAX)))
         };
         let asking = tenants.iter().zip(&slots).map(asking);
         let asking: Vec<usize> = asking.map(Option::unwrap_or_default).collect();
@@ -231,9 +275,10 @@ impl Queues {
             let Some(state) = self.tenants.get_mut(&tenant) else {
                 continue;
             };
-            let keys: Vec<Key> = (0..room).map_while(|_| state.pop()).collect();
             let partition = state.partition;
-            fewer(&mut self.ready, partition, keys.len());
+            let keys: Vec<Key> = changed(&mut self.sums, state, |state| {
+                (0..room).map_while(|_| state.pop()).collect()
+            });
             state.queued = state.ready() > 0;
             match (state.queued, keys.is_empty()) {
                 (true, true) => self.rotation.push_back(tenant.clone()),
@@ -253,11 +298,9 @@ impl Queues {
         turns
     }
 
-    /// What the last answer said: whether only a slot is missing.
-    pub fn set_starved(&mut self, tenant: &Tenant, starved: bool) {
-        if let Some(state) = self.tenants.get_mut(tenant) {
-            state.starved = starved;
-        }
+    /// What the last answer said: whether a job of `tenant` must wait for its limits.
+    pub fn set_limited(&mut self, tenant: &Tenant, limited: bool) {
+        self.change(tenant, |state| state.limited = limited);
         self.forget_idle(tenant);
     }
 
@@ -269,7 +312,10 @@ impl Queues {
     /// When [`Queues::take_surplus`] may find anything.
     pub fn surplus_at(&self) -> Option<Duration> {
         let keep = self.most_of_tenant();
-        let too_many = |state: &State| state.starved && state.without_slot() > keep;
+        if self.sums.values().all(|sum| sum.ready <= keep) {
+            return None;
+        }
+        let too_many = |state: &State| !state.limited && state.without_slot() > keep;
         let has_surplus = self.tenants.values().any(too_many);
         has_surplus.then_some(self.next_surplus)
     }
@@ -300,23 +346,25 @@ impl Queues {
         let (keep, took) = (self.most_of_tenant(), self.usual_call);
         let share = u32::try_from(self.concurrency.div_ceil(2)).unwrap_or(u32::MAX);
         let mut surplus = Vec::new();
-        let starved = self.tenants.iter_mut().filter(|(_, state)| state.starved);
-        let mut starved: Vec<_> = starved.collect();
+        let too_many = |state: &State| !state.limited && state.without_slot() > keep;
+        let crowded = self.tenants.iter_mut().filter(|(_, it)| too_many(it));
+        let mut crowded: Vec<_> = crowded.collect();
         // In an order of its own, not the map's: with the same seed the same jobs take the same lanes.
-        starved.sort_unstable_by_key(|(tenant, _)| tenant.as_str());
-        for (_, state) in starved {
+        crowded.sort_unstable_by_key(|(tenant, _)| tenant.as_str());
+        for (_, state) in crowded {
             let mut keys = Vec::new();
             // The last to come are the first to go: who stays, stays in order.
-            while state.without_slot() > keep
-                && let Some(&key) = state.fresh.back().or(state.due.back())
-                && stale(key)
-            {
-                if state.fresh.pop_back().is_none() {
-                    state.due.pop_back();
+            changed(&mut self.sums, state, |state| {
+                while state.without_slot() > keep
+                    && let Some(&key) = state.fresh.back().or(state.due.back())
+                    && stale(key)
+                {
+                    if state.fresh.pop_back().is_none() {
+                        state.due.pop_back();
+                    }
+                    keys.push(key);
                 }
-                keys.push(key);
-            }
-            fewer(&mut self.ready, state.partition, keys.len());
+            });
             state.next_slot = state.next_slot.max(now);
             for key in keys.into_iter().rev() {
                 state.next_slot = (state.next_slot + took / share).min(now + farthest);
@@ -330,16 +378,16 @@ impl Queues {
     pub fn take_stale(&mut self, stale: impl Fn(Key) -> bool) -> Vec<Key> {
         let mut taken = Vec::new();
         for state in self.tenants.values_mut() {
-            let before = taken.len();
-            for queue in [&mut state.prepared, &mut state.due, &mut state.fresh] {
-                queue.retain(|key| {
-                    let goes = stale(*key);
-                    taken.extend(goes.then_some(*key));
-                    !goes
-                });
-            }
+            changed(&mut self.sums, state, |state| {
+                for queue in [&mut state.prepared, &mut state.due, &mut state.fresh] {
+                    queue.retain(|key| {
+                        let goes = stale(*key);
+                        taken.extend(goes.then_some(*key));
+                        !goes
+                    });
+                }
+            });
             state.queued &= state.ready() > 0;
-            fewer(&mut self.ready, state.partition, taken.len() - before);
         }
         let tenants = &self.tenants;
         (self.rotation).retain(|tenant| tenants.get(tenant).is_some_and(|state| state.queued));
@@ -420,7 +468,7 @@ impl Queues {
     /// Forgets all jobs but those that run.
     pub fn forget_waiting(&mut self) {
         self.rotation.clear();
-        self.ready.clear();
+        self.sums.clear();
         self.held = 0;
         self.slots = self.running;
         self.tenants.retain(|_, state| state.running > 0);
@@ -441,12 +489,22 @@ impl Queues {
     }
 }
 
-/// So many jobs of `partition` are not ready any more.
-fn fewer(ready: &mut BTreeMap<Partition, usize>, partition: Partition, by: usize) {
-    if let Some(left) = ready.get_mut(&partition) {
-        *left -= by;
+/// Changes `state`, and `sums` with it.
+fn changed<T>(
+    sums: &mut BTreeMap<Partition, Sum>,
+    state: &mut State,
+    change: impl FnOnce(&mut State) -> T,
+) -> T {
+    let before = state.sum();
+    let done = change(state);
+    let after = state.sum();
+    let sum = sums.entry(state.partition).or_default();
+    sum.ready = sum.ready + after.ready - before.ready;
+    sum.at_once = sum.at_once + after.at_once - before.at_once;
+    if sum.ready == 0 {
+        sums.remove(&state.partition);
     }
-    ready.retain(|_, left| *left > 0);
+    done
 }
 
 #[cfg(test)]

@@ -30,8 +30,8 @@ use crate::rules::job::{self, InBody};
 #[derive(Default)]
 struct Back {
     jobs: Vec<(usize, Key)>,
-    /// Some of them lack only a slot.
-    starved: bool,
+    /// Others must wait.
+    limited: bool,
 }
 
 impl Scheduler {
@@ -180,9 +180,9 @@ impl Scheduler {
             let tenant = &question.tenant;
             let more = pairs.peek().is_some_and(|(next, _)| next.tenant == *tenant);
             if !more && !question.jobs.is_empty() {
-                let Back { jobs, starved } = std::mem::take(&mut back);
+                let Back { jobs, limited } = std::mem::take(&mut back);
                 self.put_back_in_order(jobs);
-                self.queues.set_starved(tenant, starved);
+                self.queues.set_limited(tenant, limited);
             }
         }
         for (key, end) in self.clock.take_waiting() {
@@ -218,13 +218,12 @@ impl Scheduler {
                 Answer::Capacity => {
                     self.facts.push(Fact::Decided(Decision::NoSlot));
                     if !self.prepare_with_slot(key) {
-                        let hand = self.jobs.get(&key).map(|job| job.hand);
-                        back.starved |= hand == Some(Hand::Empty);
                         back.jobs.push((place, key));
                     }
                 }
                 Answer::Wait { .. } => {
                     self.facts.push(Fact::Decided(Decision::Denied));
+                    back.limited = true;
                     self.let_go(key);
                     self.denied(now, key, question, reply.now_ms, answer);
                 }

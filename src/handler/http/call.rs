@@ -12,7 +12,7 @@ use super::stream;
 /// A request on its way. Dropped, it is ended: its connection is closed, or its stream reset.
 pub(super) enum Exchange {
     /// Over HTTP/1.1.
-    Own(Box<connection::Exchange>),
+    Own(connection::Exchange),
     /// Over HTTP/2.
     Stream(stream::Exchange),
 }
@@ -72,7 +72,7 @@ impl Exchange {
     }
 
     /// The connection, for the next call, if this one had it alone: the answer was read to its end.
-    pub(super) fn into_connection(self) -> Option<Connection> {
+    pub(super) fn into_connection(self) -> Option<Box<Connection>> {
         match self {
             Self::Own(exchange) => Some(exchange.into_connection()),
             Self::Stream(_) => None,

@@ -36,7 +36,8 @@ pub(super) struct Connection {
 
 /// A request on its way, and its connection. Dropped, it is closed.
 pub(super) struct Exchange {
-    connection: Connection,
+    /// Nearly two kilobytes, which are not moved with it.
+    connection: Box<Connection>,
     answer: Pin<Box<dyn Future<Output = Answer> + Send>>,
     /// The answer's body, once its head is there.
     body: Option<Incoming>,
@@ -71,7 +72,7 @@ impl Connection {
     }
 
     /// Sends `request`: the first poll of [`Exchange::answer`] writes.
-    pub(super) fn send(mut self, request: Request<Bytes>) -> Exchange {
+    pub(super) fn send(mut self: Box<Self>, request: Request<Bytes>) -> Exchange {
         self.bounds.renew();
         let whole = request.body().len();
         let answer = self.sender.try_send_request(request.map(Full::new));
@@ -141,7 +142,7 @@ impl Exchange {
     }
 
     /// The connection, for the next call: the answer was read to its end.
-    pub(super) fn into_connection(self) -> Connection {
+    pub(super) fn into_connection(self) -> Box<Connection> {
         self.connection
     }
 

@@ -45,7 +45,7 @@ pub(super) struct Pool {
 #[derive(Default)]
 struct Open {
     /// Those that no call uses, with the time until which each is kept, the soonest first.
-    idle: Vec<(Instant, Connection)>,
+    idle: Vec<(Instant, Box<Connection>)>,
     /// Those that calls share. One is opened only where no other has room: so there are no more than calls, but for those that are
     /// being opened and some that are idle.
     shared: Vec<Arc<Shared>>,
@@ -89,7 +89,7 @@ impl Pool {
             let (until, connection) = self.lock().idle.pop()?;
             let mut kept = self.kept(connection, until);
             if kept.is_ready() {
-                return Some(Pooled(Carrier::Own(Box::new(kept))));
+                return Some(Pooled(Carrier::Own(kept)));
             }
         }
     }
@@ -108,7 +108,7 @@ impl Pool {
         shared.iter().find_map(Shared::take)
     }
 
-    fn kept(self: &Arc<Self>, connection: Connection, until: Instant) -> Kept {
+    fn kept(self: &Arc<Self>, connection: Box<Connection>, until: Instant) -> Kept {
         Kept {
             connection: Some(connection),
             until,
@@ -141,8 +141,8 @@ impl Pool {
         if !speaks_http2(&stream) {
             let connection = Connection::over(stream).await?;
             opening.ended(1);
-            let kept = self.kept(connection, Instant::now() + IDLE);
-            return Ok(Pooled(Carrier::Own(Box::new(kept))));
+            let kept = self.kept(Box::new(connection), Instant::now() + IDLE);
+            return Ok(Pooled(Carrier::Own(kept)));
         }
         let shared = Shared::over(stream, self.most, Arc::clone(&self.changed)).await?;
         let slot = shared.take().ok_or("the server takes no call")?;
@@ -158,12 +158,12 @@ impl Pool {
     }
 
     /// Keeps `connection`, which was used, for a while.
-    pub(super) fn put_back(self: &Arc<Self>, connection: Connection) {
+    pub(super) fn put_back(self: &Arc<Self>, connection: Box<Connection>) {
         self.put(connection, Instant::now() + IDLE);
     }
 
     /// Keeps `connection` until then, if it can be used again and there is room.
-    fn put(self: &Arc<Self>, mut connection: Connection, until: Instant) {
+    fn put(self: &Arc<Self>, mut connection: Box<Connection>, until: Instant) {
         if !connection.is_ready() || until <= Instant::now() {
             return;
         }
@@ -222,7 +222,7 @@ impl Pool {
 pub struct Pooled(Carrier);
 
 enum Carrier {
-    Own(Box<Kept>),
+    Own(Kept),
     Stream(Slot),
 }
 
@@ -241,7 +241,7 @@ impl Pooled {
         match self.0 {
             Carrier::Own(mut kept) => {
                 let connection = kept.connection.take()?;
-                Some(Exchange::Own(Box::new(connection.send(request))))
+                Some(Exchange::Own(connection.send(request)))
             }
             Carrier::Stream(slot) => {
                 stream::Exchange::send(slot, request, whole).map(Exchange::Stream)
@@ -253,14 +253,14 @@ impl Pooled {
 /// A connection that is taken for one call. Dropped before it is used, it goes back to its pool.
 struct Kept {
     /// What is not given back after it was used is closed.
-    connection: Option<Connection>,
+    connection: Option<Box<Connection>>,
     until: Instant,
     pool: Arc<Pool>,
 }
 
 impl Kept {
     fn is_ready(&mut self) -> bool {
-        let open = self.connection.as_mut().is_some_and(Connection::is_ready);
+        let open = self.connection.as_mut().is_some_and(|it| it.is_ready());
         open && Instant::now() < self.until
     }
 }

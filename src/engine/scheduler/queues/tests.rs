@@ -26,6 +26,12 @@ fn fill(queues: &mut Queues, name: &str, keys: std::ops::Range<u64>) {
     }
 }
 
+/// The same for a tenant whose last answer was a wait.
+fn fill_limited(queues: &mut Queues, name: &str, keys: std::ops::Range<u64>) {
+    fill(queues, name, keys);
+    queues.set_limited(&tenant(name), true);
+}
+
 #[test]
 fn jobs_that_came_back_ask_before_fresh_ones() {
     let mut queues = Queues::new(4, 80);
@@ -49,9 +55,9 @@ fn jobs_that_came_back_ask_before_fresh_ones() {
 #[test]
 fn a_round_is_shared_and_nobody_is_left_out_twice() {
     let mut queues = Queues::new(4, 80);
-    fill(&mut queues, "big", 0..100);
-    fill(&mut queues, "b", 100..110);
-    fill(&mut queues, "c", 110..111);
+    fill_limited(&mut queues, "big", 0..100);
+    fill_limited(&mut queues, "b", 100..110);
+    fill_limited(&mut queues, "c", 110..111);
     let counts = |turns: &[Turn]| {
         let count = |turn: &Turn| format!("{} {}", turn.tenant, turn.keys.len());
         turns.iter().map(count).collect::<Vec<_>>()
@@ -77,23 +83,28 @@ fn one_tenant_has_at_most_half_of_the_slots_while_others_wait() {
 }
 
 #[test]
-fn a_tenant_that_lacks_only_slots_asks_again_when_one_is_free() {
+fn only_what_can_run_asks_unless_the_tenant_is_limited() {
     let mut queues = Queues::new(2, 80);
     let a = tenant("a");
-    fill(&mut queues, "a", 0..3);
+    fill(&mut queues, "a", 0..4);
+    assert_eq!(queues.could_ask(|_| true), 2);
     let turns = take_round(&mut queues, 10);
-    assert_eq!(turns[0].slots, 2);
+    assert_eq!((turns[0].slots, turns[0].keys.len()), (2, 2));
     for _ in 0..2 {
         queues.take_slot(&a);
         queues.start(&a);
     }
-    queues.join(&a, turns[0].keys[2], End::Front);
-    queues.set_starved(&a, true);
     assert!(!may_ask(&queues));
     assert_eq!(take_round(&mut queues, 10), []);
     queues.end(&a);
-    assert!(may_ask(&queues));
-    assert_eq!(take_round(&mut queues, 10)[0].slots, 1);
+    assert!(may_ask(&queues) && queues.could_ask(|_| true) == 1);
+    let turns = take_round(&mut queues, 10);
+    assert_eq!((turns[0].slots, turns[0].keys.len()), (1, 1));
+    queues.take_slot(&a);
+    fill_limited(&mut queues, "a", 4..9);
+    assert!(may_ask(&queues) && queues.could_ask(|_| true) == 6);
+    let turns = take_round(&mut queues, 10);
+    assert_eq!((turns[0].slots, turns[0].keys.len()), (0, 6));
 }
 
 #[test]
@@ -102,10 +113,13 @@ fn who_prepares_has_a_slot_and_asks_first_with_it() {
     let a = tenant("a");
     assert!(queues.try_slot(&a) && queues.try_slot(&a) && !queues.try_slot(&a));
     fill(&mut queues, "a", 0..2);
-    queues.set_starved(&a, true);
     assert!(!may_ask(&queues), "both are taken");
     queues.join(&a, Key(2), End::Prepared);
     assert!(may_ask(&queues));
+    let turns = take_round(&mut queues, 10);
+    assert_eq!((turns[0].slots, &turns[0].keys[..]), (0, &[Key(2)][..]));
+    queues.set_limited(&a, true);
+    queues.join(&a, Key(2), End::Prepared);
     let turns = take_round(&mut queues, 10);
     assert_eq!(turns[0].keys, [Key(2), Key(0), Key(1)]);
     assert_eq!(turns[0].slots, 0);
@@ -121,8 +135,8 @@ fn who_waits_for_a_server_that_hangs_takes_nothing_from_the_tenants_of_others() 
     let partition = |tenant: &Tenant| Partition::named(tenant.as_str());
     queues.partition(Partitions::by(partition));
     let [a, b] = ["a", "b"].map(tenant);
-    fill(&mut queues, "a", 0..9);
-    fill(&mut queues, "b", 10..12);
+    fill_limited(&mut queues, "a", 0..9);
+    fill_limited(&mut queues, "b", 10..12);
     let turns = queues.take_round(3, |it| it == partition(&a));
     assert_eq!(turns.len(), 1);
     assert_eq!((turns[0].0, turns[0].1.keys.len()), (partition(&a), 3));
@@ -158,12 +172,13 @@ fn what_waits_too_long_for_a_slot_makes_room_in_order() {
     let second = Duration::from_secs(1);
     // A second, on average.
     queues.call_took(16 * second);
+    queues.set_limited(&a, true);
     assert_eq!(
         queues.take_surplus(second, second * 9, |_| true),
         [],
-        "it lacks no slot"
+        "they ask without a slot"
     );
-    queues.set_starved(&a, true);
+    queues.set_limited(&a, false);
     assert_eq!(
         queues.take_surplus(second, second * 9, |_| false),
         [],
@@ -203,8 +218,9 @@ fn jobs_that_lack_a_slot_are_looked_at_once_in_a_while() {
     let mut queues = Queues::new(4, 16);
     fill(&mut queues, "a", 0..6);
     let second = Duration::from_secs(1);
-    assert_eq!(queues.surplus_at(), None, "they lack none");
-    queues.set_starved(&tenant("a"), true);
+    queues.set_limited(&tenant("a"), true);
+    assert_eq!(queues.surplus_at(), None, "they ask without one");
+    queues.set_limited(&tenant("a"), false);
     assert_eq!(queues.surplus_at(), Some(Duration::ZERO));
     assert!(queues.looks_for_surplus(second, second));
     assert!(!queues.looks_for_surplus(second * 2 - second / 9, second));
