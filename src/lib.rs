@@ -1,3 +1,6 @@
+// README's links are paths in the repository. Here its pages are those of the published package, and the workers to copy, which
+// are packages of their own, are what they implement: of two definitions of a link the first one counts.
+#![doc = include_str!("readme-links.md")]
 #![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]
