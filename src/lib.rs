@@ -37,7 +37,7 @@ mod tls;
 #[doc(hidden)]
 pub mod untrusted;
 
-// The API: all that a worker of one's own names.
+// The API: all that a worker of one's own names. docs/public-api.txt lists it.
 pub use app::{AppError, run_until, run_with};
 pub use config::{Config, ConfigErrors};
 pub use engine::Stop;
