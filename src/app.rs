@@ -29,6 +29,7 @@ use crate::gate::fleet::registry::{Named, Registry};
 use crate::gate::redis::RedisGate;
 use crate::gate::{GateError, Start};
 use crate::handler::PreparingHandler;
+#[cfg(feature = "http")]
 use crate::handler::http::HttpHandler;
 use crate::metrics::Metrics;
 use crate::rules::lanes;
@@ -87,6 +88,7 @@ pub enum AppError {
 ///
 /// # Errors
 /// [`AppError`] when it can't start.
+#[cfg(feature = "http")]
 pub async fn run(config: Config, file: Option<PathBuf>, fresh: bool) -> Result<(), AppError> {
     install_tls_provider();
     let http = config.dispatch.http.as_ref().ok_or(AppError::NoHandler)?;

@@ -9,6 +9,7 @@ use super::amqp::Amqp;
 use super::delay::Delay;
 use super::dispatch::Dispatch;
 use super::error::{ConfigErrors, Origin, Problem};
+use super::features::PARTS;
 use super::file::{self, MAX_FILE};
 use super::input::{Entry, Input, read_bounded};
 use super::key::{Applied, Key, PREFIX};
@@ -231,6 +232,7 @@ impl fmt::Display for Config {
 impl Input {
     /// The checked configuration; `None` or problems when there is something wrong.
     fn config(&mut self) -> Option<Config> {
+        self.lacks(&PARTS);
         // Each section is read before the first `?`, so that one run reports all that is wrong.
         let amqp = self.amqp();
         let redis = self.redis();

@@ -1,5 +1,6 @@
 //! What is done with a job that may start.
 
+#[cfg(feature = "http")]
 pub mod http;
 
 use std::fmt;
