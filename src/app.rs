@@ -29,6 +29,7 @@ use crate::gate::fleet::registry::{Named, Registry};
 use crate::gate::redis::RedisGate;
 use crate::gate::{GateError, Start};
 use crate::handler::PreparingHandler;
+#[cfg(feature = "http")]
 use crate::handler::http::HttpHandler;
 use crate::metrics::Metrics;
 use crate::rules::lanes;
@@ -43,33 +44,42 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 
 /// Why a worker could not start, or go on. Once it runs, it survives its servers.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum AppError {
-    /// `run` without a handler.
+    /// There is neither a handler nor an API.
     #[error(
         "dispatch.http.url is not set: name the API that jobs are sent to, such as http://127.0.0.1:8080/"
     )]
     NoHandler,
     /// The HTTP client can't be built.
     #[error("dispatch.http: {0}")]
-    Http(String),
+    Http(#[doc(hidden)] String),
     /// The admin port can't be opened.
     #[error(transparent)]
-    Admin(#[from] admin::AdminError),
+    Admin(
+        #[doc(hidden)]
+        #[from]
+        admin::AdminError,
+    ),
     /// The Redis client can't be built.
     #[error("redis.url: {0}")]
-    Redis(GateError),
+    Redis(#[doc(hidden)] GateError),
     /// The limits are too many to be agreed on with other workers.
     #[error(transparent)]
-    Limits(GateError),
+    Limits(#[doc(hidden)] GateError),
     /// The AMQP client can't be built.
     #[error(transparent)]
-    Amqp(#[from] BrokerError),
+    Amqp(
+        #[doc(hidden)]
+        #[from]
+        BrokerError,
+    ),
     /// The signal handlers can't be installed.
     #[error("can't listen for signals: {0}")]
-    Signals(std::io::Error),
+    Signals(#[doc(hidden)] std::io::Error),
     /// A part without which the worker would stand still has ended.
     #[error("the worker can't go on: {0}")]
-    Ended(Ended),
+    Ended(#[doc(hidden)] Ended),
 }
 
 /// Runs a worker that sends each job to `dispatch.http.url`, until SIGTERM or SIGINT. With `fresh`, an operator says
@@ -78,6 +88,7 @@ pub enum AppError {
 ///
 /// # Errors
 /// [`AppError`] when it can't start.
+#[cfg(feature = "http")]
 pub async fn run(config: Config, file: Option<PathBuf>, fresh: bool) -> Result<(), AppError> {
     install_tls_provider();
     let http = config.dispatch.http.as_ref().ok_or(AppError::NoHandler)?;

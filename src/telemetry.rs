@@ -8,7 +8,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Layer, fmt, registry};
 
-use crate::config::{Log, LogFormat};
+use crate::config::{Config, Log, LogFormat};
 
 /// Client libraries say at `info` what we say ourselves. lapin says every refusal at `error`, those that we ask for
 /// too, and its warnings hold whole messages with their bodies; what it returns to us, we say once.
@@ -33,12 +33,16 @@ pub enum TelemetryError {
     Twice(String),
 }
 
-/// Sends this process's logs to standard error, as `log` says. A program with a subscriber of its own does
-/// without, and keeps lapin's `trace` out of its logs: it holds passwords.
+/// Sends this process's logs to standard error, as `log.format` and `log.level` say. A program with a `tracing` subscriber of
+/// its own does without, and keeps lapin's `trace` out of its logs: it holds passwords.
 ///
 /// # Errors
 /// [`TelemetryError`] when `log.level` is no filter, or a subscriber is set already.
-pub fn init(log: &Log) -> Result<(), TelemetryError> {
+pub fn init_log(config: &Config) -> Result<(), TelemetryError> {
+    init(&config.log)
+}
+
+fn init(log: &Log) -> Result<(), TelemetryError> {
     let filter = EnvFilter::try_new(format!("{QUIET},{}", log.level))
         .map_err(|why| TelemetryError::Filter(log.level.clone(), why.to_string()))?;
     let lines = fmt::layer()

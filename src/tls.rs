@@ -29,6 +29,7 @@ pub(crate) fn client(tls: &Tls) -> Result<ClientConfig, String> {
 ///
 /// # Errors
 /// None that is known of.
+#[cfg(feature = "http")]
 pub(crate) fn nobody() -> Result<ClientConfig, String> {
     build(RootCertStore::empty(), &Pems::default())
 }

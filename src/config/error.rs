@@ -113,6 +113,7 @@ impl ConfigErrors {
     }
 
     /// One for each line of the output.
+    #[doc(hidden)]
     pub fn problems(&self) -> &[Problem] {
         &self.0
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hyper::header::HeaderMap;
+use ::http::header::HeaderMap;
 
 use super::http_answers::{self, answers};
 use super::http_headers;

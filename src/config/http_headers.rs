@@ -1,6 +1,6 @@
 //! `dispatch.http.headers`: what the API wants to see with each call. Their values are secrets, and no error holds one.
 
-use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use ::http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
 use serde_json::{Value as Json, json};
 use url::Url;
 

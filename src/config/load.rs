@@ -9,6 +9,7 @@ use super::amqp::Amqp;
 use super::delay::Delay;
 use super::dispatch::Dispatch;
 use super::error::{ConfigErrors, Origin, Problem};
+use super::features::PARTS;
 use super::file::{self, MAX_FILE};
 use super::input::{Entry, Input, read_bounded};
 use super::key::{Applied, Key, PREFIX};
@@ -25,26 +26,37 @@ use crate::rules::job::Fields;
 /// The file that is read when none is named.
 pub const DEFAULT_FILE: &str = "sluicegate.yaml";
 
-/// Everything a worker needs to know.
+/// Everything a worker needs to know: what a file and the environment say, checked.
+///
+/// `Display` shows it as a file, without secrets.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// RabbitMQ.
+    #[doc(hidden)]
     pub amqp: Amqp,
     /// Redis.
+    #[doc(hidden)]
     pub redis: Redis,
     /// Where a job's fields stand.
+    #[doc(hidden)]
     pub job: Fields,
     /// The limit.
+    #[doc(hidden)]
     pub rate_limiter: RateLimiter,
     /// How jobs run.
+    #[doc(hidden)]
     pub dispatch: Dispatch,
     /// How jobs wait.
+    #[doc(hidden)]
     pub delay: Delay,
     /// How failed jobs are tried again.
+    #[doc(hidden)]
     pub retry: Retry,
     /// Metrics and health.
+    #[doc(hidden)]
     pub admin: Admin,
     /// Logs.
+    #[doc(hidden)]
     pub log: Log,
     /// What the file and the environment call by an old name.
     pub(super) renamed: Renamed,
@@ -91,7 +103,7 @@ impl Config {
         }
     }
 
-    /// Reads the file at `path` (`None`: [`DEFAULT_FILE`], which may be missing), then `env`, whose
+    /// Reads the file at `path` (`None`: `sluicegate.yaml`, which may be missing), then `env`, whose
     /// `SLUICEGATE_…` variables win over the file, and checks everything.
     ///
     /// # Errors
@@ -190,6 +202,7 @@ impl Config {
     }
 
     /// This configuration of a running worker, with what `new` changes and needs no restart.
+    #[doc(hidden)]
     pub fn with_live(&self, new: &Self) -> Self {
         let mut config = self.clone();
         config.rate_limiter.take_live(&new.rate_limiter);
@@ -200,6 +213,7 @@ impl Config {
     }
 
     /// The keys whose values differ in `new`, and take a restart.
+    #[doc(hidden)]
     pub fn takes_restart(&self, new: &Self) -> Vec<&'static str> {
         let (old, new) = (self.values(), new.values());
         let differ = |key: &&&Key| old.get(key) != new.get(key);
@@ -218,6 +232,7 @@ impl fmt::Display for Config {
 impl Input {
     /// The checked configuration; `None` or problems when there is something wrong.
     fn config(&mut self) -> Option<Config> {
+        self.lacks(&PARTS);
         // Each section is read before the first `?`, so that one run reports all that is wrong.
         let amqp = self.amqp();
         let redis = self.redis();

@@ -11,6 +11,7 @@ mod delay;
 mod dispatch;
 mod env;
 mod error;
+mod features;
 mod file;
 mod form;
 mod header;

@@ -1,5 +1,6 @@
 //! What is done with a job that may start.
 
+#[cfg(feature = "http")]
 pub mod http;
 
 use std::fmt;
@@ -109,7 +110,7 @@ pub enum Fate {
     /// It was written, and its answer is not waited for any more: it may still arrive, or be worked on. Limits that count
     /// calls under way count it on.
     Abandoned {
-        /// For so long, at most [`LEASE_MS`](crate::gate::LEASE_MS), unless it ends before.
+        /// For so long, at most a minute, unless it ends before.
         lease: Duration,
         /// When it does.
         ended: LateEnd,
@@ -155,7 +156,7 @@ pub struct Attempt {
     pub seen: Seen,
     /// What becomes of its permit.
     pub fate: Fate,
-    /// What a failure says of the API's health, for its [breaker](crate::rules::breaker); `None`: the API is sound.
+    /// What a failure says of the API's health, for its breaker (`dispatch.breaker`); `None`: the API is sound.
     pub trouble: Option<Trouble>,
 }
 

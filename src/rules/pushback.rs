@@ -93,7 +93,7 @@ impl ThrottleScope {
 /// All that an answer says of limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Seen {
-    /// The downstream refused ([`Meaning::Throttle`]): the tenant is to be closed, and the job waits.
+    /// The downstream refused: the tenant is to be closed, and the job waits.
     pub refused: Option<Pushback>,
     /// It did not refuse, but says that nothing is left, whatever the status: the tenant is to be closed for so
     /// long, at least 1 s, since its next job would be refused. What becomes of this job is the status's affair.

@@ -47,6 +47,7 @@ impl Quotas {
     }
 
     /// As the store keeps them: `10/1,100/60`, limit and window in seconds, 0 where it is not known.
+    #[doc(hidden)]
     pub fn text(&self) -> String {
         let one = |quota: Quota| {
             let seconds = quota.window.map_or(0, |window| window.as_secs());
@@ -56,6 +57,7 @@ impl Quotas {
     }
 
     /// What [`Quotas::text`] wrote; whatever else is there counts as nothing.
+    #[doc(hidden)]
     pub fn read(text: &str) -> Self {
         let one = |text: &str| {
             let (limit, seconds) = text.split_once('/')?;

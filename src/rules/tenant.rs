@@ -18,7 +18,7 @@ pub enum TenantError {
     /// The text has no bytes.
     #[error("the tenant is empty")]
     Empty,
-    /// The text is longer than [`MAX_TENANT_BYTES`].
+    /// The text is longer than 255 bytes: it has so many.
     #[error("the tenant has {0} bytes; at most {MAX_TENANT_BYTES} are allowed")]
     TooLong(usize),
     /// The text holds a control character, which no header or log line may carry.
@@ -52,6 +52,7 @@ impl Tenant {
     /// The id as a part of a Redis key: plain ids (`A-Z a-z 0-9 - . _ ~ @ +`) stay as they are, every
     /// other byte is percent-encoded. `:`, `{`, `}`, `*` and `%` never appear bare, so no id
     /// can name another's key, empty a hash tag or act as a pattern.
+    #[doc(hidden)]
     pub fn key(&self) -> String {
         encode(&self.0)
     }

@@ -6,7 +6,10 @@ use std::path::{Component, Path, PathBuf};
 
 use kit::root;
 
-use kit::sources::files;
+use kit::sources::{files, page};
+
+/// Where README's links lead from the library's documentation.
+const README_LINKS: &str = "src/readme-links.md";
 
 /// All pages, by their paths.
 fn pages() -> BTreeMap<PathBuf, String> {
@@ -85,6 +88,12 @@ fn plain(path: &Path) -> PathBuf {
     plain
 }
 
+/// Links that stand apart, by what the text calls them: `[name]: where`.
+fn definitions(text: &str) -> impl Iterator<Item = (&str, &str)> {
+    let lines = text.lines().filter_map(|line| line.strip_prefix('['));
+    lines.filter_map(|line| line.split_once("]: "))
+}
+
 #[test]
 fn every_link_between_the_pages_leads_somewhere() {
     let pages: BTreeMap<PathBuf, String> = (pages().into_iter())
@@ -104,8 +113,12 @@ fn every_link_between_the_pages_leads_somewhere() {
     };
     let mut links = 0;
     for (page, text) in &pages {
-        for link in text.split("](").skip(1) {
-            let (link, _) = link.split_once(')').expect("the end of a link");
+        let inline = text.split("](").skip(1);
+        let inline = inline.map(|link| link.split_once(')').expect("the end of a link").0);
+        let apart = definitions(text).map(|(_, link)| link);
+        // Where README's links lead from the library's pages is in the next test.
+        let apart = apart.filter(|_| page != Path::new(README_LINKS));
+        for link in inline.chain(apart) {
             if !link.starts_with("https://") {
                 links += 1;
                 assert!(leads(page, link), "{}: {link}", page.display());
@@ -116,4 +129,27 @@ fn every_link_between_the_pages_leads_somewhere() {
     for nowhere in ["GONE.md", "../README.md#gone", "#gone"] {
         assert!(!leads(Path::new("docs/WORKERS.md"), nowhere), "{nowhere}");
     }
+}
+
+/// README is the front page of the library's documentation, where no path of the repository leads anywhere.
+#[test]
+fn links_of_the_readme_lead_to_the_same_pages_from_the_library() {
+    let (readme, library) = (page("README.md"), page(README_LINKS));
+    let library: BTreeMap<&str, &str> = definitions(&library).collect();
+    let here: BTreeMap<&str, &str> = definitions(&readme).collect();
+    assert!(here.len() > 10 && here.keys().eq(library.keys()));
+    for (name, path) in here {
+        let item = match path {
+            "workers/echo/src/main.rs" => Some("Handler"),
+            "workers/pipe/src/main.rs" => Some("PreparingHandler"),
+            _ => None,
+        };
+        let published = format!("https://docs.rs/crate/sluicegate/latest/source/{path}");
+        assert_eq!(library[name], item.unwrap_or(&published), "{name}");
+    }
+    let prose = prose(&readme);
+    assert!(
+        !prose.contains("]("),
+        "a link that README does not define apart"
+    );
 }

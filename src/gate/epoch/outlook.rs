@@ -1,6 +1,6 @@
 //! What workers that look now would find, for an observer that starts nothing: may jobs start, and if not, when and why not?
 //!
-//! [`outlook`] takes the steps of [`decide`] on a copy of the hash, so there is no second rule. The observer is like a worker that
+//! [`outlook`] takes the steps of `decide` on a copy of the hash, so there is no second rule. The observer is like a worker that
 //! knows nothing: it proves nothing by itself, so the real workers may go on sooner, but not later.
 
 use super::kept::Kept;

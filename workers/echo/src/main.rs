@@ -22,7 +22,7 @@ impl Handler for Echo {
 
 async fn run() -> Result<(), Box<dyn Error>> {
     let config = Config::from_env(None)?;
-    sluicegate::telemetry::init(&config.log)?;
+    sluicegate::init_log(&config)?;
     Ok(sluicegate::run_with(config, Echo).await?)
 }
 

@@ -94,7 +94,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .ok_or("usage: pipe-worker PROGRAM [ARGUMENT…]")?;
     let arguments = arguments.collect();
     let config = Config::from_env(None)?;
-    sluicegate::telemetry::init(&config.log)?;
+    sluicegate::init_log(&config)?;
     Ok(sluicegate::run_with(config, Pipe { program, arguments }).await?)
 }
 

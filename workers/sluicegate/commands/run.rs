@@ -36,7 +36,7 @@ pub async fn run(
         )));
     }
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
-    sluicegate::telemetry::init(&config.log).map_err(|error| failed(&error))?;
+    sluicegate::init_log(&config).map_err(|error| failed(&error))?;
     (sluicegate::app::run(config, file, args.fresh).await).map_err(|error| failed(&error))?;
     Ok(ExitCode::SUCCESS)
 }

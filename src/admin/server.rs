@@ -1,0 +1,202 @@
+//! The server behind `admin.listen`.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::{Next, from_fn_with_state};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::service::TowerToHyperService;
+use subtle::ConstantTimeEq;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::{AbortHandle, JoinSet};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use super::{AdminError, Health};
+use crate::config::{Admin, Secret};
+use crate::metrics::Metrics;
+use crate::tasks::Watched;
+
+/// Stopping waits so long for answers that are being written.
+const STOP_WITHIN: Duration = Duration::from_secs(1);
+/// A connection carries one request and is closed after this: slow clients don't hold it for ever.
+const CONNECTION_WITHIN: Duration = Duration::from_secs(10);
+/// So many connections are open at once. One more takes the place of the oldest: connections that say nothing keep nobody out, and
+/// who asks has an answer long before so many others have come.
+const MAX_CONNECTIONS: usize = 64;
+/// A request's head has at most this many bytes.
+const MAX_HEAD: usize = 16 * 1024;
+/// A failed accept (no file descriptor is free) is tried again after this.
+const ACCEPT_AGAIN: Duration = Duration::from_secs(1);
+
+/// The running admin server.
+pub struct AdminServer {
+    /// Where it listens, with the port that it got.
+    pub listen: SocketAddr,
+    stop: CancellationToken,
+    /// What accepts connections until it is stopped.
+    pub task: Watched,
+}
+
+impl AdminServer {
+    /// Ends it.
+    pub async fn stop(self) {
+        self.stop.cancel();
+        // A client that reads slowly does not keep the worker from ending, nor does a failed accept.
+        let _ = timeout(STOP_WITHIN + ACCEPT_AGAIN, self.task.ended()).await;
+    }
+}
+
+#[derive(Clone)]
+struct Shown {
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+    token: Option<Secret>,
+}
+
+/// Listens on `admin.listen`; the address that it got is logged as `admin.listen`.
+///
+/// # Errors
+/// [`AdminError`] when the address can't be had.
+pub async fn serve(
+    admin: &Admin,
+    metrics: Arc<Metrics>,
+    health: Arc<Health>,
+) -> Result<AdminServer, AdminError> {
+    let failed = |why: std::io::Error| match why.kind() {
+        std::io::ErrorKind::AddrInUse => AdminError::Taken(admin.listen),
+        _ => AdminError::Listen(admin.listen, why),
+    };
+    let listener = TcpListener::bind(admin.listen).await.map_err(failed)?;
+    let listen = listener.local_addr().map_err(failed)?;
+    info!(admin.listen = %listen, "metrics and health");
+    let shown = Shown {
+        metrics,
+        health,
+        token: admin.token.clone(),
+    };
+    let routes = Router::new()
+        .route("/metrics", get(show_metrics))
+        .route("/livez", get(|| async { "ok\n" }))
+        .route("/readyz", get(ready))
+        .layer(from_fn_with_state(shown.clone(), door))
+        .with_state(shown);
+    let stop = CancellationToken::new();
+    let accepting = accept(listener, routes, stop.clone());
+    let task = Watched::spawn(async move {
+        accepting.await;
+        "it was stopped"
+    });
+    Ok(AdminServer { listen, stop, task })
+}
+
+/// Serves connections until it is stopped.
+async fn accept(listener: TcpListener, routes: Router, stop: CancellationToken) {
+    let mut connections = JoinSet::new();
+    // Those that are open, the oldest first.
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => break,
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => match accepted {
+                Ok((stream, _)) => {
+                    open.retain(|connection| !connection.is_finished());
+                    if open.len() >= MAX_CONNECTIONS && let Some(oldest) = open.pop_front() {
+                        oldest.abort();
+                    }
+                    open.push_back(connections.spawn(answer(stream, routes.clone())));
+                }
+                Err(why) => {
+                    warn!(reason = %why, "the admin port can't accept a connection");
+                    sleep(ACCEPT_AGAIN).await;
+                }
+            },
+        }
+    }
+    drop(listener);
+    let all = async { while connections.join_next().await.is_some() {} };
+    // What is not done by then ends with the set.
+    let _ = timeout(STOP_WITHIN, all).await;
+}
+
+/// Answers the one request of a connection.
+async fn answer(stream: TcpStream, routes: Router) {
+    let connection = http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(MAX_HEAD)
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(routes));
+    // Whatever goes wrong is the client's affair.
+    let _ = timeout(CONNECTION_WITHIN, connection).await;
+}
+
+/// Lets those in who may see everything, and tells others whether the worker lives and is ready.
+async fn door(State(shown): State<Shown>, request: Request, next: Next) -> Response {
+    let open = match &shown.token {
+        None => true,
+        Some(token) => shows(request.headers(), token),
+    };
+    if open {
+        return next.run(request).await;
+    }
+    let asks = matches!(*request.method(), Method::GET | Method::HEAD);
+    match request.uri().path() {
+        "/livez" => next.run(request).await,
+        "/readyz" if asks => match shown.health.missing().is_empty() {
+            true => (StatusCode::OK, "ready\n").into_response(),
+            false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response(),
+        },
+        _ => {
+            // RFC 6750, 3: who showed nothing is told the scheme alone.
+            let challenge = match request.headers().contains_key(header::AUTHORIZATION) {
+                true => "Bearer realm=\"sluicegate\", error=\"invalid_token\"",
+                false => "Bearer realm=\"sluicegate\"",
+            };
+            let headers = [(header::WWW_AUTHENTICATE, challenge)];
+            let words = "this needs the header `Authorization: Bearer` with admin.token\n";
+            (StatusCode::UNAUTHORIZED, headers, words).into_response()
+        }
+    }
+}
+
+/// `headers` hold `token`, once and nothing else. How long it takes tells nothing of the token but its length.
+fn shows(headers: &HeaderMap, token: &Secret) -> bool {
+    let mut all = headers.get_all(header::AUTHORIZATION).iter();
+    let (Some(only), None) = (all.next(), all.next()) else {
+        return false;
+    };
+    let Some((scheme, shown)) = only.as_bytes().split_at_checked("Bearer ".len()) else {
+        return false;
+    };
+    scheme.eq_ignore_ascii_case(b"Bearer ") && shown.ct_eq(token.expose().as_bytes()).into()
+}
+
+async fn show_metrics(State(shown): State<Shown>) -> impl IntoResponse {
+    let openmetrics = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    (
+        [(header::CONTENT_TYPE, openmetrics)],
+        shown.metrics.encode(),
+    )
+}
+
+async fn ready(State(shown): State<Shown>) -> (StatusCode, String) {
+    let missing = shown.health.missing();
+    let (status, head, lines) = match missing.is_empty() {
+        true => (StatusCode::OK, "ready", shown.health.partly()),
+        false => {
+            let missing = missing.into_iter().map(str::to_owned).collect();
+            (StatusCode::SERVICE_UNAVAILABLE, "not ready", missing)
+        }
+    };
+    let lines = lines.iter().map(|line| format!("{line}\n"));
+    (status, format!("{head}\n{}", lines.collect::<String>()))
+}

@@ -1,0 +1,81 @@
+//! What a build of the library may lack, and the keys that mean nothing without it.
+
+use super::error::Problem;
+use super::input::Input;
+
+/// A part of the library that a feature stands for.
+pub(super) struct Part {
+    feature: &'static str,
+    /// What the paths of its keys begin with.
+    keys: &'static str,
+    is_there: bool,
+}
+
+/// All that can be left out.
+pub(super) const PARTS: [Part; 2] = [
+    Part {
+        feature: "admin",
+        keys: "admin.",
+        is_there: cfg!(feature = "admin"),
+    },
+    Part {
+        feature: "http",
+        keys: "dispatch.http.",
+        is_there: cfg!(feature = "http"),
+    },
+];
+
+impl Input {
+    /// Refuses keys of parts that are not there: passed over in silence, they would seem to be in force.
+    pub(super) fn lacks(&mut self, parts: &[Part]) {
+        let missing = parts.iter().filter(|part| !part.is_there);
+        for part in missing {
+            let words = format!(
+                "this worker is built without it; switch on the feature `{}` of sluicegate in its Cargo.toml, or remove the key",
+                part.feature
+            );
+            let set = self.file.iter().chain(&self.env);
+            let set = set.filter(|entry| entry.path.starts_with(part.keys));
+            let problems = set.map(|entry| Problem::of(&entry.at, entry.name, &words));
+            self.problems.extend(problems.collect::<Vec<_>>());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::super::{env, file};
+    use super::*;
+
+    #[test]
+    fn a_key_whose_part_is_not_there_is_refused_with_its_feature() {
+        let text = "dispatch: {http: {timeout: 1s}, concurrency: 2}\nadmin: {listen: '[::1]:0'}\n";
+        let url = ("SLUICEGATE_DISPATCH__HTTP__URL", "http://h/");
+        let set = [(url.0.to_owned(), url.1.to_owned())];
+        let mut input = Input {
+            file: file::parse("c.yaml", text).expect("YAML").0,
+            env: env::parse(set.into_iter()).0,
+            folder: PathBuf::new(),
+            problems: Vec::new(),
+        };
+        let part = |is_there| Part {
+            feature: "http",
+            keys: "dispatch.http.",
+            is_there,
+        };
+        input.lacks(&[part(true)]);
+        assert_eq!(input.problems, []);
+        input.lacks(&[part(false)]);
+        let said: Vec<String> = input.problems.iter().map(Problem::to_string).collect();
+        let words = "this worker is built without it; switch on the feature `http` of sluicegate in its Cargo.toml, or remove the key";
+        assert_eq!(
+            said,
+            [
+                format!("c.yaml:1:19: dispatch.http.timeout: {words}"),
+                format!("environment variable {}: dispatch.http.url: {words}", url.0),
+            ]
+        );
+    }
+}
