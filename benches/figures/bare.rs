@@ -29,11 +29,16 @@ pub struct Bare {
 impl Bare {
     /// Declares what a worker on `queue` declares.
     pub async fn connect(url: &str, queue: &str) -> Self {
+        Self::connect_to(url, queue, QueueType::Quorum).await
+    }
+
+    /// The same, with queues of this type.
+    pub async fn connect_to(url: &str, queue: &str, queue_type: QueueType) -> Self {
         let amqp = Amqp {
             url: SecretUrl::new(url).into(),
             tls: Default::default(),
             queue: queue.to_owned(),
-            queue_type: QueueType::Quorum,
+            queue_type,
             prefetch: PREFETCH,
         };
         let ladder = Ladder::new(Duration::from_secs(300));
@@ -183,7 +188,7 @@ impl Bare {
     }
 
     /// Deletes all queues.
-    pub async fn remove(self) {
+    pub async fn remove(&self) {
         for name in self.names() {
             let options = QueueDeleteOptions::default();
             let deleted = self.publisher.queue_delete((&**name).into(), options);

@@ -6,6 +6,7 @@
 mod api;
 mod bare;
 mod bed;
+mod counts;
 mod flood;
 mod http;
 mod loops;
@@ -48,7 +49,7 @@ const WATCH: Duration = Duration::from_secs(60);
   cargo bench --profile dev --bench figures -- --short"
 )]
 struct Args {
-    /// What to measure: flow, park, memory, pulse, http; all of them by default. Beside them flood [bodies] [names] [tenants] [jobs],
+    /// What to measure: flow, park, memory, pulse, http, turns; all of them by default. Beside them flood [bodies] [names] [tenants] [jobs],
     /// which takes long
     names: Vec<String>,
     /// How often each is measured
@@ -105,6 +106,9 @@ async fn measure(args: Args) -> ExitCode {
     let mut report = Report::default();
     if wanted("http") {
         Load::http(size).run(rounds, &mut report).await;
+    }
+    if wanted("turns") {
+        Load::turns(size).run(rounds, &mut report).await;
     }
     // What has no short form.
     if size == Size::Whole {

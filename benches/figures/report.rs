@@ -37,6 +37,24 @@ impl Report {
         }
     }
 
+    /// Whether the last sample of a count, which no machine makes larger, is at most `most`; a mistake otherwise.
+    pub fn at_most(
+        &mut self,
+        (workload, who): (&'static str, &str),
+        figure: &str,
+        most: f64,
+    ) -> bool {
+        let is_it = |row: &&Row| (row.workload, &*row.who, row.figure) == (workload, who, figure);
+        let row = self.rows.iter().find(is_it).expect("it was added");
+        let last = row.samples.last().copied().unwrap_or_default();
+        if last > most {
+            self.mistake(format!(
+                "{workload}, {who}: {last:.2} {figure}, at most {most}"
+            ));
+        }
+        last <= most
+    }
+
     /// Something must not be, at any speed.
     pub fn mistake(&mut self, what: String) {
         eprintln!("mistake: {what}");
