@@ -10,6 +10,7 @@ mod counts;
 mod flood;
 mod http;
 mod loops;
+mod many;
 mod pulse;
 mod report;
 mod steps;
@@ -49,7 +50,7 @@ const WATCH: Duration = Duration::from_secs(60);
   cargo bench --profile dev --bench figures -- --short"
 )]
 struct Args {
-    /// What to measure: flow, park, memory, pulse, http, turns; all of them by default. Beside them flood [bodies] [names] [tenants] [jobs],
+    /// What to measure: flow, park, memory, pulse, http, turns, many; all of them by default. Beside them flood [bodies] [names] [tenants] [jobs],
     /// which takes long
     names: Vec<String>,
     /// How often each is measured
@@ -109,6 +110,9 @@ async fn measure(args: Args) -> ExitCode {
     }
     if wanted("turns") {
         Load::turns(size).run(rounds, &mut report).await;
+    }
+    if wanted("many") {
+        many::many(size, rounds, &mut report).await;
     }
     // What has no short form.
     if size == Size::Whole {
