@@ -34,6 +34,8 @@ pub struct Call {
     pub tenant: String,
     /// When its head had been read, in nanoseconds since the epoch.
     pub at_ns: u64,
+    /// When the job was published, as its body says.
+    pub sent_ns: u64,
 }
 
 /// The running process; dropped, it is killed.
@@ -103,11 +105,12 @@ pub fn until_released() {
 
 fn read(line: &str) -> Call {
     let mut fields = line.split('\t');
-    let mut next = || fields.next().expect("three fields");
+    let mut next = || fields.next().expect("four fields");
     Call {
         job: next().to_owned(),
         tenant: next().to_owned(),
         at_ns: next().parse().expect("a time"),
+        sent_ns: next().parse().expect("a time"),
     }
 }
 
@@ -158,13 +161,14 @@ async fn answer(
         return Ok(Response::new(text.into()));
     }
     let (head, body) = request.into_parts();
-    body.collect().await?;
+    let body = body.collect().await?.to_bytes();
+    let sent_ns = <[u8; 16]>::try_from(&body[..]).map_or(0, u128::from_be_bytes);
     let text = |name: &str| {
         let value = head.headers.get(name).and_then(|v| v.to_str().ok());
         value.unwrap_or("?")
     };
     let (job, tenant) = (text("x-job-id"), text("x-tenant"));
-    let line = format!("{job}\t{tenant}\t{at_ns}\n");
+    let line = format!("{job}\t{tenant}\t{at_ns}\t{sent_ns}\n");
     let mut noted = noted.lock().expect("nobody panics");
     noted.count += 1;
     noted.lines.push_str(&line);

@@ -25,6 +25,12 @@ pub fn deliveries(workers: &[Process]) -> f64 {
     ["fresh", "due", "recheck", "lane"].map(of).iter().sum()
 }
 
+/// Jobs that are on their way to another queue, or to an answer: unacked, and neither waiting nor called.
+pub fn moving(workers: &[Process]) -> f64 {
+    let of = |name: &str| sum(workers, &format!("sluicegate_{name}"));
+    of("in_memory") - of("held") - of("running")
+}
+
 /// What the gate answered.
 #[derive(Debug, Clone, Copy)]
 pub struct Decisions {

@@ -11,6 +11,7 @@ mod flood;
 mod http;
 mod loops;
 mod many;
+mod noisy;
 mod pulse;
 mod report;
 mod steps;
@@ -50,7 +51,7 @@ const WATCH: Duration = Duration::from_secs(60);
   cargo bench --profile dev --bench figures -- --short"
 )]
 struct Args {
-    /// What to measure: flow, park, memory, pulse, http, turns, many; all of them by default. Beside them flood [bodies] [names] [tenants] [jobs],
+    /// What to measure: flow, park, memory, pulse, http, turns, many, noisy; all of them by default. Beside them flood [bodies] [names] [tenants] [jobs],
     /// which takes long
     names: Vec<String>,
     /// How often each is measured
@@ -113,6 +114,9 @@ async fn measure(args: Args) -> ExitCode {
     }
     if wanted("many") {
         many::many(size, rounds, &mut report).await;
+    }
+    if wanted("noisy") {
+        noisy::noisy(size, rounds, &mut report).await;
     }
     // What has no short form.
     if size == Size::Whole {
