@@ -9,6 +9,7 @@ mod bed;
 mod counts;
 mod flood;
 mod http;
+mod idle;
 mod loops;
 mod many;
 mod noisy;
@@ -51,7 +52,7 @@ const WATCH: Duration = Duration::from_secs(60);
   cargo bench --profile dev --bench figures -- --short"
 )]
 struct Args {
-    /// What to measure: flow, park, memory, pulse, http, turns, many, noisy; all of them by default. Beside them flood [bodies] [names] [tenants] [jobs],
+    /// What to measure: flow, park, memory, pulse, http, turns, many, noisy, idle; all of them by default. Beside them flood [bodies] [names] [tenants] [jobs],
     /// which takes long
     names: Vec<String>,
     /// How often each is measured
@@ -117,6 +118,9 @@ async fn measure(args: Args) -> ExitCode {
     }
     if wanted("noisy") {
         noisy::noisy(size, rounds, &mut report).await;
+    }
+    if wanted("idle") {
+        idle::idle(rounds, &mut report).await;
     }
     // What has no short form.
     if size == Size::Whole {
