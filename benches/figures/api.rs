@@ -83,9 +83,16 @@ impl Api {
         text.lines().map(read).collect()
     }
 
+    /// A machine that stands still for seconds is no mistake: so it is asked again.
     async fn get(&self, path: &str) -> String {
         let address = self.address.parse().expect("an address");
-        trial::fetch::get(address, path).await.expect("an answer")
+        let begun = Instant::now();
+        loop {
+            match trial::fetch::get(address, path).await {
+                Ok(text) => return text,
+                Err(why) => assert!(begun.elapsed() < SILENCE, "the API: {why}"),
+            }
+        }
     }
 }
 

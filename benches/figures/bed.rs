@@ -105,19 +105,10 @@ admin: {{listen: '127.0.0.1:0'}}
     /// What must hold when `jobs` were published, everybody is done, and the workers have ended: each was called once, and none
     /// is in a queue.
     pub async fn check(&self, what: &str, jobs: usize, calls: &[Call], report: &mut Report) {
-        let mut times = HashMap::<&str, usize>::new();
-        for call in calls {
-            *times.entry(&call.job).or_default() += 1;
-        }
-        let lost = (0..jobs).filter(|n| !times.contains_key(n.to_string().as_str()));
-        let (lost, again) = (lost.count(), times.values().filter(|n| **n > 1).count());
-        let strange = times.len() + lost - jobs;
+        check_calls(what, jobs, calls, report);
         let left = self.left(0).await;
-        if (lost, again, strange, left) != (0, 0, 0, 0) {
-            report.mistake(format!(
-                "{what}: of {jobs} jobs {lost} were not called, {again} more than once; {strange} calls of nothing that was \
-                 published; {left} messages are left in queues"
-            ));
+        if left > 0 {
+            report.mistake(format!("{what}: {left} messages are left in queues"));
         }
     }
 
@@ -137,6 +128,23 @@ admin: {{listen: '127.0.0.1:0'}}
     pub async fn end(self) {
         self.bare.remove().await;
         shared_redis().ctl(&["flushall"]);
+    }
+}
+
+/// Each of `jobs` must have been called, and once. That is all that is asked of a loop: where a channel is closed soon after its last
+/// acks, RabbitMQ may forget some that a quorum queue was too slow for.
+pub fn check_calls(what: &str, jobs: usize, calls: &[Call], report: &mut Report) {
+    let mut times = HashMap::<&str, usize>::new();
+    for call in calls {
+        *times.entry(&call.job).or_default() += 1;
+    }
+    let lost = (0..jobs).filter(|n| !times.contains_key(n.to_string().as_str()));
+    let (lost, again) = (lost.count(), times.values().filter(|n| **n > 1).count());
+    let strange = times.len() + lost - jobs;
+    if (lost, again, strange) != (0, 0, 0) {
+        report.mistake(format!(
+            "{what}: of {jobs} jobs {lost} were not called, {again} more than once; {strange} calls of nothing that was published"
+        ));
     }
 }
 

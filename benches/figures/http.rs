@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kit::process::Process;
 
-use crate::bed::{Bed, Limit, makespan};
+use crate::bed::{Bed, Limit, check_calls, makespan};
 use crate::counts::{self, Work};
 use crate::loops;
 use crate::report::Report;
@@ -87,7 +87,7 @@ impl Load {
         add("resident, MB", process.resident_kb() as f64 / 1e3);
         drop(process);
         let what = format!("{}, {who}", self.workload);
-        bed.check(&what, self.jobs, &calls, report).await;
+        check_calls(&what, self.jobs, &calls, report);
         bed.end().await;
         floor
     }

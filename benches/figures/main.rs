@@ -52,8 +52,8 @@ const WATCH: Duration = Duration::from_secs(60);
   cargo bench --profile dev --bench figures -- --short"
 )]
 struct Args {
-    /// What to measure: flow, park, memory, pulse, http, turns, many, noisy, idle; all of them by default. Beside them flood [bodies] [names] [tenants] [jobs],
-    /// which takes long
+    /// What to measure: http, turns, many, noisy, idle, flow, park, memory, pulse; all of them by default. Only when it is named:
+    /// flood [bodies] [names] [tenants] [jobs], which takes long
     names: Vec<String>,
     /// How often each is measured
     #[arg(long, default_value_t = 5)]
@@ -68,6 +68,11 @@ struct Args {
     #[arg(long, hide = true)]
     bench: bool,
 }
+
+/// What there is to measure; behind `flood` come names of its own.
+const NAMES: [&str; 10] = [
+    "http", "turns", "many", "noisy", "idle", "flow", "park", "memory", "pulse", "flood",
+];
 
 /// How much is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,6 +110,11 @@ async fn measure(args: Args) -> ExitCode {
         true => (Size::Short, 1),
         false => (Size::Whole, args.rounds.max(1)),
     };
+    let mut ours = names.iter().take_while(|name| *name != "flood");
+    if let Some(name) = ours.find(|name| !NAMES.contains(&name.as_str())) {
+        eprintln!("error: there is no {name}: one of {}", NAMES.join(", "));
+        return ExitCode::from(2);
+    }
     let wanted = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
     let mut report = Report::default();
     if wanted("http") {

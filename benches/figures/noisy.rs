@@ -75,7 +75,6 @@ async fn floor(who: &str, queue_type: QueueType, load: Load, report: &mut Report
     bed.bare.publish(load.jobs, |_| NOISY.to_owned()).await;
     let rate = rate(load.jobs, bed.bare.park_all(load.jobs).await);
     report.add(WORKLOAD, who, "parked jobs/s", rate);
-    account(&format!("{WORKLOAD}, {who}"), &bed, load.jobs, &[], report).await;
     bed.end().await;
     rate
 }
