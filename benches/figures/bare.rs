@@ -1,11 +1,12 @@
 //! The floor: the same queues without Sluicegate, by lapin alone.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use futures_util::StreamExt;
 use lapin::options::{
     BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
-    ConfirmSelectOptions,
+    ConfirmSelectOptions, QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
@@ -28,11 +29,16 @@ pub struct Bare {
 impl Bare {
     /// Declares what a worker on `queue` declares.
     pub async fn connect(url: &str, queue: &str) -> Self {
+        Self::connect_to(url, queue, QueueType::Quorum).await
+    }
+
+    /// The same, with queues of this type.
+    pub async fn connect_to(url: &str, queue: &str, queue_type: QueueType) -> Self {
         let amqp = Amqp {
             url: SecretUrl::new(url).into(),
             tls: Default::default(),
             queue: queue.to_owned(),
-            queue_type: QueueType::Quorum,
+            queue_type,
             prefetch: PREFETCH,
         };
         let ladder = Ladder::new(Duration::from_secs(300));
@@ -170,6 +176,31 @@ impl Bare {
         let took = begun.elapsed();
         channel.close(200, "done".into()).await.expect("closed");
         took
+    }
+
+    /// How many messages are ready, in all queues.
+    pub async fn ready(&self) -> u32 {
+        let mut all = 0;
+        for name in self.names() {
+            all += self.client.depth(name).await.expect("a depth");
+        }
+        all
+    }
+
+    /// Deletes all queues.
+    pub async fn remove(&self) {
+        for name in self.names() {
+            let options = QueueDeleteOptions::default();
+            let deleted = self.publisher.queue_delete((&**name).into(), options);
+            deleted.await.expect("deleted");
+        }
+    }
+
+    fn names(&self) -> impl Iterator<Item = &Arc<str>> {
+        let names = self.client.names();
+        [&names.fresh, &names.due, &names.recheck, &names.dead]
+            .into_iter()
+            .chain(names.lanes())
     }
 
     /// Waits until the work queue has no ready message.

@@ -1,18 +1,34 @@
-//! The figures of docs/PERFORMANCE.md, on a private RabbitMQ and Redis: `cargo bench --bench figures [flow|park|memory|pulse]`;
-//! and of docs/EVIDENCE.md: `... flood [bodies] [names] [tenants] [jobs]`.
-//! Each is a ratio to a bare loop on the same queues in the same run, or a count. Nothing here passes or fails.
+//! The figures of docs/PERFORMANCE.md, on a private RabbitMQ and Redis: `cargo bench --bench figures [NAME]...`; and of
+//! docs/EVIDENCE.md: `... flood [bodies] [names] [tenants] [jobs]`.
+//! Each is a ratio to a bare loop on the same queues in the same run, or a count. No speed fails; a job that is lost or called
+//! twice does.
 
+mod api;
 mod bare;
+mod bed;
+mod counts;
 mod flood;
+mod http;
+mod idle;
+mod loops;
+mod many;
+mod noisy;
 mod pulse;
+mod report;
+mod steps;
 mod worker;
 
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use kit::process::Program;
 use kit::servers::{shared_rabbit, shared_redis, unique};
 
 use bare::Bare;
+use http::Load;
+use report::Report;
 use worker::{Running, config};
 
 /// As cargo built it for this bench.
@@ -26,31 +42,127 @@ const WAITING: usize = 100_000;
 /// How long the parked backlog is watched.
 const WATCH: Duration = Duration::from_secs(60);
 
-#[tokio::main]
-async fn main() {
-    let named: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|a| !a.starts_with('-'))
-        .collect();
-    let wanted = |name: &str| named.is_empty() || named.iter().any(|n| n == name);
+/// Figures against bare loops, in turns in one run
+#[derive(Debug, Parser)]
+#[command(
+    name = "figures",
+    after_help = "Examples:
+  cargo bench --bench figures
+  cargo bench --bench figures -- http --rounds 3 --json http.json
+  cargo bench --profile dev --bench figures -- --short"
+)]
+struct Args {
+    /// What to measure: http, turns, many, noisy, idle, flow, park, memory, pulse; all of them by default. Only when it is named:
+    /// flood [bodies] [names] [tenants] [jobs], which takes long
+    names: Vec<String>,
+    /// How often each is measured
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Few jobs and one round: whether all is counted right, and no figure
+    #[arg(long)]
+    short: bool,
+    /// Where the figures go, with all samples
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// Cargo says so
+    #[arg(long, hide = true)]
+    bench: bool,
+}
+
+/// What there is to measure; behind `flood` come names of its own.
+const NAMES: [&str; 10] = [
+    "http", "turns", "many", "noisy", "idle", "flow", "park", "memory", "pulse", "flood",
+];
+
+/// How much is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Size {
+    Whole,
+    Short,
+}
+
+impl Size {
+    fn of(self, whole: usize, short: usize) -> usize {
+        match self {
+            Self::Whole => whole,
+            Self::Short => short,
+        }
+    }
+}
+
+fn main() -> ExitCode {
     sluicegate::app::install_tls_provider();
-    if wanted("flow") {
-        flow().await;
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    match args.first().map(String::as_str) {
+        Some(api::ROLE) => api::serve(),
+        Some(loops::ROLE) => loops::run(&args[1..]),
+        _ => {
+            let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+            return runtime.block_on(measure(Args::parse()));
+        }
     }
-    if wanted("park") {
-        park().await;
+    ExitCode::SUCCESS
+}
+
+async fn measure(args: Args) -> ExitCode {
+    let Args { names, json, .. } = args;
+    let (size, rounds) = match args.short {
+        true => (Size::Short, 1),
+        false => (Size::Whole, args.rounds.max(1)),
+    };
+    let mut ours = names.iter().take_while(|name| *name != "flood");
+    if let Some(name) = ours.find(|name| !NAMES.contains(&name.as_str())) {
+        eprintln!("error: there is no {name}: one of {}", NAMES.join(", "));
+        return ExitCode::from(2);
     }
-    if wanted("memory") {
-        memory().await;
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
+    let mut report = Report::default();
+    if wanted("http") {
+        Load::http(size).run(rounds, &mut report).await;
     }
-    // Minutes, gigabytes of disk: only when it is named.
-    if let Some(flood) = named.iter().position(|name| name == "flood") {
-        let which = &named[flood + 1..];
-        flood::flood(|name| which.is_empty() || which.iter().any(|w| w == name)).await;
+    if wanted("turns") {
+        Load::turns(size).run(rounds, &mut report).await;
     }
-    if wanted("pulse") {
-        pulse::pulse(1).await;
-        pulse::pulse(100).await;
+    if wanted("many") {
+        many::many(size, rounds, &mut report).await;
+    }
+    if wanted("noisy") {
+        noisy::noisy(size, rounds, &mut report).await;
+    }
+    if wanted("idle") {
+        idle::idle(rounds, &mut report).await;
+    }
+    // What has no short form.
+    if size == Size::Whole {
+        if wanted("flow") {
+            flow().await;
+        }
+        if wanted("park") {
+            park().await;
+        }
+        if wanted("memory") {
+            memory().await;
+        }
+        // Minutes, gigabytes of disk: only when it is named.
+        if let Some(flood) = names.iter().position(|name| name == "flood") {
+            let which = &names[flood + 1..];
+            flood::flood(|name| which.is_empty() || which.iter().any(|w| w == name)).await;
+        }
+        if wanted("pulse") {
+            pulse::pulse(1).await;
+            pulse::pulse(100).await;
+        }
+    }
+    report.print();
+    if let Some(file) = json
+        && let Err(why) = report.save(&file)
+    {
+        eprintln!("{}: {why}", file.display());
+        return ExitCode::FAILURE;
+    }
+    match report.is_right() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     }
 }
 

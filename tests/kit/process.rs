@@ -32,11 +32,12 @@ impl Program {
     pub fn start_with(self, file: &Path) -> Process {
         let mut command = Command::new(self.0);
         command.args(["run", "--config"]).arg(file);
+        command.stdin(Stdio::null());
         Process::start(command)
     }
 }
 
-/// A worker; dropped, it is killed.
+/// A worker, or another program of a test or bench; dropped, it is killed.
 pub struct Process {
     child: Child,
     lines: Arc<Mutex<Vec<String>>>,
@@ -45,12 +46,12 @@ pub struct Process {
 }
 
 impl Process {
-    fn start(mut command: Command) -> Self {
+    /// Starts any program. What it prints is its log.
+    pub fn start(mut command: Command) -> Self {
         let mut child = command
             // What a process takes by itself must not depend on how many processors there are.
             .env("TOKIO_WORKER_THREADS", "2")
             .env("MALLOC_ARENA_MAX", "2")
-            .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -141,6 +142,17 @@ impl Process {
     /// The most that it ever had, in kB.
     pub fn peak_kb(&self) -> u64 {
         self.status("VmHWM:")
+    }
+
+    /// The processor time that it has used since its start, in user space and in the kernel, in steps of 10 ms. It may have ended.
+    pub fn cpu(&self) -> Duration {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
+        let stat = stat.expect("it is ours, and nobody has waited for it");
+        // The program's name, in brackets, may have spaces. From the state behind it on, utime and stime are the fields 11 and 12.
+        let fields = stat.rsplit_once(") ").map(|(_, fields)| fields.split(' '));
+        let times = fields.expect("a state").skip(11).take(2);
+        let ticks: u64 = times.map(|time| time.parse::<u64>().expect("ticks")).sum();
+        Duration::from_millis(1000 * ticks / rustix::param::clock_ticks_per_second())
     }
 
     fn status(&self, field: &str) -> u64 {

@@ -1,0 +1,183 @@
+//! The API that jobs are sent to, in a process of its own, so that its work is nobody else's figure. It answers 200 at once and
+//! notes each call.
+
+use std::io::Read;
+use std::net::Ipv4Addr;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use kit::process::Process;
+use tokio::net::TcpListener;
+
+use crate::bare::now_ns;
+
+/// The argument that makes the bench this API.
+pub const ROLE: &str = "--as-api";
+/// What it prints before its address.
+const AT: &str = "api at ";
+/// How often it is asked how many calls came. Figures are by its own clock, so this delays nothing.
+const POLL: Duration = Duration::from_millis(50);
+/// So long without a call, and none comes any more.
+const SILENCE: Duration = Duration::from_secs(60);
+
+/// A call, as it was noted.
+#[derive(Debug, Clone)]
+pub struct Call {
+    pub job: String,
+    pub tenant: String,
+    /// When its head had been read, in nanoseconds since the epoch.
+    pub at_ns: u64,
+    /// When the job was published, as its body says.
+    pub sent_ns: u64,
+}
+
+/// The running process; dropped, it is killed.
+pub struct Api {
+    // Held for its drop.
+    _process: Process,
+    address: String,
+}
+
+impl Api {
+    pub async fn start() -> Self {
+        let process = role(&[ROLE]);
+        process.says(&[AT]).await;
+        let log = process.log();
+        let address = log.iter().find_map(|line| line.strip_prefix(AT));
+        let address = address.expect("it has said so").to_owned();
+        Self {
+            _process: process,
+            address,
+        }
+    }
+
+    pub fn url(&self) -> String {
+        format!("http://{}/", self.address)
+    }
+
+    /// Waits until `count` calls came, or none comes any more: how many there are.
+    pub async fn until_called(&self, count: usize) -> usize {
+        let (mut last, mut since) = (0, Instant::now());
+        loop {
+            let calls = self.get("/count").await.parse().expect("a number");
+            if calls >= count || since.elapsed() > SILENCE {
+                return calls;
+            }
+            if calls > last {
+                (last, since) = (calls, Instant::now());
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// All calls until now, in their order.
+    pub async fn calls(&self) -> Vec<Call> {
+        let text = self.get("/calls").await;
+        text.lines().map(read).collect()
+    }
+
+    /// A machine that stands still for seconds is no mistake: so it is asked again.
+    async fn get(&self, path: &str) -> String {
+        let address = self.address.parse().expect("an address");
+        let begun = Instant::now();
+        loop {
+            match trial::fetch::get(address, path).await {
+                Ok(text) => return text,
+                Err(why) => assert!(begun.elapsed() < SILENCE, "the API: {why}"),
+            }
+        }
+    }
+}
+
+/// Starts this program in another role. It ends with this process: then its standard input does.
+pub fn role(args: &[&str]) -> Process {
+    let own = std::env::current_exe().expect("the path of this program");
+    let mut command = Command::new(own);
+    command.args(args).stdin(Stdio::piped());
+    Process::start(command)
+}
+
+/// Waits for the end of whoever started this role.
+pub fn until_released() {
+    // An error is an end, too.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+fn read(line: &str) -> Call {
+    let mut fields = line.split('\t');
+    let mut next = || fields.next().expect("four fields");
+    Call {
+        job: next().to_owned(),
+        tenant: next().to_owned(),
+        at_ns: next().parse().expect("a time"),
+        sent_ns: next().parse().expect("a time"),
+    }
+}
+
+/// A line for each call.
+#[derive(Default)]
+struct Noted {
+    count: usize,
+    lines: String,
+}
+
+/// The role: serves until it is released.
+pub fn serve() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    std::thread::spawn(move || {
+        runtime.block_on(async {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+            let listener = listener.await.expect("a free port");
+            println!("{AT}{}", listener.local_addr().expect("it is bound"));
+            let noted = Arc::<Mutex<Noted>>::default();
+            loop {
+                let (stream, _) = listener.accept().await.expect("a connection");
+                stream.set_nodelay(true).expect("a socket");
+                let noted = Arc::clone(&noted);
+                let service = service_fn(move |request| answer(Arc::clone(&noted), request));
+                let served = http1::Builder::new().serve_connection(TokioIo::new(stream), service);
+                // An error is the caller's end of it.
+                tokio::spawn(async { drop(served.await) });
+            }
+        });
+    });
+    until_released();
+}
+
+async fn answer(
+    noted: Arc<Mutex<Noted>>,
+    request: Request<Incoming>,
+) -> Result<Response<Full<Bytes>>, hyper::Error> {
+    let at_ns = now_ns();
+    if request.method() == Method::GET {
+        let noted = noted.lock().expect("nobody panics");
+        let text = match request.uri().path() {
+            "/count" => noted.count.to_string(),
+            _ => noted.lines.clone(),
+        };
+        return Ok(Response::new(text.into()));
+    }
+    let (head, body) = request.into_parts();
+    let body = body.collect().await?.to_bytes();
+    let sent_ns = <[u8; 16]>::try_from(&body[..]).map_or(0, u128::from_be_bytes);
+    let text = |name: &str| {
+        let value = head.headers.get(name).and_then(|v| v.to_str().ok());
+        value.unwrap_or("?")
+    };
+    let (job, tenant) = (text("x-job-id"), text("x-tenant"));
+    let line = format!("{job}\t{tenant}\t{at_ns}\t{sent_ns}\n");
+    let mut noted = noted.lock().expect("nobody panics");
+    noted.count += 1;
+    noted.lines.push_str(&line);
+    Ok(Response::default())
+}

@@ -1,0 +1,193 @@
+//! What one turn of a figure stands on: queues and a prefix of its own, preloaded jobs, an API; and what must hold of its calls.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use kit::process::Process;
+use kit::servers::{shared_rabbit, shared_redis, unique};
+use sluicegate::config::QueueType;
+use trial::windows::sliding;
+
+use crate::PROGRAM;
+use crate::api::{Api, Call};
+use crate::bare::Bare;
+use crate::counts;
+use crate::report::Report;
+
+/// Calls at once, of a worker and of a loop.
+pub const CONCURRENCY: usize = 50;
+/// Unacked jobs of a queue, of a worker and of a loop.
+pub const PREFETCH: u16 = 500;
+/// What must come, comes within this.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+/// How often somebody is asked how far it is.
+pub const POLL: Duration = Duration::from_millis(20);
+
+/// Queues, jobs and an API.
+pub struct Bed {
+    pub queue: String,
+    pub bare: Bare,
+    pub api: Api,
+    queue_type: QueueType,
+}
+
+/// A worker's limit.
+#[derive(Debug, Clone, Copy)]
+pub struct Limit {
+    pub algorithm: &'static str,
+    pub max_requests: usize,
+    pub window: Duration,
+    /// `rate-limiter.guard`
+    pub guard: &'static str,
+}
+
+impl Bed {
+    /// With `jobs` in the work queue, whose ids are their numbers.
+    pub async fn preloaded(jobs: usize, tenant: impl Fn(usize) -> String) -> Self {
+        let bed = Self::empty(QueueType::Quorum).await;
+        bed.bare.publish(jobs, tenant).await;
+        bed
+    }
+
+    pub async fn empty(queue_type: QueueType) -> Self {
+        let queue = unique("figures");
+        Self {
+            bare: Bare::connect_to(shared_rabbit().url(), &queue, queue_type).await,
+            api: Api::start().await,
+            queue,
+            queue_type,
+        }
+    }
+
+    pub fn amqp(&self) -> &'static str {
+        shared_rabbit().url()
+    }
+
+    /// Starts a worker on it.
+    pub fn worker(&self, limit: Limit) -> Process {
+        let Limit {
+            algorithm,
+            max_requests,
+            window,
+            guard,
+        } = limit;
+        PROGRAM.start(&format!(
+            "amqp: {{url: '{amqp}', queue: '{queue}', queue-type: {kind}, prefetch: {PREFETCH}}}
+redis: {{url: '{redis}', prefix: '{queue}'}}
+rate-limiter: {{use-algo: {algorithm}, max-requests: {max_requests}, window-size: {window}ms, guard: {guard}}}
+dispatch: {{concurrency: {CONCURRENCY}, http: {{url: '{api}'}}}}
+admin: {{listen: '127.0.0.1:0'}}
+",
+            amqp = self.amqp(),
+            redis = shared_redis().url(),
+            queue = self.queue,
+            kind = match self.queue_type {
+                QueueType::Quorum => "quorum",
+                QueueType::Classic => "classic",
+            },
+            window = window.as_millis(),
+            api = self.api.url(),
+        ))
+    }
+
+    /// Waits until no worker has a job any more, and each is done.
+    pub async fn until_acked(&self, workers: &[Process], jobs: usize) {
+        let begun = Instant::now();
+        let is_over = || {
+            let kept = counts::sum(workers, "sluicegate_in_memory");
+            counts::done(workers) >= jobs as f64 && kept == 0.0
+        };
+        while !is_over() && begun.elapsed() < PATIENCE {
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// What must hold when `jobs` were published, everybody is done, and the workers have ended: each was called once, and none
+    /// is in a queue.
+    pub async fn check(&self, what: &str, jobs: usize, calls: &[Call], report: &mut Report) {
+        check_calls(what, jobs, calls, report);
+        let left = self.left(0).await;
+        if left > 0 {
+            report.mistake(format!("{what}: {left} messages are left in queues"));
+        }
+    }
+
+    /// How many messages are in queues: a quorum queue settles what was acked, and gives back what an ended worker had, in a moment.
+    pub async fn left(&self, expected: usize) -> usize {
+        let begun = Instant::now();
+        loop {
+            let left = self.bare.ready().await as usize;
+            if left == expected || begun.elapsed() > PATIENCE {
+                return left;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    /// Takes queues and keys away, so that no later turn has them beside it.
+    pub async fn end(self) {
+        self.bare.remove().await;
+        shared_redis().ctl(&["flushall"]);
+    }
+}
+
+/// Each of `jobs` must have been called, and once. That is all that is asked of a loop: where a channel is closed soon after its last
+/// acks, RabbitMQ may forget some that a quorum queue was too slow for.
+pub fn check_calls(what: &str, jobs: usize, calls: &[Call], report: &mut Report) {
+    let mut times = HashMap::<&str, usize>::new();
+    for call in calls {
+        *times.entry(&call.job).or_default() += 1;
+    }
+    let lost = (0..jobs).filter(|n| !times.contains_key(n.to_string().as_str()));
+    let (lost, again) = (lost.count(), times.values().filter(|n| **n > 1).count());
+    let strange = times.len() + lost - jobs;
+    if (lost, again, strange) != (0, 0, 0) {
+        report.mistake(format!(
+            "{what}: of {jobs} jobs {lost} were not called, {again} more than once; {strange} calls of nothing that was published"
+        ));
+    }
+}
+
+/// From the first call to the last one, by the API's clock: how long starts take is another figure.
+pub fn makespan(calls: &[Call]) -> Duration {
+    let first = calls.iter().map(|call| call.at_ns).min();
+    let last = calls.iter().map(|call| call.at_ns).max();
+    Duration::from_nanos(last.unwrap_or(0) - first.unwrap_or(0))
+}
+
+impl Limit {
+    /// Adds how many of `calls` came when their tenant's window was full already, with tolerance zero. A machine that stands still
+    /// for longer than the guard makes some; one that comes before half of a window is over is the gate's mistake.
+    pub fn add_above(
+        self,
+        report: &mut Report,
+        (workload, who): (&'static str, &str),
+        calls: &[Call],
+    ) {
+        let above = self.above(calls, self.window);
+        report.add(workload, who, "calls above the limit", above as f64);
+        let far = self.above(calls, self.window / 2);
+        if far > 0 {
+            report.mistake(format!(
+                "{workload}, {who}: {far} calls came when their tenant had its {} in half of a window",
+                self.max_requests
+            ));
+        }
+    }
+
+    fn above(self, calls: &[Call], window: Duration) -> usize {
+        let mut arrivals = HashMap::<&str, Vec<(u64, u64)>>::new();
+        for call in calls {
+            let own = arrivals.entry(&call.tenant).or_default();
+            own.push((call.at_ns, 1));
+        }
+        let window = u64::try_from(window.as_nanos()).expect("no window of centuries");
+        let max = self.max_requests as u64;
+        let full = arrivals.values_mut().map(|arrivals| {
+            arrivals.sort_unstable();
+            let counts = sliding(arrivals, window);
+            counts.iter().filter(|count| **count > max).count()
+        });
+        full.sum()
+    }
+}

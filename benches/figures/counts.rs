@@ -1,0 +1,132 @@
+//! What workers and Redis say that they did, as figures of each job.
+
+use kit::process::Process;
+use kit::servers::shared_redis;
+
+use crate::report::Report;
+
+/// The value of one series, of all `workers`; 0 where there is none.
+pub fn sum(workers: &[Process], series: &str) -> f64 {
+    let values = workers.iter().filter_map(|worker| worker.metric(series));
+    values.sum()
+}
+
+/// Calls that were answered as they should be.
+pub fn done(workers: &[Process]) -> f64 {
+    sum(workers, "sluicegate_dispatches_total{outcome=\"done\"}")
+}
+
+/// All deliveries.
+pub fn deliveries(workers: &[Process]) -> f64 {
+    let of = |queue: &str| {
+        let series = format!("sluicegate_deliveries_total{{queue=\"{queue}\"}}");
+        sum(workers, &series)
+    };
+    ["fresh", "due", "recheck", "lane"].map(of).iter().sum()
+}
+
+/// Jobs that are on their way to another queue, or to an answer: unacked, and neither waiting nor called.
+pub fn moving(workers: &[Process]) -> f64 {
+    let of = |name: &str| sum(workers, &format!("sluicegate_{name}"));
+    of("in_memory") - of("held") - of("running")
+}
+
+/// What the gate answered.
+#[derive(Debug, Clone, Copy)]
+pub struct Decisions {
+    pub start: f64,
+    pub wait: f64,
+    /// Quota is available, and no worker slot.
+    pub capacity: f64,
+}
+
+impl Decisions {
+    pub fn read(workers: &[Process]) -> Self {
+        let of = |answer: &str| {
+            let series = format!("sluicegate_decisions_total{{answer=\"{answer}\"}}");
+            sum(workers, &series)
+        };
+        Self {
+            start: of("start"),
+            wait: of("wait"),
+            capacity: of("capacity"),
+        }
+    }
+
+    pub fn all(self) -> f64 {
+        self.start + self.wait + self.capacity
+    }
+}
+
+/// Adds what they did for each of `jobs`.
+pub fn add(
+    report: &mut Report,
+    (workload, who): (&'static str, &str),
+    workers: &[Process],
+    jobs: usize,
+) {
+    let mut each = |figure, count: f64| report.add(workload, who, figure, count / jobs as f64);
+    each("deliveries per job", deliveries(workers));
+    let decisions = Decisions::read(workers);
+    each("decisions per job", decisions.all());
+    each("quota but no slot, per job", decisions.capacity);
+    let expired = sum(workers, "sluicegate_late_admissions_total");
+    each("permits that expired, per job", expired);
+    let told = ["acknowledgement", "answer", "nothing"].map(|by| {
+        let series = format!("sluicegate_late_calls_total{{told_by=\"{by}\"}}");
+        sum(workers, &series)
+    });
+    each("late calls per job", told.iter().sum());
+    let resident: u64 = workers.iter().map(Process::resident_kb).sum();
+    report.add(workload, who, "resident, MB", resident as f64 / 1e3);
+}
+
+/// What Redis has done until now.
+#[derive(Debug, Clone, Copy)]
+pub struct Work {
+    cpu_us: f64,
+    commands: f64,
+    scripts: f64,
+}
+
+impl Work {
+    pub fn read() -> Self {
+        let cpu = shared_redis().ctl(&["info", "cpu"]);
+        let seconds = |name: &str| -> f64 {
+            let value = |line: &str| line.strip_prefix(name)?.trim().parse().ok();
+            cpu.lines().find_map(value).expect("INFO has it")
+        };
+        let stats = shared_redis().ctl(&["info", "commandstats"]);
+        let calls = |wanted: &dyn Fn(&str) -> bool| -> f64 {
+            let of = |line: &str| -> Option<f64> {
+                let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+                let number = rest.split(',').next()?;
+                wanted(name).then(|| number.parse().ok())?
+            };
+            stats.lines().filter_map(of).sum()
+        };
+        Self {
+            cpu_us: 1e6
+                * (seconds("used_cpu_user_main_thread:") + seconds("used_cpu_sys_main_thread:")),
+            commands: calls(&|name| name != "info"),
+            scripts: calls(&|name| name.starts_with("eval")),
+        }
+    }
+
+    /// Adds what it has done since then for each of `jobs`: how many commands, those in scripts among them.
+    pub fn add(
+        self,
+        report: &mut Report,
+        (workload, who): (&'static str, &str),
+        jobs: usize,
+    ) -> f64 {
+        let now = Self::read();
+        let jobs = jobs as f64;
+        let commands = (now.commands - self.commands) / jobs;
+        let mut add = |figure, value| report.add(workload, who, figure, value);
+        add("Redis's CPU, us per job", (now.cpu_us - self.cpu_us) / jobs);
+        add("Redis's commands per job", commands);
+        add("scripts per job", (now.scripts - self.scripts) / jobs);
+        commands
+    }
+}

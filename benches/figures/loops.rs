@@ -1,0 +1,238 @@
+//! The floors that call the API: what a careful program does by lapin and hyper, without a gate. Each runs in a process of its
+//! own, as a worker does.
+
+use std::sync::Mutex;
+
+use futures_util::{StreamExt, stream};
+use http_body_util::{BodyExt, Full};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use kit::process::Process;
+use lapin::message::Delivery;
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicPublishOptions, BasicQosOptions,
+    ConfirmSelectOptions, QueueDeclareOptions, QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, Connection, ConnectionProperties, Consumer};
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+
+use crate::api::{role, until_released};
+use crate::bed::{Bed, CONCURRENCY, PREFETCH};
+
+/// The argument that makes the bench a loop; behind it: which one, RabbitMQ's URL, the queue, the API's address, and how many jobs.
+pub const ROLE: &str = "--as-bare";
+/// What it prints when all jobs are acked.
+const DONE: &str = "all acked";
+
+/// How long a job waits that [`Loop::many`] delays.
+const DELAY_MS: i32 = 2000;
+
+/// Runs a loop until it has acked `jobs`; the process still is there then.
+pub async fn finish(which: &str, bed: &Bed, jobs: usize) -> Process {
+    let jobs = jobs.to_string();
+    let process = role(&[ROLE, which, bed.amqp(), &bed.queue, &bed.api.url(), &jobs]);
+    bed.api.until_called(jobs.parse().expect("a number")).await;
+    process.says(&[DONE]).await;
+    process
+}
+
+/// The role.
+pub fn run(args: &[String]) {
+    let [which, amqp, queue, api, jobs] = args else {
+        panic!("{ROLE} LOOP AMQP QUEUE API JOBS");
+    };
+    let jobs = jobs.parse().expect("a number");
+    // As a worker has it: TOKIO_WORKER_THREADS says how many.
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let loops = Loop::connect(amqp, queue, api).await;
+        match which.as_str() {
+            "http" => loops.http(jobs).await,
+            "many" => loops.many(jobs).await,
+            other => panic!("there is no loop {other}"),
+        }
+    });
+    println!("{DONE}");
+    until_released();
+}
+
+fn id(delivery: &Delivery) -> &str {
+    let id = delivery.properties.message_id().as_ref();
+    id.map_or("?", |id| id.as_str())
+}
+
+/// The queues of jobs that wait, and of those that come back.
+struct Delayed {
+    waiting: String,
+    due: String,
+}
+
+/// The connections of a loop.
+struct Loop {
+    channel: Channel,
+    queue: String,
+    /// Connections to the API that no call uses.
+    idle: Mutex<Vec<SendRequest<Full<Bytes>>>>,
+    host: String,
+    // Held for its drop.
+    _connection: Connection,
+}
+
+impl Loop {
+    async fn connect(amqp: &str, queue: &str, api: &str) -> Self {
+        let connection = Connection::connect(amqp, ConnectionProperties::default());
+        let connection = connection.await.expect("RabbitMQ");
+        let channel = connection.create_channel().await.expect("a channel");
+        let host = (api.trim_start_matches("http://").trim_end_matches('/')).to_owned();
+        let mut idle = Vec::new();
+        for _ in 0..CONCURRENCY {
+            let stream = TcpStream::connect(&host).await.expect("the API");
+            stream.set_nodelay(true).expect("a socket");
+            let (sender, serving) = handshake(TokioIo::new(stream)).await.expect("HTTP");
+            tokio::spawn(serving);
+            idle.push(sender);
+        }
+        Self {
+            channel,
+            queue: queue.to_owned(),
+            idle: Mutex::new(idle),
+            host,
+            _connection: connection,
+        }
+    }
+
+    async fn consume(&self, queue: &str) -> Consumer {
+        let qos = BasicQosOptions::default();
+        let qos = self.channel.basic_qos(PREFETCH, qos);
+        qos.await.expect("a prefetch");
+        let options = BasicConsumeOptions::default();
+        let none = FieldTable::default();
+        let consuming = (self.channel).basic_consume(queue.into(), "".into(), options, none);
+        consuming.await.expect("a consumer")
+    }
+
+    /// Consumes, posts, acks each; so many at once.
+    async fn http(self, jobs: usize) {
+        let deliveries = self.consume(&self.queue).await.take(jobs);
+        let calls = deliveries.for_each_concurrent(CONCURRENCY, async |delivery| {
+            let delivery = delivery.expect("a delivery");
+            self.post(&delivery).await;
+            self.ack(&delivery).await;
+        });
+        calls.await;
+        self.close().await;
+    }
+
+    /// The same for every other job. Those between them it first moves to a queue from which RabbitMQ moves them back after
+    /// [`DELAY_MS`], and acks them when that is confirmed.
+    async fn many(self, jobs: usize) {
+        let delayed = self.declare_delayed().await;
+        let fresh = self.consume(&self.queue).await.take(jobs);
+        let due = self.consume(&delayed.due).await.take(jobs / 2);
+        let both = stream::select(
+            fresh.map(|delivery| (true, delivery)),
+            due.map(|delivery| (false, delivery)),
+        );
+        let calls = Semaphore::new(CONCURRENCY);
+        let all = both.for_each_concurrent(None, async |(is_fresh, delivery)| {
+            let delivery = delivery.expect("a delivery");
+            let number = id(&delivery).parse::<usize>().expect("a number");
+            if is_fresh && number % 2 == 1 {
+                self.publish(&delayed.waiting, &delivery).await;
+            } else {
+                let _slot = calls.acquire().await.expect("it is never closed");
+                self.post(&delivery).await;
+            }
+            self.ack(&delivery).await;
+        });
+        all.await;
+        for queue in [delayed.waiting, delayed.due] {
+            let options = QueueDeleteOptions::default();
+            let deleted = self.channel.queue_delete(queue.into(), options).await;
+            deleted.expect("deleted");
+        }
+        self.close().await;
+    }
+
+    async fn declare_delayed(&self) -> Delayed {
+        let confirms = ConfirmSelectOptions::default();
+        let confirms = self.channel.confirm_select(confirms).await;
+        confirms.expect("confirms");
+        let delayed = Delayed {
+            waiting: format!("{}.waiting", self.queue),
+            due: format!("{}.back", self.queue),
+        };
+        let text = |text: &str| AMQPValue::LongString(text.into());
+        let mut arguments = FieldTable::default();
+        arguments.insert("x-queue-type".into(), text("quorum"));
+        self.declare(&delayed.due, arguments.clone()).await;
+        // Without x-dead-letter-strategy: RabbitMQ moves them faster, and may lose some where it crashes.
+        arguments.insert("x-message-ttl".into(), AMQPValue::LongInt(DELAY_MS));
+        arguments.insert("x-dead-letter-exchange".into(), text(""));
+        arguments.insert("x-dead-letter-routing-key".into(), text(&delayed.due));
+        self.declare(&delayed.waiting, arguments).await;
+        delayed
+    }
+
+    async fn declare(&self, queue: &str, arguments: FieldTable) {
+        let options = QueueDeclareOptions {
+            durable: true,
+            ..QueueDeclareOptions::default()
+        };
+        let declared = (self.channel).queue_declare(queue.into(), options, arguments);
+        declared.await.expect("a queue");
+    }
+
+    async fn publish(&self, queue: &str, delivery: &Delivery) {
+        let options = BasicPublishOptions {
+            mandatory: true,
+            immediate: false,
+        };
+        let properties = delivery.properties.clone();
+        let sent = (self.channel).basic_publish(
+            "".into(),
+            queue.into(),
+            options,
+            &delivery.data,
+            properties,
+        );
+        let confirm = sent.await.expect("a publish").await;
+        assert!(confirm.expect("a confirm").is_ack());
+    }
+
+    async fn close(&self) {
+        // Its answer comes after all acks were taken.
+        let closed = self.channel.close(200, "done".into()).await;
+        closed.expect("closed");
+    }
+
+    async fn post(&self, delivery: &Delivery) {
+        let headers = delivery.properties.headers().as_ref();
+        let tenant = headers.and_then(|headers| headers.inner().get("x-tenant"));
+        let tenant = tenant.and_then(|tenant| tenant.as_long_string());
+        let tenant = tenant.map_or(&b"?"[..], |tenant| tenant.as_bytes());
+        let request = Request::post("/")
+            .header("host", &self.host)
+            .header("x-job-id", id(delivery))
+            .header("x-tenant", tenant)
+            .body(Full::new(Bytes::copy_from_slice(&delivery.data)));
+        let idle = self.idle.lock().expect("nobody panics").pop();
+        let mut sender = idle.expect("as many connections as calls");
+        sender.ready().await.expect("a connection");
+        let answer = sender.send_request(request.expect("a request")).await;
+        let answer = answer.expect("an answer");
+        assert!(answer.status().is_success());
+        answer.into_body().collect().await.expect("a body");
+        self.idle.lock().expect("nobody panics").push(sender);
+    }
+
+    async fn ack(&self, delivery: &Delivery) {
+        let ack = BasicAckOptions::default();
+        let acked = self.channel.basic_ack(delivery.delivery_tag, ack).await;
+        acked.expect("an ack");
+    }
+}

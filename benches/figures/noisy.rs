@@ -1,0 +1,254 @@
+//! A tenant with far more jobs than it may call, and beside it a quiet one: how soon the backlog is out of the way, and what the
+//! quiet one sees of it.
+
+use std::collections::HashSet;
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use kit::process::Process;
+use sluicegate::config::QueueType;
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::api::Call;
+use crate::bare::now_ns;
+use crate::bed::{Bed, CONCURRENCY, Limit, PATIENCE, POLL, makespan};
+use crate::counts;
+use crate::report::Report;
+use crate::steps::Steps;
+use crate::{Size, rate};
+
+const WORKLOAD: &str = "noisy";
+/// Of each of both tenants.
+const LIMIT: Limit = Limit {
+    algorithm: "sliding-window-algo",
+    max_requests: 50,
+    window: Duration::from_secs(1),
+    guard: "auto",
+};
+const NOISY: &str = "noisy";
+const QUIET: &str = "quiet";
+/// So many jobs of the noisy tenant are published at once, so often: 2,000 in a second.
+const BURST: usize = 50;
+const EVERY: Duration = Duration::from_millis(25);
+/// One job of the quiet tenant in so long.
+const PAUSE: Duration = Duration::from_millis(200);
+/// How much is published, and how long the quiet tenant is watched afterwards.
+#[derive(Clone, Copy)]
+struct Load {
+    jobs: usize,
+    after: Duration,
+}
+
+/// Quorum and classic queues, one worker and two. A round takes two minutes, so there are half as many as of other workloads.
+pub async fn noisy(size: Size, rounds: usize, report: &mut Report) {
+    let load = Load {
+        jobs: size.of(20_000, 1_000),
+        after: Duration::from_secs(size.of(5, 1) as u64),
+    };
+    let rounds = (rounds / 2).max(1);
+    let steps = Steps::new(WORKLOAD, 10 * rounds);
+    for round in 0..rounds {
+        for (kind, queue_type) in [
+            ("quorum", QueueType::Quorum),
+            ("classic", QueueType::Classic),
+        ] {
+            let who = format!("bare loop, {kind}");
+            steps.begin(round, &who);
+            let floor = floor(&who, queue_type, load, report).await;
+            steps.end();
+            for (name, count) in [("one worker", 1), ("two workers", 2)] {
+                let who = format!("{name}, {kind}");
+                steps.begin(round, &format!("{who}, a backlog"));
+                backlog((&who, queue_type, count), load, floor, report).await;
+                steps.end();
+                steps.begin(round, &format!("{who}, a flood"));
+                flood((&who, queue_type, count), load, report).await;
+                steps.end();
+            }
+        }
+    }
+}
+
+/// Moves all of them to another queue.
+async fn floor(who: &str, queue_type: QueueType, load: Load, report: &mut Report) -> f64 {
+    let bed = Bed::empty(queue_type).await;
+    bed.bare.publish(load.jobs, |_| NOISY.to_owned()).await;
+    let rate = rate(load.jobs, bed.bare.park_all(load.jobs).await);
+    report.add(WORKLOAD, who, "parked jobs/s", rate);
+    bed.end().await;
+    rate
+}
+
+/// Who takes the jobs: a name, the queues, and how many workers.
+type Who<'a> = (&'a str, QueueType, usize);
+
+/// All jobs are there already: how fast they are parked.
+async fn backlog((who, queue_type, count): Who<'_>, load: Load, floor: f64, report: &mut Report) {
+    let bed = Bed::empty(queue_type).await;
+    bed.bare.publish(load.jobs, |_| NOISY.to_owned()).await;
+    let workers = start(&bed, count);
+    let parked_ns = until_parked(&workers, load.jobs).await;
+    let calls = bed.api.calls().await;
+    // The first of them is called at once: how long the start takes is another figure.
+    if let (Some(first), Some(parked_ns)) = (calls.first(), parked_ns) {
+        let took = Duration::from_nanos(parked_ns.saturating_sub(first.at_ns));
+        let rate = rate(load.jobs, took);
+        report.add(WORKLOAD, who, "parked jobs/s", rate);
+        report.add(WORKLOAD, who, "parked jobs/s, to the loop's", rate / floor);
+    } else {
+        eprintln!("{WORKLOAD}, {who}: not parked within {PATIENCE:?}");
+    }
+    let deliveries = counts::deliveries(&workers) / load.jobs as f64;
+    report.add(WORKLOAD, who, "deliveries per parked job", deliveries);
+    workers.into_iter().for_each(Process::stop);
+    let calls = bed.api.calls().await;
+    let what = format!("{WORKLOAD}, {who}, a backlog");
+    account(&what, &bed, load.jobs, &calls, report).await;
+    bed.end().await;
+}
+
+/// The jobs come while the workers run, and so do those of the quiet tenant.
+async fn flood((who, queue_type, count): Who<'_>, load: Load, report: &mut Report) {
+    let bed = Bed::empty(queue_type).await;
+    let workers = start(&bed, count);
+    for worker in &workers {
+        worker.says(&["RabbitMQ: consuming"]).await;
+    }
+    let Flooded {
+        took,
+        parked_ns,
+        quiet,
+    } = both(&bed, &workers, load).await;
+    let calls = until_quiet(&bed, quiet).await;
+    let mut add = |figure, value| report.add(WORKLOAD, who, figure, value);
+    add("published jobs/s", rate(load.jobs, took));
+    let parked_ns = parked_ns.unwrap_or(u64::MAX);
+    let (during, after): (Vec<_>, Vec<_>) = (calls.iter())
+        .filter(|call| call.tenant == QUIET)
+        .partition(|call| call.sent_ns < parked_ns);
+    for (figures, calls) in [
+        (
+            ["quiet p50 meanwhile, ms", "quiet p99 meanwhile, ms"],
+            during,
+        ),
+        (
+            ["quiet p50 afterwards, ms", "quiet p99 afterwards, ms"],
+            after,
+        ),
+    ] {
+        let mut latencies: Vec<_> = calls.iter().map(|call| latency_ms(call)).collect();
+        latencies.sort_by(f64::total_cmp);
+        for (figure, share) in figures.into_iter().zip([0.5, 0.99]) {
+            let at = (latencies.len() as f64 * share) as usize;
+            if let Some(latency) = latencies.get(at) {
+                add(figure, *latency);
+            }
+        }
+    }
+    let noisy: Vec<_> = calls
+        .iter()
+        .filter(|call| call.tenant == NOISY)
+        .cloned()
+        .collect();
+    add("noisy calls/s", rate(noisy.len(), makespan(&noisy)));
+    LIMIT.add_above(report, (WORKLOAD, who), &calls);
+    workers.into_iter().for_each(Process::stop);
+    let calls = bed.api.calls().await;
+    let what = format!("{WORKLOAD}, {who}, a flood");
+    account(&what, &bed, load.jobs + quiet, &calls, report).await;
+    bed.end().await;
+}
+
+/// What was published.
+struct Flooded {
+    /// How long that took.
+    took: Duration,
+    /// When all of it was parked, in nanoseconds since the epoch, if that did not take too long.
+    parked_ns: Option<u64>,
+    /// How many jobs of the quiet tenant there are.
+    quiet: usize,
+}
+
+/// Publishes jobs of the noisy tenant, and of the quiet one until a while after they were parked.
+async fn both(bed: &Bed, workers: &[Process], load: Load) -> Flooded {
+    let noisy = async {
+        let begun = Instant::now();
+        let mut ticks = interval(EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Burst);
+        for burst in 0..load.jobs / BURST {
+            ticks.tick().await;
+            let job = |n: usize| ((burst * BURST + n).to_string(), NOISY.to_owned(), body());
+            bed.bare.publish_jobs(BURST, job).await;
+        }
+        let took = begun.elapsed();
+        let parked_ns = until_parked(workers, load.jobs).await;
+        tokio::time::sleep(load.after).await;
+        (took, parked_ns)
+    };
+    let mut noisy = pin!(noisy);
+    let mut pauses = interval(PAUSE);
+    let mut quiet = 0;
+    loop {
+        tokio::select! {
+            (took, parked_ns) = &mut noisy => return Flooded { took, parked_ns, quiet },
+            _ = pauses.tick() => {
+                let job = |_| (format!("{QUIET}-{quiet}"), QUIET.to_owned(), body());
+                bed.bare.publish_jobs(1, job).await;
+                quiet += 1;
+            }
+        }
+    }
+}
+
+fn body() -> [u8; 16] {
+    now_ns().to_be_bytes()
+}
+
+fn latency_ms(call: &Call) -> f64 {
+    call.at_ns.saturating_sub(call.sent_ns) as f64 / 1e6
+}
+
+fn start(bed: &Bed, count: usize) -> Vec<Process> {
+    (0..count).map(|_| bed.worker(LIMIT)).collect()
+}
+
+/// Waits until so many jobs were taken and are waiting, or called: when that was, in nanoseconds since the epoch. `None`: it takes
+/// too long.
+async fn until_parked(workers: &[Process], jobs: usize) -> Option<u64> {
+    let begun = Instant::now();
+    while begun.elapsed() < PATIENCE {
+        let fresh = counts::sum(workers, "sluicegate_deliveries_total{queue=\"fresh\"}");
+        // Some of those that wait always are on their way to their next question.
+        if fresh >= jobs as f64 && counts::moving(workers) <= CONCURRENCY as f64 {
+            return u64::try_from(now_ns()).ok();
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    None
+}
+
+/// All calls, once all jobs of the quiet tenant were called.
+async fn until_quiet(bed: &Bed, jobs: usize) -> Vec<Call> {
+    let begun = Instant::now();
+    loop {
+        let calls = bed.api.calls().await;
+        let quiet = calls.iter().filter(|call| call.tenant == QUIET).count();
+        if quiet >= jobs || begun.elapsed() > PATIENCE {
+            return calls;
+        }
+        tokio::time::sleep(POLL).await;
+    }
+}
+
+/// What must hold when nobody has a job any more: each of `published` was called once, or is in a queue.
+async fn account(what: &str, bed: &Bed, published: usize, calls: &[Call], report: &mut Report) {
+    let called: HashSet<&str> = calls.iter().map(|call| call.job.as_str()).collect();
+    let again = calls.len() - called.len();
+    let left = bed.left(published.saturating_sub(called.len())).await;
+    if again > 0 || called.len() + left != published {
+        report.mistake(format!(
+            "{what}: of {published} jobs {} were called, {again} of them more than once, and {left} are in queues",
+            called.len()
+        ));
+    }
+}

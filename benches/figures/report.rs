@@ -1,0 +1,134 @@
+//! What all turns gave: medians and ranges, as a table and as JSON; and mistakes, for which alone the bench fails.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use serde_json::json;
+
+/// All samples, in the order in which their figures first came.
+#[derive(Default)]
+pub struct Report {
+    rows: Vec<Row>,
+    mistakes: Vec<String>,
+}
+
+/// A figure: one sample from each round.
+struct Row {
+    workload: &'static str,
+    who: String,
+    figure: &'static str,
+    samples: Vec<f64>,
+}
+
+impl Report {
+    /// Adds a sample: `who` is the loop or the worker in this `workload`; `figure` names its unit.
+    pub fn add(&mut self, workload: &'static str, who: &str, figure: &'static str, sample: f64) {
+        let is_it =
+            |row: &&mut Row| (row.workload, &*row.who, row.figure) == (workload, who, figure);
+        match self.rows.iter_mut().find(is_it) {
+            Some(row) => row.samples.push(sample),
+            None => self.rows.push(Row {
+                workload,
+                who: who.to_owned(),
+                figure,
+                samples: vec![sample],
+            }),
+        }
+    }
+
+    /// Whether the last sample of a count, which no machine makes larger, is at most `most`; a mistake otherwise.
+    pub fn at_most(
+        &mut self,
+        (workload, who): (&'static str, &str),
+        figure: &str,
+        most: f64,
+    ) -> bool {
+        let is_it = |row: &&Row| (row.workload, &*row.who, row.figure) == (workload, who, figure);
+        let row = self.rows.iter().find(is_it).expect("it was added");
+        let last = row.samples.last().copied().unwrap_or_default();
+        if last > most {
+            self.mistake(format!(
+                "{workload}, {who}: {last:.2} {figure}, at most {most}"
+            ));
+        }
+        last <= most
+    }
+
+    /// Something must not be, at any speed.
+    pub fn mistake(&mut self, what: String) {
+        eprintln!("mistake: {what}");
+        self.mistakes.push(what);
+    }
+
+    /// Whether there was none.
+    pub fn is_right(&self) -> bool {
+        self.mistakes.is_empty()
+    }
+
+    /// The table.
+    pub fn print(&self) {
+        if self.rows.is_empty() {
+            return;
+        }
+        let wide = |text: &dyn Fn(&Row) -> usize| self.rows.iter().map(text).max().unwrap_or(0);
+        let name = |row: &Row| format!("{}: {}", row.workload, row.who);
+        let (names, figures) = (wide(&|row| name(row).len()), wide(&|row| row.figure.len()));
+        let heads = ["workload", "figure", "median", "least", "most"];
+        let [workload, figure, median, least, most] = heads;
+        println!("{workload:names$}  {figure:figures$}  {median:>10}  {least:>10}  {most:>10}");
+        let mut last = String::new();
+        for row in &self.rows {
+            let (median, least, most) = row.summary();
+            let [median, least, most] = [median, least, most].map(short);
+            let name = name(row);
+            let shown = if name == last { "" } else { &name };
+            println!(
+                "{shown:names$}  {:figures$}  {median:>10}  {least:>10}  {most:>10}",
+                row.figure
+            );
+            last = name;
+        }
+    }
+
+    /// The same for programs, with all samples.
+    ///
+    /// # Errors
+    /// The file can't be written.
+    pub fn save(&self, file: &Path) -> io::Result<()> {
+        let rows = self.rows.iter().map(|row| {
+            let (median, least, most) = row.summary();
+            json!({
+                "workload": row.workload, "who": row.who, "figure": row.figure,
+                "median": median, "least": least, "most": most, "samples": row.samples,
+            })
+        });
+        let all = json!({"figures": rows.collect::<Vec<_>>(), "mistakes": self.mistakes});
+        fs::write(file, format!("{all:#}\n"))
+    }
+}
+
+impl Row {
+    fn summary(&self) -> (f64, f64, f64) {
+        let mut sorted = self.samples.clone();
+        sorted.sort_by(f64::total_cmp);
+        let (first, last) = (sorted[0], sorted[sorted.len() - 1]);
+        let middle = sorted.len() / 2;
+        let median = match sorted.len() % 2 {
+            0 => f64::midpoint(sorted[middle - 1], sorted[middle]),
+            _ => sorted[middle],
+        };
+        (median, first, last)
+    }
+}
+
+/// As many digits as say something.
+fn short(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".to_owned(),
+        100.0.. => format!("{value:.0}"),
+        10.0.. => format!("{value:.1}"),
+        1.0.. => format!("{value:.2}"),
+        _ => format!("{value:.4}"),
+    }
+}
