@@ -230,7 +230,7 @@ impl<H: PreparingHandler> Worker<H> {
         }
         // A Redis that is away is measured when it is back.
         let _ = gate.measure().await;
-        let window = lanes::window(settings.prefetch, settings.concurrency);
+        let window = lanes::window(settings.prefetch, settings.live.concurrency);
         let (broker, events) = AmqpBroker::start(&config.amqp, &settings.ladder, window)?;
         let scheduler = Scheduler::new(settings, rand::random()).must_agree();
         let (news, updates) = mpsc::channel(UPDATES);

@@ -224,7 +224,7 @@ impl Steward {
 pub fn changeable(config: &Config) -> Changeable {
     Changeable {
         concurrency: config.dispatch.concurrency,
-        hold: config.delay.max_in_memory,
+        max_in_memory: config.delay.max_in_memory,
         retry: RetryPolicy {
             max_attempts: config.retry.max_attempts,
             initial_interval: config.retry.initial_interval,
@@ -232,7 +232,7 @@ pub fn changeable(config: &Config) -> Changeable {
             give_up_after: config.retry.give_up_after,
             max_crashes: config.retry.max_crashes,
         },
-        max_penalty: config.rate_limiter.max_throttle,
+        max_throttle: config.rate_limiter.max_throttle,
         guard_budget: config.rate_limiter.guard_budget / 100.0,
     }
 }

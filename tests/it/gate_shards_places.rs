@@ -10,7 +10,7 @@ use kit::servers::{Redis, unique};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Source, Tag};
-use sluicegate::engine::action::Settings;
+use sluicegate::engine::action::{Changeable, Settings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Stop};
 use sluicegate::gate::keys::Keys;
@@ -178,12 +178,16 @@ fn deliveries(id: &str, tags: std::ops::Range<u64>) -> Event {
 }
 
 fn settings() -> Settings {
+    let open = kit::settings::open(JOBS);
     Settings {
         policy: one_at_a_time().into(),
         // All jobs that wait are held.
         prefetch: 16 * JOBS,
-        hold: Duration::from_secs(300),
-        ..kit::settings::open(JOBS)
+        live: Changeable {
+            max_in_memory: Duration::from_secs(300),
+            ..open.live
+        },
+        ..open
     }
 }
 
