@@ -129,7 +129,7 @@ impl Health {
 pub fn tell_memory(health: &Health, metrics: &Metrics, cold: bool, primaries: Primaries) {
     health.set_cold(cold);
     health.set_primaries(primaries);
-    metrics.set_gate_cold(cold || primaries.recovering > 0);
+    metrics.set_gate_recovering(cold || primaries.recovering > 0);
     metrics.set_primaries(primaries);
 }
 

@@ -94,10 +94,10 @@ fn note(metrics: &Metrics, fact: Fact) {
                 "no permit is young enough: answers of Redis take longer than usual by more than half of guard, so nothing starts; raise guard, or bring Redis closer"
             );
         }
-        Fact::ExpiredPermit => metrics.late_admission(),
-        Fact::Delayed(delay) => metrics.sent_round(match delay {
-            Delay::InMemory => "hold",
-            Delay::Lane => "lane",
+        Fact::ExpiredPermit => metrics.permit_expired(),
+        Fact::Delayed(delay) => metrics.delayed(match delay {
+            Delay::InMemory => "memory",
+            Delay::Lane => "delay-queue",
             Delay::Recheck => "recheck",
         }),
         Fact::Called(outcome, took) => {
@@ -284,7 +284,7 @@ mod tests {
         for part in ["WARN", "job-7", "tenant=a", "its deadline is over"] {
             assert!(log.contains(part), "{part} is missing in {log}");
         }
-        assert!(metrics.contains("sluicegate_dead_total{reason=\"expired\"} 1"));
+        assert!(metrics.contains("sluicegate_dead_letters_total{reason=\"expired\"} 1"));
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
             "sluicegate_decisions_total{answer=\"start\"} 1",
             "sluicegate_dispatches_total{outcome=\"done\"} 2",
             "sluicegate_dispatch_seconds_count 1",
-            "sluicegate_waits_total{how=\"recheck\"} 1",
+            "sluicegate_delays_total{where=\"recheck\"} 1",
         ] {
             assert!(metrics.lines().any(|l| l == line), "{line} is missing");
         }

@@ -248,7 +248,7 @@ async fn a_gate_that_may_have_forgotten_is_looked_at_each_second_until_it_opens(
     let look = async {
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(health.missing(), [cold]);
-        assert!(metrics.encode().contains("sluicegate_gate_cold 1"));
+        assert!(metrics.encode().contains("sluicegate_gate_recovering 1"));
         assert!(
             metrics
                 .encode()
@@ -257,7 +257,7 @@ async fn a_gate_that_may_have_forgotten_is_looked_at_each_second_until_it_opens(
     };
     tokio::join!(run, look);
     assert!(!health.missing().contains(&cold));
-    assert!(metrics.encode().contains("sluicegate_gate_cold 0"));
+    assert!(metrics.encode().contains("sluicegate_gate_recovering 0"));
     assert!(gate.refused.load(Ordering::Relaxed) <= 11);
 }
 

@@ -40,7 +40,7 @@ async fn run(round_trip: Duration, guard: &str) -> usize {
     assert_eq!(counts::repeated(&calls), 0);
     let (fullest, early) = counts::windows(&counts::times(&calls, "acme"), 10, 2 * SECOND);
     let late: f64 = (workers.iter())
-        .filter_map(|worker| worker.metric("sluicegate_late_admissions_total"))
+        .filter_map(|worker| worker.metric("sluicegate_expired_permits_total"))
         .sum();
     println!(
         "{round_trip:?}, guard {guard}: fullest {fullest}, {early} too early, {late} permits late"
