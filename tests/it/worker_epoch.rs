@@ -203,11 +203,11 @@ async fn one_primary_that_may_admit_nothing_is_seen() {
     assert_eq!(inspect(&away), Some(0));
     let checked = sluicegate(&yaml, &["check"]).exited(0).out;
     let warning = format!(
-        "warn  redis     {}: no job with the common limits starts until the recovery wait ends, in ",
+        "warn  redis     {}: no job with the common limits is admitted until the recovery wait ends, in ",
         address(&cluster.primaries[1])
     );
     assert!(checked.contains(&warning), "{checked}");
-    let starts = checked.matches(": knows all that was started: jobs may start\n");
+    let starts = checked.matches(": has lost no data: jobs are admitted\n");
     assert_eq!(starts.count(), 2, "{checked}");
 
     cluster.primaries[2].kill();

@@ -35,7 +35,7 @@ async fn run(round_trip: Duration, guard: &str) -> usize {
     let checked = sluicegate(&yaml, &["check"]).exited(0).out;
     assert!(checked.contains("a round trip takes"), "{checked}");
     let found = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
-    assert!(found.contains("redis    a round trip takes"), "{found}");
+    assert!(found.contains("redis     a round trip takes"), "{found}");
     let calls = api.calls();
     assert_eq!(counts::repeated(&calls), 0);
     let (fullest, early) = counts::windows(&counts::times(&calls, "acme"), 10, 2 * SECOND);
