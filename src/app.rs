@@ -226,7 +226,7 @@ impl<H: PreparingHandler> Worker<H> {
         // Before the queues are made: a second worker that finds them finds the epoch, too. What fails here is done by the
         // next ping or batch. A gate that is cold says so itself, and a Redis that is away is said by the steward.
         if let Err(why @ GateError::Refused(_)) = gate.begin(start).await {
-            error!(reason = %why, "no job starts; trying again");
+            error!(reason = %why, "no job is admitted; trying again");
         }
         // A Redis that is away is measured when it is back.
         let _ = gate.measure().await;

@@ -254,7 +254,7 @@ impl HttpHandler {
     /// The answer in words.
     fn reason(&self, answer: &Answer) -> String {
         let status = answer.status;
-        let mut reason = format!("the downstream answered {}", status.as_str());
+        let mut reason = format!("the API answered {}", status.as_str());
         if let Some(name) = status.canonical_reason() {
             reason = format!("{reason} {name}");
         }

@@ -398,7 +398,7 @@ fn check_cost(found: Field<'_>, place: &str, max: u32) -> Result<u32, BadMessage
     match u32::try_from(cost) {
         Ok(n) if (1..=max).contains(&n) => Ok(n),
         _ if cost > i64::from(max) => Err(BadMessage(format!(
-            "{place} is {cost}, above the limit of {max}: it can never start"
+            "{place} is {cost}, above the limit of {max}: it can never be admitted"
         ))),
         _ => bad(cost.to_string()),
     }

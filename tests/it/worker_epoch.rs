@@ -192,7 +192,8 @@ async fn one_primary_that_may_admit_nothing_is_seen() {
     happens("one recovers", || primaries("recovering") == Some(1.0));
     assert_eq!(primaries("admitting"), Some(2.0));
     assert_eq!(metric("sluicegate_gate_recovering"), Some(1.0));
-    let one = "ready\n1 of 3 Redis primaries may not know all that has started: no job of its tenants starts\n";
+    let one =
+        "ready\n1 of 3 Redis primaries may have lost data: no job of its tenants is admitted\n";
     happens("it says so", || readyz() == one);
     let inspect = |tenant: &str| {
         let done = sluicegate(&yaml, &["inspect", tenant, "--json"]).exited(0);
@@ -213,7 +214,7 @@ async fn one_primary_that_may_admit_nothing_is_seen() {
     cluster.primaries[2].kill();
     happens("one is away", || primaries("away") == Some(1.0));
     let two =
-        format!("{one}1 of 3 Redis primaries does not answer: no job of its tenants starts\n");
+        format!("{one}1 of 3 Redis primaries does not answer: no job of its tenants is admitted\n");
     happens("it says both", || readyz() == two);
     worker.stop();
 }

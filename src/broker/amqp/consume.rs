@@ -272,7 +272,7 @@ async fn say_lost_lanes(shared: &Shared, link: &Link) -> Result<(), BrokerError>
     }
     for lane in missing {
         let queue = &names.lanes()[lane];
-        tracing::warn!(%queue, "a delay lane is gone, with what waited in it; it is declared anew: does a policy with expires match it?");
+        tracing::warn!(%queue, "a delay queue was deleted with its jobs; declaring it again: does a policy with expires match it?");
     }
     Ok(())
 }

@@ -54,7 +54,7 @@ async fn a_429_for_a_shared_budget_closes_all_tenants() {
     );
     // A worker that starts now looks first.
     let third = PROGRAM.start(&yaml);
-    third.says(&["all tenants are closed"]).await;
+    third.says(&["all tenants are suspended"]).await;
     assert_eq!(api.count(), before, "no tenant's call");
 
     api.answers(|_| Reply::ok());
