@@ -151,7 +151,7 @@ impl<H: PreparingHandler> Worker<H> {
 
     /// The configuration came from `file` (as [`Config::load`] takes it) and the environment: when the file changes, or
     /// on SIGHUP, it is read again. What can change at run time is applied, of the rest is told that it takes a restart.
-    /// A wrong one is refused, and the old one stays in force.
+    /// A wrong one is refused, and the old one stays effective.
     pub fn reloading(mut self, file: Option<PathBuf>) -> Self {
         self.source = Some(Source::new(file));
         self

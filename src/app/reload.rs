@@ -33,7 +33,7 @@ pub struct Reload {
 
 /// Keeps a running worker up to date.
 pub struct Steward {
-    /// What is in force, with the values at the start for what takes a restart.
+    /// What is enforced, with the values at the start for what takes a restart.
     running: Config,
     registry: Registry,
     /// A policy that Redis was not told of yet.
@@ -110,7 +110,7 @@ impl Steward {
             }
             return;
         }
-        // The new file fits itself, but the old prefix stays in force.
+        // The new file fits itself, but the old prefix stays effective.
         if let Some(why) = applied.redis.misfit(&applied.rate_limiter.policy) {
             self.metrics.reloaded(false);
             error!(reason = %why, "configuration refused, the old one stays effective; it takes a restart");

@@ -66,7 +66,7 @@ pub struct Amqp {
     pub prefetch: u16,
 }
 
-/// `amqp.queue-type`: the type of the work queues (lanes are always quorum queues).
+/// `amqp.queue-type`: the type of the work queues (delay queues are always quorum queues).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueType {
     /// `quorum`

@@ -91,7 +91,7 @@ pub struct Http {
     pub http2: bool,
     /// `dispatch.http.timeout`: for the whole call, connection set-up included.
     pub timeout: Duration,
-    /// `dispatch.http.abandoned`: how long a call without an answer in time counts as under way.
+    /// `dispatch.http.abandoned`: how long a call without an answer in time counts as in flight.
     pub abandoned: Duration,
 }
 

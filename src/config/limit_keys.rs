@@ -262,7 +262,7 @@ fn flat_schema() -> Map<String, Json> {
     FLAT.iter().map(property).collect()
 }
 
-/// An item of a list: a limit, or a bound of the calls under way.
+/// An item of a list: a limit, or a bound of the calls in flight.
 fn limit_schema() -> Json {
     let name = json!({
         "type": "string",

@@ -41,7 +41,7 @@ pub struct TenantAsk {
     pub tenant: Tenant,
     /// What they have in the headers by which `limits` tell a tenant's jobs apart.
     pub labels: Labels,
-    /// What is in force for them.
+    /// What is enforced for them.
     pub limits: Limits,
     /// How many of them may start now at most (free permits of the worker's concurrency).
     pub budget: u32,
@@ -125,7 +125,7 @@ pub struct TenantSettled {
     pub tenant: Tenant,
     /// The labels they were asked with.
     pub labels: Labels,
-    /// What was in force when they started.
+    /// What was enforced when they started.
     pub limits: Limits,
     /// A name of this call that no other one has: it counts once, however often it is sent.
     pub call: String,
@@ -138,9 +138,9 @@ pub struct TenantSettled {
 pub enum End {
     /// The call has ended, and cost so much in fact.
     Cost(u32),
-    /// The downstream was never called: all of it is given back.
+    /// The API was never called: all of it is given back.
     Unused,
-    /// The call is still under way: places that it holds are kept for another [`LEASE_MS`].
+    /// The call is still in flight: places that it holds are kept for another [`LEASE_MS`].
     Running,
     /// The worker gave the call up, and it may still arrive or be worked on: places that it holds are kept for `for_ms`
     /// milliseconds from now (at most [`LEASE_MS`]); with 0 it is known to have ended. What it cost stays as charged.
@@ -148,13 +148,13 @@ pub enum End {
         /// How long the places are kept.
         for_ms: u64,
     },
-    /// The call came to the downstream later than the guard covers, and may go on: it counts from now. In a fixed window that is not
+    /// The call came to the API later than the guard covers, and may go on: it counts from now. In a fixed window that is not
     /// the start's it counts as often as that is told.
     Late,
 }
 
 impl End {
-    /// Nothing of the call is under way any more.
+    /// Nothing of the call is in flight any more.
     pub fn is_over(&self) -> bool {
         !matches!(
             self,
@@ -202,7 +202,7 @@ pub enum Answer {
 pub struct TenantReply {
     /// The store's clock at the decision, in milliseconds since the epoch, rounded down.
     pub now_ms: u64,
-    /// Until when the downstream has closed this tenant (milliseconds since the epoch); 0: it has not.
+    /// Until when this tenant is suspended (Unix ms); 0: it is not.
     pub blocked_until_ms: u64,
     /// Calls of the tenant have failed in a row: one that succeeds is to be [reported](crate::rules::breaker).
     pub has_failures: bool,
@@ -224,12 +224,12 @@ pub struct Inspection {
     /// When a job of one unit that comes now may start, behind the line and in turns with the others, milliseconds from now; 0:
     /// now, unless somebody waits in the line.
     pub turn_ms: u64,
-    /// Until when nobody may start (milliseconds since the epoch), because the downstream or an operator closed this
+    /// Until when nobody may start (milliseconds since the epoch), because the API throttled or an operator paused this
     /// tenant; 0: it is open.
     pub blocked_until_ms: u64,
-    /// What closed it, such as `429 from the downstream`; empty: nothing did.
+    /// What suspends it, such as `429 from the API`; empty: nothing did.
     pub blocked_by: String,
-    /// What the downstream said last of its own limits.
+    /// What the API said last of its own limits.
     pub quotas: Quotas,
     /// When (milliseconds since the epoch) that was noted; 0: it has said nothing.
     pub quotas_at_ms: u64,
@@ -238,7 +238,7 @@ pub struct Inspection {
 /// One limit's use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// The `max` in force: an operator may have set another one than the configuration.
+    /// The effective `max`: an operator may have set another one than the configuration.
     pub max: u32,
     /// Until when that is so, in milliseconds since the epoch; 0: it is the configuration's.
     pub override_until_ms: u64,
@@ -260,7 +260,7 @@ pub enum Change {
         /// For how long.
         duration_ms: u64,
     },
-    /// Ends a pause, and what the downstream's answers closed.
+    /// Ends a pause, and a throttle.
     Resume,
     /// The limit of this name has another `max` for so long (milliseconds).
     Limit {

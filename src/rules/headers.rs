@@ -136,7 +136,7 @@ pub(super) fn ticket_header(ticket: Ticket) -> (&'static str, HeaderValue) {
 
 /// What a dead letter carries.
 pub fn dead(attempt: u32, reason: &str) -> Headers {
-    // A reason may quote a downstream's answer: bound it, and keep the header one line of text.
+    // A reason may quote an API's answer: bound it, and keep the header one line of text.
     let reason: String = reason
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })

@@ -118,7 +118,7 @@ pub struct Claims {
     pub tenant: Tenant,
     /// The plan that its publisher names, where a header for it is configured.
     pub plan: Option<String>,
-    /// Its cost, at most what the limits in force allow.
+    /// Its cost, at most what the effective limits allow.
     pub cost: u32,
     /// Which attempt this is, from 1.
     pub attempt: u32,

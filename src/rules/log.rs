@@ -48,7 +48,7 @@ fn log_of_all(algorithm: Algorithm) -> Own {
 impl Logs {
     /// Brings the state of all of `limits` to `clock`: forgets what no longer counts, and repairs what a clock that
     /// was stepped back left in the future. True when the newest fixed window changed, which the line's hash keeps.
-    /// `usual`: how long a call holds a place.
+    /// `usual`: how long a call holds a lease.
     pub fn load(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
         self.note_span(limits, clock);
         self.load_states(limits, clock, usual, |_| true)
@@ -184,10 +184,10 @@ impl Logs {
         }
     }
 
-    /// A call may be under way for so long.
+    /// A call may be in flight for so long.
     fn keep(&mut self, limits: &[Limit], clock: Clock, ended: &Ended<'_>, for_ms: u64) {
         for limit in limits {
-            if limit.algorithm().holds_places() {
+            if limit.algorithm().holds_leases() {
                 let state = self.state_mut(limit).get_mut();
                 state.keep(limit.terms(), clock, ended, for_ms);
             }

@@ -34,7 +34,7 @@ pub struct State {
     pub line: Line,
     /// Which lines wait for this budget, where it is one that they share.
     pub register: Register,
-    /// By what the downstream said, and what it was.
+    /// By what the API said, and what it was.
     blocked: Closing,
     blocked_by: String,
     /// By an operator.
@@ -42,7 +42,7 @@ pub struct State {
     breaker: Breaker,
     /// What an operator set: the `max` and until when, by the limit's name.
     overrides: BTreeMap<String, (u32, u64)>,
-    /// What the downstream says of its own limits, and since when.
+    /// What the API says of its own limits, and since when.
     quotas: (Quotas, u64),
     /// Until when each call of [`Scopes::settle`] is remembered.
     marks: BTreeMap<String, u64>,
@@ -205,7 +205,7 @@ impl State {
         self.blocked.until.max(self.paused.until)
     }
 
-    /// Closes the tenant until `now + duration_ms`; never shortens what is in force.
+    /// Closes the tenant until `now + duration_ms`; never shortens what is enforced.
     pub fn block(&mut self, now: u64, duration_ms: u64, by: &str) {
         self.pull_back(now);
         let closing = Closing::at(now, duration_ms);
@@ -217,14 +217,14 @@ impl State {
         self.keep();
     }
 
-    /// Notes what the downstream says of its own limits; it decides nothing.
+    /// Notes what the API says of its own limits; it decides nothing.
     pub fn advertised(&mut self, now: u64, quotas: Quotas) {
         self.quotas = (quotas, now);
         self.expires = self.expires.max(now + KEEP_MS);
     }
 
     /// Does what an operator asked for; after a reset the tenant must also [leave](Register::leave) what all tenants share.
-    /// Returns until when it is in force; 0 where it has no end.
+    /// Returns until when it is enforced; 0 where it has no end.
     pub fn change(&mut self, now: u64, change: &Change) -> u64 {
         if let Change::Limit { .. } | Change::Unlimit { .. } = change {
             self.overrides.retain(|_, &mut (_, until)| until > now);

@@ -243,7 +243,7 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
                 let more = (after + 1).saturating_sub(limit.burst().into());
                 more * limit.span() * 1000 / max
             }
-            places if places.holds_places() => rounds * (window + call),
+            places if places.holds_leases() => rounds * (window + call),
             // What the model says of an empty log.
             _ => {
                 let (mut log, clock) = (Logs::default(), Clock::from_micros(first.at_us));

@@ -260,7 +260,7 @@ async fn declare(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
     link.target.rpc("channel.close", closing).await
 }
 
-/// Lanes that are gone while others are there were deleted, with what waited in them: by somebody, or by a policy with `expires`
+/// Delay queues that are gone while others are there were deleted, with what waited in them: by somebody, or by a policy with `expires`
 /// while no worker ran. They are declared anew; this only says it.
 async fn say_lost_lanes(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
     let names = &shared.topology.names;
@@ -277,7 +277,7 @@ async fn say_lost_lanes(shared: &Shared, link: &Link) -> Result<(), BrokerError>
     Ok(())
 }
 
-/// The positions of lanes that don't exist.
+/// The positions of delay queues that don't exist.
 async fn missing_lanes(link: &Link, names: &QueueNames) -> Result<Vec<usize>, BrokerError> {
     let mut channel = link.channel().await?;
     let mut missing = Vec::new();

@@ -100,7 +100,7 @@ impl<'a> Scopes<'a> {
             .collect();
         let newer = self.load(&limits, clock, State::load_own);
         let line = &mut self.states[0].line;
-        let holds = limits.iter().any(|limit| limit.algorithm().holds_places());
+        let holds = limits.iter().any(|limit| limit.algorithm().holds_leases());
         for one in settled {
             // One that was given up says nothing of how long calls take.
             if holds && matches!(one.end, End::Cost(_)) {
