@@ -122,7 +122,7 @@ pub struct Claims {
     pub cost: u32,
     /// Which attempt this is, from 1.
     pub attempt: u32,
-    /// Its place in the line, from an earlier answer of the gate.
+    /// Its ticket in the waitlist, from an earlier answer of the gate.
     pub ticket: Option<Ticket>,
     /// It may not be asked for before this.
     pub not_before: Option<NotBefore>,
@@ -173,7 +173,7 @@ pub fn read(
 }
 
 /// Reads what `message` says about itself, of which `inside` is what its body says. `returned` says that it came from one of our own delay
-/// queues: only then do our own headers count, so a publisher can't jump the line.
+/// queues: only then do our own headers count, so a publisher can't jump the waitlist.
 ///
 /// # Errors
 /// [`BadMessage`] says what is wrong with it, and with which field.

@@ -7,10 +7,10 @@ use sluicegate::gate::Gate;
 use sluicegate::rules::headers;
 use sluicegate::rules::job::Field;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use sluicegate::rules::line::AHEAD_MS;
 use sluicegate::rules::log::{Clock, Logs};
 use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
+use sluicegate::rules::waitlist::AHEAD_MS;
 
 use super::crashes;
 use super::history::{BudgetRecord, Call, History, TenantRecord};
