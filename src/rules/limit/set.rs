@@ -84,7 +84,7 @@ impl Limits {
     }
 
     /// Whether the gate must be told when a call has ended.
-    pub fn hold_places(&self) -> bool {
+    pub fn hold_leases(&self) -> bool {
         self.0.iter().any(|limit| limit.algorithm().holds_leases())
     }
 
