@@ -79,7 +79,7 @@ impl Scheduler {
                 key: None,
                 whose,
                 until: now + duration,
-                by: "the downstream's RateLimit: nothing is left".to_owned(),
+                by: "the API's RateLimit: nothing is left".to_owned(),
                 failures: 0,
             },
         );
