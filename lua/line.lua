@@ -1,4 +1,4 @@
--- The line of waiting jobs: a HASH, the same for every algorithm. The specification is src/rules/line.rs.
+-- The line of waiting jobs: a HASH, the same for every algorithm. The specification is src/rules/waitlist.rs.
 --
 -- Its fields are
 -- line       the nine numbers below, packed: they are read and written together, with one value in a sixth of the time

@@ -25,8 +25,8 @@ use crate::metrics::Metrics;
 pub struct Health {
     rabbitmq: AtomicBool,
     redis: AtomicBool,
-    cold: AtomicBool,
-    /// Primaries of Redis: how many, how many of them know all that has started, how many answer and may not.
+    recovering: AtomicBool,
+    /// Primaries of Redis: how many, how many of them admit jobs, how many are in a recovery wait.
     primaries: [AtomicUsize; 3],
     consuming: AtomicBool,
     /// There is no agreement.
@@ -42,9 +42,9 @@ impl Health {
     pub fn set_redis(&self, up: bool) {
         self.redis.store(up, Ordering::Relaxed);
     }
-    /// Redis may not know all that has started, or does: in a cluster, no primary does, or at least one.
-    pub fn set_cold(&self, cold: bool) {
-        self.cold.store(cold, Ordering::Relaxed);
+    /// A recovery wait, or none: in a cluster, of all primaries, or not of all.
+    pub fn set_recovering(&self, recovering: bool) {
+        self.recovering.store(recovering, Ordering::Relaxed);
     }
     /// In which state the primaries of Redis are.
     pub fn set_primaries(&self, now: Primaries) {
@@ -53,7 +53,7 @@ impl Health {
             known.store(number, Ordering::Relaxed);
         }
     }
-    /// The workers agree on the limits in force, or this one does not with the others.
+    /// The workers agree on the effective limits, or this one does not with the others.
     pub fn set_agreed(&self, agreed: bool) {
         self.alone.store(!agreed, Ordering::Relaxed);
     }
@@ -67,11 +67,11 @@ impl Health {
         let parts = [
             (&self.rabbitmq, true, "RabbitMQ does not answer"),
             (&self.redis, true, "Redis does not answer"),
-            (&self.cold, false, "Redis may not know all that has started"),
+            (&self.recovering, false, "Redis may have lost data"),
             (
                 &self.alone,
                 false,
-                "the limits in force are not agreed on with the other workers, so no job starts; the log says why",
+                "the workers do not agree on the limits, so no job is admitted; the log says why",
             ),
             (&self.consuming, true, "no jobs are being taken"),
         ];
@@ -81,7 +81,7 @@ impl Health {
         parts.into_iter().filter_map(missing).collect()
     }
 
-    /// Where a worker that is ready starts nothing all the same: a line for each reason.
+    /// Where a worker that is ready admits no job all the same: a line for each reason.
     pub fn partly(&self) -> Vec<String> {
         let [all, admitting, recovering] =
             (self.primaries.each_ref()).map(|number| number.load(Ordering::Relaxed));
@@ -89,23 +89,24 @@ impl Health {
         let away = all.saturating_sub(admitting + recovering);
         let line = |number: usize, what| {
             (number > 0 && admitting > 0).then(|| {
-                format!("{number} of {all} Redis primaries {what}: no job of its tenants starts")
+                format!(
+                    "{number} of {all} Redis primaries {what}: no job of its tenants is admitted"
+                )
             })
         };
         let lines = [
-            line(recovering, "may not know all that has started"),
+            line(recovering, "may have lost data"),
             line(away, "does not answer"),
         ];
         lines.into_iter().flatten().collect()
     }
 }
 
-/// Tells everybody who asks a worker whether Redis knows all that has started: `cold`, where nothing starts at all, and what is known
-/// of each primary.
-pub fn tell_memory(health: &Health, metrics: &Metrics, cold: bool, primaries: Primaries) {
-    health.set_cold(cold);
+/// Shows a recovery wait: `recovering`, where no job is admitted at all, and the states of the primaries.
+pub fn show_recovery(health: &Health, metrics: &Metrics, recovering: bool, primaries: Primaries) {
+    health.set_recovering(recovering);
     health.set_primaries(primaries);
-    metrics.set_gate_cold(cold || primaries.recovering > 0);
+    metrics.set_gate_recovering(recovering || primaries.recovering > 0);
     metrics.set_primaries(primaries);
 }
 

@@ -162,7 +162,7 @@ impl<H: PreparingHandler> Worker<H> {
 
     /// The configuration came from `file` (as [`Config::load`] takes it) and the environment: when the file changes, or
     /// on SIGHUP, it is read again. What can change at run time is applied, of the rest is told that it takes a restart.
-    /// A wrong one is refused, and the old one stays in force.
+    /// A wrong one is refused, and the old one stays effective.
     pub fn reloading(mut self, file: Option<PathBuf>) -> Self {
         self.source = Some(Source::new(file));
         self
@@ -237,11 +237,11 @@ impl<H: PreparingHandler> Worker<H> {
         // Before the queues are made: a second worker that finds them finds the epoch, too. What fails here is done by the
         // next ping or batch. A gate that is cold says so itself, and a Redis that is away is said by the steward.
         if let Err(why @ GateError::Refused(_)) = gate.begin(start).await {
-            error!(reason = %why, "no job starts; trying again");
+            error!(reason = %why, "no job is admitted; trying again");
         }
         // A Redis that is away is measured when it is back.
         let _ = gate.measure().await;
-        let window = lanes::window(settings.prefetch, settings.concurrency);
+        let window = lanes::window(settings.prefetch, settings.live.concurrency);
         let (broker, events) = AmqpBroker::start(&config.amqp, &settings.ladder, window)?;
         let scheduler = Scheduler::new(settings, rand::random()).must_agree();
         let (news, updates) = mpsc::channel(UPDATES);

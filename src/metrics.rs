@@ -32,6 +32,7 @@ label!(Queue, queue);
 label!(Decision, answer);
 label!(Ended, outcome);
 label!(How, how);
+label!(Where, r#where);
 label!(Reason, reason);
 label!(Kind, kind);
 label!(Server, server);
@@ -39,6 +40,13 @@ label!(Reloaded, result);
 label!(Told, told_by);
 label!(Whose, whose);
 label!(InState, state);
+
+/// Where jobs are delayed: the values of `where`, and of `how`, as that label was called.
+const PLACES_OF_DELAYS: [(&str, &str); 3] = [
+    ("memory", "hold"),
+    ("delay-queue", "lane"),
+    ("recheck", "recheck"),
+];
 
 /// All metrics of a worker; cheap to count in, from any thread.
 pub struct Metrics {
@@ -49,29 +57,31 @@ pub struct Metrics {
     gate_failures: Counter,
     gate_seconds: Histogram,
     gate_base: Gauge<f64, AtomicU64>,
-    late_admissions: Counter,
+    expired_permits: Counter,
     late_calls: Family<Told, Counter>,
     late_seconds: Counter<f64, AtomicU64>,
     late_not_counted: Counter,
     way_base: Gauge<f64, AtomicU64>,
     dispatches: Family<Ended, Counter>,
     dispatch_seconds: Histogram,
+    delays: Family<Where, Counter>,
+    /// The old name of `delays`.
     waits: Family<How, Counter>,
     wait_seconds: Histogram,
-    dead: Family<Reason, Counter>,
+    dead_letters: Family<Reason, Counter>,
     publish_failures: Family<Kind, Counter>,
     disconnects: Family<Server, Counter>,
     up: Family<Server, Gauge>,
-    gate_cold: Gauge,
+    gate_recovering: Gauge,
     primaries: Family<InState, Gauge>,
     agreed: Gauge,
     rests: Counter,
     breaker_open: Gauge,
     breaker_opened: Family<Whose, Counter>,
     config_reloads: Family<Reloaded, Counter>,
-    policies: Gauge,
-    running: Gauge,
-    held: Gauge,
+    active_policies: Gauge,
+    calls_in_flight: Gauge,
+    delayed_in_memory: Gauge,
     in_memory: Gauge,
     abandoned: Gauge,
 }
@@ -113,9 +123,9 @@ impl Metrics {
         self.decisions.get_or_create(&Decision { answer }).inc();
     }
 
-    /// A job was admitted, but could not be sent in time.
-    pub fn late_admission(&self) {
-        self.late_admissions.inc();
+    /// A permit's deadline passed before its call was sent.
+    pub fn permit_expired(&self) {
+        self.expired_permits.inc();
     }
 
     /// A call came later than the guard covers, and counts from now.
@@ -139,14 +149,18 @@ impl Metrics {
         self.way_base.set(base.as_secs_f64());
     }
 
-    /// A job was told to wait for `wait`.
+    /// The gate denied a job, with this wait.
     pub fn waited(&self, wait: Duration) {
         self.wait_seconds.observe(wait.as_secs_f64());
     }
 
-    /// A wait begins: `hold`, `lane` or `recheck`.
-    pub fn sent_round(&self, how: &'static str) {
-        self.waits.get_or_create(&How { how }).inc();
+    /// A delay begins: in `memory`, in a `delay-queue`, or in one for the longest time (`recheck`).
+    pub fn delayed(&self, r#where: &'static str) {
+        self.delays.get_or_create(&Where { r#where }).inc();
+        let known = PLACES_OF_DELAYS.iter().find(|(name, _)| *name == r#where);
+        if let Some((_, how)) = known {
+            self.waits.get_or_create(&How { how }).inc();
+        }
     }
 
     /// The handler's verdict.
@@ -167,9 +181,9 @@ impl Metrics {
         self.dispatch_seconds.observe(took.as_secs_f64());
     }
 
-    /// A job became a dead letter: `bad-message`, `rejected`, `attempts` or `expired`.
+    /// A job became a dead letter: `bad-message`, `rejected`, `attempts`, `expired`, `given-up` or `crashed`.
     pub fn dead(&self, reason: &'static str) {
-        self.dead.get_or_create(&Reason { reason }).inc();
+        self.dead_letters.get_or_create(&Reason { reason }).inc();
     }
 
     /// A publish was not confirmed.
@@ -190,12 +204,12 @@ impl Metrics {
         }
     }
 
-    /// The workers agree on the limits in force, or this one does not with the others.
+    /// The workers agree on the effective limits, or this one does not with the others.
     pub fn set_agreed(&self, agreed: bool) {
         self.agreed.set(i64::from(agreed));
     }
 
-    /// All deliveries are given back, since no job may start.
+    /// All deliveries are given back, since no job can be admitted.
     pub fn rest(&self) {
         self.rests.inc();
     }
@@ -212,12 +226,12 @@ impl Metrics {
         }
     }
 
-    /// Redis, or a primary of a cluster, may not know all that has started; or all know it.
-    pub fn set_gate_cold(&self, cold: bool) {
-        self.gate_cold.set(i64::from(cold));
+    /// Redis, or a primary of a cluster, is in a recovery wait; or none is.
+    pub fn set_gate_recovering(&self, recovering: bool) {
+        self.gate_recovering.set(i64::from(recovering));
     }
 
-    /// This worker calls nobody but probes, or it does.
+    /// This worker makes only probes, or all calls.
     pub fn set_breaker_open(&self, open: bool) {
         self.breaker_open.set(i64::from(open));
     }
@@ -235,20 +249,21 @@ impl Metrics {
             .inc();
     }
 
-    /// So many policies are in force together.
+    /// So many policies are enforced together.
     pub fn set_policies(&self, number: usize) {
-        self.policies.set(i64::try_from(number).unwrap_or(i64::MAX));
+        self.active_policies
+            .set(i64::try_from(number).unwrap_or(i64::MAX));
     }
 
     /// What is in memory now.
-    pub fn show(&self, running: usize, held: usize, in_memory: usize) {
+    pub fn show(&self, in_flight: usize, delayed: usize, in_memory: usize) {
         let gauge = |gauge: &Gauge, n: usize| gauge.set(i64::try_from(n).unwrap_or(i64::MAX));
-        gauge(&self.running, running);
-        gauge(&self.held, held);
+        gauge(&self.calls_in_flight, in_flight);
+        gauge(&self.delayed_in_memory, delayed);
         gauge(&self.in_memory, in_memory);
     }
 
-    /// Calls that were given up and hold their places.
+    /// Calls that timed out and keep their leases.
     pub fn show_abandoned(&self, calls: usize) {
         (self.abandoned).set(i64::try_from(calls).unwrap_or(i64::MAX));
     }
@@ -286,6 +301,7 @@ mod tests {
             "sluicegate_gate_seconds_count 1",
             "sluicegate_up{server=\"redis\"} 0",
             "sluicegate_disconnects_total{server=\"redis\"} 1",
+            "sluicegate_calls_in_flight 3",
             "sluicegate_running 3",
             "sluicegate_in_memory 5",
         ] {
@@ -303,12 +319,12 @@ mod tests {
             "sluicegate_deliveries_total{queue=\"recheck\"} 0",
             "sluicegate_decisions_total{answer=\"capacity\"} 0",
             "sluicegate_dispatches_total{outcome=\"throttled\"} 0",
-            "sluicegate_waits_total{how=\"hold\"} 0",
-            "sluicegate_dead_total{reason=\"bad-message\"} 0",
+            "sluicegate_delays_total{where=\"memory\"} 0",
+            "sluicegate_dead_letters_total{reason=\"bad-message\"} 0",
             "sluicegate_publish_failures_total{kind=\"nacked\"} 0",
             "sluicegate_disconnects_total{server=\"rabbitmq\"} 0",
             "sluicegate_up{server=\"redis\"} 0",
-            "sluicegate_late_admissions_total 0",
+            "sluicegate_expired_permits_total 0",
             "sluicegate_late_calls_total{told_by=\"nothing\"} 0",
             "sluicegate_late_calls_not_counted_total 0",
             "sluicegate_gate_base_seconds 0.0",
@@ -324,5 +340,53 @@ mod tests {
             );
         }
         assert!(text.ends_with("# EOF\n"));
+    }
+
+    #[test]
+    fn an_old_name_has_the_numbers_of_the_new_one_and_says_so() {
+        let metrics = Metrics::new();
+        metrics.permit_expired();
+        metrics.dead("expired");
+        metrics.set_gate_recovering(true);
+        metrics.set_policies(2);
+        metrics.show(3, 2, 5);
+        metrics.delayed("memory");
+        metrics.delayed("delay-queue");
+        let text = metrics.encode();
+        for (old, new) in [
+            ("late_admissions_total 1", "expired_permits_total 1"),
+            (
+                "dead_total{reason=\"expired\"} 1",
+                "dead_letters_total{reason=\"expired\"} 1",
+            ),
+            ("gate_cold 1", "gate_recovering 1"),
+            ("policies 2", "active_policies 2"),
+            ("running 3", "calls_in_flight 3"),
+            ("held 2", "delayed_in_memory 2"),
+            (
+                "waits_total{how=\"hold\"} 1",
+                "delays_total{where=\"memory\"} 1",
+            ),
+            (
+                "waits_total{how=\"lane\"} 1",
+                "delays_total{where=\"delay-queue\"} 1",
+            ),
+        ] {
+            for line in [old, new].map(|line| format!("sluicegate_{line}")) {
+                assert!(
+                    text.lines().any(|l| l == line),
+                    "{line} is missing in\n{text}"
+                );
+            }
+            let name = |line: &str| line.split(['{', ' ']).next().unwrap_or_default().to_owned();
+            let (old, new) = (name(old), name(new));
+            // A counter's help has its name without the end.
+            let family = old.trim_end_matches("_total");
+            let help = format!("# HELP sluicegate_{family} Deprecated, use sluicegate_{new}.");
+            assert!(
+                text.lines().any(|l| l == help),
+                "{help} is missing in\n{text}"
+            );
+        }
     }
 }

@@ -39,7 +39,7 @@ pub(super) async fn watch_redis(
         };
         let cold = matches!(answer, Err(GateError::Cold { .. }));
         health.set_redis(answer.is_ok() || cold);
-        admin::tell_memory(health, metrics, cold, gate.primaries());
+        admin::show_recovery(health, metrics, cold, gate.primaries());
         if matches!(phase, Phase::Runs) && answer.is_ok() && gate.measure().await.is_ok() {
             way.say(gate.base());
         }
@@ -66,7 +66,7 @@ impl WaySaid {
         } else {
             info!(
                 round_trip_ms,
-                "Redis is far away: each job has its permit that much later, and a slot of dispatch.concurrency meanwhile"
+                "Redis is far away: each job gets its permit that much later, and has a worker slot until then"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! While a worker runs: agrees with the other workers on what is in force, and applies a configuration that has changed.
+//! While a worker runs: agrees with the other workers on what is enforced, and applies a configuration that has changed.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -33,7 +33,7 @@ pub struct Reload {
 
 /// Keeps a running worker up to date.
 pub struct Steward {
-    /// What is in force, with the values at the start for what takes a restart.
+    /// What is enforced, with the values at the start for what takes a restart.
     running: Config,
     registry: Registry,
     /// A policy that Redis was not told of yet.
@@ -95,11 +95,11 @@ impl Steward {
     fn refuse(&self, errors: &ConfigErrors) {
         self.metrics.reloaded(false);
         for line in errors.to_string().lines() {
-            error!("configuration refused, the old one stays in force: {line}");
+            error!("configuration refused, the old one stays effective: {line}");
         }
     }
 
-    /// Puts in force what can change at run time. `asked`: somebody waits for an answer.
+    /// Applies what can change at run time. `asked`: somebody waits for an answer.
     async fn apply(&mut self, new: Config, asked: bool) {
         let restart = self.running.takes_restart(&new);
         let applied = self.running.with_live(&new);
@@ -110,17 +110,17 @@ impl Steward {
             }
             return;
         }
-        // The new file fits itself, but the old prefix stays in force.
+        // The new file fits itself, but the old prefix stays effective.
         if let Some(why) = applied.redis.misfit(&applied.rate_limiter.policy) {
             self.metrics.reloaded(false);
-            error!(reason = %why, "configuration refused, the old one stays in force; it takes a restart");
+            error!(reason = %why, "configuration refused, the old one stays effective; it takes a restart");
             return;
         }
         let next = match Named::new(applied.rate_limiter.policy.clone()) {
             Ok(next) => next,
             Err(why) => {
                 self.metrics.reloaded(false);
-                error!(reason = %why, "configuration refused, the old one stays in force");
+                error!(reason = %why, "configuration refused, the old one stays effective");
                 return;
             }
         };
@@ -151,12 +151,12 @@ impl Steward {
                 Ok(agreed) => {
                     info!(
                         policy = next.id,
-                        "configuration applied: new limits, beside the old ones for one longest window",
+                        "configuration applied: new limits, with the old ones for one longest window",
                     );
                     Ok(agreed)
                 }
                 Err(why) => {
-                    warn!(reason = %why, "the new limits are not in force yet: trying again");
+                    warn!(reason = %why, "the new limits are not effective yet: trying again");
                     self.next = Some(next);
                     self.registry.exchange().await
                 }
@@ -178,10 +178,7 @@ impl Steward {
         let changed = !same || !self.applied;
         let before = self.last.as_ref().map_or(1, Fleet::policies);
         if policies != before {
-            info!(
-                policies,
-                "limits of so many configurations are in force together"
-            );
+            info!(policies, "policies that are enforced together");
         }
         self.metrics.set_policies(policies);
         // The engine asks nobody yet, or enforces it already.
@@ -224,7 +221,7 @@ impl Steward {
 pub fn changeable(config: &Config) -> Changeable {
     Changeable {
         concurrency: config.dispatch.concurrency,
-        hold: config.delay.max_in_memory,
+        max_in_memory: config.delay.max_in_memory,
         retry: RetryPolicy {
             max_attempts: config.retry.max_attempts,
             initial_interval: config.retry.initial_interval,
@@ -232,7 +229,7 @@ pub fn changeable(config: &Config) -> Changeable {
             give_up_after: config.retry.give_up_after,
             max_crashes: config.retry.max_crashes,
         },
-        max_penalty: config.rate_limiter.max_throttle,
+        max_throttle: config.rate_limiter.max_throttle,
         guard_budget: config.rate_limiter.guard_budget / 100.0,
     }
 }

@@ -6,7 +6,7 @@ use tracing::info;
 
 use crate::app::reload::changeable;
 use crate::config::Config;
-use crate::engine::action::{Changeable, Settings};
+use crate::engine::action::Settings;
 use crate::gate::Rule;
 use crate::rules::lanes::{Ladder, QueueNames};
 use crate::rules::limit::{Algorithm, ceil_ms};
@@ -15,24 +15,13 @@ use crate::rules::policy::Policy;
 /// The scheduler's settings.
 pub(super) fn settings(config: &Config) -> Settings {
     let ladder = Ladder::new(config.delay.max_delay);
-    let Changeable {
-        concurrency,
-        hold,
-        retry,
-        max_penalty,
-        guard_budget,
-    } = changeable(config);
     Settings {
         policy: config.rate_limiter.policy.clone(),
         fields: config.job.clone(),
-        concurrency,
+        live: changeable(config),
         prefetch: usize::from(config.amqp.prefetch),
-        hold,
         names: QueueNames::new(&config.amqp.queue, &ladder),
         ladder,
-        retry,
-        max_penalty,
-        guard_budget,
         throttle_scope: config.rate_limiter.throttle_scope,
         breaker: config.dispatch.breaker.map(|breaker| Rule {
             // No job loses all of its attempts before it opens.

@@ -68,7 +68,7 @@ pub struct MemoryBroker {
 
 impl MemoryBroker {
     /// A new server with the queues of `work` and `ladder`, and its first client, which takes at most
-    /// `prefetch` unacked messages from each of `jobs` and `jobs.due`, an eighth from `jobs.recheck`, and `window` from each lane.
+    /// `prefetch` unacked messages from each of `jobs` and `jobs.due`, an eighth from `jobs.recheck`, and `window` from each delay queue.
     /// Must be called within a tokio runtime.
     pub fn start(
         work: &str,
@@ -117,7 +117,7 @@ impl MemoryBroker {
         self.server.lock().ready()
     }
 
-    /// Messages in lanes that nobody has taken.
+    /// Messages in delay queues that nobody has taken.
     pub fn waiting(&self) -> usize {
         self.server.lock().waiting()
     }

@@ -65,7 +65,7 @@ impl Message {
         }
     }
 
-    /// The message with the priority that it had before it took a lane.
+    /// The message with the priority that it had before it entered a delay queue.
     #[must_use]
     pub fn with_priority_back(mut self) -> Self {
         if let Field::Int(kept) = self.header(headers::PRIORITY)
@@ -109,7 +109,7 @@ impl Message {
 
     /// The message as it may be published again: persistent, without the headers that the broker set
     /// and interprets, without `user_id` (the broker refuses a foreign one) and without `expiration`
-    /// (in a lane it would end the wait early). All else stays as its publisher set it.
+    /// (in a delay queue it would end the wait early). All else stays as its publisher set it.
     #[must_use]
     pub fn for_republish(mut self) -> Self {
         if let Some(priority) = self.take_priority() {
@@ -118,7 +118,7 @@ impl Message {
         self.with_headers(&[], &BROKER_HEADERS)
     }
 
-    /// Its priority, which it has no more; else it is as [`Message::for_republish`] makes it. In a lane nobody may pass.
+    /// Its priority, which it has no more; else it is as [`Message::for_republish`] makes it. In a delay queue nobody may pass.
     pub fn take_priority(&mut self) -> Option<u8> {
         let old = std::mem::take(&mut self.properties);
         let mut new = BasicProperties::default().with_delivery_mode(PERSISTENT);

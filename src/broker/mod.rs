@@ -20,16 +20,16 @@ use crate::rules::lanes::QueueNames;
 pub enum Source {
     /// `jobs`: fresh work. Our own headers on it were not set by us and count for nothing.
     Fresh,
-    /// `jobs.due`: it comes from a lane of an earlier version.
+    /// `jobs.due`: it comes from a delay queue of an earlier version.
     Due,
-    /// `jobs.recheck`: the same, for waits that were longer than the longest of those lanes.
+    /// `jobs.recheck`: the same, for waits that were longer than the longest of those delay queues.
     Recheck,
-    /// A lane, by its position: it waits there for its time.
+    /// A delay queue, by its position: it waits there for its time.
     Lane(u8),
 }
 
 impl QueueNames {
-    /// All lanes.
+    /// All delay queues.
     pub fn lane_sources(&self) -> impl Iterator<Item = Source> + use<> {
         // Some thirty, by the longest trip.
         (0..u8::try_from(self.lanes().len()).unwrap_or(u8::MAX)).map(Source::Lane)

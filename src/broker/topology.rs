@@ -43,7 +43,7 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// The queues for the work queue `work` and the lanes of `ladder`. Lanes are quorum queues whatever
+    /// The queues for the work queue `work` and the delay queues of `ladder`. Delay queues are quorum queues whatever
     /// `queue_type` is: every other kind loses confirmed messages when the broker is killed.
     ///
     /// # Errors
@@ -63,7 +63,7 @@ impl Topology {
         }
         for name in names.lanes() {
             let mut lane = kept(name, QueueType::Quorum);
-            // A lane itself drops and sends on nothing; what a policy makes it drop comes to a queue that is looked at.
+            // A delay queue itself drops and sends on nothing; what a policy makes it drop comes to a queue that is looked at.
             (lane.arguments).extend(dead_letters_to(&names.due, QueueType::Quorum));
             // Else the node that declares them leads them all.
             (lane.arguments).push(("x-queue-leader-locator", text("balanced")));

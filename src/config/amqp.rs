@@ -38,17 +38,17 @@ keys! {
         .default("jobs")
         .example("orders")
         .about("The work queue.")
-        .note("The 38 queues of its own are named after it (`.due`, `.recheck`, `.dead`, and the 35 lanes `.delay.from-…`).");
+        .note("The 38 queues of its own are named after it (`.due`, `.recheck`, `.dead`, and the 35 delay queues `.delay.from-…`).");
     QUEUE_TYPE: QueueType = choice("amqp.queue-type")
         .default("quorum")
         .example("classic")
         .about("The type of the work queues.")
-        .note("Delay lanes are always quorum queues, since no other kind keeps jobs through a crash.");
+        .note("Delay queues are always quorum queues, since no other kind keeps jobs through a crash.");
     PREFETCH: u16 = integer::<_, 1, 65_535>("amqp.prefetch", "jobs")
         .default("500")
         .example("7")
         .about("How many jobs one worker holds unacked from each of its two main queues.")
-        .note("From each of the 35 lanes it holds an eighth of that, and `dispatch.concurrency` more (as it was at the start). More hides the way to the broker, less gives an even spread over workers. It bounds a worker's memory: with large bodies lower it (docs/GUARANTEES.md, *What strangers can make it take*).");
+        .note("From each of the 35 delay queues it holds an eighth of that, and `dispatch.concurrency` more (as it was at the start). More hides the way to the broker, less gives an even spread over workers. It bounds a worker's memory: with large bodies lower it (docs/GUARANTEES.md, *What strangers can make it take*).");
 }
 
 /// `amqp`
@@ -66,7 +66,7 @@ pub struct Amqp {
     pub prefetch: u16,
 }
 
-/// `amqp.queue-type`: the type of the work queues (lanes are always quorum queues).
+/// `amqp.queue-type`: the type of the work queues (delay queues are always quorum queues).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QueueType {
     /// `quorum`

@@ -18,7 +18,7 @@ keys! {
         .example("90s")
         .at_least("delay.max-in-memory")
         .about("The longest trip through RabbitMQ, so a changed limit reaches every job within this.")
-        .note("A job that waits longer is asked about again after each trip. More than 10m counts as 10m. The lanes are the same whatever it is.");
+        .note("A job that waits longer is asked about again after each trip. More than 10m counts as 10m. The delay queues are the same whatever it is.");
 }
 
 /// `delay`
@@ -26,7 +26,7 @@ keys! {
 pub struct Delay {
     /// `delay.max-in-memory`: waits up to this are spent in the worker's memory.
     pub max_in_memory: Duration,
-    /// `delay.max-delay`: one trip through a lane takes at most this.
+    /// `delay.max-delay`: one trip through a delay queue takes at most this.
     pub max_delay: Duration,
 }
 

@@ -13,11 +13,11 @@ keys! {
         .default("64")
         .example("3")
         .live()
-        .about("How many calls one worker has running at once.");
+        .about("How many calls one worker has in flight at once.");
     SHUTDOWN_TIMEOUT: Duration = duration::<0, HOUR>("dispatch.shutdown-timeout")
         .default("30s")
         .example("0")
-        .about("How long running calls may take after SIGTERM; what has not ended then runs again elsewhere.");
+        .about("How long calls in flight may take after SIGTERM; those that have not ended then are made again elsewhere.");
 }
 
 /// `dispatch`

@@ -63,8 +63,8 @@ keys! {
     ABANDONED: Duration = duration::<0, LEASE_MS>("dispatch.http.abandoned")
         .default("60s")
         .example("0")
-        .about("How long a call that got no answer in time counts as under way for guard: strict and max-concurrent.")
-        .note("It ends before if the worker hears so. An API that stood still may read the call later: nothing longer than an API stands still is needed; 0 forgets such calls at once.");
+        .about("How long a call that got no answer in time counts as in flight for guard: strict and max-concurrent.")
+        .note("It ends earlier if the worker detects the call's end. An API that hung may read the call later: set it to the longest time that the API hangs; with 0 such calls do not count.");
     ANSWERS: Answers = tree(
         "dispatch.http.answers",
         "mapping of statuses to `done`, `retry`, `throttle`, `reject`",
@@ -91,7 +91,7 @@ pub struct Http {
     pub http2: bool,
     /// `dispatch.http.timeout`: for the whole call, connection set-up included.
     pub timeout: Duration,
-    /// `dispatch.http.abandoned`: how long a call without an answer in time counts as under way.
+    /// `dispatch.http.abandoned`: how long a call without an answer in time counts as in flight.
     pub abandoned: Duration,
 }
 

@@ -33,7 +33,7 @@ keys! {
         .default("header:x-cost")
         .example("json:/tokens")
         .about("Where a job says how many units it uses; a job that says nothing uses 1.")
-        .note("A cost above what its tenant's limits allow at once can never start: the job goes to `jobs.dead`.");
+        .note("A cost above what its tenant's limits allow at once is never admitted: the job goes to `jobs.dead`.");
     DEADLINE: ValueField = text(
         "job.deadline",
         "`header:NAME`, `json:/pointer`; in the job a time of RFC 3339 (`2026-01-31T12:00:00Z`), an AMQP timestamp, or a number of seconds since 1970, from 100000000000 on of milliseconds",

@@ -29,7 +29,7 @@ keys! {
         .default("sliding-window-algo")
         .example("fixed-window-algo")
         .live()
-        .about("How starts are counted.")
+        .about("How units are counted.")
         .note("See [algorithms](LIMITS.md#choose-an-algorithm).");
     WINDOW_SIZE: Duration = duration::<SHORTEST, LONGEST>("rate-limiter.window-size")
         .default("60")
@@ -40,30 +40,30 @@ keys! {
         .default("5")
         .example("7")
         .live()
-        .about("How many units each tenant may start in a window.")
+        .about("How many units each tenant can use in a window.")
         .note("A sliding log of a million takes about 100 MB of Redis per tenant.");
     BURST: u64 = integer::<_, 1, MOST>("rate-limiter.burst", "units")
         .example("9")
         .live()
-        .about("How many units a bucket lets start at once.")
+        .about("How many units a bucket admits at once.")
         .note("Left out, it is `max-requests` for the token bucket and 1 for the leaky one. The other algorithms have none.");
     UNIT: Unit = choice("rate-limiter.unit")
         .default("cost")
         .example("calls")
         .live()
-        .about("What a limit counts: each start once, or what it costs.")
-        .note("In a list in which an item says `unit: cost`, items without a unit count calls. Beside such common `limits`, those of plans and tenants do, too, unless `rate-limiter.unit` (or the plan's) is set.");
+        .about("What a limit counts: each call once, or its cost.")
+        .note("In a list in which an item says `unit: cost`, items without a unit count calls. With such common `limits`, those of plans and tenants do, too, unless `rate-limiter.unit` (or the plan's) is set.");
     GUARD: Guard = text(
         "rate-limiter.guard",
-        "`auto`: 50 ms, or a quarter of a shorter window; a duration below half the window; or `strict`, for `sliding-window-algo`: a place is free a window after the answer, and calls under way always count, so the limit holds at any latency",
+        "`auto`: 50 ms, or a quarter of a shorter window; a duration below half the window; or `strict`, for `sliding-window-algo`: a unit is available a window after the answer, and calls in flight always count, so the limit holds at any latency",
         || shape::duration(Duration::ZERO, MAX_WINDOW, &["auto", "strict"]),
         guard,
     )
         .default("auto")
         .example("10ms")
         .live()
-        .about("By how much the way from the gate to the API may vary for nothing; it costs guard / window of the throughput.")
-        .note("What comes later counts, with `sliding-window-algo` and `fixed-window-algo`, from when the worker hears of it: see [the guard](LIMITS.md#the-guard).");
+        .about("By how much the way from the gate to the API can vary without effect; it costs guard / window of the throughput.")
+        .note("What comes later counts, with `sliding-window-algo` and `fixed-window-algo`, from when the worker detects it: see [the guard](LIMITS.md#the-guard).");
     GUARD_BUDGET: f64 = text("rate-limiter.guard-budget", "`0%` to `100%`", guard_budget_schema, guard_budget)
         .default("1%")
         .example("7%")
@@ -116,20 +116,20 @@ keys! {
         .default("1h")
         .example("5s")
         .live()
-        .about("The longest that one answer of the API (429, or 403 or 503 with Retry-After) can close a tenant.")
-        .note("A 429 that names no time closes it for the shortest window of the job's limits (a second where all of them are `max-concurrent`).");
+        .about("The longest that one answer of the API (429, or 403 or 503 with Retry-After) can throttle a tenant.")
+        .note("A 429 that names no time throttles it for the shortest window of the job's limits (a second where all of them are `max-concurrent`).");
     THROTTLE_SCOPE: ThrottleScope = choice("rate-limiter.throttle-scope")
         .default("auto")
         .example("global")
-        .about("Whom such an answer closes: its tenant, or all; auto: all where each limit of the job has scope: global, else its tenant.")
-        .note("Workers that were not told stop within two seconds; `sluicegate tenant resume --all` opens again.");
+        .about("Whom such an answer throttles: its tenant, or all; auto: all where each limit of the job has scope: global, else its tenant.")
+        .note("All workers stop within two seconds; `sluicegate tenant resume --all` ends it.");
 }
 
-/// The key of an item that bounds the calls under way; it is none of [`KEYS`], since it belongs into a list.
+/// The key of an item that bounds the calls in flight; it is none of [`KEYS`], since it belongs into a list.
 pub(super) const MAX_CONCURRENT: &str = "max-concurrent";
 pub(super) static CONCURRENT: Setting<u64> =
     integer::<_, 1, MOST>("rate-limiter.limits[].max-concurrent", "calls")
-        .about("How many calls may be under way at once, of all workers together.");
+        .about("How many calls can be in flight at once, of all workers together.");
 /// The keys of one limit.
 pub(super) const FLAT: [&Key; 7] = [
     &USE_ALGO.key,
@@ -262,7 +262,7 @@ fn flat_schema() -> Map<String, Json> {
     FLAT.iter().map(property).collect()
 }
 
-/// An item of a list: a limit, or a bound of the calls under way.
+/// An item of a list: a limit, or a bound of the calls in flight.
 fn limit_schema() -> Json {
     let name = json!({
         "type": "string",

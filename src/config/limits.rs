@@ -139,7 +139,7 @@ impl Reader<'_> {
         } else if text.contains(char::is_control) {
             "a tenant's id has no control character".to_owned()
         } else if text.strip_suffix('*').unwrap_or(text).contains('*') {
-            "a * stands at the end only, for all ids that begin with what is before it".to_owned()
+            "a * can only be at the end, for all ids that begin with what is before it".to_owned()
         } else {
             return Some(Pattern::parse(text));
         };
@@ -161,7 +161,7 @@ impl Reader<'_> {
         if let Some(other) = entry.fields.iter().find(|field| field.name != "plan") {
             let at = entry.at.inside(other.at);
             let words = format!(
-                "stands beside a plan, which says all; keep the plan or {}",
+                "is set next to a plan, which has all limits; keep the plan or {}",
                 shown(&other.name)
             );
             return self.wrong(&at, &below(&entry.path, &other.name), words);
@@ -225,7 +225,7 @@ impl Reader<'_> {
             }
             None if self.is_global(DEFAULT_LIMIT) => {
                 let words = format!(
-                    "its limit would be called {DEFAULT_LIMIT}, as the global one that holds beside it; give one of them a name, such as limits: [{{name: minute}}]"
+                    "its limit would be called {DEFAULT_LIMIT}, as the global one that is enforced with it; give one of them a name, such as limits: [{{name: minute}}]"
                 );
                 self.wrong(&mapping.at, &mapping.path, words)
             }
@@ -251,7 +251,7 @@ impl Reader<'_> {
                 } else if name == "scope" && part.is_global() && self.global.is_some() {
                     part.broken = true;
                     let words = format!(
-                        "is global: one budget of all tenants is the same for each; put this limit into {LIMITS}, and it holds beside those of plans and tenants"
+                        "is global: the quota of all tenants is the same for each; put this limit into {LIMITS}, and it is enforced with those of plans and tenants"
                     );
                     self.wrong::<()>(&at, &key, words);
                 }
@@ -261,7 +261,7 @@ impl Reader<'_> {
                 let mut beside = beside.filter(|other| !fits.contains(other));
                 if let Some(other) = beside.next() {
                     let words = format!(
-                        "stands beside {other}; calls under way are a limit of their own, with a name and a scope and no other key"
+                        "is set next to {other}; calls in flight are a limit of their own, with a name and a scope and no other key"
                     );
                     part.broken = true;
                     self.wrong::<()>(&at, &key, words);
@@ -305,7 +305,7 @@ impl Reader<'_> {
         if items.len() + global > MAX_LIMITS {
             let beside = match global {
                 0 => String::new(),
-                global => format!(", and {global} global ones hold beside them"),
+                global => format!(", and {global} global ones are enforced with them"),
             };
             let words = format!(
                 "has {} limits{beside}; {MAX_LIMITS} at most are enforced together",
@@ -377,7 +377,7 @@ impl Reader<'_> {
     ) -> Option<String> {
         let taken = |name: &str| {
             format!(
-                "is {name}, the name of a global limit of {LIMITS}, which holds beside this one; each needs a name of its own"
+                "is {name}, the name of a global limit of {LIMITS}, which is enforced with this one; each needs a name of its own"
             )
         };
         let Some(field) = item.field("name") else {

@@ -28,7 +28,7 @@ pub struct RateLimiter {
     /// `rate-limiter.guard-budget`: the part of a window, in percent, that each call may cost, on average, to correct what only
     /// answers tell of calls that came late.
     pub guard_budget: f64,
-    /// `rate-limiter.throttle-scope`: whom it closes.
+    /// `rate-limiter.throttle-scope`: whom it throttles.
     pub throttle_scope: ThrottleScope,
 }
 
@@ -118,7 +118,7 @@ fn names_of(limit: &Limit) -> Vec<(&'static str, Shown)> {
     keys.map(|(key, value)| (key.name(), value)).collect()
 }
 
-/// The keys of a limit that does not bound the calls under way.
+/// The keys of a limit that does not bound the calls in flight.
 fn keys_of(limit: &Limit) -> Vec<(&'static Key, Shown)> {
     let (algorithm, guard) = match limit.algorithm() {
         Algorithm::Strict => (Algorithm::SlidingWindow, Shown::bare("strict")),

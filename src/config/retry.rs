@@ -28,7 +28,7 @@ keys! {
         .default("7d")
         .example("1h")
         .live()
-        .about("How long after its first call a job that still fails, or is still refused (429), is a dead letter.")
+        .about("How long after its first call a job that still fails, or is still throttled (429), is a dead letter.")
         .note("Time before the first call does not count.");
     MAX_CRASHES: u32 = integer::<_, 0, 1_000>("retry.max-crashes", "crashes")
         .default("5")

@@ -1,4 +1,4 @@
-//! The configuration in force, as a file: each key with its value, without secrets.
+//! The effective configuration, as a file: each key with its value, without secrets.
 
 use std::fmt;
 use std::path::Path;

@@ -69,7 +69,7 @@ fn idle_tenants(policy: &Policy, found: &mut Vec<String>) {
         let before = &tenants[..at];
         if let Some((first, _)) = before.iter().find(|(first, _)| first.covers(pattern)) {
             found.push(format!(
-                "{} never counts: {first} stands before it, and the first that fits counts",
+                "{} never counts: {first} comes before it, and the first that fits counts",
                 Source::Tenant(pattern)
             ));
         }
@@ -90,7 +90,7 @@ fn idle_plans(policy: &Policy, found: &mut Vec<String>) {
         let mut owners = policy.tenants().iter();
         if !owners.any(|(_, own)| *own == Own::Plan(name.clone())) {
             found.push(format!(
-                "{}: nobody has this plan: no entry of rate-limiter.tenants names it, and rate-limiter.plan-header is not set",
+                "{}: no tenant has this plan: no entry of rate-limiter.tenants names it, and rate-limiter.plan-header is not set",
                 Source::Plan(name)
             ));
         }

@@ -25,22 +25,14 @@ pub struct Settings {
     pub policy: Policy,
     /// Where a message says what a job needs.
     pub fields: Fields,
-    /// Jobs that run at once.
-    pub concurrency: usize,
+    /// What can change while the worker runs.
+    pub live: Changeable,
     /// Unacked deliveries of each of the main consumers.
     pub prefetch: usize,
-    /// Waits up to this are spent in memory.
-    pub hold: Duration,
     /// The queues' names.
     pub names: QueueNames,
     /// The delay lanes.
     pub ladder: Ladder,
-    /// When a failed job is tried again.
-    pub retry: RetryPolicy,
-    /// The longest time that a downstream's answer can close a tenant.
-    pub max_penalty: Duration,
-    /// What each call may cost, as a part of a window, to correct what only answers tell of calls that came late.
-    pub guard_budget: f64,
     /// Whom the downstream's refusal closes.
     pub throttle_scope: ThrottleScope,
     /// When failures in a row stop calls; `None`: never.
@@ -63,18 +55,18 @@ pub enum Update {
     Settings(Changeable),
 }
 
-/// The settings that can change while the worker runs, as in [`Settings`].
+/// The settings that can change while the worker runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Changeable {
-    /// See [`Settings::concurrency`]; what runs beyond it may finish.
+    /// Jobs that run at once; what runs beyond it may finish.
     pub concurrency: usize,
-    /// See [`Settings::hold`].
-    pub hold: Duration,
-    /// See [`Settings::retry`].
+    /// Waits up to this are spent in memory.
+    pub max_in_memory: Duration,
+    /// When a failed job is tried again.
     pub retry: RetryPolicy,
-    /// See [`Settings::max_penalty`].
-    pub max_penalty: Duration,
-    /// See [`Settings::guard_budget`].
+    /// The longest time for which an answer of the API can throttle a tenant.
+    pub max_throttle: Duration,
+    /// What each call may cost, as a part of a window, to correct what only answers tell of calls that came late.
     pub guard_budget: f64,
 }
 

@@ -24,14 +24,17 @@ fn note(metrics: &Metrics, fact: Fact) {
     match fact {
         Fact::Delivered(source) => metrics.delivered(source),
         Fact::InvalidMessage { id, reason } => {
-            warn!(job.id = id, reason, "message is no usable job: dead letter");
+            warn!(
+                job.id = id,
+                reason, "invalid message: it becomes a dead letter"
+            );
             metrics.dead("bad-message");
         }
         Fact::LeftLaneEarly(queue) => {
-            warn!(%queue, "jobs leave delay lanes before their time: a policy (message-ttl or delivery-limit) matches the lanes; they wait on here, but better end it");
+            warn!(%queue, "jobs leave delay queues before their time: a policy (message-ttl or delivery-limit) matches these queues; remove it");
         }
         Fact::NoClock(tenant, jobs, why) => {
-            warn!(%tenant, jobs, reason = %why, "the clock of Redis can't be read: jobs that came back wait for it");
+            warn!(%tenant, jobs, reason = %why, "Redis's clock can't be read: returning jobs wait for it");
         }
         Fact::GateAnswered(took, ok) => metrics.gate_answered(took, ok),
         Fact::Decided(decision) => metrics.decided(match decision {
@@ -56,7 +59,7 @@ fn note(metrics: &Metrics, fact: Fact) {
                 count,
                 ttl_ms = wait_ms,
                 place,
-                "refused: it waits for its turn",
+                "denied: it waits for its turn",
             );
             metrics.waited(Duration::from_millis(wait_ms));
         }
@@ -71,10 +74,10 @@ fn note(metrics: &Metrics, fact: Fact) {
             match what {
                 Undecided::Refused(wait) => {
                     let wait_s = wait.as_secs();
-                    error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this tenant: its jobs wait, the others go on");
+                    error!(%tenant, labels, jobs, wait_s, reason = %why, "no decision for this tenant: its jobs wait, those of other tenants continue");
                 }
                 Undecided::Away => {
-                    error!(%tenant, labels, jobs, reason = %why, "no decision for this tenant: its jobs wait, the others go on");
+                    error!(%tenant, labels, jobs, reason = %why, "no decision for this tenant: its jobs wait, those of other tenants continue");
                 }
                 Undecided::Known => {
                     debug!(%tenant, labels, jobs, reason = %why, "no decision for this tenant");
@@ -91,13 +94,13 @@ fn note(metrics: &Metrics, fact: Fact) {
                 took_ms,
                 base_ms,
                 good_for_ms,
-                "no permit is young enough: answers of Redis take longer than usual by more than half of guard, so nothing starts; raise guard, or bring Redis closer"
+                "all permits expire: answers of Redis take longer than usual by more than half of guard, so no job is called; raise guard, or bring Redis closer"
             );
         }
-        Fact::ExpiredPermit => metrics.late_admission(),
-        Fact::Delayed(delay) => metrics.sent_round(match delay {
-            Delay::InMemory => "hold",
-            Delay::Lane => "lane",
+        Fact::ExpiredPermit => metrics.permit_expired(),
+        Fact::Delayed(delay) => metrics.delayed(match delay {
+            Delay::InMemory => "memory",
+            Delay::Lane => "delay-queue",
             Delay::Recheck => "recheck",
         }),
         Fact::Called(outcome, took) => {
@@ -114,13 +117,13 @@ fn note(metrics: &Metrics, fact: Fact) {
             duration,
             reason,
         } => {
-            let (closed, duration_ms) = (words(&whose), millis(duration));
+            let (whose, duration_ms) = (words(&whose), millis(duration));
             match reason {
                 Some(reason) => {
-                    info!(%tenant, duration_ms, reason, "the downstream closed {closed}");
+                    info!(%tenant, whose, duration_ms, reason, "the API throttles");
                 }
                 None => {
-                    info!(%tenant, duration_ms, "the downstream says that nothing is left for {closed}");
+                    info!(%tenant, whose, duration_ms, "the API says that nothing is left");
                 }
             }
         }
@@ -133,9 +136,9 @@ fn note(metrics: &Metrics, fact: Fact) {
         } => {
             let (whose, left_ms) = (words(&whose), millis(left));
             if again {
-                warn!(whose, by, left_ms, reason = %why, "the gate was not told who is closed: told again; until then their jobs may call");
+                warn!(whose, by, left_ms, reason = %why, "a throttle could not be stored: trying again; until then workers may call");
             } else {
-                warn!(whose, by, left_ms, reason = %why, "the gate was not told who is closed, and is not told again: their jobs may call");
+                warn!(whose, by, left_ms, reason = %why, "gave up storing a throttle: workers may call");
             }
         }
         Fact::TriedAgain {
@@ -166,26 +169,26 @@ fn note(metrics: &Metrics, fact: Fact) {
                 warn!(reason = %why, "publish not confirmed: the job stays where it was, the publish is tried again");
             }
         }
-        Fact::UsageLost(starts, why) => {
-            warn!(starts, reason = %why, "what these starts used could not be told to the gate: some quota is wasted");
+        Fact::UsageLost(calls, why) => {
+            warn!(calls, reason = %why, "settlements could not be stored: some quota is wasted");
         }
         Fact::Excess(tenant, warning) => warn!(%tenant, "{warning}"),
         Fact::QuotaUntold(why) => {
-            debug!(reason = %why, "what the downstream says of its limits was not noted");
+            debug!(reason = %why, "advertised limits could not be stored");
         }
         Fact::FailuresUntold(why) => {
-            warn!(reason = %why, "the breakers were not told of failed calls: they use no attempts");
+            warn!(reason = %why, "failed calls could not be reported to the breakers: they use no attempts");
         }
         Fact::Breaker(whose, is_open, by) => breaker(metrics, &whose, is_open, &by),
         Fact::AllStopped(left, by) => {
             let left_ms = millis(left);
-            info!(left_ms, by, "all tenants are closed: their jobs wait");
+            info!(left_ms, by, "all tenants are suspended: their jobs wait");
         }
         Fact::CalledAlone(Named { id, tenant }, crashes) => {
-            info!(job.id = id, %tenant, crashes, "calls of this job ended their workers: it is called beside no other such job");
+            info!(job.id = id, %tenant, crashes, "calls of this job ended their workers: no other such job is called with it");
         }
         Fact::SuspectWaits(Named { id, tenant }, ms) => {
-            debug!(job.id = id, %tenant, ms, "another call of this job may be under way: it waits");
+            debug!(job.id = id, %tenant, ms, "another call of this job may be in flight: it waits");
         }
         Fact::Rests => metrics.rest(),
     }
@@ -284,7 +287,7 @@ mod tests {
         for part in ["WARN", "job-7", "tenant=a", "its deadline is over"] {
             assert!(log.contains(part), "{part} is missing in {log}");
         }
-        assert!(metrics.contains("sluicegate_dead_total{reason=\"expired\"} 1"));
+        assert!(metrics.contains("sluicegate_dead_letters_total{reason=\"expired\"} 1"));
     }
 
     #[test]
@@ -309,7 +312,7 @@ mod tests {
             "sluicegate_decisions_total{answer=\"start\"} 1",
             "sluicegate_dispatches_total{outcome=\"done\"} 2",
             "sluicegate_dispatch_seconds_count 1",
-            "sluicegate_waits_total{how=\"recheck\"} 1",
+            "sluicegate_delays_total{where=\"recheck\"} 1",
         ] {
             assert!(metrics.lines().any(|l| l == line), "{line} is missing");
         }

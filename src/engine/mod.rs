@@ -147,11 +147,11 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             tokio::select! {
                 biased;
                 () = stop.hard.cancelled() => {
-                    warn!(running = scheduler.running(), "ending at once: what runs will run again");
+                    warn!(running = scheduler.running(), "ending at once: calls in flight will be made again");
                     break;
                 }
                 () = sleep_for(give_up_at) => {
-                    warn!(running = scheduler.running(), "shutdown-timeout is over: what still runs will run again");
+                    warn!(running = scheduler.running(), "shutdown-timeout is over: calls in flight will be made again");
                     break;
                 }
                 () = stop.soft.cancelled(), if give_up_at.is_none() => {
@@ -244,7 +244,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             let jobs = words.len();
             warn!(
                 jobs,
-                "the gate was not told that these calls are given up in order: each may count as a crash"
+                "the end of these calls could not be stored: each may count as a crash"
             );
         }
     }
@@ -266,7 +266,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             }
             Event::Resting => {
                 warn!(
-                    "no job may start here: what was delivered is given back, and nothing is taken until one may"
+                    "no job can be admitted here: all deliveries are given back, and none is taken until one can"
                 );
                 self.health.set_consuming(false);
                 scheduler.session_down();
@@ -300,7 +300,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     self.health.set_redis(answers);
                     self.metrics.set_up("redis", answers);
                     let primaries = self.gate.primaries();
-                    admin::tell_memory(&self.health, &self.metrics, cold, primaries);
+                    admin::show_recovery(&self.health, &self.metrics, cold, primaries);
                     match &result {
                         Err(why) if !answers => {
                             redis.failed(now, why);

@@ -76,7 +76,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 }
                 Action::Rest => self.broker.rest().await,
                 Action::Take => {
-                    info!("jobs may start again: they are taken");
+                    info!("jobs can be admitted again: deliveries are taken");
                     self.broker.take().await;
                 }
                 Action::Report(rule, batch) => {

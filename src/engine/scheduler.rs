@@ -136,14 +136,14 @@ impl Scheduler {
     /// An empty memory. `seed` makes its jitter repeatable.
     pub fn new(settings: Settings, seed: u64) -> Self {
         let lanes = settings.names.lanes();
-        let window = lanes::window(settings.prefetch, settings.concurrency);
+        let window = lanes::window(settings.prefetch, settings.live.concurrency);
         Self {
             random: SmallRng::seed_from_u64(seed),
             jobs: HashMap::new(),
             intake: Intake::default(),
             agreement: Agreement::alone(settings.policy.clone()),
             clock: StoreClock::default(),
-            queues: Queues::new(settings.concurrency, settings.prefetch),
+            queues: Queues::new(settings.live.concurrency, settings.prefetch),
             waiting: Waiting::new(lanes.len(), window),
             admission: Admission::default(),
             settlement: Settlement::new(seed),
@@ -189,22 +189,8 @@ impl Scheduler {
 
     /// The configuration has changed.
     pub fn change(&mut self, changed: Changeable) {
-        let Changeable {
-            concurrency,
-            hold,
-            retry,
-            max_penalty,
-            guard_budget,
-        } = changed;
-        self.queues.set_concurrency(concurrency);
-        self.settings = Settings {
-            concurrency,
-            hold,
-            retry,
-            max_penalty,
-            guard_budget,
-            ..self.settings.clone()
-        };
+        self.queues.set_concurrency(changed.concurrency);
+        self.settings.live = changed;
     }
 
     /// What is to be done now.
@@ -408,7 +394,7 @@ impl Scheduler {
             return;
         };
         if let Some(started) = &mut job.started {
-            let (tenant, budget) = (&job.claims.tenant, self.settings.guard_budget);
+            let (tenant, budget) = (&job.claims.tenant, self.settings.live.guard_budget);
             let late = self
                 .settlement
                 .heard_of(now, tenant, started, heard, budget);

@@ -183,7 +183,7 @@ impl Keys {
 
     /// The mark of one call of `settle`.
     pub fn mark(&self, layout: &Layout, call: &str) -> String {
-        format!("{}:settled:{call}", self.log(&layout.line))
+        format!("{}:settled:{call}", self.log(&layout.waitlist))
     }
 
     /// The log of the sliding window, and what all other keys of the budget begin with.

@@ -40,8 +40,8 @@ pub enum GateError {
     /// The store refused (out of memory, read-only replica, no permission, wrong type).
     #[error("Redis refused: {0}")]
     Refused(String),
-    /// The store answers, but may not know all that has started. Nothing may be admitted.
-    #[error("nothing starts for {wait:?} at most: Redis may not know all that has started: {why}")]
+    /// The store answers, but may have lost data. Nothing may be admitted.
+    #[error("admission stopped for up to {wait:?}: Redis may have lost data: {why}")]
     Cold {
         /// The longest time until it counts again; it may be sooner.
         wait: Duration,
@@ -69,7 +69,7 @@ impl Partition {
 pub struct Primaries {
     /// They answer and know all that has started: jobs of their tenants may start.
     pub admitting: usize,
-    /// They answer, but may not know all that has started: nothing starts there.
+    /// They answer, but may have lost data: nothing is admitted there.
     pub recovering: usize,
     /// They do not answer, or not as they should.
     pub away: usize,

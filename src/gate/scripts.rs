@@ -7,23 +7,23 @@ use std::sync::{LazyLock, OnceLock};
 use crate::rules::algorithms::{bucket, held};
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::{line, model, share};
+use crate::rules::{model, share, waitlist};
 
 /// The constants of rules that scripts name, too. A file in `lua/` never sets them.
 pub const SHARED: [(&str, u64); 18] = [
-    ("AHEAD_MS", line::AHEAD_MS),
+    ("AHEAD_MS", waitlist::AHEAD_MS),
     ("DEBT", bucket::DEBT),
     ("DEBT_MS", bucket::DEBT_MS),
     ("EIGHTH", share::EIGHTH),
-    ("GRACE_MS", line::GRACE_MS),
+    ("GRACE_MS", waitlist::GRACE_MS),
     ("IDLE", share::IDLE as u64),
     ("JOIN", share::JOIN),
-    ("KEEP_MS", line::KEEP_MS),
+    ("KEEP_MS", waitlist::KEEP_MS),
     ("LATEST_MS", bucket::LATEST_MS),
     ("LEASE_MS", held::LEASE_MS),
     ("LOOK_MS", held::LOOK_MS),
     ("MARK_MS", model::MARK_MS),
-    ("MAX_REACH", line::MAX_REACH),
+    ("MAX_REACH", waitlist::MAX_REACH),
     ("PERIOD_MS", bucket::PERIOD_MS),
     ("PURGE", share::PURGE as u64),
     ("RESET_MS", model::RESET_MS),

@@ -1,4 +1,4 @@
-//! Sends each job to a downstream API over HTTP, and turns the answer into an [`Outcome`]: over HTTP/2 where a server with TLS
+//! Sends each job to an API over HTTP, and turns the answer into an [`Outcome`]: over HTTP/2 where a server with TLS
 //! offers it, else over HTTP/1.1.
 //!
 //! What is sent: POST with the job's body, content encoding and content type (`application/octet-stream` where the job has none
@@ -62,13 +62,13 @@ const SHORTEST_SECRET: usize = 8;
 /// Where the keys of TLS stand in the configuration.
 const SECTION: &str = "dispatch.http";
 
-/// Calls one downstream API.
+/// Calls one API.
 pub struct HttpHandler {
     pool: Arc<Pool>,
     abandoned: Abandoned,
     /// Calls that run at once.
     concurrency: usize,
-    /// Calls in a row that the downstream refused, with nothing done.
+    /// Calls in a row that the API refused, with nothing done.
     refused: AtomicUsize,
     /// With TLS.
     encrypted: bool,
@@ -76,7 +76,7 @@ pub struct HttpHandler {
     timeout: Duration,
     /// What an answer means.
     answers: Answers,
-    /// What a downstream that echoes our request must not bring into a reason.
+    /// What an API that echoes our request must not bring into a reason.
     secrets: Vec<String>,
 }
 
@@ -219,7 +219,7 @@ impl HttpHandler {
         }
     }
 
-    /// What becomes of a job that the downstream refused and did nothing with: it asks again. One that does nothing but refuse is
+    /// What becomes of a job that the API refused and did nothing with: it asks again. One that does nothing but refuse is
     /// out of order.
     fn refused(&self, why: &Failure) -> Attempt {
         if self.refused.fetch_add(1, Ordering::Relaxed) < self.concurrency {
@@ -254,7 +254,7 @@ impl HttpHandler {
     /// The answer in words.
     fn reason(&self, answer: &Answer) -> String {
         let status = answer.status;
-        let mut reason = format!("the downstream answered {}", status.as_str());
+        let mut reason = format!("the API answered {}", status.as_str());
         if let Some(name) = status.canonical_reason() {
             reason = format!("{reason} {name}");
         }

@@ -33,10 +33,10 @@ pub enum Outcome {
         /// When to try again.
         after: Duration,
     },
-    /// The downstream asked this tenant to stop: the tenant is closed for all workers, and the job waits
+    /// The API asked this tenant to stop: the tenant is throttled for all workers, and the job waits
     /// without using an attempt.
     Throttled {
-        /// For how long; `None`: the downstream did not say.
+        /// For how long; `None`: the API did not say.
         after: Option<Duration>,
         /// For the log and `inspect`.
         reason: String,
@@ -108,7 +108,7 @@ pub enum Fate {
     /// The API answered, so it has arrived.
     Answered,
     /// It was written, and its answer is not waited for any more: it may still arrive, or be worked on. Limits that count
-    /// calls under way count it on.
+    /// calls in flight count it on.
     Abandoned {
         /// For so long, at most a minute, unless it ends before.
         lease: Duration,
@@ -178,7 +178,7 @@ impl From<Outcome> for Attempt {
 }
 
 /// Does the work of one job, and has nothing to prepare before it. A panic counts as [`Outcome::Retry`], of a
-/// call that may still be under way.
+/// call that may still be in flight.
 ///
 /// A handler that opens connections, fetches tokens or renders bodies is a [`PreparingHandler`] instead: what takes
 /// longer than a permit is good for must be done before the permit is asked for.

@@ -9,7 +9,10 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-use super::{Decision, Ended, How, Kind, Metrics, Queue, Reason, Reloaded, Server, Told, Whose};
+use super::{
+    Decision, Ended, How, Kind, Metrics, PLACES_OF_DELAYS, Queue, Reason, Reloaded, Server, Told,
+    Where, Whose,
+};
 use crate::gate::Primaries;
 
 impl Metrics {
@@ -30,85 +33,86 @@ impl Metrics {
             decisions: register(
                 r,
                 "decisions",
-                "The gate's answers to jobs",
+                "Decisions of the gate, by answer",
                 Family::default(),
             ),
             gate_round_trips: register(
                 r,
                 "gate_round_trips",
-                "Round trips to Redis for decisions",
+                "Questions to Redis for decisions",
                 Counter::default(),
             ),
             gate_failures: register(
                 r,
                 "gate_failures",
-                "Round trips without an answer",
+                "Questions to Redis without an answer",
                 Counter::default(),
             ),
             gate_seconds: register_seconds(
                 r,
                 "gate",
-                "Time of a round trip to Redis",
+                "Round trips to Redis for decisions",
                 Histogram::new(seconds()),
             ),
             gate_base: register_base(r),
-            late_admissions: register(
+            expired_permits: renamed(
                 r,
-                "late_admissions",
-                "Jobs that were admitted but could not be sent within half a guard, and asked again",
+                ("expired_permits", "late_admissions", "_total"),
+                "Permits whose deadline passed before the call was sent",
                 Counter::default(),
             ),
             late_calls: register(
                 r,
                 "late_calls",
-                "Calls that came later than the guard covers and count from when the worker heard of it, by what told",
+                "Calls that came later than the guard covers and count from when the worker detected it, by how",
                 Family::default(),
             ),
             late_seconds: register(
                 r,
                 "late_calls_seconds",
-                "By how much they count longer",
+                "Time for which late calls count longer",
                 Counter::default(),
             ),
             late_not_counted: register(
                 r,
                 "late_calls_not_counted",
-                "Answers that came later than guard and guard-budget cover: the calls may have, too",
+                "Late answers for which guard-budget was used up",
                 Counter::default(),
             ),
             way_base: register(
                 r,
                 "way_base_seconds",
-                "The shortest way from a question to Redis to the acknowledged call",
+                "Shortest time from a question to Redis to the acknowledged call",
                 Gauge::default(),
             ),
-            dispatches: register(
-                r,
-                "dispatches",
-                "Calls of the handler, by outcome",
-                Family::default(),
-            ),
+            dispatches: register(r, "dispatches", "Calls, by outcome", Family::default()),
             dispatch_seconds: register_seconds(
                 r,
                 "dispatch",
-                "Time of a call of the handler",
+                "Durations of calls",
                 Histogram::new(seconds()),
+            ),
+            delays: register(
+                r,
+                "delays",
+                "Delays begun, by where: in memory, or in a delay queue",
+                Family::default(),
             ),
             waits: register(
                 r,
                 "waits",
-                "Waits begun: held in memory, or in a lane",
+                "Deprecated, use sluicegate_delays_total",
                 Family::default(),
             ),
             wait_seconds: register_seconds(
                 r,
                 "wait",
-                "How long jobs were told to wait, at each refusal",
+                "Waits of denied jobs",
                 Histogram::new(exponential_buckets(0.001, 4.0, 12)),
             ),
-            dead: register(
+            dead_letters: renamed(
                 r,
-                "dead",
+                ("dead_letters", "dead", "_total"),
                 "Dead letters, by kind of reason",
                 Family::default(),
             ),
@@ -119,35 +123,35 @@ impl Metrics {
                 Family::default(),
             ),
             disconnects: register(r, "disconnects", "Connections lost", Family::default()),
-            up: register(r, "up", "Whether a server answers", Family::default()),
+            up: register(r, "up", "1 while the server answers", Family::default()),
             agreed: register(
                 r,
                 "agreed",
-                "1 while the limits in force are agreed on with the other workers; at 0 no job starts",
+                "1 while the workers agree on the effective limits; at 0 no job is admitted",
                 Gauge::default(),
             ),
             rests: register(
                 r,
                 "rests",
-                "How often all deliveries were given back since no job might start",
+                "Times that all deliveries were given back since no job could be admitted",
                 Counter::default(),
             ),
-            gate_cold: register(
+            gate_recovering: renamed(
                 r,
-                "gate_cold",
-                "1 while Redis (in a cluster, at least one primary) may not know all that has started: nothing starts there",
+                ("gate_recovering", "gate_cold", ""),
+                "1 during a recovery wait: Redis (in a cluster, at least one primary) may have lost data and admits no job",
                 Gauge::default(),
             ),
             primaries: register(
                 r,
                 "redis_primaries",
-                "Primaries of Redis, by state; 1 without a cluster",
+                "Primaries of Redis, by state; one without a cluster",
                 Family::default(),
             ),
             breaker_open: register(
                 r,
                 "breaker_open",
-                "Whether this worker calls nobody because calls of the API failed in a row",
+                "1 while this worker makes only probes, since calls of the API failed in a row",
                 Gauge::default(),
             ),
             breaker_opened: register(
@@ -162,24 +166,34 @@ impl Metrics {
                 "Configurations that were read again, by what became of them",
                 Family::default(),
             ),
-            policies: register(
+            active_policies: renamed(
                 r,
-                "policies",
-                "Configurations of workers whose limits are in force together",
+                ("active_policies", "policies", ""),
+                "Policies that are enforced together",
                 Gauge::default(),
             ),
-            running: register(r, "running", "Jobs that run", Gauge::default()),
-            held: register(
+            calls_in_flight: renamed(
                 r,
-                "held",
-                "Jobs held in memory until their time",
+                ("calls_in_flight", "running", ""),
+                "Calls in flight",
                 Gauge::default(),
             ),
-            in_memory: register(r, "in_memory", "Unacked jobs in memory", Gauge::default()),
+            delayed_in_memory: renamed(
+                r,
+                ("delayed_in_memory", "held", ""),
+                "Jobs in an in-memory delay, or in the delivery window of a delay queue",
+                Gauge::default(),
+            ),
+            in_memory: register(
+                r,
+                "in_memory",
+                "Unacked jobs in the worker",
+                Gauge::default(),
+            ),
             abandoned: register(
                 r,
                 "abandoned_calls",
-                "Calls that got no answer in time and may still be under way: strict windows and max-concurrent count them",
+                "Calls that timed out and may still reach the API: guard: strict and max-concurrent count them",
                 Gauge::default(),
             ),
             registry,
@@ -202,7 +216,8 @@ impl Metrics {
         for outcome in ["done", "retry", "snooze", "throttled", "late", "reject"] {
             drop(self.dispatches.get_or_create(&Ended { outcome }));
         }
-        for how in ["hold", "lane", "recheck"] {
+        for (r#where, how) in PLACES_OF_DELAYS {
+            drop(self.delays.get_or_create(&Where { r#where }));
             drop(self.waits.get_or_create(&How { how }));
         }
         let reasons = [
@@ -214,7 +229,7 @@ impl Metrics {
             "crashed",
         ];
         for reason in reasons {
-            drop(self.dead.get_or_create(&Reason { reason }));
+            drop(self.dead_letters.get_or_create(&Reason { reason }));
         }
         for whose in ["api", "tenant"] {
             drop(self.breaker_opened.get_or_create(&Whose { whose }));
@@ -238,10 +253,21 @@ fn register<M: Clone + Metric>(registry: &mut Registry, name: &str, help: &str, 
     metric
 }
 
+/// Under its name, and for one release under the one that it had. `end`: what a counter's name gets.
+fn renamed<M: Clone + Metric>(
+    registry: &mut Registry,
+    (name, old, end): (&str, &str, &str),
+    help: &str,
+    metric: M,
+) -> M {
+    let instead = format!("Deprecated, use sluicegate_{name}{end}");
+    registry.register(old, instead, metric.clone());
+    register(registry, name, help, metric)
+}
+
 fn register_base(registry: &mut Registry) -> Gauge<f64, AtomicU64> {
     let gauge = Gauge::default();
-    let help =
-        "The shortest round trip to Redis of the last minutes, by which permits are not older";
+    let help = "Shortest round trip to Redis of the last minutes";
     registry.register_with_unit("gate_base", help, Unit::Seconds, Gauge::clone(&gauge));
     gauge
 }

@@ -69,8 +69,8 @@ pub trait Rules: Sync {
         None
     }
 
-    /// A start holds its place until its call has ended, so the gate must be told of the end.
-    fn holds_places(&self) -> bool {
+    /// A call holds a lease until it has ended, so the gate must be told of the end.
+    fn holds_leases(&self) -> bool {
         false
     }
 
@@ -96,7 +96,7 @@ pub trait Rules: Sync {
         (terms.window_ms(), terms.guard_ms())
     }
 
-    /// The most units that arrive at the downstream in any half-open window, whatever happens, as long as the guard is
+    /// The most units that arrive at the API in any half-open window, whatever happens, as long as the guard is
     /// kept: arrivals less than a window apart started less than window + guard apart. The search of
     /// `tests/it/gate_worst.rs` reaches each of these and finds nothing above.
     fn worst_case(&self, terms: &Terms) -> u64;
@@ -146,7 +146,7 @@ pub trait Usage {
         false
     }
 
-    /// A call may be under way for so long; only where the algorithm [holds places](Rules::holds_places).
+    /// A call may be in flight for so long; only where the algorithm [holds leases](Rules::holds_leases).
     fn keep(&mut self, terms: &Terms, clock: Clock, ended: &Ended<'_>, for_ms: u64) {
         let _ = (terms, clock, ended, for_ms);
     }
@@ -158,7 +158,7 @@ pub trait Usage {
 /// What a load needs to know of the budget whose limit it is.
 #[derive(Debug)]
 pub struct Around<'a> {
-    /// How long a call holds a place.
+    /// How long a call holds a lease.
     pub usual: u64,
     /// The start of the newest fixed window that was seen before.
     pub newest: u64,

@@ -131,13 +131,13 @@ struct Open {
     /// No probe before this.
     until_ms: u64,
     wait_ms: u64,
-    /// When the probe under way began; 0: there is none.
+    /// When the probe in flight began; 0: there is none.
     began_ms: u64,
     lease_ms: u64,
 }
 
 impl Open {
-    /// What was under way when it opened began earlier.
+    /// What was in flight when it opened began earlier.
     fn is_probe(&self, started_ms: u64) -> bool {
         self.began_ms > 0 && started_ms >= self.began_ms
     }

@@ -38,7 +38,7 @@ pub enum Note {
         /// No other one with crashes is called in this worker.
         alone: bool,
     },
-    /// It may still be under way.
+    /// It may still be in flight.
     Renew,
     /// Its worker lives, and its call has ended or was not made.
     End {
@@ -57,7 +57,7 @@ pub enum Verdict {
         /// How many.
         crashes: u32,
     },
-    /// Another call of it may be under way for so long.
+    /// Another call of it may be in flight for so long.
     Wait {
         /// In milliseconds.
         ms: u64,
@@ -73,7 +73,7 @@ pub enum Verdict {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Suspect {
     crashes: u32,
-    /// Until when a call is taken to be under way; 0: there is none.
+    /// Until when a call is taken to be in flight; 0: there is none.
     until_ms: u64,
     /// Whose call that is.
     by: String,

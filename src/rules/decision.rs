@@ -8,17 +8,17 @@ use crate::rules::quota::Quotas;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
-/// A waiting job's place in its tenant's line.
+/// A waiting job's number in its tenant's waitlist.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Ticket {
-    /// Which line: a place of another generation counts as none.
+    /// Which waitlist: a ticket of another generation counts as none.
     pub generation: u64,
-    /// The place of the job's last unit, from 1.
+    /// The number of the job's last unit, from 1.
     pub place: u64,
 }
 
 impl Ticket {
-    /// Of a job that had its turn without a ticket, and did not use its permit: it is the first of the line, whichever there is by now.
+    /// Of a job that had its turn without a ticket, and did not use its permit: it is the first of the waitlist, whichever there is by now.
     pub const HAD_ITS_TURN: Self = Self {
         generation: 0,
         place: 1,
@@ -28,7 +28,7 @@ impl Ticket {
 /// One job that asks to start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ask {
-    /// The place it was given earlier; `None` for a fresh job.
+    /// The ticket it was given earlier; `None` for a new job.
     pub ticket: Option<Ticket>,
     /// Its cost, from 1.
     pub cost: u32,
@@ -41,11 +41,11 @@ pub struct TenantAsk {
     pub tenant: Tenant,
     /// What they have in the headers by which `limits` tell a tenant's jobs apart.
     pub labels: Labels,
-    /// What is in force for them.
+    /// What is enforced for them.
     pub limits: Limits,
     /// How many of them may start now at most (free permits of the worker's concurrency).
     pub budget: u32,
-    /// What the permits of those that start are called, where a limit holds places: `name:N` for the N-th of `asks`,
+    /// What the permits of those that start are called, where a limit holds leases: `name:N` for the N-th of `asks`,
     /// from 0. No two questions may have the same.
     pub permits: String,
     /// In the order of their arrival.
@@ -132,7 +132,7 @@ pub struct TenantSettled {
     pub tenant: Tenant,
     /// The labels they were asked with.
     pub labels: Labels,
-    /// What was in force when they started.
+    /// What was enforced when they started.
     pub limits: Limits,
     /// A name of this call that no other one has: it counts once, however often it is sent.
     pub call: String,
@@ -145,23 +145,23 @@ pub struct TenantSettled {
 pub enum End {
     /// The call has ended, and cost so much in fact.
     Cost(u32),
-    /// The downstream was never called: all of it is given back.
+    /// The API was never called: all of it is given back.
     Unused,
-    /// The call is still under way: places that it holds are kept for another [`LEASE_MS`].
+    /// The call is still in flight: leases that it holds are kept for another [`LEASE_MS`].
     Running,
-    /// The worker gave the call up, and it may still arrive or be worked on: places that it holds are kept for `for_ms`
+    /// The worker gave the call up, and it may still arrive or be worked on: leases that it holds are kept for `for_ms`
     /// milliseconds from now (at most [`LEASE_MS`]); with 0 it is known to have ended. What it cost stays as charged.
     Abandoned {
-        /// How long the places are kept.
+        /// How long the leases are kept.
         for_ms: u64,
     },
-    /// The call came to the downstream later than the guard covers, and may go on: it counts from now. In a fixed window that is not
+    /// The call came to the API later than the guard covers, and may go on: it counts from now. In a fixed window that is not
     /// the start's it counts as often as that is told.
     Late,
 }
 
 impl End {
-    /// Nothing of the call is under way any more.
+    /// Nothing of the call is in flight any more.
     pub fn is_over(&self) -> bool {
         !matches!(
             self,
@@ -194,7 +194,7 @@ pub enum Answer {
         count: u64,
         /// When to come back, in milliseconds from now, at least 1.
         ttl_ms: u64,
-        /// Its place, to be shown when it comes back.
+        /// Its ticket, to be shown when it comes back.
         ticket: Ticket,
     },
 }
@@ -204,7 +204,7 @@ pub enum Answer {
 pub struct TenantReply {
     /// The store's clock at the decision, in milliseconds since the epoch, rounded down.
     pub now_ms: u64,
-    /// Until when the downstream has closed this tenant (milliseconds since the epoch); 0: it has not.
+    /// Until when this tenant is suspended (Unix ms); 0: it is not.
     pub blocked_until_ms: u64,
     /// Calls of the tenant have failed in a row: one that succeeds is to be [reported](crate::rules::breaker).
     pub has_failures: bool,
@@ -219,19 +219,19 @@ pub struct Inspection {
     pub now_ms: u64,
     /// Each limit's use, in the order that was asked.
     pub limits: Vec<Usage>,
-    /// Units that wait in the line.
+    /// Units that wait in the waitlist.
     pub waiting: u64,
     /// When the last of them may start, milliseconds from now; 0 when nobody waits.
     pub line_end_ms: u64,
-    /// When a job of one unit that comes now may start, behind the line and in turns with the others, milliseconds from now; 0:
-    /// now, unless somebody waits in the line.
+    /// When a job of one unit that comes now may start, behind the waitlist and in turns with the others, milliseconds from now; 0:
+    /// now, unless somebody waits in the waitlist.
     pub turn_ms: u64,
-    /// Until when nobody may start (milliseconds since the epoch), because the downstream or an operator closed this
+    /// Until when nobody may start (milliseconds since the epoch), because the API throttled or an operator paused this
     /// tenant; 0: it is open.
     pub blocked_until_ms: u64,
-    /// What closed it, such as `429 from the downstream`; empty: nothing did.
+    /// What suspends it, such as `429 from the API`; empty: nothing did.
     pub blocked_by: String,
-    /// What the downstream said last of its own limits.
+    /// What the API said last of its own limits.
     pub quotas: Quotas,
     /// When (milliseconds since the epoch) that was noted; 0: it has said nothing.
     pub quotas_at_ms: u64,
@@ -240,17 +240,17 @@ pub struct Inspection {
 /// One limit's use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// The `max` in force: an operator may have set another one than the configuration.
+    /// The effective `max`: an operator may have set another one than the configuration.
     pub max: u32,
     /// Until when that is so, in milliseconds since the epoch; 0: it is the configuration's.
     pub override_until_ms: u64,
     /// Units that count now.
     pub count: u64,
-    /// Units that may start now (ignoring the line).
+    /// Units that may start now (ignoring the waitlist).
     pub free: u64,
     /// When the next unit may start, milliseconds from now; 0: now.
     pub next_ms: u64,
-    /// Units that wait where it counts: in the line, or of all lines that share the budget.
+    /// Units that wait where it counts: in the waitlist, or of all waitlists that share the budget.
     pub waiting: u64,
 }
 
@@ -262,7 +262,7 @@ pub enum Change {
         /// For how long.
         duration_ms: u64,
     },
-    /// Ends a pause, and what the downstream's answers closed.
+    /// Ends a pause, and a throttle.
     Resume,
     /// The limit of this name has another `max` for so long (milliseconds).
     Limit {
@@ -278,6 +278,6 @@ pub enum Change {
         /// Which.
         name: String,
     },
-    /// Forgets the line: whoever waits takes a new place when it comes back. What started still counts.
+    /// Empties the waitlist: a waiting job gets a new ticket when it comes back. Usage still counts.
     Reset,
 }

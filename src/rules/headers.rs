@@ -8,7 +8,7 @@ use crate::rules::limit::Limit;
 pub const COST: &str = "x-cost";
 /// Which attempt comes next, from 1.
 pub const ATTEMPT: &str = "x-sluicegate-attempt";
-/// A waiting job's place: `generation:place`.
+/// A waiting job's ticket: `generation:number`.
 pub const TICKET: &str = "x-sluicegate-ticket";
 /// Not to be asked for before this time of the store's clock, in milliseconds since the epoch.
 pub const NOT_BEFORE: &str = "x-sluicegate-not-before";
@@ -136,7 +136,7 @@ pub(super) fn ticket_header(ticket: Ticket) -> (&'static str, HeaderValue) {
 
 /// What a dead letter carries.
 pub fn dead(attempt: u32, reason: &str) -> Headers {
-    // A reason may quote a downstream's answer: bound it, and keep the header one line of text.
+    // A reason may quote an API's answer: bound it, and keep the header one line of text.
     let reason: String = reason
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
@@ -178,7 +178,7 @@ pub fn read_trip(text: &str) -> Option<Trip> {
     })
 }
 
-/// Reads `generation:place`; anything else is no ticket, nor is one that only a worker's memory can have.
+/// Reads `generation:number`; anything else is no ticket, nor is one that only a worker's memory can have.
 pub fn read_ticket(text: &str) -> Option<Ticket> {
     let (generation, place) = text.split_once(':')?;
     let ticket = Ticket {

@@ -118,11 +118,11 @@ pub struct Claims {
     pub tenant: Tenant,
     /// The plan that its publisher names, where a header for it is configured.
     pub plan: Option<String>,
-    /// Its cost, at most what the limits in force allow.
+    /// Its cost, at most what the effective limits allow.
     pub cost: u32,
     /// Which attempt this is, from 1.
     pub attempt: u32,
-    /// Its place in the line, from an earlier answer of the gate.
+    /// Its ticket in the waitlist, from an earlier answer of the gate.
     pub ticket: Option<Ticket>,
     /// It may not be asked for before this.
     pub not_before: Option<NotBefore>,
@@ -173,7 +173,7 @@ pub fn read(
 }
 
 /// Reads what `message` says about itself, of which `inside` is what its body says. `returned` says that it came from one of our own delay
-/// queues: only then do our own headers count, so a publisher can't jump the line.
+/// queues: only then do our own headers count, so a publisher can't jump the waitlist.
 ///
 /// # Errors
 /// [`BadMessage`] says what is wrong with it, and with which field.
@@ -398,7 +398,7 @@ fn check_cost(found: Field<'_>, place: &str, max: u32) -> Result<u32, BadMessage
     match u32::try_from(cost) {
         Ok(n) if (1..=max).contains(&n) => Ok(n),
         _ if cost > i64::from(max) => Err(BadMessage(format!(
-            "{place} is {cost}, above the limit of {max}: it can never start"
+            "{place} is {cost}, above the limit of {max}: it can never be admitted"
         ))),
         _ => bad(cost.to_string()),
     }

@@ -77,7 +77,7 @@ impl Verdict {
     }
 }
 
-/// When a call is looked at while it is under way.
+/// When a call is looked at while it is in flight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Look {
     /// For the first time; a call that was acknowledged by then is in time.

@@ -36,28 +36,28 @@ pub enum Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// Where they wait: the narrowest. What is counted here, nobody else uses.
-    pub line: Place,
-    /// The wider budgets, the widest last, which other lines use as well.
+    pub waitlist: Place,
+    /// The wider budgets, the widest last, which other waitlists use as well.
     pub shared: Vec<Shared>,
-    /// For each limit where its log is: 0 with the line, n in the n-th of the shared ones, from 1.
+    /// For each limit where its log is: 0 with the waitlist, n in the n-th of the shared ones, from 1.
     pub homes: Vec<usize>,
     /// The same for what closes the tenant and what an operator set.
     pub control: usize,
 }
 
 impl Layout {
-    /// The budget `home`, which is the line's or one of the shared ones.
+    /// The budget `home`, which is the waitlist's or one of the shared ones.
     ///
     /// # Panics
     /// When there is no such.
     pub fn place(&self, home: usize) -> &Place {
         match home {
-            0 => &self.line,
+            0 => &self.waitlist,
             shared => &self.shared[shared - 1].place,
         }
     }
 
-    /// What waits for the shared budget `home` waits for `wider` too: that is the same one, or its lines come through it.
+    /// What waits for the shared budget `home` waits for `wider` too: that is the same one, or its waitlists come through it.
     pub fn is_behind(&self, wider: usize, home: usize) -> bool {
         wider == home || wider > 0 && self.shared[wider - 1].below == home
     }
@@ -70,15 +70,15 @@ impl Layout {
     }
 }
 
-/// A budget that several lines share.
+/// A budget that several waitlists share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shared {
     /// Which.
     pub place: Place,
-    /// What this line, or the tenant, is called among those that wait for it.
+    /// What this waitlist, or the tenant, is called among those that wait for it.
     pub flow: String,
-    /// Those that wait come through this one of the shared budgets, from 1, where their tenant's lines share it first; 0:
-    /// from the line itself.
+    /// Those that wait come through this one of the shared budgets, from 1, where their tenant's waitlists share it first; 0:
+    /// from the waitlist itself.
     pub below: usize,
 }
 
@@ -86,7 +86,7 @@ impl Layout {
     /// For a budget on its own, whosever it is.
     pub fn alone(limits: &[Limit]) -> Self {
         Self {
-            line: Place::Global,
+            waitlist: Place::Global,
             shared: Vec::new(),
             homes: vec![0; limits.len()],
             control: 0,
@@ -124,12 +124,12 @@ impl Layout {
             Scope::Tenant => control,
             part => {
                 let mut labels = labels.0.iter().zip(&parts);
-                // A label that nobody gave is empty; its limit counts with the line.
+                // A label that nobody gave is empty; its limit counts with the waitlist.
                 (labels.find(|((known, _), _)| known == part)).map_or(0, |(_, at)| *at)
             }
         };
         Self {
-            line: match labels.is_empty() {
+            waitlist: match labels.is_empty() {
                 true => Place::Tenant(tenant.clone()),
                 false => Place::Part(tenant.clone(), labels.clone()),
             },
@@ -183,7 +183,7 @@ mod tests {
             ("a%3Ab", 0)
         );
 
-        // With one label only, its limits are the line's own.
+        // With one label only, its limits are the waitlist's own.
         let (found, labels) = layout(&[&tenant, &path, &global]);
         assert_eq!(labels.key(), "path=%2Fpath");
         assert_eq!((found.homes, found.control), (vec![1, 0, 2], 1));

@@ -114,7 +114,7 @@ impl Limit {
         })
     }
 
-    /// At most `max` calls under way.
+    /// At most `max` calls in flight.
     ///
     /// # Errors
     /// [`LimitError`] names what is out of range.
@@ -227,7 +227,7 @@ impl Limit {
         self.terms.span()
     }
 
-    /// The most units that arrive at the downstream in any half-open window
+    /// The most units that arrive at the API in any half-open window
     /// ([`Rules::worst_case`](crate::rules::algorithms::Rules::worst_case)).
     pub fn worst_case(&self) -> u64 {
         self.terms.worst_case()

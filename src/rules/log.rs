@@ -16,10 +16,10 @@ use crate::rules::limit::{Algorithm, Limit, Unit};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Logs {
     states: BTreeMap<Own, State>,
-    /// The start of the newest fixed window that was seen. The line's hash keeps it: a clock that is stepped back
+    /// The start of the newest fixed window that was seen. The waitlist's hash keeps it: a clock that is stepped back
     /// must not open a window whose count is forgotten.
     newest: u64,
-    /// The line's hash keeps it, too.
+    /// The waitlist's hash keeps it, too.
     stepped: SteppedBack,
 }
 
@@ -47,8 +47,8 @@ fn log_of_all(algorithm: Algorithm) -> Own {
 
 impl Logs {
     /// Brings the state of all of `limits` to `clock`: forgets what no longer counts, and repairs what a clock that
-    /// was stepped back left in the future. True when the newest fixed window changed, which the line's hash keeps.
-    /// `usual`: how long a call holds a place.
+    /// was stepped back left in the future. True when the newest fixed window changed, which the waitlist's hash keeps.
+    /// `usual`: how long a call holds a lease.
     pub fn load(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
         self.note_span(limits, clock);
         self.load_states(limits, clock, usual, |_| true)
@@ -184,24 +184,24 @@ impl Logs {
         }
     }
 
-    /// A call may be under way for so long.
+    /// A call may be in flight for so long.
     fn keep(&mut self, limits: &[Limit], clock: Clock, ended: &Ended<'_>, for_ms: u64) {
         for limit in limits {
-            if limit.algorithm().holds_places() {
+            if limit.algorithm().holds_leases() {
                 let state = self.state_mut(limit).get_mut();
                 state.keep(limit.terms(), clock, ended, for_ms);
             }
         }
     }
 
-    /// The end of the newest fixed window of any of `limits`, until which the line's hash must remember it; 0
+    /// The end of the newest fixed window of any of `limits`, until which the waitlist's hash must remember it; 0
     /// without one.
     pub fn newest_window_end(&self, limits: &[Limit]) -> u64 {
         let aligned = (limits.iter()).filter(|limit| limit.algorithm().rules().is_aligned());
         aligned.map(|l| self.newest + l.span()).max().unwrap_or(0)
     }
 
-    /// The newest window is kept with the line, and goes with it.
+    /// The newest window is kept with the waitlist, and goes with it.
     pub fn forget_newest_window(&mut self) {
         self.newest = 0;
         self.stepped = SteppedBack::default();

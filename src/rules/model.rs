@@ -14,10 +14,10 @@ use crate::rules::breaker::{Breaker, Event, Rule, Standing};
 use crate::rules::decision::Change;
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
-use crate::rules::line::{KEEP_MS, Line};
 use crate::rules::log::{Clock, Logs};
 use crate::rules::quota::Quotas;
 use crate::rules::share::Register;
+use crate::rules::waitlist::{KEEP_MS, Waitlist};
 
 /// How long a call of [`Scopes::settle`] is remembered, in milliseconds.
 pub(crate) const MARK_MS: u64 = 60_000;
@@ -31,10 +31,10 @@ pub struct State {
     /// What started.
     pub logs: Logs,
     /// Who waits here.
-    pub line: Line,
-    /// Which lines wait for this budget, where it is one that they share.
+    pub waitlist: Waitlist,
+    /// Which waitlists wait for this budget, where it is one that they share.
     pub register: Register,
-    /// By what the downstream said, and what it was.
+    /// By what the API said, and what it was.
     blocked: Closing,
     blocked_by: String,
     /// By an operator.
@@ -42,11 +42,11 @@ pub struct State {
     breaker: Breaker,
     /// What an operator set: the `max` and until when, by the limit's name.
     overrides: BTreeMap<String, (u32, u64)>,
-    /// What the downstream says of its own limits, and since when.
+    /// What the API says of its own limits, and since when.
     quotas: (Quotas, u64),
     /// Until when each call of [`Scopes::settle`] is remembered.
     marks: BTreeMap<String, u64>,
-    /// When the line and the register, with all that their hash keeps, are forgotten; 0: there is nothing to forget.
+    /// When the waitlist and the register, with all that their hash keeps, are forgotten; 0: there is nothing to forget.
     expires: u64,
 }
 
@@ -88,7 +88,7 @@ impl State {
         self.expires == 0 && self.marks.is_empty() && self.logs.is_over(now)
     }
 
-    /// Forgets all that the line's hash keeps: who waits, what is closed or changed, and the newest window.
+    /// Forgets all that the waitlist's hash keeps: who waits, what is closed or changed, and the newest window.
     pub fn forget_line(&mut self) {
         self.logs.forget_newest_window();
         *self = Self {
@@ -132,7 +132,7 @@ impl State {
         }
     }
 
-    /// Until when the line's hash has something to remember beside the line.
+    /// Until when the waitlist's hash has something to remember beside the waitlist.
     fn kept_until(&self) -> u64 {
         let overrides = self.overrides.values().map(|&(_, until)| until).max();
         self.named_until()
@@ -205,7 +205,7 @@ impl State {
         self.blocked.until.max(self.paused.until)
     }
 
-    /// Closes the tenant until `now + duration_ms`; never shortens what is in force.
+    /// Closes the tenant until `now + duration_ms`; never shortens what is enforced.
     pub fn block(&mut self, now: u64, duration_ms: u64, by: &str) {
         self.pull_back(now);
         let closing = Closing::at(now, duration_ms);
@@ -217,14 +217,14 @@ impl State {
         self.keep();
     }
 
-    /// Notes what the downstream says of its own limits; it decides nothing.
+    /// Notes what the API says of its own limits; it decides nothing.
     pub fn advertised(&mut self, now: u64, quotas: Quotas) {
         self.quotas = (quotas, now);
         self.expires = self.expires.max(now + KEEP_MS);
     }
 
     /// Does what an operator asked for; after a reset the tenant must also [leave](Register::leave) what all tenants share.
-    /// Returns until when it is in force; 0 where it has no end.
+    /// Returns until when it is enforced; 0 where it has no end.
     pub fn change(&mut self, now: u64, change: &Change) -> u64 {
         if let Change::Limit { .. } | Change::Unlimit { .. } = change {
             self.overrides.retain(|_, &mut (_, until)| until > now);
@@ -249,12 +249,12 @@ impl State {
                 self.overrides.remove(name);
             }
             Change::Reset => {
-                // Newer than the lines of its parts that began in this very millisecond.
-                self.line.reset(now + 1);
+                // Newer than the waitlists of its parts that began in this very millisecond.
+                self.waitlist.reset(now + 1);
                 self.register = Register::default();
             }
         }
-        // Of a reset something is left even where there was nothing: it reaches the lines of the tenant's parts.
+        // Of a reset something is left even where there was nothing: it reaches the waitlists of the tenant's parts.
         let least = match change {
             Change::Reset => RESET_MS,
             _ => KEEP_MS,
@@ -269,7 +269,7 @@ impl State {
         }
     }
 
-    /// Puts the line's expiry off: it may have to live longer than what it is to remember.
+    /// Puts the waitlist's expiry off: it may have to live longer than what it is to remember.
     fn keep(&mut self) {
         self.expires = self.expires.max(self.kept_until() + KEEP_MS);
     }

@@ -1,4 +1,4 @@
-//! Which limits are in force for which tenant.
+//! Which limits are enforced for which tenant.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -130,7 +130,7 @@ impl Policy {
         self.plans.get(name)
     }
 
-    /// The limits in force for `tenant`: what the configuration says of it, else the plan that its job names
+    /// The effective limits for `tenant`: what the configuration says of it, else the plan that its job names
     /// (`plan`, which must exist), else the common ones.
     pub fn limits(&self, tenant: &Tenant, plan: Option<&str>) -> &Limits {
         self.find(tenant, plan).1

@@ -1,5 +1,5 @@
-//! What an answer's headers say of the downstream's limits: for how long a tenant is to be closed, what the
-//! downstream says its limits are, and what the job has cost.
+//! What an answer's headers say of the API's limits: for how long a tenant is throttled, what the
+//! API says its limits are, and what the job has cost.
 //!
 //! For how long, and the first that says something counts:
 //! 1. `Retry-After`: seconds or a date (RFC 9110);
@@ -24,7 +24,7 @@ use crate::rules::limit::Limit;
 use crate::rules::policy::Policy;
 use crate::rules::quota::Quotas;
 
-/// No answer closes a tenant for longer (68 years, the largest delta that RFC 9111 demands).
+/// No answer throttles a tenant for longer (68 years, the largest delta that RFC 9111 demands).
 const LONGEST: Duration = Duration::from_secs(1 << 31);
 /// A shorter wait, or a date that has passed, counts as this: the forms count whole seconds, and an answer
 /// that says "no" does not mean "at once".
@@ -33,7 +33,7 @@ const SHORTEST: Duration = Duration::from_secs(1);
 /// So many headers of the older forms are looked at.
 const MAX_COUNTERS: usize = 64;
 
-/// The downstream asks for a pause.
+/// The API asks for a pause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pushback {
     /// For how long, at least 1 s; `None`: it did not say in a form that is understood.
@@ -49,7 +49,7 @@ pub struct Verdict {
     pub seen: Seen,
 }
 
-/// Whom a refusal closes: `rate-limiter.throttle-scope`.
+/// Whom a refusal throttles: `rate-limiter.throttle-scope`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum ThrottleScope {
     /// `auto`: all tenants, where all limits of the refused job are global; else its tenant.
@@ -75,7 +75,7 @@ impl ThrottleScope {
         named.map_or("", |(name, _)| name)
     }
 
-    /// Whether a refusal of a job with these limits closes all tenants.
+    /// Whether a refusal of a job with these limits throttles all tenants.
     pub fn closes_all(self, limits: &[Limit]) -> bool {
         match self {
             Self::Auto => !limits.is_empty() && limits.iter().all(Limit::is_global),
@@ -93,12 +93,12 @@ impl ThrottleScope {
 /// All that an answer says of limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Seen {
-    /// The downstream refused: the tenant is to be closed, and the job waits.
+    /// The API refused: the tenant is throttled, and the job waits.
     pub refused: Option<Pushback>,
-    /// It did not refuse, but says that nothing is left, whatever the status: the tenant is to be closed for so
+    /// It did not refuse, but says that nothing is left, whatever the status: the tenant is throttled for so
     /// long, at least 1 s, since its next job would be refused. What becomes of this job is the status's affair.
     pub used_up: Option<Duration>,
-    /// The downstream's own limits.
+    /// The API's own limits.
     pub quotas: Quotas,
     /// `x-actual-cost`: what the job has cost, in the units of a limit that counts cost.
     pub actual_cost: Option<u32>,
@@ -128,7 +128,7 @@ pub fn verdict<'a>(
     }
 }
 
-/// A wait that the downstream asks for.
+/// A wait that the API asks for.
 fn bounded(wait: Duration) -> Duration {
     wait.clamp(SHORTEST, LONGEST)
 }
@@ -207,7 +207,7 @@ impl Said {
     }
 
     /// The pause that follows from nothing being left. Of an answer that refused nothing, a wait that is over
-    /// closes nothing.
+    /// throttles nothing.
     fn used_up(&self) -> Option<Duration> {
         let wait = self.rate_limit().or_else(|| self.resets(false))?;
         let wait = self.retry_after().unwrap_or(wait);

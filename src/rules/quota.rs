@@ -78,12 +78,12 @@ pub struct Excess {
     window_ms: u64,
     /// The strictest of our limits over that window, and what it lets through; `None`: there is none.
     ours: Option<(Limit, u64)>,
-    /// The scope of one more limit must be said: those that are in force have others.
+    /// The scope of one more limit must be said: those that are enforced have others.
     scoped: bool,
 }
 
 impl Excess {
-    /// Compares `quota` with `limits`, which are in force together for a tenant. `None`: they keep it, or it can't be
+    /// Compares `quota` with `limits`, which are enforced together for a tenant. `None`: they keep it, or it can't be
     /// told, since it names no window. A limit of each value of a header bounds no tenant: it may send any number of
     /// values.
     pub fn of(limits: &[Limit], quota: Quota) -> Option<Self> {

@@ -15,7 +15,7 @@ pub struct RetryPolicy {
     pub initial_interval: Duration,
     /// The longest wait.
     pub max_interval: Duration,
-    /// A job that still fails, or is refused by the downstream, so long after its first call is given up.
+    /// A job that still fails, or is refused by the API, so long after its first call is given up.
     pub give_up_after: Duration,
     /// Calls of one job that may end their worker, from its second delivery on; 0: they are not counted.
     pub max_crashes: u32,

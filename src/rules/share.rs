@@ -1,23 +1,23 @@
-//! Equal shares of a budget that several lines draw from: whose turn it is.
+//! Equal shares of a budget that several waitlists draw from: whose turn it is.
 //!
 //! This is start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queuing", SIGCOMM 1996) without a queue. Each
-//! line that waits is a *flow*. Its next unit has a *tag*, and each further one of its units a tag that is [`STEP`] higher;
+//! waitlist that waits is a *flow*. Its next unit has a *tag*, and each further one of its units a tag that is [`STEP`] higher;
 //! the unit with the lowest tag of all is the next one. So flows that wait take turns, unit by unit, and one that comes
-//! anew goes in at the tag of the last start, however long the others' lines are.
+//! anew goes in at the tag of the last start, however long the others' waitlists are.
 //!
 //! A flow is two numbers, the tag behind which its units wait and the last of them, so a register is as large as the
-//! number of lines that wait, and not of jobs. Of [`IDLE`] more at most, which do not wait any more, it has the tag of their
+//! number of waitlists that wait, and not of jobs. Of [`IDLE`] more at most, which do not wait any more, it has the tag of their
 //! next unit, so that one whose job has just started does not come before those that wait. Which turn a unit has is how many
 //! units have lower tags ([`View::before`]).
 //!
-//! As a line does, a register only advises; the log admits. So a flow whose jobs vanished costs others a few turns: it is taken
+//! As a waitlist does, a register only advises; the log admits. So a flow whose jobs vanished costs others a few turns: it is taken
 //! out when it let its turns pass, or when room was left unclaimed. One that is there after all comes in again when the
 //! next of its jobs asks.
 
 use std::collections::BTreeMap;
 
 use crate::rules::limit::Limit;
-use crate::rules::line::AHEAD_MS;
+use crate::rules::waitlist::AHEAD_MS;
 
 /// From a flow's unit to its next one, in tags.
 pub const STEP: u64 = 65_536;
@@ -28,9 +28,9 @@ pub(crate) const PURGE: usize = 8;
 /// A job of more than this part of the budget holds the others back until there is room for all of it: it would never
 /// find that beside many small ones.
 pub(crate) const EIGHTH: u64 = 8;
-/// Of so many lines with such jobs, the largest ones, this is known.
+/// Of so many waitlists with such jobs, the largest ones, this is known.
 pub(crate) const WIDE: usize = 8;
-/// Of so many lines that do not wait it is known what they had lately. The ones that had the least are forgotten first: if they
+/// Of so many waitlists that do not wait it is known what they had lately. The ones that had the least are forgotten first: if they
 /// wait, they take turns as if they came anew.
 pub const IDLE: usize = 1024;
 
@@ -51,7 +51,7 @@ pub struct Register {
     flows: BTreeMap<String, (u64, u64)>,
     /// Of those that do not wait and started lately: behind which tag their next unit is.
     idle: BTreeMap<String, u64>,
-    /// The largest cost in those lines that have a job of more than an [`EIGHTH`] of the budget: a few of them among many small
+    /// The largest cost in those waitlists that have a job of more than an [`EIGHTH`] of the budget: a few of them among many small
     /// ones, which `each` would hide.
     wide: BTreeMap<String, u64>,
     /// The tag of the newest start.
@@ -62,7 +62,7 @@ pub struct Register {
     pub waiting: u64,
     /// The largest cost among them.
     pub widest: u64,
-    /// What a job costs on average, lately, in sixteenths; 0: none has waited yet. For any number of lines, where `wide` knows
+    /// What a job costs on average, lately, in sixteenths; 0: none has waited yet. For any number of waitlists, where `wide` knows
     /// only some.
     pub each: u64,
     /// Since when room has been seen unclaimed, in milliseconds; 0: it has not.
@@ -72,8 +72,8 @@ pub struct Register {
 }
 
 impl Register {
-    /// How many lines it knows.
-    pub fn lines(&self) -> usize {
+    /// How many waitlists it knows.
+    pub fn flows(&self) -> usize {
         self.flows.len() + self.idle.len()
     }
 
@@ -105,7 +105,7 @@ impl Register {
         }
     }
 
-    /// The others' lines with the largest jobs: what waits there, and how large.
+    /// The others' waitlists with the largest jobs: what waits there, and how large.
     fn widest_others(&self, name: &str) -> Vec<(u64, u64, u64)> {
         let mut wide: Vec<_> = self.wide.iter().map(|(flow, cost)| (*cost, flow)).collect();
         wide.sort_unstable();
@@ -182,7 +182,7 @@ impl Register {
         }
     }
 
-    /// An operator says that nobody waits in the line `name`.
+    /// An operator says that nobody waits in the waitlist `name`.
     pub fn leave(&mut self, name: &str, now_ms: u64) {
         let Some((front, end)) = self.flows.get(name).copied() else {
             return;
@@ -336,7 +336,7 @@ mod tests {
         register.save("waits", 0, 3, ONE, 100);
         for n in 0..5_000 {
             register.save(&format!("{n}"), 1, 0, ONE, 100);
-            assert!(register.lines() <= 1 + IDLE, "{n}");
+            assert!(register.flows() <= 1 + IDLE, "{n}");
         }
         let known = |register: &Register, name: &str| register.known(name).is_some();
         assert!(known(&register, "waits") && known(&register, "4999"));
@@ -344,7 +344,7 @@ mod tests {
         // 256 of those that start at once are a turn. Who has let a few pass has vanished.
         register.purge(1);
         assert!(register.waiting == 0 && !known(&register, "waits"));
-        assert!(register.lines() <= 513, "{}", register.lines());
+        assert!(register.flows() <= 513, "{}", register.flows());
 
         // Lines that waited together, and end together.
         let mut register = Register::default();

@@ -70,8 +70,7 @@ async fn a_worker_is_ready_when_nothing_is_missing() {
         away,
     };
     health.set_primaries(primaries(2, 1, 0));
-    let line =
-        "1 of 3 Redis primaries may not know all that has started: no job of its tenants starts\n";
+    let line = "1 of 3 Redis primaries may have lost data: no job of its tenants is admitted\n";
     assert!(ready().await.ends_with(&format!("\r\n\r\nready\n{line}")));
     health.set_primaries(primaries(1, 0, 0));
     assert!(ready().await.ends_with("\r\n\r\nready\n"));

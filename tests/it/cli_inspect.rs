@@ -93,7 +93,7 @@ async fn what_the_api_says_of_its_limits_is_shown_with_a_warning_where_it_is_low
             let day = json!({"limit": 900, "window_ms": 86_400_000});
             assert_eq!(said[1], day, "ours keep it");
             assert!(text.contains("says that it takes 3 in 1h, 900 in 1d"));
-            assert!(text.contains(&format!("warning  {WARNING}\n")), "{text}");
+            assert!(text.contains(&format!("warning   {WARNING}\n")), "{text}");
             worker.says(&["WARN", WARNING, "tenant=acme"]).await;
         } else {
             // A quota without a window can't be compared.
@@ -133,7 +133,7 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
     let found = inspect(&own, "b");
     assert_eq!(found["in_force"], false);
     let text_of_b = text(&own, "b");
-    assert!(text_of_b.contains("beside   no worker has the limits of this file in force\n"));
+    assert!(text_of_b.contains("also      no worker enforces the limits of this file\n"));
     assert_eq!(inspect(&other, "b")["in_force"], true);
 
     // Both are.
@@ -172,15 +172,14 @@ async fn the_policies_of_other_workers_are_shown_beside_those_of_the_file() {
         assert!(words.starts_with(beside), "{words}");
         let text = text(yaml, tenant);
         assert!(
-            text.contains("beside   another configuration that workers have had since "),
+            text.contains("also      another policy, which workers have had since "),
             "{text}"
         );
         assert!(text.contains(&format!("\n  limit  {beside}")), "{text}");
         assert!(!text.contains("no worker has"), "{text}");
     }
     assert!(
-        check(&own)
-            .contains("warn  redis     1 configuration of other workers in force beside this one"),
+        check(&own).contains("warn  redis     1 policy of other workers is enforced as well"),
         "{}",
         check(&own)
     );
@@ -209,7 +208,7 @@ async fn inspect_and_check_say_until_when_nothing_starts_after_redis_lost_data()
     assert_eq!(found["recovery_wait_until_ms"], Value::Null, "{found}");
     assert!(text(&yaml, "acme").contains(unlooked));
     assert!(check().contains(&format!(
-        "ok    redis     whether jobs may start is not known: {unlooked}"
+        "ok    redis     whether jobs are admitted is not known: {unlooked}"
     )));
 
     let worker = Running::configured(&yaml, Nothing);
@@ -218,13 +217,13 @@ async fn inspect_and_check_say_until_when_nothing_starts_after_redis_lost_data()
     })
     .await;
     assert_eq!(found["waits_for"], Value::Null);
-    assert!(text(&yaml, "acme").contains("why      a job of cost 1 starts now\n"));
-    assert!(check().contains("ok    redis     knows all that was started: jobs may start\n"));
+    assert!(text(&yaml, "acme").contains("why       a job of cost 1 is admitted now\n"));
+    assert!(check().contains("ok    redis     has lost no data: jobs are admitted\n"));
 
     redis.ctl(&["flushall"]);
     let is_told = |found: &Value| found["recovery_wait_until_ms"].as_u64() > Some(0);
     let found = inspected(&yaml, "the worker has noticed", is_told).await;
-    // A window, and no job starts in it although the limit has room.
+    // A window, and no job is admitted in it although quota is available.
     let number = |key: &str| found[key].as_u64().expect("a number");
     let wait = number("recovery_wait_until_ms") - number("now_ms");
     assert!((1_000_000..=3_601_000).contains(&wait), "{found}");
@@ -235,14 +234,13 @@ async fn inspect_and_check_say_until_when_nothing_starts_after_redis_lost_data()
     assert_eq!(found["recovery_wait_reason"], why);
     let shown = text(&yaml, "acme");
     for line in [
-        "recovery ends in ",
-        "why      no job starts before the recovery wait ends, in ",
+        "recovery  ends in ",
+        "why       no job is admitted before the recovery wait ends, in ",
     ] {
         assert!(shown.contains(line), "{line}: {shown}");
     }
     let out = check();
-    let warning =
-        "warn  redis     no job with the common limits starts until the recovery wait ends, in ";
+    let warning = "warn  redis     no job with the common limits is admitted until the recovery wait ends, in ";
     let line = out.lines().find(|line| line.starts_with(warning));
     assert!(line.is_some_and(|line| line.ends_with(why)), "{out}");
     worker.stop().await;

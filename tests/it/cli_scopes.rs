@@ -55,7 +55,7 @@ fn inspect_shows_the_limits_of_the_jobs_that_are_named() {
     assert_eq!(names(&found, "used"), [&json!(0), &Value::Null, &json!(0)]);
     assert_eq!(found["waiting"], Value::Null);
     let text = sluicegate(&yaml, &["inspect", "a"]).exited(0).out;
-    assert!(text.contains("  used   see --header x-path=…\n"), "{text}");
+    assert!(text.contains("  used    see --header x-path=…\n"), "{text}");
 
     let one = ["inspect", "a", "--header", "x-path=/v1"];
     let found = sluicegate(&yaml, &[&one[..], &["--json"]].concat())
@@ -66,12 +66,12 @@ fn inspect_shows_the_limits_of_the_jobs_that_are_named() {
     assert_eq!(names(&found, "used"), [0, 0, 0]);
     assert_eq!(found["waiting"], 0);
     let text = sluicegate(&yaml, &one).exited(0).out;
-    assert!(text.contains("jobs     header:x-path=\"/v1\"\n"), "{text}");
+    assert!(text.contains("jobs      header:x-path=\"/v1\"\n"), "{text}");
 
     for (args, why) in [
         (
             &["--routing-key", "k"][..],
-            "--routing-key k: no limit in force has the scope routing-key; there are header:x-path",
+            "--routing-key k: no effective limit has the scope routing-key; there are header:x-path",
         ),
         (&["--header", "x-path"], "it must be NAME=VALUE"),
     ] {

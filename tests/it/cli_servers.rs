@@ -331,27 +331,27 @@ async fn inspect_tells_what_is_used_and_who_waits() {
             .unwrap_or_else(|| panic!("{key}: {json}"))
     };
     assert!(limit["next_in_ms"].as_u64() > Some(3_000_000), "{json}");
-    assert!(number("line_end_in_ms") > 3_000_000, "{json}");
-    assert!(number("blocked_until_ms") > number("now_ms"), "{json}");
-    assert_eq!(json["blocked_by"], "429 from the downstream");
+    assert!(number("waitlist_end_in_ms") > 3_000_000, "{json}");
+    assert!(number("suspended_until_ms") > number("now_ms"), "{json}");
+    assert_eq!(json["suspended_by"], "429 from the downstream");
 
     let text = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
     for line in [
-        "used   5 of 5, 0 free",
-        "why      nobody starts before the block ends, in 29m ",
-        "line     2 units of cost waiting, the last may start in ",
-        "blocked  ends in 29m ",
+        "used    5 of 5, 0 free",
+        "why       no job is admitted before the suspension ends, in 29m ",
+        "waitlist  2 units of cost waiting, the last is admitted in ",
+        "suspended ends in 29m ",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }
     let text = sluicegate(&yaml, &["inspect", "nobody"]).exited(0).out;
     for line in [
-        "used   0 of 5, 5 free",
-        "next   now",
-        "recovery is not known: Redis is new or was emptied",
-        "why      a job of cost 1 starts once a worker has looked at Redis",
-        "line     nobody waits",
-        "blocked  no",
+        "used    0 of 5, 5 free",
+        "next    now",
+        "recovery  is not known: Redis is new or was emptied",
+        "why       a job of cost 1 is admitted once a worker has looked at Redis",
+        "waitlist  no job waits",
+        "suspended no",
     ] {
         assert!(text.contains(line), "{line}: {text}");
     }

@@ -56,10 +56,10 @@ async fn inspect_shows_what_an_operator_changed() {
     let found = inspect(&yaml, "acme");
     let open_in = |found: &Value| {
         let number = |key: &str| found[key].as_u64().expect("a number");
-        number("blocked_until_ms").saturating_sub(number("now_ms"))
+        number("suspended_until_ms").saturating_sub(number("now_ms"))
     };
     assert!((1..=3_600_000).contains(&open_in(&found)), "{found}");
-    assert_eq!(found["blocked_by"], "an operator (tenant pause)");
+    assert_eq!(found["suspended_by"], "an operator (tenant pause)");
     assert_eq!(found["waits_for"], "block");
     assert_eq!(inspect(&yaml, "other")["waits_for"], Value::Null);
 
@@ -71,7 +71,7 @@ async fn inspect_shows_what_an_operator_changed() {
     let done = sluicegate(&yaml, &["tenant", "pause", "acme", "--json"]).exited(0);
     let until = done.json()["until_ms"].as_u64().expect("a number");
     let found = inspect(&yaml, "acme");
-    assert_eq!(found["blocked_until_ms"], until);
+    assert_eq!(found["suspended_until_ms"], until);
     assert!(open_in(&found) > 364 * 86_400_000, "{found}");
     sluicegate(&yaml, &["tenant", "resume", "acme", "--json"]).exited(0);
 
@@ -111,7 +111,7 @@ async fn inspect_shows_what_an_operator_changed() {
 
     let done = sluicegate(&yaml, &["tenant", "reset", "acme"]).exited(0);
     assert!(
-        done.out.starts_with("forgot the line of acme\n"),
+        done.out.starts_with("reset the waitlist of acme\n"),
         "{}",
         done.out
     );

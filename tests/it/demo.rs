@@ -86,8 +86,8 @@ fn calls_and_tokens() {
 }
 
 #[test]
-fn penalties() {
-    let figures = demo("penalties", "30");
+fn throttling() {
+    let figures = demo("throttling", "30");
     let p2 = &figures["never_exceeded"];
     // Each 12th call of a tenant.
     assert!(p2["closings"].as_u64() >= Some(4), "{p2}");

@@ -145,7 +145,7 @@ async fn a_first_start_is_none_and_an_empty_redis_may_be_one() {
     let careful = watching(redis.url(), &prefix, &limits);
     match ask(&careful).await {
         Err(GateError::Cold { wait, why }) => {
-            assert!(why.contains("--fresh"), "{why}");
+            assert!(why.contains("--skip-recovery-wait"), "{why}");
             assert!(wait > Duration::from_secs(3600) && wait <= Duration::from_millis(LONG));
         }
         other => panic!("{other:?}"),
@@ -255,7 +255,7 @@ async fn a_worker_that_can_not_vouch_delays_the_others_by_a_window_at_most() {
     drop(fleet.gates.pop());
     redis.restart();
     fleet.run(2).await;
-    fleet.assert_cold("not all workers have said");
+    fleet.assert_cold("not all workers have confirmed");
 
     // One that ended in order delays nobody.
     let limits: Limits = limit(Algorithm::SlidingWindow, 1000, LONG).into();

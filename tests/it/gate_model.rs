@@ -525,7 +525,7 @@ impl Bench {
             }
             match step {
                 Step::Ask { budget, jobs } => {
-                    let generation = world.at(&layout.line).line.generation;
+                    let generation = world.at(&layout.waitlist).waitlist.generation;
                     let asks: Vec<Ask> =
                         (jobs.iter()).map(|j| ask(j, tickets, generation)).collect();
                     calls += 1;
@@ -604,7 +604,7 @@ impl Bench {
                     if let Some(log) = sliding.filter(|_| !shared) {
                         let score = clock.now_ms.saturating_add_signed(-millis_ago);
                         foreign += 1;
-                        world.at(&layout.line).logs.add_foreign(score);
+                        world.at(&layout.waitlist).logs.add_foreign(score);
                         let _: () = redis::pipe()
                             .zadd(log, format!("{score}-0.{foreign}"), score)
                             .cmd("PEXPIRE")
@@ -932,7 +932,7 @@ fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<Start> {
             Step::Ask { budget, jobs } => {
                 let asks: Vec<Ask> = jobs
                     .iter()
-                    .map(|j| ask(j, &tickets, state.line.generation))
+                    .map(|j| ask(j, &tickets, state.waitlist.generation))
                     .collect();
                 let now = Clock::from_micros(clock);
                 let (answers, _) = state.alone(&limits, |scopes| {
@@ -1005,7 +1005,7 @@ fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByBudget {
         let Given { tickets, receipts } = all_given.entry(now_of).or_default();
         match step {
             Step::Ask { budget, jobs } => {
-                let generation = world.at(&layout.line).line.generation;
+                let generation = world.at(&layout.waitlist).waitlist.generation;
                 let asked = jobs.iter().map(|j| ask(j, tickets, generation));
                 let asks: Vec<Ask> = asked
                     .map(|ask| Ask {

@@ -220,7 +220,7 @@ async fn a_first_start_is_none_and_costs_no_more_round_trips() {
     };
     let careful = watching(cluster, &prefix, &limits);
     match started_of(&careful).await {
-        Err(GateError::Cold { why, .. }) => assert!(why.contains("--fresh"), "{why}"),
+        Err(GateError::Cold { why, .. }) => assert!(why.contains("--skip-recovery-wait"), "{why}"),
         other => panic!("{other:?}"),
     }
     let told = watching(cluster, &prefix, &limits);
@@ -290,8 +290,8 @@ async fn a_promoted_replica_that_lags_is_a_loss_of_its_tenants_and_a_complete_on
     fleet.run(&[0, 1, 2], 4).await;
     let told = fleet.losses(2);
     assert!(
-        told.iter()
-            .all(|why| why.contains("nobody misses") || why.contains("not all workers have said")),
+        told.iter().all(|why| why.contains("no worker misses")
+            || why.contains("not all workers have confirmed")),
         "{told:?}"
     );
 }

@@ -10,7 +10,7 @@ use kit::servers::{Redis, unique};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Source, Tag};
-use sluicegate::engine::action::Settings;
+use sluicegate::engine::action::{Changeable, Settings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Stop};
 use sluicegate::gate::keys::Keys;
@@ -96,15 +96,15 @@ async fn what_a_lost_primary_does_not_hear_the_others_do() {
         cluster.primaries[2].url()
     );
     let shown = sluicegate(&yaml, &["inspect", &ids[0]]).exited(0).out;
-    let unread = "beside   what else may be in force at a primary of the cluster is not known: Redis can't be reached: ";
+    let unread = "also      the other policies at a primary of the cluster are not known: Redis can't be reached: ";
     assert_eq!(shown.matches(unread).count(), 1, "{shown}");
-    let all = "all      whether calls of all tenants stop is not known: Redis can't be reached: ";
+    let all = "all       whether all tenants are suspended is not known: Redis can't be reached: ";
     assert_eq!(shown.matches(all).count(), 1, "{shown}");
     let found = sluicegate(&yaml, &["inspect", &ids[0], "--json"]).exited(0);
     let found = found.json();
     let others = found["other_configurations_unread"].as_array();
     assert_eq!(others.map(Vec::len), Some(1), "{found}");
-    assert!(found["all_blocked_until_ms"].is_null(), "{found}");
+    assert!(found["all_suspended_until_ms"].is_null(), "{found}");
     let all = found["all_blocked_unread"].as_str().unwrap_or_default();
     assert!(all.contains("can't be reached"), "{found}");
     let checked = sluicegate(&yaml, &["check"]).exited(1).out;
@@ -178,12 +178,16 @@ fn deliveries(id: &str, tags: std::ops::Range<u64>) -> Event {
 }
 
 fn settings() -> Settings {
+    let open = kit::settings::open(JOBS);
     Settings {
         policy: one_at_a_time().into(),
         // All jobs that wait are held.
         prefetch: 16 * JOBS,
-        hold: Duration::from_secs(300),
-        ..kit::settings::open(JOBS)
+        live: Changeable {
+            max_in_memory: Duration::from_secs(300),
+            ..open.live
+        },
+        ..open
     }
 }
 

@@ -313,7 +313,7 @@ async fn interim_answers_are_passed_over() {
     let interim = "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n";
     let last = answer("404 Not Found", "", "");
     let downstream = Downstream::answering(format!("{interim}{last}"), Then::Keep).await;
-    let reason = "the downstream answered 404 Not Found".to_owned();
+    let reason = "the API answered 404 Not Found".to_owned();
     assert_eq!(outcome(&downstream).await, Outcome::Reject { reason });
 }
 
@@ -384,7 +384,7 @@ async fn a_body_that_breaks_off_changes_nothing() {
         (
             "404 Not Found",
             Outcome::Reject {
-                reason: "the downstream answered 404 Not Found: par".to_owned(),
+                reason: "the API answered 404 Not Found: par".to_owned(),
             },
         ),
     ] {
@@ -416,9 +416,9 @@ async fn a_reason_is_one_short_line() {
     let Outcome::Reject { reason } = outcome(&downstream).await else {
         panic!("a 404 rejects");
     };
-    let said = "the downstream answered 404 Not Found: no such  \u{fffd}[31muser\u{fffd} ä";
+    let said = "the API answered 404 Not Found: no such  \u{fffd}[31muser\u{fffd} ä";
     assert!(reason.starts_with(said), "{reason}");
-    assert!(reason.len() <= "the downstream answered 404 Not Found: ".len() + 256);
+    assert!(reason.len() <= "the API answered 404 Not Found: ".len() + 256);
 }
 
 /// A request over a reused connection that the server closes without an answer has been seen: it is not sent again.

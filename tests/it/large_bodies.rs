@@ -19,7 +19,7 @@ async fn peak_kb(body: Vec<u8>) -> u64 {
     job.body = body.into();
     let worker = PROGRAM.start(&yaml);
     bed.publish(&yaml, [job]).await;
-    let dead = "sluicegate_dead_total{reason=\"bad-message\"}";
+    let dead = "sluicegate_dead_letters_total{reason=\"bad-message\"}";
     until("a dead letter", || worker.metric(dead) == Some(1.0)).await;
     let peak = worker.peak_kb();
     worker.stop();

@@ -108,12 +108,12 @@ fn the_quickstart_runs_as_pasted_and_shows_a_wait() {
     let said = said();
     let answers = |status| said.matches(&format!("\n{status} acme order-")).count();
     assert_eq!((answers(200), answers(429)), (3, 0), "{said}");
-    let (_, end) = said.rsplit_once("tenant   acme\n").expect("inspect");
+    let (_, end) = said.rsplit_once("tenant    acme\n").expect("inspect");
     for line in [
-        "  used   3 of 3, 0 free\n",
+        "  used    3 of 3, 0 free\n",
         // One of the two may be in RabbitMQ yet.
-        " of cost waiting, the last may start in ",
-        "why      the limit default has no room: the next unit may start in ",
+        " of cost waiting, the last is admitted in ",
+        "why       the limit default is used up: the next unit is available in ",
     ] {
         assert!(end.contains(line), "{line}: {end}");
     }

@@ -168,7 +168,7 @@ async fn a_running_worker_applies_a_raised_and_a_lowered_limit() {
     )
     .await;
     calls.reach(300).await;
-    shows(&worker, "sluicegate_policies 1").await;
+    shows(&worker, "sluicegate_active_policies 1").await;
     assert!(calls.most_since(Instant::now() - PATIENCE) <= 60);
     assert!(calls.most_since(Instant::now() - PATIENCE) > 5);
 
@@ -179,7 +179,7 @@ async fn a_running_worker_applies_a_raised_and_a_lowered_limit() {
         "sluicegate_config_reloads_total{result=\"applied\"} 2",
     )
     .await;
-    shows(&worker, "sluicegate_policies 2").await;
+    shows(&worker, "sluicegate_active_policies 2").await;
     let lowered = Instant::now() + SECOND;
     bed.publish(20).await;
     calls.reach(450).await;
@@ -201,8 +201,8 @@ async fn a_fleet_that_differs_and_switches_exceeds_no_policy() {
     let two = bed.write("two.yaml", &limits("leaky-bucket-algo"));
     let one = start(one, &calls);
     let two = start(two, &calls);
-    shows(&one, "sluicegate_policies 2").await;
-    shows(&two, "sluicegate_policies 2").await;
+    shows(&one, "sluicegate_active_policies 2").await;
+    shows(&two, "sluicegate_active_policies 2").await;
     calls.reach(60).await;
     let both = Instant::now();
     calls.reach(120).await;
@@ -212,14 +212,14 @@ async fn a_fleet_that_differs_and_switches_exceeds_no_policy() {
     );
 
     bed.write("two.yaml", &limits("fixed-window-algo"));
-    shows(&two, "sluicegate_policies 3").await;
+    shows(&two, "sluicegate_active_policies 3").await;
     bed.write("one.yaml", &limits("sliding-window-algo"));
     shows(
         &one,
         "sluicegate_config_reloads_total{result=\"applied\"} 1",
     )
     .await;
-    shows(&one, "sluicegate_policies 2").await;
+    shows(&one, "sluicegate_active_policies 2").await;
     let dropped = calls.number();
     calls.reach(dropped + 40).await;
     // Two windows of the fixed window, or a burst and a refill.

@@ -39,7 +39,7 @@ async fn a_worker_that_may_start_nothing_says_so_and_lets_its_jobs_go() {
     shared_redis().ctl(&["HSET", &registry, &id, "{\"format\":99}", &field, &times]);
     worker.says(&["format 99"]).await;
     let missing = || worker.get("/readyz").unwrap_or_default();
-    until("not ready", || missing().contains("not agreed on")).await;
+    until("not ready", || missing().contains("do not agree on")).await;
     assert_eq!(worker.metric("sluicegate_agreed"), Some(0.0));
     let rests = || worker.metric("sluicegate_rests_total");
     until("what waits is let go", || rests() == Some(1.0)).await;

@@ -95,10 +95,10 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     assert!(!in_use(&config.amqp, &other).await.expect("it answers"));
     let first = start(&config, false);
     until(&first, &done(2)).await;
-    assert!(first.shows("sluicegate_gate_cold 0"));
+    assert!(first.shows("sluicegate_gate_recovering 0"));
     // It takes jobs; later three of them wait in lanes.
     assert!(in_use(&config.amqp, &ladder).await.expect("it answers"));
-    let lanes = "sluicegate_waits_total{how=\"recheck\"} 3";
+    let lanes = "sluicegate_delays_total{where=\"recheck\"} 3";
     until(&first, lanes).await;
     first.stop().await;
     // A queue's count follows its confirms.
@@ -111,7 +111,7 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
     redis.ctl(&["flushall"]);
     publish(&config, &ladder, "calm", 1).await;
     let careful = start(&config, false);
-    until(&careful, "sluicegate_gate_cold 1").await;
+    until(&careful, "sluicegate_gate_recovering 1").await;
     until(&careful, "sluicegate_deliveries_total{queue=\"fresh\"} 1").await;
     until(&careful, "sluicegate_up{server=\"redis\"} 1").await;
     assert!(careful.shows(&done(0)));
@@ -119,7 +119,7 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
 
     let told = start(&config, true);
     until(&told, &done(1)).await;
-    assert!(told.shows("sluicegate_gate_cold 0"));
+    assert!(told.shows("sluicegate_gate_recovering 0"));
     told.stop().await;
 }
 
@@ -159,7 +159,7 @@ async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
     until(&worker, &done(7)).await;
     cluster.primaries[0].restart();
     until(&worker, &done(8)).await;
-    until(&worker, "sluicegate_gate_cold 0").await;
+    until(&worker, "sluicegate_gate_recovering 0").await;
     worker.stop().await;
 }
 
@@ -185,14 +185,15 @@ async fn one_primary_that_may_admit_nothing_is_seen() {
     happens("all admit", || {
         primaries("admitting") == Some(3.0) && readyz() == "ready\n"
     });
-    assert_eq!(metric("sluicegate_gate_cold"), Some(0.0));
+    assert_eq!(metric("sluicegate_gate_recovering"), Some(0.0));
 
     // The others go on, so it is ready, and says what waits.
     cluster.primaries[1].ctl(&["flushall"]);
     happens("one recovers", || primaries("recovering") == Some(1.0));
     assert_eq!(primaries("admitting"), Some(2.0));
-    assert_eq!(metric("sluicegate_gate_cold"), Some(1.0));
-    let one = "ready\n1 of 3 Redis primaries may not know all that has started: no job of its tenants starts\n";
+    assert_eq!(metric("sluicegate_gate_recovering"), Some(1.0));
+    let one =
+        "ready\n1 of 3 Redis primaries may have lost data: no job of its tenants is admitted\n";
     happens("it says so", || readyz() == one);
     let inspect = |tenant: &str| {
         let done = sluicegate(&yaml, &["inspect", tenant, "--json"]).exited(0);
@@ -203,17 +204,17 @@ async fn one_primary_that_may_admit_nothing_is_seen() {
     assert_eq!(inspect(&away), Some(0));
     let checked = sluicegate(&yaml, &["check"]).exited(0).out;
     let warning = format!(
-        "warn  redis     {}: no job with the common limits starts until the recovery wait ends, in ",
+        "warn  redis     {}: no job with the common limits is admitted until the recovery wait ends, in ",
         address(&cluster.primaries[1])
     );
     assert!(checked.contains(&warning), "{checked}");
-    let starts = checked.matches(": knows all that was started: jobs may start\n");
+    let starts = checked.matches(": has lost no data: jobs are admitted\n");
     assert_eq!(starts.count(), 2, "{checked}");
 
     cluster.primaries[2].kill();
     happens("one is away", || primaries("away") == Some(1.0));
     let two =
-        format!("{one}1 of 3 Redis primaries does not answer: no job of its tenants starts\n");
+        format!("{one}1 of 3 Redis primaries does not answer: no job of its tenants is admitted\n");
     happens("it says both", || readyz() == two);
     worker.stop();
 }
@@ -251,7 +252,7 @@ async fn a_primary_that_hangs_keeps_no_tenant_of_another_waiting() {
         let mut meanwhile = 0;
         let answered = || {
             let failed = "sluicegate_gate_failures_total 0";
-            let waits = "sluicegate_waits_total{how=\"lane\"} 0";
+            let waits = "sluicegate_delays_total{where=\"delay-queue\"} 0";
             !worker.shows(failed) || !worker.shows(waits)
         };
         while !answered() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::engine::action::Settings;
+use sluicegate::engine::action::{Changeable, Settings};
 use sluicegate::rules::job::{Fields, TenantField, ValueField};
 use sluicegate::rules::lanes::{Ladder, QueueNames};
 use sluicegate::rules::limit::{Algorithm, Limit};
@@ -27,20 +27,22 @@ pub fn open(jobs: usize) -> Settings {
             cost: ValueField::Header("x-cost".into()),
             deadline: None,
         },
-        concurrency: jobs,
+        live: Changeable {
+            concurrency: jobs,
+            max_in_memory: second / 2,
+            retry: RetryPolicy {
+                max_attempts: 3,
+                initial_interval: second,
+                max_interval: second,
+                give_up_after: Duration::from_secs(7 * 86_400),
+                max_crashes: 5,
+            },
+            max_throttle: second,
+            guard_budget: 0.01,
+        },
         prefetch: 8 * jobs,
-        hold: second / 2,
         names: QueueNames::new("jobs", &ladder),
         ladder,
-        retry: RetryPolicy {
-            max_attempts: 3,
-            initial_interval: second,
-            max_interval: second,
-            give_up_after: Duration::from_secs(7 * 86_400),
-            max_crashes: 5,
-        },
-        max_penalty: second,
-        guard_budget: 0.01,
         throttle_scope: ThrottleScope::Tenant,
         breaker: None,
     }

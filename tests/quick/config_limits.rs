@@ -314,8 +314,8 @@ fn a_limit_says_whose_budget_it_is() {
 
 #[test]
 fn a_limit_of_all_tenants_stands_with_the_common_ones_alone() {
-    let elsewhere = "is global: one budget of all tenants is the same for each; put this limit into rate-limiter.limits, and it holds beside those of plans and tenants";
-    let taken = "the name of a global limit of rate-limiter.limits, which holds beside this one; each needs a name of its own";
+    let elsewhere = "is global: the quota of all tenants is the same for each; put this limit into rate-limiter.limits, and it is enforced with those of plans and tenants";
+    let taken = "the name of a global limit of rate-limiter.limits, which is enforced with this one; each needs a name of its own";
     check_errors(
         "  limits: [{name: all, scope: global}]\n  plans: {a: {scope: global}}\n  tenants: {b: {limits: [{name: c, scope: global}]}}",
         &[
@@ -332,7 +332,7 @@ fn a_limit_of_all_tenants_stands_with_the_common_ones_alone() {
     check_errors(
         "  scope: global\n  plans: {p: {max-requests: 1}}\n  tenants: {t: {limits: [{max-requests: 1}]}}",
         &[
-            "c.yaml:3:11: rate-limiter.plans.p: its limit would be called default, as the global one that holds beside it; give one of them a name, such as limits: [{name: minute}]",
+            "c.yaml:3:11: rate-limiter.plans.p: its limit would be called default, as the global one that is enforced with it; give one of them a name, such as limits: [{name: minute}]",
             &format!("c.yaml:4:26: rate-limiter.tenants.t.limits[0].name: is default, {taken}"),
         ],
     );
@@ -345,7 +345,7 @@ fn a_limit_of_all_tenants_stands_with_the_common_ones_alone() {
     check_errors(
         &format!("  limits: {all}\n  plans: {{p: {{limits: {own}}}}}"),
         &[
-            "c.yaml:3:15: rate-limiter.plans.p.limits: has 8 limits, and 9 global ones hold beside them; 16 at most are enforced together",
+            "c.yaml:3:15: rate-limiter.plans.p.limits: has 8 limits, and 9 global ones are enforced with them; 16 at most are enforced together",
         ],
     );
     let parts: Vec<String> = (0..5)
@@ -541,7 +541,7 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
         (
             "{name: b, max-concurrent: 2, window-size: 1}",
             "4:17",
-            "rate-limiter.limits[1].max-concurrent: stands beside window-size; calls under way are a limit of their own, with a name and a scope and no other key",
+            "rate-limiter.limits[1].max-concurrent: is set next to window-size; calls in flight are a limit of their own, with a name and a scope and no other key",
         ),
         (
             "{name: a}",
@@ -622,7 +622,7 @@ fn each_mistake_in_a_limit_has_its_own_words_and_place() {
 
 #[test]
 fn each_mistake_in_a_plan_or_an_entry_has_its_own_words_and_place() {
-    let stands = "stands beside a plan, which says all; keep the plan or";
+    let stands = "is set next to a plan, which has all limits; keep the plan or";
     for (entry, place, words) in [
         ("acme: {plan: fre}", "4:12", "rate-limiter.tenants.acme.plan: is \"fre\", and rate-limiter.plans has no such plan; did you mean free?".to_owned()),
         ("acme: {plan: gold}", "4:12", "rate-limiter.tenants.acme.plan: is \"gold\", and rate-limiter.plans has no such plan".to_owned()),
@@ -635,7 +635,7 @@ fn each_mistake_in_a_plan_or_an_entry_has_its_own_words_and_place() {
         ("acme: {}", "4:5", "rate-limiter.tenants.acme: sets nothing; give it keys, such as max-requests, or limits".to_owned()),
         ("acme:", "4:5", "rate-limiter.tenants.acme: sets nothing; give it keys, such as max-requests, or limits".to_owned()),
         ("acme: 5", "4:5", "rate-limiter.tenants.acme: is 5; it must hold keys".to_owned()),
-        ("'a*b': {plan: free}", "4:5", "rate-limiter.tenants.a*b: is no tenant's id: a * stands at the end only, for all ids that begin with what is before it".to_owned()),
+        ("'a*b': {plan: free}", "4:5", "rate-limiter.tenants.a*b: is no tenant's id: a * can only be at the end, for all ids that begin with what is before it".to_owned()),
         ("'': {plan: free}", "4:5", "rate-limiter.tenants.: is no tenant's id: a tenant's id has 1 to 255 bytes".to_owned()),
     ] {
         check_errors(
@@ -720,13 +720,13 @@ fn what_has_no_effect_is_a_warning() {
         &[
             "rate-limiter.plans.pro: the limit b can never bind: a is stricter in every respect",
             "rate-limiter.tenants.x: the limit d can never bind: c is stricter in every respect",
-            "rate-limiter.tenants.ab never counts: a* stands before it, and the first that fits counts",
+            "rate-limiter.tenants.ab never counts: a* comes before it, and the first that fits counts",
         ],
     );
     check_warnings(
         "  plans: {pro: {max-requests: 1}}",
         &[
-            "rate-limiter.plans.pro: nobody has this plan: no entry of rate-limiter.tenants names it, and rate-limiter.plan-header is not set",
+            "rate-limiter.plans.pro: no tenant has this plan: no entry of rate-limiter.tenants names it, and rate-limiter.plan-header is not set",
         ],
     );
     check_warnings(

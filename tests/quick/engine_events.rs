@@ -243,11 +243,11 @@ async fn a_gate_that_may_have_forgotten_is_looked_at_each_second_until_it_opens(
     let gate = Opens::after(Duration::from_millis(9_500));
     let (metrics, health) = (Arc::new(Metrics::new()), Arc::new(Health::default()));
     let run = run_all(Arc::clone(&gate), Arc::clone(&metrics), Arc::clone(&health));
-    let cold = "Redis may not know all that has started";
+    let cold = "Redis may have lost data";
     let look = async {
         tokio::time::sleep(Duration::from_secs(5)).await;
         assert_eq!(health.missing(), [cold]);
-        assert!(metrics.encode().contains("sluicegate_gate_cold 1"));
+        assert!(metrics.encode().contains("sluicegate_gate_recovering 1"));
         assert!(
             metrics
                 .encode()
@@ -256,7 +256,7 @@ async fn a_gate_that_may_have_forgotten_is_looked_at_each_second_until_it_opens(
     };
     tokio::join!(run, look);
     assert!(!health.missing().contains(&cold));
-    assert!(metrics.encode().contains("sluicegate_gate_cold 0"));
+    assert!(metrics.encode().contains("sluicegate_gate_recovering 0"));
     assert!(gate.refused.load(Ordering::Relaxed) <= 11);
 }
 

@@ -77,20 +77,22 @@ pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> Sett
             cost: ValueField::Header("x-cost".into()),
             deadline: None,
         },
-        concurrency,
+        live: Changeable {
+            concurrency,
+            max_in_memory: Duration::from_millis(500),
+            retry: RetryPolicy {
+                max_attempts: 3,
+                initial_interval: Duration::from_secs(10),
+                max_interval: Duration::from_secs(300),
+                give_up_after: Duration::from_secs(7 * 86_400),
+                max_crashes: 5,
+            },
+            max_throttle: Duration::from_secs(3600),
+            guard_budget: 0.01,
+        },
         prefetch: 80,
-        hold: Duration::from_millis(500),
         names: QueueNames::new("jobs", &ladder),
         ladder,
-        retry: RetryPolicy {
-            max_attempts: 3,
-            initial_interval: Duration::from_secs(10),
-            max_interval: Duration::from_secs(300),
-            give_up_after: Duration::from_secs(7 * 86_400),
-            max_crashes: 5,
-        },
-        max_penalty: Duration::from_secs(3600),
-        guard_budget: 0.01,
         throttle_scope: ThrottleScope::Tenant,
         breaker: None,
     }
@@ -759,7 +761,7 @@ fn settings_change_while_jobs_run() {
     assert!(desk.deliver(Source::Fresh, &["b"]).asked.is_empty());
     desk.scheduler.change(Changeable {
         concurrency: 2,
-        hold: MS * 500,
+        max_in_memory: MS * 500,
         retry: RetryPolicy {
             max_attempts: 1,
             initial_interval: MS,
@@ -767,7 +769,7 @@ fn settings_change_while_jobs_run() {
             give_up_after: Duration::from_secs(7 * 86_400),
             max_crashes: 5,
         },
-        max_penalty: MS,
+        max_throttle: MS,
         guard_budget: 0.01,
     });
     let asked = desk.step(MS * 5).asked;

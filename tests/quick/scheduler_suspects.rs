@@ -327,7 +327,7 @@ fn a_gate_that_cannot_be_told_lets_suspects_wait_as_all_jobs_do() {
 #[test]
 fn nothing_is_counted_where_max_crashes_is_zero() {
     let mut settings: Settings = settings(8, usual(), by_header());
-    settings.retry.max_crashes = 0;
+    settings.live.retry.max_crashes = 0;
     let mut desk = Desk::of(settings);
     let done = desk.again(&["x"]);
     assert_eq!((words(&done), done.asked.len()), (vec![], 1));

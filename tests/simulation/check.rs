@@ -7,10 +7,10 @@ use sluicegate::gate::Gate;
 use sluicegate::rules::headers;
 use sluicegate::rules::job::Field;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use sluicegate::rules::line::AHEAD_MS;
 use sluicegate::rules::log::{Clock, Logs};
 use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
+use sluicegate::rules::waitlist::AHEAD_MS;
 
 use super::crashes;
 use super::history::{BudgetRecord, Call, History, TenantRecord};
@@ -243,7 +243,7 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
                 let more = (after + 1).saturating_sub(limit.burst().into());
                 more * limit.span() * 1000 / max
             }
-            places if places.holds_places() => rounds * (window + call),
+            places if places.holds_leases() => rounds * (window + call),
             // What the model says of an empty log.
             _ => {
                 let (mut log, clock) = (Logs::default(), Clock::from_micros(first.at_us));

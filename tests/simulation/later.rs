@@ -212,9 +212,9 @@ pub async fn update(life: Arc<Life>, updates: mpsc::Sender<Update>) {
         if world.chance(|t| t.later.changes) {
             let changed = Changeable {
                 concurrency: 1 + world.below(2 * world.plan.concurrency),
-                hold: world.up_to(2000),
+                max_in_memory: world.up_to(2000),
                 retry: world.plan.retry,
-                max_penalty: world.plan.max_penalty,
+                max_throttle: world.plan.max_throttle,
                 guard_budget: 0.01,
             };
             world.note(format_args!("{}: {changed:?}", life.name));

@@ -187,7 +187,7 @@ fn patience(world: &World) -> Duration {
     ms(all.filter(binding).map(take).sum::<u64>() + one_by_one)
         + ms(2 * LEASE_MS + operator::LONGEST_MS)
         + 3 * plan.max_delay
-        + 2 * plan.max_penalty
+        + 2 * plan.max_throttle
         + 2 * plan.retry.max_interval
         + ms(60_000 + set_aside)
         + plan.away.patience()

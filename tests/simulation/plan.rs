@@ -86,7 +86,7 @@ pub struct Plan {
     pub concurrency: usize,
     pub hold: Duration,
     pub max_delay: Duration,
-    pub max_penalty: Duration,
+    pub max_throttle: Duration,
     /// The workers may ask the gate only after an exchange with each other.
     pub agreed: bool,
     pub shutdown_timeout: Duration,
@@ -241,7 +241,7 @@ impl Plan {
             },
             hold: ms(pick(&mut random, &[100, 500, 500, 2000])),
             max_delay: if ideal { ms(300_000) } else { max_delay },
-            max_penalty: ms(pick(&mut random, &[1000, 10_000, 60_000])),
+            max_throttle: ms(pick(&mut random, &[1000, 10_000, 60_000])),
             agreed: seed >= later::LATER && !ideal && seed.is_multiple_of(3),
             shutdown_timeout: ms(pick(&mut random, &[100, 1000, 10_000])),
             retry: RetryPolicy {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use sluicegate::admin::Health;
 use sluicegate::broker::Broker;
-use sluicegate::engine::action::Settings;
+use sluicegate::engine::action::{Changeable, Settings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Over};
 use sluicegate::metrics::Metrics;
@@ -35,14 +35,16 @@ fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
             cost: ValueField::Header("x-cost".into()),
             deadline: None,
         },
-        concurrency: plan.concurrency,
+        live: Changeable {
+            concurrency: plan.concurrency,
+            max_in_memory: plan.hold,
+            retry: plan.retry,
+            max_throttle: plan.max_throttle,
+            guard_budget: 0.01,
+        },
         prefetch: usize::from(plan.prefetch),
-        hold: plan.hold,
         names: broker.0.broker.names(),
         ladder: Ladder::new(plan.max_delay),
-        retry: plan.retry,
-        max_penalty: plan.max_penalty,
-        guard_budget: 0.01,
         throttle_scope: plan.throttle_scope,
         breaker: plan.away.rule,
     }

@@ -56,7 +56,7 @@ impl Outstanding {
 
 /// A channel and what is outstanding on it.
 #[derive(Debug)]
-struct Line {
+struct ChannelAcks {
     /// Whose consumers are on it, by the first of them.
     source: Source,
     channel: Channel,
@@ -66,7 +66,7 @@ struct Line {
 #[derive(Debug)]
 struct Session {
     number: u64,
-    lines: Vec<Line>,
+    channels: Vec<ChannelAcks>,
 }
 
 /// The acks of the session that is up.
@@ -80,16 +80,16 @@ impl Acks {
     }
 
     pub fn begin(&self, number: u64, channels: impl IntoIterator<Item = (Source, Channel)>) {
-        let lines = channels
+        let channels = channels
             .into_iter()
             .filter(|(source, _)| *source == channel_of(*source))
-            .map(|(source, channel)| Line {
+            .map(|(source, channel)| ChannelAcks {
                 source,
                 channel,
                 outstanding: Outstanding::default(),
             })
             .collect();
-        *self.lock() = Some(Session { number, lines });
+        *self.lock() = Some(Session { number, channels });
     }
 
     pub fn end(&self) {
@@ -104,8 +104,8 @@ impl Acks {
     pub fn delivered(&self, tags: impl IntoIterator<Item = Tag>) {
         if let Some(session) = self.lock().as_mut() {
             for tag in tags {
-                if let Some(line) = session.line(tag) {
-                    line.outstanding.delivered(tag.tag);
+                if let Some(acks) = session.acks_of(tag) {
+                    acks.outstanding.delivered(tag.tag);
                 }
             }
         }
@@ -118,15 +118,15 @@ impl Acks {
         let mut held = self.lock();
         let Some(session) = held.as_mut() else { return };
         let number = session.number;
-        for line in &mut session.lines {
-            let ours = |tag: &&Tag| tag.session == number && channel_of(tag.source) == line.source;
-            let frames = line
+        for acks in &mut session.channels {
+            let ours = |tag: &&Tag| tag.session == number && channel_of(tag.source) == acks.source;
+            let frames = acks
                 .outstanding
                 .settle(tags.iter().filter(ours).map(|tag| tag.tag));
             for Frame { tag, multiple } in frames {
                 let options = BasicAckOptions { multiple };
                 // The first poll queues the frame; what follows is only the news that it was written.
-                if let Some(Err(error)) = line.channel.basic_ack(tag, options).now_or_never() {
+                if let Some(Err(error)) = acks.channel.basic_ack(tag, options).now_or_never() {
                     tracing::debug!(%error, "an ack was not sent; the message comes again");
                 }
             }
@@ -135,14 +135,14 @@ impl Acks {
 }
 
 impl Session {
-    fn line(&mut self, tag: Tag) -> Option<&mut Line> {
+    fn acks_of(&mut self, tag: Tag) -> Option<&mut ChannelAcks> {
         let number = self.number;
         let source = channel_of(tag.source);
-        (self.lines.iter_mut()).find(|line| tag.session == number && line.source == source)
+        (self.channels.iter_mut()).find(|acks| tag.session == number && acks.source == source)
     }
 }
 
-/// All lanes share the first one's channel.
+/// All delay queues share the first one's channel.
 fn channel_of(source: Source) -> Source {
     match source {
         Source::Lane(_) => Source::Lane(0),

@@ -260,7 +260,7 @@ async fn declare(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
     link.target.rpc("channel.close", closing).await
 }
 
-/// Lanes that are gone while others are there were deleted, with what waited in them: by somebody, or by a policy with `expires`
+/// Delay queues that are gone while others are there were deleted, with what waited in them: by somebody, or by a policy with `expires`
 /// while no worker ran. They are declared anew; this only says it.
 async fn say_lost_lanes(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
     let names = &shared.topology.names;
@@ -272,12 +272,12 @@ async fn say_lost_lanes(shared: &Shared, link: &Link) -> Result<(), BrokerError>
     }
     for lane in missing {
         let queue = &names.lanes()[lane];
-        tracing::warn!(%queue, "a delay lane is gone, with what waited in it; it is declared anew: does a policy with expires match it?");
+        tracing::warn!(%queue, "a delay queue was deleted with its jobs; declaring it again: does a policy with expires match it?");
     }
     Ok(())
 }
 
-/// The positions of lanes that don't exist.
+/// The positions of delay queues that don't exist.
 async fn missing_lanes(link: &Link, names: &QueueNames) -> Result<Vec<usize>, BrokerError> {
     let mut channel = link.channel().await?;
     let mut missing = Vec::new();

@@ -82,8 +82,8 @@ pub async fn inventory(amqp: &config::Amqp, ladder: &Ladder) -> Result<Inventory
     })
 }
 
-/// Whether the queues are in use, so that jobs may have started lately: jobs wait for their turn, in a lane or where
-/// lanes end, or a worker takes them; or lanes are missing, since jobs may wait in those of another `max-delay`. Lanes
+/// Whether the queues are in use, so that jobs may have started lately: jobs wait for their turn, in a delay queue or where
+/// delay queues end, or a worker takes them; or delay queues are missing, since jobs may wait in those of another `max-delay`. Delay queues
 /// that somebody is declaring just now, in their order, are waited for.
 ///
 /// # Errors
@@ -96,7 +96,7 @@ pub async fn in_use(amqp: &config::Amqp, ladder: &Ladder) -> Result<bool, Broker
         match use_of(&link, &topology).await? {
             Use::Idle => break false,
             Use::Busy => break true,
-            // Each look finds one more at least, so they are as many as there are lanes at most.
+            // Each look finds one more at least, so they are as many as there are delay queues at most.
             Use::Missing(at) if missing < Some(at) => missing = Some(at),
             Use::Missing(_) => break true,
         }
@@ -127,7 +127,7 @@ async fn use_of(link: &Link, topology: &Topology) -> Result<Use, BrokerError> {
                     return Ok(Use::Busy);
                 }
             }
-            // The one that is looked at first, and declared before all lanes, which lead to it: without it nobody has
+            // The one that is looked at first, and declared before all delay queues, which lead to it: without it nobody has
             // waited yet. Any other one that is missing leaves open where jobs wait. The channel is closed.
             None if queue.name == names.due => return Ok(Use::Idle),
             None => return Ok(Use::Missing(at)),

@@ -58,7 +58,7 @@ struct Shared {
     nodes: Nodes,
     topology: Topology,
     prefetch: u16,
-    /// The same for each lane.
+    /// The same for each delay queue.
     window: u16,
     acks: Acks,
     /// A publish was returned: a queue is missing.
@@ -75,7 +75,7 @@ struct Shared {
 
 impl AmqpBroker {
     /// Connects in the background, for ever, and declares the queues of `amqp.queue` and `ladder` anew
-    /// in each session. It takes at most `window` unacked messages of each lane (not 0). Must be called within a tokio runtime.
+    /// in each session. It takes at most `window` unacked messages of each delay queue (not 0). Must be called within a tokio runtime.
     ///
     /// # Errors
     /// Only what needs no server to be seen: the URL or the queue's name cannot be used.

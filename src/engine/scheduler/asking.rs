@@ -171,7 +171,7 @@ impl Scheduler {
             let known = alike.entry(labels.clone()).or_default();
             let same = (known.iter().copied()).find(|at| questions[*at].0.limits == limits);
             let at = same.unwrap_or_else(|| {
-                let permits = match limits.hold_places() {
+                let permits = match limits.hold_leases() {
                     true => self.settlement.name(),
                     false => String::new(),
                 };

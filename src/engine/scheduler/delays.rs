@@ -49,7 +49,8 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&key) else {
             return true;
         };
-        let has_room = wait <= self.settings.hold && self.queues.try_hold(&job.claims.tenant);
+        let has_room =
+            wait <= self.settings.live.max_in_memory && self.queues.try_hold(&job.claims.tenant);
         if has_room {
             self.keep_until(now + wait, key);
         }
@@ -83,7 +84,7 @@ impl Scheduler {
         if job.stays.is_none_or(|stays| stays < until) {
             return false;
         }
-        let early = match wait <= self.settings.hold {
+        let early = match wait <= self.settings.live.max_in_memory {
             true => 0,
             false => lanes::lead_ms(millis(wait), self.random.random()),
         };
@@ -235,7 +236,7 @@ impl Scheduler {
     /// A tenant whose jobs have room in their limit, but wait for a slot of the concurrency for longer than
     /// `hold`, may not fill the prefetch with them: all but an eighth of it come back later.
     pub(super) fn delay_surplus(&mut self, now: Duration) {
-        let hold = self.settings.hold;
+        let hold = self.settings.live.max_in_memory;
         if self.intake.is_draining() || !self.queues.looks_for_surplus(now, hold) {
             return;
         }

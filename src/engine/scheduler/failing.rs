@@ -111,7 +111,7 @@ impl Scheduler {
             }
             None => {
                 job.claims.ticket = None;
-                self.delay_in_lane(now, key, self.settings.retry.initial_interval);
+                self.delay_in_lane(now, key, self.settings.live.retry.initial_interval);
             }
         }
     }
@@ -129,7 +129,7 @@ impl Scheduler {
         };
         let attempt = job.claims.attempt;
         let jitter = self.random.random();
-        let Some(backoff) = self.settings.retry.wait(attempt, jitter) else {
+        let Some(backoff) = self.settings.live.retry.wait(attempt, jitter) else {
             let reason = format!("gave up after {attempt} attempts: {reason}");
             return self.bury(key, Death::Attempts, &reason);
         };
@@ -159,7 +159,7 @@ impl Scheduler {
         let (Some(first), Some(store_now)) = (first, self.clock.at_least(now)) else {
             return false;
         };
-        let give_up_after = self.settings.retry.give_up_after;
+        let give_up_after = self.settings.live.retry.give_up_after;
         let age = Duration::from_millis(store_now.saturating_sub(first));
         if age < give_up_after {
             return false;

@@ -92,7 +92,7 @@ impl Intake {
             Ok(claims) => claims,
             Err(why) => return Err(Box::new(Invalid { tag, message, why })),
         };
-        if delivery.redelivered && settings.retry.max_crashes > 0 {
+        if delivery.redelivered && settings.live.retry.max_crashes > 0 {
             claims.suspect.get_or_insert_default();
         }
         Ok(JobEntry {

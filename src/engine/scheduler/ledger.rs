@@ -169,12 +169,12 @@ impl Ledger {
 
     /// A start under `limits` runs, or was given up: its places are renewed.
     pub fn started(&mut self, limits: &Limits) {
-        self.holding += usize::from(limits.hold_places());
+        self.holding += usize::from(limits.hold_leases());
     }
 
     /// It has ended, or its time is over.
     pub fn ended(&mut self, limits: &Limits) {
-        self.holding -= usize::from(limits.hold_places());
+        self.holding -= usize::from(limits.hold_leases());
     }
 
     /// Something of `partition` is to be told before anybody asks there. What failed once holds nobody up any more.
@@ -352,5 +352,5 @@ fn ended(told: TenantSettled) -> Option<(Tenant, Limits, usize)> {
         .filter(|one| one.end.is_over())
         .count();
     let TenantSettled { tenant, limits, .. } = told;
-    limits.hold_places().then_some((tenant, limits, calls))
+    limits.hold_leases().then_some((tenant, limits, calls))
 }

@@ -104,7 +104,7 @@ impl Settlement {
             }
         };
         let (limits, receipt) = (&started.limits, &started.receipt);
-        let holds = limits.hold_places();
+        let holds = limits.hold_leases();
         let counts_cost = limits.iter().any(|limit| limit.unit() == Unit::Cost);
         let as_charged = match end {
             End::Cost(used) => used == receipt.cost || !counts_cost,
@@ -206,7 +206,7 @@ impl Settlement {
         }
         self.ledger.renewed(now);
         for (tenant, started) in running() {
-            if started.limits.hold_places() {
+            if started.limits.hold_leases() {
                 self.ledger.add_start(tenant, started, End::Running);
             }
         }

@@ -29,7 +29,7 @@ pub(super) enum May {
 impl Scheduler {
     /// Whether a job whose turn it is may ask. A suspect's call is noted first; without a slot it could not start.
     pub(super) fn may_ask(&mut self, now: Duration, key: Key) -> May {
-        let most = self.settings.retry.max_crashes;
+        let most = self.settings.live.retry.max_crashes;
         let Some(job) = self.jobs.get_mut(&key) else {
             return May::Ask;
         };

@@ -33,7 +33,7 @@ impl Scheduler {
         // It did not say for how long: until the shortest window has passed. Calls under way have none.
         let windows = limits.iter().map(Limit::window_ms).filter(|ms| *ms > 0);
         let window = windows.min().map_or(NO_WINDOW, Duration::from_millis);
-        let duration = after.unwrap_or(window).min(self.settings.max_penalty);
+        let duration = after.unwrap_or(window).min(self.settings.live.max_throttle);
         let whose = whose(self.settings.throttle_scope, limits, tenant);
         self.facts.push(Fact::Throttled {
             tenant: tenant.clone(),
@@ -64,7 +64,7 @@ impl Scheduler {
             return;
         };
         let (tenant, plan) = (&job.claims.tenant, job.claims.plan.as_deref());
-        let duration = used_up.min(self.settings.max_penalty);
+        let duration = used_up.min(self.settings.live.max_throttle);
         let limits = self.agreement.own().limits(tenant, plan);
         let whose = whose(self.settings.throttle_scope, limits, tenant);
         self.facts.push(Fact::Throttled {
@@ -79,7 +79,7 @@ impl Scheduler {
                 key: None,
                 whose,
                 until: now + duration,
-                by: "the downstream's RateLimit: nothing is left".to_owned(),
+                by: "the API's RateLimit: nothing is left".to_owned(),
                 failures: 0,
             },
         );

@@ -52,7 +52,7 @@ pub enum Start {
     Unknown,
     /// No job waits for its turn, and no other worker lives: a Redis without an epoch is a new one.
     Idle,
-    /// An operator says that nothing counts any more (`run --fresh`).
+    /// An operator says that nothing counts any more (`run --skip-recovery-wait`).
     Fresh,
 }
 
@@ -80,21 +80,20 @@ pub enum Step {
 /// The memory was empty though a worker remembers an epoch.
 const EMPTIED: &str = "its memory was emptied while workers ran";
 /// The memory was empty, and it is not known whether it was ever used.
-const UNKNOWN: &str = "it is empty though jobs wait for their turn or other workers live; if nothing was started within the longest \
-     window, `run --fresh` goes on at once";
+const UNKNOWN: &str = "it is empty though jobs wait for their turn or other workers live; if no job ran within the longest \
+     window, `run --skip-recovery-wait` goes on at once";
 /// A worker's last writes are missing.
 const TRUNCATED: &str =
     "it lost its last writes (a restart with older data, or a replica that lagged)";
 /// Its count of evicted keys has changed.
 const EVICTED: &str = "it evicted keys to make room; set its maxmemory-policy to noeviction";
 /// It is another memory, and its policy allows evictions.
-const MAY_EVICT: &str = "it restarted or failed over, and may have evicted keys before that which nobody noticed; set its \
+const MAY_EVICT: &str = "it restarted or failed over, and may have evicted keys before that unnoticed; set its \
      maxmemory-policy to noeviction";
 /// Some workers have not vouched.
-const DOUBTED: &str =
-    "it restarted or failed over, and not all workers have said that their last starts are in it";
+const DOUBTED: &str = "it restarted or failed over, and not all workers have confirmed that their last calls are in it";
 /// All workers have vouched.
-const SETTLING: &str = "it restarted or failed over; nobody misses a start; waiting for a moment for workers that were not heard yet";
+const SETTLING: &str = "it restarted or failed over, and no worker misses a call; waiting for a moment for further workers";
 
 impl Known {
     /// What it started last may still count, so it matters whether Redis knows it.

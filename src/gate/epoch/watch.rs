@@ -331,11 +331,11 @@ impl Watch {
             (_, true) if waited || !before => warn!(
                 epoch = self.key,
                 reason = found.why,
-                "jobs start whose limits do not look back to what Redis may not know; the others wait for their longest window"
+                "jobs are admitted whose limits do not look back to what Redis may have lost; the others wait for their longest window"
             ),
             (_, false) if waited || before => info!(
                 epoch = self.key,
-                "Redis's memory is whole again: jobs start"
+                "the recovery wait is over: jobs are admitted"
             ),
             _ => {}
         }
@@ -360,7 +360,7 @@ impl Watch {
             warn!(
                 epoch,
                 policy,
-                "Redis's maxmemory-policy allows it to forget what has started: after each eviction nothing starts for a longest \
+                "Redis's maxmemory-policy allows it to evict usage: after each eviction no job is admitted for a longest \
                  window; set it to noeviction"
             );
         }
@@ -374,7 +374,7 @@ impl Watch {
                 epoch = self.key,
                 reason = why,
                 at_most_s,
-                "no job starts: Redis may not know all that has started"
+                "no job is admitted: Redis may have lost data"
             );
             state.told = Some(why.clone());
         }

@@ -280,7 +280,7 @@ async fn exchange(
                 }
                 if !none || known.superseded().is_empty() {
                     return Err(GateError::Refused(format!(
-                        "the workers have had {MAX_POLICIES} different policies in force within the longest window of those that they changed; wait until one of them is dropped"
+                        "the workers have had {MAX_POLICIES} different policies within the longest window of those that they changed; wait until one of them is dropped"
                     )));
                 }
             }

@@ -95,7 +95,7 @@ impl RedisGate {
     ) -> Result<Answers, GateError> {
         if !self.places.agreed(&place.policies) {
             return Err(GateError::Unreachable(format!(
-                "{}: it is not known which policies are in force there",
+                "{}: which policies are enforced there is not known",
                 place.shard.name()
             )));
         }

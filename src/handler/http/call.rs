@@ -23,9 +23,9 @@ pub(super) enum Sent {
     Answered(Parts),
     /// The connection was closed before a byte of the request was written.
     Unwritten,
-    /// The downstream has read the request, and says that nothing was done with it.
+    /// The API has read the request, and says that nothing was done with it.
     Refused(Failure),
-    /// The downstream may have seen the request.
+    /// The API may have seen the request.
     Failed(Failure),
 }
 

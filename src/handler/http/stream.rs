@@ -130,7 +130,7 @@ impl Exchange {
         self.way.has_arrived()
     }
 
-    /// Sends no more calls over the connection, which may be dead. Those that are under way go on.
+    /// Sends no more calls over the connection, which may be dead. Those in flight go on.
     pub(super) fn gives_up(&self) {
         self.slot.retire();
     }

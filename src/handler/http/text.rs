@@ -19,7 +19,7 @@ pub(super) fn one_line(text: &str) -> String {
     shown
 }
 
-/// The error and what is behind it. Texts of TLS quote what the downstream's certificate says.
+/// The error and what is behind it. Texts of TLS quote what the API's certificate says.
 pub(super) fn explain(why: &(dyn Error + 'static)) -> String {
     let mut text = why.to_string();
     let mut source = why.source();

@@ -1,12 +1,12 @@
-//! `guard: strict` and `max-concurrent`: a start holds its place until its call has ended, and for a window after that
-//! (none for `max-concurrent`). Calls that are under way always count, so at most L of them arrive in any window, however
+//! `guard: strict` and `max-concurrent`: a call holds its lease until it has ended, and for a window after that
+//! (none for `max-concurrent`). Calls in flight always count, so at most L of them arrive in any window, however
 //! long each of them takes: an arrival lies between its start and its end.
 
 use super::{Around, Ended, Keys, Rules, Terms, Usage};
 use crate::rules::clock::Clock;
 
-/// A place that is held by a call of which nothing was heard for so long (milliseconds) is free again, since its
-/// worker must have died. A worker renews them long before.
+/// A lease that was not renewed for so long (milliseconds) expires, since its worker must have died. A worker renews
+/// its leases long before.
 pub const LEASE_MS: u64 = 60_000;
 
 /// The algorithm of a strict guard.
@@ -25,7 +25,7 @@ macro_rules! both {
             include_str!("../../../lua/held.lua")
         }
 
-        fn holds_places(&self) -> bool {
+        fn holds_leases(&self) -> bool {
             true
         }
 
@@ -45,7 +45,7 @@ macro_rules! both {
             terms.max().into()
         }
 
-        /// How long calls take, nobody knows.
+        /// How long calls take is not known.
         fn most_in(&self, _: &Terms, _: u64) -> u64 {
             u64::MAX
         }
@@ -66,7 +66,7 @@ impl Rules for Strict {
     }
 
     fn about(&self) -> &'static str {
-        "L in any W, calls under way included"
+        "L in any W, calls in flight included"
     }
 
     fn worst_words(&self) -> &'static str {
@@ -93,7 +93,7 @@ impl Rules for Concurrency {
     }
 
     fn about(&self) -> &'static str {
-        "L calls under way"
+        "L calls in flight"
     }
 
     fn worst_words(&self) -> &'static str {
@@ -121,19 +121,19 @@ pub(crate) const LOOK_MS: u64 = 500;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Held {
     /// In the order of their ends, then of their names.
-    places: Vec<Place>,
+    leases: Vec<Lease>,
     /// The time of the last load.
     now: u64,
     /// How long a call takes.
     usual: u64,
-    /// For how long a place is not free after its call's end.
+    /// For how long a lease lasts after its call's end.
     span: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
-    /// When the call ended (milliseconds since the epoch, rounded up); beyond now while it may be under way: when its
-    /// place is given up unless it is kept for longer.
+struct Lease {
+    /// When the call ended (Unix ms, rounded up); beyond now while it may be in flight: when the lease expires unless it
+    /// is renewed.
     end: u64,
     /// The permit's name.
     permit: String,
@@ -143,12 +143,12 @@ struct Place {
 impl Usage for Held {
     fn load(&mut self, terms: &Terms, clock: Clock, around: &mut Around<'_>) {
         let now = clock.now_ms;
-        self.places.retain(|place| place.end + terms.span() > now);
+        self.leases.retain(|lease| lease.end + terms.span() > now);
         // Later than a lease from now: the clock was stepped back.
-        for place in &mut self.places {
-            place.end = place.end.min(clock.stamp_ms + LEASE_MS);
+        for lease in &mut self.leases {
+            lease.end = lease.end.min(clock.stamp_ms + LEASE_MS);
         }
-        self.places.sort_unstable();
+        self.leases.sort_unstable();
         self.now = now;
         self.usual = around.usual.max(1);
         self.span = terms.span();
@@ -179,59 +179,59 @@ impl Usage for Held {
             return;
         };
         match ended.used(terms) {
-            None => drop(self.places.remove(at)),
+            None => drop(self.leases.remove(at)),
             Some(used) => {
-                let mut place = self.places.remove(at);
-                (place.end, place.units) = (clock.stamp_ms, used);
+                let mut lease = self.leases.remove(at);
+                (lease.end, lease.units) = (clock.stamp_ms, used);
                 // One that was renewed after its end has the same name.
-                let same = |other: &Place| other.permit == place.permit && other.units == used;
-                self.places.retain(|other| !same(other));
-                self.places.push(place);
-                self.places.sort_unstable();
+                let same = |other: &Lease| other.permit == lease.permit && other.units == used;
+                self.leases.retain(|other| !same(other));
+                self.leases.push(lease);
+                self.leases.sort_unstable();
             }
         }
     }
 
-    /// A place that is not there is taken again: the store may have lost its memory meanwhile. At most [`LEASE_MS`].
+    /// A lease that is not there is taken again: the store may have lost its memory meanwhile. At most [`LEASE_MS`].
     fn keep(&mut self, terms: &Terms, clock: Clock, ended: &Ended<'_>, for_ms: u64) {
         let (permit, units) = (ended.permit, ended.charged(terms));
         if self.find(permit, units).is_none() {
             self.add(clock, permit, units);
         }
         if let Some(at) = self.find(permit, units) {
-            self.places[at].end = clock.stamp_ms + for_ms.min(LEASE_MS);
-            self.places.sort_unstable();
+            self.leases[at].end = clock.stamp_ms + for_ms.min(LEASE_MS);
+            self.leases.sort_unstable();
         }
     }
 
     fn end(&self) -> u64 {
-        self.places.last().map_or(0, |place| place.end + self.span)
+        self.leases.last().map_or(0, |lease| lease.end + self.span)
     }
 }
 
 impl Held {
     fn units(&self) -> u64 {
-        self.places.iter().map(|place| place.units).sum()
+        self.leases.iter().map(|lease| lease.units).sum()
     }
 
     /// When the `unit`-th unit (from 1, and there is one) leaves.
     fn leaves(&self, terms: &Terms, unit: u64) -> u64 {
         let mut units = 0;
-        let reached = |place: &&Place| {
-            units += place.units;
+        let reached = |lease: &&Lease| {
+            units += lease.units;
             units >= unit
         };
-        match self.places.iter().find(reached) {
-            Some(place) if place.end <= self.now => place.end + terms.span(),
-            Some(place) => self.now + self.left(place) + terms.span(),
+        match self.leases.iter().find(reached) {
+            Some(lease) if lease.end <= self.now => lease.end + terms.span(),
+            Some(lease) => self.now + self.left(lease) + terms.span(),
             None => self.now + self.usual + terms.span(),
         }
     }
 
-    /// How long a call that is under way may still take: as long as others did or, where it has taken longer, as long
+    /// How long a call that is in flight may still take: as long as others did or, where it has taken longer, as long
     /// again as it is late, so that nobody looks every millisecond for a call that takes a minute.
-    fn left(&self, place: &Place) -> u64 {
-        let since = place.end.saturating_sub(LEASE_MS);
+    fn left(&self, lease: &Lease) -> u64 {
+        let since = lease.end.saturating_sub(LEASE_MS);
         let elapsed = self.now.saturating_sub(since);
         match self.usual.checked_sub(elapsed) {
             None | Some(0) => (elapsed - self.usual)
@@ -243,17 +243,17 @@ impl Held {
     }
 
     fn add(&mut self, clock: Clock, permit: &str, units: u64) {
-        self.places.push(Place {
+        self.leases.push(Lease {
             end: clock.stamp_ms + LEASE_MS,
             permit: permit.to_owned(),
             units,
         });
-        self.places.sort_unstable();
+        self.leases.sort_unstable();
     }
 
     fn find(&self, permit: &str, units: u64) -> Option<usize> {
-        let wanted = |place: &Place| place.permit == permit && place.units == units;
-        self.places.iter().position(wanted)
+        let wanted = |lease: &Lease| lease.permit == permit && lease.units == units;
+        self.leases.iter().position(wanted)
     }
 }
 
@@ -311,10 +311,10 @@ mod tests {
         assert_eq!(times(2), [100, 110, 200, 210, 300]);
     }
 
-    /// Calls of an API that stands still, given up after a second: their places count until they end or the lease does, and
+    /// Calls of an API that stands still, given up after a second: their leases count until they end or the lease does, and
     /// for a window after that.
     #[test]
-    fn the_place_of_an_abandoned_call_is_held_until_it_ends_or_its_lease_does() {
+    fn the_lease_of_an_abandoned_call_is_held_until_it_ends_or_its_lease_does() {
         let terms = terms(Algorithm::Strict, 2, 1000);
         let mut held = Held::default();
         let count = |held: &mut Held, ms| {

@@ -83,10 +83,10 @@ algorithms! {
         LeakyBucket: bucket::Leaky, bucket::Bucket;
     }
     guard {
-        /// `sliding-window-algo` with `guard: strict`: a place is free a window after the answer, and calls that are
-        /// under way always count; L in any window at any latency.
+        /// `sliding-window-algo` with `guard: strict`: a unit is available a window after the answer, and calls in
+        /// flight always count; L in any window at any latency.
         Strict: held::Strict, held::Held;
-        /// `max-concurrent`: at most L calls under way.
+        /// `max-concurrent`: at most L calls in flight.
         Concurrency: held::Concurrency, held::Held;
     }
 }
@@ -97,9 +97,9 @@ impl Algorithm {
         self.rules().name()
     }
 
-    /// A start holds a place until its call has ended, so the gate must be told.
-    pub fn holds_places(self) -> bool {
-        self.rules().holds_places()
+    /// A call holds a lease until it has ended, so the gate must be told.
+    pub fn holds_leases(self) -> bool {
+        self.rules().holds_leases()
     }
 
     /// It has a `burst`.

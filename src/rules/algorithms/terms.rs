@@ -29,7 +29,7 @@ impl Unit {
     }
 }
 
-/// At most `max` units per `window_ms`, counted by `algorithm`, kept at the downstream as long as the way
+/// At most `max` units per `window_ms`, counted by `algorithm`, kept at the API as long as the way
 /// from the gate to it varies by less than `guard_ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Terms {

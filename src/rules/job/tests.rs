@@ -108,14 +108,14 @@ fn a_message_is_usable_or_says_why_not() {
     );
     check(
         &[tenant, ("x-cost", Field::Int(21))],
-        Err("it can never start"),
+        Err("it can never be admitted"),
     );
     check(&[tenant, ("x-cost", Field::Text("abc"))], Err("\"abc\""));
     check(&[tenant, ("x-cost", Field::Text("1.5"))], Err("\"1.5\""));
     check(&[tenant, ("x-cost", Field::Text(""))], Err("\"\""));
     check(
         &[tenant, ("x-cost", Field::Text("9223372036854775808"))],
-        Err("it can never start"),
+        Err("it can never be admitted"),
     );
     check(
         &[tenant, ("x-cost", Field::Other("a fraction"))],

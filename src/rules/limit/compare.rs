@@ -26,10 +26,10 @@ impl Limit {
         self.algorithm().rules().state_ms(&self.terms)
     }
 
-    /// After so long, in milliseconds, no start counts any more at the downstream; a call that runs for longer than a
+    /// After so long, in milliseconds, no start counts any more at the API; a call that runs for longer than a
     /// lease is left out of account.
     pub fn memory_ms(&self) -> u64 {
-        let lease = if self.algorithm().holds_places() {
+        let lease = if self.algorithm().holds_leases() {
             LEASE_MS
         } else {
             0

@@ -84,16 +84,16 @@ impl Limits {
     }
 
     /// Whether the gate must be told when a call has ended.
-    pub fn hold_places(&self) -> bool {
-        self.0.iter().any(|limit| limit.algorithm().holds_places())
+    pub fn hold_leases(&self) -> bool {
+        self.0.iter().any(|limit| limit.algorithm().holds_leases())
     }
 
-    /// Those that hold places, if any.
+    /// Those that hold leases, if any.
     pub fn held(&self) -> Option<Self> {
         let held = self
             .0
             .iter()
-            .filter(|limit| limit.algorithm().holds_places());
+            .filter(|limit| limit.algorithm().holds_leases());
         let held: Arc<[Limit]> = held.cloned().collect();
         (!held.is_empty()).then_some(Self(held))
     }

@@ -7,16 +7,16 @@ use super::State;
 use crate::rules::decision::{Answer, Ask, Sequences, Ticket};
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
-use crate::rules::line::{AHEAD_MS, GRACE_MS, Line, reach};
 use crate::rules::log::Clock;
 use crate::rules::share::{Register, View};
+use crate::rules::waitlist::{AHEAD_MS, GRACE_MS, Waitlist, reach};
 
 /// What stays the same during one call, and what its jobs share.
 pub(super) struct Call<'a> {
-    /// The line first, then the shared budgets, narrow ones before wider ones.
+    /// The waitlist first, then the shared budgets, narrow ones before wider ones.
     states: &'a mut [State],
     layout: &'a Layout,
-    /// For each shared budget what the line, or the tenant, sees of the others.
+    /// For each shared budget what the waitlist, or the tenant, sees of the others.
     views: Vec<View>,
     limits: &'a [Limit],
     clock: Clock,
@@ -62,12 +62,12 @@ impl<'a> Call<'a> {
         &self.states[home]
     }
 
-    fn line(&self) -> &Line {
-        &self.states[0].line
+    fn waitlist(&self) -> &Waitlist {
+        &self.states[0].waitlist
     }
 
-    fn line_mut(&mut self) -> &mut Line {
-        &mut self.states[0].line
+    fn waitlist_mut(&mut self) -> &mut Waitlist {
+        &mut self.states[0].waitlist
     }
 
     fn register(&mut self, home: usize) -> &mut Register {
@@ -87,14 +87,15 @@ impl<'a> Call<'a> {
             true => cost.min(self.most()),
             false => 1,
         };
-        let line = self.line();
-        let waits =
-            |t: &Ticket| t.generation == line.generation && (1..=line.issued).contains(&t.place);
+        let waitlist = self.waitlist();
+        let waits = |t: &Ticket| {
+            t.generation == waitlist.generation && (1..=waitlist.issued).contains(&t.place)
+        };
         let ticket = match ask.ticket {
             // Its start claims no place.
-            Some(Ticket::HAD_ITS_TURN) if line.issued > 0 => Some(Ticket {
-                generation: line.generation,
-                place: line.front,
+            Some(Ticket::HAD_ITS_TURN) if waitlist.issued > 0 => Some(Ticket {
+                generation: waitlist.generation,
+                place: waitlist.front,
             }),
             ticket => ticket.filter(waits),
         };
@@ -111,9 +112,9 @@ impl<'a> Call<'a> {
             false => (now, 0),
         };
         let room = open && self.has_room(units) && whole.0 == now;
-        let seen = self.line().seen;
+        let seen = self.waitlist().seen;
         let stale = open
-            && self.line().waiting() > 0
+            && self.waitlist().waiting() > 0
             && seen > 0
             && now - seen > GRACE_MS
             && self.first() == now;
@@ -121,7 +122,7 @@ impl<'a> Call<'a> {
         let due = match ticket {
             None => {
                 let alone = self.layout.shared.is_empty();
-                self.line().waiting() == 0 && (alone || self.turn(units, units).0 <= now)
+                self.waitlist().waiting() == 0 && (alone || self.turn(units, units).0 <= now)
             }
             Some(ticket) => {
                 let (at, limit) = self.turn_of(ticket.place, units);
@@ -141,7 +142,7 @@ impl<'a> Call<'a> {
         }
 
         let (place, at, limit) = turn.unwrap_or_else(|| {
-            let place = self.line_mut().issue(now, units);
+            let place = self.waitlist_mut().issue(now, units);
             let (at, limit) = self.turn_of(place, units);
             (place, at, limit)
         });
@@ -152,15 +153,15 @@ impl<'a> Call<'a> {
             count: self.count(limit),
             ttl_ms: at.saturating_sub(now).max(1),
             ticket: Ticket {
-                generation: self.line().generation,
+                generation: self.waitlist().generation,
                 place: place.max(1),
             },
         }
     }
 
-    /// After the last decision: tells the shared budgets who waits. Returns when the last of the line may start.
+    /// After the last decision: tells the shared budgets who waits. Returns when the last of the waitlist may start.
     pub(super) fn finish(mut self) -> u64 {
-        let waiting = self.line().waiting();
+        let waiting = self.waitlist().waiting();
         let end = match waiting {
             0 => self.clock.now_ms,
             waiting => self.turn(waiting, 1).0,
@@ -172,10 +173,10 @@ impl<'a> Call<'a> {
                 below => self.states[below].register.waiting,
             };
             let units = self.demand(home, most);
-            let line = self.line();
-            let each = (line.issued * 16 / line.jobs.max(1)).max(16);
+            let waitlist = self.waitlist();
+            let each = (waitlist.issued * 16 / waitlist.jobs.max(1)).max(16);
             let widest = match below {
-                0 => line.widest,
+                0 => waitlist.widest,
                 below => self.states[below].register.widest,
             };
             let most = most_of(&self.layout.at_home(home, self.limits));
@@ -200,7 +201,7 @@ impl<'a> Call<'a> {
         units
     }
 
-    /// The line's unit number `units` waits for this budget.
+    /// The waitlist's unit number `units` waits for this budget.
     fn demands(&mut self, home: usize, units: u64) -> bool {
         let below = self.layout.shared[home - 1].below;
         let narrow = self.nth(below, units).unwrap_or(self.base);
@@ -216,7 +217,7 @@ impl<'a> Call<'a> {
         narrow.max(self.base) <= wide
     }
 
-    /// Moves the line on.
+    /// Moves the waitlist on.
     fn start(
         &mut self,
         ticket: Option<Ticket>,
@@ -232,15 +233,15 @@ impl<'a> Call<'a> {
             sequences.set(home, state.logs.take(&limits, clock, cost, permit));
         }
         if !due {
-            self.line_mut().reset(now);
+            self.waitlist_mut().reset(now);
         } else if let Some(ticket) = ticket {
             let reach = reach(self.limits);
-            self.line_mut().claim(ticket.place, units, reach);
+            self.waitlist_mut().claim(ticket.place, units, reach);
         }
         self.started += units;
-        self.line_mut().seen = 0;
-        if self.line().waiting() > 0 {
-            self.line_mut().room = self.first();
+        self.waitlist_mut().seen = 0;
+        if self.waitlist().waiting() > 0 {
+            self.waitlist_mut().room = self.first();
         }
         for home in self.shared() {
             if self.register(home).waiting > 0 {
@@ -252,28 +253,28 @@ impl<'a> Call<'a> {
         sequences
     }
 
-    /// After an ask that must wait until `at`: notes since when room has been there and nobody of the line, or of the
-    /// other lines, came for it. Once that is longer than the grace, the ask is to come back when it can be told whether
+    /// After an ask that must wait until `at`: notes since when room has been there and nobody of the waitlist, or of the
+    /// other waitlists, came for it. Once that is longer than the grace, the ask is to come back when it can be told whether
     /// they vanished.
     fn watch(&mut self, open: bool, mut at: u64, place: u64, units: u64) -> u64 {
         let now = self.clock.now_ms;
         let first = self.first();
         if open && first == now {
-            let line = self.line_mut();
-            if line.seen == 0 {
-                line.seen = now;
+            let waitlist = self.waitlist_mut();
+            if waitlist.seen == 0 {
+                waitlist.seen = now;
             }
             // Behind nobody a job waits for its own turn.
-            if line.waiting() > 0 && now.saturating_sub(line.room) > GRACE_MS {
-                at = at.min(line.seen + GRACE_MS + 1);
+            if waitlist.waiting() > 0 && now.saturating_sub(waitlist.room) > GRACE_MS {
+                at = at.min(waitlist.seen + GRACE_MS + 1);
             }
         } else {
             // Only a start takes room away, or the others' turns: in the guard at a fixed window's end there may be
             // none without.
             let widest = self.widest();
             if !open || self.is_taken(widest) || self.has_room(widest) {
-                let line = self.line_mut();
-                (line.seen, line.room) = (0, first);
+                let waitlist = self.waitlist_mut();
+                (waitlist.seen, waitlist.room) = (0, first);
             }
         }
         if !open {
@@ -327,11 +328,11 @@ impl<'a> Call<'a> {
                 let register = &mut self.states[home].register;
                 *register = Register::default();
                 self.views[home - 1] = register.view(flow, u64::MAX);
-                // The front of this line did not come either. If its grace began only now, whoever comes in again meanwhile
+                // The front of this waitlist did not come either. If its grace began only now, whoever comes in again meanwhile
                 // would end it, and so on for ever.
-                let line = self.line_mut();
-                if line.seen == 0 && line.waiting() > 0 {
-                    line.seen = seen;
+                let waitlist = self.waitlist_mut();
+                if waitlist.seen == 0 && waitlist.waiting() > 0 {
+                    waitlist.seen = seen;
                 }
             }
         }
@@ -340,7 +341,7 @@ impl<'a> Call<'a> {
     /// A waiting job may start this much before its turn. Beside jobs of several units nobody goes ahead: small ones
     /// would take what a large one waits for.
     fn ahead(&self) -> u64 {
-        let wide = self.line().widest > 1;
+        let wide = self.waitlist().widest > 1;
         match wide
             || self.states[1..]
                 .iter()

@@ -1,13 +1,13 @@
-//! The budgets of one call: the line where its jobs wait, and what that shares with other lines.
+//! The budgets of one call: the waitlist where its jobs wait, and what that shares with other waitlists.
 
 use super::call::Call;
 use super::{MARK_MS, State};
 use crate::rules::decision::{Answer, Ask, End, Inspection, Settled, Usage};
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
-use crate::rules::line::KEEP_MS;
 use crate::rules::log::Clock;
 use crate::rules::share::reach;
+use crate::rules::waitlist::KEEP_MS;
 
 /// The states of one [`Layout`].
 pub struct Scopes<'a> {
@@ -16,7 +16,7 @@ pub struct Scopes<'a> {
 }
 
 impl<'a> Scopes<'a> {
-    /// `state` gives what the store keeps of each budget: 0 is the line, n the n-th shared one.
+    /// `state` gives what the store keeps of each budget: 0 is the waitlist, n the n-th shared one.
     pub fn take(layout: &'a Layout, state: impl FnMut(usize) -> State) -> Self {
         let states = (0..=layout.shared.len()).map(state).collect();
         Self { layout, states }
@@ -39,7 +39,7 @@ impl<'a> Scopes<'a> {
     ) -> (Vec<Answer>, u64) {
         let now = clock.now_ms;
         let limits = self.in_force(limits, now);
-        let kept = |state: &State| (state.line.clone(), state.register.clone());
+        let kept = |state: &State| (state.waitlist.clone(), state.register.clone());
         let before: Vec<_> = self.states.iter().map(kept).collect();
         let newer = self.load(&limits, clock, State::load);
         self.forget_what_is_over(&limits, now);
@@ -83,7 +83,7 @@ impl<'a> Scopes<'a> {
         self.control().breaker.failures() > 0
     }
 
-    /// Calls have ended: what they used in fact is set against what they were charged, and their places are free, or
+    /// Calls have ended: what they used in fact is set against what they were charged, and their leases end, or
     /// will be.
     /// A `call` that was settled before counts for nothing.
     pub fn settle(&mut self, limits: &[Limit], clock: Clock, call: &str, settled: &[Settled]) {
@@ -96,16 +96,16 @@ impl<'a> Scopes<'a> {
         }
         marks.insert(call.to_owned(), now + MARK_MS);
         let before: Vec<_> = (self.states.iter())
-            .map(|state| state.line.clone())
+            .map(|state| state.waitlist.clone())
             .collect();
         let newer = self.load(&limits, clock, State::load_own);
-        let line = &mut self.states[0].line;
-        let holds = limits.iter().any(|limit| limit.algorithm().holds_places());
+        let waitlist = &mut self.states[0].waitlist;
+        let holds = limits.iter().any(|limit| limit.algorithm().holds_leases());
         for one in settled {
             // One that was given up says nothing of how long calls take.
             if holds && matches!(one.end, End::Cost(_)) {
                 let took = now.saturating_sub(one.receipt.started_ms);
-                line.usual = match line.usual {
+                waitlist.usual = match waitlist.usual {
                     0 => took.max(1),
                     usual => ((usual * 7 + took) / 8).max(1),
                 };
@@ -120,7 +120,7 @@ impl<'a> Scopes<'a> {
             }
         }
         for (index, newer) in newer.into_iter().enumerate() {
-            if newer || self.states[index].line != before[index] {
+            if newer || self.states[index].waitlist != before[index] {
                 let newest = self.newest_window_end(index, &limits);
                 let state = &mut self.states[index];
                 let end = now.max(state.kept_until()).max(newest);
@@ -140,7 +140,7 @@ impl<'a> Scopes<'a> {
         states.load(&in_force, clock, State::load);
         states.forget_who_was_reset(now);
         states.states[self.layout.control].pull_back(now);
-        let waiting = states.states[0].line.waiting();
+        let waiting = states.states[0].waitlist.waiting();
         let closed = states.control().closed(now);
         let blocked_by = states.control().closed_by(now);
         let base = now.max(closed);
@@ -157,7 +157,7 @@ impl<'a> Scopes<'a> {
                 },
                 next_ms: state.logs.nth(limit, base, 1) - now,
                 waiting: match home {
-                    0 => state.line.waiting(),
+                    0 => state.waitlist.waiting(),
                     home => self.states[home].register.waiting,
                 },
             }
@@ -200,7 +200,7 @@ impl<'a> Scopes<'a> {
         set.filter(|(_, until)| *until > now && !limit.is_global())
     }
 
-    /// Before the first decision: a line of before the operator's reset, and those who let their turns pass.
+    /// Before the first decision: a waitlist of before the operator's reset, and those who let their turns pass.
     fn forget_what_is_over(&mut self, limits: &[Limit], now: u64) {
         self.forget_who_was_reset(now);
         for home in 1..self.states.len() {
@@ -213,15 +213,15 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// The tenant's own line is newer than this one of its parts: all that waited was reset.
+    /// The tenant's own waitlist is newer than this one of its parts: all that waited was reset.
     fn forget_who_was_reset(&mut self, now: u64) {
         let reset = match self.layout.control {
             0 => 0,
-            control => self.states[control].line.generation,
+            control => self.states[control].waitlist.generation,
         };
-        let line = &mut self.states[0].line;
-        if (1..reset).contains(&line.generation) {
-            line.reset(now.max(reset));
+        let waitlist = &mut self.states[0].waitlist;
+        if (1..reset).contains(&waitlist.generation) {
+            waitlist.reset(now.max(reset));
         }
     }
 
@@ -232,10 +232,10 @@ impl<'a> Scopes<'a> {
         clock: Clock,
         load: fn(&mut State, &[Limit], Clock, u64) -> bool,
     ) -> Vec<bool> {
-        let usual = self.states[0].line.usual;
+        let usual = self.states[0].waitlist.usual;
         let states = self.states.iter_mut().enumerate();
         let load = |(index, state): (usize, &mut State)| {
-            state.line.seen = state.line.seen.min(clock.now_ms);
+            state.waitlist.seen = state.waitlist.seen.min(clock.now_ms);
             load(state, &self.layout.at_home(index, limits), clock, usual)
         };
         states.map(load).collect()

@@ -1,4 +1,4 @@
-//! What the downstream says its own limits are.
+//! What the API says its own limits are.
 
 use std::time::Duration;
 

@@ -10,7 +10,7 @@ use super::*;
 const DATE: &str = "Mon, 01 Jun 2026 12:00:00 GMT";
 const DATE_S: u64 = 1_780_315_200;
 
-/// What the downstream asks for.
+/// What the API asks for.
 fn pushback<'a>(
     status: u16,
     headers: impl IntoIterator<Item = (&'a str, &'a [u8])>,
@@ -33,7 +33,7 @@ fn read(status: u16, headers: &[(&str, &str)]) -> Option<Pushback> {
     )
 }
 
-/// A 429 of [`DATE`] with these headers closes the tenant for `expected` milliseconds.
+/// A 429 of [`DATE`] with these headers throttles the tenant for `expected` milliseconds.
 #[track_caller]
 fn check(headers: &[(&str, &str)], expected: Option<u64>) {
     let mut headers = headers.to_vec();

@@ -48,13 +48,13 @@ async fn a_429_for_a_shared_budget_closes_all_tenants() {
     assert_eq!(api.count(), before, "no tenant's call");
     let shown = sluicegate(&yaml, &["inspect", "t0"]).exited(0);
     assert!(
-        shown.out.contains("calls of all tenants stop"),
+        shown.out.contains("all tenants are suspended"),
         "{}",
         shown.out
     );
     // A worker that starts now looks first.
     let third = PROGRAM.start(&yaml);
-    third.says(&["all tenants are closed"]).await;
+    third.says(&["all tenants are suspended"]).await;
     assert_eq!(api.count(), before, "no tenant's call");
 
     api.answers(|_| Reply::ok());

@@ -55,7 +55,7 @@ async fn one_job_ends_its_workers() {
     bed.publish(&yaml, neighbours.chain([job("acme", "guilty")]))
         .await;
 
-    let dead = "sluicegate_dead_total{reason=\"crashed\"}";
+    let dead = "sluicegate_dead_letters_total{reason=\"crashed\"}";
     let mut worker = PROGRAM.start(&yaml);
     let mut crashes = 0;
     loop {

@@ -18,7 +18,7 @@ use tokio::time::Instant;
 use crate::PROGRAM;
 
 /// Permits that were too old to be used, as the worker counts them.
-const LATE: &str = "sluicegate_late_admissions_total";
+const LATE: &str = "sluicegate_expired_permits_total";
 /// Answers that came late, and for which there was no more of `guard-budget`.
 const UNPAID: &str = "sluicegate_late_calls_not_counted_total";
 

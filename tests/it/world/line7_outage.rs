@@ -69,7 +69,7 @@ async fn outage(manner: Manner) {
     );
     // One each half second to two: 20 if each came as soon as it may.
     assert!(probes.len() <= 20, "{} calls", probes.len());
-    let dead = "sluicegate_dead_total{reason=\"attempts\"}";
+    let dead = "sluicegate_dead_letters_total{reason=\"attempts\"}";
     assert_eq!(metric(&workers, dead), 0.0);
 
     let back = api.count();
@@ -132,7 +132,7 @@ async fn a_job_that_fails_alone_uses_its_attempts() {
     api.answers(|_| Reply::status(500));
     let workers = [PROGRAM.start(&yaml)];
     bed.publish(&yaml, [job("acme", "poison")]).await;
-    let dead = "sluicegate_dead_total{reason=\"attempts\"}";
+    let dead = "sluicegate_dead_letters_total{reason=\"attempts\"}";
     until("its end", || metric(&workers, dead) >= 1.0).await;
     workers.into_iter().for_each(Process::stop);
     assert_eq!(api.count(), 5);

@@ -52,7 +52,7 @@ async fn some_expire() {
     let all = lasts.chain(dated).chain(until_then).chain(patient);
     bed.publish(&yaml, all).await;
 
-    let dead = || worker.metric("sluicegate_dead_total{reason=\"expired\"}");
+    let dead = || worker.metric("sluicegate_dead_letters_total{reason=\"expired\"}");
     let ended = || api.count() + dead().unwrap_or_default() as usize == 3 * JOBS + 11;
     until("the end of each job", ended).await;
     worker.stop();

@@ -360,7 +360,7 @@ impl<'a> Worker<'a> {
                     all.push((settled(running, running.end), now));
                     return false;
                 }
-                if running.limits.hold_places() && running.renewed + RENEW_EVERY <= now {
+                if running.limits.hold_leases() && running.renewed + RENEW_EVERY <= now {
                     running.renewed = now;
                     renewals.push(settled(running, End::Running));
                 }

@@ -1,4 +1,4 @@
-//! What the API says of its own limits, beside ours.
+//! What the API says of its own limits, next to ours.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -31,7 +31,7 @@ struct Exceeded {
     warning: String,
 }
 
-/// What was said last, beside `ours`, which are in force.
+/// What was said last, next to `ours`, which are effective.
 pub fn said(found: &Inspection, ours: &[Limit]) -> Vec<Said> {
     let one = |quota: Quota| Said {
         limit: quota.limit,
@@ -65,13 +65,13 @@ pub fn in_words(found: &Inspection, said: &[Said]) -> String {
     };
     let all: Vec<String> = said.iter().map(one).collect();
     let mut text = format!(
-        "api      says that it takes {} (noted {})\n",
+        "api       says that it takes {} (noted {})\n",
         all.join(", "),
         at(found.quotas_at_ms)
     );
     for exceeded in said.iter().filter_map(|said| said.exceeded.as_ref()) {
         // Writing to a text can't fail.
-        let _ = writeln!(text, "warning  {}", exceeded.warning);
+        let _ = writeln!(text, "warning   {}", exceeded.warning);
     }
     text
 }

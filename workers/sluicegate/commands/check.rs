@@ -28,7 +28,7 @@ const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Check the configuration, RabbitMQ and Redis; change nothing
 ///
-/// Prints the configuration in force without passwords, then a line for each thing that was checked: ok, warn
+/// Prints the effective configuration without passwords, then a line for each thing that was checked: ok, warn
 /// or error. The exit status is 1 if there is an error.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -40,7 +40,7 @@ pub struct CheckArgs {
     /// Look at the configuration only, at no server
     #[arg(long)]
     offline: bool,
-    /// Print the limits in force for this tenant, and what gives it them
+    /// Print this tenant's effective limits, and which part of the configuration they come from
     #[arg(long)]
     tenant: Option<String>,
     /// The plan that its jobs name (rate-limiter.plan-header)
@@ -228,7 +228,7 @@ async fn rabbitmq(config: &Config, findings: &mut Findings) {
             Level::Ok,
             WHAT,
             format!(
-                "{there} delay lanes: {} waiting, beside those that workers have in hand",
+                "{there} delay queues: {} ready, without those that workers have",
                 count(waiting, "message")
             ),
         );
@@ -237,7 +237,7 @@ async fn rabbitmq(config: &Config, findings: &mut Findings) {
             Level::Warn,
             WHAT,
             format!(
-                "{missing} of {} delay lanes do not exist yet; run and publish create them",
+                "{missing} of {} delay queues do not exist yet; run and publish create them",
                 lanes.len()
             ),
         );
@@ -275,7 +275,7 @@ async fn redis(
     }
     match health.maxmemory_policy.as_deref() {
         Some("noeviction") => findings.add(Level::Ok, WHAT, "maxmemory-policy is noeviction"),
-        Some(policy) => findings.add(Level::Error, WHAT, format!("maxmemory-policy is {policy}: under memory pressure Redis would forget what has started; set it to noeviction")),
+        Some(policy) => findings.add(Level::Error, WHAT, format!("maxmemory-policy is {policy}: under memory pressure Redis would evict usage; set it to noeviction")),
         None => findings.add(Level::Warn, WHAT, "does not tell its maxmemory-policy; it must be noeviction"),
     }
     match health.role.as_deref() {
@@ -305,7 +305,7 @@ async fn redis(
             }
             for error in &failed {
                 let why = format!(
-                    "a primary of the cluster does not say which limits other workers have in force there: {error}"
+                    "a primary of the cluster does not say which policies other workers enforce there: {error}"
                 );
                 findings.add(Level::Error, WHAT, why);
             }
@@ -323,7 +323,7 @@ async fn looked_at(config: &Config) -> Result<(Health, Duration), GateError> {
     Ok((health, gate.base()))
 }
 
-/// Of each primary that is asked for: its name and a colon, where there are several, and whether jobs start there.
+/// Of each primary that is asked for: its name and a colon, where there are several, and whether jobs are admitted there.
 async fn recoveries(
     config: &Config,
     tenant: Option<&Tenant>,
@@ -349,17 +349,14 @@ async fn recoveries(
 fn recovery_in_words(jobs: &str, recovery: &Recovery) -> (Level, String) {
     let unknown = || {
         let words = recovery.in_words().unwrap_or_default();
-        format!("whether jobs may start {words}")
+        format!("whether jobs are admitted {words}")
     };
     match recovery {
-        Recovery::Over => (
-            Level::Ok,
-            "knows all that was started: jobs may start".to_owned(),
-        ),
+        Recovery::Over => (Level::Ok, "has lost no data: jobs are admitted".to_owned()),
         Recovery::Waits { why, .. } => {
             let end = recovery.end().unwrap_or_default();
             let text = format!(
-                "no {jobs} starts until the recovery wait ends, {end}: Redis may not know all that was started: {why}"
+                "no {jobs} is admitted until the recovery wait ends, {end}: Redis may have lost data: {why}"
             );
             (Level::Warn, text)
         }
@@ -370,24 +367,27 @@ fn recovery_in_words(jobs: &str, recovery: &Recovery) -> (Level, String) {
 
 /// What a way of `round_trip` costs.
 fn far(round_trip: Duration, concurrency: usize) -> String {
-    // A call has its slot for that long at least.
-    let starts = (concurrency as f64 / round_trip.as_secs_f64()) as u64;
+    // A call has its worker slot for that long at least.
+    let calls = (concurrency as f64 / round_trip.as_secs_f64()) as u64;
     let ms = round_trip.as_millis();
     format!(
-        "a round trip takes {ms} ms: each job has its permit that much later, and with dispatch.concurrency {concurrency} a worker starts at most {starts} jobs a second"
+        "a round trip takes {ms} ms: each job gets its permit that much later, and with dispatch.concurrency {concurrency} a worker makes at most {calls} calls a second"
     )
 }
 
-/// So many configurations were found, where so many primaries did not say theirs.
+/// So many policies were found, where so many primaries did not say theirs.
 fn others_in_words(number: u64, failed: usize) -> String {
     let least = if failed > 0 { "at least " } else { "" };
-    let configurations = count(number, "configuration");
+    let (policies, are) = match number {
+        1 => ("policy", "is"),
+        _ => ("policies", "are"),
+    };
     format!(
-        "{least}{configurations} of other workers in force beside this one; inspect TENANT shows which limits, and until when"
+        "{least}{number} {policies} of other workers {are} enforced as well; inspect TENANT shows the limits, and until when"
     )
 }
 
-/// How many other policies workers have in force, or have had within the longest window, and why primaries did not say.
+/// How many other policies workers enforce, or have enforced within the longest window, and why primaries did not say.
 async fn others(config: &Config) -> Result<(u64, Vec<GateError>), GateError> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     let own = Named::new(config.rate_limiter.policy.clone())?;

@@ -1,4 +1,4 @@
-//! `sluicegate dead`: what became of jobs that could not be done, and how to start them again.
+//! `sluicegate dead`: the dead letters, and what to do with them.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -21,12 +21,12 @@ const BATCH: usize = 100;
 /// Bytes of their bodies, and one job more.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// Look at dead letters, start them again, or drop them
+/// Look at dead letters, replay them, or drop them
 ///
-/// Dead letters are jobs that can't be used, that the API refused for good, or that failed on all attempts.
+/// Dead letters are invalid messages, and jobs that were given up: rejected by the API, expired, or out of attempts.
 /// They are in the queue `jobs.dead` (named after amqp.queue). What is not replayed or dropped stays there:
 /// looking takes a message from the queue and gives it back, which RabbitMQ 4 counts as a delivery
-/// (x-delivery-count; our queue allows a million of them) and puts at the queue's end.
+/// (x-delivery-count; the queue allows a million of them) and puts at the queue's end.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate dead list --reason 'HTTP 422'
@@ -62,7 +62,7 @@ enum DeadCommand {
         #[arg(long)]
         json: bool,
     },
-    /// Put dead letters back into the work queue, as fresh jobs with all attempts
+    /// Put dead letters back into the work queue, as new jobs with all attempts
     ///
     /// Each is published and confirmed before its dead letter goes away: after a crash in between it is in
     /// both queues.

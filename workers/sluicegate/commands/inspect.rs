@@ -26,7 +26,7 @@ use super::recovery::Recovery;
 use super::times::{at, when};
 use super::{Failure, api, count, limits, plain, print_json};
 
-/// Show a tenant's limits: what is used, what is free, how much waits, why, and until when
+/// Show a tenant's limits: what is used, what is available, how much waits, why, and until when
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate inspect acme
@@ -49,7 +49,7 @@ pub struct InspectArgs {
 /// A shorter round trip to Redis is nothing to speak of.
 const FAR_MS: u64 = 10;
 
-/// One limit in force, and its use.
+/// One effective limit, and its usage.
 type Row<'a> = (&'a Limit, &'a Usage);
 
 /// Inspects.
@@ -102,7 +102,7 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
     if args.json {
         let waits = Waits::of(&rows, &given, &found, &recovery);
         let (recovery_until, recovery_why) = recovery.as_json();
-        let one_line = given.missing.is_empty();
+        let one_waitlist = given.missing.is_empty();
         let missing: Vec<String> = given.missing.iter().map(Scope::to_string).collect();
         print_json(&json!({
             "tenant": tenant.as_str(),
@@ -111,11 +111,17 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             "labels": given.as_json(),
             "labels_missing": missing,
             "limits": rows.iter().map(|row| as_json(row, &given)).collect::<Vec<_>>(),
-            "waiting": one_line.then_some(found.waiting),
-            "line_end_in_ms": one_line.then_some(found.line_end_ms),
-            "new_job_in_ms": one_line.then_some(found.turn_ms.max(recovery.in_ms())),
+            "waiting": one_waitlist.then_some(found.waiting),
+            "waitlist_end_in_ms": one_waitlist.then_some(found.line_end_ms),
+            "line_end_in_ms": one_waitlist.then_some(found.line_end_ms),
+            "new_job_in_ms": one_waitlist.then_some(found.turn_ms.max(recovery.in_ms())),
             "recovery_wait_until_ms": recovery_until,
             "recovery_wait_reason": recovery_why,
+            "suspended_until_ms": found.blocked_until_ms,
+            "suspended_by": found.blocked_by,
+            "all_suspended_until_ms": all.as_ref().ok().map(|all| all.closed_until_ms),
+            "all_suspended_by": all.as_ref().ok().map(|all| &all.by),
+            "all_suspended_unread": all.as_ref().err(),
             "blocked_until_ms": found.blocked_until_ms,
             "blocked_by": found.blocked_by,
             "all_blocked_until_ms": all.as_ref().ok().map(|all| all.closed_until_ms),
@@ -137,13 +143,15 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
         };
         let mut text = in_words(&tenant, &source, &rows, &given, &found, &recovery);
         text += &match &all {
-            Ok(all) => all_blocked(all),
-            Err(why) => format!("all      whether calls of all tenants stop is not known: {why}\n"),
+            Ok(all) => all_suspended(all),
+            Err(why) => {
+                format!("all       whether all tenants are suspended is not known: {why}\n")
+            }
         };
         text += &api::in_words(&found, &said);
         if round_trip_ms >= FAR_MS {
             text += &format!(
-                "redis    a round trip takes {round_trip_ms} ms: each permit comes that much later\n"
+                "redis     a round trip takes {round_trip_ms} ms: each permit comes that much later\n"
             );
         }
         for other in &others {
@@ -151,29 +159,29 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
         }
         for why in &unread {
             text += &format!(
-                "beside   what else may be in force at a primary of the cluster is not known: {why}\n"
+                "also      the other policies at a primary of the cluster are not known: {why}\n"
             );
         }
         if !in_force {
-            text += "beside   no worker has the limits of this file in force\n";
+            text += "also      no worker enforces the limits of this file\n";
         }
         std::io::stdout().write_all(text.as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// What stops the calls of all tenants; empty: nothing does.
-fn all_blocked(all: &Standing) -> String {
+/// What suspends all tenants; empty: nothing does.
+fn all_suspended(all: &Standing) -> String {
     let by = plain(&all.by, 200);
     let until = match all.closed_until_ms.checked_sub(all.now_ms) {
-        Some(ms @ 1..) => format!("the next may start {}", when(all.now_ms, ms)),
+        Some(ms @ 1..) => format!("the next is admitted {}", when(all.now_ms, ms)),
         _ if all.is_open => "until one succeeds".to_owned(),
         _ => return String::new(),
     };
-    format!("all      calls of all tenants stop, {until}, by {by}; tenant resume --all ends it\n")
+    format!("all       all tenants are suspended, {until}, by {by}; tenant resume --all ends it\n")
 }
 
-/// A job takes its cost of the line's room where a limit counts that, else one.
+/// A waitlist counts a job's cost where a limit does, else one.
 fn counts_cost(rows: &[Row<'_>]) -> bool {
     rows.iter().any(|(limit, _)| limit.unit() == Unit::Cost)
 }
@@ -215,9 +223,9 @@ fn in_words(
     found: &Inspection,
     recovery: &Recovery,
 ) -> String {
-    let mut text = format!("tenant   {tenant}\nsource   {source}\n");
+    let mut text = format!("tenant    {tenant}\nsource    {source}\n");
     if !given.told.is_empty() {
-        text += &format!("jobs     {}\n", given.told);
+        text += &format!("jobs      {}\n", given.told);
     }
     let hint = given.hint().unwrap_or_default();
     for (limit, usage) in rows {
@@ -228,7 +236,7 @@ fn in_words(
         let changed = match usage.override_until_ms {
             0 => String::new(),
             until => format!(
-                "\n         an operator set {} instead of {}, until {}",
+                "\n          an operator set {} instead of {}, until {}",
                 usage.max,
                 limit.max(),
                 at(until)
@@ -236,23 +244,23 @@ fn in_words(
         };
         if given.lacks(limit) {
             let (name, words) = (limit.name(), limits::in_words(limit));
-            text += &format!("limit    {name}: {words}{changed}\n  used   see {hint}\n");
+            text += &format!("limit     {name}: {words}{changed}\n  used    see {hint}\n");
             continue;
         }
-        // The line's own number stands below.
+        // The waitlist's own number is below.
         let waiting = match usage.waiting {
             all if all > found.waiting => {
                 let all = amount(all, limit.unit() == Unit::Cost);
-                format!(", {all} waiting in all lines that share it")
+                format!(", {all} waiting in all waitlists that share it")
             }
             _ => String::new(),
         };
         // Writing to a text can't fail.
         let _ = write!(
             text,
-            "limit    {}: {}{changed}
-  used   {} of {}, {} free{waiting}
-  next   {next}\n",
+            "limit     {}: {}{changed}
+  used    {} of {}, {} free{waiting}
+  next    {next}\n",
             limit.name(),
             limits::in_words(limit),
             usage.count,
@@ -260,18 +268,18 @@ fn in_words(
             usage.free,
         );
     }
-    let line = match found.waiting {
+    let waitlist = match found.waiting {
         _ if !given.missing.is_empty() => {
             format!("one for each {}: see {hint}", given.lacking())
         }
-        0 => "nobody waits".to_owned(),
+        0 => "no job waits".to_owned(),
         waiting => format!(
-            "{} waiting, the last may start {}",
+            "{} waiting, the last is admitted {}",
             amount(waiting, counts_cost(rows)),
             when(found.now_ms, found.line_end_ms)
         ),
     };
-    let blocked = match found.blocked_until_ms.checked_sub(found.now_ms) {
+    let suspended = match found.blocked_until_ms.checked_sub(found.now_ms) {
         None | Some(0) => "no".to_owned(),
         Some(ms) => format!(
             "ends {}, by {}",
@@ -279,12 +287,12 @@ fn in_words(
             plain(&found.blocked_by, 200)
         ),
     };
-    let recovers = (recovery.in_words()).map_or_else(String::new, |it| format!("recovery {it}\n"));
+    let recovers = (recovery.in_words()).map_or_else(String::new, |it| format!("recovery  {it}\n"));
     let waits = Waits::of(rows, given, found, recovery);
     let why = waits.in_words(given, found, counts_cost(rows));
     let _ = write!(
         text,
-        "line     {line}\nblocked  {blocked}\n{recovers}why      {why}\n"
+        "waitlist  {waitlist}\nsuspended {suspended}\n{recovers}why       {why}\n"
     );
     text
 }
@@ -353,18 +361,18 @@ mod tests {
             found.waiting = 12;
             found.line_end_ms = 125_000;
             found.blocked_until_ms = NOW + 12_300;
-            found.blocked_by = "429 from\nthe downstream".to_owned();
+            found.blocked_by = "429 from\nthe API".to_owned();
         });
         assert_eq!(
             text,
-            "tenant   acme
-source   rate-limiter
-limit    default: at most 5 units of cost in any 1m: sliding-window-algo, guard 50ms; worst case in any window: 5
-  used   5 of 5, 0 free
-  next   in 350ms (Tue, 14 Nov 2023 22:13:20 GMT)
-line     12 units of cost waiting, the last may start in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)
-blocked  ends in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT), by 429 from\\nthe downstream
-why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT); a new job stands behind 12 units of cost in the line, which ends in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)
+            "tenant    acme
+source    rate-limiter
+limit     default: at most 5 units of cost in any 1m: sliding-window-algo, guard 50ms; worst case in any window: 5
+  used    5 of 5, 0 free
+  next    in 350ms (Tue, 14 Nov 2023 22:13:20 GMT)
+waitlist  12 units of cost waiting, the last is admitted in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)
+suspended ends in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT), by 429 from\\nthe API
+why       no job is admitted before the suspension ends, in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT); the waitlist has 12 units of cost ahead and ends in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)
 "
         );
     }
@@ -399,19 +407,19 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
         };
         let (text, used) = show([&free, &full], std::slice::from_ref(&path));
         for line in [
-            "limit    all: at most 5 calls under way, for all tenants together\n  used   0 of 5, 5 free\n",
-            "limit    path: at most 5 calls under way, for each value of the header x-path\n  used   see --header x-path=…\n",
-            "line     one for each header:x-path: see --header x-path=…\n",
-            "why      nothing that all jobs of the tenant share; --header x-path=… shows the rest\n",
+            "limit     all: at most 5 calls in flight, for all tenants together\n  used    0 of 5, 5 free\n",
+            "limit     path: at most 5 calls in flight, for each value of the header x-path\n  used    see --header x-path=…\n",
+            "waitlist  one for each header:x-path: see --header x-path=…\n",
+            "why       nothing that all jobs of the tenant share; --header x-path=… shows the rest\n",
         ] {
             assert!(text.contains(line), "{text}");
         }
         assert_eq!(used, Value::Null);
         let (text, _) = show([&full, &free], &[path]);
-        let why = "why      the limit all has no room: the next unit may start in 350ms (Tue, 14 Nov 2023 22:13:20 GMT)\n";
+        let why = "why       the limit all is used up: the next unit is available in 350ms (Tue, 14 Nov 2023 22:13:20 GMT)\n";
         assert!(text.contains(why), "{text}");
         let (text, used) = show([&free, &full], &[]);
-        assert!(text.contains("line     7 jobs waiting"), "{text}");
+        assert!(text.contains("waitlist  7 jobs waiting"), "{text}");
         assert_eq!(used, 5);
     }
 
@@ -423,19 +431,20 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
         };
         let text = shown(shared(9), |found| found.turn_ms = 2_000);
         assert!(
-            text.contains("2 free, 9 units of cost waiting in all lines that share it\n"),
+            text.contains("2 free, 9 units of cost waiting in all waitlists that share it\n"),
             "{text}"
         );
         assert!(
-            text.contains("why      others share the limit default, and 9 of"),
+            text.contains("why       other jobs share the limit default, and 9 of"),
             "{text}"
         );
-        let until = "takes turns with them and may start in 2.0s (Tue, 14 Nov 2023 22:13:22 GMT)\n";
+        let until =
+            "takes turns with them and is admitted in 2.0s (Tue, 14 Nov 2023 22:13:22 GMT)\n";
         assert!(text.contains(until), "{text}");
-        // There is room for all of them.
+        // Quota is available for all of them.
         let text = shown(shared(9), |_| ());
         assert!(
-            text.contains("why      a job of cost 1 starts now\n"),
+            text.contains("why       a job of cost 1 is admitted now\n"),
             "{text}"
         );
         // All of them are its own.
@@ -450,10 +459,10 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
             found.blocked_by = "429".to_owned();
         });
         for line in [
-            "  next   now",
-            "line     nobody waits",
-            "blocked  no",
-            "why      a job of cost 1 starts now",
+            "  next    now",
+            "waitlist  no job waits",
+            "suspended no",
+            "why       a job of cost 1 is admitted now",
         ] {
             assert!(text.contains(line), "{text}");
         }
@@ -469,14 +478,14 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
         let text = shown(operators, |_| {});
         for line in [
             "an operator set 1 instead of 5, until Tue, 14 Nov 2023 22:13:21 GMT\n",
-            "  used   1 of 1, 0 free\n",
-            "why      the limit default has no room: the next unit may start in 350ms",
+            "  used    1 of 1, 0 free\n",
+            "why       the limit default is used up: the next unit is available in 350ms",
         ] {
             assert!(text.contains(line), "{text}");
         }
         let text = shown(usage(3, 2, 0), |found| found.waiting = 1);
         assert!(
-            text.contains("why      there is room, and it belongs"),
+            text.contains("why       quota is available, but the waitlist has 1 unit of cost ahead and ends in "),
             "{text}"
         );
     }
@@ -491,29 +500,27 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
         let text = shown_after(&waits, usage(0, 5, 0), |_| {});
         let end = "in 42.0s (Tue, 14 Nov 2023 22:14:02 GMT) at most";
         for line in [
-            format!(
-                "recovery ends {end}: Redis may not know all that was started: it was emptied\n"
-            ),
-            format!("why      no job starts before the recovery wait ends, {end}\n"),
+            format!("recovery  ends {end}: Redis may have lost data: it was emptied\n"),
+            format!("why       no job is admitted before the recovery wait ends, {end}\n"),
         ] {
             assert!(text.contains(&line), "{text}");
         }
         let block = |ms| move |found: &mut Inspection| found.blocked_until_ms = NOW + ms;
         let text = shown_after(&waits, usage(0, 5, 0), block(41_000));
         assert!(
-            text.contains("why      no job starts before the recovery"),
+            text.contains("why       no job is admitted before the recovery"),
             "{text}"
         );
         let text = shown_after(&waits, usage(0, 5, 0), block(43_000));
         assert!(
-            text.contains("why      nobody starts before the block"),
+            text.contains("why       no job is admitted before the suspension"),
             "{text}"
         );
         // Nobody has looked.
         let text = shown_after(&Recovery::NoWorker, usage(0, 5, 0), |_| {});
         for line in [
-            "recovery is not known: Redis is new or was emptied, and the next worker that looks decides\n",
-            "why      a job of cost 1 starts once a worker has looked at Redis\n",
+            "recovery  is not known: Redis is new or was emptied, and the next worker that looks decides\n",
+            "why       a job of cost 1 is admitted once a worker has looked at Redis\n",
         ] {
             assert!(text.contains(line), "{text}");
         }
@@ -530,8 +537,8 @@ why      nobody starts before the block ends, in 12.3s (Tue, 14 Nov 2023 22:13:3
         assert!(!said("").contains("api"));
         let text = said("4/60,2/0");
         for line in [
-            "api      says that it takes 4 in 1m, 2 in a window that it does not name (noted Tue, 14 Nov 2023 22:13:20 GMT)\n",
-            "warning  the API says that it takes 4 calls in 60s, and the limit default lets 5 through: set its max-requests to 4\n",
+            "api       says that it takes 4 in 1m, 2 in a window that it does not name (noted Tue, 14 Nov 2023 22:13:20 GMT)\n",
+            "warning   the API says that it takes 4 calls in 60s, and the limit default lets 5 through: set its max-requests to 4\n",
         ] {
             assert!(text.contains(line), "{text}");
         }

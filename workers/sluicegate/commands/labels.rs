@@ -23,7 +23,7 @@ pub struct LabelArgs {
 pub struct Given {
     /// What was said.
     pub told: Labels,
-    /// The same, with the empty value where nothing was said: the tenant's budgets are those of any of its jobs.
+    /// The same, with the empty value where nothing was said: the tenant's quotas are those of any of its jobs.
     pub labels: Labels,
     /// The scopes of which nothing was said.
     pub missing: Vec<Scope>,
@@ -66,11 +66,11 @@ impl LabelArgs {
         scopes.dedup();
         if let Some((other, value)) = said.iter().find(|(scope, _)| !scopes.contains(scope)) {
             let there = match scopes.as_slice() {
-                [] => "none is told apart from the tenant's others".to_owned(),
+                [] => "no limit tells this tenant's jobs apart".to_owned(),
                 scopes => format!("there are {}", listed(scopes)),
             };
             return Err(Failure::Usage(format!(
-                "{}: no limit in force has the scope {other}; {there}",
+                "{}: no effective limit has the scope {other}; {there}",
                 option(other, value)
             )));
         }
@@ -178,11 +178,11 @@ mod tests {
         for (found, expected) in [
             (
                 why(&["x=1"], &limits),
-                "--header x=1: no limit in force has the scope header:x; there are header:x-path and routing-key",
+                "--header x=1: no effective limit has the scope header:x; there are header:x-path and routing-key",
             ),
             (
                 why(&[], &limits[2..3]),
-                "--routing-key k: no limit in force has the scope routing-key; none is told apart from the tenant's others",
+                "--routing-key k: no effective limit has the scope routing-key; no limit tells this tenant's jobs apart",
             ),
             (
                 why(&["x-path=1", "x-path=2"], &limits),

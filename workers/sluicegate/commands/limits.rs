@@ -1,4 +1,4 @@
-//! The limits that are in force for a tenant, for people and as JSON.
+//! A tenant's effective limits, for people and as JSON.
 
 use serde_json::{Value, json};
 use sluicegate::config::{closest, show_duration};
@@ -37,7 +37,7 @@ pub fn in_words(limit: &Limit) -> String {
     };
     if limit.algorithm() == Algorithm::Concurrency {
         let whose = whose(limit.scope());
-        return format!("at most {} calls under way{whose}", limit.max());
+        return format!("at most {} calls in flight{whose}", limit.max());
     }
     let which = limit.algorithm().rules().window_words();
     let burst = match burst(limit) {
@@ -55,7 +55,7 @@ pub fn in_words(limit: &Limit) -> String {
     )
 }
 
-/// Whose budget it is, where it is not simply the tenant's.
+/// Whose quota it is, where it is not simply the tenant's.
 fn whose(scope: &Scope) -> String {
     match scope {
         Scope::Tenant => String::new(),

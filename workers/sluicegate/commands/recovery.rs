@@ -11,9 +11,9 @@ use super::times::when;
 /// What is known of it at one Redis, or one primary of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Recovery {
-    /// Jobs may start.
+    /// Jobs are admitted.
     Over,
-    /// Nothing starts before.
+    /// No job is admitted before.
     Waits {
         /// Redis's clock, in milliseconds since 1970.
         now_ms: u64,
@@ -48,7 +48,7 @@ impl From<Result<Look, GateError>> for Recovery {
 }
 
 impl Recovery {
-    /// How long nothing starts at most, in milliseconds; 0: it is over, or not known.
+    /// How long no job is admitted at most, in milliseconds; 0: it is over, or not known.
     pub fn in_ms(&self) -> u64 {
         match self {
             Self::Waits {
@@ -58,7 +58,7 @@ impl Recovery {
         }
     }
 
-    /// `in 42.0s (Tue, …) at most`, while nothing starts.
+    /// `in 42.0s (Tue, …) at most`, while no job is admitted.
     pub fn end(&self) -> Option<String> {
         match self {
             Self::Waits { now_ms, .. } => Some(format!("{} at most", when(*now_ms, self.in_ms()))),
@@ -72,9 +72,7 @@ impl Recovery {
             Self::Over => None,
             Self::Waits { why, .. } => {
                 let end = self.end().unwrap_or_default();
-                Some(format!(
-                    "ends {end}: Redis may not know all that was started: {why}"
-                ))
+                Some(format!("ends {end}: Redis may have lost data: {why}"))
             }
             Self::NoWorker => Some(
                 "is not known: Redis is new or was emptied, and the next worker that looks decides"
@@ -84,7 +82,7 @@ impl Recovery {
         }
     }
 
-    /// Until when nothing starts, in milliseconds since 1970 (0: jobs may start, null: not known), and why.
+    /// Until when no job is admitted, in Unix ms (0: jobs are, null: not known), and why.
     pub fn as_json(&self) -> (Value, Value) {
         match self {
             Self::Over => (json!(0), Value::Null),

@@ -11,16 +11,17 @@ use super::Failure;
 /// Take jobs from the queue, and send each on when its tenant's limit allows it
 ///
 /// SIGHUP, or a change of the file: applies the changed configuration; a wrong one is refused, and the old one stays.
-/// SIGTERM or Ctrl-C: takes no more jobs, and finishes what runs within dispatch.shutdown-timeout.
-/// A second signal ends at once; what ran then runs again elsewhere.
+/// SIGTERM or Ctrl-C: takes no more jobs, and finishes the calls in flight within dispatch.shutdown-timeout.
+/// A second signal ends at once; the calls in flight then are made again elsewhere.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   sluicegate run --config /etc/sluicegate.yaml")]
 pub struct RunArgs {
-    /// Start jobs at once though Redis does not know what was started before: nothing was within the longest window.
-    /// For one start, after Redis was emptied on purpose
-    #[arg(long)]
-    fresh: bool,
+    /// Skip the recovery wait, after Redis was emptied on purpose (formerly --fresh)
+    ///
+    /// Safe only if no job ran within the longest window. For one start.
+    #[arg(long, alias = "fresh")]
+    skip_recovery_wait: bool,
 }
 
 /// Runs until a signal. The configuration was read from `file`; `None`: the default one.
@@ -37,6 +38,7 @@ pub async fn run(
     }
     let failed = |error: &dyn std::fmt::Display| Failure::Failed(error.to_string());
     sluicegate::init_log(&config).map_err(|error| failed(&error))?;
-    (sluicegate::app::run(config, file, args.fresh).await).map_err(|error| failed(&error))?;
+    (sluicegate::app::run(config, file, args.skip_recovery_wait).await)
+        .map_err(|error| failed(&error))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -19,10 +19,10 @@ use super::{Failure, print_json};
 /// How long a change is in force when nobody says, and at most.
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// Pause a tenant, change its limits, or forget its line: at once, for all workers
+/// Pause a tenant, change its limits, or reset its waitlist: at once, for all workers
 ///
-/// Changes live in Redis and end by themselves (--for). They are in force at the next decision; a job that waits in
-/// RabbitMQ meets them when it comes back, within delay.max-delay. `sluicegate inspect` shows them.
+/// Changes are kept in Redis and expire (--for). They apply to the next decision; a delayed job sees them within
+/// delay.max-delay. `sluicegate inspect` shows them.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate tenant pause acme --for 1h
@@ -38,7 +38,7 @@ pub struct TenantArgs {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// Start no job of a tenant; what runs already goes on
+    /// Admit no job of a tenant; calls in flight go on
     #[command(after_help = "Examples:
   sluicegate tenant pause acme
   sluicegate tenant pause acme --for 1h --json")]
@@ -48,9 +48,9 @@ enum What {
         #[command(flatten)]
         span: Span,
     },
-    /// End a pause, and a block after an answer of the downstream (429) or by a breaker
+    /// End a pause, a throttle (429), and what a breaker stopped
     ///
-    /// With --all, those of all tenants together; what closed a single tenant stays. Workers notice within a second.
+    /// With --all, those of all tenants together; a tenant that is suspended alone stays so. Workers notice within a second.
     #[command(after_help = "Examples:
   sluicegate tenant resume acme
   sluicegate tenant resume --all")]
@@ -85,10 +85,10 @@ enum What {
         #[command(flatten)]
         span: Span,
     },
-    /// Forget who waits in a tenant's line; what has started still counts
+    /// Empty a tenant's waitlist; usage still counts
     ///
-    /// For a line that is wrong, such as after its jobs were deleted from RabbitMQ: also where it waits for what all tenants share,
-    /// it is in nobody's way any more. Who does wait takes a new place when it comes back.
+    /// For a waitlist that is wrong, such as after its jobs were deleted from RabbitMQ. It leaves the fair queues of shared limits,
+    /// too. Waiting jobs get new tickets when they return.
     #[command(after_help = "Example:
   sluicegate tenant reset acme")]
     Reset {
@@ -173,7 +173,7 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
         let mut out = std::io::stdout().lock();
         writeln!(
             out,
-            "{said}\nin force now; jobs that wait notice within {within} (delay.max-delay)"
+            "{said}\neffective now; delayed jobs see it within {within} (delay.max-delay)"
         )?;
     }
     Ok(ExitCode::SUCCESS)
@@ -186,7 +186,7 @@ async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     if json {
         print_json(&json!({"tenant": null, "change": "resume"}))?;
     } else {
-        let said = "resumed calls of all tenants; who is closed alone stays so\nworkers notice within a second";
+        let said = "resumed calls of all tenants; a tenant that is suspended alone stays so\nworkers notice within a second";
         writeln!(std::io::stdout().lock(), "{said}")?;
     }
     Ok(ExitCode::SUCCESS)
@@ -265,7 +265,7 @@ fn in_words(tenant: &Tenant, change: &Change, until_ms: u64) -> String {
         Change::Unlimit { name } => {
             format!("limit {name} of {tenant}: max-requests is the configured one")
         }
-        Change::Reset => format!("forgot the line of {tenant}"),
+        Change::Reset => format!("reset the waitlist of {tenant}"),
     }
 }
 

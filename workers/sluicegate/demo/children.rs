@@ -274,9 +274,9 @@ mod tests {
             sluicegate_deliveries_total{source=\"fresh\"} 7\n\
             sluicegate_deliveries_total{source=\"}due\"} 5\n\
             sluicegate_deliveries_total_other 100\n\
-            sluicegate_dead_total 3\n";
+            sluicegate_dead_letters_total 3\n";
         assert_eq!(sum(text, "sluicegate_deliveries_total"), Some(12));
-        assert_eq!(sum(text, "sluicegate_dead_total"), Some(3));
+        assert_eq!(sum(text, "sluicegate_dead_letters_total"), Some(3));
         assert_eq!(sum(text, "sluicegate_absent_total"), None);
     }
 }

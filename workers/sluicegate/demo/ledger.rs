@@ -294,7 +294,7 @@ mod tests {
 
     #[test]
     fn a_penalty_closes_the_tenant_alone_and_is_told_apart() {
-        let mut ledger = ledger(Scenario::Penalties, Algorithm::SlidingWindow, 1);
+        let mut ledger = ledger(Scenario::Throttling, Algorithm::SlidingWindow, 1);
         // Each second call.
         let expected = [(200, 0), (429, 2000), (429, 1500), (200, 0)];
         let times = [0, 1000, 1500, 3000];

@@ -123,7 +123,7 @@ async fn observe(
         }
     };
     let downstream = Downstream::start(plan)
-        .map_err(|error| DemoError(format!("the downstream can't be started: {error}")))?;
+        .map_err(|error| DemoError(format!("the API can't be started: {error}")))?;
     say(format!(
         "{} tenants x {} jobs; the API at {} takes {} from each ({}){}; {} workers.",
         plan.tenants,

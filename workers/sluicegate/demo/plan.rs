@@ -15,7 +15,7 @@ use super::scenario::{Cost, Scenario};
   sluicegate demo
   sluicegate demo --scenario limits                     several limits at once, in 45 s
   sluicegate demo --scenario costs --tenants 2          calls and tokens, as LLM APIs count
-  sluicegate demo --scenario penalties --json           an API that closes tenants with 429
+  sluicegate demo --scenario throttling --json          an API that throttles tenants (429)
   sluicegate demo --algo fixed-window-algo --seconds 60
   sluicegate demo --tenants 1 --jobs 2000 --limit 20")]
 pub struct DemoArgs {
@@ -28,10 +28,10 @@ pub struct DemoArgs {
     /// Jobs of each tenant [default: 200; with --scenario limits 16 times --limit]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "seconds")]
     pub jobs: Option<u32>,
-    /// As many jobs as the limit lets through in this many seconds, instead of --jobs; only with --scenario limit
+    /// As many jobs as the limit admits in this many seconds, instead of --jobs; only with --scenario limit
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     pub seconds: Option<u32>,
-    /// Calls that the downstream takes from one tenant in one window; the other limits of a scenario are multiples
+    /// Calls that the API takes from one tenant in one window; the other limits of a scenario are multiples
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
     /// The window, of several the shortest: 1s, 500ms, 1m; a bare number is in seconds
@@ -285,6 +285,8 @@ mod tests {
             ("limit", 1, 9, 10),
             ("limits", 3, 35, 45),
             ("costs", 2, 10, 30),
+            ("throttling", 1, 13, 20),
+            // Its old name.
             ("penalties", 1, 13, 20),
         ] {
             let plan = plan(&["--scenario", name]).expect("the defaults fit");

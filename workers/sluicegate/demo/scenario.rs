@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use sluicegate::rules::limit::{Algorithm, Limit, LimitError, Unit};
 
-/// For how long the API closes a tenant; `Retry-After` knows whole seconds.
+/// For how long the API throttles a tenant; `Retry-After` knows whole seconds.
 pub const CLOSED: Duration = Duration::from_secs(2);
 
 /// The values of `--scenario`.
@@ -13,13 +13,14 @@ pub const CLOSED: Duration = Duration::from_secs(2);
 pub enum Scenario {
     /// One limit: --limit calls per --window
     Limit,
-    /// Three limits at once: beside it 4 times as many calls in 10 windows, and 11 times as many in 30
+    /// Three limits at once: --limit, 4 times as many calls in 10 windows, and 11 times as many in 30
     Limits,
-    /// Calls and tokens: beside it 100 times as many tokens per --window. Jobs reserve tokens (x-cost), and the API
+    /// Calls and tokens: --limit, and 100 times as many tokens per --window. Jobs reserve tokens (x-cost), and the API
     /// says how many they took (x-actual-cost)
     Costs,
     /// One limit, and now and then the API answers 429 with Retry-After: 2, and takes no call of that tenant meanwhile
-    Penalties,
+    #[value(alias = "penalties")]
+    Throttling,
 }
 
 /// Units that a job costs.
@@ -48,7 +49,7 @@ impl Scenario {
             Ok(Limit::new(name, algorithm, max, window, guard)?.with_unit(unit))
         };
         match self {
-            Self::Limit | Self::Penalties => Ok(vec![limit("default", 1, 1, Unit::Calls)?]),
+            Self::Limit | Self::Throttling => Ok(vec![limit("default", 1, 1, Unit::Calls)?]),
             Self::Limits => Ok(vec![
                 limit("short", 1, 1, Unit::Calls)?,
                 limit("middle", 4, 10, Unit::Calls)?,
@@ -65,7 +66,7 @@ impl Scenario {
     pub fn jobs(self, max: u32) -> u32 {
         match self {
             Self::Limits => max * 16,
-            Self::Limit | Self::Costs | Self::Penalties => 200,
+            Self::Limit | Self::Costs | Self::Throttling => 200,
         }
     }
 
@@ -95,21 +96,21 @@ impl Scenario {
     /// The API closes a tenant at each call of its that is a multiple of this; `None`: it does not. That is in the middle
     /// of a window's calls, so that others are under way.
     pub fn closes_each(self, max: u32) -> Option<usize> {
-        (self == Self::Penalties).then_some((max as usize * 5 / 2).max(2))
+        (self == Self::Throttling).then_some((max as usize * 5 / 2).max(2))
     }
 
-    /// For how long one tenant is closed altogether, while so many jobs of it are called.
+    /// For how long one tenant is throttled altogether, while so many jobs of it are called.
     pub fn closed(self, max: u32, jobs: usize) -> Duration {
         let times = self.closes_each(max).map_or(0, |each| jobs / each);
         CLOSED.saturating_mul(u32::try_from(times).unwrap_or(u32::MAX))
     }
 
-    /// What the API does beside keeping limits, with a first one of `max`.
+    /// What the API does next to keeping limits, with a first one of `max`.
     pub fn in_words(self, max: u32) -> String {
         match (self, self.closes_each(max)) {
             (Self::Costs, _) => ", and says what each took".to_owned(),
             (_, Some(each)) => {
-                format!(", and closes a tenant for {CLOSED:?} at each {each}th of its calls")
+                format!(", and throttles a tenant for {CLOSED:?} at each {each}th of its calls")
             }
             (_, None) => String::new(),
         }
@@ -121,8 +122,8 @@ impl Scenario {
             Self::Limit => 3.1,
             Self::Limits => 3.6,
             Self::Costs => 4.1,
-            // What is delivered while the tenant is closed goes round once more, each time.
-            Self::Penalties => 5.1,
+            // What is delivered while the tenant is throttled goes round once more, each time.
+            Self::Throttling => 5.1,
         }
     }
 }
@@ -156,8 +157,8 @@ mod tests {
     }
 
     #[test]
-    fn only_penalties_close() {
+    fn only_throttling_throttles() {
         assert_eq!(Scenario::Costs.closed(20, 1000), Duration::ZERO);
-        assert_eq!(Scenario::Penalties.closed(20, 200), 4 * CLOSED);
+        assert_eq!(Scenario::Throttling.closed(20, 200), 4 * CLOSED);
     }
 }

@@ -71,7 +71,7 @@ impl fmt::Display for Figures {
         if p2.closings > 0 {
             write!(
                 exceeded,
-                "; the API closed a tenant {} times, {} calls were under way then, {} came later",
+                "; the API throttled a tenant {} times, {} calls were in flight then, {} came later",
                 p2.closings, p2.under_way, p2.while_closed
             )?;
         }

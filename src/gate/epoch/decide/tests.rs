@@ -154,7 +154,7 @@ fn a_first_start_is_no_loss_and_an_unexplained_empty_redis_may_be_one() {
     let mut careful = worker("a", Start::Unknown);
     let (until, why) = bed.look(&mut careful).expect("it waits");
     assert_eq!(until, bed.now + SPAN);
-    assert!(why.contains("--fresh"), "{why}");
+    assert!(why.contains("--skip-recovery-wait"), "{why}");
     // An operator knows better, a worker that found no job waiting does not.
     assert!(bed.look(&mut worker("b", Start::Idle)).is_some());
     assert_eq!(bed.look(&mut worker("c", Start::Fresh)), None);

@@ -70,15 +70,9 @@ impl Watch {
         read: &Fields,
         changed: &[(String, String)],
     ) -> Result<(), GateError> {
-        let value = |name| (name, read.get(name).map_or("", String::as_str));
-        let mut before = ["id", "run", "cold", "next", "slots"].map(value).to_vec();
-        // A pulse may be answered in the same moment, which must not be set back.
         let own = self.field();
-        if changed.iter().any(|(name, _)| *name == own) {
-            before.push(value(&own));
-        }
         let mut pipeline = Pipeline::with_capacity(2);
-        self.add_write(&mut pipeline, &before, changed);
+        self.add_write(&mut pipeline, &unchanged(read, &own, changed), changed);
         for answer in at.link.on(&at.place.shard, &pipeline).await? {
             if let Value::ServerError(error) = answer {
                 return Err(self.refused(&error));
@@ -107,5 +101,103 @@ impl Watch {
         for (name, value) in changed {
             pipeline.arg(name).arg(value);
         }
+    }
+}
+
+/// The fields that must still be as they were read for `changed` to be written, each with the value that was read; empty: there was
+/// none. `own`: the worker's field.
+fn unchanged<'a>(
+    read: &'a Fields,
+    own: &'a str,
+    changed: &[(String, String)],
+) -> Vec<(&'a str, &'a str)> {
+    let value = |name| (name, read.get(name).map_or("", String::as_str));
+    let mut fields = ["id", "run", "cold", "next", "slots"].map(value).to_vec();
+    // A pulse may be answered in the same moment, which must not be set back.
+    if changed.iter().any(|(name, _)| name == own) {
+        fields.push(value(own));
+    }
+    fields
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::epoch::Stored;
+    use crate::gate::epoch::kept::{Beat, Kept};
+
+    const OWN: &str = "w:1";
+
+    fn memory() -> Memory {
+        let info = "run_id:a\nmaster_replid:h\nmaster_replid2:0\nsecond_repl_offset:-1\n";
+        Memory::parse(info).expect("a server")
+    }
+
+    /// One pulse of the worker.
+    fn beat(kept: &mut Kept) -> u64 {
+        let beat = Beat {
+            id: "i",
+            run: "r",
+            history: "h",
+            field: OWN,
+            silent_ms: None,
+            slots: "",
+            evicted: "",
+            cold: "",
+        };
+        (kept.beat(&beat, &memory(), 2_000)).expect("the epoch is as the worker knows it")
+    }
+
+    /// Writes what was decided on `read`; whether it was written.
+    fn write(kept: &mut Kept, read: &Fields, changed: &[(&str, &str)]) -> bool {
+        let changed: Vec<_> = changed
+            .iter()
+            .map(|(n, v)| ((*n).to_owned(), (*v).to_owned()))
+            .collect();
+        let before = unchanged(read, OWN, &changed);
+        let new = changed.iter().map(|(n, v)| (n.as_str(), v.as_str()));
+        kept.change(before.into_iter(), new)
+    }
+
+    fn fields(kept: &Kept) -> Fields {
+        kept.fields().map(|(n, v)| (n.clone(), v.clone())).collect()
+    }
+
+    fn pulse(kept: &Kept) -> u64 {
+        let stored = Stored::parse(kept.fields().map(|(n, v)| (n.as_str(), v.as_str())));
+        stored.workers.get("1").map_or(0, |pulse| pulse.number)
+    }
+
+    #[test]
+    fn no_pulse_is_set_back() {
+        for worker in [None, Some((OWN, "4:1000"))] {
+            let mut kept = Kept::from_iter([("id", "i"), ("run", "r")].into_iter().chain(worker));
+            let read = fields(&kept);
+            let number = pulse(&kept);
+            let name = format!("{number}:1500");
+            let vouched = format!("{number}:1000:r2");
+            assert_eq!(beat(&mut kept), number + 1);
+            for value in [&name, &vouched] {
+                assert!(!write(&mut kept, &read, &[(OWN, value)]), "{value}");
+                assert_eq!(pulse(&kept), number + 1, "{value}");
+            }
+            // Read again, it is written.
+            let read = fields(&kept);
+            let name = format!("{}:2500", number + 1);
+            assert!(write(&mut kept, &read, &[(OWN, &name)]));
+            assert_eq!(pulse(&kept), number + 1);
+        }
+    }
+
+    #[test]
+    fn a_pulse_in_the_same_moment_keeps_nothing_else_from_being_written() {
+        let mut kept = Kept::from_iter([("id", "i"), ("run", "r"), (OWN, "4:1000")]);
+        let read = fields(&kept);
+        beat(&mut kept);
+        assert!(write(&mut kept, &read, &[("why", "because")]));
+        assert_eq!(pulse(&kept), 5);
+        // But what others have changed does.
+        assert!(write(&mut kept, &read, &[("next", "1:2:m")]));
+        assert!(!write(&mut kept, &read, &[("next", "1:2:n")]));
     }
 }

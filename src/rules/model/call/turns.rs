@@ -1,29 +1,29 @@
-//! When units may start, by the limits, the line and the turns of the others. Nothing is changed here.
+//! When units may start, by the limits, the waitlist and the turns of the others. Nothing is changed here.
 
 use super::Call;
 use crate::rules::limit::{Limit, Unit};
 
 impl Call<'_> {
-    /// Up to which unit of the line this job's are, from 1.
-    pub(super) fn distance(&self, place: u64, units: u64) -> u64 {
-        units.max(place.saturating_sub(self.line().served()))
+    /// Up to which unit of the waitlist this job's are, from 1.
+    pub(super) fn distance(&self, ticket: u64, units: u64) -> u64 {
+        units.max(ticket.saturating_sub(self.waitlist().served()))
     }
 
-    /// When `place` may start, if its job of so many units comes in time, and which limit says so.
-    pub(super) fn turn_of(&mut self, place: u64, units: u64) -> (u64, usize) {
-        self.turn(self.distance(place, units), units)
+    /// When `ticket` may start, if its job of so many units comes in time, and which limit says so.
+    pub(super) fn turn_of(&mut self, ticket: u64, units: u64) -> (u64, usize) {
+        self.turn(self.distance(ticket, units), units)
     }
 
-    /// When the first of the line may start, whatever it costs.
+    /// When the first of the waitlist may start, whatever it costs.
     pub(super) fn first(&mut self) -> u64 {
         let widest = self.widest();
         self.turn(widest, widest).0
     }
 
-    /// When the `k`-th unit of the line may start, the last of a job of so many units, and the first of the limits
+    /// When the `k`-th unit of the waitlist may start, the last of a job of so many units, and the first of the limits
     /// that allow it last.
     pub(in crate::rules::model) fn turn(&mut self, k: u64, own: u64) -> (u64, usize) {
-        let calls = self.line().jobs_in(k, own);
+        let calls = self.waitlist().jobs_in(k, own);
         let mut latest = (0, 0);
         for index in 0..self.limits.len() {
             let (of_units, of_calls) = match self.layout.homes[index] {
@@ -41,7 +41,7 @@ impl Call<'_> {
         latest
     }
 
-    /// How many units start from this budget up to the `k`-th of the line, the last of a job of so many, if all take
+    /// How many units start from this budget up to the `k`-th of the waitlist, the last of a job of so many, if all take
     /// turns. A job's turn is that of its first unit: if each waited for the others' units between its own, two jobs of several
     /// units would wait for each other.
     pub(super) fn rank(&mut self, home: usize, k: u64, units: u64) -> u64 {
@@ -73,10 +73,10 @@ impl Call<'_> {
             .nth(limit, base, k)
     }
 
-    /// About how many jobs have so many units, if the others' cost what those of the line do.
+    /// About how many jobs have so many units, if the others' cost what those of the waitlist do.
     fn others_calls(&self, units: u64) -> u64 {
-        let line = self.line();
-        let each = (line.issued / line.jobs.max(1)).max(1);
+        let waitlist = self.waitlist();
+        let each = (waitlist.issued / waitlist.jobs.max(1)).max(1);
         units / each
     }
 
@@ -129,9 +129,9 @@ impl Call<'_> {
         self.nth_of(index, now, units, 1) > now && self.count(index) > 0
     }
 
-    /// What the first of the line may cost at most.
+    /// What the first of the waitlist may cost at most.
     pub(super) fn widest(&self) -> u64 {
-        self.line().widest.clamp(1, self.most())
+        self.waitlist().widest.clamp(1, self.most())
     }
 
     pub(super) fn count(&self, index: usize) -> u64 {

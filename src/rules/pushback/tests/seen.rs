@@ -1,4 +1,4 @@
-//! What an answer says of limits whatever its status: used up or not, the downstream's own limit, the cost.
+//! What an answer says of limits whatever its status: used up or not, the API's own limit, the cost.
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn see(status: u16, headers: &[(&str, &str)]) -> Seen {
     .seen
 }
 
-/// For how many seconds an answer with these headers closes the tenant.
+/// For how many seconds an answer with these headers throttles the tenant.
 fn closes(status: u16, headers: &[(&str, &str)]) -> Option<u64> {
     let seen = see(status, headers);
     assert!(seen.refused.is_none() || seen.used_up.is_none());
@@ -54,7 +54,7 @@ fn nothing_left_closes_whatever_the_status() {
     assert_eq!(closes(200, &both), Some(5));
     assert_eq!(closes(202, &[("Retry-After", "5")]), None);
     assert_eq!(closes(503, &[("Retry-After", "5")]), Some(5));
-    // A refusal closes as it always did.
+    // A refusal throttles as it always did.
     assert_eq!(see(429, &[]).refused, Some(Pushback { after: None }));
 }
 

@@ -1,4 +1,4 @@
-//! Limits of other configurations, which are enforced beside those of this one.
+//! Limits of other policies, which are enforced as well as this one.
 
 use serde::Serialize;
 use sluicegate::gate::fleet::{Known, Registered};
@@ -8,13 +8,13 @@ use sluicegate::rules::tenant::Tenant;
 use crate::commands::limits;
 use crate::commands::times::at;
 
-/// A configuration which workers have or had until lately.
+/// A policy which workers have or had until lately.
 #[derive(Debug, Serialize)]
 pub(super) struct Other<'a> {
     policy: &'a str,
     since_ms: u64,
     used_ms: u64,
-    /// Unless a worker has it in force after `used_ms`.
+    /// Unless a worker enforces it after `used_ms`.
     until_ms: u64,
     /// What it gives this tenant.
     limits: Vec<String>,
@@ -41,7 +41,7 @@ impl<'a> Other<'a> {
 
     pub(super) fn in_words(&self) -> String {
         let mut text = format!(
-            "beside   another configuration that workers have had since {} and last at {}: its limits count until {}, and for longer if a worker keeps it\n",
+            "also      another policy, which workers have had since {} and last at {}: its limits count until {}, and for longer if a worker keeps it\n",
             at(self.since_ms),
             at(self.used_ms),
             at(self.until_ms),

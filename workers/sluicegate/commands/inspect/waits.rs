@@ -9,12 +9,12 @@ use crate::commands::times::when;
 
 /// What a job that comes now waits for.
 pub(super) enum Waits<'a> {
-    /// Until Redis surely knows all that counts.
+    /// The recovery wait ends.
     Recovery(String),
-    Block,
-    Line,
+    Suspension,
+    Waitlist,
     Limit(&'a str, u64),
-    /// Its line is empty, and so many units of others wait for what they share; it has its turn after so many milliseconds.
+    /// Its waitlist is empty, and so many units of others wait for what they share; it has its turn after so many milliseconds.
     Others(&'a str, u64, u64),
     Nothing,
     /// Nothing that Redis shows, but no worker has confirmed that it knows all: why.
@@ -32,21 +32,21 @@ impl<'a> Waits<'a> {
     ) -> Self {
         let known = rows.iter().filter(|(limit, _)| !given.lacks(limit));
         let latest = known.max_by_key(|(_, usage)| usage.next_ms);
-        let block_ms = found.blocked_until_ms.saturating_sub(found.now_ms);
-        if let Some(end) = recovery.end().filter(|_| recovery.in_ms() >= block_ms) {
+        let suspended_ms = found.blocked_until_ms.saturating_sub(found.now_ms);
+        if let Some(end) = recovery.end().filter(|_| recovery.in_ms() >= suspended_ms) {
             return Self::Recovery(end);
         }
         if found.blocked_until_ms > found.now_ms {
-            return Self::Block;
+            return Self::Suspension;
         }
         match (latest, given.hint()) {
             (Some((limit, usage)), _) if usage.next_ms > 0 => {
                 Self::Limit(limit.name(), usage.next_ms)
             }
             (_, Some(hint)) => Self::Unknown(hint),
-            _ if found.waiting > 0 => Self::Line,
+            _ if found.waiting > 0 => Self::Waitlist,
             _ => match rows.iter().max_by_key(|(_, usage)| usage.waiting) {
-                // With room for them too it starts at once.
+                // With quota for them, too, it is admitted at once.
                 Some((limit, usage)) if usage.waiting > 0 && found.turn_ms > 0 => {
                     Self::Others(limit.name(), usage.waiting, found.turn_ms)
                 }
@@ -62,8 +62,8 @@ impl<'a> Waits<'a> {
     pub(super) fn short(&self) -> Option<String> {
         match self {
             Self::Recovery(_) => Some("recovery".to_owned()),
-            Self::Block => Some("block".to_owned()),
-            Self::Line => Some("line".to_owned()),
+            Self::Suspension => Some("block".to_owned()),
+            Self::Waitlist => Some("line".to_owned()),
             Self::Limit(name, _) | Self::Others(name, ..) => Some(format!("limit {name}")),
             Self::Nothing | Self::Unconfirmed(_) | Self::Unknown(_) => None,
         }
@@ -71,9 +71,11 @@ impl<'a> Waits<'a> {
 
     pub(super) fn in_words(&self, given: &Given, found: &Inspection, of_cost: bool) -> String {
         let first = match self {
-            Self::Recovery(end) => format!("no job starts before the recovery wait ends, {end}"),
-            Self::Block => format!(
-                "nobody starts before the block ends, {}",
+            Self::Recovery(end) => {
+                format!("no job is admitted before the recovery wait ends, {end}")
+            }
+            Self::Suspension => format!(
+                "no job is admitted before the suspension ends, {}",
                 when(
                     found.now_ms,
                     found.blocked_until_ms.saturating_sub(found.now_ms)
@@ -81,27 +83,33 @@ impl<'a> Waits<'a> {
             ),
             Self::Limit(name, next_ms) => {
                 format!(
-                    "the limit {name} has no room: the next unit may start {}",
+                    "the limit {name} is used up: the next unit is available {}",
                     when(found.now_ms, *next_ms)
                 )
             }
-            Self::Line => "there is room, and it belongs to those in the line".to_owned(),
+            Self::Waitlist => {
+                return format!(
+                    "quota is available, but the waitlist has {} ahead and ends {}",
+                    amount(found.waiting, of_cost),
+                    when(found.now_ms, found.line_end_ms)
+                );
+            }
             Self::Others(name, waiting, turn_ms) => format!(
-                "others share the limit {name}, and {waiting} of their units wait: a new job takes turns with them and may start {}",
+                "other jobs share the limit {name}, and {waiting} of their units wait: a new job takes turns with them and is admitted {}",
                 when(found.now_ms, *turn_ms)
             ),
-            Self::Nothing => return "a job of cost 1 starts now".to_owned(),
-            Self::Unconfirmed(once) => return format!("a job of cost 1 starts once {once}"),
+            Self::Nothing => return "a job of cost 1 is admitted now".to_owned(),
+            Self::Unconfirmed(once) => return format!("a job of cost 1 is admitted once {once}"),
             Self::Unknown(hint) => {
                 return format!("nothing that all jobs of the tenant share; {hint} shows the rest");
             }
         };
         match found.waiting {
             0 => first,
-            // Those of which line, was not said.
+            // Which waitlist is meant, was not said.
             _ if !given.missing.is_empty() => first,
             waiting => format!(
-                "{first}; a new job stands behind {} in the line, which ends {}",
+                "{first}; the waitlist has {} ahead and ends {}",
                 amount(waiting, of_cost),
                 when(found.now_ms, found.line_end_ms)
             ),

@@ -137,7 +137,7 @@ fn ideal(plan: &Plan, calls: &[&Arrival]) -> u64 {
         let (max, window) = (limit.max() as usize, nanoseconds(limit.window_ms()));
         return check::ideal_aligned(plan.jobs, max, window, nanoseconds(limit.guard_ms()), start);
     }
-    if plan.scenario != Scenario::Penalties {
+    if plan.scenario != Scenario::Throttling {
         // What came twice counts against it. What is reserved is promised; a job in a lane does not learn of what others
         // gave back meanwhile.
         let tenant = calls.first().map_or(0, |call| call.job.tenant);

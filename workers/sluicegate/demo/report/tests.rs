@@ -158,7 +158,7 @@ fn a_call_of_a_closed_tenant_may_be_under_way_and_not_later() {
     let counted = |ns| {
         let mut observed = good();
         closed(ns)(&mut observed);
-        Figures::new(&plan_of(Scenario::Penalties), &observed).never_exceeded
+        Figures::new(&plan_of(Scenario::Throttling), &observed).never_exceeded
     };
     let early = counted(250_000_000);
     assert_eq!(
