@@ -4,12 +4,19 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+use tokio::time::sleep;
 
 use crate::servers::free_port;
+
+/// Connections that wait to be taken.
+const BACKLOG: u32 = 1024;
+/// A connection that can't be taken (no descriptor is free, say) is tried again after this.
+const TAKE_AGAIN: Duration = Duration::from_millis(100);
 
 type Serving = Pin<Box<dyn Future<Output = ()> + Send>>;
 
@@ -26,6 +33,8 @@ pub struct Door {
     pub address: SocketAddr,
     shared: Arc<Shared>,
     accepting: Mutex<Option<JoinHandle<()>>>,
+    /// While it refuses: its port, which nobody else gets.
+    kept: Mutex<Option<TcpSocket>>,
 }
 
 impl Door {
@@ -42,6 +51,7 @@ impl Door {
                 cuts: watch::Sender::new(0),
             }),
             accepting: Mutex::default(),
+            kept: Mutex::default(),
         };
         door.take().await;
         door
@@ -54,16 +64,23 @@ impl Door {
             task.abort();
             // It is cancelled, and its port closed with it.
             let _ = task.await;
+            *self.kept.lock().expect("nobody panics") = Some(self.bound());
         }
         self.cut();
     }
 
     /// Takes connections again, at the same port.
     pub async fn take(&self) {
-        let listener = TcpListener::bind(self.address).await.expect("its port");
+        let kept = self.kept.lock().expect("nobody panics").take();
+        let listener = kept.unwrap_or_else(|| self.bound()).listen(BACKLOG);
+        let listener = listener.expect("its port");
         let shared = Arc::clone(&self.shared);
         let task = tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
+            loop {
+                let Ok((stream, _)) = listener.accept().await else {
+                    sleep(TAKE_AGAIN).await;
+                    continue;
+                };
                 // Nagle's algorithm would add delays of its own.
                 stream.set_nodelay(true).expect("a socket");
                 let number = shared.opened.fetch_add(1, Ordering::Relaxed);
@@ -77,6 +94,13 @@ impl Door {
             }
         });
         *self.accepting.lock().expect("nobody panics") = Some(task);
+    }
+
+    fn bound(&self) -> TcpSocket {
+        let socket = TcpSocket::new_v4().expect("a socket");
+        socket.set_reuseaddr(true).expect("a socket");
+        socket.bind(self.address).expect("its port");
+        socket
     }
 
     /// Ends all connections.

@@ -1,4 +1,5 @@
-//! A TCP proxy between any two parties: it delays what passes, holds it, cuts connections, or refuses them.
+//! A TCP proxy between any two parties: it delays what passes, holds it, from a moment on that shows in it, cuts connections, or
+//! refuses them.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +11,7 @@ use rand::{Rng, SeedableRng};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::door::Door;
 
@@ -40,6 +41,11 @@ pub struct Way {
 
 impl Way {
     pub const OPEN: Self = Self::between(Duration::ZERO, Duration::ZERO);
+
+    pub const HELD: Self = Self {
+        held: true,
+        ..Self::OPEN
+    };
 
     pub const fn between(least: Duration, most: Duration) -> Self {
         Self {
@@ -95,29 +101,83 @@ impl Ways {
     }
 }
 
+/// One direction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// From who connects.
+    There,
+    /// To who connects.
+    Back,
+}
+
+type Shows = dyn Fn(&[u8]) -> bool + Send + Sync;
+
+/// Waits for something to show; from then on, and with the bytes in which it shows, other ways are in force.
+pub struct Trap {
+    pub direction: Direction,
+    /// Whether it shows in these bytes.
+    pub shows: Box<Shows>,
+    pub then: Ways,
+}
+
+/// What connections are told.
+struct Told {
+    ways: Ways,
+    /// Until it has caught something.
+    trap: Option<Trap>,
+}
+
+impl Told {
+    fn way(&self, direction: Direction) -> &Way {
+        match direction {
+            Direction::There => &self.ways.there,
+            Direction::Back => &self.ways.back,
+        }
+    }
+
+    /// Whether these bytes are what its trap waits for: then it has sprung.
+    fn springs(&mut self, direction: Direction, bytes: &[u8]) -> bool {
+        let sprung = (self.trap).take_if(|trap| trap.direction == direction && (trap.shows)(bytes));
+        if let Some(trap) = &sprung {
+            self.ways = trap.then;
+        }
+        sprung.is_some()
+    }
+}
+
 /// A running proxy. Dropped, it ends, and its connections with it.
 pub struct Proxy {
     pub door: Door,
-    ways: Arc<watch::Sender<Ways>>,
+    /// Those before other targets than its first.
+    more: Vec<Door>,
+    told: Arc<watch::Sender<Told>>,
 }
 
 impl Proxy {
     /// One before `target`; `seed` decides the delays.
     pub async fn start(target: SocketAddr, ways: Ways, seed: u64) -> Self {
-        let ways = Arc::new(watch::Sender::new(ways));
-        let told = Arc::clone(&ways);
-        let door = Door::open(move |client, number| {
-            carry(
-                client,
-                target,
-                told.subscribe(),
-                seed ^ (number as u64) << 32,
-            )
-        });
-        Self {
-            door: door.await,
-            ways,
+        Self::start_all(&[target], ways, seed).await
+    }
+
+    /// One before all of `targets`, with a port for each. What is set is set for all.
+    pub async fn start_all(targets: &[SocketAddr], ways: Ways, seed: u64) -> Self {
+        let [first, others @ ..] = targets else {
+            panic!("a proxy has a target");
+        };
+        let trap = None;
+        let told = Arc::new(watch::Sender::new(Told { ways, trap }));
+        let door = door(*first, Arc::clone(&told), seed).await;
+        let mut more = Vec::new();
+        for target in others {
+            more.push(self::door(*target, Arc::clone(&told), seed).await);
         }
+        Self { door, more, told }
+    }
+
+    /// Where it listens, in the order of its targets.
+    pub fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        let doors = std::iter::once(&self.door).chain(&self.more);
+        doors.map(|door| door.address)
     }
 
     /// One before the server of `url`, which is at an address of this machine, and the URL that leads through it.
@@ -133,24 +193,53 @@ impl Proxy {
 
     /// What happens to bytes from now on, of connections old and new; what is on its way keeps its delay.
     pub fn set(&self, ways: Ways) {
-        self.ways.send_replace(ways);
+        self.told.send_modify(|told| told.ways = ways);
+    }
+
+    /// Sets a trap and waits until it has caught something; whether it did within `patience`.
+    pub async fn catch(&self, trap: Trap, patience: Duration) -> bool {
+        let mut seen = self.told.subscribe();
+        self.told.send_modify(|told| told.trap = Some(trap));
+        // What it waits for is borrowed, which must end before anything is told.
+        let caught = (timeout(patience, seen.wait_for(|told| told.trap.is_none())).await).is_ok();
+        self.told.send_modify(|told| told.trap = None);
+        caught
+    }
+
+    /// Ends all connections, and what they hold with them.
+    pub fn cut(&self) {
+        self.door.cut();
+        self.more.iter().for_each(Door::cut);
     }
 }
 
+/// A way in that leads to `target`.
+async fn door(target: SocketAddr, told: Arc<watch::Sender<Told>>, seed: u64) -> Door {
+    let carry = move |client, number| {
+        let seed = seed ^ (number as u64) << 32;
+        carry(client, target, Arc::clone(&told), seed)
+    };
+    Door::open(carry).await
+}
+
 /// Until both sides have ended it. A reset is passed on as one.
-async fn carry(mut client: TcpStream, target: SocketAddr, ways: watch::Receiver<Ways>, seed: u64) {
+async fn carry(
+    mut client: TcpStream,
+    target: SocketAddr,
+    told: Arc<watch::Sender<Told>>,
+    seed: u64,
+) {
     // A server that is away shows as a connection that ends at once.
     let Ok(mut server) = TcpStream::connect(target).await else {
         return;
     };
     server.set_nodelay(true).expect("a socket");
     let random = |direction| SmallRng::seed_from_u64(seed ^ direction);
+    let (there, back) = (Direction::There, Direction::Back);
     let ended = {
         let ((from_client, to_client), (from_server, to_server)) = (client.split(), server.split());
-        let there = |ways: &Ways| ways.there;
-        let there = pass(from_client, to_server, ways.clone(), there, random(0));
-        let back = |ways: &Ways| ways.back;
-        let back = pass(from_server, to_client, ways, back, random(1));
+        let there = pass(from_client, to_server, &told, there, random(0));
+        let back = pass(from_server, to_client, &told, back, random(1));
         tokio::try_join!(there, back)
     };
     if ended.is_err() {
@@ -165,18 +254,18 @@ async fn carry(mut client: TcpStream, target: SocketAddr, ways: watch::Receiver<
 async fn pass(
     mut from: impl AsyncRead + Unpin,
     mut to: impl AsyncWrite + Unpin,
-    mut ways: watch::Receiver<Ways>,
-    way: impl Fn(&Ways) -> Way,
+    told: &watch::Sender<Told>,
+    direction: Direction,
     mut random: SmallRng,
 ) -> io::Result<()> {
     let (sender, mut due) = mpsc::channel::<(Instant, Vec<u8>)>(ON_THE_WAY);
-    let seen = ways.clone();
-    let way = &way;
+    let mut seen = told.subscribe();
     let read = async move {
         let mut buffer = vec![0; 16 * 1024];
         loop {
             let length = from.read(&mut buffer).await?;
-            let at = Instant::now() + way(&seen.borrow()).pick(&mut random);
+            told.send_if_modified(|told| told.springs(direction, &buffer[..length]));
+            let at = Instant::now() + told.borrow().way(direction).pick(&mut random);
             // Its end travels like bytes do. Nobody takes it: the other side is gone, and says so itself.
             let taken = sender.send((at, buffer[..length].to_vec())).await;
             if length == 0 || taken.is_err() {
@@ -187,8 +276,8 @@ async fn pass(
     let write = async move {
         while let Some((at, bytes)) = due.recv().await {
             sleep_until(at).await;
-            // An error: the proxy is gone.
-            let _ = ways.wait_for(|ways| !way(ways).held).await;
+            // It has no end: who tells is borrowed.
+            let _ = seen.wait_for(|told| !told.way(direction).held).await;
             match bytes.is_empty() {
                 true => to.shutdown().await?,
                 false => to.write_all(&bytes).await?,
@@ -292,5 +381,75 @@ mod tests {
         drop(server);
         let ended = client.read_u8().await.expect_err("it has ended");
         assert_eq!(ended.kind(), io::ErrorKind::ConnectionReset);
+    }
+
+    #[tokio::test]
+    async fn an_end_is_held_too() {
+        let (proxy, mut client, mut server) = connected(Ways::OPEN).await;
+        proxy.set(Ways {
+            there: Way::HELD,
+            back: Way::OPEN,
+        });
+        client.shutdown().await.expect("sent");
+        let ended = timeout(HELD, server.read_u8()).await;
+        assert!(ended.is_err(), "the server does not know of it");
+        server
+            .write_u8(1)
+            .await
+            .expect("the other direction is open");
+        assert_eq!(client.read_u8().await.expect("it passes"), 1);
+        proxy.set(Ways::OPEN);
+        assert!(server.read_u8().await.is_err(), "it ends, too");
+    }
+
+    #[tokio::test]
+    async fn a_trap_holds_what_it_catches_or_what_follows_and_is_gone() {
+        const PATIENCE: Duration = Duration::from_secs(30);
+        let (held, open) = (Way::HELD, Way::OPEN);
+        for (there, back) in [(held, open), (open, held)] {
+            let (proxy, mut client, mut server) = connected(Ways::OPEN).await;
+            let trap = || Trap {
+                direction: Direction::There,
+                shows: Box::new(|bytes| bytes.contains(&2)),
+                then: Ways { there, back },
+            };
+            let (caught, ()) = tokio::join!(proxy.catch(trap(), PATIENCE), async {
+                client.write_u8(1).await.expect("sent");
+                let passed = server.read_u8().await;
+                assert_eq!(passed.expect("what has no mark passes"), 1);
+                client.write_u8(2).await.expect("sent");
+            });
+            assert!(caught);
+            let asked = timeout(HELD, server.read_u8()).await;
+            assert_eq!(asked.is_err(), there.held);
+            if !there.held {
+                server.write_u8(3).await.expect("sent");
+                assert!(timeout(HELD, client.read_u8()).await.is_err());
+            }
+            proxy.set(Ways::OPEN);
+            match there.held {
+                true => assert_eq!(server.read_u8().await.expect("it passes"), 2),
+                false => assert_eq!(client.read_u8().await.expect("it passes"), 3),
+            }
+            assert!(!proxy.catch(trap(), HELD).await, "nothing comes");
+            client.write_u8(2).await.expect("sent");
+            assert_eq!(server.read_u8().await.expect("no trap is left"), 2);
+        }
+    }
+
+    #[tokio::test]
+    async fn one_before_several_targets_tells_all_of_them_the_same() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.expect("a free port");
+        let target = listener.local_addr().expect("bound");
+        let proxy = Proxy::start_all(&[target, target], Ways::OPEN, 7).await;
+        let second = proxy.addresses().nth(1).expect("two ways in");
+        let mut client = TcpStream::connect(second).await.expect("it listens");
+        let (mut server, _) = listener.accept().await.expect("it is called");
+        proxy.set(Ways::OPEN.held(true));
+        client.write_u8(1).await.expect("sent");
+        assert!(timeout(HELD, server.read_u8()).await.is_err());
+        proxy.cut();
+        assert!(client.read_u8().await.is_err());
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use kit::proxy::{Proxy, Way, Ways};
 use sluicegate::rules::lanes::QueueNames;
 use tokio::sync::Mutex;
 use tokio::task::block_in_place;
@@ -19,7 +20,6 @@ use crate::downstream::Downstream;
 use crate::faults::{Fault, Kind, Part};
 use crate::history::{History, What};
 use crate::plan::{MAX, OTHER_MAX};
-use crate::proxy::{Proxy, Way, Ways};
 use crate::workers::Worker;
 
 /// The longest that a worker is away after SIGKILL, and a server.
@@ -81,14 +81,14 @@ impl Bed {
     async fn downstream(&self, fault: Fault) {
         match fault.kind {
             Kind::DownstreamFar => {
-                self.to_downstream.set(far(fault.way));
+                self.to_downstream.set(Ways::round_trip(far(fault.way)));
                 sleep(fault.lasts).await;
-                self.to_downstream.set(Ways::default());
+                self.to_downstream.set(Ways::OPEN);
             }
             Kind::DownstreamRefuse => {
-                self.to_downstream.refuse(true);
+                self.to_downstream.door.refuse().await;
                 sleep(fault.lasts.min(SHORT)).await;
-                self.to_downstream.refuse(false);
+                self.to_downstream.door.take().await;
             }
             Kind::DownstreamStill => {
                 self.downstream.stand_still(true);
@@ -205,9 +205,9 @@ impl Bed {
                         slot.to_redis.set(ways);
                     }
                 };
-                all(slow(fault.way));
+                all(Ways::round_trip(slow(fault.way)));
                 sleep(fault.lasts).await;
-                all(Ways::default());
+                all(Ways::OPEN);
             }
             _ => hole(&self.slots[fault.worker].to_redis, fault).await,
         }
@@ -267,43 +267,36 @@ impl Bed {
     }
 }
 
-/// Everything takes 50 to 250 ms in each direction.
-fn slow(way: u8) -> Ways {
-    let slow = Way::Slow(Duration::from_millis(50 + 100 * u64::from(way)));
-    let (there, back) = (slow, slow);
-    Ways { there, back }
+/// A round trip: 50 to 250 ms in each direction.
+fn slow(way: u8) -> Duration {
+    Duration::from_millis(100 + 200 * u64::from(way))
 }
 
-/// Everything takes 30 to 400 ms in each direction.
-fn far(way: u8) -> Ways {
-    let far = Way::Slow([30, 120, 400].map(Duration::from_millis)[usize::from(way % 3)]);
-    let (there, back) = (far, far);
-    Ways { there, back }
+/// A round trip: 30 to 400 ms in each direction.
+fn far(way: u8) -> Duration {
+    [60, 240, 800].map(Duration::from_millis)[usize::from(way % 3)]
 }
 
 /// Nothing passes there, or back, or both ways, as where a firewall forgets a connection; or everything late.
 async fn hole(proxy: &Proxy, fault: Fault) {
     let ways = match (fault.kind, fault.way) {
-        (Kind::RabbitSlow | Kind::RedisSlow, _) => slow(fault.way),
+        (Kind::RabbitSlow | Kind::RedisSlow, _) => Ways::round_trip(slow(fault.way)),
         (_, 0) => Ways {
-            there: Way::Held,
-            back: Way::Open,
+            there: Way::HELD,
+            back: Way::OPEN,
         },
         (_, 1) => Ways {
-            there: Way::Open,
-            back: Way::Held,
+            there: Way::OPEN,
+            back: Way::HELD,
         },
-        _ => Ways {
-            there: Way::Held,
-            back: Way::Held,
-        },
+        _ => Ways::OPEN.held(true),
     };
     proxy.set(ways);
     sleep(fault.lasts).await;
-    if (ways.there, ways.back) == (Way::Held, Way::Held) {
+    if ways.there.held && ways.back.held {
         proxy.cut();
     }
-    proxy.set(Ways::default());
+    proxy.set(Ways::OPEN);
 }
 
 /// The worker that a fault is done to, and the fault in words.
@@ -311,6 +304,7 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
     let seconds = |longest: Duration| format!("{:.1} s", fault.lasts.min(longest).as_secs_f64());
     let way = ["there", "back", "both ways"][usize::from(fault.way % 3)];
     let one = Some(fault.worker);
+    let round_trip = |of: Duration| format!("a round trip of {} ms", of.as_millis());
     match fault.kind {
         Kind::WorkerKill => (one, format!("away for {}", seconds(AWAY))),
         Kind::WorkerStop => (one, format!("for {}", seconds(Duration::MAX))),
@@ -359,15 +353,27 @@ fn how(fault: &Fault) -> (Option<usize>, String) {
         }
         Kind::RabbitSlow | Kind::RedisSlow => (
             one,
-            format!("{}, for {}", slow(fault.way), seconds(Duration::MAX)),
+            format!(
+                "{}, for {}",
+                round_trip(slow(fault.way)),
+                seconds(Duration::MAX)
+            ),
         ),
         Kind::RedisFar => (
             None,
-            format!("{}, for {}", slow(fault.way), seconds(Duration::MAX)),
+            format!(
+                "{}, for {}",
+                round_trip(slow(fault.way)),
+                seconds(Duration::MAX)
+            ),
         ),
         Kind::DownstreamFar => (
             None,
-            format!("{}, for {}", far(fault.way), seconds(Duration::MAX)),
+            format!(
+                "{}, for {}",
+                round_trip(far(fault.way)),
+                seconds(Duration::MAX)
+            ),
         ),
         Kind::DownstreamHang | Kind::DownstreamRefuse => (None, format!("for {}", seconds(SHORT))),
         Kind::DownstreamStill => {

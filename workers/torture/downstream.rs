@@ -14,6 +14,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
+use kit::proxy::Proxy;
 use kit::still::{Still, Stillness};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -23,7 +24,6 @@ use tokio::time::{sleep, timeout};
 use trial::apart::Apart;
 
 use crate::history::{Answer, History, Job, What};
-use crate::proxy::Proxy;
 
 /// What a 429 names as `Retry-After`, in whole seconds.
 pub const CLOSED: Duration = Duration::from_secs(1);
@@ -141,7 +141,7 @@ impl Downstream {
 
 /// Where `worker` sends its calls in its life number `life`, on this way to the downstream.
 pub fn url(way: &Proxy, worker: usize, life: u32) -> String {
-    format!("http://{}/{worker}/{life}", way.addresses()[0])
+    format!("http://{}/{worker}/{life}", way.door.address)
 }
 
 impl Api {

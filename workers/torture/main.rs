@@ -12,7 +12,6 @@ mod faults;
 mod history;
 mod moments;
 mod plan;
-mod proxy;
 mod publishers;
 mod report;
 mod rest;
@@ -26,6 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Parser;
+use kit::proxy::{Proxy, Ways};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Mutex;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -38,7 +38,6 @@ use downstream::Downstream;
 use faults::{Kind, Schedule};
 use history::{Event, History, What};
 use plan::{Args, MAX, Plan};
-use proxy::Proxy;
 use publishers::Publisher;
 use workers::{Common, Worker};
 
@@ -211,7 +210,7 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
     let urls = rabbit.urls().into_iter().map(|url| url.parse());
     let history = Arc::new(History::new());
     let downstream = Arc::new(Downstream::start(plan.seed, Arc::clone(&history))?);
-    let to_downstream = Arc::new(Proxy::start(&[downstream.address()]).await?);
+    let to_downstream = Arc::new(Proxy::start(downstream.address(), Ways::OPEN, 0).await);
     let common = Arc::new(Common {
         plan: plan.clone(),
         program: program(args)?,

@@ -1,8 +1,9 @@
 //! Moments in a job's way through a worker, as they show on its connections: what passes there, and what is held from
 //! then on, so that the moment lasts until the worker is struck. Pure.
 
+use kit::proxy::{Direction, Trap, Way, Ways};
+
 use crate::plan::TENANT;
-use crate::proxy::{Direction, Trap, Way, Ways};
 
 /// Between two steps of a job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,14 +43,13 @@ const CONFIRM: Mark = Mark::Method(60, 80);
 impl Moment {
     /// The trap that makes the moment last. `None`: the downstream has to.
     pub fn trap(self) -> Option<(To, Trap)> {
-        let (there, back) = (Way::Held, Way::Held);
         let hold_there = Ways {
-            there,
-            back: Way::Open,
+            there: Way::HELD,
+            back: Way::OPEN,
         };
         let hold_back = Ways {
-            there: Way::Open,
-            back,
+            there: Way::OPEN,
+            back: Way::HELD,
         };
         let (to, direction, mark, then) = match self {
             Self::Gate => (To::Redis, Direction::There, Mark::Tenant, hold_there),
@@ -60,7 +60,7 @@ impl Moment {
         };
         let trap = Trap {
             direction,
-            mark,
+            shows: Box::new(move |bytes| mark.is_in(bytes)),
             then,
         };
         Some((to, trap))

@@ -9,6 +9,7 @@ use std::process::{ExitStatus, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kit::proxy::{Proxy, Ways};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
@@ -18,7 +19,6 @@ use crate::Failure;
 use crate::clocks::{self, Clocks, replace};
 use crate::downstream;
 use crate::plan::{Plan, Settings};
-use crate::proxy::Proxy;
 
 /// From SIGTERM to the end, whatever is broken meanwhile: `shutdown-timeout`, and what closing may take.
 const STOP: Duration = Duration::from_secs(60);
@@ -139,13 +139,14 @@ impl Worker {
     pub async fn start(common: Arc<Common>, number: usize, max: u64) -> Result<Self, Failure> {
         let nodes = common.rabbit.iter().map(address);
         let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
+        let redis = address(&common.redis)?;
         let setup = Setup {
             number,
             life: 1,
             admin: admin(number)?,
             max,
-            to_rabbit: Arc::new(Proxy::start(&nodes).await?),
-            to_redis: Arc::new(Proxy::start(&[address(&common.redis)?]).await?),
+            to_rabbit: Arc::new(Proxy::start_all(&nodes, Ways::OPEN, 0).await),
+            to_redis: Arc::new(Proxy::start(redis, Ways::OPEN, 0).await),
             common,
         };
         clocks::step(&setup.clock(), 0)?;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kit::proxy::{Proxy, Ways};
 use rustix::process::Signal;
 use tokio::time::sleep;
 
@@ -11,7 +12,6 @@ use crate::faults::{Fault, Kind, Strike};
 use crate::history::What;
 use crate::moments::{Moment, To};
 use crate::plan::{MAX, OTHER_MAX};
-use crate::proxy::{Proxy, Ways};
 use crate::workers::Worker;
 
 /// A worker that was started anew is waited for, since a fault is over when all is whole; but not for longer.
@@ -110,7 +110,7 @@ impl Bed {
             if strike == Strike::Kill {
                 way.cut();
             }
-            way.set(Ways::default());
+            way.set(Ways::OPEN);
         }
         match strike {
             Strike::Kill => {

@@ -10,12 +10,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use kit::proxy::{Proxy, Way, Ways};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
-
-use crate::proxy::{Proxy, Way, Ways};
 
 /// A node that hears nothing of another one for so long takes it for gone (net_ticktime, and a quarter of it). RabbitMQ's
 /// default is 60 s and a quarter: cuts would have to be longer.
@@ -67,12 +66,12 @@ impl State {
     fn ways(&self, from: usize, port: u16) -> Ways {
         let to = self.nodes.iter().position(|node| *node == port);
         let (Some((node, lost)), Some(to)) = (self.cut, to) else {
-            return Ways::default();
+            return Ways::OPEN;
         };
         if from == to || from != node && to != node {
-            return Ways::default();
+            return Ways::OPEN;
         }
-        let way = |held| if held { Way::Held } else { Way::Open };
+        let way = |held| if held { Way::HELD } else { Way::OPEN };
         let (to_it, from_it) = (lost != Lost::FromIt, lost != Lost::ToIt);
         Ways {
             there: way(if from == node { from_it } else { to_it }),
@@ -229,12 +228,13 @@ async fn answer(
 
 /// The port of the proxy on the way from a node to the one at `port`.
 async fn through(state: &Mutex<State>, from: usize, port: u16) -> io::Result<u16> {
-    let new = Arc::new(Proxy::start(&[(Ipv4Addr::LOCALHOST, port).into()]).await?);
+    let new = Proxy::start((Ipv4Addr::LOCALHOST, port).into(), Ways::OPEN, 0);
+    let new = Arc::new(new.await);
     let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
     let ways = state.ways(from, port);
     let proxy = state.proxies.entry((from, port)).or_insert(new);
     proxy.set(ways);
-    Ok(proxy.addresses()[0].port())
+    Ok(proxy.door.address.port())
 }
 
 #[cfg(test)]
