@@ -45,7 +45,7 @@ impl Load {
     pub fn turns(size: Size) -> Self {
         Self {
             workload: "turns",
-            most_commands: 40.0,
+            most_commands: 25.0,
             tenants: 1000,
             algorithms: &["sliding-window-algo"],
             ..Self::http(size)

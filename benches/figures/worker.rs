@@ -76,7 +76,7 @@ impl Running {
     /// All deliveries so far.
     pub fn deliveries(&self) -> f64 {
         let of = |queue| self.metric(&format!("sluicegate_deliveries_total{{queue=\"{queue}\"}}"));
-        of("fresh") + of("due") + of("recheck")
+        of("fresh") + of("due") + of("recheck") + of("lane")
     }
 
     /// Waits until a series has reached `value`.
@@ -86,11 +86,16 @@ impl Running {
         }
     }
 
-    /// Waits until `count` fresh jobs were taken, and only as many are in memory as may be held.
+    /// Waits until `count` fresh jobs were taken, and all but a few of those in memory wait there, also in a lane's window.
     pub async fn until_parked(&self, count: usize) {
         self.until("sluicegate_deliveries_total{queue=\"fresh\"}", count as f64)
             .await;
-        while self.metric("sluicegate_in_memory") > 100.0 {
+        let moving = || {
+            let [all, held, running] = ["in_memory", "held", "running"]
+                .map(|name| self.metric(&format!("sluicegate_{name}")));
+            all - held - running
+        };
+        while moving() > 100.0 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     }
