@@ -13,8 +13,8 @@
 -- ARGV[5]  the jobs, packed one after the other; none: the clock is asked for. Each: generation and place of its ticket (0 and 0: fresh;
 --          0 and 1: it had its turn, and did not use its permit: the first of the line); its cost
 --
--- Reply: integers.
--- [1]  3: all start, and the rest is as shortcut.lua says; 1: decided; 2: decided, and calls of the tenant have failed in a row: one that succeeds is to be reported;
+-- Reply: that of shortcut.lua, where all start; else integers.
+-- [1]  1: decided; 2: decided, and calls of the tenant have failed in a row: one that succeeds is to be reported;
 --      0: the clock is in a fixed window that is not among KEYS, nothing was changed, and [2] is all
 -- [2]  the clock in milliseconds since the epoch, rounded down
 -- [3]  until when the tenant is closed, in milliseconds since the epoch; 0: it is not

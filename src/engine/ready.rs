@@ -2,18 +2,20 @@
 
 use std::collections::HashMap;
 
+use foldhash::fast::RandomState;
+
 use crate::engine::action::Key;
 
 /// What handlers prepared: at most as much as the concurrency, since each has a slot of it.
 #[derive(Debug)]
 pub struct Prepared<R> {
-    calls: HashMap<Key, R>,
+    calls: HashMap<Key, R, RandomState>,
 }
 
 impl<R> Default for Prepared<R> {
     fn default() -> Self {
         Self {
-            calls: HashMap::new(),
+            calls: HashMap::default(),
         }
     }
 }

@@ -66,6 +66,7 @@ mod windows;
 use std::collections::HashMap;
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -99,7 +100,7 @@ pub struct Scheduler {
     settings: Settings,
     random: SmallRng,
     /// The jobs, until they leave.
-    jobs: HashMap<Key, JobEntry>,
+    jobs: HashMap<Key, JobEntry, RandomState>,
     /// The session, and what it delivers.
     intake: Intake,
     /// What is enforced, and until when.
@@ -139,7 +140,7 @@ impl Scheduler {
         let window = lanes::window(settings.prefetch, settings.live.concurrency);
         Self {
             random: SmallRng::seed_from_u64(seed),
-            jobs: HashMap::new(),
+            jobs: HashMap::default(),
             intake: Intake::default(),
             agreement: Agreement::alone(settings.policy.clone()),
             clock: StoreClock::default(),

@@ -101,7 +101,9 @@ impl Keys {
     pub fn call(&self, layout: &Layout, limits: &[Limit], now_ms: u64) -> CallKeys {
         let homes = 0..=layout.shared.len();
         let logs: Vec<String> = homes.map(|home| self.log(layout.place(home))).collect();
-        let mut names = vec![format!("{}:line", logs[0])];
+        let mut names =
+            Vec::with_capacity(1 + 2 * limits.len() + REGISTER.len() * layout.shared.len());
+        names.push([&logs[0], ":line"].concat());
         let mut types = vec!["hash"];
         let mut sliding = vec![None; logs.len()];
         let mut places = Vec::with_capacity(limits.len());
@@ -116,7 +118,7 @@ impl Keys {
                     place.first = *sliding[*home].get_or_insert(place.first);
                     if place.first > names.len() {
                         names.push(log.clone());
-                        names.push(format!("{log}:spans"));
+                        names.push([log, ":spans"].concat());
                         types.extend(["zset", "hash"]);
                     }
                 }
@@ -195,10 +197,11 @@ impl Keys {
             Place::Tenant(tenant) => (tenant, None),
             Place::Part(tenant, labels) => (tenant, Some(labels)),
         };
-        let mut log = match self.cluster {
-            true => format!("{}:{{{}}}", self.prefix, tenant.key()),
-            false => format!("{}:{}", self.prefix, tenant.key()),
+        let (begin, end) = match self.cluster {
+            true => (":{", "}"),
+            false => (":", ""),
         };
+        let mut log = [&self.prefix, begin, &tenant.key(), end].concat();
         if let Some(labels) = labels {
             log.push(':');
             log.push_str(&labels.key());

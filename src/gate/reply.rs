@@ -216,6 +216,9 @@ pub fn suspected(reply: &Value) -> Result<Verdict, GateError> {
 
 /// What the replies of `acquire` and `inspect` begin with: whether it was decided, and the store's clock.
 pub fn head(reply: &Value) -> Option<(bool, u64)> {
+    if let Some((now_ms, _)) = started(reply) {
+        return Some((true, now_ms));
+    }
     let Value::Array(values) = reply else {
         return None;
     };
@@ -228,15 +231,15 @@ pub fn head(reply: &Value) -> Option<(bool, u64)> {
 /// The reply of `acquire` for `jobs` jobs.
 pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
     let decode = || {
+        if let Some((now_ms, first)) = started(reply) {
+            return all_start(now_ms, first, jobs);
+        }
         let Value::Array(values) = reply else {
             return None;
         };
         let [decided, now, blocked_until, rest @ ..] = values.as_slice() else {
             return None;
         };
-        if let (Some(3), []) = (number(decided), rest) {
-            return all_start(number(now)?, number(blocked_until)?, jobs);
-        }
         let (decided @ 1..=2, chunks, []) = (
             number(decided)?,
             rest.as_chunks::<6>().0,
@@ -255,7 +258,23 @@ pub fn acquired(reply: &Value, jobs: usize) -> Result<TenantReply, GateError> {
     decode().ok_or_else(|| unreadable("acquire"))
 }
 
-/// The reply of the shortcut: all `jobs` start, with numbers from `first` on; 0: without.
+/// The reply of `shortcut`: the store's clock, and the number of the first job.
+fn started(reply: &Value) -> Option<(u64, u64)> {
+    let Value::BulkString(packed) = reply else {
+        return None;
+    };
+    let (numbers @ [_, _], []) = packed.as_chunks::<6>() else {
+        return None;
+    };
+    let number = |bytes: &[u8; 6]| {
+        bytes
+            .iter()
+            .fold(0, |all, byte| all << 8 | u64::from(*byte))
+    };
+    Some((number(&numbers[0]), number(&numbers[1])))
+}
+
+/// All `jobs` start, with numbers from `first` on; 0: without.
 fn all_start(now_ms: u64, first: u64, jobs: usize) -> Option<TenantReply> {
     let count = u64::try_from(jobs).ok()?;
     let answers = (0..count).map(|job| {

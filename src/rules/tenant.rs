@@ -60,9 +60,13 @@ impl Tenant {
 
 /// `text` as a part of a Redis key, as [`Tenant::key`] says.
 pub fn encode(text: &str) -> String {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~@+".contains(byte);
+    if text.as_bytes().iter().all(is_plain) {
+        return text.to_owned();
+    }
     let mut key = String::with_capacity(text.len());
     for &byte in text.as_bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~@+".contains(&byte) {
+        if is_plain(&byte) {
             key.push(char::from(byte));
         } else {
             key.push('%');

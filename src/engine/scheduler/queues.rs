@@ -4,6 +4,8 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
+use foldhash::fast::RandomState;
+
 use super::budget;
 use crate::engine::action::Key;
 use crate::engine::partitions::Partitions;
@@ -114,7 +116,7 @@ pub struct Turn {
 pub struct Queues {
     concurrency: usize,
     prefetch: usize,
-    tenants: HashMap<Tenant, State>,
+    tenants: HashMap<Tenant, State, RandomState>,
     /// Tenants with ready jobs, each once.
     rotation: VecDeque<Tenant>,
     partitions: Partitions,
@@ -135,7 +137,7 @@ impl Queues {
         Self {
             concurrency,
             prefetch,
-            tenants: HashMap::new(),
+            tenants: HashMap::default(),
             rotation: VecDeque::new(),
             partitions: Partitions::default(),
             sums: BTreeMap::new(),
@@ -249,18 +251,27 @@ impl Queues {
     ) -> Vec<(Partition, Turn)> {
         let free = self.concurrency.saturating_sub(self.slots);
         let most_slots = self.most_slots();
-        let waits = |tenant: &Tenant| {
-            let state = self.tenants.get(tenant);
-            state.is_some_and(|state| !is_open(state.partition))
+        // Where nobody asks without a slot, no more tenants can ask than there are slots: the others need not be looked at.
+        let enough = match self.sum(&is_open).at_once {
+            0 => free,
+            _ => usize::MAX,
         };
-        let (waiting, tenants): (Vec<_>, Vec<_>) = self.rotation.drain(..).partition(waits);
-        self.rotation = waiting.into();
-        let demand = |tenant| {
-            let state: &State = self.tenants.get(tenant)?;
+        let (mut passed, mut tenants, mut demands) = (Vec::new(), Vec::new(), Vec::new());
+        while tenants.len() < enough
+            && let Some(tenant) = self.rotation.pop_front()
+        {
+            let Some(state) = self.tenants.get(&tenant) else {
+                continue;
+            };
             let may_have = most_slots.saturating_sub(state.slots);
-            Some(state.without_slot().min(may_have))
-        };
-        let demands: Vec<usize> = tenants.iter().map(|t| demand(t).unwrap_or(0)).collect();
+            let demand = state.without_slot().min(may_have);
+            if is_open(state.partition) && (demand > 0 || enough == usize::MAX) {
+                tenants.push(tenant);
+                demands.push(demand);
+            } else {
+                passed.push(tenant);
+            }
+        }
         let slots = budget::share(free, &demands);
         let asking = |(tenant, slots): (&Tenant, &u32)| {
             let state = self.tenants.get(tenant)?;
@@ -281,7 +292,7 @@ impl Queues {
             });
             state.queued = state.ready() > 0;
             match (state.queued, keys.is_empty()) {
-                (true, true) => self.rotation.push_back(tenant.clone()),
+                (true, true) => passed.push(tenant.clone()),
                 (true, false) => served.push(tenant.clone()),
                 (false, _) => {}
             }
@@ -293,6 +304,9 @@ impl Queues {
                 };
                 turns.push((partition, turn));
             }
+        }
+        for tenant in passed.into_iter().rev() {
+            self.rotation.push_front(tenant);
         }
         self.rotation.extend(served);
         turns
@@ -311,13 +325,10 @@ impl Queues {
 
     /// When [`Queues::take_surplus`] may find anything.
     pub fn surplus_at(&self) -> Option<Duration> {
+        // Whether they are one tenant's is looked at then: this is asked after each event.
         let keep = self.most_of_tenant();
-        if self.sums.values().all(|sum| sum.ready <= keep) {
-            return None;
-        }
-        let too_many = |state: &State| !state.limited && state.without_slot() > keep;
-        let has_surplus = self.tenants.values().any(too_many);
-        has_surplus.then_some(self.next_surplus)
+        let may_have = |sum: &Sum| sum.ready - sum.at_once > keep;
+        (self.sums.values().any(may_have)).then_some(self.next_surplus)
     }
 
     /// Whether it is time for [`Queues::take_surplus`]: once in `every`. If so, it counts as done.
