@@ -162,6 +162,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     self.broker.stop_consuming().await;
                 }
                 Some(report) = tasks.join_next() => {
+                    // What is about to end goes first: the next turn is for all of it, and their acks and questions go together.
+                    tokio::task::yield_now().await;
                     let mut next = Some(report);
                     while let Some(report) = next {
                         // A task ends by its report, for it is never aborted while this loop runs and a handler's panic

@@ -14,6 +14,7 @@
 mod quota;
 mod value;
 
+use std::borrow::Cow;
 use std::time::{Duration, SystemTime};
 
 use quota::{Counter, State};
@@ -155,9 +156,12 @@ impl Said {
         let mut said = Self::default();
         let mut date = None;
         for (name, value) in headers {
-            let name = name.to_ascii_lowercase();
-            match name.as_str() {
-                "date" => date = date.or_else(|| date_ms(value)),
+            let name = match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
+                true => Cow::Owned(name.to_ascii_lowercase()),
+                false => Cow::Borrowed(name),
+            };
+            match &*name {
+                "date" => date = date.or(Some(value)),
                 "age" => said.is_cached |= count::<u64>(value).is_some_and(|age| age > 0),
                 "retry-after" => said.retry_after.extend(when(value)),
                 "ratelimit" => join(&mut said.rate_limit, value),
@@ -166,6 +170,9 @@ impl Said {
                 _ => said.read_counter(&name, value),
             }
         }
+        // Nearly all answers have one, and few say anything that counts from it.
+        let says_times = !said.retry_after.is_empty() || !said.counters.is_empty();
+        let date = date.filter(|_| says_times).and_then(date_ms);
         said.now_ms = date.unwrap_or_else(|| epoch_ms(now));
         said
     }

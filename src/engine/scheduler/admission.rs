@@ -13,9 +13,9 @@ use crate::rules::limit::Limits;
 use crate::rules::retry::Reconnect;
 
 /// Asks wait this long for company, unless [`FULL_ROUND`] jobs are ready: it bounds the round trips.
-const PACE: Duration = Duration::from_millis(2);
+const PACE: Duration = Duration::from_millis(1);
 /// So many ready jobs are asked for at once.
-const FULL_ROUND: usize = 32;
+const FULL_ROUND: usize = 8;
 /// A clock that could not be read is asked for again after this.
 const CLOCK_AGAIN: Duration = Duration::from_secs(1);
 /// A gate that is closed because Redis may have forgotten starts is looked at so often: it may open early.

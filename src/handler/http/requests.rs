@@ -99,6 +99,12 @@ fn basic_authorization(url: &Url) -> Option<HeaderValue> {
 
 /// `text` as a header's value. Bytes that are not ASCII are allowed there (RFC 9110, 5.5: opaque data).
 fn header_value(text: &str) -> HeaderValue {
+    let is_plain = |byte: u8| byte.is_ascii_graphic() && byte != b'%';
+    if text.bytes().all(is_plain)
+        && let Ok(value) = HeaderValue::from_str(text)
+    {
+        return value;
+    }
     let mut value = Vec::with_capacity(text.len());
     let last = text.len().saturating_sub(1);
     for (at, byte) in text.bytes().enumerate() {
