@@ -154,14 +154,19 @@ struct Said {
 impl Said {
     fn read<'a>(headers: impl IntoIterator<Item = (&'a str, &'a [u8])>, now: SystemTime) -> Self {
         let mut said = Self::default();
-        let mut date = None;
+        let mut date: Option<&[u8]> = None;
         for (name, value) in headers {
             let name = match name.bytes().any(|byte| byte.is_ascii_uppercase()) {
                 true => Cow::Owned(name.to_ascii_lowercase()),
                 false => Cow::Borrowed(name),
             };
             match &*name {
-                "date" => date = date.or(Some(value)),
+                // The first that can be read; of the usual one that is seen below.
+                "date" => {
+                    date = date
+                        .filter(|first| date_ms(first).is_some())
+                        .or(Some(value))
+                }
                 "age" => said.is_cached |= count::<u64>(value).is_some_and(|age| age > 0),
                 "retry-after" => said.retry_after.extend(when(value)),
                 "ratelimit" => join(&mut said.rate_limit, value),

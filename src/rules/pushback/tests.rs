@@ -233,6 +233,17 @@ fn without_a_date_our_clock_counts() {
     let headers = [("x-ratelimit-reset", "1780318830"), ("date", "today")];
     let after = Some(Duration::from_secs(30));
     assert_eq!(read(429, &headers), Some(Pushback { after }));
+    // Of two dates the one that can be read counts: a minute before the reset.
+    let date = "Mon, 01 Jun 2026 12:59:30 GMT";
+    for dates in [["today", date], [date, "today"]] {
+        let headers = [
+            ("x-ratelimit-reset", "1780318830"),
+            ("date", dates[0]),
+            ("date", dates[1]),
+        ];
+        let after = Some(Duration::from_secs(60));
+        assert_eq!(read(429, &headers), Some(Pushback { after }));
+    }
     // A clock before the epoch is no reason to panic.
     let headers = [("retry-after", &b"5"[..])];
     let past = UNIX_EPOCH - Duration::from_secs(9);
