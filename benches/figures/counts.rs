@@ -28,7 +28,7 @@ pub fn deliveries(workers: &[Process]) -> f64 {
 /// Jobs that are on their way to another queue, or to an answer: unacked, and neither waiting nor called.
 pub fn moving(workers: &[Process]) -> f64 {
     let of = |name: &str| sum(workers, &format!("sluicegate_{name}"));
-    of("in_memory") - of("held") - of("running")
+    of("in_memory") - of("delayed_in_memory") - of("calls_in_flight")
 }
 
 /// What the gate answered.
@@ -70,7 +70,7 @@ pub fn add(
     let decisions = Decisions::read(workers);
     each("decisions per job", decisions.all());
     each("quota but no slot, per job", decisions.capacity);
-    let expired = sum(workers, "sluicegate_late_admissions_total");
+    let expired = sum(workers, "sluicegate_expired_permits_total");
     each("permits that expired, per job", expired);
     let told = ["acknowledgement", "answer", "nothing"].map(|by| {
         let series = format!("sluicegate_late_calls_total{{told_by=\"{by}\"}}");
