@@ -1,30 +1,31 @@
 //! `sluicegate inspect`: why does this job wait, and until when?
 
 mod others;
+mod shown;
 mod waits;
 
-use std::fmt::Write as _;
 use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
-use serde_json::{Value, json};
+use serde_json::json;
 use sluicegate::config::Config;
 use sluicegate::gate::fleet::registry::{self, Named};
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Event, Gate, Inspection, Rule, Standing, Usage, Whose};
-use sluicegate::rules::limit::{Limit, Unit};
+use sluicegate::gate::{Event, Gate, Rule, Standing, Usage, Whose};
+use sluicegate::rules::limit::Limit;
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::scope::Scope;
 use sluicegate::rules::tenant::Tenant;
 
 use self::others::Other;
+use self::shown::{as_json, counts_cost, in_words};
 use self::waits::Waits;
-use super::labels::{Given, LabelArgs};
+use super::labels::LabelArgs;
 use super::recovery::Recovery;
-use super::times::{at, when};
-use super::{Failure, api, count, limits, plain, print_json};
+use super::times::when;
+use super::{Failure, api, limits, plain, print_json};
 
 /// Show a tenant's limits: what is used, what is available, how much waits, why, and until when
 #[derive(Debug, Args)]
@@ -181,369 +182,10 @@ fn all_suspended(all: &Standing) -> String {
     format!("all       all tenants are suspended, {until}, by {by}; tenant resume --all ends it\n")
 }
 
-/// A waitlist counts a job's cost where a limit does, else one.
-fn counts_cost(rows: &[Row<'_>]) -> bool {
-    rows.iter().any(|(limit, _)| limit.unit() == Unit::Cost)
-}
-
-/// What waits: `2 jobs`, or `2 units of cost` where jobs may have more than one.
-fn amount(number: u64, of_cost: bool) -> String {
-    match of_cost {
-        true => format!("{} of cost", count(number, "unit")),
-        false => count(number, "job"),
-    }
-}
-
 /// What the user may have to add.
 fn hint(policy: &Policy, plan: Option<&str>) -> Option<String> {
     let header = policy.plan_header().filter(|_| plan.is_none())?;
     Some(format!(
         "a job that names a plan in {header} may have others: --plan"
     ))
-}
-
-fn as_json((limit, usage): &Row<'_>, given: &Given) -> Value {
-    let known = !given.lacks(limit);
-    let mut json = limits::as_json(limit);
-    json["configured_max_requests"] = json["max_requests"].take();
-    json["max_requests"] = usage.max.into();
-    json["override_until_ms"] = usage.override_until_ms.into();
-    json["used"] = known.then_some(usage.count).into();
-    json["free"] = known.then_some(usage.free).into();
-    json["next_in_ms"] = known.then_some(usage.next_ms).into();
-    json["waiting"] = known.then_some(usage.waiting).into();
-    json
-}
-
-fn in_words(
-    tenant: &Tenant,
-    source: &str,
-    rows: &[Row<'_>],
-    given: &Given,
-    found: &Inspection,
-    recovery: &Recovery,
-) -> String {
-    let mut text = format!("tenant    {tenant}\nsource    {source}\n");
-    if !given.told.is_empty() {
-        text += &format!("jobs      {}\n", given.told);
-    }
-    let hint = given.hint().unwrap_or_default();
-    for (limit, usage) in rows {
-        let next = match usage.next_ms {
-            0 => "now".to_owned(),
-            ms => when(found.now_ms, ms),
-        };
-        let changed = match usage.override_until_ms {
-            0 => String::new(),
-            until => format!(
-                "\n          an operator set {} instead of {}, until {}",
-                usage.max,
-                limit.max(),
-                at(until)
-            ),
-        };
-        if given.lacks(limit) {
-            let (name, words) = (limit.name(), limits::in_words(limit));
-            text += &format!("limit     {name}: {words}{changed}\n  used    see {hint}\n");
-            continue;
-        }
-        // The waitlist's own number is below.
-        let waiting = match usage.waiting {
-            all if all > found.waiting => {
-                let all = amount(all, limit.unit() == Unit::Cost);
-                format!(", {all} waiting in all waitlists that share it")
-            }
-            _ => String::new(),
-        };
-        // Writing to a text can't fail.
-        let _ = write!(
-            text,
-            "limit     {}: {}{changed}
-  used    {} of {}, {} free{waiting}
-  next    {next}\n",
-            limit.name(),
-            limits::in_words(limit),
-            usage.count,
-            usage.max,
-            usage.free,
-        );
-    }
-    let waitlist = match found.waiting {
-        _ if !given.missing.is_empty() => {
-            format!("one for each {}: see {hint}", given.lacking())
-        }
-        0 => "no job waits".to_owned(),
-        waiting => format!(
-            "{} waiting, the last is admitted {}",
-            amount(waiting, counts_cost(rows)),
-            when(found.now_ms, found.line_end_ms)
-        ),
-    };
-    let suspended = match found.blocked_until_ms.checked_sub(found.now_ms) {
-        None | Some(0) => "no".to_owned(),
-        Some(ms) => format!(
-            "ends {}, by {}",
-            when(found.now_ms, ms),
-            plain(&found.blocked_by, 200)
-        ),
-    };
-    let recovers = (recovery.in_words()).map_or_else(String::new, |it| format!("recovery  {it}\n"));
-    let waits = Waits::of(rows, given, found, recovery);
-    let why = waits.in_words(given, found, counts_cost(rows));
-    let _ = write!(
-        text,
-        "waitlist  {waitlist}\nsuspended {suspended}\n{recovers}why       {why}\n"
-    );
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use sluicegate::rules::quota::Quotas;
-    use sluicegate::rules::scope::Labels;
-
-    use super::*;
-
-    const NOW: u64 = 1_700_000_000_000;
-
-    fn usage(count: u64, free: u64, next_ms: u64) -> Usage {
-        Usage {
-            max: 5,
-            override_until_ms: 0,
-            count,
-            free,
-            next_ms,
-            waiting: 0,
-        }
-    }
-
-    fn given(missing: &[Scope]) -> Given {
-        Given {
-            told: Labels::default(),
-            labels: Labels::default(),
-            missing: missing.to_vec(),
-        }
-    }
-
-    fn shown(usage: Usage, change: impl FnOnce(&mut Inspection)) -> String {
-        shown_after(&Recovery::Over, usage, change)
-    }
-
-    fn shown_after(
-        recovery: &Recovery,
-        usage: Usage,
-        change: impl FnOnce(&mut Inspection),
-    ) -> String {
-        let mut found = Inspection {
-            now_ms: NOW,
-            limits: vec![usage],
-            waiting: 0,
-            line_end_ms: 0,
-            turn_ms: 0,
-            blocked_until_ms: 0,
-            blocked_by: String::new(),
-            quotas: Quotas::default(),
-            quotas_at_ms: 0,
-        };
-        change(&mut found);
-        let tenant = Tenant::parse("acme").expect("a tenant");
-        let policy = Config::default().rate_limiter.policy;
-        let rows: Vec<Row> = policy.default_limits().iter().zip(&found.limits).collect();
-        let ours: Vec<Limit> = rows.iter().map(|(limit, _)| (*limit).clone()).collect();
-        let said = api::in_words(&found, &api::said(&found, &ours));
-        let given = given(&[]);
-        in_words(&tenant, "rate-limiter", &rows, &given, &found, recovery) + &said
-    }
-
-    #[test]
-    fn times_are_relative_and_absolute() {
-        let text = shown(usage(5, 0, 350), |found| {
-            found.waiting = 12;
-            found.line_end_ms = 125_000;
-            found.blocked_until_ms = NOW + 12_300;
-            found.blocked_by = "429 from\nthe API".to_owned();
-        });
-        assert_eq!(
-            text,
-            "tenant    acme
-source    rate-limiter
-limit     default: at most 5 units of cost in any 1m: sliding-window-algo, guard 50ms; worst case in any window: 5
-  used    5 of 5, 0 free
-  next    in 350ms (Tue, 14 Nov 2023 22:13:20 GMT)
-waitlist  12 units of cost waiting, the last is admitted in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)
-suspended ends in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT), by 429 from\\nthe API
-why       no job is admitted before the suspension ends, in 12.3s (Tue, 14 Nov 2023 22:13:32 GMT); the waitlist has 12 units of cost ahead and ends in 2m 5s (Tue, 14 Nov 2023 22:15:25 GMT)
-"
-        );
-    }
-
-    #[test]
-    fn what_was_not_said_is_not_guessed() {
-        let path = Scope::Header("x-path".to_owned());
-        let limit = |name: &str, scope: &Scope| {
-            let limit = Limit::concurrent(name, 5).expect("in range");
-            limit.with_scope(scope.clone())
-        };
-        let limits = [limit("all", &Scope::Global), limit("path", &path)];
-        let (free, full) = (usage(0, 5, 0), usage(5, 0, 350));
-        let show = |usages: [&Usage; 2], missing: &[Scope]| {
-            let found = Inspection {
-                quotas: Quotas::default(),
-                quotas_at_ms: 0,
-                now_ms: NOW,
-                limits: Vec::new(),
-                waiting: 7,
-                line_end_ms: 1,
-                turn_ms: 1,
-                blocked_until_ms: 0,
-                blocked_by: String::new(),
-            };
-            let rows: Vec<Row> = limits.iter().zip(usages).collect();
-            let tenant = Tenant::parse("acme").expect("a tenant");
-            let json = as_json(&rows[1], &given(missing))["used"].clone();
-            let given = given(missing);
-            let text = in_words(&tenant, "x", &rows, &given, &found, &Recovery::Over);
-            (text, json)
-        };
-        let (text, used) = show([&free, &full], std::slice::from_ref(&path));
-        for line in [
-            "limit     all: at most 5 calls in flight, for all tenants together\n  used    0 of 5, 5 free\n",
-            "limit     path: at most 5 calls in flight, for each value of the header x-path\n  used    see --header x-path=…\n",
-            "waitlist  one for each header:x-path: see --header x-path=…\n",
-            "why       nothing that all jobs of the tenant share; --header x-path=… shows the rest\n",
-        ] {
-            assert!(text.contains(line), "{text}");
-        }
-        assert_eq!(used, Value::Null);
-        let (text, _) = show([&full, &free], &[path]);
-        let why = "why       the limit all is used up: the next unit is available in 350ms (Tue, 14 Nov 2023 22:13:20 GMT)\n";
-        assert!(text.contains(why), "{text}");
-        let (text, used) = show([&free, &full], &[]);
-        assert!(text.contains("waitlist  7 jobs waiting"), "{text}");
-        assert_eq!(used, 5);
-    }
-
-    #[test]
-    fn others_that_wait_for_what_they_share_are_counted() {
-        let shared = |waiting| Usage {
-            waiting,
-            ..usage(3, 2, 0)
-        };
-        let text = shown(shared(9), |found| found.turn_ms = 2_000);
-        assert!(
-            text.contains("2 free, 9 units of cost waiting in all waitlists that share it\n"),
-            "{text}"
-        );
-        assert!(
-            text.contains("why       other jobs share the limit default, and 9 of"),
-            "{text}"
-        );
-        let until =
-            "takes turns with them and is admitted in 2.0s (Tue, 14 Nov 2023 22:13:22 GMT)\n";
-        assert!(text.contains(until), "{text}");
-        // Quota is available for all of them.
-        let text = shown(shared(9), |_| ());
-        assert!(
-            text.contains("why       a job of cost 1 is admitted now\n"),
-            "{text}"
-        );
-        // All of them are its own.
-        let text = shown(shared(9), |found| found.waiting = 9);
-        assert!(text.contains("2 free\n"), "{text}");
-    }
-
-    #[test]
-    fn nothing_is_said_of_what_is_over() {
-        let text = shown(usage(0, 5, 0), |found| {
-            found.blocked_until_ms = 1_600_000_000_000;
-            found.blocked_by = "429".to_owned();
-        });
-        for line in [
-            "  next    now",
-            "waitlist  no job waits",
-            "suspended no",
-            "why       a job of cost 1 is admitted now",
-        ] {
-            assert!(text.contains(line), "{text}");
-        }
-    }
-
-    #[test]
-    fn it_says_why_a_job_waits_and_what_an_operator_set() {
-        let operators = Usage {
-            max: 1,
-            override_until_ms: NOW + 1_000,
-            ..usage(1, 0, 350)
-        };
-        let text = shown(operators, |_| {});
-        for line in [
-            "an operator set 1 instead of 5, until Tue, 14 Nov 2023 22:13:21 GMT\n",
-            "  used    1 of 1, 0 free\n",
-            "why       the limit default is used up: the next unit is available in 350ms",
-        ] {
-            assert!(text.contains(line), "{text}");
-        }
-        let text = shown(usage(3, 2, 0), |found| found.waiting = 1);
-        assert!(
-            text.contains("why       quota is available, but the waitlist has 1 unit of cost ahead and ends in "),
-            "{text}"
-        );
-    }
-
-    #[test]
-    fn a_recovery_wait_is_shown_until_it_ends_and_before_what_ends_sooner() {
-        let waits = Recovery::Waits {
-            now_ms: NOW,
-            until_ms: NOW + 42_000,
-            why: "it was emptied".to_owned(),
-        };
-        let text = shown_after(&waits, usage(0, 5, 0), |_| {});
-        let end = "in 42.0s (Tue, 14 Nov 2023 22:14:02 GMT) at most";
-        for line in [
-            format!("recovery  ends {end}: Redis may have lost data: it was emptied\n"),
-            format!("why       no job is admitted before the recovery wait ends, {end}\n"),
-        ] {
-            assert!(text.contains(&line), "{text}");
-        }
-        let block = |ms| move |found: &mut Inspection| found.blocked_until_ms = NOW + ms;
-        let text = shown_after(&waits, usage(0, 5, 0), block(41_000));
-        assert!(
-            text.contains("why       no job is admitted before the recovery"),
-            "{text}"
-        );
-        let text = shown_after(&waits, usage(0, 5, 0), block(43_000));
-        assert!(
-            text.contains("why       no job is admitted before the suspension"),
-            "{text}"
-        );
-        // Nobody has looked.
-        let text = shown_after(&Recovery::NoWorker, usage(0, 5, 0), |_| {});
-        for line in [
-            "recovery  is not known: Redis is new or was emptied, and the next worker that looks decides\n",
-            "why       a job of cost 1 is admitted once a worker has looked at Redis\n",
-        ] {
-            assert!(text.contains(line), "{text}");
-        }
-    }
-
-    #[test]
-    fn what_the_api_says_stands_beside_ours() {
-        let said = |text: &str| {
-            shown(usage(0, 5, 0), |found| {
-                found.quotas = Quotas::read(text);
-                found.quotas_at_ms = NOW;
-            })
-        };
-        assert!(!said("").contains("api"));
-        let text = said("4/60,2/0");
-        for line in [
-            "api       says that it takes 4 in 1m, 2 in a window that it does not name (noted Tue, 14 Nov 2023 22:13:20 GMT)\n",
-            "warning   the API says that it takes 4 calls in 60s, and the limit default lets 5 through: set its max-requests to 4\n",
-        ] {
-            assert!(text.contains(line), "{text}");
-        }
-        for kept in ["5/60", "2/0", "6/60"] {
-            assert!(!said(kept).contains("warning"), "{kept}");
-        }
-    }
 }

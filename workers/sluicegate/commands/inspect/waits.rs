@@ -2,7 +2,8 @@
 
 use sluicegate::gate::Inspection;
 
-use super::{Row, amount};
+use super::Row;
+use super::shown::amount;
 use crate::commands::labels::Given;
 use crate::commands::recovery::Recovery;
 use crate::commands::times::when;
