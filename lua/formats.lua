@@ -1,4 +1,4 @@
--- How what is kept in Redis, and what is asked, is packed: first in every script that knows limits. Which fields they are is said in
+-- How what is kept in Redis, and what is asked, is packed: in every script that knows the line. Which fields they are is said in
 -- line.lua, limits.lua, acquire.lua and sliding_window.lua. The highest byte comes first, a zero byte ends a text.
 local LINE_FORMAT = '>I6I8I8I6I6I8I4I6I6'
 local LIMIT_FORMAT = '>I4I8I8I4I1I8I8I1ss'

@@ -12,9 +12,9 @@ use crate::gate::{GateError, Partition};
 use crate::rules::limit::Limits;
 use crate::rules::retry::Reconnect;
 
-/// Asks wait this long for company, unless [`FULL_ROUND`] jobs are ready: it bounds the round trips.
+/// Asks wait this long for company, unless [`FULL_ROUND`] jobs could ask: it bounds the round trips.
 const PACE: Duration = Duration::from_millis(1);
-/// So many ready jobs are asked for at once.
+/// So many jobs that could ask do so at once.
 const FULL_ROUND: usize = 8;
 /// A clock that could not be read is asked for again after this.
 const CLOCK_AGAIN: Duration = Duration::from_secs(1);
@@ -100,10 +100,10 @@ impl Admission {
         self.base = base;
     }
 
-    /// When the next question may go, if so many jobs are `ready` for it.
-    pub(super) fn ask_at(&self, ready: impl FnOnce() -> usize) -> Duration {
+    /// When the next question may go, if so many jobs `could` ask.
+    pub(super) fn ask_at(&self, could: impl FnOnce() -> usize) -> Duration {
         let paced = match self.last_ask {
-            Some(last) if ready() < FULL_ROUND => last + PACE,
+            Some(last) if could() < FULL_ROUND => last + PACE,
             _ => Duration::ZERO,
         };
         paced.max(self.pause.unwrap_or_default())

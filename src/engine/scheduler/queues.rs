@@ -177,12 +177,6 @@ impl Queues {
         })
     }
 
-    /// Changes the state of `tenant`, if it has one, and the sums with it.
-    fn change<T>(&mut self, tenant: &Tenant, change: impl FnOnce(&mut State) -> T) -> Option<T> {
-        let state = self.tenants.get_mut(tenant)?;
-        Some(changed(&mut self.sums, state, change))
-    }
-
     /// Jobs that are held until their time.
     pub fn held(&self) -> usize {
         self.held
@@ -194,17 +188,13 @@ impl Queues {
 
     /// A job is ready to ask.
     pub fn join(&mut self, tenant: &Tenant, key: Key, end: End) {
-        if !self.tenants.contains_key(tenant) {
-            self.tenants.insert(tenant.clone(), State::default());
-        }
-        if let Some(state) = self.tenants.get_mut(tenant)
-            && !state.queued
-        {
+        let state = self.tenants.entry(tenant.clone()).or_default();
+        if !state.queued {
             state.queued = true;
             state.partition = self.partitions.of(tenant);
             self.rotation.push_back(tenant.clone());
         }
-        self.change(tenant, |state| match end {
+        changed(&mut self.sums, state, |state| match end {
             End::FrontPrepared => state.prepared.push_front(key),
             End::Prepared => state.prepared.push_back(key),
             End::Front => state.due.push_front(key),
@@ -216,8 +206,11 @@ impl Queues {
     /// Somebody of an open partition has something to ask: a job that has a slot or may have one, or any of a tenant that is limited.
     pub fn may_ask(&self, is_open: impl Fn(Partition) -> bool) -> bool {
         let sum = self.sum(&is_open);
-        if sum.at_once > 0 || sum.ready == 0 || self.slots >= self.concurrency {
-            return sum.at_once > 0;
+        if sum.at_once > 0 {
+            return true;
+        }
+        if sum.ready == 0 || self.slots >= self.concurrency {
+            return false;
         }
         let most = self.most_slots();
         let eligible = |state: &State| is_open(state.partition) && state.slots < most;
@@ -314,7 +307,9 @@ impl Queues {
 
     /// What the last answer said: whether a job of `tenant` must wait for its limits.
     pub fn set_limited(&mut self, tenant: &Tenant, limited: bool) {
-        self.change(tenant, |state| state.limited = limited);
+        if let Some(state) = self.tenants.get_mut(tenant) {
+            changed(&mut self.sums, state, |state| state.limited = limited);
+        }
         self.forget_idle(tenant);
     }
 

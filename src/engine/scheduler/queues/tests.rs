@@ -231,3 +231,98 @@ fn jobs_that_lack_a_slot_are_looked_at_once_in_a_while() {
         "a pause at least"
     );
 }
+
+#[test]
+fn with_few_slots_the_tenants_take_turns_and_who_has_half_of_them_waits_in_front() {
+    let mut queues = Queues::new(2, 80);
+    for (at, name) in ["a", "b", "c", "d"].into_iter().enumerate() {
+        let first = 10 * at as u64;
+        fill(&mut queues, name, first..first + 2);
+    }
+    // It has one of two slots, as many as a tenant may have while others wait.
+    queues.take_slot(&tenant("a"));
+    let mut served = Vec::new();
+    for _ in 0..6 {
+        for turn in take_round(&mut queues, 10) {
+            served.push(format!("{} {}", turn.tenant, turn.keys.len()));
+        }
+    }
+    assert_eq!(served, ["b 1", "c 1", "d 1", "b 1", "c 1", "d 1"]);
+    queues.free_slot(&tenant("a"));
+    let turns = take_round(&mut queues, 10);
+    assert_eq!((turns[0].tenant.as_str(), turns[0].keys.len()), ("a", 2));
+    assert!(!may_ask(&queues));
+}
+
+mod random {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Join(usize, usize),
+        Round(usize),
+        Limited(usize, bool),
+        Slot(usize),
+        Surplus,
+        Stale(u64),
+        Forget,
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            6 => (0..5_usize, 0..5_usize).prop_map(|(who, end)| Step::Join(who, end)),
+            3 => (1..9_usize).prop_map(Step::Round),
+            2 => (0..5_usize, any::<bool>()).prop_map(|(who, limited)| Step::Limited(who, limited)),
+            1 => (0..5_usize).prop_map(Step::Slot),
+            1 => Just(Step::Surplus),
+            1 => (1..5_u64).prop_map(Step::Stale),
+            1 => Just(Step::Forget),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn the_sums_are_those_of_the_tenants(steps in prop::collection::vec(step(), 1..80)) {
+            let tenants = ["a", "b", "c", "d", "e"].map(tenant);
+            let mut queues = Queues::new(4, 16);
+            queues.partition(Partitions::by(|tenant| Partition::named(match tenant.as_str() {
+                "a" | "b" => "one",
+                _ => "other",
+            })));
+            for (key, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Join(who, end) => {
+                        let ends = [End::FrontPrepared, End::Prepared, End::Front, End::Due, End::Fresh];
+                        queues.join(&tenants[who], Key(key as u64), ends[end]);
+                    }
+                    Step::Round(most) => drop(take_round(&mut queues, most)),
+                    Step::Limited(who, limited) => queues.set_limited(&tenants[who], limited),
+                    Step::Slot(who) => {
+                        if queues.try_slot(&tenants[who]) && key % 2 == 0 {
+                            queues.free_slot(&tenants[who]);
+                        }
+                    }
+                    Step::Surplus => {
+                        let second = Duration::from_secs(1);
+                        queues.take_surplus(second, second, |_| true);
+                    }
+                    Step::Stale(part) => drop(queues.take_stale(|key| key.0 % part == 0)),
+                    Step::Forget => queues.forget_waiting(),
+                }
+                let mut expected = BTreeMap::<Partition, (usize, usize)>::new();
+                for state in queues.tenants.values().filter(|state| state.ready() > 0) {
+                    let sum = expected.entry(state.partition).or_default();
+                    sum.0 += state.ready();
+                    sum.1 += state.asking(0);
+                }
+                let sums = queues.sums.iter();
+                let sums: BTreeMap<_, _> = sums.map(|(it, sum)| (*it, (sum.ready, sum.at_once))).collect();
+                prop_assert_eq!(sums, expected);
+                let queued = queues.tenants.values().filter(|state| state.queued).count();
+                prop_assert_eq!(queues.rotation.len(), queued, "each once");
+            }
+        }
+    }
+}
