@@ -1,11 +1,14 @@
 //! The jobs in the worker's memory by tenant: whose turn it is to ask, how many are held and how many run.
 //! It knows jobs by their keys only.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+mod state;
+
+use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use foldhash::fast::RandomState;
 
+use self::state::{State, Sum, Sums};
 use super::budget;
 use crate::engine::action::Key;
 use crate::engine::partitions::Partitions;
@@ -17,73 +20,6 @@ const HELD_SHARE: usize = 2;
 const HELD_SHARE_OF_TENANT: usize = 8;
 /// Jobs that lack a slot are looked at so often at most.
 const SURPLUS_PAUSE: Duration = Duration::from_millis(100);
-
-#[derive(Debug, Default)]
-struct State {
-    /// Jobs that have a slot: they ask before all others.
-    prepared: VecDeque<Key>,
-    /// Jobs that came back, or that wait for a slot: they ask before the fresh ones.
-    due: VecDeque<Key>,
-    fresh: VecDeque<Key>,
-    held: usize,
-    running: usize,
-    /// Slots of the concurrency that its jobs have: those that run, and those whose call is prepared.
-    slots: usize,
-    /// By its last answer a job of it must wait: the others ask without a slot, too, to learn for how long.
-    limited: bool,
-    /// When the next of its jobs that are sent round for want of a slot may have one.
-    next_slot: Duration,
-    /// It stands in the rotation,
-    queued: bool,
-    /// among the tenants of this partition.
-    partition: Partition,
-}
-
-impl State {
-    fn ready(&self) -> usize {
-        self.prepared.len() + self.without_slot()
-    }
-
-    fn without_slot(&self) -> usize {
-        self.due.len() + self.fresh.len()
-    }
-
-    /// So many may ask if so many of them get a slot.
-    fn asking(&self, slots: usize) -> usize {
-        match self.limited {
-            true => self.ready(),
-            false => self.prepared.len() + slots.min(self.without_slot()),
-        }
-    }
-
-    /// What it adds to the sums.
-    fn sum(&self) -> Sum {
-        Sum {
-            ready: self.ready(),
-            at_once: self.asking(0),
-        }
-    }
-
-    fn pop(&mut self) -> Option<Key> {
-        let Self {
-            prepared,
-            due,
-            fresh,
-            ..
-        } = self;
-        let mut queues = [prepared, due, fresh].into_iter();
-        queues.find_map(VecDeque::pop_front)
-    }
-}
-
-/// Jobs of the tenants of one partition.
-#[derive(Debug, Default, Clone, Copy)]
-struct Sum {
-    /// They are ready to ask,
-    ready: usize,
-    /// and these need no free slot for it.
-    at_once: usize,
-}
 
 /// Where a job joins the jobs of its tenant that are ready to ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -121,7 +57,7 @@ pub struct Queues {
     rotation: VecDeque<Tenant>,
     partitions: Partitions,
     /// Of all tenants that are queued.
-    sums: BTreeMap<Partition, Sum>,
+    sums: Sums,
     held: usize,
     running: usize,
     slots: usize,
@@ -140,7 +76,7 @@ impl Queues {
             tenants: HashMap::default(),
             rotation: VecDeque::new(),
             partitions: Partitions::default(),
-            sums: BTreeMap::new(),
+            sums: Sums::default(),
             held: 0,
             running: 0,
             slots: 0,
@@ -166,15 +102,7 @@ impl Queues {
 
     /// Jobs that are ready to ask, in partitions that are open.
     pub fn ready(&self, is_open: impl Fn(Partition) -> bool) -> usize {
-        self.sum(is_open).ready
-    }
-
-    fn sum(&self, is_open: impl Fn(Partition) -> bool) -> Sum {
-        let open = self.sums.iter().filter(|(it, _)| is_open(**it));
-        open.fold(Sum::default(), |all, (_, sum)| Sum {
-            ready: all.ready + sum.ready,
-            at_once: all.at_once + sum.at_once,
-        })
+        self.sums.of(is_open).ready
     }
 
     /// Jobs that are held until their time.
@@ -194,7 +122,7 @@ impl Queues {
             state.partition = self.partitions.of(tenant);
             self.rotation.push_back(tenant.clone());
         }
-        changed(&mut self.sums, state, |state| match end {
+        self.sums.change(state, |state| match end {
             End::FrontPrepared => state.prepared.push_front(key),
             End::Prepared => state.prepared.push_back(key),
             End::Front => state.due.push_front(key),
@@ -205,7 +133,7 @@ impl Queues {
 
     /// Somebody of an open partition has something to ask: a job that has a slot or may have one, or any of a tenant that is limited.
     pub fn may_ask(&self, is_open: impl Fn(Partition) -> bool) -> bool {
-        let sum = self.sum(&is_open);
+        let sum = self.sums.of(&is_open);
         if sum.at_once > 0 {
             return true;
         }
@@ -221,7 +149,7 @@ impl Queues {
 
     /// How many jobs of open partitions could ask at once, about.
     pub fn could_ask(&self, is_open: impl Fn(Partition) -> bool) -> usize {
-        let Sum { ready, at_once } = self.sum(is_open);
+        let Sum { ready, at_once } = self.sums.of(is_open);
         let free = self.concurrency.saturating_sub(self.slots);
         at_once + free.min(ready - at_once)
     }
@@ -245,7 +173,7 @@ impl Queues {
         let free = self.concurrency.saturating_sub(self.slots);
         let most_slots = self.most_slots();
         // Where nobody asks without a slot, no more tenants can ask than there are slots: the others need not be looked at.
-        let enough = match self.sum(&is_open).at_once {
+        let enough = match self.sums.of(&is_open).at_once {
             0 => free,
             _ => usize::MAX,
         };
@@ -280,7 +208,7 @@ impl Queues {
                 continue;
             };
             let partition = state.partition;
-            let keys: Vec<Key> = changed(&mut self.sums, state, |state| {
+            let keys: Vec<Key> = self.sums.change(state, |state| {
                 (0..room).map_while(|_| state.pop()).collect()
             });
             state.queued = state.ready() > 0;
@@ -308,7 +236,7 @@ impl Queues {
     /// What the last answer said: whether a job of `tenant` must wait for its limits.
     pub fn set_limited(&mut self, tenant: &Tenant, limited: bool) {
         if let Some(state) = self.tenants.get_mut(tenant) {
-            changed(&mut self.sums, state, |state| state.limited = limited);
+            self.sums.change(state, |state| state.limited = limited);
         }
         self.forget_idle(tenant);
     }
@@ -322,8 +250,8 @@ impl Queues {
     pub fn surplus_at(&self) -> Option<Duration> {
         // Whether they are one tenant's is looked at then: this is asked after each event.
         let keep = self.most_of_tenant();
-        let may_have = |sum: &Sum| sum.ready - sum.at_once > keep;
-        (self.sums.values().any(may_have)).then_some(self.next_surplus)
+        let may_have = |(_, sum): (_, Sum)| sum.ready - sum.at_once > keep;
+        (self.sums.each().any(may_have)).then_some(self.next_surplus)
     }
 
     /// Whether it is time for [`Queues::take_surplus`]: once in `every`. If so, it counts as done.
@@ -360,7 +288,7 @@ impl Queues {
         for (_, state) in crowded {
             let mut keys = Vec::new();
             // The last to come are the first to go: who stays, stays in order.
-            changed(&mut self.sums, state, |state| {
+            self.sums.change(state, |state| {
                 while state.without_slot() > keep
                     && let Some(&key) = state.fresh.back().or(state.due.back())
                     && stale(key)
@@ -384,7 +312,7 @@ impl Queues {
     pub fn take_stale(&mut self, stale: impl Fn(Key) -> bool) -> Vec<Key> {
         let mut taken = Vec::new();
         for state in self.tenants.values_mut() {
-            changed(&mut self.sums, state, |state| {
+            self.sums.change(state, |state| {
                 for queue in [&mut state.prepared, &mut state.due, &mut state.fresh] {
                     queue.retain(|key| {
                         let goes = stale(*key);
@@ -493,24 +421,6 @@ impl Queues {
             self.tenants.remove(tenant);
         }
     }
-}
-
-/// Changes `state`, and `sums` with it.
-fn changed<T>(
-    sums: &mut BTreeMap<Partition, Sum>,
-    state: &mut State,
-    change: impl FnOnce(&mut State) -> T,
-) -> T {
-    let before = state.sum();
-    let done = change(state);
-    let after = state.sum();
-    let sum = sums.entry(state.partition).or_default();
-    sum.ready = sum.ready + after.ready - before.ready;
-    sum.at_once = sum.at_once + after.at_once - before.at_once;
-    if sum.ready == 0 {
-        sums.remove(&state.partition);
-    }
-    done
 }
 
 #[cfg(test)]

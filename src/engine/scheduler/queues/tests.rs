@@ -255,6 +255,8 @@ fn with_few_slots_the_tenants_take_turns_and_who_has_half_of_them_waits_in_front
 }
 
 mod random {
+    use std::collections::BTreeMap;
+
     use proptest::prelude::*;
 
     use super::*;
@@ -311,15 +313,13 @@ mod random {
                     Step::Stale(part) => drop(queues.take_stale(|key| key.0 % part == 0)),
                     Step::Forget => queues.forget_waiting(),
                 }
-                let mut expected = BTreeMap::<Partition, (usize, usize)>::new();
+                let mut expected = BTreeMap::<Partition, Sum>::new();
                 for state in queues.tenants.values().filter(|state| state.ready() > 0) {
                     let sum = expected.entry(state.partition).or_default();
-                    sum.0 += state.ready();
-                    sum.1 += state.asking(0);
+                    sum.ready += state.ready();
+                    sum.at_once += state.asking(0);
                 }
-                let sums = queues.sums.iter();
-                let sums: BTreeMap<_, _> = sums.map(|(it, sum)| (*it, (sum.ready, sum.at_once))).collect();
-                prop_assert_eq!(sums, expected);
+                prop_assert_eq!(queues.sums.each().collect::<BTreeMap<_, _>>(), expected);
                 let queued = queues.tenants.values().filter(|state| state.queued).count();
                 prop_assert_eq!(queues.rotation.len(), queued, "each once");
             }
