@@ -32,7 +32,7 @@ use crate::handler::PreparingHandler;
 #[cfg(feature = "http")]
 use crate::handler::http::HttpHandler;
 use crate::metrics::Metrics;
-use crate::rules::lanes;
+use crate::rules::delays;
 use crate::tasks::{Ended, Tasks, Watched};
 
 /// News for the engine that may wait.
@@ -241,7 +241,7 @@ impl<H: PreparingHandler> Worker<H> {
         }
         // A Redis that is away is measured when it is back.
         let _ = gate.measure().await;
-        let window = lanes::window(settings.prefetch, settings.live.concurrency);
+        let window = delays::delivery_window(settings.prefetch, settings.live.concurrency);
         let (broker, events) = AmqpBroker::start(&config.amqp, &settings.ladder, window)?;
         let scheduler = Scheduler::new(settings, rand::random()).must_agree();
         let (news, updates) = mpsc::channel(UPDATES);

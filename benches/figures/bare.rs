@@ -12,7 +12,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Amqp, QueueType, SecretUrl};
-use sluicegate::rules::lanes::Ladder;
+use sluicegate::rules::delays::Ladder;
 
 const PREFETCH: u16 = 500;
 /// Confirms and acks are awaited in groups, as a careful loop does.

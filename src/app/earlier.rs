@@ -8,7 +8,7 @@ use crate::config::Config;
 use crate::engine::Stop;
 use crate::engine::outage::Outage;
 use crate::gate::Start;
-use crate::rules::lanes::Ladder;
+use crate::rules::delays::Ladder;
 use crate::rules::retry::Reconnect;
 
 /// What RabbitMQ says of starts before ours. Waits until it answers: before that there is nothing to start. `None`: the

@@ -8,7 +8,7 @@ use crate::app::reload::changeable;
 use crate::config::Config;
 use crate::engine::action::Settings;
 use crate::gate::Rule;
-use crate::rules::lanes::{Ladder, QueueNames};
+use crate::rules::delays::{Ladder, QueueNames};
 use crate::rules::limit::{Algorithm, ceil_ms};
 use crate::rules::policy::Policy;
 

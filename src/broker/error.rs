@@ -9,7 +9,7 @@ pub enum BrokerError {
     #[error("amqp.url: {0}; write amqp://USER:PASSWORD@HOST:PORT/VHOST, amqps:// for TLS")]
     Url(String),
     /// `amqp.queue` makes names that AMQP does not allow.
-    #[error("amqp.queue: the name has {0} bytes; at most {max} are allowed", max = crate::rules::lanes::MAX_WORK_QUEUE_BYTES)]
+    #[error("amqp.queue: the name has {0} bytes; at most {max} are allowed", max = crate::rules::delays::MAX_WORK_QUEUE_BYTES)]
     QueueName(usize),
     /// Nobody answers there, or not in time.
     #[error(

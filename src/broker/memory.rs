@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::broker::{Broker, Event, Message, Outgoing, PublishError, Tag};
-use crate::rules::lanes::{Ladder, QueueNames};
+use crate::rules::delays::{Ladder, QueueNames};
 use server::State;
 
 /// As with the real one, the engine is a few events behind at most.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 pub use error::{BrokerError, QueueDiffers};
 pub use message::Message;
 
-use crate::rules::lanes::QueueNames;
+use crate::rules::delays::QueueNames;
 
 /// Which of our queues a delivery came from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -15,8 +15,8 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 use crate::broker::BrokerError;
 use crate::config::QueueType;
+use crate::rules::delays::{Ladder, MAX_WORK_QUEUE_BYTES, QueueNames};
 use crate::rules::headers::HeaderValue;
-use crate::rules::lanes::{Ladder, MAX_WORK_QUEUE_BYTES, QueueNames};
 
 /// RabbitMQ 4 drops a message after 20 deliveries unless the queue says otherwise, and a channel's close
 /// counts as one. -1 means "unlimited" there, and on 3.10 "drop at the first requeue".

@@ -13,7 +13,7 @@ use super::tls::Tls;
 use super::tls_keys::TlsKeys;
 use super::urls::UrlForm;
 use super::yaml::Raw;
-use crate::rules::lanes::MAX_WORK_QUEUE_BYTES;
+use crate::rules::delays::MAX_WORK_QUEUE_BYTES;
 
 const URLS: UrlForm = UrlForm {
     schemes: ["amqp", "amqps"],

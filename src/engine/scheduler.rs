@@ -24,7 +24,7 @@
 //! phase then.
 //!
 //! The scheduler is put together of parts that have their own state and do not know each other: `intake`, `agreement`,
-//! `clock`, `queues`, `waiting`, `admission`, `settlement`, `throttles`, `advertised`, `breakers`, `away`, `notes`, `moves` and `agenda`.
+//! `clock`, `queues`, `delays::waiting`, `admission`, `settlement`, `throttles`, `advertised`, `breakers`, `away`, `notes`, `moves` and `agenda`.
 //! The other files say what happens to jobs by them.
 
 mod abandoned;
@@ -43,8 +43,6 @@ mod entry;
 mod expiring;
 mod failing;
 mod intake;
-mod lead;
-mod leases;
 mod ledger;
 mod moves;
 mod notes;
@@ -59,9 +57,7 @@ mod suspects;
 mod throttles;
 mod throttling;
 mod undecided;
-mod waiting;
 mod way;
-mod windows;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -77,6 +73,7 @@ use self::agreement::{Agreement, Change};
 use self::away::Away;
 use self::breakers::Breakers;
 use self::clock::StoreClock;
+use self::delays::Waiting;
 use self::entry::{Hand, JobEntry, Phase};
 use self::intake::Intake;
 use self::moves::Moves;
@@ -84,15 +81,14 @@ use self::notes::Notes;
 use self::queues::Queues;
 use self::settlement::Settlement;
 use self::throttles::Throttles;
-use self::waiting::Waiting;
 use crate::broker::Delivery;
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::facts::{Fact, Gauges};
 use crate::engine::partitions::Partitions;
 use crate::gate::fleet::Fleet;
 use crate::gate::{GateError, Partition, SettleReplies};
+use crate::rules::delays::delivery_window;
 use crate::rules::job::{Fields, InBody};
-use crate::rules::lanes;
 use crate::rules::lateness::Heard;
 
 /// The worker's memory, and what to do with it.
@@ -137,7 +133,7 @@ impl Scheduler {
     /// An empty memory. `seed` makes its jitter repeatable.
     pub fn new(settings: Settings, seed: u64) -> Self {
         let lanes = settings.names.lanes();
-        let window = lanes::window(settings.prefetch, settings.live.concurrency);
+        let window = delivery_window(settings.prefetch, settings.live.concurrency);
         Self {
             random: SmallRng::seed_from_u64(seed),
             jobs: HashMap::default(),

@@ -1,7 +1,7 @@
 //! The headers that a job carries on its way, and what they say.
 
 use crate::rules::decision::Ticket;
-use crate::rules::lanes::{MAX_TRIP_MS, Trip};
+use crate::rules::delays::{MAX_TRIP_MS, Trip};
 use crate::rules::limit::Limit;
 
 /// Units of the limit that a job uses; set by its publisher.

@@ -11,9 +11,9 @@ pub use self::carried::{lasting, postponed};
 use self::labels::label;
 pub use self::labels::labels;
 use crate::rules::decision::Ticket;
+use crate::rules::delays::Trip;
 use crate::rules::expiry::{self, Expiry};
 use crate::rules::headers;
-use crate::rules::lanes::Trip;
 use crate::rules::policy::Policy;
 use crate::rules::tenant::Tenant;
 

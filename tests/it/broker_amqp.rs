@@ -90,7 +90,7 @@ async fn a_queue_with_other_arguments_is_named_with_what_differs() {
 
     // A lane with other arguments.
     let queue = unique("jobs");
-    let names = sluicegate::rules::lanes::QueueNames::new(&queue, &ladder());
+    let names = sluicegate::rules::delays::QueueNames::new(&queue, &ladder());
     declare_plain(&names.lanes()[3], true).await;
     let error = refusal(server, &queue, QueueType::Quorum).await;
     assert!(

@@ -11,7 +11,7 @@ use sluicegate::broker::amqp::AmqpBroker;
 use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Tag};
 use sluicegate::config::{Amqp, AmqpServers, QueueType, SecretUrl, Tls};
-use sluicegate::rules::lanes::{Ladder, QueueNames};
+use sluicegate::rules::delays::{Ladder, QueueNames};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 

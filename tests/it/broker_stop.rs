@@ -9,9 +9,9 @@ use kit::servers::{shared_rabbit, shared_redis, unique};
 use rustix::process::{Pid, Signal, kill_process};
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
+use sluicegate::rules::delays::Ladder;
 use sluicegate::rules::headers::REASON;
 use sluicegate::rules::job::Field;
-use sluicegate::rules::lanes::Ladder;
 
 use crate::PROGRAM;
 use crate::broker_bed::PATIENCE;

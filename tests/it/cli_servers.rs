@@ -11,9 +11,9 @@ use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Ask, Gate, TenantAsk};
+use sluicegate::rules::delays::Ladder;
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::Field;
-use sluicegate::rules::lanes::Ladder;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 

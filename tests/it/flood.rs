@@ -12,8 +12,8 @@ use lapin::BasicProperties;
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
+use sluicegate::rules::delays::Ladder;
 use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::lanes::Ladder;
 
 use crate::PROGRAM;
 use crate::http::downstream::{Downstream, Then};

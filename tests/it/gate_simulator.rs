@@ -10,7 +10,7 @@ use std::time::Duration;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::rules::decision::{Answer, Ask, Ticket};
-use sluicegate::rules::lanes::{lead_ms, stay_ms};
+use sluicegate::rules::delays::{lead_ms, stay_ms};
 use sluicegate::rules::layout::{Layout, Place};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::log::Clock;

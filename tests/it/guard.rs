@@ -18,9 +18,9 @@ use sluicegate::config::{Config, Http, SecretUrl, Tls};
 use sluicegate::engine::Stop;
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Attempt, Outcome, Permit, PreparingHandler};
+use sluicegate::rules::delays::Ladder;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Job;
-use sluicegate::rules::lanes::Ladder;
 use tokio::time::Instant;
 
 /// Nothing takes this long; it only ends a test that hangs.

@@ -12,8 +12,8 @@ use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
 use sluicegate::gate::fleet::AGREED_FOR_MS;
 use sluicegate::handler::{Handler, Outcome, Permit};
+use sluicegate::rules::delays::Ladder;
 use sluicegate::rules::job::Job;
-use sluicegate::rules::lanes::Ladder;
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;

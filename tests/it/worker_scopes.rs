@@ -10,8 +10,8 @@ use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use sluicegate::broker::amqp::Client;
 use sluicegate::handler::{Handler, Outcome, Permit};
+use sluicegate::rules::delays::Ladder;
 use sluicegate::rules::job::Job;
-use sluicegate::rules::lanes::Ladder;
 
 use crate::cli::sluicegate;
 use crate::cli_servers::{config, yaml};

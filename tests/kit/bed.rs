@@ -7,8 +7,8 @@ use lapin::BasicProperties;
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
+use sluicegate::rules::delays::Ladder;
 use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::lanes::Ladder;
 use tokio::time::Instant;
 
 use crate::servers::unique;

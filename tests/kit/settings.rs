@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use sluicegate::engine::action::{Changeable, Settings};
+use sluicegate::rules::delays::{Ladder, QueueNames};
 use sluicegate::rules::job::{Fields, TenantField, ValueField};
-use sluicegate::rules::lanes::{Ladder, QueueNames};
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::pushback::ThrottleScope;
 use sluicegate::rules::retry::RetryPolicy;

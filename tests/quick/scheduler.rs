@@ -14,9 +14,9 @@ use sluicegate::gate::{
     TenantSettled, Ticket, Whose,
 };
 use sluicegate::handler::{Attempt, Fate, Outcome};
+use sluicegate::rules::delays::{Ladder, QueueNames, Trip};
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::{Field, Fields, Job, TenantField, ValueField};
-use sluicegate::rules::lanes::{Ladder, QueueNames, Trip};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::pushback::{Seen, ThrottleScope};

@@ -54,7 +54,7 @@ use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::broker::{Broker, Message, Outgoing};
 use sluicegate::gate::LEASE_MS;
 use sluicegate::gate::memory::MemoryGate;
-use sluicegate::rules::lanes::Ladder;
+use sluicegate::rules::delays::Ladder;
 use sluicegate::rules::limit::{Algorithm, Limit};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};

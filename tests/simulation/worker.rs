@@ -11,8 +11,8 @@ use sluicegate::engine::action::{Changeable, Settings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Over};
 use sluicegate::metrics::Metrics;
+use sluicegate::rules::delays::{self, Ladder};
 use sluicegate::rules::job::{Fields, TenantField, ValueField};
-use sluicegate::rules::lanes::{self, Ladder};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
@@ -63,7 +63,7 @@ pub async fn keep(world: Arc<World>, slot: usize) {
 
 async fn live(world: &Arc<World>, slot: usize, number: u64) {
     let plan = &world.plan;
-    let window = lanes::window(usize::from(plan.prefetch), plan.concurrency);
+    let window = delays::delivery_window(usize::from(plan.prefetch), plan.concurrency);
     let (client, events) = world.server.join(plan.prefetch, window);
     let life = Arc::new(Life::new(
         format!("w{slot}.{number}"),

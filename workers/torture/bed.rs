@@ -8,7 +8,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use kit::proxy::{Proxy, Way, Ways};
-use sluicegate::rules::lanes::QueueNames;
+use sluicegate::rules::delays::QueueNames;
 use tokio::sync::Mutex;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, sleep};

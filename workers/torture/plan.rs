@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use sluicegate::rules::lanes::{Ladder, QueueNames};
+use sluicegate::rules::delays::{Ladder, QueueNames};
 
 use crate::checker::Rules;
 use crate::clusters::{RabbitMq, RedisIs, Servers};

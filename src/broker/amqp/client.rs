@@ -15,7 +15,7 @@ use super::publish::ConfirmChannel;
 use crate::broker::topology::Topology;
 use crate::broker::{BrokerError, Message, Outgoing, PublishError};
 use crate::config;
-use crate::rules::lanes::{Ladder, QueueNames};
+use crate::rules::delays::{Ladder, QueueNames};
 
 /// For all confirms of one [`Client::publish`].
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(30);

@@ -19,7 +19,7 @@ use super::inventory::depth;
 use super::nodes::Turns;
 use super::supervise::Attempts;
 use crate::broker::{BrokerError, Delivery, Event, Message, Source, Tag};
-use crate::rules::lanes::QueueNames;
+use crate::rules::delays::QueueNames;
 
 /// Deliveries of one source in one event.
 const GATHER: usize = 128;

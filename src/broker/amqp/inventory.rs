@@ -13,7 +13,7 @@ use super::nodes::Nodes;
 use crate::broker::topology::{Queue, Topology};
 use crate::broker::{BrokerError, QueueDiffers};
 use crate::config;
-use crate::rules::lanes::{Ladder, QueueNames};
+use crate::rules::delays::{Ladder, QueueNames};
 
 /// The connection's name in the broker's tools.
 const NAME: &str = "sluicegate check";

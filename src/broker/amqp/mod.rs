@@ -28,7 +28,7 @@ pub use inventory::{Inventory, QueueState, in_use, inventory};
 use crate::broker::topology::Topology;
 use crate::broker::{Broker, BrokerError, Event, Outgoing, PublishError, Tag};
 use crate::config;
-use crate::rules::lanes::{Ladder, QueueNames};
+use crate::rules::delays::{Ladder, QueueNames};
 use crate::tasks::Watched;
 use ack::Acks;
 use nodes::Nodes;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{Fault, Plan};
 use crate::broker::{Delivery, Event, Message, Outgoing, PublishError, Source, Tag};
-use crate::rules::lanes::{Ladder, QueueNames};
+use crate::rules::delays::{Ladder, QueueNames};
 
 /// Deliveries in one event.
 const GATHER: usize = 128;

@@ -12,7 +12,7 @@ use sluicegate::config::{Config, RedisTopology};
 use sluicegate::gate::fleet::registry::{self, Named};
 use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
 use sluicegate::gate::{Gate, GateError};
-use sluicegate::rules::lanes::Ladder;
+use sluicegate::rules::delays::Ladder;
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::policy::Source;
 use sluicegate::rules::tenant::Tenant;

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use sluicegate::broker::amqp::{Client, Fetched};
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::{Config, TenantField};
+use sluicegate::rules::delays::Ladder;
 use sluicegate::rules::headers::ROUTING_KEY;
 use sluicegate::rules::job::{self, Field};
-use sluicegate::rules::lanes::Ladder;
 
 use super::letters::{again, headers, hex, reason};
 use super::{Failure, count, plain, print_json};

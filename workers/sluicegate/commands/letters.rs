@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use lapin::types::AMQPValue;
 use serde_json::{Value, json};
 use sluicegate::broker::{Message, Outgoing};
+use sluicegate::rules::delays::QueueNames;
 use sluicegate::rules::headers::{HeaderValue, OURS, REASON, ROUTING_KEY};
 use sluicegate::rules::job::Field;
-use sluicegate::rules::lanes::QueueNames;
 
 /// The letter as a job, and the queue where it starts again. Its publisher's routing key can't be had by publishing it to
 /// the work queue; where jobs come back from lanes, our header says it.
@@ -92,8 +92,8 @@ mod tests {
     use lapin::BasicProperties;
     use std::time::Duration;
 
+    use sluicegate::rules::delays::Ladder;
     use sluicegate::rules::headers::ATTEMPT;
-    use sluicegate::rules::lanes::Ladder;
 
     use super::*;
 

@@ -11,7 +11,7 @@ use serde_json::json;
 use sluicegate::broker::Outgoing;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Config, TenantField};
-use sluicegate::rules::lanes::Ladder;
+use sluicegate::rules::delays::Ladder;
 use tokio::io::{AsyncBufRead, BufReader};
 
 use super::jobs::{JobLine, JobMaker, body_of};

@@ -12,7 +12,7 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
 use sluicegate::config::SecretUrl;
-use sluicegate::rules::lanes::{Ladder, QueueNames};
+use sluicegate::rules::delays::{Ladder, QueueNames};
 use tokio::time::timeout;
 
 use super::DemoError;

@@ -1,9 +1,20 @@
-//! Where a delayed job waits: in memory, in the window of the lane that it came from, or in a lane.
+//! Where a delayed job waits: in memory, in the window of the lane that it came from, or in a lane. What is decided of
+//! lanes themselves (which there are, which one a job takes) is in `rules::delays`.
+//!
+//! [`Waiting`] is the state: the jobs in memory by their times, in the windows of their lanes ([`windows`]), or until a lease is
+//! free ([`leases`]).
+
+mod lead;
+mod leases;
+mod waiting;
+mod windows;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use rand::Rng;
+
+pub(super) use waiting::Waiting;
 
 use super::entry::{Hand, Phase};
 use super::queues::End;
@@ -11,9 +22,9 @@ use super::{Scheduler, millis};
 use crate::broker::Source;
 use crate::engine::action::Key;
 use crate::engine::facts::{Delay, Fact};
+use crate::rules::delays::{self, Trip};
 use crate::rules::headers::{self, Headers};
 use crate::rules::job::{self, NotBefore};
-use crate::rules::lanes::{self, Trip};
 use crate::rules::limit::ceil_ms;
 
 impl Scheduler {
@@ -86,7 +97,7 @@ impl Scheduler {
         }
         let early = match wait <= self.settings.live.max_in_memory {
             true => 0,
-            false => lanes::lead_ms(millis(wait), self.random.random()),
+            false => delays::lead_ms(millis(wait), self.random.random()),
         };
         let ask_at = Duration::from_millis(ceil_ms(until) - early);
         job.phase = Phase::InWindow { until: ask_at };
@@ -106,7 +117,7 @@ impl Scheduler {
         // Who entered the lane after it did so for its shortest wait at least.
         let above = match job.tag.source {
             Source::Lane(lane) => {
-                let stay = lanes::stay_ms(trip.wait_ms);
+                let stay = delays::stay_ms(trip.wait_ms);
                 job.stays = Some(until + Duration::from_millis(stay));
                 let from = self.settings.ladder.from_ms().get(usize::from(lane));
                 trip.wait_ms.saturating_sub(from.copied().unwrap_or(0))
@@ -116,7 +127,7 @@ impl Scheduler {
         let is_over = |not_before: NotBefore| not_before.left_ms(store_now) == 0;
         let waits_for_turn = job.claims.not_before.is_none_or(is_over);
         let early = match waits_for_turn {
-            true => lanes::lead_ms(trip.wait_ms, self.random.random()),
+            true => delays::lead_ms(trip.wait_ms, self.random.random()),
             false => 0,
         };
         let ask_at = until.saturating_sub(Duration::from_millis(early));

@@ -13,7 +13,7 @@ use crate::rules::tenant::Tenant;
 
 /// Times to look at jobs, and what those wait for.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub struct Waiting {
     timers: BinaryHeap<Reverse<(Duration, Key)>>,
     windows: Windows,
     leases: Leases,
@@ -23,7 +23,7 @@ pub(super) struct Waiting {
 
 impl Waiting {
     /// For so many lanes, and so many jobs of each in its window.
-    pub(super) fn new(lanes: usize, window: usize) -> Self {
+    pub fn new(lanes: usize, window: usize) -> Self {
         Self {
             timers: BinaryHeap::new(),
             windows: Windows::new(lanes, window),
@@ -33,19 +33,19 @@ impl Waiting {
     }
 
     /// The session is gone, and with it all that waits.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.leases.clear();
         self.windows.clear();
         self.timers.clear();
     }
 
     /// The job, or its message, is to be looked at then.
-    pub(super) fn look_at(&mut self, at: Duration, key: Key) {
+    pub fn look_at(&mut self, at: Duration, key: Key) {
         self.timers.push(Reverse((at, key)));
     }
 
     /// The job waits until then, and is looked at before that when its call is to be prepared.
-    pub(super) fn wait(&mut self, until: Duration, key: Key) {
+    pub fn wait(&mut self, until: Duration, key: Key) {
         self.look_at(until, key);
         let lead = self.lead.get();
         if !lead.is_zero() {
@@ -54,23 +54,23 @@ impl Waiting {
     }
 
     /// The next one whose time has come, and that time.
-    pub(super) fn due(&mut self, now: Duration) -> Option<(Duration, Key)> {
+    pub fn due(&mut self, now: Duration) -> Option<(Duration, Key)> {
         self.next().filter(|at| *at <= now)?;
         self.timers.pop().map(|Reverse(due)| due)
     }
 
     /// When [`Waiting::due`] finds something.
-    pub(super) fn next(&self) -> Option<Duration> {
+    pub fn next(&self) -> Option<Duration> {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
     /// A job has come from the lane.
-    pub(super) fn came_from(&mut self, lane: u8, key: Key) {
+    pub fn came_from(&mut self, lane: u8, key: Key) {
         self.windows.took(usize::from(lane), key);
     }
 
     /// The job asks at `ask_at`, for its trip ends at `until`. Jobs that entered its lane after it are due at `open_at` at the earliest.
-    pub(super) fn wait_for_trip(
+    pub fn wait_for_trip(
         &mut self,
         key: Key,
         ask_at: Duration,
@@ -82,50 +82,50 @@ impl Waiting {
     }
 
     /// The job asks at `ask_at`, for its turn comes at `until`, and waits for it in the window of its lane.
-    pub(super) fn wait_in_window(&mut self, key: Key, ask_at: Duration, until: Duration) {
+    pub fn wait_in_window(&mut self, key: Key, ask_at: Duration, until: Duration) {
         self.wait(ask_at, key);
         self.windows.stay(key, until);
     }
 
     /// The job waits until then because of `limit`: where that counts calls under way, one that ends may wake it.
-    pub(super) fn wakes_for(&mut self, tenant: &Tenant, limit: &Limit, until: Duration, key: Key) {
+    pub fn wakes_for(&mut self, tenant: &Tenant, limit: &Limit, until: Duration, key: Key) {
         self.leases.add(tenant, limit, until, key);
     }
 
     /// The jobs that so many calls of `tenant`, which have ended, wake.
-    pub(super) fn woken_by(&mut self, tenant: &Tenant, limits: &Limits, calls: usize) -> Vec<Key> {
+    pub fn woken_by(&mut self, tenant: &Tenant, limits: &Limits, calls: usize) -> Vec<Key> {
         self.leases.freed(tenant, limits, calls)
     }
 
     /// The job waits no more.
-    pub(super) fn end(&mut self, key: Key) {
+    pub fn end(&mut self, key: Key) {
         self.leases.forget(key);
         self.windows.unpark(key);
     }
 
     /// The job is not in memory any more.
-    pub(super) fn forget(&mut self, key: Key) {
+    pub fn forget(&mut self, key: Key) {
         self.leases.forget(key);
         self.windows.forget(key);
     }
 
     /// How many wait in windows.
-    pub(super) fn in_windows(&self) -> usize {
+    pub fn in_windows(&self) -> usize {
         self.windows.parked()
     }
 
     /// Those that move on, since others behind them in their lane may be due before, with the times that they wait for.
-    pub(super) fn surplus(&mut self, now: Duration) -> Vec<(Key, Duration)> {
+    pub fn surplus(&mut self, now: Duration) -> Vec<(Key, Duration)> {
         self.windows.surplus(now)
     }
 
     /// When [`Waiting::surplus`] may find something.
-    pub(super) fn surplus_at(&self, now: Duration) -> Option<Duration> {
+    pub fn surplus_at(&self, now: Duration) -> Option<Duration> {
         self.windows.next(now)
     }
 
     /// To prepare a call took so long.
-    pub(super) fn preparing_took(&mut self, took: Duration) {
+    pub fn preparing_took(&mut self, took: Duration) {
         self.lead.learn(took);
     }
 }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use sluicegate::broker::{Message, Outgoing, Source};
+use sluicegate::rules::delays::{Ladder, QueueNames, Trip};
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::Field;
-use sluicegate::rules::lanes::{Ladder, QueueNames, Trip};
 
 use crate::scheduler::{Desk, MS, START, message, trip, wait};
 

@@ -1,0 +1,118 @@
+//! The delay lanes: queues for jobs that wait, by how long they wait, and which one a job takes.
+
+use std::time::Duration;
+
+use super::trip::MAX_TRIP_MS;
+use crate::rules::limit::ceil_ms;
+
+/// Lanes from one time to its double. 2^(1/3) is 1.26: of two jobs of a lane, the one behind is due at most 26 % of its wait
+/// before the other.
+pub const STEPS_PER_OCTAVE: u32 = 3;
+/// The first lane after the one for shorter waits begins here, in milliseconds.
+const FIRST_MS: u64 = 250;
+/// The way through a lane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Route {
+    /// The lane's position, shortest first.
+    pub lane: usize,
+    /// How long the job is to be away, in milliseconds.
+    pub wait_ms: u64,
+    /// That is all of its wait; else the job is asked for anew, and waits on.
+    pub whole: bool,
+}
+
+/// All lanes, and the longest trip for one `max-delay`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Ladder {
+    from_ms: Vec<u64>,
+    max_ms: u64,
+}
+
+impl Ladder {
+    /// Trips up to `max_delay` (in whole milliseconds, rounded up; [`MAX_TRIP_MS`] at most). The lanes are the same for any:
+    /// each worker takes from all of them, whatever another one's longest trip is.
+    pub fn new(max_delay: Duration) -> Self {
+        let steps = (0_u32..)
+            .map(step_ms)
+            .take_while(|from| *from < MAX_TRIP_MS);
+        Self {
+            from_ms: std::iter::once(0).chain(steps).collect(),
+            max_ms: ceil_ms(max_delay).clamp(1, MAX_TRIP_MS),
+        }
+    }
+
+    /// The shortest wait of each lane, in milliseconds, ascending from 0.
+    pub fn from_ms(&self) -> &[u64] {
+        &self.from_ms
+    }
+
+    /// The longest trip, in milliseconds.
+    pub fn max_ms(&self) -> u64 {
+        self.max_ms
+    }
+
+    /// The way for a wait. One above [`Self::max_ms`] is cut to a part of that, from a half of it on, which `spread`, a random number
+    /// in [0, 1), picks: jobs that are sent round together do not come back together.
+    pub fn choose(&self, wait_ms: u64, spread: f64) -> Route {
+        let whole = wait_ms <= self.max_ms;
+        let wait_ms = if whole {
+            wait_ms
+        } else {
+            let half = self.max_ms / 2;
+            // A float to integer cast saturates.
+            self.max_ms - ((half as f64 * spread.clamp(0.0, 1.0)) as u64)
+        };
+        let longer = self.from_ms.partition_point(|from| *from <= wait_ms);
+        Route {
+            lane: longer.saturating_sub(1),
+            wait_ms,
+            whole,
+        }
+    }
+}
+
+/// The time of a step: `FIRST_MS * 2^(step / STEPS_PER_OCTAVE)`, rounded. Every machine gets the same
+/// integers: the power is exact by octaves, and what is left is far from a rounding edge. The caller stops
+/// at [`MAX_TRIP_MS`], 12 octaves up, so that the shift cannot overflow.
+fn step_ms(step: u32) -> u64 {
+    let octave = FIRST_MS << (step / STEPS_PER_OCTAVE);
+    let part = f64::from(step % STEPS_PER_OCTAVE) / f64::from(STEPS_PER_OCTAVE);
+    (octave as f64 * part.exp2()).round() as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn ten_minutes_make_some_thirty_lanes() {
+        let ladder = Ladder::new(Duration::from_secs(300));
+        let from = ladder.from_ms();
+        assert_eq!(from.len(), 35);
+        assert_eq!(from[..8], [0, 250, 315, 397, 500, 630, 794, 1000]);
+        assert_eq!(from.last(), Some(&512_000));
+        assert_eq!(ladder.max_ms(), 300_000);
+    }
+
+    proptest! {
+        #[test]
+        fn a_lane_has_waits_from_its_time_to_the_next(
+            max in 1_u64..100_000_000, wait in 0_u64..100_000_000, spread in 0.0..1.0,
+        ) {
+            let ladder = Ladder::new(Duration::from_millis(max));
+            let longest = max.min(MAX_TRIP_MS);
+            let route = ladder.choose(wait, spread);
+            prop_assert_eq!(route.whole, wait <= longest);
+            if route.whole {
+                prop_assert_eq!(route.wait_ms, wait);
+            } else {
+                prop_assert!(route.wait_ms * 2 >= longest && route.wait_ms <= longest, "{:?}", route);
+            }
+            prop_assert!(ladder.from_ms()[route.lane] <= route.wait_ms);
+            let next = ladder.from_ms().get(route.lane + 1);
+            prop_assert!(next.is_none_or(|next| route.wait_ms < *next));
+        }
+    }
+}
