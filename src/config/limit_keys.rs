@@ -15,8 +15,8 @@ use super::key::{
 use super::shape;
 use super::suggest::hint;
 use super::yaml::Raw;
+use crate::rules::answers::ThrottleScope;
 use crate::rules::limit::{self, Algorithm, MAX_LIMITS, MAX_WINDOW, MIN_WINDOW, Unit, is_name};
-use crate::rules::pushback::ThrottleScope;
 use crate::rules::scope::Scope;
 use crate::rules::tenant::MAX_TENANT_BYTES;
 

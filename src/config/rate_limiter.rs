@@ -13,9 +13,9 @@ use super::limits::{Reader, Tree};
 use super::part::Part;
 use super::shown::{Shown, Values};
 use super::yaml::Raw;
+use crate::rules::answers::ThrottleScope;
 use crate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
 use crate::rules::policy::{Own, Policy};
-use crate::rules::pushback::ThrottleScope;
 use crate::rules::scope::Scope;
 
 /// `rate-limiter`

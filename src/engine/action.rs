@@ -9,12 +9,11 @@ use crate::broker::{Outgoing, Tag};
 use crate::gate::fleet::Fleet;
 use crate::gate::{Event, Partition, Rule, Suspected, TenantAsk, TenantSettled, Whose};
 use crate::handler::LateEnd;
+use crate::rules::answers::{Quotas, ThrottleScope};
 use crate::rules::delays::{Ladder, QueueNames};
 use crate::rules::job::{Fields, Job};
 use crate::rules::lateness::Look;
 use crate::rules::policy::Policy;
-use crate::rules::pushback::ThrottleScope;
-use crate::rules::quota::Quotas;
 use crate::rules::retry::RetryPolicy;
 use crate::rules::tenant::Tenant;
 

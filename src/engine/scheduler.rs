@@ -24,14 +24,15 @@
 //! phase then.
 //!
 //! The scheduler is put together of parts that have their own state and do not know each other: `intake`, `agreement`,
-//! `clock`, `queues`, `delays::waiting`, `admission`, `settlement`, `throttles`, `advertised`, `breakers`, `away`, `notes`, `moves` and `agenda`.
+//! `clock`, `queues`, `delays::waiting`, `admission`, `settlement`, `answers::throttles`, `answers::advertised`, `breakers`, `away`,
+//! `notes`, `moves` and `agenda`.
 //! The other files say what happens to jobs by them.
 
 mod abandoned;
 mod admission;
-mod advertised;
 mod agenda;
 mod agreement;
+mod answers;
 mod asking;
 mod away;
 mod breakers;
@@ -54,8 +55,6 @@ mod round_size;
 mod seldom;
 mod settlement;
 mod suspects;
-mod throttles;
-mod throttling;
 mod undecided;
 mod way;
 
@@ -67,9 +66,9 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
 use self::admission::Admission;
-use self::advertised::Advertised;
 use self::agenda::Agenda;
 use self::agreement::{Agreement, Change};
+use self::answers::{Advertised, Throttles};
 use self::away::Away;
 use self::breakers::Breakers;
 use self::clock::StoreClock;
@@ -80,7 +79,6 @@ use self::moves::Moves;
 use self::notes::Notes;
 use self::queues::Queues;
 use self::settlement::Settlement;
-use self::throttles::Throttles;
 use crate::broker::Delivery;
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::facts::{Fact, Gauges};

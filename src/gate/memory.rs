@@ -11,12 +11,12 @@ use crate::gate::{
     Change, Event, Gate, GateError, Inspection, Replies, Rule, SettleReplies, Standings, Suspected,
     TenantAsk, TenantReply, TenantSettled, Verdict, Verdicts, Whose,
 };
+use crate::rules::answers::Quotas;
 use crate::rules::crash::{KEEP_MS, Suspect};
 use crate::rules::layout::{Layout, Place};
 use crate::rules::limit::{Limits, ceil_ms};
 use crate::rules::log::Clock;
 use crate::rules::model::{Scopes, State};
-use crate::rules::quota::Quotas;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 

@@ -19,6 +19,7 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 pub use crate::gate::epoch::Start;
+use crate::rules::answers::Quotas;
 pub use crate::rules::breaker::{Event, Rule, Standing, Whose};
 pub use crate::rules::crash::{Note, Suspected, Verdict};
 pub use crate::rules::decision::{
@@ -26,7 +27,6 @@ pub use crate::rules::decision::{
     TenantReply, TenantSettled, Ticket, Usage,
 };
 use crate::rules::limit::Limits;
-use crate::rules::quota::Quotas;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 

@@ -28,9 +28,9 @@ use crate::gate::{
     Change, Event, Gate, GateError, Inspection, Partition, Primaries, Replies, Rule, SettleReplies,
     Standings, Start, Suspected, TenantAsk, TenantSettled, Verdicts, Whose,
 };
+use crate::rules::answers::Quotas;
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Limit, Limits, ceil_ms};
-use crate::rules::quota::Quotas;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 

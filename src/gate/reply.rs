@@ -7,10 +7,10 @@ use crate::gate::{
     Answer, Change, End, Event, GateError, Inspection, LEASE_MS, Note, Rule, Sequences, Settled,
     Standing, Suspected, TenantAsk, TenantReply, Ticket, Usage, Verdict,
 };
+use crate::rules::answers::Quotas;
 use crate::rules::crash;
 use crate::rules::layout::{Layout, Place};
 use crate::rules::limit::{Limit, Unit};
-use crate::rules::quota::Quotas;
 
 /// The limits as `lua/limits.lua` unpacks them: numbers with the highest byte first, texts that a zero byte ends.
 pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Vec<u8> {

@@ -7,8 +7,8 @@ use ::redis::{Cmd, Value};
 use futures_util::future::BoxFuture;
 
 use crate::gate::{Change, Event, GateError, Rule, Suspected, TenantAsk, TenantSettled, Whose};
+use crate::rules::answers::Quotas;
 use crate::rules::limit::Limits;
-use crate::rules::quota::Quotas;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 

@@ -41,9 +41,8 @@ use url::Url;
 
 use super::{Attempt, Fate, Outcome, Permit, PreparingHandler, Trouble};
 use crate::config::Http;
-use crate::rules::answers::{Answers, Meaning};
+use crate::rules::answers::{Answers, Meaning, Pushback, Verdict, verdict};
 use crate::rules::job::Job;
-use crate::rules::pushback::{Pushback, Verdict, verdict};
 use crate::tls;
 use abandoned::Abandoned;
 use call::{Exchange, Failure, Sent};

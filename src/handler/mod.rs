@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use crate::rules::answers::Seen;
 pub use crate::rules::breaker::Trouble;
 use crate::rules::job::Job;
-use crate::rules::pushback::Seen;
 
 /// A handler's verdict on one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]

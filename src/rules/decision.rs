@@ -3,8 +3,8 @@
 use std::fmt;
 
 pub use crate::rules::algorithms::LEASE_MS;
+use crate::rules::answers::Quotas;
 use crate::rules::limit::Limits;
-use crate::rules::quota::Quotas;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 

@@ -15,8 +15,6 @@ pub mod limit;
 pub mod log;
 pub mod model;
 pub mod policy;
-pub mod pushback;
-pub mod quota;
 pub mod retry;
 pub mod scope;
 pub mod share;

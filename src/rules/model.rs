@@ -10,12 +10,12 @@ mod scopes;
 use std::collections::BTreeMap;
 
 pub use self::scopes::Scopes;
+use crate::rules::answers::Quotas;
 use crate::rules::breaker::{Breaker, Event, Rule, Standing};
 use crate::rules::decision::Change;
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
 use crate::rules::log::{Clock, Logs};
-use crate::rules::quota::Quotas;
 use crate::rules::share::Register;
 use crate::rules::waitlist::{KEEP_MS, Waitlist};
 

@@ -13,8 +13,8 @@ use sluicegate::gate::{
     Answer, Ask, Change, Event, Gate, GateError, Inspection, Replies, Rule, TenantAsk, Ticket,
     Usage, Whose,
 };
+use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 

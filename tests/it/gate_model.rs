@@ -20,12 +20,12 @@ use sluicegate::gate::{
     Ask, Change, End, Event, Gate, LEASE_MS, Receipt, Rule, Settled, TenantAsk, TenantSettled,
     Ticket, Whose,
 };
+use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::decision::Answer;
 use sluicegate::rules::layout::{Layout, Place};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
-use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
 

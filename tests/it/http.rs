@@ -15,10 +15,8 @@ use hyper::header::{HeaderName, HeaderValue};
 use sluicegate::config::{Http, SecretUrl, Tls};
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Attempt, Outcome, Permit};
-use sluicegate::rules::answers::{Answers, Meaning, Which};
+use sluicegate::rules::answers::{Answers, Meaning, Quotas, Seen, Which};
 use sluicegate::rules::job::Job;
-use sluicegate::rules::pushback::Seen;
-use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::tenant::Tenant;
 use tokio::net::TcpSocket;
 

@@ -122,7 +122,7 @@ fn every_warning_and_error_is_listed_and_no_other() {
         let code: Vec<&str> = file.code().map(|(_, line)| line).collect();
         known.extend(said(&code.join("\n")));
     }
-    // What the API says is a sentence of rules::quota.
+    // What the API says is a sentence of rules::answers.
     assert!(known.remove(""));
     known.insert("the API says that it takes".to_owned());
     assert!(known.len() > 30, "{known:?}");

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use sluicegate::engine::action::{Changeable, Settings};
+use sluicegate::rules::answers::ThrottleScope;
 use sluicegate::rules::delays::{Ladder, QueueNames};
 use sluicegate::rules::job::{Fields, TenantField, ValueField};
 use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::pushback::ThrottleScope;
 use sluicegate::rules::retry::RetryPolicy;
 
 /// A scheduler's settings whose limits let everything start, for `jobs` calls at a time.

@@ -20,9 +20,9 @@ use sluicegate::gate::{
 };
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
+use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::job::{Job, TenantField};
 use sluicegate::rules::limit::{Limit, Limits};
-use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 use tokio::sync::{mpsc, oneshot};

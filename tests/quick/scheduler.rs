@@ -14,13 +14,12 @@ use sluicegate::gate::{
     TenantSettled, Ticket, Whose,
 };
 use sluicegate::handler::{Attempt, Fate, Outcome};
+use sluicegate::rules::answers::{Quotas, Seen, ThrottleScope};
 use sluicegate::rules::delays::{Ladder, QueueNames, Trip};
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::{Field, Fields, Job, TenantField, ValueField};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
-use sluicegate::rules::pushback::{Seen, ThrottleScope};
-use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::retry::RetryPolicy;
 use sluicegate::rules::tenant::Tenant;
 

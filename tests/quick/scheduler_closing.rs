@@ -6,9 +6,9 @@ use sluicegate::broker::Source;
 use sluicegate::engine::action::{Key, Settings};
 use sluicegate::gate::{Standing, Whose};
 use sluicegate::handler::Outcome;
+use sluicegate::rules::answers::ThrottleScope;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
-use sluicegate::rules::pushback::ThrottleScope;
 use sluicegate::rules::scope::Scope;
 use sluicegate::rules::tenant::Tenant;
 

@@ -5,9 +5,9 @@ use std::time::Duration;
 use sluicegate::broker::Source;
 use sluicegate::gate::{End, GateError, Partition, SettleReplies, TenantSettled, Whose};
 use sluicegate::handler::{Attempt, Fate, LateEnd, Outcome};
+use sluicegate::rules::answers::Seen;
 use sluicegate::rules::job::TenantField;
 use sluicegate::rules::limit::Limit;
-use sluicegate::rules::pushback::Seen;
 use sluicegate::rules::tenant::Tenant;
 
 use crate::scheduler::{Desk, MS, START, wait};

@@ -4,7 +4,7 @@
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use sluicegate::gate::{Change, Event, Gate, Standings, Whose};
-use sluicegate::rules::pushback::ThrottleScope;
+use sluicegate::rules::answers::ThrottleScope;
 use tokio::time::Instant;
 
 use super::plan::pick;

@@ -7,8 +7,8 @@ use sluicegate::gate::{
     Answer, Change, End, Event, Gate, GateError, Inspection, Replies, Rule, SettleReplies,
     Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts, Whose,
 };
+use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::limit::{Limits, ceil_ms};
-use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
 use tokio::sync::oneshot;

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use sluicegate::rules::answers::ThrottleScope;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::pushback::ThrottleScope;
 use sluicegate::rules::retry::RetryPolicy;
 
 use super::away::Away;

@@ -3,9 +3,8 @@
 use std::time::{Duration, UNIX_EPOCH};
 
 use sluicegate::rules::answers::{Answers, Meaning};
+use sluicegate::rules::answers::{Excess, Quotas, Verdict, verdict};
 use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::pushback::{Verdict, verdict};
-use sluicegate::rules::quota::{Excess, Quotas};
 
 /// The longest that an answer closes a tenant.
 const LONGEST: Duration = Duration::from_secs(1 << 31);

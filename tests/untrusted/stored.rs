@@ -1,8 +1,8 @@
 //! What workers store in Redis for each other beside policies: the epoch, slots, quotas, and a job's ticket.
 
 use sluicegate::gate::epoch::{Known, Memory, Start, Step, Stored, decide};
+use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::headers::read_ticket;
-use sluicegate::rules::quota::Quotas;
 use sluicegate::rules::slots::Claims;
 
 /// Some time of Redis's clock.

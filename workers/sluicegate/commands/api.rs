@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde::Serialize;
 use sluicegate::config::show_duration;
 use sluicegate::gate::Inspection;
+use sluicegate::rules::answers::{Excess, Quota};
 use sluicegate::rules::limit::Limit;
-use sluicegate::rules::quota::{Excess, Quota};
 
 use super::times::at;
 

@@ -128,8 +128,8 @@ pub(super) fn in_words(
 mod tests {
     use sluicegate::config::Config;
     use sluicegate::gate::Usage;
+    use sluicegate::rules::answers::Quotas;
     use sluicegate::rules::limit::Limit;
-    use sluicegate::rules::quota::Quotas;
     use sluicegate::rules::scope::{Labels, Scope};
 
     use super::*;

@@ -6,7 +6,7 @@ use sfv::{BareItem, Dictionary, Item, List, ListEntry, Parameters, Parser};
 
 use super::LONGEST;
 use super::value::When;
-use crate::rules::quota::{Quota, Quotas};
+use crate::rules::answers::advertised::{Quota, Quotas};
 
 /// One header of the older forms.
 #[derive(Debug)]

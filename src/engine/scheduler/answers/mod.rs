@@ -1,6 +1,16 @@
-//! What the API says of itself: that it throttles a tenant, or all of them, and what its limits are.
+//! What the API says of itself: that it throttles a tenant, or all of them, and what its limits are. What an answer
+//! means is decided in `rules::answers`; here is what follows for other jobs.
+//!
+//! [`Throttles`] are those that the gate did not take, to be told again; [`Advertised`] is what it is to be told of the
+//! API's limits.
+
+mod advertised;
+mod throttles;
 
 use std::time::Duration;
+
+pub(super) use advertised::Advertised;
+pub(super) use throttles::Throttles;
 
 use super::Scheduler;
 use super::entry::Phase;
@@ -8,9 +18,8 @@ use super::queues::End;
 use crate::engine::action::{Action, Block, Key};
 use crate::engine::facts::Fact;
 use crate::gate::{GateError, Whose};
+use crate::rules::answers::{Excess, Quotas, ThrottleScope};
 use crate::rules::limit::Limit;
-use crate::rules::pushback::ThrottleScope;
-use crate::rules::quota::{Excess, Quotas};
 use crate::rules::tenant::Tenant;
 
 /// A tenant with no window, whose downstream does not say for how long it is closed, is closed for so long.

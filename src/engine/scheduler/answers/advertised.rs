@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::rules::quota::Quotas;
+use crate::rules::answers::Quotas;
 use crate::rules::tenant::Tenant;
 
 /// What changes for one tenant is told this often at most.

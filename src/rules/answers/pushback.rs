@@ -20,10 +20,8 @@ use std::time::{Duration, SystemTime};
 use quota::{Counter, State};
 use value::{When, count, date_ms, epoch_ms, number_ms, when};
 
-use crate::rules::answers::{Answers, Meaning};
-use crate::rules::limit::Limit;
-use crate::rules::policy::Policy;
-use crate::rules::quota::Quotas;
+use super::advertised::Quotas;
+use super::status::{Answers, Meaning};
 
 /// No answer throttles a tenant for longer (68 years, the largest delta that RFC 9111 demands).
 const LONGEST: Duration = Duration::from_secs(1 << 31);
@@ -48,47 +46,6 @@ pub struct Verdict {
     pub meaning: Meaning,
     /// What was said of limits.
     pub seen: Seen,
-}
-
-/// Whom a refusal throttles: `rate-limiter.throttle-scope`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ThrottleScope {
-    /// `auto`: all tenants, where all limits of the refused job are global; else its tenant.
-    #[default]
-    Auto,
-    /// `tenant`
-    Tenant,
-    /// `global`
-    Global,
-}
-
-impl ThrottleScope {
-    /// Each with its name in the configuration.
-    pub const NAMES: [(&str, Self); 3] = [
-        ("auto", Self::Auto),
-        ("tenant", Self::Tenant),
-        ("global", Self::Global),
-    ];
-
-    /// The name in the configuration.
-    pub fn name(self) -> &'static str {
-        let named = Self::NAMES.iter().find(|(_, scope)| *scope == self);
-        named.map_or("", |(name, _)| name)
-    }
-
-    /// Whether a refusal of a job with these limits throttles all tenants.
-    pub fn closes_all(self, limits: &[Limit]) -> bool {
-        match self {
-            Self::Auto => !limits.is_empty() && limits.iter().all(Limit::is_global),
-            Self::Tenant => false,
-            Self::Global => true,
-        }
-    }
-
-    /// Whether a refusal may close all tenants, of whatever job it is.
-    pub fn may_close_all(self, policy: &Policy) -> bool {
-        policy.all().any(|limits| self.closes_all(limits))
-    }
 }
 
 /// All that an answer says of limits.
