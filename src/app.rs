@@ -224,7 +224,7 @@ impl<H: PreparingHandler> Worker<H> {
             Some(Start::Fresh)
         } else {
             tokio::select! {
-                start = earlier_starts(&config, &settings.ladder, &stop) => start,
+                start = earlier_starts(&config, &settings.levels, &stop) => start,
                 never = watch_redis(&gate, &health, &metrics, Phase::Waits) => match never {},
                 ended = tasks.first_end() => return Err(AppError::Ended(ended)),
             }
@@ -242,7 +242,7 @@ impl<H: PreparingHandler> Worker<H> {
         // A Redis that is away is measured when it is back.
         let _ = gate.measure().await;
         let window = delays::delivery_window(settings.prefetch, settings.live.concurrency);
-        let (broker, events) = AmqpBroker::start(&config.amqp, &settings.ladder, window)?;
+        let (broker, events) = AmqpBroker::start(&config.amqp, &settings.levels, window)?;
         let scheduler = Scheduler::new(settings, rand::random()).must_agree();
         let (news, updates) = mpsc::channel(UPDATES);
         let shutdown_timeout = config.dispatch.shutdown_timeout;

@@ -99,7 +99,7 @@ impl Metrics {
             Source::Fresh => "fresh",
             Source::Due => "due",
             Source::Recheck => "recheck",
-            Source::Lane(_) => "lane",
+            Source::Delay(_) => "lane",
         };
         self.deliveries.get_or_create(&Queue { queue }).inc();
     }

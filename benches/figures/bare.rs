@@ -12,7 +12,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, Consumer};
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Amqp, QueueType, SecretUrl};
-use sluicegate::rules::delays::Ladder;
+use sluicegate::rules::delays::DelayLevels;
 
 const PREFETCH: u16 = 500;
 /// Confirms and acks are awaited in groups, as a careful loop does.
@@ -41,8 +41,8 @@ impl Bare {
             queue_type,
             prefetch: PREFETCH,
         };
-        let ladder = Ladder::new(Duration::from_secs(300));
-        let client = Client::connect(&amqp, &ladder).await.expect("queues");
+        let levels = DelayLevels::new(Duration::from_secs(300));
+        let client = Client::connect(&amqp, &levels).await.expect("queues");
         let connection = Connection::connect(url, ConnectionProperties::default())
             .await
             .expect("RabbitMQ");
@@ -140,10 +140,10 @@ impl Bare {
         took
     }
 
-    /// Consumes, publishes to the longest lane, waits for the confirm, acks; many in flight.
+    /// Consumes, publishes to the longest delay queue, waits for the confirm, acks; many in flight.
     pub async fn park_all(&self, count: usize) -> Duration {
-        let lanes = self.client.names().lanes();
-        let lane = lanes.last().expect("a lane").to_string();
+        let delay_queues = self.client.names().delays();
+        let delay_queue = delay_queues.last().expect("a delay queue").to_string();
         let begun = Instant::now();
         let (channel, mut consumer) = self.consume().await;
         let acker = channel.clone();
@@ -166,7 +166,7 @@ impl Bare {
                 .expect("a delivery")
                 .expect("a delivery");
             let properties = delivery.properties.clone().with_delivery_mode(2);
-            let confirm = self.send(&lane, &delivery.data, properties).await;
+            let confirm = self.send(&delay_queue, &delivery.data, properties).await;
             sender
                 .send((confirm, delivery.delivery_tag))
                 .await
@@ -200,7 +200,7 @@ impl Bare {
         let names = self.client.names();
         [&names.fresh, &names.due, &names.recheck, &names.dead]
             .into_iter()
-            .chain(names.lanes())
+            .chain(names.delays())
     }
 
     /// Waits until the work queue has no ready message.

@@ -194,7 +194,7 @@ async fn flow() {
 
 /// A backlog is parked; beside it a tenant under its limit.
 async fn park() {
-    // The floor has queues of its own: with jobs in its lanes and an empty Redis a worker starts nothing for a window.
+    // The floor has queues of its own: with jobs in its delay queues and an empty Redis a worker starts nothing for a window.
     let bare = Bare::connect(shared_rabbit().url(), &unique("floor")).await;
     bare.publish(BACKLOG, |_| "noisy".to_owned()).await;
     let floor = rate(BACKLOG, bare.park_all(BACKLOG).await);

@@ -86,7 +86,7 @@ impl Running {
         }
     }
 
-    /// Waits until `count` fresh jobs were taken, and all but a few of those in memory wait there, also in a lane's window.
+    /// Waits until `count` fresh jobs were taken, and all but a few of those in memory wait there, also in a delay queue's window.
     pub async fn until_parked(&self, count: usize) {
         self.until("sluicegate_deliveries_total{queue=\"fresh\"}", count as f64)
             .await;

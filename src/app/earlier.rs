@@ -8,18 +8,22 @@ use crate::config::Config;
 use crate::engine::Stop;
 use crate::engine::outage::Outage;
 use crate::gate::Start;
-use crate::rules::delays::Ladder;
+use crate::rules::delays::DelayLevels;
 use crate::rules::retry::Reconnect;
 
 /// What RabbitMQ says of starts before ours. Waits until it answers: before that there is nothing to start. `None`: the
 /// worker was stopped meanwhile, and nothing may be said of its start.
-pub(super) async fn earlier_starts(config: &Config, ladder: &Ladder, stop: &Stop) -> Option<Start> {
+pub(super) async fn earlier_starts(
+    config: &Config,
+    levels: &DelayLevels,
+    stop: &Stop,
+) -> Option<Start> {
     let answered = async {
         let began = Instant::now();
         let mut outage = Outage::new("RabbitMQ");
         let mut pauses = Reconnect::default();
         loop {
-            match in_use(&config.amqp, ladder).await {
+            match in_use(&config.amqp, levels).await {
                 Err(why @ BrokerError::Unreachable { .. }) => {
                     outage.failed(began.elapsed(), &why);
                     tokio::time::sleep(pauses.next(rand::random())).await;

@@ -8,20 +8,20 @@ use crate::app::reload::changeable;
 use crate::config::Config;
 use crate::engine::action::Settings;
 use crate::gate::Rule;
-use crate::rules::delays::{Ladder, QueueNames};
+use crate::rules::delays::{DelayLevels, QueueNames};
 use crate::rules::limit::{Algorithm, ceil_ms};
 use crate::rules::policy::Policy;
 
 /// The scheduler's settings.
 pub(super) fn settings(config: &Config) -> Settings {
-    let ladder = Ladder::new(config.delay.max_delay);
+    let levels = DelayLevels::new(config.delay.max_delay);
     Settings {
         policy: config.rate_limiter.policy.clone(),
         fields: config.job.clone(),
         live: changeable(config),
         prefetch: usize::from(config.amqp.prefetch),
-        names: QueueNames::new(&config.amqp.queue, &ladder),
-        ladder,
+        names: QueueNames::new(&config.amqp.queue, &levels),
+        levels,
         throttle_scope: config.rate_limiter.throttle_scope,
         breaker: config.dispatch.breaker.map(|breaker| Rule {
             // No job loses all of its attempts before it opens.

@@ -14,7 +14,7 @@ use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
 use crate::broker::{Broker, Event, Message, Outgoing, PublishError, Tag};
-use crate::rules::delays::{Ladder, QueueNames};
+use crate::rules::delays::{DelayLevels, QueueNames};
 use server::State;
 
 /// As with the real one, the engine is a few events behind at most.
@@ -67,17 +67,17 @@ pub struct MemoryBroker {
 }
 
 impl MemoryBroker {
-    /// A new server with the queues of `work` and `ladder`, and its first client, which takes at most
+    /// A new server with the queues of `work` and `levels`, and its first client, which takes at most
     /// `prefetch` unacked messages from each of `jobs` and `jobs.due`, an eighth from `jobs.recheck`, and `window` from each delay queue.
     /// Must be called within a tokio runtime.
     pub fn start(
         work: &str,
-        ladder: &Ladder,
+        levels: &DelayLevels,
         prefetch: u16,
         window: usize,
     ) -> (Self, mpsc::Receiver<Event>) {
         let server = Arc::new(Server {
-            state: Mutex::new(State::new(work, ladder)),
+            state: Mutex::new(State::new(work, levels)),
             changed: Notify::new(),
         });
         Self { server, client: 0 }.join(prefetch, window)

@@ -25,14 +25,14 @@ pub enum Source {
     /// `jobs.recheck`: the same, for waits that were longer than the longest of those delay queues.
     Recheck,
     /// A delay queue, by its position: it waits there for its time.
-    Lane(u8),
+    Delay(u8),
 }
 
 impl QueueNames {
     /// All delay queues.
-    pub fn lane_sources(&self) -> impl Iterator<Item = Source> + use<> {
+    pub fn delay_sources(&self) -> impl Iterator<Item = Source> + use<> {
         // Some thirty, by the longest trip.
-        (0..u8::try_from(self.lanes().len()).unwrap_or(u8::MAX)).map(Source::Lane)
+        (0..u8::try_from(self.delays().len()).unwrap_or(u8::MAX)).map(Source::Delay)
     }
 
     /// The queue that a delivery of `source` came from.
@@ -41,7 +41,7 @@ impl QueueNames {
             Source::Fresh => &self.fresh,
             Source::Due => &self.due,
             Source::Recheck => &self.recheck,
-            Source::Lane(lane) => self.lanes().get(usize::from(lane)).unwrap_or(&self.due),
+            Source::Delay(level) => self.delays().get(usize::from(level)).unwrap_or(&self.due),
         }
     }
 }

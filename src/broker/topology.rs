@@ -15,7 +15,7 @@ use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 use crate::broker::BrokerError;
 use crate::config::QueueType;
-use crate::rules::delays::{Ladder, MAX_WORK_QUEUE_BYTES, QueueNames};
+use crate::rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
 use crate::rules::headers::HeaderValue;
 
 /// RabbitMQ 4 drops a message after 20 deliveries unless the queue says otherwise, and a channel's close
@@ -43,16 +43,20 @@ pub struct Topology {
 }
 
 impl Topology {
-    /// The queues for the work queue `work` and the delay queues of `ladder`. Delay queues are quorum queues whatever
+    /// The queues for the work queue `work` and the delay queues of `levels`. Delay queues are quorum queues whatever
     /// `queue_type` is: every other kind loses confirmed messages when the broker is killed.
     ///
     /// # Errors
     /// [`BrokerError::QueueName`]: `work` is empty or too long.
-    pub fn new(work: &str, queue_type: QueueType, ladder: &Ladder) -> Result<Self, BrokerError> {
+    pub fn new(
+        work: &str,
+        queue_type: QueueType,
+        levels: &DelayLevels,
+    ) -> Result<Self, BrokerError> {
         if work.is_empty() || work.len() > MAX_WORK_QUEUE_BYTES {
             return Err(BrokerError::QueueName(work.len()));
         }
-        let names = QueueNames::new(work, ladder);
+        let names = QueueNames::new(work, levels);
         let mut queues = vec![kept(&names.dead, queue_type)];
         for name in [&names.fresh, &names.due, &names.recheck] {
             let mut queue = kept(name, queue_type);
@@ -61,13 +65,13 @@ impl Topology {
                 .extend(dead_letters_to(&names.dead, queue_type));
             queues.push(queue);
         }
-        for name in names.lanes() {
-            let mut lane = kept(name, QueueType::Quorum);
+        for name in names.delays() {
+            let mut delay_queue = kept(name, QueueType::Quorum);
             // A delay queue itself drops and sends on nothing; what a policy makes it drop comes to a queue that is looked at.
-            (lane.arguments).extend(dead_letters_to(&names.due, QueueType::Quorum));
+            (delay_queue.arguments).extend(dead_letters_to(&names.due, QueueType::Quorum));
             // Else the node that declares them leads them all.
-            (lane.arguments).push(("x-queue-leader-locator", text("balanced")));
-            queues.push(lane);
+            (delay_queue.arguments).push(("x-queue-leader-locator", text("balanced")));
+            queues.push(delay_queue);
         }
         Ok(Self { names, queues })
     }
@@ -153,8 +157,12 @@ mod tests {
     use super::*;
 
     fn topology(queue_type: QueueType) -> Topology {
-        Topology::new("jobs", queue_type, &Ladder::new(Duration::from_secs(300)))
-            .expect("the name is fine")
+        Topology::new(
+            "jobs",
+            queue_type,
+            &DelayLevels::new(Duration::from_secs(300)),
+        )
+        .expect("the name is fine")
     }
 
     fn arguments(topology: &Topology, name: &str) -> Vec<String> {
@@ -196,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_are_quorum_queues_beside_classic_work_queues() {
+    fn delay_queues_are_quorum_queues_beside_classic_work_queues() {
         let topology = topology(QueueType::Classic);
         assert_eq!(
             arguments(&topology, "jobs.due"),
@@ -206,9 +214,9 @@ mod tests {
                 "x-queue-type=classic"
             ]
         );
-        for lane in ["jobs.delay.from-0", "jobs.delay.from-512000"] {
+        for delay_queue in ["jobs.delay.from-0", "jobs.delay.from-512000"] {
             assert_eq!(
-                arguments(&topology, lane),
+                arguments(&topology, delay_queue),
                 [
                     "x-dead-letter-exchange=",
                     "x-dead-letter-routing-key=jobs.due",
@@ -224,9 +232,9 @@ mod tests {
 
     #[test]
     fn a_name_that_does_not_fit_is_refused() {
-        let ladder = Ladder::new(Duration::from_secs(300));
+        let levels = DelayLevels::new(Duration::from_secs(300));
         for name in ["", &"q".repeat(MAX_WORK_QUEUE_BYTES + 1)] {
-            let made = Topology::new(name, QueueType::Quorum, &ladder);
+            let made = Topology::new(name, QueueType::Quorum, &levels);
             assert_eq!(made, Err(BrokerError::QueueName(name.len())));
         }
     }

@@ -10,7 +10,7 @@ use crate::gate::fleet::Fleet;
 use crate::gate::{Event, Partition, Rule, Suspected, TenantAsk, TenantSettled, Whose};
 use crate::handler::LateEnd;
 use crate::rules::answers::{Quotas, ThrottleScope};
-use crate::rules::delays::{Ladder, QueueNames};
+use crate::rules::delays::{DelayLevels, QueueNames};
 use crate::rules::job::{Fields, Job};
 use crate::rules::lateness::Look;
 use crate::rules::policy::Policy;
@@ -30,8 +30,8 @@ pub struct Settings {
     pub prefetch: usize,
     /// The queues' names.
     pub names: QueueNames,
-    /// The delay lanes.
-    pub ladder: Ladder,
+    /// The delay levels, and the longest trip.
+    pub levels: DelayLevels,
     /// Whom the downstream's refusal closes.
     pub throttle_scope: ThrottleScope,
     /// When failures in a row stop calls; `None`: never.

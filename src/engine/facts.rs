@@ -37,9 +37,9 @@ pub enum Decision {
 pub enum Delay {
     /// In this worker's memory.
     InMemory,
-    /// In a delay lane, for its whole wait.
-    Lane,
-    /// In the longest lane, for a part of its wait.
+    /// In a delay queue, for its whole wait.
+    Queue,
+    /// In the longest delay queue, for a part of its wait.
     Recheck,
 }
 
@@ -81,8 +81,8 @@ pub enum Fact {
         /// What is wrong.
         reason: String,
     },
-    /// A job came to this queue out of a lane that lets nothing go before its time.
-    LeftLaneEarly(Arc<str>),
+    /// A job came to this queue out of a delay queue that lets nothing go before its time.
+    LeftDelayQueueEarly(Arc<str>),
     /// The store's clock could not be read for a tenant, and so many jobs wait for it.
     NoClock(Tenant, usize, GateError),
     /// A round trip to the gate took so long, and had an answer or none.

@@ -30,7 +30,7 @@ fn note(metrics: &Metrics, fact: Fact) {
             );
             metrics.dead("bad-message");
         }
-        Fact::LeftLaneEarly(queue) => {
+        Fact::LeftDelayQueueEarly(queue) => {
             warn!(%queue, "jobs leave delay queues before their time: a policy (message-ttl or delivery-limit) matches these queues; remove it");
         }
         Fact::NoClock(tenant, jobs, why) => {
@@ -100,7 +100,7 @@ fn note(metrics: &Metrics, fact: Fact) {
         Fact::ExpiredPermit => metrics.permit_expired(),
         Fact::Delayed(delay) => metrics.delayed(match delay {
             Delay::InMemory => "memory",
-            Delay::Lane => "delay-queue",
+            Delay::Queue => "delay-queue",
             Delay::Recheck => "recheck",
         }),
         Fact::Called(outcome, took) => {

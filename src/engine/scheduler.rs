@@ -11,16 +11,16 @@
 //!                |         |         |-> Ready       its permit came too late
 //!                |         |         '-> leaves      to try again later, or never
 //!                |         |-> Delayed     a short wait, in memory -------------------> Ready
-//!                |         |-> InWindow    it came from a lane, and waits on in its window -> Ready
+//!                |         |-> InWindow    it came from a delay queue, and waits on in its window -> Ready
 //!                |         |-> Preparing   there is room, and its call was not prepared -> Ready
 //!                |         |-> leaves      a long wait, or never
 //!                |         '-> Ready       the gate failed, or no slot was free
 //!                |-- Noting     before a suspect asks, the gate is told
 //!                |-- Delayed    its time has not come
-//!                '-- InWindow   delivered from a lane before its turn
+//!                '-- InWindow   delivered from a delay queue before its turn
 //! ```
 //!
-//! A job that leaves is published to a lane or to the dead letters, and acked when that is confirmed (`moves`). It is in no
+//! A job that leaves is published to a delay queue or to the dead letters, and acked when that is confirmed (`moves`). It is in no
 //! phase then.
 //!
 //! The scheduler is put together of parts that have their own state and do not know each other: `intake`, `agreement`,
@@ -130,7 +130,7 @@ pub struct Scheduler {
 impl Scheduler {
     /// An empty memory. `seed` makes its jitter repeatable.
     pub fn new(settings: Settings, seed: u64) -> Self {
-        let lanes = settings.names.lanes();
+        let delays = settings.names.delays();
         let window = delivery_window(settings.prefetch, settings.live.concurrency);
         Self {
             random: SmallRng::seed_from_u64(seed),
@@ -139,7 +139,7 @@ impl Scheduler {
             agreement: Agreement::alone(settings.policy.clone()),
             clock: StoreClock::default(),
             queues: Queues::new(settings.live.concurrency, settings.prefetch),
-            waiting: Waiting::new(lanes.len(), window),
+            waiting: Waiting::new(delays.len(), window),
             admission: Admission::default(),
             settlement: Settlement::new(seed),
             throttles: Throttles::default(),

@@ -17,15 +17,15 @@ pub const NOT_BEFORE: &str = "x-sluicegate-not-before";
 pub const EXPIRES: &str = "x-sluicegate-expires";
 /// The publisher's `expiration`, for who looks at a dead letter: where it were AMQP's own, RabbitMQ would drop the job by it.
 pub const EXPIRATION: &str = "x-sluicegate-expiration";
-/// How long a job is in its lane: `until:wait`, in milliseconds of the store's clock and in milliseconds.
+/// How long a job is in its delay queue: `until:wait`, in milliseconds of the store's clock and in milliseconds.
 pub const TRIP: &str = "x-sluicegate-trip";
-/// A job's priority, which it does not have in a lane: there nobody may pass.
+/// A job's priority, which it does not have in a delay queue: there nobody may pass.
 pub const PRIORITY: &str = "x-sluicegate-priority";
-/// The key that a job was first published with, where that is not the work queue's name: a lane gives it another one.
+/// The key that a job was first published with, where that is not the work queue's name: a delay queue gives it another one.
 pub const ROUTING_KEY: &str = "x-sluicegate-routing-key";
 /// When a job was called for the first time without an end, by the store's clock, in milliseconds since the epoch.
 pub const FIRST_CALL: &str = "x-sluicegate-first-call";
-/// A job that was delivered again before it took a lane, where RabbitMQ does not say so any more: how many of its calls are known to
+/// A job that was delivered again before it took a delay queue, where RabbitMQ does not say so any more: how many of its calls are known to
 /// have ended their worker.
 pub const SUSPECT: &str = "x-sluicegate-suspect";
 /// Why a job is a dead letter.
@@ -153,7 +153,7 @@ pub fn called(first_call_ms: u64) -> (&'static str, HeaderValue) {
     (FIRST_CALL, int(first_call_ms))
 }
 
-/// What a job carries through a lane.
+/// What a job carries through a delay queue.
 pub fn trip(trip: Trip) -> (&'static str, HeaderValue) {
     let Trip { until_ms, wait_ms } = trip;
     (TRIP, HeaderValue::Text(format!("{until_ms}:{wait_ms}")))
@@ -164,7 +164,7 @@ pub fn not_before(ms: u64) -> (&'static str, HeaderValue) {
     (NOT_BEFORE, int(ms))
 }
 
-/// The priority that a job has when it is out of the lane.
+/// The priority that a job has when it is out of the delay queue.
 pub fn priority(priority: u8) -> (&'static str, HeaderValue) {
     (PRIORITY, HeaderValue::Int(i64::from(priority)))
 }

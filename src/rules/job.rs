@@ -130,7 +130,7 @@ pub struct Claims {
     pub expiry: Expiry,
     /// When it was first called without an end, by the store's clock (milliseconds since the epoch).
     pub first_call_ms: Option<u64>,
-    /// Its way through the lane that it came from.
+    /// Its way through the delay queue that it came from.
     pub trip: Option<Trip>,
     /// It was delivered again, so its calls may end their workers (`rules::crash`), and so many are known to have done so.
     pub suspect: Option<u32>,

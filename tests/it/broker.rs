@@ -9,7 +9,7 @@ use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, ShortString}
 use sluicegate::broker::{Broker, Event, Outgoing, PublishError, Source};
 
 use crate::broker_bed::{
-    Bed, PREFETCH, WINDOW, classic, ids, ladder, memory, message, quorum, tags, to,
+    Bed, PREFETCH, WINDOW, classic, ids, levels, memory, message, quorum, tags, to,
 };
 
 macro_rules! conformance {
@@ -42,9 +42,9 @@ conformance!(
     no_more_than_the_prefetch_is_unacked,
     a_missing_queue_returns_the_message,
     answers_stand_in_the_order_of_the_batch,
-    a_lane_gives_a_window_of_its_messages_in_their_order,
-    a_lane_gives_back_in_order_what_a_lost_session_had,
-    headers_survive_a_lane_and_are_stripped,
+    a_delay_queue_gives_a_window_of_its_messages_in_their_order,
+    a_delay_queue_gives_back_in_order_what_a_lost_session_had,
+    headers_survive_a_delay_queue_and_are_stripped,
     big_and_empty_bodies_arrive,
     stopped_it_takes_nothing_more_and_still_acks_and_publishes,
     stopped_it_looks_for_no_other_session,
@@ -180,28 +180,31 @@ async fn answers_stand_in_the_order_of_the_batch<B: Broker>(bed: Bed<B>) {
     bed.broker.close().await;
 }
 
-async fn a_lane_gives_a_window_of_its_messages_in_their_order<B: Broker>(mut bed: Bed<B>) {
-    let ladder = ladder();
+async fn a_delay_queue_gives_a_window_of_its_messages_in_their_order<B: Broker>(mut bed: Bed<B>) {
+    let levels = levels();
     for wait in [10, 250, 10_000] {
-        let route = ladder.choose(wait, 0.5);
-        let source = Source::Lane(u8::try_from(route.lane).expect("a lane"));
-        let lane = bed.names.lane(route).clone();
+        let route = levels.choose(wait, 0.5);
+        let source = Source::Delay(u8::try_from(route.level).expect("a delay queue"));
+        let delay_queue = bed.names.delay(route).clone();
         let names: Vec<String> = (0..3 * WINDOW).map(|n| n.to_string()).collect();
         for name in &names {
             // One by one: two channels publish, so a batch may overtake another.
-            assert_eq!(bed.broker.publish(vec![to(&lane, name)]).await, [Ok(())]);
+            assert_eq!(
+                bed.broker.publish(vec![to(&delay_queue, name)]).await,
+                [Ok(())]
+            );
         }
         let first = bed.take(WINDOW).await;
         assert!(first.iter().all(|delivery| delivery.source == source));
         assert_eq!(ids(&first), names[..WINDOW]);
         let more = tokio::time::timeout(Duration::from_millis(300), bed.events.recv()).await;
         assert!(more.is_err(), "{more:?}");
-        // Another lane is not held up.
-        let other = &bed.names.lanes()[30].clone();
+        // Another delay queue is not held up.
+        let other = &bed.names.delays()[30].clone();
         assert_eq!(bed.broker.publish(vec![to(other, "other")]).await, [Ok(())]);
         let beside = bed.take(1).await;
         assert_eq!(ids(&beside), ["other"]);
-        // Acks of one lane leave the others alone, though they share a channel.
+        // Acks of one delay queue leave the others alone, though they share a channel.
         bed.broker.ack(tags(&first)).await;
         for _ in 0..2 {
             let next = bed.take(WINDOW).await;
@@ -214,11 +217,14 @@ async fn a_lane_gives_a_window_of_its_messages_in_their_order<B: Broker>(mut bed
     bed.broker.close().await;
 }
 
-async fn a_lane_gives_back_in_order_what_a_lost_session_had<B: Broker>(mut bed: Bed<B>) {
-    let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
+async fn a_delay_queue_gives_back_in_order_what_a_lost_session_had<B: Broker>(mut bed: Bed<B>) {
+    let delay_queue = bed.names.delay(levels().choose(200, 0.0)).clone();
     let names: Vec<String> = (0..2 * WINDOW).map(|n| n.to_string()).collect();
     for name in &names {
-        assert_eq!(bed.broker.publish(vec![to(&lane, name)]).await, [Ok(())]);
+        assert_eq!(
+            bed.broker.publish(vec![to(&delay_queue, name)]).await,
+            [Ok(())]
+        );
     }
     let first = bed.take(WINDOW).await;
     assert!(first.iter().all(|delivery| !delivery.redelivered));
@@ -268,8 +274,8 @@ fn all_headers() -> FieldTable {
     headers.into()
 }
 
-async fn headers_survive_a_lane_and_are_stripped<B: Broker>(mut bed: Bed<B>) {
-    let lane = bed.names.lane(ladder().choose(50, 0.0)).clone();
+async fn headers_survive_a_delay_queue_and_are_stripped<B: Broker>(mut bed: Bed<B>) {
+    let delay_queue = bed.names.delay(levels().choose(50, 0.0)).clone();
     let mut sent = message("x");
     sent.properties = BasicProperties::default()
         .with_message_id("x".into())
@@ -286,7 +292,7 @@ async fn headers_survive_a_lane_and_are_stripped<B: Broker>(mut bed: Bed<B>) {
     let properties = sent.properties.clone();
     for _ in 0..3 {
         let batch = vec![Outgoing {
-            queue: lane.clone(),
+            queue: delay_queue.clone(),
             message: sent,
         }];
         assert_eq!(bed.broker.publish(batch).await, [Ok(())]);
@@ -302,12 +308,12 @@ async fn headers_survive_a_lane_and_are_stripped<B: Broker>(mut bed: Bed<B>) {
 }
 
 async fn big_and_empty_bodies_arrive<B: Broker>(mut bed: Bed<B>) {
-    let lane = bed.names.lane(ladder().choose(50, 0.0)).clone();
+    let delay_queue = bed.names.delay(levels().choose(50, 0.0)).clone();
     for size in [0, 1, 131_063, 131_064, 131_065, 10 << 20] {
         let body: Bytes = (0..size).map(|n| (n % 251) as u8).collect();
         let mut message = message("x");
         message.body = body.clone();
-        let queue = lane.clone();
+        let queue = delay_queue.clone();
         let batch = vec![Outgoing { queue, message }];
         assert_eq!(bed.broker.publish(batch).await, [Ok(())]);
         let taken = bed.take(1).await;

@@ -11,7 +11,7 @@ use sluicegate::broker::{Broker, BrokerError, Event, PublishError, QueueDiffers}
 use sluicegate::config::QueueType;
 use tokio::time::timeout;
 
-use crate::broker_bed::{PATIENCE, amqp, ids, ladder, message, quorum, to};
+use crate::broker_bed::{PATIENCE, amqp, ids, levels, message, quorum, to};
 
 async fn bare() -> (Connection, Channel) {
     let properties = ConnectionProperties::default();
@@ -40,7 +40,7 @@ async fn delete(queue: &str) {
 }
 
 async fn refusal(url: &str, queue: &str, queue_type: QueueType) -> BrokerError {
-    let connected = Client::connect(&amqp(url, queue, queue_type), &ladder()).await;
+    let connected = Client::connect(&amqp(url, queue, queue_type), &levels()).await;
     connected.err().expect("it is refused")
 }
 
@@ -75,8 +75,8 @@ async fn a_queue_with_other_arguments_is_named_with_what_differs() {
 
     let queue = unique("jobs");
     let config = amqp(server, &queue, QueueType::Classic);
-    AmqpBroker::probe(&config, &ladder()).await.expect("new");
-    AmqpBroker::probe(&config, &ladder())
+    AmqpBroker::probe(&config, &levels()).await.expect("new");
+    AmqpBroker::probe(&config, &levels())
         .await
         .expect("the same again");
     let error = refusal(server, &queue, QueueType::Quorum).await;
@@ -88,13 +88,13 @@ async fn a_queue_with_other_arguments_is_named_with_what_differs() {
     assert!(line.contains("set amqp.queue-type: classic"), "{line}");
     assert!(!line.contains('\n'));
 
-    // A lane with other arguments.
+    // A delay queue with other arguments.
     let queue = unique("jobs");
-    let names = sluicegate::rules::delays::QueueNames::new(&queue, &ladder());
-    declare_plain(&names.lanes()[3], true).await;
+    let names = sluicegate::rules::delays::QueueNames::new(&queue, &levels());
+    declare_plain(&names.delays()[3], true).await;
     let error = refusal(server, &queue, QueueType::Quorum).await;
     assert!(
-        matches!(&error, BrokerError::QueueDiffers(QueueDiffers { queue, .. }) if **queue == *names.lanes()[3]),
+        matches!(&error, BrokerError::QueueDiffers(QueueDiffers { queue, .. }) if **queue == *names.delays()[3]),
         "{error}"
     );
 }
@@ -158,7 +158,7 @@ async fn a_misconfiguration_is_told_once_and_healed_when_it_is_gone() {
     let queue = unique("jobs");
     declare_plain(&queue, true).await;
     let config = amqp(shared_rabbit().url(), &queue, QueueType::Quorum);
-    let (broker, mut events) = AmqpBroker::start(&config, &ladder(), 1).expect("readable");
+    let (broker, mut events) = AmqpBroker::start(&config, &levels(), 1).expect("readable");
     match timeout(PATIENCE, events.recv()).await {
         Ok(Some(Event::Down { reason })) => {
             assert!(
@@ -178,7 +178,7 @@ async fn a_misconfiguration_is_told_once_and_healed_when_it_is_gone() {
 async fn deleted_queues_come_back() {
     let mut bed = quorum().await;
     // The session ends and the next one declares it.
-    for queue in [bed.names.due.clone(), bed.names.lanes()[3].clone()] {
+    for queue in [bed.names.due.clone(), bed.names.delays()[3].clone()] {
         delete(&queue).await;
         assert!(matches!(bed.event().await, Event::Down { .. }));
         bed.wait_up().await;
@@ -216,7 +216,7 @@ async fn a_full_queue_nacks_and_takes_again_when_there_is_room() {
     assert!(refused > 0);
     bed.nothing_but_a_marker().await;
     let config = amqp(rabbit.url(), &bed.names.fresh, QueueType::Quorum);
-    let client = Client::connect(&config, &ladder()).await.expect("up");
+    let client = Client::connect(&config, &levels()).await.expect("up");
     while let Some(fetched) = client.get(&full).await.expect("up") {
         client.ack(fetched.tag).await.expect("up");
     }
@@ -274,7 +274,7 @@ async fn many_callers_share_batches() {
 async fn a_command_publishes_fetches_acks_and_counts() {
     let queue = unique("jobs");
     let config = amqp(shared_rabbit().url(), &queue, QueueType::Quorum);
-    let client = Client::connect(&config, &ladder()).await.expect("up");
+    let client = Client::connect(&config, &levels()).await.expect("up");
     let dead = client.names().dead.clone();
     let batch = [to(&dead, "a"), to(&dead, "b"), to(&"nowhere".into(), "c")];
     let answers = client.publish(&batch).await.expect("confirmed");
@@ -287,7 +287,7 @@ async fn a_command_publishes_fetches_acks_and_counts() {
     assert!(client.get(&dead).await.expect("up").is_none());
     // What was not acked is there again.
     client.close().await;
-    let client = Client::connect(&config, &ladder()).await.expect("up");
+    let client = Client::connect(&config, &levels()).await.expect("up");
     assert_eq!(client.depth(&dead).await.expect("up"), 1);
     client.close().await;
 }

@@ -11,7 +11,7 @@ use sluicegate::broker::amqp::AmqpBroker;
 use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Tag};
 use sluicegate::config::{Amqp, AmqpServers, QueueType, SecretUrl, Tls};
-use sluicegate::rules::delays::{Ladder, QueueNames};
+use sluicegate::rules::delays::{DelayLevels, QueueNames};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout};
 
@@ -19,13 +19,13 @@ use tokio::time::{Instant, timeout};
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Short trips, so that tests end soon.
-pub fn ladder() -> Ladder {
-    Ladder::new(Duration::from_millis(200))
+pub fn levels() -> DelayLevels {
+    DelayLevels::new(Duration::from_millis(200))
 }
 
 /// Small enough that batches, prefetch and queues all matter.
 pub const PREFETCH: u16 = 100;
-/// What a worker has of each lane.
+/// What a worker has of each delay queue.
 pub const WINDOW: usize = 12;
 
 /// `url`: one, or several with commas between them.
@@ -58,7 +58,7 @@ type Another<B> = Arc<dyn Fn() -> (B, mpsc::Receiver<Event>) + Send + Sync>;
 
 /// In memory.
 pub async fn memory() -> Bed<MemoryBroker> {
-    let (broker, events) = MemoryBroker::start("jobs", &ladder(), PREFETCH, WINDOW);
+    let (broker, events) = MemoryBroker::start("jobs", &levels(), PREFETCH, WINDOW);
     let (killer, server) = (broker.clone(), broker.clone());
     let names = broker.names();
     let cut = Box::new(move || killer.kill_session());
@@ -86,7 +86,7 @@ pub async fn on(rabbit: &Rabbit, queue: &str, queue_type: QueueType) -> Bed<Amqp
     let (proxy, url) = Proxy::before(rabbit.url(), Ways::OPEN, 0).await;
     let amqp = amqp(&url, queue, queue_type);
     let another =
-        Arc::new(move || AmqpBroker::start(&amqp, &ladder(), WINDOW).expect("the config is fine"));
+        Arc::new(move || AmqpBroker::start(&amqp, &levels(), WINDOW).expect("the config is fine"));
     let (broker, events) = another();
     let names = broker.names().clone();
     let cut = Box::new(move || proxy.door.cut());

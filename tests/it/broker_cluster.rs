@@ -12,13 +12,13 @@ use tokio::sync::mpsc;
 use tokio::task::block_in_place;
 use tokio::time::{Instant, timeout};
 
-use crate::broker_bed::{PATIENCE, amqp, ids, ladder, tags, to};
+use crate::broker_bed::{PATIENCE, amqp, ids, levels, tags, to};
 use crate::broker_faults::ONE_SERVER;
 
-/// Not many: what lanes had sent to a queue whose leader died they send again in rounds of 32, seconds apart
+/// Not many: what delay queues had sent to a queue whose leader died they send again in rounds of 32, seconds apart
 /// (docs/decisions/delay-queues.md).
 const JOBS: usize = 600;
-/// Nothing has come for so long: what is left waits for the node that died. RabbitMQ 3.10 may hold what a lane had sent
+/// Nothing has come for so long: what is left waits for the node that died. RabbitMQ 3.10 may hold what a delay queue had sent
 /// to a leader on it until it is back, whatever its timeout says.
 const SILENCE: Duration = Duration::from_secs(20);
 
@@ -53,14 +53,14 @@ async fn publish_all(broker: &AmqpBroker, mut batch: Vec<Outgoing>) {
     }
 }
 
-/// Moves each job through a lane, until all have come back. In between the worker's node dies; it comes back when nothing else
+/// Moves each job through a delay queue, until all have come back. In between the worker's node dies; it comes back when nothing else
 /// does. How often the session was lost, and whether the node is still dead.
 async fn move_all(
     broker: &AmqpBroker,
     events: &mut mpsc::Receiver<Event>,
     cluster: &RabbitCluster,
 ) -> (usize, bool) {
-    let (names, ladder) = (broker.names().clone(), ladder());
+    let (names, levels) = (broker.names().clone(), levels());
     let (mut done, mut downs) = (HashSet::new(), 0);
     let mut dead = None;
     let deadline = Instant::now() + 10 * PATIENCE;
@@ -85,7 +85,7 @@ async fn move_all(
                 done.extend(ids(&due));
                 broker.ack(tags(&due)).await;
                 let moves = (fresh.iter().enumerate()).map(|(n, delivery)| Outgoing {
-                    queue: names.lane(ladder.choose(50 + n as u64, 0.0)).clone(),
+                    queue: names.delay(levels.choose(50 + n as u64, 0.0)).clone(),
                     message: delivery.message.clone().for_republish(),
                 });
                 // A queue without a leader takes nothing, also where the session is whole.
@@ -110,7 +110,7 @@ async fn a_worker_goes_on_at_another_node_when_its_own_dies() {
     let cluster = block_in_place(RabbitCluster::start);
     let urls = cluster.nodes.each_ref().map(Rabbit::url).join(",");
     let all: Amqp = amqp(&urls, "jobs", QueueType::Quorum);
-    let (broker, mut events) = AmqpBroker::start(&all, &ladder(), 1).expect("good urls");
+    let (broker, mut events) = AmqpBroker::start(&all, &levels(), 1).expect("good urls");
     let names = broker.names().clone();
     let jobs = (0..JOBS).map(|n| to(&names.fresh, &n.to_string()));
     publish_all(&broker, jobs.collect()).await;
@@ -121,7 +121,7 @@ async fn a_worker_goes_on_at_another_node_when_its_own_dies() {
     if !one_is_dead {
         cluster.nodes[0].kill();
     }
-    let found = inventory(&all, &ladder()).await.expect("two nodes answer");
+    let found = inventory(&all, &levels()).await.expect("two nodes answer");
     assert!(
         matches!(&found.silent[..], [BrokerError::Unreachable { .. }]),
         "{:?}",

@@ -9,7 +9,7 @@ use sluicegate::broker::{Broker, BrokerError, Event, Outgoing, PublishError, Sou
 use sluicegate::config::QueueType;
 use tokio::time::{Instant, timeout};
 
-use crate::broker_bed::{Bed, PATIENCE, amqp, ids, ladder, on, tags, to};
+use crate::broker_bed::{Bed, PATIENCE, amqp, ids, levels, on, tags, to};
 
 /// One such server at a time, or one cluster: five that start at once are slow on a small machine.
 pub static ONE_SERVER: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
@@ -33,7 +33,7 @@ async fn moved_through_a_kill(queue_type: QueueType) {
         .map(|n| to(&names.fresh, &n.to_string()))
         .collect();
     publish_all(&bed, jobs).await;
-    let ladder = ladder();
+    let levels = levels();
     let (mut done, mut downs, mut killed) = (HashSet::new(), 0, false);
     let deadline = Instant::now() + 2 * PATIENCE;
     while done.len() < JOBS {
@@ -45,13 +45,13 @@ async fn moved_through_a_kill(queue_type: QueueType) {
             Event::Deliveries(batch) => {
                 let (fresh, due): (Vec<_>, Vec<_>) =
                     batch.into_iter().partition(|d| d.source == Source::Fresh);
-                // Come back from its lane: done, as far as it is confirmed so.
+                // Come back from its delay queue: done, as far as it is confirmed so.
                 done.extend(ids(&due));
                 bed.broker.ack(tags(&due)).await;
-                // consume -> lane -> confirm -> ack
+                // consume -> delay queue -> confirm -> ack
                 let moves = (fresh.iter().enumerate())
                     .map(|(n, delivery)| Outgoing {
-                        queue: names.lane(ladder.choose(50 + n as u64, 0.0)).clone(),
+                        queue: names.delay(levels.choose(50 + n as u64, 0.0)).clone(),
                         message: delivery.message.clone().for_republish(),
                     })
                     .collect();
@@ -138,10 +138,10 @@ async fn a_frozen_broker_is_given_up_in_bounded_time_and_found_again() {
     let mut bed = on(&rabbit, "jobs", QueueType::Quorum).await;
     let config = amqp(rabbit.url(), "jobs", QueueType::Quorum);
     tokio::task::block_in_place(|| rabbit.pause());
-    let ladder = ladder();
+    let levels = levels();
     let (answers, connected) = tokio::join!(
         bed.broker.publish(vec![to(&bed.names.fresh, "x")]),
-        timeout(PATIENCE, Client::connect(&config, &ladder)),
+        timeout(PATIENCE, Client::connect(&config, &levels)),
     );
     assert!(
         matches!(answers[..], [Err(PublishError::Down(_))]),

@@ -10,7 +10,7 @@ use sluicegate::config::QueueType;
 use sluicegate::rules::headers::{PROPERTIES, UNREADABLE};
 use sluicegate::rules::job::Field;
 
-use crate::broker_bed::{amqp, ladder, quorum, rabbit, tags};
+use crate::broker_bed::{amqp, levels, quorum, rabbit, tags};
 use crate::broker_raw::{Raw, long, short};
 
 /// Flags and values of a message with `table` as its headers.
@@ -131,7 +131,7 @@ async fn each_becomes_a_message(queue_type: QueueType) {
     assert_eq!(expected, HashMap::new());
     // Who reads the dead letters is told the same, and not what is wrong with the wrapping.
     let config = amqp(shared_rabbit().url(), &fresh, queue_type);
-    let client = Client::connect_existing(&config, &ladder())
+    let client = Client::connect_existing(&config, &levels())
         .await
         .expect("queues");
     for _ in 0..reasons.len() {
@@ -157,7 +157,7 @@ async fn properties_that_cannot_be_read_cost_nobody_the_session() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strange_properties_survive_a_lane() {
+async fn strange_properties_survive_a_delay_queue() {
     let mut bed = quorum().await;
     let mut raw = Raw::connect(shared_rabbit().url());
     let count = usable().len();
@@ -166,13 +166,13 @@ async fn strange_properties_survive_a_lane() {
         raw.publish("", bed.names.fresh.as_bytes(), properties, body.as_bytes());
     }
     let taken = bed.take(count).await;
-    let lane = bed.names.lanes()[0].clone();
+    let delay_queue = bed.names.delays()[0].clone();
     let before: HashMap<_, _> = (taken.iter())
         .map(|delivery| (delivery.message.body.clone(), shown(&delivery.message)))
         .collect();
     let moved = (taken.iter())
         .map(|delivery| Outgoing {
-            queue: lane.clone(),
+            queue: delay_queue.clone(),
             message: (delivery.message.clone())
                 .for_republish()
                 .with_id_if_missing(&unique("id")),

@@ -6,7 +6,7 @@ use sluicegate::broker::memory::Fault;
 use sluicegate::broker::{Broker, PublishError};
 use tokio::time::Instant;
 
-use crate::broker_bed::{ids, ladder, memory, tags, to};
+use crate::broker_bed::{ids, levels, memory, tags, to};
 
 #[tokio::test(start_paused = true)]
 async fn faults_happen_when_they_are_planned() {
@@ -53,17 +53,23 @@ async fn a_disconnect_fails_the_rest_of_the_batch_and_delivers_again() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn lanes_keep_their_jobs_through_an_outage() {
+async fn delay_queues_keep_their_jobs_through_an_outage() {
     let mut bed = memory().await;
-    let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
-    assert_eq!(bed.broker.publish(vec![to(&lane, "x")]).await, [Ok(())]);
+    let delay_queue = bed.names.delay(levels().choose(200, 0.0)).clone();
     assert_eq!(
-        (bed.broker.waiting(), bed.broker.messages(&lane).len()),
+        bed.broker.publish(vec![to(&delay_queue, "x")]).await,
+        [Ok(())]
+    );
+    assert_eq!(
+        (
+            bed.broker.waiting(),
+            bed.broker.messages(&delay_queue).len()
+        ),
         (1, 1)
     );
     let began = Instant::now();
     bed.broker.kill_session_for(Duration::from_secs(30));
-    let answers = bed.broker.publish(vec![to(&lane, "y")]).await;
+    let answers = bed.broker.publish(vec![to(&delay_queue, "y")]).await;
     assert!(matches!(answers[..], [Err(PublishError::Down(_))]));
     assert_eq!(bed.broker.waiting(), 1);
     bed.wait_up().await;
@@ -75,9 +81,9 @@ async fn lanes_keep_their_jobs_through_an_outage() {
 #[tokio::test(start_paused = true)]
 async fn a_deleted_queue_is_returned_once() {
     let bed = memory().await;
-    let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
-    bed.broker.delete_queue(&lane);
-    let publish = || bed.broker.publish(vec![to(&lane, "x")]);
+    let delay_queue = bed.names.delay(levels().choose(200, 0.0)).clone();
+    bed.broker.delete_queue(&delay_queue);
+    let publish = || bed.broker.publish(vec![to(&delay_queue, "x")]);
     assert_eq!(publish().await, [Err(PublishError::Returned)]);
     assert_eq!(publish().await, [Ok(())]);
 }

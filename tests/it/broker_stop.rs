@@ -9,7 +9,7 @@ use kit::servers::{shared_rabbit, shared_redis, unique};
 use rustix::process::{Pid, Signal, kill_process};
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::Config;
-use sluicegate::rules::delays::Ladder;
+use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::REASON;
 use sluicegate::rules::job::Field;
 
@@ -70,8 +70,8 @@ dispatch: {{http: {{url: 'http://127.0.0.1:9/'}}}}
         shared_redis().url()
     );
     let config = Config::parse("test.yaml", &yaml, std::iter::empty()).expect("valid");
-    let ladder = Ladder::new(config.delay.max_delay);
-    let client = Client::connect(&config.amqp, &ladder)
+    let levels = DelayLevels::new(config.delay.max_delay);
+    let client = Client::connect(&config.amqp, &levels)
         .await
         .expect("it is there");
     let (_folder, mut worker) = Worker::start(&yaml);

@@ -10,7 +10,7 @@ use sluicegate::broker::{BrokerError, Outgoing};
 use sluicegate::config::{Amqp, QueueType, Tls};
 use tokio::net::TcpStream;
 
-use crate::broker_bed::{PATIENCE, amqp, ladder, message};
+use crate::broker_bed::{PATIENCE, amqp, levels, message};
 
 /// A RabbitMQ that takes TLS on a port of its own, too.
 pub struct Listening {
@@ -56,7 +56,7 @@ impl Listening {
 }
 
 async fn refusal(amqp: &Amqp) -> String {
-    let Err(error) = Client::connect(amqp, &ladder()).await else {
+    let Err(error) = Client::connect(amqp, &levels()).await else {
         panic!("{amqp:?} was accepted");
     };
     assert!(
@@ -74,7 +74,7 @@ async fn amqps_trusts_the_authority_that_it_is_told_and_no_other_name() {
     papers.issue("server", &["localhost"]);
     let rabbit = Listening::start(&papers, &[]).await;
 
-    let client = Client::connect(&rabbit.at("localhost", papers.trusted()), &ladder()).await;
+    let client = Client::connect(&rabbit.at("localhost", papers.trusted()), &levels()).await;
     let client = client.expect("our authority signed it for this name");
     // Larger than a TLS record and an AMQP frame.
     let body = vec![7; 300_000];
@@ -126,7 +126,7 @@ async fn a_rabbitmq_that_wants_certificates_takes_those_of_its_authority_alone()
         let rabbit = Listening::start(&papers, &demands).await;
 
         let ours = rabbit.at("localhost", papers.tls("client"));
-        let client = (Client::connect(&ours, &ladder()).await).expect("a certificate it wants");
+        let client = (Client::connect(&ours, &levels()).await).expect("a certificate it wants");
         client.close().await;
 
         let error = refusal(&rabbit.at("localhost", papers.trusted())).await;
@@ -151,7 +151,7 @@ async fn a_rabbitmq_that_wants_certificates_takes_those_of_its_authority_alone()
         let later = rabbit.at("localhost", later);
         refusal(&later).await;
         papers.issue(name, &["worker"]);
-        let client = (Client::connect(&later, &ladder()).await).expect("a new certificate");
+        let client = (Client::connect(&later, &levels()).await).expect("a new certificate");
         client.close().await;
     }
 }

@@ -11,7 +11,7 @@ use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Ask, Gate, TenantAsk};
-use sluicegate::rules::delays::Ladder;
+use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::Field;
 use sluicegate::rules::scope::Labels;
@@ -19,7 +19,7 @@ use sluicegate::rules::tenant::Tenant;
 
 use crate::cli::{sluicegate, sluicegate_with};
 
-/// A queue and a prefix of its own on the shared servers, with few lanes.
+/// A queue and a prefix of its own on the shared servers, with few delay queues.
 pub fn yaml() -> String {
     let name = unique("cli");
     format!(
@@ -40,8 +40,8 @@ pub fn config(yaml: &str) -> Config {
 
 async fn client(yaml: &str) -> Client {
     let config = config(yaml);
-    let ladder = Ladder::new(config.delay.max_delay);
-    (Client::connect(&config.amqp, &ladder).await).expect("the server is there")
+    let levels = DelayLevels::new(config.delay.max_delay);
+    (Client::connect(&config.amqp, &levels).await).expect("the server is there")
 }
 
 /// Takes everything from a queue.

@@ -1,25 +1,25 @@
-//! Policies that an operator sets on all queues, and what lanes make of them.
+//! Policies that an operator sets on all queues, and what delay queues make of them.
 
 use kit::servers::{shared_rabbit, unique};
 use lapin::BasicProperties;
 use sluicegate::broker::{Broker, Delivery, Event, Outgoing, PublishError, Source};
 use tokio::task::block_in_place;
 
-use crate::broker_bed::{Bed, WINDOW, ids, ladder, message, quorum, tags, to};
+use crate::broker_bed::{Bed, WINDOW, ids, levels, message, quorum, tags, to};
 
-/// A policy on the lanes of the bed's queue, and how to be rid of it.
+/// A policy on the delay queues of the bed's queue, and how to be rid of it.
 struct Policy(String);
 
 impl Policy {
     fn set<B: Broker>(bed: &Bed<B>, definition: &str) -> Self {
         let name = unique("policy");
-        let lanes = format!("^{}\\.delay\\.", bed.names.fresh);
+        let delay_queues = format!("^{}\\.delay\\.", bed.names.fresh);
         let set = [
             "set_policy",
             "--apply-to",
             "queues",
             &name,
-            &lanes,
+            &delay_queues,
             definition,
         ];
         block_in_place(|| shared_rabbit().ctl(&set));
@@ -44,15 +44,17 @@ async fn next<B: Broker>(bed: &mut Bed<B>) -> Delivery {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_time_to_live_takes_from_a_lane_is_not_lost() {
+async fn what_a_time_to_live_takes_from_a_delay_queue_is_not_lost() {
     let mut bed = quorum().await;
-    let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
+    let delay_queue = bed.names.delay(levels().choose(200, 0.0)).clone();
     // What is in a worker's hands does not expire: so the window is filled first.
-    let batch = (0..WINDOW).map(|n| to(&lane, &n.to_string())).collect();
+    let batch = (0..WINDOW)
+        .map(|n| to(&delay_queue, &n.to_string()))
+        .collect();
     assert!(bed.broker.publish(batch).await.iter().all(Result::is_ok));
     let held = bed.take(WINDOW).await;
     let _policy = Policy::set(&bed, r#"{"message-ttl": 100}"#);
-    let published = bed.broker.publish(vec![to(&lane, "x")]).await;
+    let published = bed.broker.publish(vec![to(&delay_queue, "x")]).await;
     assert_eq!(published, [Ok(())]);
     let back = next(&mut bed).await;
     assert_eq!((back.source, back.message.id()), (Source::Due, Some("x")));
@@ -62,14 +64,14 @@ async fn what_a_time_to_live_takes_from_a_lane_is_not_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_lane_that_is_cut_in_length_refuses_and_drops_nothing() {
+async fn a_delay_queue_that_is_cut_in_length_refuses_and_drops_nothing() {
     let mut bed = quorum().await;
-    let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
+    let delay_queue = bed.names.delay(levels().choose(200, 0.0)).clone();
     let _policy = Policy::set(&bed, r#"{"max-length": 5, "overflow": "drop-head"}"#);
     let (mut stored, mut refused) = (Vec::new(), 0);
     for n in 0..200 {
         let id = n.to_string();
-        match bed.broker.publish(vec![to(&lane, &id)]).await[0] {
+        match bed.broker.publish(vec![to(&delay_queue, &id)]).await[0] {
             Ok(()) => stored.push(id),
             Err(PublishError::Nacked) => refused += 1,
             ref other => panic!("{other:?}"),
@@ -93,9 +95,12 @@ async fn a_lane_that_is_cut_in_length_refuses_and_drops_nothing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn what_is_delivered_too_often_for_a_policy_is_not_lost() {
     let mut bed = quorum().await;
-    let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
+    let delay_queue = bed.names.delay(levels().choose(200, 0.0)).clone();
     let _policy = Policy::set(&bed, r#"{"delivery-limit": 1}"#);
-    assert_eq!(bed.broker.publish(vec![to(&lane, "x")]).await, [Ok(())]);
+    assert_eq!(
+        bed.broker.publish(vec![to(&delay_queue, "x")]).await,
+        [Ok(())]
+    );
     for _ in 0..4 {
         let taken = next(&mut bed).await;
         assert_eq!(taken.message.id(), Some("x"));
@@ -108,18 +113,18 @@ async fn what_is_delivered_too_often_for_a_policy_is_not_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn in_a_lane_nobody_passes() {
+async fn in_a_delay_queue_nobody_passes() {
     let mut bed = quorum().await;
     // Without a consumer, so that all of them are there before the first is taken.
     bed.broker.stop_consuming().await;
-    let lane = bed.names.lane(ladder().choose(200, 0.0)).clone();
+    let delay_queue = bed.names.delay(levels().choose(200, 0.0)).clone();
     for (id, priority) in [("first", 0), ("urgent", 9), ("third", 5)] {
         let mut message = message(id);
         message.properties = BasicProperties::default()
             .with_message_id(id.into())
             .with_priority(priority);
         assert_eq!(message.take_priority(), Some(priority));
-        let queue = lane.clone();
+        let queue = delay_queue.clone();
         let answers = bed.broker.publish(vec![Outgoing { queue, message }]).await;
         assert_eq!(answers, [Ok(())]);
     }

@@ -12,7 +12,7 @@ use lapin::BasicProperties;
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
-use sluicegate::rules::delays::Ladder;
+use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::HeaderValue;
 
 use crate::PROGRAM;
@@ -57,8 +57,8 @@ impl Bed {
             redis.url(),
         );
         let config = Config::parse("test.yaml", &yaml, std::iter::empty()).expect("valid");
-        let ladder = Ladder::new(config.delay.max_delay);
-        let client = Client::connect(&config.amqp, &ladder)
+        let levels = DelayLevels::new(config.delay.max_delay);
+        let client = Client::connect(&config.amqp, &levels)
             .await
             .expect("queues");
         Self {
@@ -95,7 +95,7 @@ impl Bed {
         }
     }
 
-    /// Waits until so many jobs are in lanes.
+    /// Waits until so many jobs are in delay queues.
     async fn parked(&self, count: u32) {
         let names = self.client.names();
         let all_there = async {
@@ -103,19 +103,22 @@ impl Bed {
                 // Those in the worker's hands, too.
                 let list = ["list_queues", "--no-table-headers", "name", "messages"];
                 let listed = tokio::task::block_in_place(|| shared_rabbit().ctl(&list));
-                let in_a_lane = |line: &str| {
+                let in_a_delay_queue = |line: &str| {
                     let (name, messages) = line.split_once('\t')?;
-                    let ours = names.lanes().iter().any(|lane| **lane == *name);
+                    let ours = names
+                        .delays()
+                        .iter()
+                        .any(|delay_queue| **delay_queue == *name);
                     ours.then(|| messages.parse::<u32>().ok()).flatten()
                 };
-                if listed.lines().filter_map(in_a_lane).sum::<u32>() >= count {
+                if listed.lines().filter_map(in_a_delay_queue).sum::<u32>() >= count {
                     return;
                 }
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         };
         let ended = tokio::time::timeout(PATIENCE, all_there).await;
-        assert!(ended.is_ok(), "{count} jobs are not in lanes");
+        assert!(ended.is_ok(), "{count} jobs are not in delay queues");
     }
 
     /// What tenants have in Redis, but for the marks of calls that ended in the last minute.
@@ -146,7 +149,7 @@ impl Bed {
     }
 
     /// What a worker with jobs of `size` bytes may have at most, in kB: what all of its consumers may be given, and copies of
-    /// what is on its way to a lane.
+    /// what is on its way to a delay queue.
     fn bound_kb(&self, size: u64) -> u64 {
         let share = (self.prefetch / 8).max(1);
         let window = share + CALLS.min(self.prefetch);

@@ -1,6 +1,6 @@
-//! Jobs that come, wait in lanes and come back, in simulated time: the gate's model is real, RabbitMQ is played.
+//! Jobs that come, wait in delay queues and come back, in simulated time: the gate's model is real, RabbitMQ is played.
 //!
-//! A job of a lane is in a worker's hands, and asks there as early as [`lead_ms`] says and up to 10 ms later; a wait longer
+//! A job of a delay queue is in a worker's hands, and asks there as early as [`lead_ms`] says and up to 10 ms later; a wait longer
 //! than `max_delay` is cut and spread.
 
 use std::cmp::Reverse;
@@ -109,7 +109,7 @@ struct Event {
     job: usize,
     ticket: Option<(u64, u64)>,
     comes: From,
-    /// It came from a lane, and may stay in the worker until then.
+    /// It came from a delay queue, and may stay in the worker until then.
     stays: u64,
 }
 
@@ -120,7 +120,7 @@ enum From {
     Queue,
     /// In the worker, in its own right.
     Hold,
-    /// In the worker, among those of its lane.
+    /// In the worker, among those of its delay queue.
     Window,
 }
 

@@ -18,7 +18,7 @@ use sluicegate::config::{Config, Http, SecretUrl, Tls};
 use sluicegate::engine::Stop;
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Attempt, Outcome, Permit, PreparingHandler};
-use sluicegate::rules::delays::Ladder;
+use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Job;
 use tokio::time::Instant;
@@ -177,8 +177,8 @@ admin: {{listen: '127.0.0.1:0'}}
 }
 
 async fn publish(config: &Config, jobs: usize) {
-    let ladder = Ladder::new(config.delay.max_delay);
-    let client = Client::connect(&config.amqp, &ladder).await;
+    let levels = DelayLevels::new(config.delay.max_delay);
+    let client = Client::connect(&config.amqp, &levels).await;
     let client = client.expect("the server is there");
     let queue = Arc::clone(&client.names().fresh);
     let outgoing = |number: usize| {

@@ -13,7 +13,7 @@ use sluicegate::broker::amqp::Client;
 use sluicegate::config::QueueType;
 
 use crate::PROGRAM;
-use crate::broker_bed::{amqp, ladder};
+use crate::broker_bed::{amqp, levels};
 use crate::cli::sluicegate;
 use crate::gate_access::documented_rule;
 use crate::http::downstream::{Downstream, Then};
@@ -197,7 +197,7 @@ async fn each_missing_permission_is_named() {
         };
         user.may(&permissions);
         let amqp = amqp(&user.url(), &name, QueueType::Quorum);
-        let Err(error) = Client::connect(&amqp, &ladder()).await else {
+        let Err(error) = Client::connect(&amqp, &levels()).await else {
             panic!("{permissions:?} suffice");
         };
         assert!(
@@ -217,7 +217,7 @@ async fn a_publisher_reaches_the_work_queue_and_no_other() {
     let name = unique("least");
     let all = documented("worker", &name);
     let worker = User::new(&unique("user"), &all);
-    let client = Client::connect(&amqp(&worker.url(), &name, QueueType::Quorum), &ladder()).await;
+    let client = Client::connect(&amqp(&worker.url(), &name, QueueType::Quorum), &levels()).await;
     let client = client.expect("it makes the queues");
     let guest = Connection::connect(shared_rabbit().url(), ConnectionProperties::default()).await;
     let guest = guest.expect("RabbitMQ answers");

@@ -10,7 +10,7 @@ use sluicegate::config::QueueType;
 use sluicegate::gate::Whose;
 use sluicegate::gate::keys::Keys;
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::delays::Ladder;
+use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::{HeaderValue, OURS, PROPERTIES, UNREADABLE};
 use sluicegate::rules::layout::Layout;
 use sluicegate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
@@ -165,8 +165,8 @@ fn rows(heading: &str) -> Vec<Vec<&'static str>> {
 
 #[test]
 fn every_queue_is_listed_with_its_arguments() {
-    let ladder = Ladder::new(Duration::from_secs(300));
-    let topology = Topology::new("jobs", QueueType::Quorum, &ladder).expect("the name is fine");
+    let levels = DelayLevels::new(Duration::from_secs(300));
+    let topology = Topology::new("jobs", QueueType::Quorum, &levels).expect("the name is fine");
     let arguments = |name: &str| -> BTreeSet<String> {
         let queue = topology.queues.iter().find(|queue| &*queue.name == name);
         let arguments = &queue.expect("it is declared").arguments;
@@ -193,11 +193,11 @@ fn every_queue_is_listed_with_its_arguments() {
         let name = quoted(row[0]).next().expect("a name");
         listed.insert(name.replace("MS", "512000"), own);
     }
-    let lanes = (topology.names.lanes().iter()).filter(|name| !name.ends_with("-512000"));
-    let lanes: BTreeSet<&str> = lanes.map(|name| &**name).collect();
+    let delay_queues = (topology.names.delays().iter()).filter(|name| !name.ends_with("-512000"));
+    let delay_queues: BTreeSet<&str> = delay_queues.map(|name| &**name).collect();
     let declared: BTreeSet<&str> = (topology.queues.iter())
         .map(|queue| &*queue.name)
-        .filter(|name| !lanes.contains(name))
+        .filter(|name| !delay_queues.contains(name))
         .collect();
     assert_eq!(
         listed.keys().map(String::as_str).collect::<BTreeSet<_>>(),
@@ -208,7 +208,7 @@ fn every_queue_is_listed_with_its_arguments() {
     }
     let all = format!("All {} are durable", topology.queues.len());
     assert!(section("Queues").contains(&all), "{all}");
-    let number = format!("the {} delay queues", topology.names.lanes().len());
+    let number = format!("the {} delay queues", topology.names.delays().len());
     assert!(section("Queues").contains(&number), "{number}");
 }
 

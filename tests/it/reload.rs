@@ -16,7 +16,7 @@ use sluicegate::gate::fleet::registry::{Named, Registry, look};
 use sluicegate::gate::fleet::{MARGIN_MS, MAX_POLICIES};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::rules::delays::Ladder;
+use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Job;
 use sluicegate::rules::limit::{Algorithm, Limit};
@@ -72,8 +72,8 @@ admin: {{listen: '127.0.0.1:0'}}
 
     async fn publish(&self, jobs: usize) {
         let config = load(&self.write("publish.yaml", &self.yaml("max-requests: 1")));
-        let ladder = Ladder::new(config.delay.max_delay);
-        let client = Client::connect(&config.amqp, &ladder).await;
+        let levels = DelayLevels::new(config.delay.max_delay);
+        let client = Client::connect(&config.amqp, &levels).await;
         let client = client.expect("the server is there");
         let queue = Arc::clone(&client.names().fresh);
         let outgoing = |_| {

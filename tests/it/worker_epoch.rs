@@ -12,7 +12,7 @@ use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
 use sluicegate::gate::fleet::AGREED_FOR_MS;
 use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::rules::delays::Ladder;
+use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::job::Job;
 
 use crate::PROGRAM;
@@ -43,8 +43,8 @@ async fn until(worker: &Running, series: &str) {
     }
 }
 
-async fn publish(config: &Config, ladder: &Ladder, tenant: &str, count: usize) {
-    let client = Client::connect(&config.amqp, ladder)
+async fn publish(config: &Config, levels: &DelayLevels, tenant: &str, count: usize) {
+    let client = Client::connect(&config.amqp, levels)
         .await
         .expect("RabbitMQ answers");
     publish_by(&client, config, tenant, count).await;
@@ -83,33 +83,33 @@ async fn a_worker_on_an_emptied_redis_waits_for_an_operator_or_a_window() {
         redis.url(),
     );
     let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
-    let ladder = Ladder::new(config.delay.max_delay);
+    let levels = DelayLevels::new(config.delay.max_delay);
     let done = |count| format!("sluicegate_dispatches_total{{outcome=\"done\"}} {count}");
 
     // On a new system there is nothing to forget.
-    assert!(!in_use(&config.amqp, &ladder).await.expect("it answers"));
-    publish(&config, &ladder, "busy", 5).await;
-    assert!(!in_use(&config.amqp, &ladder).await.expect("it answers"));
-    // With another max-delay the lanes are the same.
-    let other = Ladder::new(Duration::from_secs(60));
+    assert!(!in_use(&config.amqp, &levels).await.expect("it answers"));
+    publish(&config, &levels, "busy", 5).await;
+    assert!(!in_use(&config.amqp, &levels).await.expect("it answers"));
+    // With another max-delay the delay queues are the same.
+    let other = DelayLevels::new(Duration::from_secs(60));
     assert!(!in_use(&config.amqp, &other).await.expect("it answers"));
     let first = start(&config, false);
     until(&first, &done(2)).await;
     assert!(first.shows("sluicegate_gate_recovering 0"));
-    // It takes jobs; later three of them wait in lanes.
-    assert!(in_use(&config.amqp, &ladder).await.expect("it answers"));
-    let lanes = "sluicegate_delays_total{where=\"recheck\"} 3";
-    until(&first, lanes).await;
+    // It takes jobs; later three of them wait in delay queues.
+    assert!(in_use(&config.amqp, &levels).await.expect("it answers"));
+    let delay_queues = "sluicegate_delays_total{where=\"recheck\"} 3";
+    until(&first, delay_queues).await;
     first.stop().await;
     // A queue's count follows its confirms.
     let begun = Instant::now();
-    while !in_use(&config.amqp, &ladder).await.expect("it answers") {
-        assert!(begun.elapsed() < PATIENCE, "nobody waits in a lane");
+    while !in_use(&config.amqp, &levels).await.expect("it answers") {
+        assert!(begun.elapsed() < PATIENCE, "nobody waits in a delay queue");
     }
 
     // Jobs wait, so some were started; how many is not known.
     redis.ctl(&["flushall"]);
-    publish(&config, &ladder, "calm", 1).await;
+    publish(&config, &levels, "calm", 1).await;
     let careful = start(&config, false);
     until(&careful, "sluicegate_gate_recovering 1").await;
     until(&careful, "sluicegate_deliveries_total{queue=\"fresh\"} 1").await;
@@ -136,12 +136,12 @@ async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
         cluster.primaries[1].url(),
     );
     let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
-    let ladder = Ladder::new(config.delay.max_delay);
+    let levels = DelayLevels::new(config.delay.max_delay);
     let done = |count| format!("sluicegate_dispatches_total{{outcome=\"done\"}} {count}");
     let [lost, flushed, other] = tenants_of(&cluster, &queue, 1).map(|ids| ids[0].clone());
     let worker = start(&config, false);
     for tenant in [&lost, &flushed, &other] {
-        publish(&config, &ladder, tenant, 1).await;
+        publish(&config, &levels, tenant, 1).await;
     }
     until(&worker, &done(3)).await;
 
@@ -149,12 +149,12 @@ async fn a_worker_on_a_cluster_goes_on_where_no_primary_is_lost() {
     // What the workers had agreed on is over by then.
     tokio::time::sleep(Duration::from_millis(AGREED_FOR_MS + 1_000)).await;
     for tenant in [&lost, &flushed, &other] {
-        publish(&config, &ladder, tenant, 1).await;
+        publish(&config, &levels, tenant, 1).await;
     }
     until(&worker, &done(5)).await;
     cluster.primaries[1].ctl(&["flushall"]);
     for tenant in [&flushed, &other] {
-        publish(&config, &ladder, tenant, 1).await;
+        publish(&config, &levels, tenant, 1).await;
     }
     until(&worker, &done(7)).await;
     cluster.primaries[0].restart();
@@ -235,10 +235,10 @@ async fn a_primary_that_hangs_keeps_no_tenant_of_another_waiting() {
             cluster.primaries[1].url(),
         );
         let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
-        let ladder = Ladder::new(config.delay.max_delay);
+        let levels = DelayLevels::new(config.delay.max_delay);
         let [hung, other, _] = tenants_of(&cluster, &queue, 1).map(|ids| ids[0].clone());
         let worker = start(&config, false);
-        let client = Client::connect(&config.amqp, &ladder).await;
+        let client = Client::connect(&config.amqp, &levels).await;
         let client = client.expect("RabbitMQ answers");
         for tenant in [&hung, &other] {
             publish_by(&client, &config, tenant, 1).await;
@@ -282,14 +282,14 @@ async fn queues_that_are_being_declared_are_not_taken_for_used_ones() {
             unique("declared")
         );
         let config = Config::parse("test", &text, std::iter::empty()).expect("a good config");
-        let ladder = Ladder::new(config.delay.max_delay);
+        let levels = DelayLevels::new(config.delay.max_delay);
         let publisher = {
-            let (amqp, ladder) = (config.amqp.clone(), ladder.clone());
-            tokio::spawn(async move { Client::connect(&amqp, &ladder).await })
+            let (amqp, levels) = (config.amqp.clone(), levels.clone());
+            tokio::spawn(async move { Client::connect(&amqp, &levels).await })
         };
         // A worker that starts beside the first publisher, at whatever moment.
         while !publisher.is_finished() {
-            assert!(!in_use(&config.amqp, &ladder).await.expect("it answers"));
+            assert!(!in_use(&config.amqp, &levels).await.expect("it answers"));
         }
         let client = publisher.await.expect("no panic").expect("it declared all");
         client.close().await;

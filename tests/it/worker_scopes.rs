@@ -10,7 +10,7 @@ use lapin::types::FieldTable;
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use sluicegate::broker::amqp::Client;
 use sluicegate::handler::{Handler, Outcome, Permit};
-use sluicegate::rules::delays::Ladder;
+use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::job::Job;
 
 use crate::cli::sluicegate;
@@ -53,8 +53,8 @@ impl Counter {
 /// A channel on which the work queue is bound to `amq.topic` with each of `keys`.
 async fn bound(yaml: &str, keys: &[String]) -> Channel {
     let config = config(yaml);
-    let ladder = Ladder::new(config.delay.max_delay);
-    let client = Client::connect(&config.amqp, &ladder).await;
+    let levels = DelayLevels::new(config.delay.max_delay);
+    let client = Client::connect(&config.amqp, &levels).await;
     client.expect("it makes the queues").close().await;
     let properties = ConnectionProperties::default();
     let link = Connection::connect(shared_rabbit().url(), properties).await;

@@ -7,7 +7,7 @@ use lapin::BasicProperties;
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::Config;
-use sluicegate::rules::delays::Ladder;
+use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::HeaderValue;
 use tokio::time::Instant;
 
@@ -67,8 +67,8 @@ admin: {{listen: '127.0.0.1:0'}}
     /// The queues, as `yaml` has them, on the way that `yaml` names.
     pub async fn client(&self, yaml: &str) -> Client {
         let config = Config::parse("world.yaml", yaml, std::iter::empty()).expect("valid");
-        let ladder = Ladder::new(config.delay.max_delay);
-        (Client::connect(&config.amqp, &ladder).await).expect("the server is there")
+        let levels = DelayLevels::new(config.delay.max_delay);
+        (Client::connect(&config.amqp, &levels).await).expect("the server is there")
     }
 
     /// Publishes jobs, and waits until they are confirmed.

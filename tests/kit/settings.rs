@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use sluicegate::engine::action::{Changeable, Settings};
 use sluicegate::rules::answers::ThrottleScope;
-use sluicegate::rules::delays::{Ladder, QueueNames};
+use sluicegate::rules::delays::{DelayLevels, QueueNames};
 use sluicegate::rules::job::{Fields, TenantField, ValueField};
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::retry::RetryPolicy;
@@ -19,7 +19,7 @@ pub fn open(jobs: usize) -> Settings {
         second,
         second / 20,
     );
-    let ladder = Ladder::new(300 * second);
+    let levels = DelayLevels::new(300 * second);
     Settings {
         policy: limit.expect("a limit").into(),
         fields: Fields {
@@ -41,8 +41,8 @@ pub fn open(jobs: usize) -> Settings {
             guard_budget: 0.01,
         },
         prefetch: 8 * jobs,
-        names: QueueNames::new("jobs", &ladder),
-        ladder,
+        names: QueueNames::new("jobs", &levels),
+        levels,
         throttle_scope: ThrottleScope::Tenant,
         breaker: None,
     }

@@ -15,7 +15,7 @@ use sluicegate::gate::{
 };
 use sluicegate::handler::{Attempt, Fate, Outcome};
 use sluicegate::rules::answers::{Quotas, Seen, ThrottleScope};
-use sluicegate::rules::delays::{Ladder, QueueNames, Trip};
+use sluicegate::rules::delays::{DelayLevels, QueueNames, Trip};
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::{Field, Fields, Job, TenantField, ValueField};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
@@ -68,7 +68,7 @@ pub fn by_header() -> TenantField {
 }
 
 pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> Settings {
-    let ladder = Ladder::new(Duration::from_secs(300));
+    let levels = DelayLevels::new(Duration::from_secs(300));
     Settings {
         policy,
         fields: Fields {
@@ -90,8 +90,8 @@ pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> Sett
             guard_budget: 0.01,
         },
         prefetch: 80,
-        names: QueueNames::new("jobs", &ladder),
-        ladder,
+        names: QueueNames::new("jobs", &levels),
+        levels,
         throttle_scope: ThrottleScope::Tenant,
         breaker: None,
     }
@@ -190,20 +190,20 @@ impl Desk {
         self.step(Duration::from_millis(5))
     }
 
-    /// A job comes out of its lane when its trip is over.
+    /// A job comes out of its delay queue when its trip is over.
     pub fn back(&mut self, outgoing: Outgoing) -> Done {
         self.now += Duration::from_millis(trip(&outgoing.message).wait_ms);
         self.arrives(outgoing)
     }
 
-    /// A job comes out of its lane.
+    /// A job comes out of its delay queue.
     pub fn arrives(&mut self, outgoing: Outgoing) -> Done {
-        let names = QueueNames::new("jobs", &Ladder::new(Duration::from_secs(1)));
-        let lane = names
-            .lanes()
+        let names = QueueNames::new("jobs", &DelayLevels::new(Duration::from_secs(1)));
+        let delay_queue = names
+            .delays()
             .iter()
             .position(|name| *name == outgoing.queue);
-        let source = Source::Lane(u8::try_from(lane.expect("a lane")).expect("few"));
+        let source = Source::Delay(u8::try_from(delay_queue.expect("a delay queue")).expect("few"));
         let routing_key = outgoing.queue.to_string();
         let message = outgoing.message;
         self.deliver_messages(
@@ -322,7 +322,7 @@ fn a_short_wait_is_held_and_shows_its_ticket_when_its_time_comes() {
 }
 
 #[test]
-fn a_long_wait_takes_a_lane_and_is_acked_only_when_that_is_confirmed() {
+fn a_long_wait_takes_a_delay_queue_and_is_acked_only_when_that_is_confirmed() {
     let mut desk = Desk::new(4);
     desk.deliver(Source::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(10_100, 4)]]);
@@ -480,7 +480,7 @@ fn nothing_starts_and_nothing_is_lost_while_the_gate_is_away() {
 }
 
 #[test]
-fn a_failed_job_takes_a_lane_with_its_attempt_and_in_the_end_becomes_a_dead_letter() {
+fn a_failed_job_takes_a_delay_queue_with_its_attempt_and_in_the_end_becomes_a_dead_letter() {
     let mut desk = Desk::new(4);
     let retry = || Outcome::Retry {
         after: None,
@@ -502,7 +502,7 @@ fn a_failed_job_takes_a_lane_with_its_attempt_and_in_the_end_becomes_a_dead_lett
         assert!((5_000..=30_000).contains(&wait_ms), "{wait_ms}");
         desk.scheduler.moved(desk.now, vec![(moving, Ok(()))]);
         desk.actions();
-        // The lane keeps no time: it waits in the worker's hands.
+        // The delay queue keeps no time: it waits in the worker's hands.
         let back = desk.arrives(outgoing);
         assert!(back.asked.is_empty() && back.published.is_empty());
         let asked = desk.step(Duration::from_millis(wait_ms)).asked;
@@ -600,7 +600,7 @@ fn a_lost_session_is_forgotten_and_never_acked() {
 }
 
 #[test]
-fn held_jobs_are_bounded_and_what_is_more_takes_a_lane() {
+fn held_jobs_are_bounded_and_what_is_more_takes_a_delay_queue() {
     let mut desk = Desk::new(4);
     desk.deliver(Source::Fresh, &["a"; 30]);
     let waits = |places: std::ops::RangeInclusive<u64>| places.map(|place| wait(400, place));
@@ -803,8 +803,8 @@ fn a_tenant_without_a_decision_waits_alone() {
         );
         let done = desk.actions();
         assert_eq!(done.dispatched[0].1.tenant.as_str(), "b");
-        let lane = trip(&done.published[0].1.message).wait_ms;
-        assert!((least..=most).contains(&lane), "{lane}");
+        let wait = trip(&done.published[0].1.message).wait_ms;
+        assert!((least..=most).contains(&wait), "{wait}");
     }
 }
 
@@ -858,7 +858,7 @@ fn a_job_of_a_cold_primary_comes_back_when_it_opens_and_seldom_before() {
     };
     let away = |_| GateError::Unreachable("a test".to_owned());
     let secs = Duration::from_secs;
-    // The longest lane takes 300 s. Two looks more in the beginning, a remainder or two at the end.
+    // The longest delay queue takes 300 s. Two looks more in the beginning, a remainder or two at the end.
     for (opens, most, late) in [(3, 3, 1), (60, 6, 7), (600, 9, 7), (3600, 22, 7)] {
         let (deliveries, at) = outage(secs(opens), cold);
         assert!(deliveries <= most, "{opens} s: {deliveries}");
@@ -867,7 +867,7 @@ fn a_job_of_a_cold_primary_comes_back_when_it_opens_and_seldom_before() {
             "{opens}: {at:?}"
         );
     }
-    // It opens early, or nobody knows when: it is noticed soon at first, and later at least once per longest lane.
+    // It opens early, or nobody knows when: it is noticed soon at first, and later at least once per longest delay queue.
     let early = |left: Duration| cold(left + secs(3600));
     for (opens, most, late) in [(3, 2, 5), (60, 4, 300), (3600, 20, 300)] {
         for (deliveries, at) in [outage(secs(opens), early), outage(secs(opens), away)] {
@@ -881,7 +881,7 @@ fn a_job_of_a_cold_primary_comes_back_when_it_opens_and_seldom_before() {
 }
 
 #[test]
-fn what_is_not_decided_for_a_moment_is_asked_again_without_a_lane() {
+fn what_is_not_decided_for_a_moment_is_asked_again_without_a_delay_queue() {
     let mut desk = Desk::new(40);
     let asked = desk.deliver(Source::Fresh, &["a"; 30]).asked;
     assert_eq!(asked[0].asks.len(), 30);

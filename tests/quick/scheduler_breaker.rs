@@ -318,7 +318,7 @@ fn a_call_that_is_refused_before_anybody_was_called_says_nothing_of_the_api() {
 }
 
 #[test]
-fn what_waits_for_the_api_long_in_memory_takes_a_lane_and_keeps_its_attempt() {
+fn what_waits_for_the_api_long_in_memory_takes_a_delay_queue_and_keeps_its_attempt() {
     let mut desk = desk();
     desk.shut();
     let mut moved = Vec::new();

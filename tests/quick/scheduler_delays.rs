@@ -1,9 +1,9 @@
-//! Jobs in lanes: who waits in the worker's memory, for how long, and who makes room.
+//! Jobs in delay queues: who waits in the worker's memory, for how long, and who makes room.
 
 use std::time::Duration;
 
 use sluicegate::broker::{Message, Outgoing, Source};
-use sluicegate::rules::delays::{Ladder, QueueNames, Trip};
+use sluicegate::rules::delays::{DelayLevels, QueueNames, Trip};
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::Field;
 
@@ -15,13 +15,13 @@ fn tenant() -> (&'static str, HeaderValue) {
     ("x-tenant", HeaderValue::Text("a".to_owned()))
 }
 
-/// A job that is in the lane for `wait_ms`, until then.
-fn in_lane(wait_ms: u64, until_ms: u64) -> Outgoing {
-    let ladder = Ladder::new(Duration::from_secs(300));
-    let names = QueueNames::new("jobs", &ladder);
+/// A job that is in the delay queue for `wait_ms`, until then.
+fn in_delay_queue(wait_ms: u64, until_ms: u64) -> Outgoing {
+    let levels = DelayLevels::new(Duration::from_secs(300));
+    let names = QueueNames::new("jobs", &levels);
     let trip = headers::trip(Trip { until_ms, wait_ms });
     Outgoing {
-        queue: names.lane(ladder.choose(wait_ms, 0.0)).clone(),
+        queue: names.delay(levels.choose(wait_ms, 0.0)).clone(),
         message: message(&[tenant(), trip]),
     }
 }
@@ -39,7 +39,7 @@ fn desk() -> (Desk, Duration) {
 fn a_clock_that_was_stepped_back_puts_no_retry_off_for_longer_than_its_wait() {
     let (mut desk, _) = desk();
     let at_ms = STORE_MS + 3_600_000;
-    let mut retry = in_lane(10_000, at_ms);
+    let mut retry = in_delay_queue(10_000, at_ms);
     let waits = [
         headers::not_before(at_ms),
         (headers::RETRY_AFTER, HeaderValue::Int(10)),
@@ -70,7 +70,7 @@ fn a_job_asks_a_little_before_its_turn_and_waits_on_where_it_is() {
     desk.deliver(Source::Fresh, &["a"]);
     let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
     let sent = desk.now;
-    let (key, outgoing) = done.published.into_iter().next().expect("a lane");
+    let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
     assert_eq!(&*outgoing.queue, "jobs.delay.from-8000");
     let whole = Trip {
         until_ms: STORE_MS + 10_000,
@@ -86,7 +86,7 @@ fn a_job_asks_a_little_before_its_turn_and_waits_on_where_it_is() {
     assert!(desk.step(at - desk.now - MS).asked.is_empty());
     let asked = desk.step(MS).asked;
     assert_eq!(asked[0].asks[0].ticket.map(|ticket| ticket.place), Some(4));
-    // Its turn is as far as it was told: no lane, and a question at the turn.
+    // Its turn is as far as it was told: no delay queue, and a question at the turn.
     let turn = sent + MS * 10_000;
     let left = u64::try_from((turn - desk.now - MS).as_millis()).expect("a second");
     let done = desk.answer(MS, vec![vec![wait(left, 4)]]);
@@ -100,7 +100,7 @@ fn a_job_asks_a_little_before_its_turn_and_waits_on_where_it_is() {
         desk.answer(MS, vec![vec![wait(left, 4)]]);
     }
     assert_eq!(desk.step(turn - desk.now).asked.len(), 1);
-    // A turn that is much later than it was told is waited for in a lane.
+    // A turn that is much later than it was told is waited for in a delay queue.
     let done = desk.answer(MS, vec![vec![wait(5_000, 4)]]);
     assert_eq!(&*done.published[0].1.queue, "jobs.delay.from-4000");
 }
@@ -108,7 +108,7 @@ fn a_job_asks_a_little_before_its_turn_and_waits_on_where_it_is() {
 #[test]
 fn a_job_that_was_put_off_does_not_ask_before_its_time() {
     let (mut desk, at) = desk();
-    let mut job = in_lane(10_000, STORE_MS + 10_000);
+    let mut job = in_delay_queue(10_000, STORE_MS + 10_000);
     let not_before = headers::not_before(STORE_MS + 10_000);
     job.message = job.message.with_headers(&[not_before], &[]);
     assert!(desk.arrives(job).asked.is_empty());
@@ -131,12 +131,12 @@ fn jobs_that_wait_for_one_moment_ask_in_the_order_of_their_places() {
 #[test]
 fn a_job_that_comes_late_asks_at_once_and_a_clock_that_went_back_keeps_it_no_longer() {
     let (mut desk, at) = desk();
-    let late = desk.arrives(in_lane(10_000, STORE_MS - 5_000));
+    let late = desk.arrives(in_delay_queue(10_000, STORE_MS - 5_000));
     assert_eq!(late.asked.len(), 1);
     desk.answer(MS, vec![vec![START]]);
     // Of an hour that the clock lost it waits for what it was told.
     assert!(
-        desk.arrives(in_lane(10_000, STORE_MS + 3_600_000))
+        desk.arrives(in_delay_queue(10_000, STORE_MS + 3_600_000))
             .asked
             .is_empty()
     );
@@ -149,7 +149,7 @@ fn a_job_that_comes_late_asks_at_once_and_a_clock_that_went_back_keeps_it_no_lon
 fn without_a_clock_a_job_waits_from_its_arrival_on() {
     let mut desk = Desk::new(4);
     // It asks for the clock, and for nothing else.
-    let asked = desk.arrives(in_lane(10_000, 0)).asked;
+    let asked = desk.arrives(in_delay_queue(10_000, 0)).asked;
     assert!(asked[0].asks.is_empty());
     assert!(desk.answer(MS, vec![vec![]]).dispatched.is_empty());
     assert!(desk.step(MS * 9_060).asked.is_empty());
@@ -157,13 +157,13 @@ fn without_a_clock_a_job_waits_from_its_arrival_on() {
 }
 
 #[test]
-fn a_priority_is_not_for_lanes_and_is_back_behind_them() {
+fn a_priority_is_not_for_delay_queues_and_is_back_behind_them() {
     let mut desk = Desk::new(4);
     let mut urgent = message(&[tenant()]);
     urgent.properties = urgent.properties.with_priority(9);
     desk.deliver_messages(Source::Fresh, vec![urgent]);
     let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
-    let (key, outgoing) = done.published.into_iter().next().expect("a lane");
+    let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
     let priority = |message: &Message| *message.properties.priority();
     assert_eq!(priority(&outgoing.message), None);
     desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
@@ -181,10 +181,10 @@ fn a_priority_is_not_for_lanes_and_is_back_behind_them() {
 #[test]
 fn in_a_full_window_in_disorder_the_last_make_room() {
     let (mut desk, at) = desk();
-    // A prefetch of 80, and 4 that may run, make windows of 14. All entered the lane now, the last is due first.
+    // A prefetch of 80, and 4 that may run, make windows of 14. All entered the delay queue now, the last is due first.
     for n in 0..14 {
         let wait_ms = 10_000 - 130 * n;
-        let done = desk.arrives(in_lane(wait_ms, STORE_MS + wait_ms));
+        let done = desk.arrives(in_delay_queue(wait_ms, STORE_MS + wait_ms));
         assert!(done.published.is_empty());
     }
     // From 8 s on whoever is behind may be due.
@@ -197,9 +197,9 @@ fn in_a_full_window_in_disorder_the_last_make_room() {
 }
 
 #[test]
-fn a_lost_session_forgets_who_waits_in_lanes() {
+fn a_lost_session_forgets_who_waits_in_delay_queues() {
     let (mut desk, _) = desk();
-    desk.arrives(in_lane(10_000, STORE_MS + 10_000));
+    desk.arrives(in_delay_queue(10_000, STORE_MS + 10_000));
     desk.scheduler.session_up(2);
     assert!(desk.step(MS * 20_000).asked.is_empty());
 }

@@ -44,12 +44,12 @@ fn dead(done: &Done) -> &Outgoing {
 }
 
 #[test]
-fn a_job_that_waits_in_a_lane_comes_back_once_it_has_expired_and_is_not_asked_for() {
+fn a_job_that_waits_in_a_delay_queue_comes_back_once_it_has_expired_and_is_not_asked_for() {
     let mut desk = desk(4);
     let asked = desk.deliver_messages(Source::Fresh, vec![expiring(3_000)]);
     assert_eq!(asked.asked.len(), 1);
     let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
-    let (key, outgoing) = done.published.into_iter().next().expect("a lane");
+    let (key, outgoing) = done.published.into_iter().next().expect("a delay queue");
     let trip = trip(&outgoing.message).wait_ms;
     assert!((3_000..=3_500).contains(&trip), "{trip}");
     let travelling = outgoing.message;
@@ -61,7 +61,7 @@ fn a_job_that_waits_in_a_lane_comes_back_once_it_has_expired_and_is_not_asked_fo
     assert_eq!(
         travelling.properties.expiration(),
         &None,
-        "a lane would drop it"
+        "a delay queue would drop it"
     );
     desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
     desk.actions();

@@ -246,13 +246,17 @@ fn a_value_that_tells_nothing_apart_is_a_dead_letter_or_empty_for_the_limits_of_
     assert_eq!(asked.asked[0].labels, label(""));
 }
 
-/// What a job becomes on its way through a lane.
+/// What a job becomes on its way through a delay queue.
 #[track_caller]
-fn through_a_lane(desk: &mut Desk, job: Message) -> Outgoing {
+fn through_a_delay_queue(desk: &mut Desk, job: Message) -> Outgoing {
     let asked = desk.deliver_messages(Source::Fresh, vec![job]).asked;
     assert_eq!(asked.len(), 1);
     let done = desk.answer(MS, vec![vec![wait(10_000, 4)]]);
-    let (key, outgoing) = done.published.into_iter().next().expect("it takes a lane");
+    let (key, outgoing) = done
+        .published
+        .into_iter()
+        .next()
+        .expect("it takes a delay queue");
     desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
     desk.actions();
     outgoing
@@ -262,7 +266,7 @@ fn through_a_lane(desk: &mut Desk, job: Message) -> Outgoing {
 fn a_job_keeps_the_routing_key_of_its_publisher() {
     let with_key = |key: &str| Message {
         routing_key: key.to_owned(),
-        // Only what came back from a lane may say this.
+        // Only what came back from a delay queue may say this.
         ..message(&[
             ("x-tenant", text("t")),
             ("x-sluicegate-routing-key", text("forged")),
@@ -270,7 +274,7 @@ fn a_job_keeps_the_routing_key_of_its_publisher() {
     };
     for key in ["orders.eu", "", "jobs"] {
         let mut by_key = desk(4, vec![limit("key", Scope::RoutingKey)]);
-        let back = through_a_lane(&mut by_key, with_key(key));
+        let back = through_a_delay_queue(&mut by_key, with_key(key));
         let header = back.message.header("x-sluicegate-routing-key");
         // The work queue's name needs no header.
         let expected = match key {
@@ -285,7 +289,7 @@ fn a_job_keeps_the_routing_key_of_its_publisher() {
     // So does the tenant.
     let policy: Policy = limit("default", Scope::Tenant).into();
     let mut desk = Desk::with(4, policy, TenantField::RoutingKey);
-    let back = through_a_lane(&mut desk, with_key("acme"));
+    let back = through_a_delay_queue(&mut desk, with_key("acme"));
     let asked = desk.back(back).asked;
     assert_eq!(asked[0].tenant.as_str(), "acme");
 }

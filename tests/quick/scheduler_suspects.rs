@@ -224,7 +224,7 @@ fn no_more_are_noted_than_have_slots_and_nobody_spins() {
 }
 
 #[test]
-fn who_may_be_under_way_elsewhere_waits_in_a_lane_and_is_a_suspect_still() {
+fn who_may_be_under_way_elsewhere_waits_in_a_delay_queue_and_is_a_suspect_still() {
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
     let done = desk.heard(&[Verdict::Wait { ms: 19_000 }]);
@@ -255,7 +255,7 @@ fn those_with_crashes_are_begun_one_at_a_time() {
     desk.again(&["1", "2"]);
     let done = desk.heard(&[ALONE; 2]);
     assert_eq!(words(&done), ["1: alone"]);
-    // The other waits, here or in a lane, and is known there.
+    // The other waits, here or in a delay queue, and is known there.
     let (_, moved) = &done.published[0];
     assert_eq!(moved.message.header(headers::SUSPECT), Field::Int(2));
     // Who has none is called beside it.
@@ -287,7 +287,7 @@ fn who_has_ended_too_many_workers_is_a_dead_letter() {
 }
 
 #[test]
-fn a_job_without_an_id_gets_one_on_its_way_through_a_lane() {
+fn a_job_without_an_id_gets_one_on_its_way_through_a_delay_queue() {
     let mut desk = Desk::new(8);
     let plain = message(&[("x-tenant", HeaderValue::Text("a".to_owned()))]);
     let done = desk.deliver_marked(Source::Fresh, true, vec![plain]);

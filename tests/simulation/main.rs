@@ -54,7 +54,7 @@ use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::broker::{Broker, Message, Outgoing};
 use sluicegate::gate::LEASE_MS;
 use sluicegate::gate::memory::MemoryGate;
-use sluicegate::rules::delays::Ladder;
+use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::limit::{Algorithm, Limit};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
@@ -75,7 +75,7 @@ const SEEDS: [Range<u64>; 9] = [
     crashes::CRASHES..crashes::CRASHES + 48,
 ];
 /// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
-/// wait takes shorter lanes.
+/// wait takes shorter delay queues.
 const MOST_DELIVERIES: f64 = 4.0;
 /// One more where lines share a budget: whoever joins later puts off what the others were told.
 const MOST_SHARED_DELIVERIES: f64 = 5.0;
@@ -109,7 +109,7 @@ fn simulate(seed: u64, keep: bool) -> Report {
 }
 
 async fn run(plan: Plan, keep: bool) -> Report {
-    let (server, events) = MemoryBroker::start("jobs", &Ladder::new(plan.max_delay), 1, 1);
+    let (server, events) = MemoryBroker::start("jobs", &DelayLevels::new(plan.max_delay), 1, 1);
     // It only publishes.
     server.stop_consuming().await;
     let began = Instant::now();
@@ -144,7 +144,7 @@ async fn run(plan: Plan, keep: bool) -> Report {
         let server = &world.server;
         let (ready, unacked, waiting) = (server.ready(), server.unacked(), server.waiting());
         world.history().wrong(format_args!(
-            "no end: {ready} ready, {unacked} unacked, {waiting} in lanes"
+            "no end: {ready} ready, {unacked} unacked, {waiting} in delay queues"
         ));
     }
     let lasted = began.elapsed();

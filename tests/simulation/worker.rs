@@ -11,7 +11,7 @@ use sluicegate::engine::action::{Changeable, Settings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Over};
 use sluicegate::metrics::Metrics;
-use sluicegate::rules::delays::{self, Ladder};
+use sluicegate::rules::delays::{self, DelayLevels};
 use sluicegate::rules::job::{Fields, TenantField, ValueField};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, Sleep, sleep, sleep_until};
@@ -44,7 +44,7 @@ fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
         },
         prefetch: usize::from(plan.prefetch),
         names: broker.0.broker.names(),
-        ladder: Ladder::new(plan.max_delay),
+        levels: DelayLevels::new(plan.max_delay),
         throttle_scope: plan.throttle_scope,
         breaker: plan.away.rule,
     }

@@ -25,7 +25,7 @@ const NOW_MS: u64 = 1_700_000_000_000;
 /// A first byte says how a worker is configured, the next the routing key's length, two the properties' length; the key,
 /// the properties and the body follow.
 ///
-/// What is read is within its bounds; moved through a lane, the job is the same one and can be sent; what can't be used
+/// What is read is within its bounds; moved through a delay queue, the job is the same one and can be sent; what can't be used
 /// says so in one bounded line.
 pub fn check(data: &[u8]) {
     let Some((&[how, key, size, more], rest)) = data.split_first_chunk() else {
@@ -125,7 +125,7 @@ fn bounded(message: &Message, claims: &Claims, returned: bool, policy: &Policy) 
     }
 }
 
-/// Through a lane and back.
+/// Through a delay queue and back.
 fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
     let not_before = NOW_MS + u64::from(claims.cost);
     let mut claims = claims.clone();

@@ -63,7 +63,7 @@ pub enum Kind {
     RabbitLogin,
     /// All channels of RabbitMQ die, each with an error
     RabbitChannels,
-    /// The work queue or a lane is deleted, when it is empty
+    /// The work queue or a delay queue is deleted, when it is empty
     RabbitDelete,
     /// A worker's connections to RabbitMQ carry nothing: one direction, the other, or both, and then they are cut
     RabbitHole,
@@ -259,7 +259,7 @@ impl Kind {
     /// A call may have been given up, and an attempt used, though the downstream never saw it: whoever is stopped while
     /// it connects finds its time over.
     pub fn uses_attempts(self) -> bool {
-        // All workers are stopped while a lane is deleted.
+        // All workers are stopped while a delay queue is deleted.
         self.stops() || self == Self::RabbitDelete
     }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Parser, ValueEnum};
-use sluicegate::rules::delays::{Ladder, QueueNames};
+use sluicegate::rules::delays::{DelayLevels, QueueNames};
 
 use crate::checker::Rules;
 use crate::clusters::{RabbitMq, RedisIs, Servers};
@@ -184,7 +184,7 @@ impl Plan {
 
     /// The queues of the workers.
     pub fn queues(&self, work: &str) -> QueueNames {
-        QueueNames::new(work, &Ladder::new(MAX_DELAY))
+        QueueNames::new(work, &DelayLevels::new(MAX_DELAY))
     }
 
     fn guard_text(&self) -> String {

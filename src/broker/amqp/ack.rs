@@ -145,7 +145,7 @@ impl Session {
 /// All delay queues share the first one's channel.
 fn channel_of(source: Source) -> Source {
     match source {
-        Source::Lane(_) => Source::Lane(0),
+        Source::Delay(_) => Source::Delay(0),
         other => other,
     }
 }

@@ -15,7 +15,7 @@ use super::publish::ConfirmChannel;
 use crate::broker::topology::Topology;
 use crate::broker::{BrokerError, Message, Outgoing, PublishError};
 use crate::config;
-use crate::rules::delays::{Ladder, QueueNames};
+use crate::rules::delays::{DelayLevels, QueueNames};
 
 /// For all confirms of one [`Client::publish`].
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(30);
@@ -46,8 +46,8 @@ impl Client {
     ///
     /// # Errors
     /// [`BrokerError`] says what is wrong, where, and what to do.
-    pub async fn connect(amqp: &config::Amqp, ladder: &Ladder) -> Result<Self, BrokerError> {
-        Self::open(amqp, ladder, false).await
+    pub async fn connect(amqp: &config::Amqp, levels: &DelayLevels) -> Result<Self, BrokerError> {
+        Self::open(amqp, levels, false).await
     }
 
     /// Connects once, where the work queue has its dead letters' queue already: of a name that nobody uses it makes
@@ -57,18 +57,18 @@ impl Client {
     /// [`BrokerError`] says what is wrong, where, and what to do; [`BrokerError::NoQueue`]: there is no such queue.
     pub async fn connect_existing(
         amqp: &config::Amqp,
-        ladder: &Ladder,
+        levels: &DelayLevels,
     ) -> Result<Self, BrokerError> {
-        Self::open(amqp, ladder, true).await
+        Self::open(amqp, levels, true).await
     }
 
     async fn open(
         amqp: &config::Amqp,
-        ladder: &Ladder,
+        levels: &DelayLevels,
         existing: bool,
     ) -> Result<Self, BrokerError> {
         let nodes = Nodes::new(amqp)?;
-        let topology = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
+        let topology = Topology::new(&amqp.queue, amqp.queue_type, levels)?;
         let link = nodes.turns().open(NAME).await?;
         let target = &link.target;
         if existing {

@@ -111,12 +111,12 @@ struct Tap {
 
 /// Declares the queues and begins to consume.
 async fn open_taps(shared: &Shared, link: &Link) -> Result<Vec<Tap>, BrokerError> {
-    say_lost_lanes(shared, link).await?;
+    say_lost_delay_queues(shared, link).await?;
     declare(shared, link).await?;
     let names = &shared.topology.names;
     let (main, rechecks) = (shared.prefetch, (shared.prefetch / RECHECK_SHARE).max(1));
     // In the order in which they are gathered: what has waited comes first.
-    let mut taps = open_taps_of(link, names, names.lane_sources(), shared.window).await?;
+    let mut taps = open_taps_of(link, names, names.delay_sources(), shared.window).await?;
     for (source, prefetch) in [
         (Source::Due, main),
         (Source::Fresh, main),
@@ -262,28 +262,28 @@ async fn declare(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
 
 /// Delay queues that are gone while others are there were deleted, with what waited in them: by somebody, or by a policy with `expires`
 /// while no worker ran. They are declared anew; this only says it.
-async fn say_lost_lanes(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
+async fn say_lost_delay_queues(shared: &Shared, link: &Link) -> Result<(), BrokerError> {
     let names = &shared.topology.names;
-    let missing = missing_lanes(link, names).await?;
+    let missing = missing_delay_queues(link, names).await?;
     // As many as were never declared, or are being declared by somebody just now, in their order.
-    let last = names.lanes().len() - missing.len();
-    if missing.iter().all(|lane| *lane >= last) {
+    let last = names.delays().len() - missing.len();
+    if missing.iter().all(|level| *level >= last) {
         return Ok(());
     }
-    for lane in missing {
-        let queue = &names.lanes()[lane];
+    for level in missing {
+        let queue = &names.delays()[level];
         tracing::warn!(%queue, "a delay queue was deleted with its jobs; declaring it again: does a policy with expires match it?");
     }
     Ok(())
 }
 
 /// The positions of delay queues that don't exist.
-async fn missing_lanes(link: &Link, names: &QueueNames) -> Result<Vec<usize>, BrokerError> {
+async fn missing_delay_queues(link: &Link, names: &QueueNames) -> Result<Vec<usize>, BrokerError> {
     let mut channel = link.channel().await?;
     let mut missing = Vec::new();
-    for (lane, queue) in names.lanes().iter().enumerate() {
+    for (level, queue) in names.delays().iter().enumerate() {
         if depth(&link.target, &channel, queue).await?.is_none() {
-            missing.push(lane);
+            missing.push(level);
             // The refusal closed it.
             channel = link.channel().await?;
         }

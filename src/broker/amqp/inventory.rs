@@ -13,7 +13,7 @@ use super::nodes::Nodes;
 use crate::broker::topology::{Queue, Topology};
 use crate::broker::{BrokerError, QueueDiffers};
 use crate::config;
-use crate::rules::delays::{Ladder, QueueNames};
+use crate::rules::delays::{DelayLevels, QueueNames};
 
 /// The connection's name in the broker's tools.
 const NAME: &str = "sluicegate check";
@@ -53,12 +53,15 @@ pub enum QueueState {
     Differs(QueueDiffers),
 }
 
-/// Connects once and looks at every queue of `amqp.queue` and `ladder`.
+/// Connects once and looks at every queue of `amqp.queue` and `levels`.
 ///
 /// # Errors
 /// [`BrokerError`] says what is wrong, where, and what to do.
-pub async fn inventory(amqp: &config::Amqp, ladder: &Ladder) -> Result<Inventory, BrokerError> {
-    let topology = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
+pub async fn inventory(
+    amqp: &config::Amqp,
+    levels: &DelayLevels,
+) -> Result<Inventory, BrokerError> {
+    let topology = Topology::new(&amqp.queue, amqp.queue_type, levels)?;
     let (link, silent) = Nodes::new(amqp)?.survey(NAME).await?;
     let target = &link.target;
     let mut channel = link.channel().await?;
@@ -88,8 +91,8 @@ pub async fn inventory(amqp: &config::Amqp, ladder: &Ladder) -> Result<Inventory
 ///
 /// # Errors
 /// [`BrokerError`] says why it can't be told.
-pub async fn in_use(amqp: &config::Amqp, ladder: &Ladder) -> Result<bool, BrokerError> {
-    let topology = Topology::new(&amqp.queue, amqp.queue_type, ladder)?;
+pub async fn in_use(amqp: &config::Amqp, levels: &DelayLevels) -> Result<bool, BrokerError> {
+    let topology = Topology::new(&amqp.queue, amqp.queue_type, levels)?;
     let link = Nodes::new(amqp)?.turns().open(LOOK_NAME).await?;
     let mut missing = None;
     let used = loop {

@@ -28,7 +28,7 @@ pub use inventory::{Inventory, QueueState, in_use, inventory};
 use crate::broker::topology::Topology;
 use crate::broker::{Broker, BrokerError, Event, Outgoing, PublishError, Tag};
 use crate::config;
-use crate::rules::delays::{Ladder, QueueNames};
+use crate::rules::delays::{DelayLevels, QueueNames};
 use crate::tasks::Watched;
 use ack::Acks;
 use nodes::Nodes;
@@ -74,19 +74,19 @@ struct Shared {
 }
 
 impl AmqpBroker {
-    /// Connects in the background, for ever, and declares the queues of `amqp.queue` and `ladder` anew
+    /// Connects in the background, for ever, and declares the queues of `amqp.queue` and `levels` anew
     /// in each session. It takes at most `window` unacked messages of each delay queue (not 0). Must be called within a tokio runtime.
     ///
     /// # Errors
     /// Only what needs no server to be seen: the URL or the queue's name cannot be used.
     pub fn start(
         amqp: &config::Amqp,
-        ladder: &Ladder,
+        levels: &DelayLevels,
         window: usize,
     ) -> Result<(Self, mpsc::Receiver<Event>), BrokerError> {
         let shared = Arc::new(Shared {
             nodes: Nodes::new(amqp)?,
-            topology: Topology::new(&amqp.queue, amqp.queue_type, ladder)?,
+            topology: Topology::new(&amqp.queue, amqp.queue_type, levels)?,
             prefetch: amqp.prefetch.max(1),
             window: u16::try_from(window).unwrap_or(u16::MAX),
             acks: Acks::default(),
@@ -121,8 +121,8 @@ impl AmqpBroker {
     ///
     /// # Errors
     /// [`BrokerError`] says what is wrong, where, and what to do.
-    pub async fn probe(amqp: &config::Amqp, ladder: &Ladder) -> Result<(), BrokerError> {
-        Client::connect(amqp, ladder).await?.close().await;
+    pub async fn probe(amqp: &config::Amqp, levels: &DelayLevels) -> Result<(), BrokerError> {
+        Client::connect(amqp, levels).await?.close().await;
         Ok(())
     }
 

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::{Fault, Plan};
 use crate::broker::{Delivery, Event, Message, Outgoing, PublishError, Source, Tag};
-use crate::rules::delays::{Ladder, QueueNames};
+use crate::rules::delays::{DelayLevels, QueueNames};
 
 /// Deliveries in one event.
 const GATHER: usize = 128;
@@ -87,9 +87,9 @@ pub(super) struct State {
 }
 
 impl State {
-    pub fn new(work: &str, ladder: &Ladder) -> Self {
-        let names = QueueNames::new(work, ladder);
-        let sources: Vec<Source> = (names.lane_sources())
+    pub fn new(work: &str, levels: &DelayLevels) -> Self {
+        let names = QueueNames::new(work, levels);
+        let sources: Vec<Source> = (names.delay_sources())
             .chain([Source::Due, Source::Fresh, Source::Recheck])
             .collect();
         let of_sources = sources.iter().map(|source| names.of(*source));
@@ -245,7 +245,7 @@ impl State {
     }
 
     pub fn waiting(&self) -> usize {
-        self.ready_in(self.names.lanes())
+        self.ready_in(self.names.delays())
     }
 
     fn ready_in<'a>(&self, names: impl IntoIterator<Item = &'a Arc<str>>) -> usize {
@@ -293,7 +293,7 @@ impl State {
         let prefetch = match self.sources[number] {
             Source::Fresh | Source::Due => client.prefetch,
             Source::Recheck => (client.prefetch / RECHECK_SHARE).max(1),
-            Source::Lane(_) => client.window,
+            Source::Delay(_) => client.window,
         };
         prefetch.saturating_sub(client.held[number])
     }

@@ -9,7 +9,7 @@ use crate::rules::tenant::Tenant;
 /// The first look is after this at most: a replica takes over, and workers vouch, in some seconds.
 pub const SOON: Duration = Duration::from_secs(5);
 /// The next looks are this many times as far away as the outage was long. It bounds what an early end costs, and needs two looks to
-/// get from [`SOON`] to the longest lane of some minutes, as promised for an outage.
+/// get from [`SOON`] to the longest delay queue of some minutes, as promised for an outage.
 const PATIENCE: u32 = 8;
 /// So many tenants are remembered; the others' jobs look each [`SOON`].
 const MAX_TENANTS: usize = 10_000;
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn two_looks_reach_the_longest_lane() {
+    fn two_looks_reach_the_longest_delay_queue() {
         let farthest = 300 * SECOND;
         let looks = [0, 5, 45, 99_999].map(|s| next_look(s * SECOND, farthest).as_secs());
         assert_eq!(looks, [5, 40, 300, 300]);

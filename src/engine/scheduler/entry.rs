@@ -22,7 +22,7 @@ pub(super) enum Phase {
     Preparing,
     /// It was delayed, and waits in memory.
     Delayed { until: Duration },
-    /// It came from a lane, and waits in the lane's window.
+    /// It came from a delay queue, and waits in the delay queue's window.
     InWindow { until: Duration },
     /// It is being called.
     Running,
@@ -56,7 +56,7 @@ pub(super) struct JobEntry {
     /// Its id is that of each delivery.
     pub(super) has_own_id: bool,
     pub(super) phase: Phase,
-    /// It came from a lane, and may wait for its turn in the lane's window until then.
+    /// It came from a delay queue, and may wait for its turn in the delay queue's window until then.
     pub(super) stays: Option<Duration>,
     pub(super) hand: Hand,
     /// `None`: it has not started, or that is settled.

@@ -15,7 +15,7 @@ use crate::handler::{Outcome, Trouble};
 use crate::rules::breaker::MOST_JITTER;
 
 /// While the API's breaker is open, a job waits in memory for so long, where it costs nothing and fills the prefetch, so that
-/// no others come. Then it takes a short lane: another worker may have a better way to the API, and RabbitMQ takes back what
+/// no others come. Then it takes a short delay queue: another worker may have a better way to the API, and RabbitMQ takes back what
 /// stays unacked for 30 minutes.
 const LET_GO: Duration = Duration::from_secs(30);
 /// Those jobs look again after this.
@@ -111,7 +111,7 @@ impl Scheduler {
             }
             None => {
                 job.claims.ticket = None;
-                self.delay_in_lane(now, key, self.settings.live.retry.initial_interval);
+                self.delay_in_queue(now, key, self.settings.live.retry.initial_interval);
             }
         }
     }
@@ -142,7 +142,7 @@ impl Scheduler {
         });
         job.claims.attempt += 1;
         job.claims.ticket = None;
-        self.delay_in_lane(now, key, wait);
+        self.delay_in_queue(now, key, wait);
     }
 
     /// A job that was called, and not for the last time, remembers when that first was.

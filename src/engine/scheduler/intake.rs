@@ -11,7 +11,7 @@ use crate::engine::action::{Key, Settings};
 use crate::rules::job::{self, BadMessage, InBody};
 use crate::rules::policy::Policy;
 
-/// What is wrong with the lanes is told so often at most.
+/// What is wrong with the delay queues is told so often at most.
 const EARLY_TOLD: Duration = Duration::from_secs(60);
 
 /// The session, and the names of its jobs.
@@ -108,8 +108,8 @@ impl Intake {
         })
     }
 
-    /// A job came to `jobs.due` out of a lane, which lets nothing go by itself: whether that is to be told.
-    pub(super) fn is_news_that_lanes_leak(&mut self, now: Duration) -> bool {
+    /// A job came to `jobs.due` out of a delay queue, which lets nothing go by itself: whether that is to be told.
+    pub(super) fn is_news_that_delay_queues_leak(&mut self, now: Duration) -> bool {
         self.early.is_news(now, EARLY_TOLD)
     }
 }

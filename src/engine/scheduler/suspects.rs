@@ -43,7 +43,7 @@ impl Scheduler {
         if !job.has_own_id {
             // The next delivery would have another one: it gets one on its way.
             self.let_go(key);
-            self.delay_in_lane(now, key, Duration::ZERO);
+            self.delay_in_queue(now, key, Duration::ZERO);
         } else if crashes > 0 && self.notes.is_alone() {
             self.let_go(key);
             let wait = SOON.mul_f64(self.random.random_range(0.5..=1.0));

@@ -88,14 +88,14 @@ impl Scheduler {
             GateError::Refused(_) => {
                 undecided(Undecided::Refused(SET_ASIDE));
                 for key in keys {
-                    self.delay_in_lane(now, *key, SET_ASIDE);
+                    self.delay_in_queue(now, *key, SET_ASIDE);
                 }
                 return;
             }
             GateError::Unreachable(_) => None,
             GateError::Cold { wait, .. } => Some(*wait),
         };
-        let farthest = Duration::from_millis(self.settings.ladder.max_ms());
+        let farthest = Duration::from_millis(self.settings.levels.max_ms());
         let lasts = self.away.lasts(now, tenant, farthest);
         // The gate says once for each primary that it is cold; one that is away is said once for each tenant.
         undecided(match counts_in.is_none() && lasts.is_zero() {

@@ -5,7 +5,7 @@
 //!     │           ▲                        ├─ no slot: asks again, prepared                  ├─ asks again, or waits
 //!     │           │                        └─ denied: delayed ─┐                             └─ tried later, or never ─┐
 //!     │           └───────────── in memory, or in a window ────┤                                                       │
-//!     │                                               in a lane┤                                                       │
+//!     │                                        in a delay queue┤                                                       │
 //!     └─ no usable job: a dead letter ─────────────────────────┴─► leave ─► publish ─► moved (confirmed) ─► ack ◄──────┘
 //! ```
 
@@ -60,13 +60,13 @@ impl Scheduler {
     }
 
     fn arrived(&mut self, now: Duration, key: Key, source: Source, job: JobEntry) {
-        let left_a_lane = job.claims.trip.is_some() && source == Source::Due;
-        if left_a_lane && self.intake.is_news_that_lanes_leak(now) {
+        let left_a_delay_queue = job.claims.trip.is_some() && source == Source::Due;
+        if left_a_delay_queue && self.intake.is_news_that_delay_queues_leak(now) {
             let due = Arc::clone(&self.settings.names.due);
-            self.facts.push(Fact::LeftLaneEarly(due));
+            self.facts.push(Fact::LeftDelayQueueEarly(due));
         }
-        if let Source::Lane(lane) = source {
-            self.waiting.came_from(lane, key);
+        if let Source::Delay(level) = source {
+            self.waiting.came_from(level, key);
         }
         self.jobs.insert(key, job);
         self.arrange(
@@ -111,7 +111,7 @@ impl Scheduler {
                 job.claims.not_before = None;
             }
         } else {
-            self.delay_in_lane(now, key, wait);
+            self.delay_in_queue(now, key, wait);
         }
     }
 
@@ -332,7 +332,7 @@ impl Scheduler {
                 self.waiting.wakes_for(tenant, limit, now + here, key);
             }
         } else {
-            self.enter_lane(now, key, wait, headers);
+            self.enter_delay_queue(now, key, wait, headers);
         }
     }
 
@@ -410,7 +410,7 @@ impl Scheduler {
             }
             Outcome::Snooze { after } => {
                 job.claims.ticket = None;
-                self.delay_in_lane(now, key, after);
+                self.delay_in_queue(now, key, after);
             }
             Outcome::Reject { reason } => self.bury(key, Death::Rejected, &reason),
         }
@@ -427,7 +427,7 @@ impl Scheduler {
         self.leave(key, Arc::clone(&self.settings.names.dead), headers);
     }
 
-    /// Step 9b: A dead letter, or a job that is delayed in a lane, leaves the memory: it is a message on its way to `queue`.
+    /// Step 9b: A dead letter, or a job that is delayed in a delay queue, leaves the memory: it is a message on its way to `queue`.
     pub(super) fn leave(&mut self, key: Key, queue: Arc<str>, mut headers: Headers) {
         self.let_go(key);
         if let Some(job) = self.jobs.remove(&key) {

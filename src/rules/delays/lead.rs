@@ -7,7 +7,7 @@ const LEAD_SHARE: u64 = 12;
 /// How long before the end of its wait a job in a worker's memory asks for its turn, in milliseconds. To ask early costs a
 /// question and no delivery, and who is there early starts in the place of one that is late or gone: limits are used up
 /// though jobs vanish, and a limit that was raised is noticed. `spread`, a random number in [0, 1), keeps those apart that
-/// entered a lane together. Short waits have none, so that nobody asks without a pause.
+/// entered a delay queue together. Short waits have none, so that nobody asks without a pause.
 pub fn lead_ms(wait_ms: u64, spread: f64) -> u64 {
     if wait_ms <= 2 * LEAD_MS {
         return 0;

@@ -1,35 +1,35 @@
-//! The delay lanes: queues for jobs that wait, by how long they wait, and which one a job takes.
+//! The delay levels: by how long a job waits, which delay queue it takes.
 
 use std::time::Duration;
 
 use super::trip::MAX_TRIP_MS;
 use crate::rules::limit::ceil_ms;
 
-/// Lanes from one time to its double. 2^(1/3) is 1.26: of two jobs of a lane, the one behind is due at most 26 % of its wait
+/// Levels from one time to its double. 2^(1/3) is 1.26: of two jobs of a delay queue, the one behind is due at most 26 % of its wait
 /// before the other.
 pub const STEPS_PER_OCTAVE: u32 = 3;
-/// The first lane after the one for shorter waits begins here, in milliseconds.
+/// The first level after the one for shorter waits begins here, in milliseconds.
 const FIRST_MS: u64 = 250;
-/// The way through a lane.
+/// The way through a delay queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Route {
-    /// The lane's position, shortest first.
-    pub lane: usize,
+    /// The delay queue's level, shortest first.
+    pub level: usize,
     /// How long the job is to be away, in milliseconds.
     pub wait_ms: u64,
     /// That is all of its wait; else the job is asked for anew, and waits on.
     pub whole: bool,
 }
 
-/// All lanes, and the longest trip for one `max-delay`.
+/// The shortest wait of each delay queue, and the longest trip for one `max-delay`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ladder {
+pub struct DelayLevels {
     from_ms: Vec<u64>,
     max_ms: u64,
 }
 
-impl Ladder {
-    /// Trips up to `max_delay` (in whole milliseconds, rounded up; [`MAX_TRIP_MS`] at most). The lanes are the same for any:
+impl DelayLevels {
+    /// Trips up to `max_delay` (in whole milliseconds, rounded up; [`MAX_TRIP_MS`] at most). The delay queues are the same for any:
     /// each worker takes from all of them, whatever another one's longest trip is.
     pub fn new(max_delay: Duration) -> Self {
         let steps = (0_u32..)
@@ -41,7 +41,7 @@ impl Ladder {
         }
     }
 
-    /// The shortest wait of each lane, in milliseconds, ascending from 0.
+    /// The shortest wait of each delay queue, in milliseconds, ascending from 0.
     pub fn from_ms(&self) -> &[u64] {
         &self.from_ms
     }
@@ -64,7 +64,7 @@ impl Ladder {
         };
         let longer = self.from_ms.partition_point(|from| *from <= wait_ms);
         Route {
-            lane: longer.saturating_sub(1),
+            level: longer.saturating_sub(1),
             wait_ms,
             whole,
         }
@@ -87,31 +87,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ten_minutes_make_some_thirty_lanes() {
-        let ladder = Ladder::new(Duration::from_secs(300));
-        let from = ladder.from_ms();
+    fn ten_minutes_make_some_thirty_levels() {
+        let levels = DelayLevels::new(Duration::from_secs(300));
+        let from = levels.from_ms();
         assert_eq!(from.len(), 35);
         assert_eq!(from[..8], [0, 250, 315, 397, 500, 630, 794, 1000]);
         assert_eq!(from.last(), Some(&512_000));
-        assert_eq!(ladder.max_ms(), 300_000);
+        assert_eq!(levels.max_ms(), 300_000);
     }
 
     proptest! {
         #[test]
-        fn a_lane_has_waits_from_its_time_to_the_next(
+        fn a_level_has_waits_from_its_time_to_the_next(
             max in 1_u64..100_000_000, wait in 0_u64..100_000_000, spread in 0.0..1.0,
         ) {
-            let ladder = Ladder::new(Duration::from_millis(max));
+            let levels = DelayLevels::new(Duration::from_millis(max));
             let longest = max.min(MAX_TRIP_MS);
-            let route = ladder.choose(wait, spread);
+            let route = levels.choose(wait, spread);
             prop_assert_eq!(route.whole, wait <= longest);
             if route.whole {
                 prop_assert_eq!(route.wait_ms, wait);
             } else {
                 prop_assert!(route.wait_ms * 2 >= longest && route.wait_ms <= longest, "{:?}", route);
             }
-            prop_assert!(ladder.from_ms()[route.lane] <= route.wait_ms);
-            let next = ladder.from_ms().get(route.lane + 1);
+            prop_assert!(levels.from_ms()[route.level] <= route.wait_ms);
+            let next = levels.from_ms().get(route.level + 1);
             prop_assert!(next.is_none_or(|next| route.wait_ms < *next));
         }
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::levels::{Ladder, Route};
+use super::levels::{DelayLevels, Route};
 
 /// The longest name of a work queue, in bytes. AMQP's names have at most 255, and the queues beside it have longer ones: 18 bytes
 /// now, with room for those of later versions.
@@ -13,37 +13,37 @@ pub const MAX_WORK_QUEUE_BYTES: usize = 200;
 pub struct QueueNames {
     /// `jobs`: fresh work.
     pub fresh: Arc<str>,
-    /// `jobs.due`: where lanes of earlier versions end.
+    /// `jobs.due`: where delay queues of earlier versions end.
     pub due: Arc<str>,
-    /// `jobs.recheck`: where lanes of earlier versions end for waits that were longer than the longest of them.
+    /// `jobs.recheck`: where delay queues of earlier versions end for waits that were longer than the longest of them.
     pub recheck: Arc<str>,
     /// `jobs.dead`: dead letters.
     pub dead: Arc<str>,
-    lanes: Vec<Arc<str>>,
+    delays: Vec<Arc<str>>,
 }
 
 impl QueueNames {
-    /// Names for the work queue `work`. A lane's name says from which wait on jobs take it; since each job carries its
-    /// time, it does no harm if another ladder means a little more or less by it.
-    pub fn new(work: &str, ladder: &Ladder) -> Self {
-        let lane = |from: &u64| format!("{work}.delay.from-{from}").into();
+    /// Names for the work queue `work`. A delay queue's name says from which wait on jobs take it; since each job carries its
+    /// time, it does no harm if another version's levels mean a little more or less by it.
+    pub fn new(work: &str, levels: &DelayLevels) -> Self {
+        let delay_queue = |from: &u64| format!("{work}.delay.from-{from}").into();
         Self {
             fresh: work.into(),
             due: format!("{work}.due").into(),
             recheck: format!("{work}.recheck").into(),
             dead: format!("{work}.dead").into(),
-            lanes: ladder.from_ms().iter().map(lane).collect(),
+            delays: levels.from_ms().iter().map(delay_queue).collect(),
         }
     }
 
-    /// The lane's queue. A route of another ladder falls back to `jobs.due`, where the job waits as well.
-    pub fn lane(&self, route: Route) -> &Arc<str> {
-        self.lanes.get(route.lane).unwrap_or(&self.due)
+    /// The delay queue of the route. A route by other levels falls back to `jobs.due`, where the job waits as well.
+    pub fn delay(&self, route: Route) -> &Arc<str> {
+        self.delays.get(route.level).unwrap_or(&self.due)
     }
 
-    /// The lanes, in the order of [`Ladder::from_ms`].
-    pub fn lanes(&self) -> &[Arc<str>] {
-        &self.lanes
+    /// The delay queues, in the order of [`DelayLevels::from_ms`].
+    pub fn delays(&self) -> &[Arc<str>] {
+        &self.delays
     }
 }
 
@@ -54,8 +54,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_workers_of_a_work_queue_have_the_same_lanes() {
-        let names = |secs| QueueNames::new("jobs", &Ladder::new(Duration::from_secs(secs)));
+    fn all_workers_of_a_work_queue_have_the_same_delay_queues() {
+        let names = |secs| QueueNames::new("jobs", &DelayLevels::new(Duration::from_secs(secs)));
         let some = names(300);
         assert_eq!(some, names(1));
         assert_eq!(some, names(86_400));
@@ -63,23 +63,23 @@ mod tests {
             [&*some.fresh, &*some.due, &*some.recheck, &*some.dead],
             ["jobs", "jobs.due", "jobs.recheck", "jobs.dead"]
         );
-        let lane = |wait, spread| {
-            let ladder = Ladder::new(Duration::from_secs(300));
-            some.lane(ladder.choose(wait, spread)).to_string()
+        let delay_queue = |wait, spread| {
+            let levels = DelayLevels::new(Duration::from_secs(300));
+            some.delay(levels.choose(wait, spread)).to_string()
         };
-        assert_eq!(lane(60, 0.0), "jobs.delay.from-0");
-        assert_eq!(lane(300_000, 0.0), "jobs.delay.from-256000");
-        assert_eq!(lane(u64::MAX, 0.0), "jobs.delay.from-256000");
-        assert_eq!(lane(u64::MAX, 0.999), "jobs.delay.from-128000");
+        assert_eq!(delay_queue(60, 0.0), "jobs.delay.from-0");
+        assert_eq!(delay_queue(300_000, 0.0), "jobs.delay.from-256000");
+        assert_eq!(delay_queue(u64::MAX, 0.0), "jobs.delay.from-256000");
+        assert_eq!(delay_queue(u64::MAX, 0.999), "jobs.delay.from-128000");
     }
 
     #[test]
-    fn lanes_ascend_and_names_are_unique_and_fit() {
-        let ladder = Ladder::new(Duration::from_secs(300));
-        let names = QueueNames::new(&"q".repeat(MAX_WORK_QUEUE_BYTES), &ladder);
-        assert!(names.lanes().iter().all(|name| name.len() <= 255));
-        let unique: std::collections::HashSet<_> = names.lanes().iter().collect();
-        assert_eq!(unique.len(), ladder.from_ms().len());
-        assert!(ladder.from_ms().windows(2).all(|pair| pair[0] < pair[1]));
+    fn delay_queues_ascend_and_names_are_unique_and_fit() {
+        let levels = DelayLevels::new(Duration::from_secs(300));
+        let names = QueueNames::new(&"q".repeat(MAX_WORK_QUEUE_BYTES), &levels);
+        assert!(names.delays().iter().all(|name| name.len() <= 255));
+        let unique: std::collections::HashSet<_> = names.delays().iter().collect();
+        assert_eq!(unique.len(), levels.from_ms().len());
+        assert!(levels.from_ms().windows(2).all(|pair| pair[0] < pair[1]));
     }
 }

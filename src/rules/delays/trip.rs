@@ -1,10 +1,10 @@
 //! One stay of a job in a delay queue, as the job carries it.
 
-/// The longest trip through a lane, in milliseconds. A job may be in a worker's hands for all of it, and RabbitMQ closes the
+/// The longest trip through a delay queue, in milliseconds. A job may be in a worker's hands for all of it, and RabbitMQ closes the
 /// channel of a consumer that has had a message for `consumer_timeout` (30 minutes, or what somebody has set).
 pub const MAX_TRIP_MS: u64 = 600_000;
 
-/// A job's wait in a lane, as the job carries it.
+/// A job's wait in a delay queue, as the job carries it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Trip {
     /// When it ends, in milliseconds of the store's clock; 0: the clock was not known.

@@ -1,10 +1,10 @@
 //! How many jobs of one delay queue a worker takes.
 
-/// A worker has so much of its prefetch of each lane waiting, beside what runs: 1 / this.
+/// A worker has so much of its prefetch of each delay queue waiting, beside what runs: 1 / this.
 const WINDOW_SHARE: usize = 8;
 
-/// How many jobs of one lane a worker has at once, if it has `prefetch` of each of its main queues and runs `concurrency` jobs:
-/// all that run may have come from one lane, and stay unacked meanwhile; those behind them may be due, too.
+/// How many jobs of one delay queue a worker has at once, if it has `prefetch` of each of its main queues and runs `concurrency` jobs:
+/// all that run may have come from one delay queue, and stay unacked meanwhile; those behind them may be due, too.
 pub fn delivery_window(prefetch: usize, concurrency: usize) -> usize {
     (prefetch / WINDOW_SHARE).max(1) + concurrency.min(prefetch)
 }

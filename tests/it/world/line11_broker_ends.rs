@@ -1,4 +1,4 @@
-//! RabbitMQ, one node with its own settings, ends while thousands of jobs wait in lanes, and comes back: none of them stands still.
+//! RabbitMQ, one node with its own settings, ends while thousands of jobs wait in delay queues, and comes back: none of them stands still.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const TENANTS: usize = 10;
 const JOBS: usize = 3_000;
 /// Each tenant may start so many a second; all jobs together take 15 s.
 const RATE: usize = 20;
-/// Lanes that kept the time themselves stood still for three minutes, RabbitMQ's own pause before it looks again at what it could
+/// Delay queues that kept the time themselves stood still for three minutes, RabbitMQ's own pause before it looks again at what it could
 /// not send on. However slow a machine is, half of that does not pass without a call.
 const BOUND: Duration = Duration::from_secs(90);
 

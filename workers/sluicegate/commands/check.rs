@@ -12,7 +12,7 @@ use sluicegate::config::{Config, RedisTopology};
 use sluicegate::gate::fleet::registry::{self, Named};
 use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
 use sluicegate::gate::{Gate, GateError};
-use sluicegate::rules::delays::Ladder;
+use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::policy::Source;
 use sluicegate::rules::tenant::Tenant;
@@ -173,8 +173,8 @@ pub async fn run(args: CheckArgs, config: &Config) -> Result<ExitCode, Failure> 
 
 async fn rabbitmq(config: &Config, findings: &mut Findings) {
     const WHAT: &str = "rabbitmq";
-    let ladder = Ladder::new(config.delay.max_delay);
-    let found = match inventory(&config.amqp, &ladder).await {
+    let levels = DelayLevels::new(config.delay.max_delay);
+    let found = match inventory(&config.amqp, &levels).await {
         Ok(found) => found,
         Err(error) => return findings.add(Level::Error, WHAT, error.to_string()),
     };
@@ -191,7 +191,7 @@ async fn rabbitmq(config: &Config, findings: &mut Findings) {
     }
     let names = &found.names;
     let work = [&names.fresh, &names.due, &names.recheck, &names.dead];
-    let (work, lanes): (Vec<_>, Vec<_>) =
+    let (work, delay_queues): (Vec<_>, Vec<_>) =
         (found.queues.iter()).partition(|(name, _)| work.iter().any(|known| ***known == **name));
     for (name, state) in work {
         match state {
@@ -215,14 +215,14 @@ async fn rabbitmq(config: &Config, findings: &mut Findings) {
     }
     let mut waiting = 0_u64;
     let mut missing = 0;
-    for (_, state) in &lanes {
+    for (_, state) in &delay_queues {
         match state {
             QueueState::Ready { messages } => waiting += u64::from(*messages),
             QueueState::Missing => missing += 1,
             QueueState::Differs(differs) => findings.add(Level::Error, WHAT, differs.to_string()),
         }
     }
-    let there = lanes.len() - missing;
+    let there = delay_queues.len() - missing;
     if missing == 0 {
         findings.add(
             Level::Ok,
@@ -238,7 +238,7 @@ async fn rabbitmq(config: &Config, findings: &mut Findings) {
             WHAT,
             format!(
                 "{missing} of {} delay queues do not exist yet; run and publish create them",
-                lanes.len()
+                delay_queues.len()
             ),
         );
     }

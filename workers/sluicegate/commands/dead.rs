@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sluicegate::broker::amqp::{Client, Fetched};
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::{Config, TenantField};
-use sluicegate::rules::delays::Ladder;
+use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::ROUTING_KEY;
 use sluicegate::rules::job::{self, Field};
 
@@ -127,8 +127,8 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
             ));
         }
     }
-    let ladder = Ladder::new(config.delay.max_delay);
-    let client = Client::connect_existing(&config.amqp, &ladder).await?;
+    let levels = DelayLevels::new(config.delay.max_delay);
+    let client = Client::connect_existing(&config.amqp, &levels).await?;
     let dead = Dead {
         queue: Arc::clone(&client.names().dead),
         client: &client,

@@ -10,7 +10,7 @@ use sluicegate::rules::headers::{HeaderValue, OURS, REASON, ROUTING_KEY};
 use sluicegate::rules::job::Field;
 
 /// The letter as a job, and the queue where it starts again. Its publisher's routing key can't be had by publishing it to
-/// the work queue; where jobs come back from lanes, our header says it.
+/// the work queue; where jobs come back from delay queues, our header says it.
 pub fn again(letter: Message, names: &QueueNames) -> Outgoing {
     let key = match letter.header(ROUTING_KEY) {
         Field::Text(key) => Some(HeaderValue::Text(key.to_owned())),
@@ -92,7 +92,7 @@ mod tests {
     use lapin::BasicProperties;
     use std::time::Duration;
 
-    use sluicegate::rules::delays::Ladder;
+    use sluicegate::rules::delays::DelayLevels;
     use sluicegate::rules::headers::ATTEMPT;
 
     use super::*;
@@ -133,7 +133,7 @@ mod tests {
             ],
             &[],
         );
-        let names = QueueNames::new("jobs", &Ladder::new(Duration::from_secs(1)));
+        let names = QueueNames::new("jobs", &DelayLevels::new(Duration::from_secs(1)));
         let keyed = letter
             .clone()
             .with_headers(&[(ROUTING_KEY, text("orders.eu"))], &[]);

@@ -11,7 +11,7 @@ use serde_json::json;
 use sluicegate::broker::Outgoing;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Config, TenantField};
-use sluicegate::rules::delays::Ladder;
+use sluicegate::rules::delays::DelayLevels;
 use tokio::io::{AsyncBufRead, BufReader};
 
 use super::jobs::{JobLine, JobMaker, body_of};
@@ -84,7 +84,7 @@ struct Tally {
 
 /// Publishes.
 pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure> {
-    let ladder = Ladder::new(config.delay.max_delay);
+    let levels = DelayLevels::new(config.delay.max_delay);
     let queue = config.amqp.queue.as_str().into();
     let maker = JobMaker::new(config, &queue).map_err(Failure::Usage)?;
     let single = args.tenant.is_some() || args.id.is_some() || args.body.is_some();
@@ -105,7 +105,7 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
         };
         let job = (maker.make(line, body, kind))
             .map_err(|why| Failure::Usage(format!("the job: {why}")))?;
-        let client = Client::connect(&config.amqp, &ladder).await?;
+        let client = Client::connect(&config.amqp, &levels).await?;
         let id = job.message.id().unwrap_or_default().to_owned();
         let result = publish(&client, &[job]).await;
         client.close().await;
@@ -142,7 +142,7 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
             Box::new(BufReader::new(tokio::io::stdin()))
         }
     };
-    let client = Client::connect(&config.amqp, &ladder).await?;
+    let client = Client::connect(&config.amqp, &levels).await?;
     let mut tally = Tally::default();
     let progress = progress();
     let result = stream(Lines::new(reader), &maker, &client, &mut tally, &progress).await;

@@ -12,13 +12,13 @@ use lapin::options::{
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
 use sluicegate::config::SecretUrl;
-use sluicegate::rules::delays::{Ladder, QueueNames};
+use sluicegate::rules::delays::{DelayLevels, QueueNames};
 use tokio::time::timeout;
 
 use super::DemoError;
 use super::plan::{Job, Plan};
 
-/// `delay.max-delay` of the demo's workers; it decides which lanes there are.
+/// `delay.max-delay` of the demo's workers; it decides which delay queues there are.
 pub const MAX_DELAY: Duration = Duration::from_secs(300);
 /// One request to RabbitMQ takes at most this; a batch of confirms too.
 const REQUEST: Duration = Duration::from_secs(30);
@@ -52,7 +52,7 @@ impl Queues {
     pub async fn connect(url: &SecretUrl, work: &str) -> Result<Self, DemoError> {
         let connecting = Connection::connect(url.expose(), ConnectionProperties::default());
         let connection = within(&format!("connecting to {url}"), connecting).await?;
-        let names = QueueNames::new(work, &Ladder::new(MAX_DELAY));
+        let names = QueueNames::new(work, &DelayLevels::new(MAX_DELAY));
         Ok(Self { connection, names })
     }
 
@@ -194,7 +194,7 @@ impl Queues {
         } = &self.names;
         let unique: HashSet<_> = [fresh, due, recheck, dead]
             .into_iter()
-            .chain(self.names.lanes())
+            .chain(self.names.delays())
             .collect();
         let mut left = 0;
         for name in unique {

@@ -24,13 +24,13 @@ const LOOK: Duration = Duration::from_millis(500);
 pub(super) fn how(fault: &Fault) -> String {
     match fault.way {
         0 => "the work queue, while nobody publishes".to_owned(),
-        _ => "a lane, while all workers are stopped".to_owned(),
+        _ => "a delay queue, while all workers are stopped".to_owned(),
     }
 }
 
 impl Bed {
     pub(super) async fn delete_queue(&self, number: u64, fault: Fault) {
-        let lanes = self.names.lanes();
+        let delay_queues = self.names.delays();
         let deleted = match fault.way {
             0 => {
                 self.silence.store(true, Ordering::Relaxed);
@@ -39,13 +39,15 @@ impl Bed {
                 deleted
             }
             _ => {
-                // Lanes are many: the fault's length chooses.
+                // Delay queues are many: the fault's length chooses.
                 let chosen = usize::try_from(fault.lasts.as_millis()).unwrap_or(0);
                 let workers = join_all(self.slots.iter().map(|slot| slot.worker.lock())).await;
                 workers
                     .iter()
                     .for_each(|worker| worker.signal(Signal::STOP));
-                let deleted = self.delete_when_empty(&lanes[chosen % lanes.len()]).await;
+                let deleted = self
+                    .delete_when_empty(&delay_queues[chosen % delay_queues.len()])
+                    .await;
                 workers
                     .iter()
                     .for_each(|worker| worker.signal(Signal::CONT));

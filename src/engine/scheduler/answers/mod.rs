@@ -133,7 +133,7 @@ impl Scheduler {
         } else if result.is_ok() {
             self.join(key, End::Due);
         } else {
-            self.delay_in_lane(now, key, duration);
+            self.delay_in_queue(now, key, duration);
         }
     }
 

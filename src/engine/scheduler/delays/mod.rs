@@ -1,8 +1,8 @@
-//! Where a delayed job waits: in memory, in the window of the lane that it came from, or in a lane. What is decided of
-//! lanes themselves (which there are, which one a job takes) is in `rules::delays`.
+//! Where a delayed job waits: in memory, in the window of the delay queue that it came from, or in a delay queue. What is decided
+//! of delay queues themselves (which there are, which one a job takes, for how long) is in `rules::delays`.
 //!
-//! [`Waiting`] is the state: the jobs in memory by their times, in the windows of their lanes ([`windows`]), or until a lease is
-//! free ([`leases`]).
+//! [`Waiting`] is the state: the jobs in memory by their times, in the windows of their delay queues ([`windows`]), or until a
+//! lease is free ([`leases`]). [`lead`] says how long before its turn a job's call is prepared.
 
 mod lead;
 mod leases;
@@ -48,10 +48,10 @@ impl Scheduler {
         self.waiting.forget(key);
     }
 
-    /// Delays the job: in memory, or where that is too long or memory is taken, in a lane.
+    /// Delays the job: in memory, or where that is too long or memory is taken, in a delay queue.
     pub(super) fn delay(&mut self, now: Duration, key: Key, wait: Duration) {
         if !self.delay_in_memory(now, key, wait) {
-            self.delay_in_lane(now, key, wait);
+            self.delay_in_queue(now, key, wait);
         }
     }
 
@@ -86,7 +86,7 @@ impl Scheduler {
         }
     }
 
-    /// Keeps the job in the window of the lane that it came from, if its turn is about when it was told: `true`.
+    /// Keeps the job in the window of the delay queue that it came from, if its turn is about when it was told: `true`.
     pub(super) fn delay_in_window(&mut self, now: Duration, key: Key, wait: Duration) -> bool {
         let until = now + wait;
         let Some(job) = self.jobs.get_mut(&key) else {
@@ -106,7 +106,7 @@ impl Scheduler {
         true
     }
 
-    /// A job that came from a lane waits for the rest of its trip in the lane's window. One that waits for its turn asks a little before.
+    /// A job that came from a delay queue waits for the rest of its trip in that queue's window. One that waits for its turn asks a little before.
     pub(super) fn delay_for_trip(&mut self, now: Duration, key: Key, trip: Trip, store_now: u64) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
@@ -114,12 +114,12 @@ impl Scheduler {
         job.claims.trip = None;
         let left = Duration::from_millis(trip.left_ms(store_now));
         let until = now + left.saturating_sub(self.admission.base());
-        // Who entered the lane after it did so for its shortest wait at least.
+        // Who entered the delay queue after it did so for its shortest wait at least.
         let above = match job.tag.source {
-            Source::Lane(lane) => {
+            Source::Delay(level) => {
                 let stay = delays::stay_ms(trip.wait_ms);
                 job.stays = Some(until + Duration::from_millis(stay));
-                let from = self.settings.ladder.from_ms().get(usize::from(lane));
+                let from = self.settings.levels.from_ms().get(usize::from(level));
                 trip.wait_ms.saturating_sub(from.copied().unwrap_or(0))
             }
             _ => 0,
@@ -168,20 +168,20 @@ impl Scheduler {
         }
     }
 
-    /// Sends the job through a lane, to be asked for anew after `wait`.
-    pub(super) fn delay_in_lane(&mut self, now: Duration, key: Key, wait: Duration) {
+    /// Sends the job through a delay queue, to be asked for anew after `wait`.
+    pub(super) fn delay_in_queue(&mut self, now: Duration, key: Key, wait: Duration) {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
         // A job that ran was admitted by an answer, and others wait for the clock. Only where nothing was ever decided it is not
-        // known: then the job looks as soon as its lane ends.
+        // known: then the job looks as soon as its delay queue ends.
         let store_now = self.clock.at_least(now).unwrap_or_default();
         let not_before = store_now.saturating_add(millis(wait));
         let headers = job::postponed(&job.claims, Some(not_before), millis(wait));
-        self.enter_lane(now, key, wait, headers);
+        self.enter_delay_queue(now, key, wait, headers);
     }
 
-    /// Sends the job through one lane of at most `wait`, and lets it ask as soon as that ends.
+    /// Sends the job through one delay queue of at most `wait`, and lets it ask as soon as that ends.
     pub(super) fn recheck(&mut self, now: Duration, key: Key, wait: Duration) {
         let wait = wait.mul_f64(self.random.random_range(0.75..=1.0));
         let Some(job) = self.jobs.get(&key) else {
@@ -189,11 +189,11 @@ impl Scheduler {
         };
         let store_now = self.clock.at_least(now).unwrap_or_default();
         let headers = job::postponed(&job.claims, Some(store_now), millis(wait));
-        self.enter_lane(now, key, wait, headers);
+        self.enter_delay_queue(now, key, wait, headers);
     }
 
-    /// Sends the job through the lane for `wait`, or until it has expired.
-    pub(super) fn enter_lane(
+    /// Sends the job through the delay queue for `wait`, or until it has expired.
+    pub(super) fn enter_delay_queue(
         &mut self,
         now: Duration,
         key: Key,
@@ -202,9 +202,9 @@ impl Scheduler {
     ) {
         let wait = self.left(now, key).map_or(wait, |left| wait.min(left));
         let spread = self.random.random();
-        let route = self.settings.ladder.choose(millis(wait), spread);
+        let route = self.settings.levels.choose(millis(wait), spread);
         self.facts.push(Fact::Delayed(match route.whole {
-            true => Delay::Lane,
+            true => Delay::Queue,
             false => Delay::Recheck,
         }));
         let until = |store_now: u64| store_now.saturating_add(route.wait_ms);
@@ -220,11 +220,11 @@ impl Scheduler {
         if !route.whole && !headers.iter().any(|(name, _)| *name == headers::NOT_BEFORE) {
             headers.extend(store_now.map(until).map(headers::not_before));
         }
-        let lane = Arc::clone(self.settings.names.lane(route));
-        self.leave(key, lane, headers);
+        let queue = Arc::clone(self.settings.names.delay(route));
+        self.leave(key, queue, headers);
     }
 
-    /// Jobs move on where others that are behind them in their lane may be due before.
+    /// Jobs move on where others that are behind them in their delay queue may be due before.
     pub(super) fn make_room_in_windows(&mut self, now: Duration) {
         if self.intake.is_draining() {
             return;
@@ -240,7 +240,7 @@ impl Scheduler {
             let at_ms = not_before.map(|it| it.at_ms);
             let headers = job::postponed(&job.claims, at_ms, left.max(millis(wait)));
             self.let_go(key);
-            self.enter_lane(now, key, wait, headers);
+            self.enter_delay_queue(now, key, wait, headers);
         }
     }
 
@@ -253,14 +253,14 @@ impl Scheduler {
         }
         let jobs = &self.jobs;
         let stale = |key| jobs.get(&key).is_some_and(|job| job.since + hold < now);
-        let farthest = Duration::from_millis(self.settings.ladder.max_ms());
+        let farthest = Duration::from_millis(self.settings.levels.max_ms());
         for (key, at) in self.queues.take_surplus(now, farthest, stale) {
             let mut wait = at.saturating_sub(now);
             if wait == farthest {
                 // Nobody knows when: they look again, and not all at one moment.
                 wait = wait.mul_f64(self.random.random_range(0.5..=1.0));
             }
-            self.delay_in_lane(now, key, wait.max(hold));
+            self.delay_in_queue(now, key, wait.max(hold));
         }
     }
 }

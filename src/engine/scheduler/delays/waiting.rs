@@ -1,4 +1,4 @@
-//! The jobs that wait in memory: until when, in the window of which lane, and whose call may end before.
+//! The jobs that wait in memory: until when, in the window of which delay queue, and whose call may end before.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,11 +22,11 @@ pub struct Waiting {
 }
 
 impl Waiting {
-    /// For so many lanes, and so many jobs of each in its window.
-    pub fn new(lanes: usize, window: usize) -> Self {
+    /// For so many delay queues, and so many jobs of each in its window.
+    pub fn new(levels: usize, window: usize) -> Self {
         Self {
             timers: BinaryHeap::new(),
-            windows: Windows::new(lanes, window),
+            windows: Windows::new(levels, window),
             leases: Leases::default(),
             lead: Lead::default(),
         }
@@ -64,12 +64,12 @@ impl Waiting {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
-    /// A job has come from the lane.
-    pub fn came_from(&mut self, lane: u8, key: Key) {
-        self.windows.took(usize::from(lane), key);
+    /// A job has come from the delay queue.
+    pub fn came_from(&mut self, level: u8, key: Key) {
+        self.windows.took(usize::from(level), key);
     }
 
-    /// The job asks at `ask_at`, for its trip ends at `until`. Jobs that entered its lane after it are due at `open_at` at the earliest.
+    /// The job asks at `ask_at`, for its trip ends at `until`. Jobs that entered its delay queue after it are due at `open_at` at the earliest.
     pub fn wait_for_trip(
         &mut self,
         key: Key,
@@ -81,7 +81,7 @@ impl Waiting {
         self.windows.park(key, until, open_at);
     }
 
-    /// The job asks at `ask_at`, for its turn comes at `until`, and waits for it in the window of its lane.
+    /// The job asks at `ask_at`, for its turn comes at `until`, and waits for it in the window of its delay queue.
     pub fn wait_in_window(&mut self, key: Key, ask_at: Duration, until: Duration) {
         self.wait(ask_at, key);
         self.windows.stay(key, until);
@@ -114,7 +114,7 @@ impl Waiting {
         self.windows.parked()
     }
 
-    /// Those that move on, since others behind them in their lane may be due before, with the times that they wait for.
+    /// Those that move on, since others behind them in their delay queue may be due before, with the times that they wait for.
     pub fn surplus(&mut self, now: Duration) -> Vec<(Key, Duration)> {
         self.windows.surplus(now)
     }

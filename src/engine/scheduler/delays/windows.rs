@@ -1,9 +1,9 @@
-//! What this worker has taken from the lanes, and which of it makes room for what is behind it.
+//! What this worker has taken from the delay queues, and which of it makes room for what is behind it.
 //!
-//! A lane gives its jobs in the order in which they entered it, a window of them at a time. As long as there is room in the
-//! window, all of the lane's jobs are in somebody's memory, and nobody is late. When it is full, jobs behind it may be due before those
-//! in it. Lanes whose jobs have come in the order of their times so far are trusted to go on like that: then nobody
-//! behind is due before those in the window. Of the others, the jobs with the most time left move on to a shorter lane as soon as
+//! A delay queue gives its jobs in the order in which they entered it, a window of them at a time. As long as there is room in the
+//! window, all of the queue's jobs are in somebody's memory, and nobody is late. When it is full, jobs behind it may be due before those
+//! in it. Delay queues whose jobs have come in the order of their times so far are trusted to go on like that: then nobody
+//! behind is due before those in the window. Of the others, the jobs with the most time left move on to a shorter delay queue as soon as
 //! those behind may be due.
 
 use std::collections::{BTreeSet, HashMap};
@@ -13,7 +13,7 @@ use crate::engine::action::Key;
 
 /// A job that is due so soon keeps its place: moving it would take as long.
 const SOON: Duration = Duration::from_millis(250);
-/// A lane that seems to be in order is tried so long after its window was full of jobs that others behind may be due before: the
+/// A delay queue that seems to be in order is tried so long after its window was full of jobs that others behind may be due before: the
 /// pause doubles as long as it is, up to the longest.
 const FIRST_TRY: Duration = Duration::from_secs(1);
 const LAST_TRY: Duration = Duration::from_secs(64);
@@ -21,7 +21,7 @@ const LAST_TRY: Duration = Duration::from_secs(64);
 const SHARE: usize = 2;
 const TRY_SHARE: usize = 8;
 
-/// The jobs of one lane.
+/// The jobs of one delay queue.
 #[derive(Debug, Default)]
 struct Window {
     /// Those that wait for their time.
@@ -32,47 +32,47 @@ struct Window {
     latest: Duration,
     /// How much before that one others came that were behind it.
     disorder: Duration,
-    /// A job that entered the lane after the last one that came is due then, at the earliest.
+    /// A job that entered the delay queue after the last one that came is due then, at the earliest.
     open_at: Duration,
-    /// The next try of a lane that seems to be in order, and the pause before it.
+    /// The next try of a delay queue that seems to be in order, and the pause before it.
     try_at: Duration,
     pause: Duration,
 }
 
-/// All lanes.
+/// All delay queues.
 #[derive(Debug)]
 pub struct Windows {
     room: usize,
-    lanes: Vec<Window>,
-    places: HashMap<Key, (usize, Duration)>,
+    levels: Vec<Window>,
+    positions: HashMap<Key, (usize, Duration)>,
 }
 
 impl Windows {
-    /// So many lanes, and so many jobs of each at most.
-    pub fn new(lanes: usize, room: usize) -> Self {
+    /// So many delay queues, and so many jobs of each at most.
+    pub fn new(levels: usize, room: usize) -> Self {
         Self {
             room,
-            lanes: std::iter::repeat_with(Window::default)
-                .take(lanes)
+            levels: std::iter::repeat_with(Window::default)
+                .take(levels)
                 .collect(),
-            places: HashMap::new(),
+            positions: HashMap::new(),
         }
     }
 
-    /// A job has come from the lane.
-    pub fn took(&mut self, lane: usize, key: Key) {
-        if let Some(window) = self.lanes.get_mut(lane) {
+    /// A job has come from the delay queue.
+    pub fn took(&mut self, level: usize, key: Key) {
+        if let Some(window) = self.levels.get_mut(level) {
             window.taken += 1;
-            self.places.insert(key, (lane, Duration::ZERO));
+            self.positions.insert(key, (level, Duration::ZERO));
         }
     }
 
-    /// It waits until then. Jobs that entered its lane after it are due at `open_at` at the earliest.
+    /// It waits until then. Jobs that entered its delay queue after it are due at `open_at` at the earliest.
     pub fn park(&mut self, key: Key, until: Duration, open_at: Duration) {
-        let Some((lane, parked)) = self.places.get_mut(&key) else {
+        let Some((level, parked)) = self.positions.get_mut(&key) else {
             return;
         };
-        let window = &mut self.lanes[*lane];
+        let window = &mut self.levels[*level];
         window.parked.insert((until, key));
         *parked = until;
         window.open_at = open_at;
@@ -80,26 +80,26 @@ impl Windows {
         window.latest = window.latest.max(until);
     }
 
-    /// It waits on until then, though it could have asked. Of the lane's order that says nothing.
+    /// It waits on until then, though it could have asked. Of the delay queue's order that says nothing.
     pub fn stay(&mut self, key: Key, until: Duration) {
-        if let Some((lane, parked)) = self.places.get_mut(&key) {
-            self.lanes[*lane].parked.insert((until, key));
+        if let Some((level, parked)) = self.positions.get_mut(&key) {
+            self.levels[*level].parked.insert((until, key));
             *parked = until;
         }
     }
 
     /// Its time has come.
     pub fn unpark(&mut self, key: Key) {
-        if let Some((lane, until)) = self.places.get(&key) {
-            self.lanes[*lane].parked.remove(&(*until, key));
+        if let Some((level, until)) = self.positions.get(&key) {
+            self.levels[*level].parked.remove(&(*until, key));
         }
     }
 
     /// It is not in memory any more, or on its way to another queue.
     pub fn forget(&mut self, key: Key) {
         self.unpark(key);
-        if let Some((lane, _)) = self.places.remove(&key) {
-            let window = &mut self.lanes[lane];
+        if let Some((level, _)) = self.positions.remove(&key) {
+            let window = &mut self.levels[level];
             window.taken -= 1;
             if window.taken == 0 {
                 *window = Window::default();
@@ -109,19 +109,19 @@ impl Windows {
 
     /// Nothing is in memory any more.
     pub fn clear(&mut self) {
-        self.places.clear();
-        self.lanes.fill_with(Window::default);
+        self.positions.clear();
+        self.levels.fill_with(Window::default);
     }
 
     /// How many jobs wait for their time.
     pub fn parked(&self) -> usize {
-        self.lanes.iter().map(|window| window.parked.len()).sum()
+        self.levels.iter().map(|window| window.parked.len()).sum()
     }
 
     /// Those that move on, with the times that they wait for.
     pub fn surplus(&mut self, now: Duration) -> Vec<(Key, Duration)> {
         let mut surplus = Vec::new();
-        for window in &mut self.lanes {
+        for window in &mut self.levels {
             if window.look_at(self.room).is_none_or(|at| now < at) {
                 continue;
             }
@@ -146,7 +146,7 @@ impl Windows {
             let at = window.look_at(self.room)?.max(now);
             (*last >= at + SOON).then_some(at)
         };
-        self.lanes.iter().filter_map(look_at).min()
+        self.levels.iter().filter_map(look_at).min()
     }
 }
 
@@ -156,7 +156,7 @@ impl Window {
         (self.taken >= room).then(|| self.in_doubt().min(self.try_at.max(self.open_at)))
     }
 
-    /// The same by what was seen of the lane's order.
+    /// The same by what was seen of the delay queue's order.
     fn in_doubt(&self) -> Duration {
         self.open_at.max(self.latest.saturating_sub(self.disorder))
     }
@@ -169,7 +169,7 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
     const ROOM: usize = 16;
 
-    /// A lane for waits from 100 s on, as it is after so many jobs with these waits, which all entered it at 0.
+    /// A delay queue for waits from 100 s on, as it is after so many jobs with these waits, which all entered it at 0.
     fn taken(waits: impl IntoIterator<Item = u32>) -> Windows {
         let mut windows = Windows::new(2, ROOM);
         for (key, wait) in (1..).map(Key).zip(waits) {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_in_order_is_tried_more_and_more_seldom() {
+    fn a_delay_queue_in_order_is_tried_more_and_more_seldom() {
         let mut windows = taken(110..126);
         let mut next = 17;
         let (mut now, mut tries) = (SECOND, Vec::new());
@@ -265,6 +265,6 @@ mod tests {
         assert_eq!((windows.parked(), windows.next(SECOND)), (0, None));
         windows.took(9, Key(1));
         windows.park(Key(1), SECOND, SECOND);
-        assert_eq!(windows.parked(), 0, "there is no such lane");
+        assert_eq!(windows.parked(), 0, "there is no such delay queue");
     }
 }

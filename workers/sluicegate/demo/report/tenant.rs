@@ -138,7 +138,7 @@ fn ideal(plan: &Plan, calls: &[&Arrival]) -> u64 {
         return check::ideal_aligned(plan.jobs, max, window, nanoseconds(limit.guard_ms()), start);
     }
     if plan.scenario != Scenario::Throttling {
-        // What came twice counts against it. What is reserved is promised; a job in a lane does not learn of what others
+        // What came twice counts against it. What is reserved is promised; a job in a delay queue does not learn of what others
         // gave back meanwhile.
         let tenant = calls.first().map_or(0, |call| call.job.tenant);
         let call = |number| plan.call(Job { tenant, number }, false);
