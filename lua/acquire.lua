@@ -1,8 +1,8 @@
 -- acquire: decides for jobs of one tenant, in order, as if they came one after the other.
--- The specification is Scopes::ask in src/rules/model/scopes.rs and src/rules/model/call.rs. Needs clock.lua, formats.lua, line.lua,
+-- The specification is Scopes::ask in src/rules/model/scopes.rs and src/rules/model/call.rs. Needs clock.lua, formats.lua, waitlist.lua,
 -- limits.lua, register.lua and share.lua where a limit is shared, and the algorithms before it.
 --
--- KEYS[1]  the line (HASH)
+-- KEYS[1]  the waitlist (HASH)
 -- KEYS[2…] the limits' keys: two for all sliding windows of a budget together, as sliding_window.lua says; two for each fixed
 --          window: that of the index that is given with the limit, and the next one; one for each other limit; then five
 --          for each shared budget, as register.lua says
@@ -10,8 +10,8 @@
 -- ARGV     the clock and the limits, as limits.lua says; then
 -- ARGV[3]  the budget: how many jobs may start at most
 -- ARGV[4]  what permits are called: this and ":n" for job n
--- ARGV[5]  the jobs, packed one after the other; none: the clock is asked for. Each: generation and place of its ticket (0 and 0: fresh;
---          0 and 1: it had its turn, and did not use its permit: the first of the line); its cost
+-- ARGV[5]  the jobs, packed one after the other; none: the clock is asked for. Each: its ticket, as generation and number (0 and 0: fresh;
+--          0 and 1: it had its turn, and did not use its permit: the first of the waitlist); its cost
 --
 -- Reply: that of shortcut.lua, where all start; else integers.
 -- [1]  1: decided; 2: decided, and calls of the tenant have failed in a row: one that succeeds is to be reported;
@@ -23,13 +23,13 @@
 -- [6 + 6n]  units that count against that limit; 0 unless it waits
 -- [7 + 6n]  when to come back, in milliseconds from now, at least 1; 0 unless it waits
 -- [8 + 6n]  generation of its ticket; 0 unless it waits
--- [9 + 6n]  place of its ticket; where it starts, its number in the sliding log, 0 without one. With shared budgets a
---           text: its numbers in the logs of all budgets, the line's first, joined by ':'
+-- [9 + 6n]  number of its ticket; where it starts, its number in the sliding log, 0 without one. With shared budgets a
+--           text: its numbers in the logs of all budgets, the waitlist's first, joined by ':'
 
 local now, stamp = read_clock(ARGV[1])
-local line = line_load(KEYS[1], now)
+local waitlist = waitlist_load(KEYS[1], now)
 local jobs = #ARGV[5] / JOB_BYTES
-local limits = limits_load(line, now, stamp, jobs, true)
+local limits = limits_load(waitlist, now, stamp, jobs, true)
 if not limits then
   return { 0, now }
 end
@@ -40,10 +40,10 @@ end
 
 limits.permits = ARGV[4]
 local budget = tonumber(ARGV[3])
-local control = limits.homes and limits.homes.control or line
+local control = limits.homes and limits.homes.control or waitlist
 local breaker = control.breaker
 if control.closed > now then
-  control.closed = math.max(breaker and breaker_closed(breaker, now) or 0, line_closings(control.key, now, true))
+  control.closed = math.max(breaker and breaker_closed(breaker, now) or 0, waitlist_closings(control.key, now, true))
 end
 local closed = control.closed
 local half_open = breaker and breaker.since > 0
@@ -56,7 +56,7 @@ local open = base == now
 local full = false
 
 local function widest()
-  return math.min(math.max(line.widest, 1), limits.most)
+  return math.min(math.max(waitlist.widest, 1), limits.most)
 end
 
 local function has_room(units)
@@ -78,17 +78,17 @@ local function whole(cost)
   return latest, which
 end
 
--- When the first of the line may start, whatever it costs.
+-- When the first of the waitlist may start, whatever it costs.
 local function first()
-  return (limits_turn(limits, line, base, widest(), widest()))
+  return (limits_turn(limits, waitlist, base, widest(), widest()))
 end
 
 local function count(which)
   return limits[which].algorithm.count(limits[which])
 end
 
--- Charges the limits, and moves the lines on. Returns the start's number in the sliding log, or its numbers.
-local function start(place, cost, units, due)
+-- Charges the limits, and moves the waitlists on. Returns the start's number in the sliding log, or its numbers.
+local function start(ticket, cost, units, due)
   local sequences = { [0] = 0 }
   for i = 1, #limits do
     local limit = limits[i]
@@ -97,14 +97,14 @@ local function start(place, cost, units, due)
     sequences[home] = sequence or sequences[home]
   end
   if not due then
-    line_reset(line, now)
-  elseif place then
-    line_claim(line, place, units, limits_reach(limits))
+    waitlist_reset(waitlist, now)
+  elseif ticket then
+    waitlist_claim(waitlist, ticket, units, limits_reach(limits))
   end
   if SHARES then
     SHARES.start(limits, units)
   end
-  line_note(line, 0, line_waiting(line) > 0 and first() or line.room)
+  waitlist_note(waitlist, 0, waitlist_waiting(waitlist) > 0 and first() or waitlist.room)
   if not SHARES then
     return sequences[0]
   end
@@ -125,61 +125,61 @@ local function is_taken(units)
 end
 
 -- After an ask for the k-th unit, the last of a job of so many, that must wait until `at`: notes since when room has been
--- there and nobody of the line, or of the others, came for it. Once that is longer than the grace, the ask is to come back
+-- there and nobody of the waitlist, or of the others, came for it. Once that is longer than the grace, the ask is to come back
 -- when it can be told whether they vanished.
 local function watch(at, k, units)
-  local turn, which = limits_turn(limits, line, base, widest(), widest())
+  local turn, which = limits_turn(limits, waitlist, base, widest(), widest())
   if open and turn == now then
-    if line.seen == 0 then
-      line_note(line, now, line.room)
+    if waitlist.seen == 0 then
+      waitlist_note(waitlist, now, waitlist.room)
     end
     -- Behind nobody a job waits for its own turn.
-    if now - line.room > GRACE_MS and line_waiting(line) > 0 then
-      at = math.min(at, line.seen + GRACE_MS + 1)
+    if now - waitlist.room > GRACE_MS and waitlist_waiting(waitlist) > 0 then
+      at = math.min(at, waitlist.seen + GRACE_MS + 1)
     end
   elseif not open or not SHARES and count(which) > 0 or is_taken(widest()) or SHARES and has_room(widest()) then
     -- Only a start takes room away, or the others' turns: in the guard at a fixed window's end there may be none without.
     -- Without others mostly the limit at hand was taken, so that the rest need not be looked at again.
-    line_note(line, 0, turn)
+    waitlist_note(waitlist, 0, turn)
   end
   return SHARES and open and SHARES.watch(limits, base, at, k, units) or at
 end
 
--- Up to which unit of the line a job of `units` at `place` has its own.
-local function distance(place, units)
-  return math.max(units, place - line.front - line.claimed)
+-- Up to which unit of the waitlist a job of `units` with `ticket` has its own.
+local function distance(ticket, units)
+  return math.max(units, ticket - waitlist.now_serving - waitlist.claimed)
 end
 
 -- The six elements of the reply for job number `n`, from 0.
 local function decide(n)
-  local gen, place, cost = struct.unpack(JOB_FORMAT, ARGV[5], n * JOB_BYTES + 1)
+  local generation, ticket, cost = struct.unpack(JOB_FORMAT, ARGV[5], n * JOB_BYTES + 1)
   limits.job = n
   cost = math.max(cost, 1)
   -- A lower limit of an operator, or of other workers, lets a job that costs more start alone; it is charged all the same, and
   -- needs room for all of it where a limit is higher.
   local units = limits.cost and math.min(cost, limits.most) or 1
-  if gen == 0 and place == 1 and line.issued > 0 then
-    -- Its start claims no place.
-    place = line.front
-  elseif gen ~= line.gen or place < 1 or place > line.issued then
-    place = nil
+  if generation == 0 and ticket == 1 and waitlist.last_issued > 0 then
+    -- Its start claims no ticket.
+    ticket = waitlist.now_serving
+  elseif generation ~= waitlist.generation or ticket < 1 or ticket > waitlist.last_issued then
+    ticket = nil
   end
-  if full and not place then
+  if full and not ticket then
     return 2, 0, 0, 0, 0, 0
   end
 
   if SHARES and open then
-    SHARES.give_up(limits, line)
+    SHARES.give_up(limits, waitlist)
   end
-  local stale = open and line.seen > 0 and now - line.seen > GRACE_MS and line_waiting(line) > 0 and first() == now
+  local stale = open and waitlist.seen > 0 and now - waitlist.seen > GRACE_MS and waitlist_waiting(waitlist) > 0 and first() == now
   local at, which, due
-  if place then
-    at, which = limits_turn(limits, line, base, distance(place, units), units)
+  if ticket then
+    at, which = limits_turn(limits, waitlist, base, distance(ticket, units), units)
     -- Beside jobs of several units nobody goes ahead: small ones would take what a large one waits for.
-    local wide = line.widest > 1 or SHARES and SHARES.wide(limits)
+    local wide = waitlist.widest > 1 or SHARES and SHARES.wide(limits)
     due = at <= now + (wide and 0 or AHEAD_MS)
   else
-    due = line_waiting(line) == 0 and (not SHARES or limits_turn(limits, line, base, units, units) <= now)
+    due = waitlist_waiting(waitlist) == 0 and (not SHARES or limits_turn(limits, waitlist, base, units, units) <= now)
   end
 
   local fits, last = now, 1
@@ -192,19 +192,19 @@ local function decide(n)
       return 2, 0, 0, 0, 0, 0
     end
     budget = budget - 1
-    local sequences = start(place, cost, units, due)
+    local sequences = start(ticket, cost, units, due)
     return 1, 0, 0, 0, 0, sequences
   end
 
-  if not place then
-    place = line_issue(line, now, units)
-    at, which = limits_turn(limits, line, base, distance(place, units), units)
+  if not ticket then
+    ticket = waitlist_issue(waitlist, now, units)
+    at, which = limits_turn(limits, waitlist, base, distance(ticket, units), units)
   end
-  at = watch(at, distance(place, units), units)
+  at = watch(at, distance(ticket, units), units)
   if fits > at then
     at, which = fits, last
   end
-  return 0, which - 1, count(which), math.max(at - now, 1), line.gen, math.max(place, 1)
+  return 0, which - 1, count(which), math.max(at - now, 1), waitlist.generation, math.max(ticket, 1)
 end
 
 -- With the first job, so that a table of the right size is made at once for the usual call, which is for one.
@@ -218,9 +218,9 @@ for n = 1, jobs - 1 do
 end
 
 local ends = now
-local waiting = line_waiting(line)
-if waiting > 0 and (line.changed or SHARES) then
-  ends = limits_turn(limits, line, base, waiting, 1)
+local waiting = waitlist_waiting(waitlist)
+if waiting > 0 and (waitlist.changed or SHARES) then
+  ends = limits_turn(limits, waitlist, base, waiting, 1)
 end
 for i = 1, #limits do
   local limit = limits[i]
@@ -229,12 +229,12 @@ end
 if SHARES then
   SHARES.save(limits, base, ends)
 end
-line_save(line, math.max(ends, limits.fixed and line.window + limits.fixed or 0))
+waitlist_save(waitlist, math.max(ends, limits.fixed and waitlist.window + limits.fixed or 0))
 if half_open and (breaker.changed or budget < before) then
   if budget < before then
     breaker.began = now
   end
   breaker_save(control.key, breaker)
-  line_keep(control.key, now, math.max(now, breaker_kept(breaker)))
+  waitlist_keep(control.key, now, math.max(now, breaker_kept(breaker)))
 end
 return reply

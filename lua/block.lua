@@ -1,7 +1,7 @@
 -- block: closes one tenant for a while; never shortens what is in force.
--- The specification is State::block in src/rules/model.rs. Needs clock.lua and line.lua before it.
+-- The specification is State::block in src/rules/model.rs. Needs clock.lua and waitlist.lua before it.
 --
--- KEYS[1]  the line (HASH)
+-- KEYS[1]  the waitlist (HASH)
 --
 -- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
 -- ARGV[2]  for how long, in milliseconds from now
@@ -11,10 +11,10 @@
 
 local now = read_clock(ARGV[1])
 local until_ms = now + tonumber(ARGV[2])
-local blocked = line_closings(KEYS[1], now, true)
+local blocked = waitlist_closings(KEYS[1], now, true)
 if until_ms <= blocked then
   return blocked
 end
 redis.call('HSET', KEYS[1], 'blocked', int(until_ms), 'blocked-at', int(now), 'by', ARGV[3])
-line_keep(KEYS[1], now, until_ms)
+waitlist_keep(KEYS[1], now, until_ms)
 return until_ms

@@ -1,5 +1,5 @@
 -- The breaker: failures in a row stop calls that would fail too. The specification is src/rules/breaker.rs.
--- It is two fields of a HASH: a tenant's line, or what concerns the API as a whole.
+-- It is two fields of a HASH: a tenant's waitlist, or what concerns the API as a whole.
 --
 -- breaker    "FAILURES,SINCE,UNTIL,WAIT,BEGAN,LEASE,OF"; without failures there is no such field. SINCE: since when it is open (ms), 0: it
 --            is closed; UNTIL: no probe before this (ms); WAIT: how long it was last open (ms); BEGAN: when the probe under way began

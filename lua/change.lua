@@ -1,8 +1,8 @@
 -- change: what an operator changes for one tenant, at once for all workers.
--- The specification is State::change in src/rules/model.rs. Needs clock.lua, line.lua and register.lua before
+-- The specification is State::change in src/rules/model.rs. Needs clock.lua, waitlist.lua and register.lua before
 -- it.
 --
--- KEYS[1]  the line (HASH); for resume also the HASH of the API as a whole
+-- KEYS[1]  the waitlist (HASH); for resume also the HASH of the API as a whole
 -- KEYS[2…] for reset, where all of them are in one place: the five of the budget that all tenants share, as register.lua says
 --
 -- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
@@ -59,13 +59,13 @@ elseif what == 'limit' then
   local set = string.format('%s=%s@%.0f;', name, ARGV[5], until_ms)
   redis.call('HSET', key, 'overrides', overrides_without() .. set)
 elseif what == 'reset' then
-  -- Also where there is no line: the generation reaches those of the tenant's parts.
-  local line = line_load(key, now)
-  -- Newer than the lines of its parts that began in this very millisecond.
-  line_reset(line, now + 1)
+  -- Also where there is no waitlist: the generation reaches those of the tenant's parts.
+  local waitlist = waitlist_load(key, now)
+  -- Newer than the waitlists of its parts that began in this very millisecond.
+  waitlist_reset(waitlist, now + 1)
   -- Its parts are reset by their next call; until then they are in nobody's way. The keys of register.lua go by this field.
   redis.call('HDEL', key, 'register')
-  line_save(line, now + math.max(RESET_MS, redis.call('PTTL', key)) - KEEP_MS)
+  waitlist_save(waitlist, now + math.max(RESET_MS, redis.call('PTTL', key)) - KEEP_MS)
   if KEYS[2] then
     leave_register(ARGV[6])
   end
@@ -80,5 +80,5 @@ else
   redis.call('HSET', key, 'overrides', overrides_without())
   return 0
 end
-line_keep(key, now, until_ms)
+waitlist_keep(key, now, until_ms)
 return until_ms

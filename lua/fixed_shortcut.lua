@@ -1,4 +1,4 @@
--- The shortcut of fixed-window-algo, whose keys fixed_window.lua explains. It needs windows that the line knows, and a clock that was not stepped
+-- The shortcut of fixed-window-algo, whose keys fixed_window.lua explains. It needs windows that the waitlist knows, and a clock that was not stepped
 -- back before one of them.
 local function shortcut(now, _, jobs, window)
   local text, at = ARGV[2], 1

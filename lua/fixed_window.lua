@@ -33,7 +33,7 @@ local function fixed_is_doubtful(limit, limits, key, own, start)
 end
 
 ALGORITHMS['fixed-window-algo'] = {
-  load = function(limit, limits, line, own)
+  load = function(limit, limits, waitlist, own)
     local now = limits.now
     local index = math.floor(now / limit.span)
     local ahead = index - limit.index
@@ -49,14 +49,14 @@ ALGORITHMS['fixed-window-algo'] = {
     end
     limit.window, limit.stored, limit.taken = index, tonumber(value), 0
     limit.held = limit.stored
-    own.newest = own.newest or line.window
+    own.newest = own.newest or waitlist.window
     local start = index * limit.span
-    if start + limit.span <= own.newest and fixed_is_doubtful(limit, limits, line.key, own, start) then
+    if start + limit.span <= own.newest and fixed_is_doubtful(limit, limits, waitlist.key, own, start) then
       limit.held = math.max(limit.held, limit.max)
     end
-    if start > line.window then
-      line.window = start
-      line.changed = true
+    if start > waitlist.window then
+      waitlist.window = start
+      waitlist.changed = true
     end
     own.fixed = math.max(own.fixed or 0, limit.span)
     return true

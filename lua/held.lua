@@ -1,7 +1,7 @@
--- strict-window and max-concurrent: a ZSET with one place for each start that holds one. The specification is
+-- strict-window and max-concurrent: a ZSET with the lease of each start. The specification is
 -- src/rules/algorithms/held.rs.
 --
--- Score: when the call ended (ms, rounded up), or, while it may be under way, when its place is given up unless it is kept
+-- Score: when the call ended (ms, rounded up), or, while it may be under way, when its lease ends unless it is kept
 -- for longer.
 -- Member: "PERMIT:UNITS".
 --
@@ -11,15 +11,15 @@ local function held_member(limit, permit, cost)
   return string.format('%s:%d', permit, limit.calls and 1 or cost)
 end
 
--- The places that count, the first to end first: units and ends.
+-- The leases that count, the first to end first: units and ends.
 local function held_read(limit)
-  if limit.places then
+  if limit.leases then
     return
   end
-  limit.places, limit.ends_at = {}, {}
+  limit.leases, limit.ends_at = {}, {}
   local found = redis.call('ZRANGEBYSCORE', KEYS[limit.key], '(' .. int(limit.now - limit.span), '+inf', 'WITHSCORES')
   for i = 1, #found, 2 do
-    limit.places[#limit.places + 1] = tonumber(string.match(found[i], ':(%d+)$'))
+    limit.leases[#limit.leases + 1] = tonumber(string.match(found[i], ':(%d+)$'))
     limit.ends_at[#limit.ends_at + 1] = tonumber(found[i + 1])
   end
 end
@@ -38,8 +38,8 @@ end
 local function held_leaves(limit, unit)
   held_read(limit)
   local units = 0
-  for i, of_place in ipairs(limit.places) do
-    units = units + of_place
+  for i, of_lease in ipairs(limit.leases) do
+    units = units + of_lease
     if units >= unit then
       if limit.ends_at[i] <= limit.now then
         return limit.ends_at[i] + limit.span
@@ -57,7 +57,7 @@ ALGORITHMS['max-concurrent'] = {
     local key = KEYS[limit.key]
     if limits.writing then
       redis.call('ZREMRANGEBYSCORE', key, '-inf', int(limits.now - limit.span))
-      -- No place is given up later than a lease from now.
+      -- No lease ends later than LEASE_MS from now.
       local last = redis.call('ZRANGE', key, '-1', '-1', 'WITHSCORES')
       if last[1] and tonumber(last[2]) > limits.stamp + LEASE_MS then
         pull_back(key, limits.stamp + LEASE_MS)
@@ -69,7 +69,7 @@ ALGORITHMS['max-concurrent'] = {
       limit.held = redis.call('ZCOUNT', key, '(' .. int(limits.now - limit.span), '+inf')
     else
       held_read(limit)
-      for _, units in ipairs(limit.places) do
+      for _, units in ipairs(limit.leases) do
         limit.held = limit.held + units
       end
     end
@@ -115,11 +115,11 @@ ALGORITHMS['max-concurrent'] = {
   end,
 
   keep = function(limit, limits, job, for_ms)
-    -- A place that is not there is taken again: this Redis may have lost its memory while the call was under way.
+    -- A lease that is not there is taken again: this Redis may have lost its memory while the call was under way.
     local key = KEYS[limit.key]
     local ends = limits.stamp + math.min(for_ms, LEASE_MS)
     redis.call('ZADD', key, int(ends), held_member(limit, job.permit, job.cost))
-    -- Other places may count for longer than this one.
+    -- Other leases may count for longer than this one.
     redis.call('PEXPIREAT', key, int(limits.stamp + LEASE_MS + limit.span))
   end,
 }

@@ -1,25 +1,25 @@
 -- inspect: the state of one tenant; writes nothing.
--- The specification is Scopes::inspect in src/rules/model/scopes.rs. Needs clock.lua, line.lua, limits.lua, register.lua and
+-- The specification is Scopes::inspect in src/rules/model/scopes.rs. Needs clock.lua, waitlist.lua, limits.lua, register.lua and
 -- share.lua where a limit is shared, and the algorithms before it.
 --
--- KEYS[1]  the line (HASH); the others as acquire.lua has them
+-- KEYS[1]  the waitlist (HASH); the others as acquire.lua has them
 -- ARGV     the clock and the limits, as limits.lua says
 --
 -- Reply: one text, then integers, and a text at the end.
 -- [1]  what closed the tenant; empty: it is open
 -- [2]  1: here it is; 0: the clock is in a fixed window that is not among KEYS, and [3] is all
 -- [3]  the clock in milliseconds since the epoch, rounded down
--- [4]  units that wait in the line
+-- [4]  units that wait in the waitlist
 -- [5]  when the last of them may start, in milliseconds from now; 0 when nobody waits
 -- [6]  until when the tenant is closed, in milliseconds since the epoch; 0: it is not
--- [7]  when a job of one unit that comes now may start, in milliseconds from now; 0: now, unless there is a line
+-- [7]  when a job of one unit that comes now may start, in milliseconds from now; 0: now, unless there is a waitlist
 -- [8 + 6n]   limit n (from 0): the max in force
 -- [9 + 6n]   until when an operator's max is in force, in milliseconds since the epoch; 0: it is the configuration's
 -- [10 + 6n]  units that count now
--- [11 + 6n]  units that may start now, the line ignored
+-- [11 + 6n]  units that may start now, the waitlist ignored
 -- [12 + 6n]  when the next unit may start, in milliseconds from now; 0: now
 -- [13 + 6n]  units that wait where it counts
--- [last]  what the downstream says of its own limits, as line.lua has it; empty: nothing
+-- [last]  what the downstream says of its own limits, as waitlist.lua has it; empty: nothing
 
 -- Units that may start at once now.
 local function limit_free(limit)
@@ -36,8 +36,8 @@ local function limit_free(limit)
 end
 
 local now, stamp = read_clock(ARGV[1])
-local line = line_load(KEYS[1], now)
-local limits = limits_load(line, now, stamp, 1, false)
+local waitlist = waitlist_load(KEYS[1], now)
+local limits = limits_load(waitlist, now, stamp, 1, false)
 if not limits then
   return { '', 0, now }
 end
@@ -46,12 +46,12 @@ if SHARES then
   SHARES.look(limits)
 end
 
-local control = limits.homes and limits.homes.control or line
-local blocked, paused = line_closings(control.key, now, false)
+local control = limits.homes and limits.homes.control or waitlist
+local blocked, paused = waitlist_closings(control.key, now, false)
 control.closed = math.max(blocked, paused, control.breaker and breaker_closed(control.breaker, now) or 0)
 local closed = control.closed > now
 local base = math.max(now, control.closed)
-local waiting = line_waiting(line)
+local waiting = waitlist_waiting(waitlist)
 local by = ''
 if closed then
   if paused > now then
@@ -64,9 +64,9 @@ if closed then
 end
 local reply = {
   by, 1, now, waiting,
-  waiting > 0 and limits_turn(limits, line, base, waiting, 1) - now or 0,
+  waiting > 0 and limits_turn(limits, waitlist, base, waiting, 1) - now or 0,
   closed and control.closed or 0,
-  limits_turn(limits, line, base, waiting + 1, 1) - now,
+  limits_turn(limits, waitlist, base, waiting + 1, 1) - now,
 }
 for _, limit in ipairs(limits) do
   local n = #reply

@@ -6,23 +6,23 @@
 --          Each: max: units in a window; the span in milliseconds: the window, with the guard where the algorithm counts
 --          over both; its margin in milliseconds (fixed window: the guard; segments: the length of one; counter and buckets: the
 --          lateness that they forgive); the burst in units; the unit: 1: calls, 0: cost; which of KEYS is its first; the index of the fixed
---          window that this key belongs to, 0 for the others; whose it is: 0: the line's, n: that of the n-th shared
+--          window that this key belongs to, 0 for the others; whose it is: 0: the waitlist's, n: that of the n-th shared
 --          budget; its name; its algorithm
 -- ARGV[#ARGV]  what share.lua says, where any of the limits is shared
 
--- What share.lua does with budgets that several lines share; nil where it is not part of the script.
+-- What share.lua does with budgets that several waitlists share; nil where it is not part of the script.
 local SHARES
 
 -- An algorithm is a table of functions, put into ALGORITHMS by its file:
--- load(limit, limits, line, own)  what the store has of it at limits.now; nil if the window of now is not among KEYS.
---                                `line` is the HASH of the budget whose limit it is, `own` what all of its limits share
+-- load(limit, limits, waitlist, own)  what the store has of it at limits.now; nil if the window of now is not among KEYS.
+--                                    `waitlist` is the HASH of the budget whose limit it is, `own` what all of its limits share
 -- count(limit)               units that count against it
 -- nth(limit, base, k)        when the k-th next unit may start if nobody starts before `base`, which is now or later
 -- take(limit, limits, units, cost)  a job starts, with as job number limits.job; may return its number in the log
 -- settle(limit, limits, job, more)  a job of settle.lua used so many units more (or fewer) than it was charged
 -- late(limit, limits, job)   the call of a job of settle.lua came later than the guard covers; not all have it
 -- save(limit, limits)        writes what was taken
--- renew(limit, limits, job)  a job of settle.lua still holds its place; only where the mark `holds` is set
+-- renew(limit, limits, job)  a job of settle.lua still holds its lease; only where the mark `holds` is set
 -- and of the marks bucket (its capacity is the burst) and shared (all limits of
 -- the algorithm have one log, which must remember the longest span).
 local ALGORITHMS = {}
@@ -53,12 +53,12 @@ local function limits_own(limits, limit)
 end
 
 -- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for.
-local function limits_load(line, now, stamp, jobs, writing)
-  local homes = SHARES and SHARES.load(line, now)
-  local overrides = (homes and homes.control or line).overrides
+local function limits_load(waitlist, now, stamp, jobs, writing)
+  local homes = SHARES and SHARES.load(waitlist, now)
+  local overrides = (homes and homes.control or waitlist).overrides
   -- All fields at once: a table that grows takes longer.
   local limits = {
-    now = now, stamp = stamp, jobs = jobs, writing = writing, most = 4294967295, usual = line.usual,
+    now = now, stamp = stamp, jobs = jobs, writing = writing, most = 4294967295, usual = waitlist.usual,
     homes = homes, cost = false, permits = false, job = 0, longest = 0, log = false, newest = false, fixed = false,
   }
   local text, at = ARGV[2], 1
@@ -74,7 +74,7 @@ local function limits_load(line, now, stamp, jobs, writing)
       calls = unit == 1,
       key = key,
       index = index,
-      -- nil for the line's own, as in all scripts without shared budgets: one field more, and the table doubles.
+      -- nil for the waitlist's own, as in all scripts without shared budgets: one field more, and the table doubles.
       home = home > 0 and home or nil,
       now = now,
       ends = 0,
@@ -100,14 +100,14 @@ local function limits_load(line, now, stamp, jobs, writing)
   for i = 1, #limits do
     local limit = limits[i]
     local own = limits_own(limits, limit)
-    if not limit.algorithm.load(limit, limits, limit.home and own or line, own) then
+    if not limit.algorithm.load(limit, limits, limit.home and own or waitlist, own) then
       return nil
     end
   end
   return limits
 end
 
--- How far behind the newest start a place is given up.
+-- How far behind the newest start a ticket is given up.
 local function limits_reach(limits)
   local reach = 2
   for _, limit in ipairs(limits) do
@@ -130,10 +130,10 @@ local function limits_earliest(limits, base, units, calls)
   return latest, which
 end
 
--- When the k-th unit of the line may start, the last of a job of so many units, and which limit says so.
-local function limits_turn(limits, line, base, k, units)
+-- When the k-th unit of the waitlist may start, the last of a job of so many units, and which limit says so.
+local function limits_turn(limits, waitlist, base, k, units)
   if SHARES then
-    return SHARES.turn(limits, line, base, k, units)
+    return SHARES.turn(limits, waitlist, base, k, units)
   end
-  return limits_earliest(limits, base, k, line_jobs(line, k, units))
+  return limits_earliest(limits, base, k, waitlist_jobs(waitlist, k, units))
 end

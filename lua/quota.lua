@@ -1,7 +1,7 @@
 -- quota: notes what the downstream says of its own limits, for inspect; it decides nothing.
--- The specification is State::advertised in src/rules/model.rs. Needs clock.lua and line.lua before it.
+-- The specification is State::advertised in src/rules/model.rs. Needs clock.lua and waitlist.lua before it.
 --
--- KEYS[1]  the line (HASH)
+-- KEYS[1]  the waitlist (HASH)
 --
 -- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
 -- ARGV[2]  the limits: "LIMIT/WINDOW_S", with commas between them
@@ -10,5 +10,5 @@
 
 local now = read_clock(ARGV[1])
 redis.call('HSET', KEYS[1], 'quota', ARGV[2] .. '@' .. int(now))
-line_keep(KEYS[1], now, now)
+waitlist_keep(KEYS[1], now, now)
 return now

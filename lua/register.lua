@@ -1,8 +1,8 @@
--- The register of a budget that several lines share: who waits for it, and which turn each unit has. The specification is
+-- The register of a budget that several waitlists share: who waits for it, and which turn each unit has. The specification is
 -- src/rules/share.rs. Only in scripts for limits of such scopes, between limits.lua and share.lua, and in change.lua.
 --
 -- Its keys:
--- [1]  a HASH like that of a line, of which it has only `window` and what closes the tenant, and with the field
+-- [1]  a HASH like that of a waitlist, of which it has only `window` and what closes the tenant, and with the field
 --      register   the seven numbers below, packed
 -- [2]  a ZSET of those who wait: score: behind which tag the units of one wait
 -- [3]  a ZSET of the same members: score: the tag of the last of its units
@@ -57,7 +57,7 @@ local function register_purge(r, reach)
   redis.call('ZREMRANGEBYSCORE', r.idles, '-inf', '(' .. int(late))
 end
 
--- The others' lines with the largest jobs: behind which tag their units wait, the last one's, and the largest cost.
+-- The others' waitlists with the largest jobs: behind which tag their units wait, the last one's, and the largest cost.
 local function register_wide(r)
   local wide = {}
   local largest = redis.call('ZREVRANGE', r.wides, '0', int(WIDE - 1), 'WITHSCORES')

@@ -1,7 +1,7 @@
 -- report: a breaker is told how a call ended, or asked for the next probe.
--- The specification is State::report in src/rules/model.rs. Needs clock.lua, breaker.lua and line.lua before it.
+-- The specification is State::report in src/rules/model.rs. Needs clock.lua, breaker.lua and waitlist.lua before it.
 --
--- KEYS[1]  the line (HASH) of the tenant, or the HASH of the API as a whole
+-- KEYS[1]  the waitlist (HASH) of the tenant, or the HASH of the API as a whole
 --
 -- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
 -- ARGV[2]  'failed', 'sound', 'probe', 'release' or 'look', which writes nothing
@@ -30,13 +30,13 @@ local key, what = KEYS[1], ARGV[2]
 local f = redis.call('HMGET', key, 'breaker', 'breaker-by', 'by')
 local breaker, by = breaker_parse(f[1], now), f[2] or ''
 local was_open = breaker ~= nil and breaker.since > 0
-local blocked, paused = line_closings(key, now, what ~= 'look')
+local blocked, paused = waitlist_closings(key, now, what ~= 'look')
 local named = math.max(blocked, paused)
 local granted, changed = 0, 0
 
 local function keep()
   breaker_save(key, breaker)
-  line_keep(key, now, math.max(now, breaker_kept(breaker)))
+  waitlist_keep(key, now, math.max(now, breaker_kept(breaker)))
 end
 
 local function wait_until(wait)

@@ -1,9 +1,9 @@
 -- settle: calls have ended, or are still under way: what they used in fact is set against what they were charged, and
--- places that they hold are given back or kept.
--- The specification is Scopes::settle in src/rules/model/scopes.rs. Needs clock.lua, line.lua, limits.lua, register.lua and
+-- leases that they hold are given back or kept.
+-- The specification is Scopes::settle in src/rules/model/scopes.rs. Needs clock.lua, waitlist.lua, limits.lua, register.lua and
 -- share.lua where a limit is shared, and the algorithms before it.
 --
--- KEYS[1]  the line (HASH); then the limits' keys, as acquire.lua has them
+-- KEYS[1]  the waitlist (HASH); then the limits' keys, as acquire.lua has them
 -- KEYS[#KEYS]  a mark (STRING) of this very call: one that is repeated because its answer was lost does nothing
 --
 -- ARGV     the clock and the limits, as limits.lua says; then for job n (from 0)
@@ -12,7 +12,7 @@
 -- ARGV[5 + 5n]  its number in the sliding log, or its numbers, as acquire.lua gave them
 -- ARGV[6 + 5n]  the cost it was charged
 -- ARGV[7 + 5n]  the cost it had in fact; 'none': it was never called; 'held:N': it may be under way for N milliseconds more, and
---               its place is kept for so long (0: it has ended, and what it cost is not told); 'late': it came later than the
+--               its lease is kept for so long (0: it has ended, and what it cost is not told); 'late': it came later than the
 --               guard covers, and may go on: it counts from now
 --
 -- Reply: integers.
@@ -22,8 +22,8 @@
 -- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
 
 local now, stamp = read_clock(ARGV[1])
-local line = line_load(KEYS[1], now)
-local limits = limits_load(line, now, stamp, 1, true)
+local waitlist = waitlist_load(KEYS[1], now)
+local limits = limits_load(waitlist, now, stamp, 1, true)
 if not limits then
   return { 0, now }
 end
@@ -31,7 +31,7 @@ if not redis.call('SET', KEYS[#KEYS], '1', 'NX', 'PX', int(MARK_MS)) then
   return { 1, now }
 end
 
--- By budget, the line's at 0.
+-- By budget, the waitlist's at 0.
 local function sequences_parse(text)
   local sequences, n = {}, 0
   for number in string.gmatch(text, '%d+') do
@@ -64,12 +64,12 @@ for i = 3, #ARGV, 5 do
   end
   if holds and job.used then
     local took = math.max(now - job.started, 0)
-    if line.usual == 0 then
-      line.usual = math.max(took, 1)
+    if waitlist.usual == 0 then
+      waitlist.usual = math.max(took, 1)
     else
-      line.usual = math.max(math.floor((line.usual * 7 + took) / 8), 1)
+      waitlist.usual = math.max(math.floor((waitlist.usual * 7 + took) / 8), 1)
     end
-    line.changed = true
+    waitlist.changed = true
   end
 end
 
@@ -77,12 +77,12 @@ for _, limit in ipairs(limits) do
   limit.algorithm.save(limit, limits)
 end
 for n = 0, limits.homes and #limits.homes or 0 do
-  local home = n == 0 and line or limits.homes[n]
+  local home = n == 0 and waitlist or limits.homes[n]
   if home.changed then
     local left = redis.call('PTTL', home.key)
     local fixed = n == 0 and limits.fixed or home.fixed
     local newest = fixed and home.window + fixed or 0
-    line_save(home, math.max(now, newest, now + left - KEEP_MS))
+    waitlist_save(home, math.max(now, newest, now + left - KEEP_MS))
   end
 end
 return { 1, now }

@@ -1,10 +1,10 @@
--- What a call does with budgets that several lines share. The specification is src/rules/model/call.rs. Only in scripts for
+-- What a call does with budgets that several waitlists share. The specification is src/rules/model/call.rs. Only in scripts for
 -- limits of such scopes; between register.lua and the algorithms.
 --
 -- The last argument is taken from ARGV, so that the others stand where they always do. It is packed: which of the
--- budgets is the tenant's own control (what closes it, what an operator set), 0: the line; then for each shared one, from
--- 1: through which of the others, which have lower numbers, its lines come, 0: none; whether all tenants share it; which
--- of KEYS is its first (register.lua names them); what the line, or the tenant, is called there.
+-- budgets is the tenant's own control (what closes it, what an operator set), 0: the waitlist; then for each shared one, from
+-- 1: through which of the others, which have lower numbers, its waitlists come, 0: none; whether all tenants share it; which
+-- of KEYS is its first (register.lua names them); what the waitlist, or the tenant, is called there.
 local SHARED_FORMAT = '>I1I1I8s'
 
 -- The highest cost that can start under the limits of the budget `n`.
@@ -19,15 +19,15 @@ local function limits_most(limits, n)
   return most
 end
 
--- The budgets of the call: homes[0] is the line, homes[n] the n-th shared one; homes.control the one of the tenant.
-local function shares_load(line, now)
-  local homes = { [0] = line }
+-- The budgets of the call: homes[0] is the waitlist, homes[n] the n-th shared one; homes.control the one of the tenant.
+local function shares_load(waitlist, now)
+  local homes = { [0] = waitlist }
   local text = table.remove(ARGV)
   local control, at = string.byte(text), 2
   while at <= #text do
     local below, everybody, first, flow
     below, everybody, first, flow, at = struct.unpack(SHARED_FORMAT, text, at)
-    local home = line_load(KEYS[first], now)
+    local home = waitlist_load(KEYS[first], now)
     home.below, home.everybody = below, everybody == 1
     home.longest = 0
     register_load(home, flow, first, now)
@@ -38,7 +38,7 @@ local function shares_load(line, now)
   return homes
 end
 
--- What waits for the budget `n` waits for `wider` too: that is the same one, or its lines come through it.
+-- What waits for the budget `n` waits for `wider` too: that is the same one, or its waitlists come through it.
 local function shares_behind(homes, wider, n)
   return wider == n or wider > 0 and homes[wider].below == n
 end
@@ -55,11 +55,11 @@ local function shares_reach(limits, n)
   return reach
 end
 
--- The tenant's own line is newer than this one of its parts: all that waited was reset.
+-- The tenant's own waitlist is newer than this one of its parts: all that waited was reset.
 local function shares_reset(homes, now)
-  local line, control = homes[0], homes.control
-  if control ~= line and line.gen > 0 and line.gen < control.gen then
-    line_reset(line, math.max(now, control.gen))
+  local waitlist, control = homes[0], homes.control
+  if control ~= waitlist and waitlist.generation > 0 and waitlist.generation < control.generation then
+    waitlist_reset(waitlist, math.max(now, control.generation))
   end
 end
 
@@ -81,7 +81,7 @@ local function shares_look(limits)
   end
 end
 
--- How many units start from the budget `n` up to the k-th of the line, the last of a job of so many, if all take turns: a
+-- How many units start from the budget `n` up to the k-th of the waitlist, the last of a job of so many, if all take turns: a
 -- job's turn is that of its first unit.
 local function shares_rank(homes, n, k, units)
   local home = homes[n]
@@ -92,20 +92,20 @@ local function shares_rank(homes, n, k, units)
   return k + register_before(r, started + k + 1 - units) + register_whole(r, started)
 end
 
--- About how many jobs have so many units, if the others' cost what those of the line do.
-local function shares_calls(line, units)
-  return math.floor(units / math.max(math.floor(line.issued / math.max(line.jobs, 1)), 1))
+-- About how many jobs have so many units, if the others' cost what those of the waitlist do.
+local function shares_calls(waitlist, units)
+  return math.floor(units / math.max(math.floor(waitlist.last_issued / math.max(waitlist.jobs, 1)), 1))
 end
 
 -- limits_turn, where some of the limits are shared.
-local function shares_turn(limits, line, base, k, units)
-  local calls, latest, which = line_jobs(line, k, units), 0, 1
+local function shares_turn(limits, waitlist, base, k, units)
+  local calls, latest, which = waitlist_jobs(waitlist, k, units), 0, 1
   for i = 1, #limits do
     local limit = limits[i]
     local of_units, of_calls = k, calls
     if limit.home then
       of_units = shares_rank(limits.homes, limit.home, k, units)
-      of_calls = calls + shares_calls(line, of_units - k)
+      of_calls = calls + shares_calls(waitlist, of_units - k)
     end
     local at = limit.algorithm.nth(limit, base, limit.calls and of_calls or of_units)
     if at > latest then
@@ -148,14 +148,14 @@ local function shares_room(limits, n)
   return latest > 0 and latest or now, taken
 end
 
--- Forgets who waits for a budget in which room was left unclaimed for too long. The front of this line did not come either: if
+-- Forgets who waits for a budget in which room was left unclaimed for too long. The front of this waitlist did not come either: if
 -- its grace began only now, whoever comes in again meanwhile would end it, and so on for ever.
-local function shares_give_up(limits, line)
+local function shares_give_up(limits, waitlist)
   for n, home in ipairs(limits.homes) do
     local r = home.register
     if r.waiting > 0 and r.seen > 0 and limits.now - r.seen > GRACE_MS and shares_room(limits, n) == limits.now then
-      if line.seen == 0 and line_waiting(line) > 0 then
-        line_note(line, r.seen, line.room)
+      if waitlist.seen == 0 and waitlist_waiting(waitlist) > 0 then
+        waitlist_note(waitlist, r.seen, waitlist.room)
       end
       register_clear(r)
     end
@@ -201,7 +201,7 @@ local function shares_waits(limits, n, base, k, units)
   return false
 end
 
--- After an ask for the k-th unit, the last of a job of so many, that must wait until `at`: as line_note does, where others
+-- After an ask for the k-th unit, the last of a job of so many, that must wait until `at`: as waitlist_note does, where others
 -- have turns before it.
 local function shares_watch(limits, base, at, k, units)
   local now = limits.now
@@ -224,7 +224,7 @@ local function shares_watch(limits, base, at, k, units)
   return at
 end
 
--- The line's unit number `units` waits for the budget `n`, or for a wider one behind it, and not longer for what is narrower.
+-- The waitlist's unit number `units` waits for the budget `n`, or for a wider one behind it, and not longer for what is narrower.
 local function shares_demands(limits, n, base, units)
   local homes = limits.homes
   local home = homes[n]
@@ -254,11 +254,11 @@ end
 -- After the last decision: tells the budgets who waits; all that is written lives until `ends` and a while longer.
 local function shares_save(limits, base, ends)
   local homes = limits.homes
-  local line = homes[0]
-  local each = math.max(math.floor(line.issued * 16 / math.max(line.jobs, 1)), 16)
+  local waitlist = homes[0]
+  local each = math.max(math.floor(waitlist.last_issued * 16 / math.max(waitlist.jobs, 1)), 16)
   for n, home in ipairs(homes) do
     local r = home.register
-    local units, widest = line_waiting(line), line.widest
+    local units, widest = waitlist_waiting(waitlist), waitlist.widest
     if home.below > 0 then
       units, widest = homes[home.below].register.waiting, homes[home.below].register.widest
     end
@@ -267,7 +267,7 @@ local function shares_save(limits, base, ends)
     if changed or home.changed then
       local until_ms = math.max(ends, home.kept, home.fixed and home.window + home.fixed or 0) + KEEP_MS
       if home.changed then
-        line_save(home, until_ms - KEEP_MS)
+        waitlist_save(home, until_ms - KEEP_MS)
       end
       redis.call('HSET', home.key, 'register', register_pack(r))
       redis.call('PEXPIREAT', home.key, int(until_ms))

@@ -7,7 +7,7 @@
 -- in milliseconds since the epoch, rounded down; the number of the first job in the sliding log, which those of the others follow, 0: there is no log.
 --
 -- Before it comes a function of the algorithm that all limits have. It charges them, or changes nothing and returns nil:
--- shortcut(now, stamp, jobs, window)  the number of the first; `window` is that of the line
+-- shortcut(now, stamp, jobs, window)  the number of the first; `window` is that of the waitlist
 local FRESH = '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\1'
 local STARTED_FORMAT = '>I6I6'
 -- Lua's stack takes two values for each.
@@ -24,11 +24,11 @@ local function usual()
   if f[4] or f[5] or f[2] and tonumber(f[2]) > now or f[3] and tonumber(f[3]) > now then
     return nil
   end
-  local front, issued, seen, window, _ = 0, 0, 0, 0, nil
+  local now_serving, last_issued, seen, window, _ = 0, 0, 0, 0, nil
   if f[1] then
-    _, front, issued, _, seen, _, _, window = struct.unpack(LINE_FORMAT, f[1])
+    _, now_serving, last_issued, _, seen, _, _, window = struct.unpack(WAITLIST_FORMAT, f[1])
   end
-  if front ~= issued or seen ~= 0 then
+  if now_serving ~= last_issued or seen ~= 0 then
     return nil
   end
   local first = shortcut(now, stamp, jobs, window)

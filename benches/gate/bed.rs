@@ -140,7 +140,7 @@ impl Bed {
         }
     }
 
-    /// A place in this tenant's line.
+    /// A ticket of this tenant's waitlist.
     pub async fn ticket(&self, tenant: &str) -> Ticket {
         let ask = [self.tenant_ask(tenant, &[FRESH])];
         let mut replies = self.gate.ask(&ask).await.expect("Redis answers");
@@ -220,10 +220,10 @@ impl Bed {
         (micros as f64 / calls as f64, commands as f64 / calls as f64)
     }
 
-    /// Bytes of all keys but the line, and of the line.
+    /// Bytes of all keys but the waitlist, and of the waitlist.
     pub async fn bytes(&self) -> (u64, u64) {
-        let line = self.bytes_of("bench-*:line").await;
-        (self.bytes_of("bench-*").await - line, line)
+        let waitlist = self.bytes_of("bench-*:line").await;
+        (self.bytes_of("bench-*").await - waitlist, waitlist)
     }
 
     /// Bytes of all keys whose names are like `pattern`.

@@ -149,7 +149,7 @@ async fn waiting() {
 /// What Redis keeps of one tenant, whose limit is used up.
 async fn bytes() {
     println!(
-        "bytes: of Redis for a tenant that used its limit up and has a job waiting: log, line"
+        "bytes: of Redis for a tenant that used its limit up and has a job waiting: log, waitlist"
     );
     for algorithm in Algorithm::ALL {
         let mut found = Vec::new();
@@ -160,9 +160,9 @@ async fn bytes() {
             for _ in 0..=max / 10 {
                 bed.ask("tenant-1234", &[FRESH; 10]).await;
             }
-            let (log, line) = bed.bytes().await;
+            let (log, waitlist) = bed.bytes().await;
             let each = log as f64 / max as f64;
-            found.push(format!("{max}: {log} ({each:.1} a unit), {line}"));
+            found.push(format!("{max}: {log} ({each:.1} a unit), {waitlist}"));
         }
         println!("bytes: {:21} {}", algorithm.name(), found.join("; "));
     }

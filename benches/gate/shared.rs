@@ -10,7 +10,7 @@ use crate::{MOST, PLAIN, TURN};
 /// How many tenants wait, one job each.
 const WAITING: [usize; 3] = [10, 1000, 100_000];
 /// Jobs that one tenant asks for at once.
-const LINE: usize = 1000;
+const WAITLIST: usize = 1000;
 
 /// A bed whose limit of all tenants is used up.
 async fn full(max: u64) -> Bed {
@@ -50,16 +50,18 @@ pub async fn shared() {
         bed.wait_tenants(filled..count).await;
         filled = count;
         let keys = bed.bytes_of("bench-*:%global:*").await;
-        let line = bed.bytes_of("bench-*:tenant-7:line").await;
-        let each = keys as f64 / count as f64 + line as f64;
+        let waitlist = bed.bytes_of("bench-*:tenant-7:line").await;
+        let each = keys as f64 / count as f64 + waitlist as f64;
         println!("shared: {count}: {}", decisions(&bed, "tenant-0").await);
-        println!("shared: {count}: {each:.0} bytes a tenant that waits, {line} of them its line's");
+        println!(
+            "shared: {count}: {each:.0} bytes a tenant that waits, {waitlist} of them its waitlist's"
+        );
     }
-    println!("shared: as one, where one tenant has a line of so many, and ten others wait");
+    println!("shared: as one, where one tenant has a waitlist of so many, and ten others wait");
     let bed = full(1000).await;
     bed.wait_tenants(0..10).await;
-    for _ in 0..MOST / LINE {
-        bed.ask("long", &[FRESH; LINE]).await;
+    for _ in 0..MOST / WAITLIST {
+        bed.ask("long", &[FRESH; WAITLIST]).await;
     }
     println!(
         "shared: {MOST} of others': {}",

@@ -103,8 +103,8 @@ pub enum Fact {
         count: u64,
         /// For how long.
         wait_ms: u64,
-        /// Its place in the line.
-        place: u64,
+        /// The number of its ticket.
+        ticket: u64,
     },
     /// The gate decided nothing for so many jobs of a tenant.
     Undecided {
@@ -208,7 +208,7 @@ pub struct Gauges {
     pub held: usize,
     /// Unacked jobs in memory.
     pub in_memory: usize,
-    /// Calls that were given up and hold their places.
+    /// Calls that were given up and hold their leases.
     pub abandoned: usize,
     /// This worker calls nobody, because calls of the API failed in a row.
     pub breaker_is_open: bool,

@@ -49,7 +49,7 @@ fn note(metrics: &Metrics, fact: Fact) {
             limit,
             count,
             wait_ms,
-            place,
+            ticket,
         } => {
             debug!(
                 job.id = id,
@@ -58,7 +58,7 @@ fn note(metrics: &Metrics, fact: Fact) {
                 limit = limits[limit].name(),
                 count,
                 ttl_ms = wait_ms,
-                place,
+                place = ticket,
                 "denied: it waits for its turn",
             );
             metrics.waited(Duration::from_millis(wait_ms));

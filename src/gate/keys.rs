@@ -2,7 +2,7 @@
 
 use crate::rules::algorithms::Keys as By;
 use crate::rules::breaker::Whose;
-use crate::rules::layout::{Layout, Place};
+use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{DEFAULT_LIMIT, Limit, Unit};
 use crate::rules::slots::hash_tag;
 use crate::rules::tenant::{self, Tenant};
@@ -26,7 +26,7 @@ pub struct Keys {
 /// The keys of one call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallKeys {
-    /// All of them, the line first.
+    /// All of them, the waitlist first.
     pub names: Vec<String>,
     /// What each of them holds, as `TYPE` says.
     pub types: Vec<&'static str>,
@@ -37,8 +37,8 @@ pub struct CallKeys {
 }
 
 impl CallKeys {
-    /// The line. In a cluster the others are on its node.
-    pub fn line(&self) -> &str {
+    /// The waitlist. In a cluster the others are on its node.
+    pub fn waitlist(&self) -> &str {
         self.names.first().map_or("", String::as_str)
     }
 }
@@ -76,61 +76,61 @@ impl Keys {
         self.shared("%epoch", tag)
     }
 
-    /// The line of a tenant's waiting jobs, a HASH.
-    pub fn line(&self, tenant: &Tenant) -> String {
-        format!("{}:line", self.log(&Place::Tenant(tenant.clone())))
+    /// The waitlist of a tenant, a HASH.
+    pub fn waitlist(&self, tenant: &Tenant) -> String {
+        format!("{}:line", self.log(&Partition::Tenant(tenant.clone())))
     }
 
-    /// The HASH that has the breaker of these calls: the line of a tenant, or the API's own.
+    /// The HASH that has the breaker of these calls: the waitlist of a tenant, or the API's own.
     pub fn breaker(&self, whose: &Whose) -> String {
         match whose {
-            Whose::Tenant(tenant) => self.line(tenant),
-            Whose::Api => format!("{}:line", self.log(&Place::Api)),
+            Whose::Tenant(tenant) => self.waitlist(tenant),
+            Whose::Api => format!("{}:line", self.log(&Partition::Api)),
         }
     }
 
     /// What is known of the calls of a tenant's job that was delivered again, a STRING that `lua/crash.lua` explains. No limit's name
     /// begins with a `%`.
     pub fn suspect(&self, tenant: &Tenant, job: &str) -> String {
-        let log = self.log(&Place::Tenant(tenant.clone()));
+        let log = self.log(&Partition::Tenant(tenant.clone()));
         format!("{log}:%suspect:{}", tenant::encode(job))
     }
 
-    /// The line, what the limits need, and what tells the shared budgets of `layout` who waits. `now_ms` is the best
+    /// The waitlist, what the limits need, and what tells the shared budgets of `layout` who waits. `now_ms` is the best
     /// guess of Redis's clock: a guess that is late by up to a window names the right key.
     pub fn call(&self, layout: &Layout, limits: &[Limit], now_ms: u64) -> CallKeys {
         let homes = 0..=layout.shared.len();
-        let logs: Vec<String> = homes.map(|home| self.log(layout.place(home))).collect();
+        let logs: Vec<String> = homes.map(|home| self.log(layout.partition(home))).collect();
         let mut names =
             Vec::with_capacity(1 + 2 * limits.len() + REGISTER.len() * layout.shared.len());
         names.push([&logs[0], ":line"].concat());
         let mut types = vec!["hash"];
         let mut sliding = vec![None; logs.len()];
-        let mut places = Vec::with_capacity(limits.len());
+        let mut all = Vec::with_capacity(limits.len());
         for (limit, home) in limits.iter().zip(&layout.homes) {
             let log = &logs[*home];
-            let mut place = LimitKeys {
+            let mut keys = LimitKeys {
                 first: names.len() + 1,
                 index: 0,
             };
             match limit.algorithm().rules().keys() {
                 By::Log => {
-                    place.first = *sliding[*home].get_or_insert(place.first);
-                    if place.first > names.len() {
+                    keys.first = *sliding[*home].get_or_insert(keys.first);
+                    if keys.first > names.len() {
                         names.push(log.clone());
                         names.push([log, ":spans"].concat());
                         types.extend(["zset", "hash"]);
                     }
                 }
                 By::Windows => {
-                    place.index = now_ms / limit.span();
+                    keys.index = now_ms / limit.span();
                     let windows = match (limit.name(), limit.unit()) {
                         (DEFAULT_LIMIT, Unit::Cost) => log.clone(),
                         (name, Unit::Cost) => format!("{log}:{name}"),
                         (name, Unit::Calls) => format!("{log}:{name}:calls"),
                     };
-                    names.push(format!("{windows}:{}", place.index));
-                    names.push(format!("{windows}:{}", place.index + 1));
+                    names.push(format!("{windows}:{}", keys.index));
+                    names.push(format!("{windows}:{}", keys.index + 1));
                     types.extend(["string"; 2]);
                 }
                 By::Own { kind, holds } => {
@@ -138,7 +138,7 @@ impl Keys {
                     types.push(holds);
                 }
             }
-            places.push(place);
+            all.push(keys);
         }
         let mut shared = Vec::with_capacity(layout.shared.len());
         for log in &logs[1..] {
@@ -149,7 +149,7 @@ impl Keys {
         CallKeys {
             names,
             types,
-            limits: places,
+            limits: all,
             shared,
         }
     }
@@ -158,7 +158,7 @@ impl Keys {
     /// then there is no such budget.
     pub fn add_global(&self, keys: &mut CallKeys) {
         if !self.cluster {
-            let log = self.log(&Place::Global);
+            let log = self.log(&Partition::Global);
             let register = REGISTER.map(|(kind, _)| format!("{log}:{kind}"));
             keys.names.extend(register);
             keys.types.extend(REGISTER.map(|(_, holds)| holds));
@@ -189,13 +189,13 @@ impl Keys {
     }
 
     /// The log of the sliding window, and what all other keys of the budget begin with.
-    fn log(&self, place: &Place) -> String {
-        let (tenant, labels) = match place {
-            Place::Api => return format!("{}:%api", self.prefix),
+    fn log(&self, partition: &Partition) -> String {
+        let (tenant, labels) = match partition {
+            Partition::Api => return format!("{}:%api", self.prefix),
             // No tenant's key has a `%` before anything but two digits.
-            Place::Global => return format!("{}:%global", self.prefix),
-            Place::Tenant(tenant) => (tenant, None),
-            Place::Part(tenant, labels) => (tenant, Some(labels)),
+            Partition::Global => return format!("{}:%global", self.prefix),
+            Partition::Tenant(tenant) => (tenant, None),
+            Partition::Part(tenant, labels) => (tenant, Some(labels)),
         };
         let (begin, end) = match self.cluster {
             true => (":{", "}"),
@@ -325,7 +325,7 @@ mod tests {
         }
         let keys = Keys::new("{p}:x").in_cluster();
         let tenant = Tenant::parse("alice").unwrap_or_else(|why| panic!("{why}"));
-        assert_eq!(keys.line(&tenant), "{p}:x:alice:line");
+        assert_eq!(keys.waitlist(&tenant), "{p}:x:alice:line");
     }
 
     #[test]

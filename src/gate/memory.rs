@@ -13,7 +13,7 @@ use crate::gate::{
 };
 use crate::rules::answers::Quotas;
 use crate::rules::crash::{KEEP_MS, Suspect};
-use crate::rules::layout::{Layout, Place};
+use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Limits, ceil_ms};
 use crate::rules::log::Clock;
 use crate::rules::model::{Scopes, State};
@@ -32,7 +32,7 @@ pub struct MemoryGate<C> {
 #[derive(Clone)]
 struct States {
     /// Shared with what is remembered of it.
-    of: HashMap<Place, Arc<State>>,
+    of: HashMap<Partition, Arc<State>>,
     /// By tenant and job: what is known of each, and until when.
     suspects: HashMap<(Tenant, String), (Suspect, u64)>,
     /// How many there may be of either before the next sweep.
@@ -50,15 +50,15 @@ impl Default for States {
 }
 
 impl States {
-    /// What the store would still have of `place` at `now_ms`; put back by [`States::put`].
-    fn take(&mut self, place: &Place, now_ms: u64) -> State {
-        let mut state = Arc::unwrap_or_clone(self.of.remove(place).unwrap_or_default());
+    /// What the store would still have of `partition` at `now_ms`; put back by [`States::put`].
+    fn take(&mut self, partition: &Partition, now_ms: u64) -> State {
+        let mut state = Arc::unwrap_or_clone(self.of.remove(partition).unwrap_or_default());
         state.expire(now_ms);
         state
     }
 
-    fn put(&mut self, place: &Place, state: State) {
-        self.of.insert(place.clone(), Arc::new(state));
+    fn put(&mut self, partition: &Partition, state: State) {
+        self.of.insert(partition.clone(), Arc::new(state));
     }
 
     fn sweep(&mut self, now_ms: u64) {
@@ -77,14 +77,14 @@ impl States {
             by,
             note,
         } = suspected;
-        let place = (tenant.clone(), job.clone());
-        let known = self.suspects.remove(&place);
+        let key = (tenant.clone(), job.clone());
+        let known = self.suspects.remove(&key);
         let known = known.filter(|(_, until)| *until > now_ms);
         let mut suspect = known.map(|(suspect, _)| suspect).unwrap_or_default();
         let verdict = suspect.hear(now_ms, by, *note);
         if !suspect.is_clear() {
             let until = now_ms + KEEP_MS;
-            self.suspects.insert(place, (suspect, until));
+            self.suspects.insert(key, (suspect, until));
         }
         verdict
     }
@@ -129,34 +129,38 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
     ) -> T {
         let (mut states, clock) = self.states();
         let layout = Layout::of(limits, tenant, labels);
-        let take = |home| states.take(layout.place(home), clock.now_ms);
+        let take = |home| states.take(layout.partition(home), clock.now_ms);
         let mut scopes = Scopes::take(&layout, take);
         let result = decide(&mut scopes, clock);
         for (home, state) in scopes.into_states().into_iter().enumerate() {
-            states.put(layout.place(home), state);
+            states.put(layout.partition(home), state);
         }
         result
     }
 
     /// Runs `change` on what is the tenant's own.
     fn with_tenant<T>(&self, tenant: &Tenant, change: impl FnOnce(&mut State, u64) -> T) -> T {
-        self.with_place(Place::Tenant(tenant.clone()), change)
+        self.with_partition(Partition::Tenant(tenant.clone()), change)
     }
 
-    fn with_place<T>(&self, place: Place, change: impl FnOnce(&mut State, u64) -> T) -> T {
+    fn with_partition<T>(
+        &self,
+        partition: Partition,
+        change: impl FnOnce(&mut State, u64) -> T,
+    ) -> T {
         let (mut states, clock) = self.states();
-        let mut state = states.take(&place, clock.now_ms);
+        let mut state = states.take(&partition, clock.now_ms);
         let result = change(&mut state, clock.now_ms);
-        states.put(&place, state);
+        states.put(&partition, state);
         result
     }
 }
 
 /// Where what concerns these calls is kept.
-fn place_of(whose: &Whose) -> Place {
+fn partition_of(whose: &Whose) -> Partition {
     match whose {
-        Whose::Tenant(tenant) => Place::Tenant(tenant.clone()),
-        Whose::Api => Place::Api,
+        Whose::Tenant(tenant) => Partition::Tenant(tenant.clone()),
+        Whose::Api => Partition::Api,
     }
 }
 
@@ -194,7 +198,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
     }
 
     async fn block(&self, whose: &Whose, duration: Duration, by: &str) -> Result<(), GateError> {
-        self.with_place(place_of(whose), |state, now| {
+        self.with_partition(partition_of(whose), |state, now| {
             state.block(now, ceil_ms(duration), by);
         });
         Ok(())
@@ -202,7 +206,9 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
 
     async fn report(&self, rule: &Rule, batch: &[(Whose, Event)]) -> Result<Standings, GateError> {
         let report = |(whose, event): &(Whose, Event)| {
-            Ok(self.with_place(place_of(whose), |state, now| state.report(now, rule, event)))
+            Ok(self.with_partition(partition_of(whose), |state, now| {
+                state.report(now, rule, event)
+            }))
         };
         Ok(batch.iter().map(report).collect())
     }
@@ -222,11 +228,11 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
 
     async fn change(&self, whose: &Whose, change: &Change) -> Result<u64, GateError> {
         if let (Whose::Tenant(tenant), Change::Reset) = (whose, change) {
-            self.with_place(Place::Global, |state, now| {
+            self.with_partition(Partition::Global, |state, now| {
                 state.register.leave(&tenant.key(), now);
             });
         }
-        Ok(self.with_place(place_of(whose), |state, now| state.change(now, change)))
+        Ok(self.with_partition(partition_of(whose), |state, now| state.change(now, change)))
     }
 
     async fn inspect(

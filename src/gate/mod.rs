@@ -117,7 +117,7 @@ pub trait Gate: Send + Sync + 'static {
         Partition::default()
     }
 
-    /// Sets what calls used against what they were charged, keeps the places of those that run, and frees the others.
+    /// Sets what calls used against what they were charged, keeps the leases of those that run, and frees the others.
     /// Replies in the order of `batch`; a tenant of which nothing could be noted gets an error of its own, and the outer one is
     /// for all. What failed may be sent again for up to a minute under the same name: it counts once.
     fn settle(

@@ -294,7 +294,7 @@ impl Gate for RedisGate {
 
     fn partition(&self, tenant: &Tenant) -> Partition {
         if self.link.is_cluster() {
-            self.places.partition(slot_of(&self.keys.line(tenant)))
+            self.places.partition(slot_of(&self.keys.waitlist(tenant)))
         } else {
             Partition::default()
         }

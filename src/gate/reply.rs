@@ -9,20 +9,20 @@ use crate::gate::{
 };
 use crate::rules::answers::Quotas;
 use crate::rules::crash;
-use crate::rules::layout::{Layout, Place};
+use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Limit, Unit};
 
 /// The limits as `lua/limits.lua` unpacks them: numbers with the highest byte first, texts that a zero byte ends.
 pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Vec<u8> {
     let mut packed = Vec::with_capacity(limits.len() * 80);
-    for ((limit, place), home) in limits.iter().zip(&keys.limits).zip(&layout.homes) {
+    for ((limit, keys), home) in limits.iter().zip(&keys.limits).zip(&layout.homes) {
         packed.extend(limit.max().to_be_bytes());
         packed.extend(limit.span().to_be_bytes());
         packed.extend(limit.terms().margin().to_be_bytes());
         packed.extend(limit.burst().to_be_bytes());
         packed.push(u8::from(limit.unit() == Unit::Calls));
-        packed.extend((place.first as u64).to_be_bytes());
-        packed.extend(place.index.to_be_bytes());
+        packed.extend((keys.first as u64).to_be_bytes());
+        packed.extend(keys.index.to_be_bytes());
         packed.push(byte(*home));
         for text in [limit.name(), limit.algorithm().name()] {
             packed.extend(text.as_bytes());
@@ -40,7 +40,7 @@ pub fn shared_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
     let mut packed = vec![byte(layout.control)];
     for (shared, first) in layout.shared.iter().zip(&keys.shared) {
         packed.push(byte(shared.below));
-        packed.push(u8::from(shared.place == Place::Global));
+        packed.push(u8::from(shared.partition == Partition::Global));
         packed.extend((*first as u64).to_be_bytes());
         packed.extend(shared.flow.as_bytes());
         packed.push(0);
@@ -53,13 +53,13 @@ fn byte(home: usize) -> u8 {
     u8::try_from(home).unwrap_or(u8::MAX)
 }
 
-/// The budget, the permits' name, and generation, place and cost of all jobs, packed.
+/// The budget, the permits' name, and the ticket (generation and number) and cost of all jobs, packed.
 pub fn acquire_arguments(ask: &TenantAsk) -> Vec<Vec<u8>> {
     let mut jobs = Vec::with_capacity(20 * ask.asks.len());
     for ask in &ask.asks {
-        let (generation, place) = ask.ticket.map_or((0, 0), |t| (t.generation, t.place));
+        let (generation, number) = ask.ticket.map_or((0, 0), |t| (t.generation, t.number));
         jobs.extend(generation.to_be_bytes());
-        jobs.extend(place.to_be_bytes());
+        jobs.extend(number.to_be_bytes());
         jobs.extend(ask.cost.to_be_bytes());
     }
     let budget = ask.budget.to_string().into_bytes();
@@ -283,7 +283,7 @@ fn all_start(now_ms: u64, first: u64, jobs: usize) -> Option<TenantReply> {
         } else {
             0
         };
-        let sequences = Sequences::of_line(number);
+        let sequences = Sequences::of_waitlist(number);
         Some(Answer::Start { sequences })
     });
     Some(TenantReply {
@@ -294,7 +294,7 @@ fn all_start(now_ms: u64, first: u64, jobs: usize) -> Option<TenantReply> {
     })
 }
 
-fn answer([decision, limit, count, ttl_ms, generation, place]: &[Value; 6]) -> Option<Answer> {
+fn answer([decision, limit, count, ttl_ms, generation, ticket]: &[Value; 6]) -> Option<Answer> {
     let count = number(count)?;
     match number(decision)? {
         0 => Some(Answer::Wait {
@@ -303,11 +303,11 @@ fn answer([decision, limit, count, ttl_ms, generation, place]: &[Value; 6]) -> O
             ttl_ms: number(ttl_ms)?,
             ticket: Ticket {
                 generation: number(generation)?,
-                place: number(place)?,
+                number: number(ticket)?,
             },
         }),
         1 => Some(Answer::Start {
-            sequences: sequences(place)?,
+            sequences: sequences(ticket)?,
         }),
         2 => Some(Answer::Capacity),
         _ => None,
@@ -318,7 +318,7 @@ fn answer([decision, limit, count, ttl_ms, generation, place]: &[Value; 6]) -> O
 fn sequences(value: &Value) -> Option<Sequences> {
     match value {
         Value::BulkString(text) => Sequences::parse(std::str::from_utf8(text).ok()?),
-        one => Some(Sequences::of_line(number(one)?)),
+        one => Some(Sequences::of_waitlist(number(one)?)),
     }
 }
 
@@ -337,7 +337,7 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
             1,
             now_ms,
             waiting,
-            line_end_ms,
+            waitlist_end_ms,
             blocked_until_ms,
             turn_ms,
             rest @ ..,
@@ -353,7 +353,7 @@ pub fn inspected(reply: &Value, limits: usize) -> Result<Inspection, GateError> 
             now_ms: *now_ms,
             limits: usage,
             waiting: *waiting,
-            line_end_ms: *line_end_ms,
+            waitlist_end_ms: *waitlist_end_ms,
             turn_ms: *turn_ms,
             blocked_until_ms: *blocked_until_ms,
             blocked_by: ::redis::from_redis_value_ref(by).ok()?,
@@ -375,7 +375,7 @@ fn usage(&[max, override_until_ms, count, free, next_ms, waiting]: &[u64; 6]) ->
     })
 }
 
-/// `LIMIT/WINDOW_S,…@AT`, as `lua/line.lua` has it; empty: nothing was said.
+/// `LIMIT/WINDOW_S,…@AT`, as `lua/waitlist.lua` has it; empty: nothing was said.
 fn quotas_at(text: &str) -> Option<(Quotas, u64)> {
     if text.is_empty() {
         return Some((Quotas::default(), 0));

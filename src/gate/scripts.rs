@@ -68,12 +68,12 @@ macro_rules! lua {
     };
 }
 
-/// What every script has that knows the line.
-const LINE: [&str; 4] = [
+/// What every script has that knows the waitlist.
+const WAITLIST: [&str; 4] = [
     lua!("clock"),
     lua!("formats"),
     lua!("breaker"),
-    lua!("line"),
+    lua!("waitlist"),
 ];
 
 /// Whether a script begins with the shortcut of its algorithm, if that has one.
@@ -122,11 +122,11 @@ impl Family {
         let shares = !layout.shared.is_empty();
         let member = used | usize::from(shares) << Algorithm::EVERY.len();
         self.members[member].get_or_init(|| {
-            let mut parts = vec![LINE[0], LINE[1]];
+            let mut parts = vec![WAITLIST[0], WAITLIST[1]];
             if let Some(shortcut) = self.shortcut_of(limits).filter(|_| !shares) {
                 parts.extend([shortcut, lua!("shortcut")]);
             }
-            parts.extend([LINE[2], LINE[3], lua!("limits")]);
+            parts.extend([WAITLIST[2], WAITLIST[3], lua!("limits")]);
             if shares {
                 parts.extend([lua!("register"), lua!("share")]);
             }
@@ -173,21 +173,21 @@ pub fn inspect(limits: &[Limit], layout: &Layout) -> &'static Script {
 /// Closes one tenant.
 pub fn block() -> &'static Script {
     static BLOCK: LazyLock<Script> =
-        LazyLock::new(|| Script::new("block", &[&LINE[..], &[lua!("block")]].concat()));
+        LazyLock::new(|| Script::new("block", &[&WAITLIST[..], &[lua!("block")]].concat()));
     &BLOCK
 }
 
 /// Notes what the downstream says of its own limits.
 pub fn quota() -> &'static Script {
     static QUOTA: LazyLock<Script> =
-        LazyLock::new(|| Script::new("quota", &[&LINE[..], &[lua!("quota")]].concat()));
+        LazyLock::new(|| Script::new("quota", &[&WAITLIST[..], &[lua!("quota")]].concat()));
     &QUOTA
 }
 
 /// Tells a breaker how a call ended.
 pub fn report() -> &'static Script {
     static REPORT: LazyLock<Script> =
-        LazyLock::new(|| Script::new("report", &[&LINE[..], &[lua!("report")]].concat()));
+        LazyLock::new(|| Script::new("report", &[&WAITLIST[..], &[lua!("report")]].concat()));
     &REPORT
 }
 
@@ -222,7 +222,7 @@ pub fn epoch() -> &'static Script {
 pub fn change() -> &'static Script {
     static CHANGE: LazyLock<Script> = LazyLock::new(|| {
         let parts = [lua!("register"), lua!("change")];
-        Script::new("change", &[&LINE[..], &parts].concat())
+        Script::new("change", &[&WAITLIST[..], &parts].concat())
     });
     &CHANGE
 }

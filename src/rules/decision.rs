@@ -14,14 +14,14 @@ pub struct Ticket {
     /// Which waitlist: a ticket of another generation counts as none.
     pub generation: u64,
     /// The number of the job's last unit, from 1.
-    pub place: u64,
+    pub number: u64,
 }
 
 impl Ticket {
     /// Of a job that had its turn without a ticket, and did not use its permit: it is the first of the waitlist, whichever there is by now.
     pub const HAD_ITS_TURN: Self = Self {
         generation: 0,
-        place: 1,
+        number: 1,
     };
 }
 
@@ -61,8 +61,8 @@ impl Sequences {
     /// No number anywhere.
     pub const NONE: Self = Self(Vec::new());
 
-    /// One of the line's own budget alone.
-    pub fn of_line(sequence: u64) -> Self {
+    /// One of the waitlist's own budget alone.
+    pub fn of_waitlist(sequence: u64) -> Self {
         let mut sequences = Self::NONE;
         sequences.set(0, sequence);
         sequences
@@ -222,7 +222,7 @@ pub struct Inspection {
     /// Units that wait in the waitlist.
     pub waiting: u64,
     /// When the last of them may start, milliseconds from now; 0 when nobody waits.
-    pub line_end_ms: u64,
+    pub waitlist_end_ms: u64,
     /// When a job of one unit that comes now may start, behind the waitlist and in turns with the others, milliseconds from now; 0:
     /// now, unless somebody waits in the waitlist.
     pub turn_ms: u64,

@@ -130,8 +130,8 @@ pub fn waiting(
 }
 
 pub(super) fn ticket_header(ticket: Ticket) -> (&'static str, HeaderValue) {
-    let Ticket { generation, place } = ticket;
-    (TICKET, HeaderValue::Text(format!("{generation}:{place}")))
+    let Ticket { generation, number } = ticket;
+    (TICKET, HeaderValue::Text(format!("{generation}:{number}")))
 }
 
 /// What a dead letter carries.
@@ -180,12 +180,12 @@ pub fn read_trip(text: &str) -> Option<Trip> {
 
 /// Reads `generation:number`; anything else is no ticket, nor is one that only a worker's memory can have.
 pub fn read_ticket(text: &str) -> Option<Ticket> {
-    let (generation, place) = text.split_once(':')?;
+    let (generation, number) = text.split_once(':')?;
     let ticket = Ticket {
         generation: generation.parse().ok()?,
-        place: place.parse().ok()?,
+        number: number.parse().ok()?,
     };
-    (ticket.generation > 0 && ticket.place > 0).then_some(ticket)
+    (ticket.generation > 0 && ticket.number > 0).then_some(ticket)
 }
 
 pub(super) fn int(n: u64) -> HeaderValue {
@@ -210,7 +210,7 @@ mod tests {
         .expect("a limit");
         let ticket = Ticket {
             generation: 7,
-            place: 3,
+            number: 3,
         };
         let headers = waiting(&limit, 2, ticket, 5, 1_700_000_000_001, 1_500);
         let text = |t: &str| HeaderValue::Text(t.to_owned());
@@ -234,7 +234,7 @@ mod tests {
             read_ticket("7:3"),
             Some(Ticket {
                 generation: 7,
-                place: 3
+                number: 3
             })
         );
         for text in [

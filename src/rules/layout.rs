@@ -21,7 +21,7 @@ impl Labels {
 
 /// One budget.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum Partition {
     /// No budget: what concerns the API as a whole, such as its breaker.
     Api,
     /// What all tenants share.
@@ -36,7 +36,7 @@ pub enum Place {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// Where they wait: the narrowest. What is counted here, nobody else uses.
-    pub waitlist: Place,
+    pub waitlist: Partition,
     /// The wider budgets, the widest last, which other waitlists use as well.
     pub shared: Vec<Shared>,
     /// For each limit where its log is: 0 with the waitlist, n in the n-th of the shared ones, from 1.
@@ -50,10 +50,10 @@ impl Layout {
     ///
     /// # Panics
     /// When there is no such.
-    pub fn place(&self, home: usize) -> &Place {
+    pub fn partition(&self, home: usize) -> &Partition {
         match home {
             0 => &self.waitlist,
-            shared => &self.shared[shared - 1].place,
+            shared => &self.shared[shared - 1].partition,
         }
     }
 
@@ -74,7 +74,7 @@ impl Layout {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shared {
     /// Which.
-    pub place: Place,
+    pub partition: Partition,
     /// What this waitlist, or the tenant, is called among those that wait for it.
     pub flow: String,
     /// Those that wait come through this one of the shared budgets, from 1, where their tenant's waitlists share it first; 0:
@@ -86,7 +86,7 @@ impl Layout {
     /// For a budget on its own, whosever it is.
     pub fn alone(limits: &[Limit]) -> Self {
         Self {
-            waitlist: Place::Global,
+            waitlist: Partition::Global,
             shared: Vec::new(),
             homes: vec![0; limits.len()],
             control: 0,
@@ -97,26 +97,30 @@ impl Layout {
     pub fn of(limits: &[Limit], tenant: &Tenant, labels: &Labels) -> Self {
         let mut shared = Vec::new();
         let flow = labels.key();
-        let mut share = |place, flow: &str, below| {
+        let mut share = |partition, flow: &str, below| {
             let flow = flow.to_owned();
-            shared.push(Shared { place, flow, below });
+            shared.push(Shared {
+                partition,
+                flow,
+                below,
+            });
             shared.len()
         };
         let parts: Vec<usize> = match labels.0.len() {
             0 | 1 => vec![0; labels.0.len()],
             _ => (labels.0.iter())
                 .map(|(scope, _)| {
-                    let part = Place::Part(tenant.clone(), labels.only(scope));
+                    let part = Partition::Part(tenant.clone(), labels.only(scope));
                     share(part, &flow, 0)
                 })
                 .collect(),
         };
         let control = match labels.is_empty() {
             true => 0,
-            false => share(Place::Tenant(tenant.clone()), &flow, 0),
+            false => share(Partition::Tenant(tenant.clone()), &flow, 0),
         };
         let global = match limits.iter().any(|limit| *limit.scope() == Scope::Global) {
-            true => share(Place::Global, &tenant.key(), control),
+            true => share(Partition::Global, &tenant.key(), control),
             false => 0,
         };
         let home = |limit: &Limit| match limit.scope() {
@@ -130,8 +134,8 @@ impl Layout {
         };
         Self {
             waitlist: match labels.is_empty() {
-                true => Place::Tenant(tenant.clone()),
-                false => Place::Part(tenant.clone(), labels.clone()),
+                true => Partition::Tenant(tenant.clone()),
+                false => Partition::Part(tenant.clone(), labels.clone()),
             },
             homes: limits.iter().map(home).collect(),
             shared,
@@ -166,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_as_narrow_as_the_narrowest_limit_and_draws_from_the_wider_ones() {
+    fn a_waitlist_is_as_narrow_as_the_narrowest_limit_and_draws_from_the_wider_ones() {
         let header = |name: &str| Scope::Header(name.to_owned());
         let (path, token, key) = (header("path"), header("token"), Scope::RoutingKey);
         let (tenant, global) = (Scope::Tenant, Scope::Global);
@@ -177,7 +181,7 @@ mod tests {
 
         let (found, _) = layout(&[&global, &tenant]);
         assert_eq!((found.homes, found.control), (vec![1, 0], 0));
-        assert_eq!(found.shared[0].place, Place::Global);
+        assert_eq!(found.shared[0].partition, Partition::Global);
         assert_eq!(
             (found.shared[0].flow.as_str(), found.shared[0].below),
             ("a%3Ab", 0)
@@ -192,10 +196,10 @@ mod tests {
         let (found, labels) = layout(&[&key, &token, &path]);
         assert_eq!(labels.key(), "path=%2Fpath:token=%2Ftoken:=key");
         assert_eq!((found.homes, found.control), (vec![3, 2, 1], 4));
-        let parts = found.shared[..3].iter().map(|shared| &shared.place);
+        let parts = found.shared[..3].iter().map(|shared| &shared.partition);
         let keys: Vec<String> = parts
-            .map(|place| match place {
-                Place::Part(_, labels) => labels.key(),
+            .map(|partition| match partition {
+                Partition::Part(_, labels) => labels.key(),
                 other => panic!("{other:?}"),
             })
             .collect();

@@ -82,14 +82,14 @@ impl State {
     /// Forgets what the store would have let expire. True when nothing is left.
     pub fn expire(&mut self, now: u64) -> bool {
         if self.expires <= now {
-            self.forget_line();
+            self.forget_waitlist();
         }
         self.marks.retain(|_, until| *until > now);
         self.expires == 0 && self.marks.is_empty() && self.logs.is_over(now)
     }
 
     /// Forgets all that the waitlist's hash keeps: who waits, what is closed or changed, and the newest window.
-    pub fn forget_line(&mut self) {
+    pub fn forget_waitlist(&mut self) {
         self.logs.forget_newest_window();
         *self = Self {
             logs: std::mem::take(&mut self.logs),

@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn of_lines_that_do_not_wait_a_bounded_number_is_known() {
+    fn of_waitlists_that_do_not_wait_a_bounded_number_is_known() {
         let mut register = Register::default();
         register.save("waits", 0, 3, ONE, 100);
         for n in 0..5_000 {

@@ -23,13 +23,13 @@ pub struct Waitlist {
     /// newer waitlist.
     pub generation: u64,
     /// All tickets up to this one were claimed or given up.
-    pub front: u64,
+    pub now_serving: u64,
     /// The last ticket that was given out.
-    pub issued: u64,
+    pub last_issued: u64,
     /// Jobs that were given tickets.
     pub jobs: u64,
-    /// The tickets beyond `front` up to the newest claimed one: whether each was claimed.
-    pub past: VecDeque<bool>,
+    /// The tickets beyond `now_serving` up to the newest claimed one: whether each was claimed.
+    pub claimed_ahead: VecDeque<bool>,
     /// Since when quota has been seen unclaimed; 0: it has not.
     pub seen: u64,
     /// From when on quota is available for the first of the waitlist.
@@ -43,12 +43,17 @@ pub struct Waitlist {
 impl Waitlist {
     /// Tickets that were claimed or given up.
     pub fn served(&self) -> u64 {
-        self.front + self.past.iter().filter(|claimed| **claimed).count() as u64
+        self.now_serving
+            + self
+                .claimed_ahead
+                .iter()
+                .filter(|claimed| **claimed)
+                .count() as u64
     }
 
     /// Units that wait.
     pub fn waiting(&self) -> u64 {
-        self.issued.saturating_sub(self.served())
+        self.last_issued.saturating_sub(self.served())
     }
 
     /// Gives out the next `cost` tickets; the last of them is the job's.
@@ -62,31 +67,31 @@ impl Waitlist {
             self.widest.max(cost)
         };
         self.jobs += 1;
-        self.issued += cost;
-        self.issued
+        self.last_issued += cost;
+        self.last_issued
     }
 
     /// A job of `cost` units at `ticket` started. A ticket counts once, and tickets more than `reach` behind this one
     /// are given up.
     pub fn claim(&mut self, ticket: u64, cost: u64, reach: u64) {
-        if ticket <= self.front {
+        if ticket <= self.now_serving {
             return;
         }
-        let front = self.front.max(ticket.saturating_sub(reach));
-        for _ in self.front..front {
-            self.past.pop_front();
+        let now_serving = self.now_serving.max(ticket.saturating_sub(reach));
+        for _ in self.now_serving..now_serving {
+            self.claimed_ahead.pop_front();
         }
-        let first = ticket.saturating_sub(cost).max(front);
-        for index in (first - front) as usize..(ticket - front) as usize {
-            if self.past.len() <= index {
-                self.past.resize(index + 1, false);
+        let first = ticket.saturating_sub(cost).max(now_serving);
+        for index in (first - now_serving) as usize..(ticket - now_serving) as usize {
+            if self.claimed_ahead.len() <= index {
+                self.claimed_ahead.resize(index + 1, false);
             }
-            self.past[index] = true;
+            self.claimed_ahead[index] = true;
         }
-        self.front = front;
-        while self.past.front() == Some(&true) {
-            self.past.pop_front();
-            self.front += 1;
+        self.now_serving = now_serving;
+        while self.claimed_ahead.front() == Some(&true) {
+            self.claimed_ahead.pop_front();
+            self.now_serving += 1;
         }
     }
 
@@ -98,7 +103,7 @@ impl Waitlist {
         match units.saturating_sub(own) {
             0 => 1,
             front => {
-                let average = front * self.jobs / self.issued.max(1);
+                let average = front * self.jobs / self.last_issued.max(1);
                 let doubt = if self.widest > 1 { average.isqrt() } else { 0 };
                 1 + (average - doubt).max(1)
             }

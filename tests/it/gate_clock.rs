@@ -81,12 +81,12 @@ async fn waits(limit: Limit, step_ms: u64, before: impl AsyncFn(&Stepped, &Limit
             (
                 Answer::Wait {
                     ttl_ms,
-                    ticket: place,
+                    ticket: new,
                     ..
                 },
                 now_ms,
             ) => {
-                ticket = Some(place);
+                ticket = Some(new);
                 assert_eq!(now_ms, BEGIN_MS - step_ms + waited);
                 waited += ttl_ms.min(MAX_DELAY_MS);
             }

@@ -137,13 +137,13 @@ pub fn waits(answers: &[Answer]) -> Vec<(Ticket, u64)> {
 
 /// All that a gate must do: `long` allows 5 in each [`LONG`], `short` 1 in each 400 ms.
 pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Limited<impl Gate>) {
-    // A limit's worth starts, in order; the rest waits with places in order.
+    // A limit's worth starts, in order; the rest waits with tickets in order.
     let answers = ask(&long, "a", 10, &[FRESH; 8]).await;
     assert_eq!(started(&answers), 5);
     assert!(matches!(answers[4], Answer::Start { .. }));
     let waiting = waits(&answers);
     assert_eq!(
-        waiting.iter().map(|(t, _)| t.place).collect::<Vec<_>>(),
+        waiting.iter().map(|(t, _)| t.number).collect::<Vec<_>>(),
         [1, 2, 3]
     );
     assert!(
@@ -174,7 +174,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
         assert!(reply.now_ms > 1_700_000_000_000 && reply.answers.is_empty());
     }
 
-    // A ticket keeps its place; one of another generation is as good as none.
+    // A ticket keeps its number; one of another generation is as good as none.
     let (first, _) = waiting[0];
     let again = ask(
         &long,
@@ -189,7 +189,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     assert_eq!(waits(&again)[0].0, first);
     let foreign = Ticket {
         generation: first.generation + 1,
-        place: 1,
+        number: 1,
     };
     let again = ask(
         &long,
@@ -201,7 +201,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
         }],
     )
     .await;
-    assert_eq!(waits(&again)[0].0.place, 5);
+    assert_eq!(waits(&again)[0].0.number, 5);
 
     // Costs are units; a cost of 0 or above the limit counts as the nearest that is possible.
     let answers = ask(
@@ -234,9 +234,9 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
         }],
     )
     .await;
-    assert_eq!(waits(&answers)[0].0.place, 5);
+    assert_eq!(waits(&answers)[0].0.number, 5);
 
-    // The budget: what has room beyond it is told so, and nothing changes; fresh jobs behind it take no place.
+    // The budget: what has room beyond it is told so, and nothing changes; fresh jobs behind it take no ticket.
     let answers = ask(&long, "budget", 2, &[FRESH; 7]).await;
     assert_eq!(started(&answers), 2);
     assert!(answers[2..].iter().all(|a| matches!(a, Answer::Capacity)));
@@ -282,7 +282,7 @@ pub async fn conforms(algorithm: Algorithm, long: Limited<impl Gate>, short: Lim
     (long.change(&all, &Change::Resume).await).expect("the gate answers");
     assert_eq!(look().await.named_until_ms, 0);
 
-    // An operator's pause, its end, another limit, and a line that is forgotten.
+    // An operator's pause, its end, another limit, and a waitlist that is forgotten.
     let operated = tenant("operated");
     let whose = operated.clone().into();
     let change = async |change| long.change(&whose, &change).await.expect("it answers");

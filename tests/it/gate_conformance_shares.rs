@@ -1,4 +1,4 @@
-//! What every gate does with budgets that several lines share: on the model in memory, on Redis, and on a cluster whose
+//! What every gate does with budgets that several waitlists share: on the model in memory, on Redis, and on a cluster whose
 //! prefix has a hash tag.
 
 use kit::servers::unique;
@@ -73,7 +73,7 @@ impl<'a, G: Gate> Desk<'a, G> {
         self.reply(whose, asks).await.1.answers
     }
 
-    /// How many of these places start, and the tickets of the others.
+    /// How many of these jobs start, and the tickets of the others.
     async fn back(&self, whose: &str, tickets: &[Ticket]) -> (usize, Vec<Ticket>) {
         let back = |ticket: &Ticket| Ask {
             ticket: Some(*ticket),
@@ -176,20 +176,24 @@ pub async fn shares_conform<G: Gate>(gate: impl Fn() -> G) {
     the_places_of_abandoned_calls_are_held_as_long_as_said(&gate()).await;
 }
 
-/// Those in line are away until their turns: what is given back would be idle, and who gave it back would be the last.
+/// Those in the waitlist are away until their turns: what is given back would be idle, and who gave it back would be the last.
 async fn who_had_its_turn_needs_no_other(gate: &impl Gate) {
     let desk = Desk::new(gate, vec![named("all", 6, Scope::Tenant)]);
     let again = [Ticket::HAD_ITS_TURN];
-    assert_eq!(desk.back("a", &again).await.0, 1, "there is no line yet");
+    assert_eq!(
+        desk.back("a", &again).await.0,
+        1,
+        "there is no waitlist yet"
+    );
     let first = desk.start("a", &[1; 5]).await;
     assert_eq!(tickets_of(&desk.ask("a", &[FRESH; 4]).await).len(), 4);
     desk.settle("a", unused(&first[..2])).await;
     assert_eq!(started(&desk.ask("a", &[FRESH]).await), 0);
     let (started, waits) = desk.back("a", &[again[0]; 3]).await;
     assert_eq!(
-        (started, waits[0].place),
+        (started, waits[0].number),
         (2, 1),
-        "as the first of the line"
+        "as the first of the waitlist"
     );
     assert_eq!(desk.inspect("a").await.waiting, 5);
     desk.settle("a", unused(&first[2..3])).await;
@@ -307,7 +311,7 @@ async fn an_operator_reaches_all_parts(gate: &impl Gate) {
     desk.change("a", Change::Reset).await;
     for whose in ["a/x", "a/y", "a"] {
         let shown = desk.inspect(whose).await;
-        assert_eq!((shown.waiting, shown.line_end_ms), (0, 0), "{whose}");
+        assert_eq!((shown.waiting, shown.waitlist_end_ms), (0, 0), "{whose}");
     }
     let set = |name: &str| Change::Limit {
         name: name.to_owned(),
@@ -336,7 +340,7 @@ async fn a_reset_tenant_waits_for_nothing_that_others_share(gate: &impl Gate) {
     desk.ask("b", &[FRESH; 2]).await;
     let waiting = async |whose| desk.inspect(whose).await.limits[0].waiting;
     assert_eq!(waiting("b").await, 5);
-    // Who comes now has its turn later, the more of its own line wait.
+    // Who comes now has its turn later, the more of its own waitlist wait.
     let turn = async |whose| desk.inspect(whose).await.turn_ms;
     let (a, b, c) = (turn("a").await, turn("b").await, turn("c").await);
     assert!(0 < c && c <= b && b <= a, "{c} {b} {a}");
@@ -348,7 +352,7 @@ async fn a_reset_tenant_waits_for_nothing_that_others_share(gate: &impl Gate) {
     assert_eq!(waiting("a").await, 2);
     desk.change("b", Change::Reset).await;
     assert_eq!(waiting("a").await, 0);
-    // One that returns takes a new place.
+    // One that returns takes a new ticket.
     let answers = desk.back("a", &tickets_of(&answers)).await;
     assert_eq!((answers.0, waiting("b").await), (0, 3));
 }
@@ -405,7 +409,7 @@ async fn places_are_held_until_their_calls_end(gate: &impl Gate) {
     // An end counts to the end of its millisecond.
     tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     assert_eq!(desk.counts("a").await, [1]);
-    // Of a start in an answer that was lost, only the name is known. One that was none frees nobody's place.
+    // Of a start in an answer that was lost, only the name is known. One that was none frees nobody's lease.
     let doubted = |permits: &str, number: usize| Receipt {
         permit: format!("{permits}:{number}"),
         started_ms: 0,

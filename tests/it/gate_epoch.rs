@@ -38,7 +38,7 @@ fn watching(url: &str, prefix: &str, limits: &Limits) -> Limited<RedisGate> {
 /// Two workers on one Redis, and everything that they dispatched.
 struct Fleet {
     gates: Vec<Limited<RedisGate>>,
-    /// The place of each worker's job.
+    /// The ticket of each worker's job.
     tickets: Vec<Option<Ticket>>,
     starts: Vec<Instant>,
     /// Questions that may have been charged without a start: they came too late, or their answer did not count.
@@ -473,7 +473,7 @@ async fn only_the_epoch_has_no_expiry_and_workers_that_are_gone_leave_it() {
         .await
         .expect("a decision");
     let keys = redis.ctl(&["keys", "*"]);
-    // The epoch, the line, the log, and what is known of the log.
+    // The epoch, the waitlist, the log, and what is known of the log.
     assert_eq!(keys.lines().count(), 4, "{keys}");
     for key in keys.lines() {
         let eternal = redis.ctl(&["pttl", key]) == "-1";

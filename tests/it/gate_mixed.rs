@@ -13,7 +13,7 @@ use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Answer, Ask, Gate, TenantAsk, Ticket};
-use sluicegate::rules::layout::{Layout, Place};
+use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
@@ -109,8 +109,8 @@ struct Start {
 }
 
 /// Plays `steps` on the model. Returns all starts, and when each limit was counted with, by its budget.
-fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Place, Limit)>) {
-    let mut states: HashMap<Place, State> = HashMap::new();
+fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Limit)>) {
+    let mut states: HashMap<Partition, State> = HashMap::new();
     let mut waiting: HashMap<(usize, (usize, usize)), Vec<Ask>> = HashMap::new();
     let (mut starts, mut asked, mut now) = (Vec::new(), Vec::new(), 1_700_000_000_000);
     for step in steps {
@@ -119,7 +119,7 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Place, Limit)
         let labels = Labels::of(limits, |_| step.who.1.to_string());
         let layout = Layout::of(limits, &tenant(&format!("t{}", step.who.0)), &labels);
         for (limit, home) in limits.iter().zip(&layout.homes) {
-            asked.push((now, layout.place(*home).clone(), limit.clone()));
+            asked.push((now, layout.partition(*home).clone(), limit.clone()));
         }
         let mut asks = std::mem::take(waiting.entry((step.set, step.who)).or_default());
         let fresh = step.costs.iter();
@@ -127,14 +127,14 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Place, Limit)
             ticket: None,
             cost: *cost,
         }));
-        let take = |home| states.remove(layout.place(home)).unwrap_or_default();
+        let take = |home| states.remove(layout.partition(home)).unwrap_or_default();
         let mut scopes = Scopes::take(&layout, take);
         let clock = Clock::from_micros(now * 1000);
         let (answers, _) = scopes.ask(limits, clock, 100, "permit", &asks);
         for (home, mut state) in scopes.into_states().into_iter().enumerate() {
             // As a store does that lets expire what it may.
             state.expire(now);
-            states.insert(layout.place(home).clone(), state);
+            states.insert(layout.partition(home).clone(), state);
         }
         for (ask, answer) in asks.into_iter().zip(answers) {
             match answer {
@@ -160,11 +160,11 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Place, Limit)
 }
 
 impl Start {
-    /// What it used of `limit`, which counts in `place`; 0: it was not charged there.
-    fn units(&self, limit: &Limit, place: &Place) -> u64 {
+    /// What it used of `limit`, which counts in `partition`; 0: it was not charged there.
+    fn units(&self, limit: &Limit, partition: &Partition) -> u64 {
         let counts = |(own, home): (&Limit, &usize)| {
             let sliding = [own, limit].map(Limit::algorithm) == [Algorithm::SlidingWindow; 2];
-            self.layout.place(*home) == place && (sliding || own.shares_state(limit))
+            self.layout.partition(*home) == partition && (sliding || own.shares_state(limit))
         };
         let mut all = self.limits.iter().zip(&self.layout.homes);
         match all.any(counts) {
@@ -180,13 +180,13 @@ fn violation(sets: &[Limits], steps: &[Step]) -> Option<String> {
     let (starts, asked) = play(sets, steps);
     for (index, start) in starts.iter().enumerate() {
         for (limit, home) in start.limits.iter().zip(&start.layout.homes) {
-            let (place, now) = (start.layout.place(*home), start.at_ms);
+            let (partition, now) = (start.layout.partition(*home), start.at_ms);
             let since = match limit.algorithm() {
                 Algorithm::FixedWindow => now / limit.span() * limit.span(),
                 _ => now + 1 - limit.window_ms() - limit.guard_ms(),
             };
-            let mut uses = asked.iter().filter(|(at, at_place, other)| {
-                (since..=now).contains(at) && at_place == place && other == limit
+            let mut uses = asked.iter().filter(|(at, at_partition, other)| {
+                (since..=now).contains(at) && at_partition == partition && other == limit
             });
             let known = uses.next().map_or(now, |(at, ..)| *at);
             let before = starts[..index].iter();
@@ -196,7 +196,7 @@ fn violation(sets: &[Limits], steps: &[Step]) -> Option<String> {
                     let (span, sight) = (limit.span(), limit.span() - limit.lateness_ms());
                     let in_window = |window: u64| -> u64 {
                         let there = before.clone().filter(|other| other.at_ms / span == window);
-                        there.map(|other| other.units(limit, place)).sum()
+                        there.map(|other| other.units(limit, partition)).sum()
                     };
                     let weighted = in_window(now / span - 1) * sight.saturating_sub(now % span);
                     in_window(now / span) + weighted.div_ceil(sight)
@@ -207,7 +207,7 @@ fn violation(sets: &[Limits], steps: &[Step]) -> Option<String> {
                         _ => since,
                     };
                     let counted = before.filter(|other| other.at_ms >= since);
-                    counted.map(|other| other.units(limit, place)).sum()
+                    counted.map(|other| other.units(limit, partition)).sum()
                 }
             };
             // One that costs more than the whole limit starts alone.
@@ -221,7 +221,7 @@ fn violation(sets: &[Limits], steps: &[Step]) -> Option<String> {
             };
             if before > 0 && before + own > most {
                 return Some(format!(
-                    "{now}: {before} and {own} of {limit:?} in {place:?}"
+                    "{now}: {before} and {own} of {limit:?} in {partition:?}"
                 ));
             }
         }

@@ -22,7 +22,7 @@ use sluicegate::gate::{
 };
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::decision::Answer;
-use sluicegate::rules::layout::{Layout, Place};
+use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
@@ -67,7 +67,7 @@ enum Step {
     Foreign {
         millis_ago: i64,
     },
-    /// The line is gone, and who waits for what it shares.
+    /// The waitlist is gone, and who waits for what it shares.
     Forget,
     /// From here on it is about another tenant, or another part of its jobs, where limits tell them apart.
     Turn {
@@ -140,7 +140,7 @@ enum Job {
     },
     Forged {
         generation: i64,
-        place: u64,
+        number: u64,
         cost: u32,
     },
     /// Started before, without a ticket, and did not call.
@@ -155,7 +155,7 @@ fn job() -> impl Strategy<Value = Job> {
         4 => cost().prop_map(|cost| Job::Fresh { cost }),
         5 => any::<prop::sample::Index>().prop_map(|which| Job::Return { which }),
         1 => (-1..2i64, 0..40u64, cost())
-            .prop_map(|(generation, place, cost)| Job::Forged { generation, place, cost }),
+            .prop_map(|(generation, number, cost)| Job::Forged { generation, number, cost }),
         1 => cost().prop_map(|cost| Job::HadItsTurn { cost }),
     ]
 }
@@ -328,8 +328,8 @@ fn sets(family: Family) -> Vec<Limits> {
     }
 }
 
-/// Which of the tenants' lines number `who` is: of each tenant four, as the path and the routing key of its jobs have one of
-/// two values each, so that lines share the budget of a path, that of a key, both or none.
+/// Which of the tenants' waitlists number `who` is: of each tenant four, as the path and the routing key of its jobs have one of
+/// two values each, so that waitlists share the budget of a path, that of a key, both or none.
 fn labels_of(limits: &[Limit], who: usize) -> Labels {
     Labels::of(limits, |scope| match scope {
         Scope::RoutingKey => (who / 2 % 2).to_string(),
@@ -361,14 +361,14 @@ fn ask(job: &Job, tickets: &[(Ticket, u32)], generation: u64) -> Ask {
         },
         Job::Forged {
             generation: off,
-            place,
+            number,
             cost,
         } => {
             let generation = generation.saturating_add_signed(*off);
             Ask {
                 ticket: Some(Ticket {
                     generation,
-                    place: *place,
+                    number: *number,
                 }),
                 cost: *cost,
             }
@@ -420,25 +420,25 @@ fn sums_are_those_of_the_entries(
 
 /// What the store keeps, as the model says.
 #[derive(Default)]
-struct World(HashMap<Place, State>);
+struct World(HashMap<Partition, State>);
 
 impl World {
     fn with<T>(&mut self, layout: &Layout, run: impl FnOnce(&mut Scopes<'_>) -> T) -> T {
-        let take = |home| self.0.remove(layout.place(home)).unwrap_or_default();
+        let take = |home| self.0.remove(layout.partition(home)).unwrap_or_default();
         let mut scopes = Scopes::take(layout, take);
         let result = run(&mut scopes);
         for (home, state) in scopes.into_states().into_iter().enumerate() {
-            self.0.insert(layout.place(home).clone(), state);
+            self.0.insert(layout.partition(home).clone(), state);
         }
         result
     }
 
-    fn at(&mut self, place: &Place) -> &mut State {
-        self.0.entry(place.clone()).or_default()
+    fn at(&mut self, partition: &Partition) -> &mut State {
+        self.0.entry(partition.clone()).or_default()
     }
 }
 
-/// What was given out to the jobs of one line.
+/// What was given out to the jobs of one waitlist.
 #[derive(Default)]
 struct Given {
     tickets: Vec<(Ticket, u32)>,
@@ -498,7 +498,7 @@ impl Bench {
             let (tenant, labels) = (&tenants[now_of / 4], labels_of(limits, now_of));
             let layout = Layout::of(limits, tenant, &labels);
             let keys = self.keys.call(&layout, limits, clock.now_ms);
-            let own = Place::Tenant(tenant.clone());
+            let own = Partition::Tenant(tenant.clone());
             let given = all_given
                 .entry((tenant.clone(), labels.clone()))
                 .or_default();
@@ -617,7 +617,7 @@ impl Bench {
                 Step::Change { change } => {
                     let until = world.at(&own).change(clock.now_ms, change);
                     if *change == Change::Reset {
-                        let all = &mut world.at(&Place::Global).register;
+                        let all = &mut world.at(&Partition::Global).register;
                         all.leave(&tenant.key(), clock.now_ms);
                     }
                     let told = self
@@ -649,7 +649,7 @@ impl Bench {
                 }
                 Step::Forget => {
                     for home in 0..=layout.shared.len() {
-                        world.at(layout.place(home)).forget_line();
+                        world.at(layout.partition(home)).forget_waitlist();
                     }
                     let registers = keys.shared.iter().flat_map(|first| first - 1..first + 4);
                     let gone: Vec<&String> = [0]
@@ -827,7 +827,7 @@ fn a_bucket_that_a_call_left_far_below_empty_is_the_models() {
     }
 }
 
-/// Thousands of lines, never the same, start at once while two others wait, of which one has vanished: what is known of
+/// Thousands of waitlists, never the same, start at once while two others wait, of which one has vanished: what is known of
 /// those that do not wait is bounded, and nobody who waits is forgotten.
 #[test]
 fn lines_that_start_at_once_do_not_pile_up_where_others_wait() {
@@ -875,14 +875,14 @@ fn lines_that_start_at_once_do_not_pile_up_where_others_wait() {
         let ids = (0..400).map(|n| format!("at-once-{round}-{n}"));
         let answers = ask(ids.collect(), costs(5));
         assert!(answers.iter().all(starts), "{round}: {answers:?}");
-        let lines: Vec<usize> = ["waiting", "started"]
+        let flows: Vec<usize> = ["waiting", "started"]
             .map(|kind| format!("{}:%global:{kind}", bench.prefix))
             .iter()
             .map(|key| raw.zcard(key).expect("Redis answers"))
             .collect();
         assert!(
-            lines.iter().sum::<usize>() <= 2 + 1024,
-            "{round}: {lines:?}"
+            flows.iter().sum::<usize>() <= 2 + 1024,
+            "{round}: {flows:?}"
         );
         bench.clock.fetch_add(600_000, Ordering::SeqCst);
     }
@@ -956,7 +956,7 @@ fn starts(algorithm: Algorithm, which: usize, steps: &[Step]) -> Vec<Start> {
             }
             Step::Forward { micros } => (clock, real) = (clock + micros, real + micros),
             Step::Back { micros } => clock -= micros,
-            Step::Forget if algorithm == Algorithm::SlidingWindow => state.forget_line(),
+            Step::Forget if algorithm == Algorithm::SlidingWindow => state.forget_waitlist(),
             Step::Forget
             | Step::Limit { .. }
             | Step::Foreign { .. }
@@ -984,8 +984,8 @@ proptest! {
     }
 }
 
-/// What started, by the place and the name of the limit that counts it.
-type ByBudget = HashMap<(Place, String), Vec<Start>>;
+/// What started, by the partition and the name of the limit that counts it.
+type ByBudget = HashMap<(Partition, String), Vec<Start>>;
 
 /// As [`starts`], with one of the sets of several limits, and for several tenants where some are shared. Each call costs what
 /// it was charged and ends when the history says so. Jobs may cost more than some of the limits allow: those of an operator, or of
@@ -1038,7 +1038,7 @@ fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByBudget {
                                 Unit::Calls => 1,
                                 Unit::Cost => ask.cost.clamp(1, limit.capacity()),
                             };
-                            let budget = (layout.place(home).clone(), limit.name().to_owned());
+                            let budget = (layout.partition(home).clone(), limit.name().to_owned());
                             let of_one = started.entry(budget).or_default();
                             of_one.push((clock, real, units, limit));
                         }
@@ -1055,7 +1055,7 @@ fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByBudget {
                 });
             }
             Step::Block { millis } => {
-                let own = Place::Tenant(tenant.clone());
+                let own = Partition::Tenant(tenant.clone());
                 world.at(&own).block(now.now_ms, *millis, "test");
             }
             Step::Forward { micros } => (clock, real) = (clock + micros, real + micros),

@@ -20,13 +20,17 @@ fn connect(redis: &Redis, prefix: &str, limits: impl Into<Limits>) -> Limited<Re
     Limited::new(gate, limits)
 }
 
-/// The clock, and the first two keys of the tenant `t`: its line and its limit's.
+/// The clock, and the first two keys of the tenant `t`: its waitlist and its limit's.
 async fn keys_of_t(gate: &Limited<RedisGate>, prefix: &str) -> (u64, [String; 2]) {
     let shown = gate.inspect(&tenant("t")).await.expect("Redis answers");
     let layout = Layout::of(&gate.limits, &tenant("t"), &Labels::default());
     let keys = Keys::new(prefix).call(&layout, &gate.limits, shown.now_ms);
     let mut names = keys.names.into_iter();
-    let mut next = || names.next().expect("a line and a limit have a key each");
+    let mut next = || {
+        names
+            .next()
+            .expect("a waitlist and a limit have a key each")
+    };
     (shown.now_ms, [next(), next()])
 }
 
@@ -154,7 +158,7 @@ async fn every_key_expires_at_the_end_of_what_it_says() {
                 .arg(&key)
                 .query(&mut raw(shared_redis()))
                 .expect("Redis answers");
-            // The counter remembers two windows, and its line may be as long.
+            // The counter remembers two windows, and its waitlist may be as long.
             let most = if key.ends_with(":line") {
                 3_600_000 + 3 * LONG + 11
             } else if key.contains(":counter:") {
@@ -187,8 +191,8 @@ async fn a_reset_is_remembered_until_the_last_job_of_before_is_back() {
     for id in ["used", "unused"] {
         let done = gate.change(&tenant(id).into(), &Change::Reset).await;
         done.expect("Redis answers");
-        let line = Keys::new(&prefix).line(&tenant(id));
-        let left: u64 = raw(shared_redis()).pttl(line).expect("Redis answers");
+        let waitlist = Keys::new(&prefix).waitlist(&tenant(id));
+        let left: u64 = raw(shared_redis()).pttl(waitlist).expect("Redis answers");
         assert!(
             (day + 3_000_000..=day + 3_600_000).contains(&left),
             "{left}"
@@ -238,7 +242,7 @@ async fn a_large_batch_of_starts_is_one_call() {
     let answers = ask(&gate, "t", 10_000, &[FRESH; 10_000]).await;
     assert_eq!(started(&answers), 9_000);
     assert_eq!(
-        waits(&answers).last().map(|(ticket, _)| ticket.place),
+        waits(&answers).last().map(|(ticket, _)| ticket.number),
         Some(1_000)
     );
 }
@@ -309,7 +313,7 @@ async fn a_key_of_another_type_is_named() {
     }
 }
 
-/// Limits of several algorithms and scopes: lines with two labels each, and all that they share.
+/// Limits of several algorithms and scopes: waitlists with two labels each, and all that they share.
 fn many_limits() -> Limits {
     use Algorithm::{FixedWindow, SlidingCounter, SlidingWindow, Strict, TokenBucket};
     let (path, key) = (Scope::Header("path".to_owned()), Scope::RoutingKey);
@@ -413,7 +417,7 @@ async fn a_switch_of_the_algorithm_touches_no_key_of_the_other() {
         let answers = ask(&gate, "t", 1, &[FRESH]).await;
         assert_eq!(answers.len(), 1);
     }
-    // The line, one for each algorithm, and the longest span of the sliding windows.
+    // The waitlist, one for each algorithm, and the longest span of the sliding windows.
     assert_eq!(
         keys(shared_redis(), &prefix).len(),
         Algorithm::ALL.len() + 2
@@ -560,16 +564,16 @@ async fn check_tells_the_server() {
 }
 
 #[tokio::test]
-async fn a_line_that_nobody_can_read_is_its_tenants_affair() {
+async fn a_waitlist_that_nobody_can_read_is_its_tenants_affair() {
     let prefix = unique("unreadable");
     let gate = connect(
         shared_redis(),
         &prefix,
         limit(Algorithm::SlidingWindow, 5, LONG),
     );
-    let line = Keys::new(&prefix).line(&tenant("junk"));
+    let waitlist = Keys::new(&prefix).waitlist(&tenant("junk"));
     let _: () = redis::cmd("HSET")
-        .arg(&line)
+        .arg(&waitlist)
         .arg(&["line", "abc"])
         .query(&mut raw(shared_redis()))
         .expect("Redis answers");
@@ -578,7 +582,7 @@ async fn a_line_that_nobody_can_read_is_its_tenants_affair() {
     assert_eq!(started(decided(&replies, 1)), 1);
     match &replies[0] {
         Err(GateError::Refused(why)) => {
-            assert!(why.contains(&line) && why.contains("delete"), "{why}");
+            assert!(why.contains(&waitlist) && why.contains("delete"), "{why}");
         }
         other => panic!("{other:?}"),
     }

@@ -1,4 +1,4 @@
-//! What the line of places promises under load and under failure, each with its bounds.
+//! What the waitlist promises under load and under failure, each with its bounds.
 
 use std::time::Duration;
 
@@ -129,7 +129,7 @@ fn an_outage_adds_at_most_two_deliveries() {
 }
 
 #[test]
-fn fresh_jobs_after_an_outage_do_not_overtake_the_line() {
+fn fresh_jobs_after_an_outage_do_not_overtake_the_waitlist() {
     // 300 of them came during the outage and are asked in any order after it: 15 s of the limit.
     let mut arrivals = backlog(3000);
     arrivals.extend((1..600).map(|job| job * S / 5));
@@ -178,7 +178,7 @@ fn jobs_that_vanish_hold_nobody_up() {
         ..Scenario::new(sliding(20, 1), backlog(2000))
     };
     check("30 % vanish", scenario, 1300, 100.0, 3.1, 4.0);
-    // Slow limits have few places within `ahead`, so a gap is seen by a job that is far from its turn.
+    // Slow limits have few tickets within `ahead`, so a gap is seen by a job that is far from its turn.
     let scenario = Scenario {
         lost: 0.3,
         ..Scenario::new(sliding(5, 60), backlog(200))

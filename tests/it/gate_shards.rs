@@ -45,7 +45,7 @@ fn watching(cluster: &RedisCluster, prefix: &str, limits: &Limits) -> Limited<Re
 /// A tenant, and all that was dispatched for it.
 pub struct Flow {
     id: String,
-    /// The place of each worker's job.
+    /// The ticket of each worker's job.
     tickets: Vec<Option<Ticket>>,
     starts: Vec<Instant>,
     /// Why nothing was decided, each once.

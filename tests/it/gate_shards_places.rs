@@ -28,7 +28,7 @@ use crate::gate_conformance::{FRESH, Limited, decided, started, tenant};
 use crate::gate_shards::PATIENCE;
 use crate::gate_topology::{configured, tenants_of};
 
-/// Jobs of the tenant whose primary answers; each needs the place of the one before.
+/// Jobs of the tenant whose primary answers; each needs the lease of the one before.
 const JOBS: usize = 30;
 /// Less than a worker goes on telling a lost primary what it does not hear.
 const SOON: Duration = Duration::from_secs(40);

@@ -1,4 +1,4 @@
-//! A budget that several lines share: what each gets of it, that nobody wastes it, and that few deliveries are enough.
+//! A budget that several waitlists share: what each gets of it, that nobody wastes it, and that few deliveries are enough.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -229,7 +229,7 @@ fn what_vanished_is_given_up() {
     check("a tenant vanished", scenario, 1000, 24.5, 4.0);
 }
 
-/// Workers that were killed leave places for which nobody comes, in front of every line: whoever comes then takes the room
+/// Workers that were killed leave tickets for which nobody comes, in front of every waitlist: whoever comes then takes the room
 /// after a grace or two, and not never.
 #[tokio::test]
 async fn lines_whose_fronts_vanished_do_not_wait_for_each_other() {

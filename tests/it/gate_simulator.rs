@@ -11,7 +11,7 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::rules::decision::{Answer, Ask, Ticket};
 use sluicegate::rules::delays::{lead_ms, stay_ms};
-use sluicegate::rules::layout::{Layout, Place};
+use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
@@ -129,7 +129,7 @@ pub fn run(scenario: Scenario) -> Outcome {
     let mut random = StdRng::seed_from_u64(1);
     let mut limits = scenario.limits.clone();
     let mut changes = scenario.changes.into_iter().peekable();
-    let mut states: HashMap<Place, State> = HashMap::new();
+    let mut states: HashMap<Partition, State> = HashMap::new();
     let mut sequence = scenario.arrivals.len() as u64;
     let mut events: BinaryHeap<Reverse<Event>> = scenario
         .arrivals
@@ -191,7 +191,7 @@ pub fn run(scenario: Scenario) -> Outcome {
         let ask = Ask {
             ticket: event
                 .ticket
-                .map(|(generation, place)| Ticket { generation, place }),
+                .map(|(generation, number)| Ticket { generation, number }),
             cost: (scenario.cost)(job),
         };
         let clock = Clock::from_micros(BEGIN + now);
@@ -200,11 +200,11 @@ pub fn run(scenario: Scenario) -> Outcome {
         let labels = Labels::of(&limits, |_| value.to_string());
         let layout = Layout::of(&limits, &tenant, &labels);
         let mut scopes = Scopes::take(&layout, |home| {
-            states.remove(layout.place(home)).unwrap_or_default()
+            states.remove(layout.partition(home)).unwrap_or_default()
         });
         let (answers, _) = scopes.ask(&limits, clock, 1, "", &[ask]);
         for (home, state) in scopes.into_states().into_iter().enumerate() {
-            states.insert(layout.place(home).clone(), state);
+            states.insert(layout.partition(home).clone(), state);
         }
         let (ttl, ticket) = match answers[0] {
             Answer::Start { .. } => {
@@ -221,15 +221,15 @@ pub fn run(scenario: Scenario) -> Outcome {
             Answer::Wait { ttl_ms, ticket, .. } => (ttl_ms * 1000, ticket),
             Answer::Capacity => unreachable!("the budget is 1"),
         };
-        let place = ticket.place;
-        let ticket = Some((ticket.generation, place));
+        let number = ticket.number;
+        let ticket = Some((ticket.generation, number));
         if ttl <= HOLD {
             holding += 1;
             held = held.max(holding);
-            // Those that are held until the same millisecond ask together, in the order of their places.
+            // Those that are held until the same millisecond ask together, in the order of their tickets.
             events.push(Reverse(Event {
                 at: (now + ttl).next_multiple_of(1000) + 500,
-                sequence: place,
+                sequence: number,
                 job,
                 ticket,
                 comes: From::Hold,
@@ -308,13 +308,15 @@ struct Done {
 }
 
 /// What each start used of one limit, by whose budget it is.
-fn of_limit(done: &[Done], which: usize) -> BTreeMap<Place, Vec<(u64, u32, Limit)>> {
-    let mut used: BTreeMap<Place, Vec<_>> = BTreeMap::new();
+fn of_limit(done: &[Done], which: usize) -> BTreeMap<Partition, Vec<(u64, u32, Limit)>> {
+    let mut used: BTreeMap<Partition, Vec<_>> = BTreeMap::new();
     for one in done {
         let limit = one.limits[which].clone();
-        let place = one.layout.place(one.layout.homes[which]).clone();
+        let partition = one.layout.partition(one.layout.homes[which]).clone();
         let units = limit.unit().of(one.cost.into()) as u32;
-        used.entry(place).or_default().push((one.at, units, limit));
+        used.entry(partition)
+            .or_default()
+            .push((one.at, units, limit));
     }
     used
 }

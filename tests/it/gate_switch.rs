@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use sluicegate::gate::fleet::{AGREED_FOR_MS, Fleet, Known, MARGIN_MS, Registered, memory_ms};
 use sluicegate::gate::{Answer, Ask, Change};
-use sluicegate::rules::layout::{Layout, Place};
+use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
@@ -72,7 +72,7 @@ struct World {
     policies: Vec<Arc<Policy>>,
     shared: Shared,
     workers: Vec<Worker>,
-    states: HashMap<Place, State>,
+    states: HashMap<Partition, State>,
     /// Whose jobs there are, each with so many values of the header.
     tenants: usize,
     values: usize,
@@ -178,7 +178,9 @@ impl World {
         let labels = Labels::of(&limits, |_| value.to_string());
         let layout = Layout::of(&limits, &tenant, &labels);
         let mut scopes = Scopes::take(&layout, |home| {
-            self.states.remove(layout.place(home)).unwrap_or_default()
+            self.states
+                .remove(layout.partition(home))
+                .unwrap_or_default()
         });
         let clock = Clock::from_micros(self.now_ms * 1_000);
         let asks = [Ask {
@@ -187,9 +189,9 @@ impl World {
         }; 4];
         let (answers, _) = scopes.ask(&limits, clock, 4, "p", &asks);
         for (home, mut state) in scopes.into_states().into_iter().enumerate() {
-            // Nobody stands in line: this is about room alone.
+            // Nobody is in the waitlist: this is about room alone.
             state.change(self.now_ms, &Change::Reset);
-            self.states.insert(layout.place(home).clone(), state);
+            self.states.insert(layout.partition(home).clone(), state);
         }
         let started = answers.iter().filter(|a| matches!(a, Answer::Start { .. }));
         let now_ms = self.now_ms;

@@ -138,7 +138,7 @@ async fn a_prefix_with_a_hash_tag_keeps_all_tenants_on_one_primary() {
     let slot = cluster.slot(&prefix);
     let keys = Keys::new(&prefix).in_cluster();
     for id in ["t", "{t}", "}{"] {
-        assert_eq!(cluster.slot(&keys.line(&tenant(id))), slot, "{id}");
+        assert_eq!(cluster.slot(&keys.waitlist(&tenant(id))), slot, "{id}");
     }
     let batch: Vec<TenantAsk> = (0..200)
         .map(|number| gate.question(&format!("t{number}"), 9, &[FRESH; 3]))

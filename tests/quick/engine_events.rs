@@ -341,7 +341,7 @@ async fn what_runs_may_end_though_the_session_is_lost_while_the_worker_stops() {
     assert_eq!(
         gate.settled.load(Ordering::Relaxed),
         1,
-        "its place is given back"
+        "its lease is given back"
     );
     // And not until the end of shutdown-timeout.
     assert!(

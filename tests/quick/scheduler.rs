@@ -253,10 +253,10 @@ pub const START: Answer = Answer::Start {
 };
 pub const CAPACITY: Answer = Answer::Capacity;
 
-pub fn wait(ttl_ms: u64, place: u64) -> Answer {
+pub fn wait(ttl_ms: u64, number: u64) -> Answer {
     let ticket = Ticket {
         generation: 9,
-        place,
+        number,
     };
     Answer::Wait {
         limit: 0,
@@ -316,7 +316,7 @@ fn a_short_wait_is_held_and_shows_its_ticket_when_its_time_comes() {
         asked[0].asks[0].ticket,
         Some(Ticket {
             generation: 9,
-            place: 4
+            number: 4
         })
     );
 }
@@ -603,7 +603,7 @@ fn a_lost_session_is_forgotten_and_never_acked() {
 fn held_jobs_are_bounded_and_what_is_more_takes_a_delay_queue() {
     let mut desk = Desk::new(4);
     desk.deliver(Source::Fresh, &["a"; 30]);
-    let waits = |places: std::ops::RangeInclusive<u64>| places.map(|place| wait(400, place));
+    let waits = |tickets: std::ops::RangeInclusive<u64>| tickets.map(|number| wait(400, number));
     let first = desk.answer(MS, vec![waits(1..=4).collect()]);
     assert!(first.published.is_empty());
     // It is limited: all others ask, too, to wait where they fill nothing.
@@ -992,7 +992,7 @@ fn what_cannot_be_told_holds_nobody_up() {
     assert_eq!(done.settled.len(), 1, "it is told again");
 }
 
-/// Redis may have charged what it did not answer, and a place is held for a minute unless it is given back.
+/// Redis may have charged what it did not answer, and a lease is held for a minute unless it is given back.
 #[test]
 fn places_that_a_lost_answer_may_have_taken_are_given_back_when_the_gate_answers() {
     let second = Duration::from_secs(1);

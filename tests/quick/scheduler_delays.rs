@@ -85,7 +85,7 @@ fn a_job_asks_a_little_before_its_turn_and_waits_on_where_it_is() {
     assert!((sent + MS * 9_070..=sent + MS * 9_900).contains(&at));
     assert!(desk.step(at - desk.now - MS).asked.is_empty());
     let asked = desk.step(MS).asked;
-    assert_eq!(asked[0].asks[0].ticket.map(|ticket| ticket.place), Some(4));
+    assert_eq!(asked[0].asks[0].ticket.map(|ticket| ticket.number), Some(4));
     // Its turn is as far as it was told: no delay queue, and a question at the turn.
     let turn = sent + MS * 10_000;
     let left = u64::try_from((turn - desk.now - MS).as_millis()).expect("a second");
@@ -123,7 +123,7 @@ fn jobs_that_wait_for_one_moment_ask_in_the_order_of_their_places() {
     desk.answer(MS, vec![places]);
     let asked = desk.step(MS * 300).asked;
     let places: Vec<_> = (asked[0].asks.iter())
-        .map(|ask| ask.ticket.map(|ticket| ticket.place))
+        .map(|ask| ask.ticket.map(|ticket| ticket.number))
         .collect();
     assert_eq!(places, [Some(4), Some(5), Some(6)]);
 }

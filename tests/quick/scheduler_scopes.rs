@@ -332,7 +332,7 @@ fn a_job_that_waits_for_a_place_asks_when_a_call_has_ended() {
         .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
     let asked = desk.step(MS * 5).asked;
     assert_eq!(asked[0].asks.len(), 1);
-    assert_eq!(asked[0].asks[0].ticket.map(|ticket| ticket.place), Some(1));
+    assert_eq!(asked[0].asks[0].ticket.map(|ticket| ticket.number), Some(1));
     desk.answer(MS, vec![vec![START]]);
     assert!(desk.step(MS * 300).asked.is_empty());
     assert_eq!(desk.step(MS * 100).asked[0].asks.len(), 1);

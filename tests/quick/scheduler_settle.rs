@@ -111,7 +111,7 @@ fn a_tenant_that_cannot_be_told_is_given_up_while_others_are_told() {
     assert!(desk.scheduler.is_idle());
 }
 
-/// One that arrived after its call's end would take the place anew, for a whole lease.
+/// One that arrived after its call's end would take the lease anew, for a whole lease.
 #[test]
 fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
     let mut desk = of_places();
@@ -147,7 +147,7 @@ fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
     assert!(desk.scheduler.is_idle());
 }
 
-/// A call without an answer in time may be read later: its place is held, however its job goes on.
+/// A call without an answer in time may be read later: its lease is held, however its job goes on.
 #[test]
 fn the_place_of_a_call_that_was_given_up_is_held_until_it_ends() {
     let second = Duration::from_secs(1);

@@ -134,7 +134,7 @@ fn most_at_once(
 }
 
 /// Once all is quiet: what the gate counts is what was charged and corrected, which is what the handlers say
-/// they used where nothing was lost on the way; and no place is held.
+/// they used where nothing was lost on the way; and no lease is held.
 pub async fn charges(world: &World) {
     let plan = &world.plan;
     let t = &plan.trouble;
@@ -291,14 +291,14 @@ pub fn closings(plan: &Plan, history: &mut History) {
 /// P5, in the same cases, where all share one budget: who has few jobs does not wait for those with many.
 pub fn turns(plan: &Plan, history: &mut History) {
     let limit = &plan.limits[0];
-    // How long calls hold their places can only be guessed.
+    // How long calls hold their leases can only be guessed.
     if !limit.is_global() || limit.algorithm() == Algorithm::Concurrency {
         return;
     }
     let starts: Vec<&str> = history.arrived.iter().map(String::as_str).collect();
     let behind = behind(&starts);
     // The first to come had all of it, what starts at once has no order, and who comes a little early or late changes
-    // places with another. Of some 250 seeds the largest was 0.7 of this. With a register where whoever comes anew stands behind
+    // leases with another. Of some 250 seeds the largest was 0.7 of this. With a register where whoever comes anew stands behind
     // all who wait (first come, first served) it is up to 6 times as many, and without any turns up to 3.5 times: each is found
     // within the first hundred seeds, by a tenant with few jobs beside one with many. Less than a turn of each is not seen.
     let ahead = u64::from(limit.max()) * AHEAD_MS / limit.span();

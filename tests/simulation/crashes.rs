@@ -63,7 +63,7 @@ impl Crashes {
         self.guilty.is_empty()
     }
 
-    /// How long the rest may take because of it: each crash is known after a lease, and leaves a place taken.
+    /// How long the rest may take because of it: each crash is known after a lease, and leaves a lease taken.
     pub fn patience(&self) -> Duration {
         let crashes = self.guilty.len() as u64 * u64::from(self.most + 4);
         ms(crashes * (LEASE_MS + PLACE_MS + BACK_MS) * 2)

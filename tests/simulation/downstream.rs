@@ -91,7 +91,7 @@ impl Handler for SimHandler {
             }
             // A worker that is gone hangs up too, but the downstream may not see it.
             let took = match away {
-                // Nobody's place is held for longer.
+                // Nobody's lease is held for longer.
                 Some(Manner::Silent) => ms(downstream.plan.stands_still_ms.max(15_000)),
                 _ => took,
             };

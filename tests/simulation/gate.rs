@@ -303,14 +303,14 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
                 (End::Cost(used), _) => (0, i64::from(used) - cost),
                 (End::Unused, _) => (-1, -cost),
                 (_, Some(End::Unused)) => (1, cost),
-                // A place has its name and its units.
+                // A lease has its name and its units.
                 (_, Some(End::Cost(used))) if i64::from(*used) != cost => (0, cost),
                 _ => continue,
             };
             if !late {
                 history.ended.insert(permit.clone(), one.end);
             }
-            // Of a start in a lost answer nothing is known but the names of its places.
+            // Of a start in a lost answer nothing is known but the names of its leases.
             let doubted = one.receipt.started_ms == 0;
             if doubted && !history.permits.remove(&one.receipt.permit) {
                 continue;

@@ -52,8 +52,8 @@ pub struct BudgetRecord {
     pub most_under_way: [u64; 2],
     /// What the gate was told to charge: starts, and corrections as they come in for the first time.
     pub charged: Sum,
-    /// What counts for limits that hold places alone: starts in answers that were lost are given back, and a renewal that
-    /// arrives after its call's end takes a place for which nobody calls.
+    /// What counts for limits that hold leases alone: starts in answers that were lost are given back, and a renewal that
+    /// arrives after its call's end takes a lease for which nobody calls.
     pub doubted: Sum,
     /// What the handlers say that they used.
     pub used: Sum,
@@ -102,9 +102,9 @@ pub struct History {
     pub most: BTreeMap<String, u32>,
     /// What the gate was told, by the calls' names.
     pub told: BTreeSet<String>,
-    /// How starts ended whose places may be renewed too late.
+    /// How starts ended whose leases may be renewed too late.
     pub ended: BTreeMap<String, End>,
-    /// The permits of starts that hold places, until they are doubted.
+    /// The permits of starts that hold leases, until they are doubted.
     pub permits: BTreeSet<String>,
     pub tenants: BTreeMap<String, TenantRecord>,
     pub budgets: BTreeMap<Budget, BudgetRecord>,

@@ -77,7 +77,7 @@ const SEEDS: [Range<u64>; 9] = [
 /// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
 /// wait takes shorter delay queues.
 const MOST_DELIVERIES: f64 = 4.0;
-/// One more where lines share a budget: whoever joins later puts off what the others were told.
+/// One more where waitlists share a budget: whoever joins later puts off what the others were told.
 const MOST_SHARED_DELIVERIES: f64 = 5.0;
 /// No more are looked for.
 const MOST_WRONGS: usize = 20;
@@ -151,7 +151,7 @@ async fn run(plan: Plan, keep: bool) -> Report {
     world.finish.cancel();
     while workers.join_next().await.is_some() {}
     drained.abort();
-    // Whoever holds a place without renewing it has lost it by then.
+    // Whoever holds a lease without renewing it has lost it by then.
     sleep(ms(LEASE_MS + 1)).await;
     check::charges(&world).await;
     report(&world, lasted)
@@ -181,7 +181,7 @@ fn patience(world: &World) -> Duration {
         true => 0,
         false => later::SET_ASIDE_MS,
     };
-    // The last ones may wait for places that nobody gives back, and an operator's last word.
+    // The last ones may wait for leases that nobody gives back, and an operator's last word.
     let binding = |limit: &&Limit| !limit.name().starts_with(limits::WITNESS);
     let all = (plan.limits.iter()).chain(plan.others.iter().flat_map(|all| all.iter()));
     ms(all.filter(binding).map(take).sum::<u64>() + one_by_one)
@@ -302,7 +302,7 @@ fn report(world: &World, lasted: Duration) -> Report {
     let deliveries = deliveries as f64 / plan.jobs.len() as f64;
     let mut history = world.history();
     check::never_exceeded(plan, &mut history);
-    // How long calls hold their places can only be guessed.
+    // How long calls hold their leases can only be guessed.
     let guessed = plan.limits[0].algorithm() == Algorithm::Concurrency;
     let makespan = (plan.ideal && !guessed).then(|| check::makespan(plan, &history));
     // P3: 97 % are used, and 99 % of long windows.

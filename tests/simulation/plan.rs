@@ -226,7 +226,7 @@ impl Plan {
             true => 0,
             false => random.random_range(0..50),
         };
-        // Calls that need their places renewed: nothing may keep a worker from that.
+        // Calls that need their leases renewed: nothing may keep a worker from that.
         let long = !troubled && !ideal && !guarded && random.random_bool(0.3);
         let operated = troubled && random.random_bool(0.4);
         Self {

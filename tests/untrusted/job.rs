@@ -112,7 +112,7 @@ fn bounded(message: &Message, claims: &Claims, returned: bool, policy: &Policy) 
     let limits = policy.limits(&claims.tenant, claims.plan.as_deref());
     assert!((1..=limits.max_cost()).contains(&claims.cost));
     assert!(claims.attempt > 0);
-    assert!(claims.ticket.is_none_or(|ticket| ticket.place > 0));
+    assert!(claims.ticket.is_none_or(|ticket| ticket.number > 0));
     if !returned {
         let ours = (claims.attempt, claims.ticket, claims.not_before);
         assert_eq!(ours, (1, None, None), "a publisher's word counts");

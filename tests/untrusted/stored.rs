@@ -28,7 +28,7 @@ pub fn check(data: &[u8]) {
     for (_, value) in &fields {
         let quotas = Quotas::read(value);
         assert_eq!(Quotas::read(&quotas.text()), quotas);
-        assert!(read_ticket(value).is_none_or(|ticket| ticket.place > 0));
+        assert!(read_ticket(value).is_none_or(|ticket| ticket.number > 0));
     }
     let said = fields.iter().filter(|(name, _)| *name == "info");
     let said: String = said

@@ -1,4 +1,4 @@
-//! Calls that their handler gave up and that may still arrive, or be worked on: their places are held until it is known that they
+//! Calls that their handler gave up and that may still arrive, or be worked on: their leases are kept until it is known that they
 //! have ended, or for as long as the handler said.
 
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub struct Call {
     pub tenant: Tenant,
     /// What it started with.
     pub started: Started,
-    /// Its places are held until then.
+    /// Its leases are kept until then.
     pub until: Duration,
 }
 

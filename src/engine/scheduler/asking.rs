@@ -149,15 +149,15 @@ impl Scheduler {
                 May::Not => continue,
             }
             let ticket = (self.jobs.get(&key)).and_then(|job| job.claims.ticket);
-            let in_line = ticket.map(|ticket| (ticket.generation, ticket.place));
-            jobs.push((!ready, in_line.is_none(), in_line, place, key));
+            let ticket_order = ticket.map(|ticket| (ticket.generation, ticket.number));
+            jobs.push((!ready, ticket_order.is_none(), ticket_order, place, key));
         }
         if !without_slot.is_empty() {
             self.put_back(&without_slot);
             // They ask again when there is a slot for them.
             self.queues.set_limited(&turn.tenant, false);
         }
-        // The gate lets the first start: those whose calls are ready, in the order of their places.
+        // The gate lets the first start: those whose calls are ready, in the order of their tickets.
         jobs.sort_unstable();
         for (unready, _, _, place, key) in jobs {
             // What is in the queues is in `jobs`: a lost session empties both.

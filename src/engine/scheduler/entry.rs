@@ -32,7 +32,7 @@ pub(super) enum Phase {
     Reporting,
 }
 
-/// What a job has beside its place: how far its call is.
+/// What a job has beside its ticket: how far its call is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Hand {
     /// Nothing, not even a slot.

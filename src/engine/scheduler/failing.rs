@@ -105,7 +105,7 @@ impl Scheduler {
             Some(false) => self.try_again(now, key, after, &reason),
             Some(true) => {
                 self.facts.push(Fact::FailedWhileOpen(job.named(), reason));
-                // Its place was claimed when it started: it takes a new one.
+                // Its ticket was claimed when it started: it takes a new one.
                 job.claims.ticket = None;
                 self.join(key, End::Due);
             }

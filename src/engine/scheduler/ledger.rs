@@ -1,5 +1,5 @@
 //! What the gate is still to be told of starts: calls that cost more or less than they were charged, permits that were
-//! not used, and places that are held or free again.
+//! not used, and leases that are kept or free again.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
-/// What can't be told for so long is dropped: the gate may have forgotten by then that it was told. A place is given up
+/// What can't be told for so long is dropped: the gate may have forgotten by then that it was told. A lease is given up
 /// by itself, and what was not given back is wasted.
 const GIVE_UP: Duration = Duration::from_secs(50);
 /// A failed call is sent again after this, and then after twice as long each time.
@@ -37,7 +37,7 @@ pub struct Ledger {
     partitions: Partitions,
     /// Each that something is to be told of.
     parts: BTreeMap<Partition, Part>,
-    /// Starts that hold places: those that run, and those that were given up.
+    /// Starts that hold leases: those that run, and those that were given up.
     holding: usize,
     renewed: Duration,
 }
@@ -90,7 +90,7 @@ struct Call {
 /// What became of a batch.
 #[derive(Debug, Default)]
 pub struct Outcome {
-    /// Whose calls have ended, under limits that hold places, and how many.
+    /// Whose calls have ended, under limits that hold leases, and how many.
     pub ended: Vec<(Tenant, Limits, usize)>,
     /// How many starts were given up, and why the last of them could not be told.
     pub lost: usize,
@@ -167,7 +167,7 @@ impl Ledger {
         self.parts.values().all(told)
     }
 
-    /// A start under `limits` runs, or was given up: its places are renewed.
+    /// A start under `limits` runs, or was given up: its leases are renewed.
     pub fn started(&mut self, limits: &Limits) {
         self.holding += usize::from(limits.hold_leases());
     }
@@ -188,7 +188,7 @@ impl Ledger {
         }
     }
 
-    /// When places are to be renewed; `None`: none is held.
+    /// When leases are to be renewed; `None`: none is held.
     pub fn renew_at(&self) -> Option<Duration> {
         (self.holding > 0).then_some(self.renewed + RENEW)
     }
@@ -298,7 +298,7 @@ impl Part {
         }
     }
 
-    /// Returns whether places could not be renewed.
+    /// Returns whether leases could not be renewed.
     fn told(
         &mut self,
         now: Duration,
@@ -336,7 +336,7 @@ impl Part {
 
 impl Call {
     /// Leaves what is to be sent again, and says when. A renewal is not repeated: it could arrive after the call's end and
-    /// take the place anew; the next one is of what runs then. Returns whether there was one.
+    /// take the lease anew; the next one is of what runs then. Returns whether there was one.
     fn failed(&mut self, now: Duration) -> bool {
         let all = self.told.settled.len();
         self.told.settled.retain(|one| one.end.stays_true());
@@ -346,7 +346,7 @@ impl Call {
     }
 }
 
-/// Whose calls have ended that held places, and how many.
+/// Whose calls have ended that held leases, and how many.
 fn ended(told: TenantSettled) -> Option<(Tenant, Limits, usize)> {
     let calls = (told.settled.iter())
         .filter(|one| one.end.is_over())

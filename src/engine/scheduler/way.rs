@@ -319,7 +319,7 @@ impl Scheduler {
             limit: index,
             count,
             wait_ms: ttl_ms,
-            place: ticket.place,
+            ticket: ticket.number,
         });
         let attempt = job.claims.attempt;
         let headers = headers::waiting(limit, attempt, ticket, count, store_ms, ttl_ms);

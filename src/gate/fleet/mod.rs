@@ -36,7 +36,7 @@
 //! - What holds for a tenant's limits holds for those that all tenants share, since each start of each tenant is charged to
 //!   them.
 //! - Calls that run for longer than the memory, a lease for `max-concurrent` and `guard: strict`, are out of account when
-//!   such a limit has changed its name or window; one that kept them has its places in common.
+//!   such a limit has changed its name or window; one that kept them has its leases in common.
 //!
 //! # Dropped sooner
 //! A raised sliding limit need not wait for a whole window: what the new one counts was charged to the log all along

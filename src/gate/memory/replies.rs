@@ -46,8 +46,8 @@ pub fn acquired(reply: &TenantReply) -> Value {
                 ttl_ms,
                 ticket,
             } => {
-                let (limit, place) = (*limit as u64, ticket.place);
-                [0, limit, *count, *ttl_ms, ticket.generation, place].map(integer)
+                let (limit, number) = (*limit as u64, ticket.number);
+                [0, limit, *count, *ttl_ms, ticket.generation, number].map(integer)
             }
             Answer::Start { sequences } => {
                 let [one, two, three, four, five] = [1, 0, 0, 0, 0].map(integer);
@@ -70,7 +70,7 @@ pub fn inspected(seen: &Inspection) -> Value {
         1,
         seen.now_ms,
         seen.waiting,
-        seen.line_end_ms,
+        seen.waitlist_end_ms,
         seen.blocked_until_ms,
         seen.turn_ms,
     ];

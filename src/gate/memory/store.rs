@@ -17,7 +17,7 @@ use crate::gate::epoch::memory::NO_EVICTION;
 use crate::gate::fleet::shelf::{Said, Shelf, Unsaid};
 use crate::gate::store::{Command, Meaning, Store};
 use crate::gate::{Gate, GateError, scripts};
-use crate::rules::layout::Place;
+use crate::rules::layout::Partition;
 use crate::rules::log::Clock;
 
 /// What is in memory, and who it is.
@@ -105,11 +105,11 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryStore<C> {
     }
 
     /// It makes room: the budgets that are `chosen` are gone, and what else is said to be.
-    pub fn evict(&self, chosen: impl Fn(&Place) -> bool, registries: bool, epochs: bool) {
+    pub fn evict(&self, chosen: impl Fn(&Partition) -> bool, registries: bool, epochs: bool) {
         let mut server = self.server();
         server.memory.evicted += 1;
         let mut states = self.gate.snapshot();
-        states.of.retain(|place, _| !chosen(place));
+        states.of.retain(|partition, _| !chosen(partition));
         self.gate.restore(states);
         if registries {
             server.hashes.registries.clear();

@@ -33,7 +33,7 @@ pub(super) struct Call<'a> {
     pub(super) meaning: Meaning<'a>,
     /// So far back its limits look; 0: it admits nothing.
     pub(super) span_ms: u64,
-    /// What the script decides about; none for one that knows the line alone.
+    /// What the script decides about; none for one that knows the waitlist alone.
     pub(super) limits: &'a [Limit],
     /// Whose budgets they are.
     pub(super) layout: Layout,
@@ -152,7 +152,7 @@ impl RedisGate {
         command.arg(&call.more);
         command.arg(reply::shared_argument(&call.layout, &call.keys));
         Request {
-            key: call.keys.line(),
+            key: call.keys.waitlist(),
             command,
             load: call.load.then_some(call.script),
             meaning: call.meaning,
@@ -194,7 +194,7 @@ impl RedisGate {
             let mut command = ::redis::cmd("TYPE");
             command.arg(name);
             Request {
-                key: call.keys.line(),
+                key: call.keys.waitlist(),
                 command,
                 load: None,
                 meaning: Meaning::Itself,

@@ -38,7 +38,7 @@ impl RedisGate {
     ) -> Result<Vec<Result<Look, GateError>>, GateError> {
         let longest_ms = u64::try_from(policy.memory().as_millis()).unwrap_or(u64::MAX);
         let spans = (limits.memory_ms(), longest_ms);
-        let slot = tenant.map(|tenant| slot_of(&self.keys.line(tenant)));
+        let slot = tenant.map(|tenant| slot_of(&self.keys.waitlist(tenant)));
         let slot = slot.map(|slot| Slots::range(slot, slot));
         let places = self.places.all(&self.link, true).await?;
         let asked = places.iter().filter_map(|place| {

@@ -35,10 +35,13 @@ impl RedisGate {
             let why = format!("no node has the slot of {key}");
             Err(GateError::Unreachable(why))
         };
-        let mut answers: Answers = calls.iter().map(|call| unknown(call.keys.line())).collect();
+        let mut answers: Answers = calls
+            .iter()
+            .map(|call| unknown(call.keys.waitlist()))
+            .collect();
         let mut parts: Vec<(usize, Vec<usize>, Vec<Call<'_>>)> = Vec::new();
         for (index, call) in calls.into_iter().enumerate() {
-            let slot = slot_of(call.keys.line());
+            let slot = slot_of(call.keys.waitlist());
             let Some(at) = places.iter().position(|p| p.shard.slots.contains(slot)) else {
                 self.link.doubt();
                 continue;
@@ -106,7 +109,7 @@ impl RedisGate {
             let clock = self.test_clock();
             let mut known = watch.opens(&sent, call.span_ms, clock);
             if self.link.is_cluster() {
-                let slot = slot_of(call.keys.line());
+                let slot = slot_of(call.keys.waitlist());
                 known = known.and_then(|()| watch.speaks_for(&sent, slot, clock));
             }
             match known {

@@ -5,7 +5,7 @@ use crate::rules::headers::{
 };
 use crate::rules::job::Claims;
 
-/// What a job carries that is to be asked for anew after `wait_ms`, but not before a time if there is one; it keeps its place.
+/// What a job carries that is to be asked for anew after `wait_ms`, but not before a time if there is one; it keeps its ticket.
 pub fn postponed(claims: &Claims, not_before_ms: Option<u64>, wait_ms: u64) -> Headers {
     let mut headers = vec![
         (ATTEMPT, HeaderValue::Int(i64::from(claims.attempt))),

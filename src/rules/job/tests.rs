@@ -213,7 +213,7 @@ fn our_own_headers_count_only_on_what_we_delayed_ourselves() {
     let back = read(&fake, true, &x_tenant(), &policy()).expect("usable");
     let ticket = Ticket {
         generation: 17,
-        place: 4,
+        number: 4,
     };
     assert_eq!((back.attempt, back.ticket), (3, Some(ticket)));
     let not_before = back.not_before.expect("it was delayed");

@@ -109,7 +109,7 @@ mod tests {
         )
     }
 
-    /// Whether a job starts now. Nobody stands in line: this is about room alone.
+    /// Whether a job starts now. Nobody is in the waitlist: this is about room alone.
     fn starts(state: &mut State, limits: &[Limit], clock: Clock, cost: u32) -> bool {
         let ask = [Ask { ticket: None, cost }];
         let (answers, _) = state.alone(limits, |scopes| {

@@ -89,13 +89,13 @@ impl<'a> Call<'a> {
         };
         let waitlist = self.waitlist();
         let waits = |t: &Ticket| {
-            t.generation == waitlist.generation && (1..=waitlist.issued).contains(&t.place)
+            t.generation == waitlist.generation && (1..=waitlist.last_issued).contains(&t.number)
         };
         let ticket = match ask.ticket {
-            // Its start claims no place.
-            Some(Ticket::HAD_ITS_TURN) if waitlist.issued > 0 => Some(Ticket {
+            // Its start claims no ticket.
+            Some(Ticket::HAD_ITS_TURN) if waitlist.last_issued > 0 => Some(Ticket {
                 generation: waitlist.generation,
-                place: waitlist.front,
+                number: waitlist.now_serving,
             }),
             ticket => ticket.filter(waits),
         };
@@ -125,8 +125,8 @@ impl<'a> Call<'a> {
                 self.waitlist().waiting() == 0 && (alone || self.turn(units, units).0 <= now)
             }
             Some(ticket) => {
-                let (at, limit) = self.turn_of(ticket.place, units);
-                turn = Some((ticket.place, at, limit));
+                let (at, limit) = self.turn_of(ticket.number, units);
+                turn = Some((ticket.number, at, limit));
                 at <= now + self.ahead()
             }
         };
@@ -141,12 +141,12 @@ impl<'a> Call<'a> {
             return Answer::Start { sequences };
         }
 
-        let (place, at, limit) = turn.unwrap_or_else(|| {
-            let place = self.waitlist_mut().issue(now, units);
-            let (at, limit) = self.turn_of(place, units);
-            (place, at, limit)
+        let (number, at, limit) = turn.unwrap_or_else(|| {
+            let number = self.waitlist_mut().issue(now, units);
+            let (at, limit) = self.turn_of(number, units);
+            (number, at, limit)
         });
-        let at = self.watch(open, at, place, units);
+        let at = self.watch(open, at, number, units);
         let (at, limit) = if whole.0 > at { whole } else { (at, limit) };
         Answer::Wait {
             limit,
@@ -154,7 +154,7 @@ impl<'a> Call<'a> {
             ttl_ms: at.saturating_sub(now).max(1),
             ticket: Ticket {
                 generation: self.waitlist().generation,
-                place: place.max(1),
+                number: number.max(1),
             },
         }
     }
@@ -174,7 +174,7 @@ impl<'a> Call<'a> {
             };
             let units = self.demand(home, most);
             let waitlist = self.waitlist();
-            let each = (waitlist.issued * 16 / waitlist.jobs.max(1)).max(16);
+            let each = (waitlist.last_issued * 16 / waitlist.jobs.max(1)).max(16);
             let widest = match below {
                 0 => waitlist.widest,
                 below => self.states[below].register.widest,
@@ -236,7 +236,7 @@ impl<'a> Call<'a> {
             self.waitlist_mut().reset(now);
         } else if let Some(ticket) = ticket {
             let reach = reach(self.limits);
-            self.waitlist_mut().claim(ticket.place, units, reach);
+            self.waitlist_mut().claim(ticket.number, units, reach);
         }
         self.started += units;
         self.waitlist_mut().seen = 0;
@@ -256,7 +256,7 @@ impl<'a> Call<'a> {
     /// After an ask that must wait until `at`: notes since when room has been there and nobody of the waitlist, or of the
     /// other waitlists, came for it. Once that is longer than the grace, the ask is to come back when it can be told whether
     /// they vanished.
-    fn watch(&mut self, open: bool, mut at: u64, place: u64, units: u64) -> u64 {
+    fn watch(&mut self, open: bool, mut at: u64, ticket: u64, units: u64) -> u64 {
         let now = self.clock.now_ms;
         let first = self.first();
         if open && first == now {
@@ -281,7 +281,7 @@ impl<'a> Call<'a> {
             return at;
         }
         for home in self.shared() {
-            if self.register(home).waiting == 0 || !self.waits_for_others(home, place, units) {
+            if self.register(home).waiting == 0 || !self.waits_for_others(home, ticket, units) {
                 continue;
             }
             let room = self.room_at(home);
@@ -301,10 +301,10 @@ impl<'a> Call<'a> {
         at
     }
 
-    /// Others have turns before this place, and that is why it is not its own: here, or in the wider budget that they wait
+    /// Others have turns before this ticket, and that is why it must wait: here, or in the wider budget that they wait
     /// for through this one.
-    fn waits_for_others(&mut self, home: usize, place: u64, units: u64) -> bool {
-        let k = self.distance(place, units);
+    fn waits_for_others(&mut self, home: usize, ticket: u64, units: u64) -> bool {
+        let k = self.distance(ticket, units);
         let below = match self.layout.shared[home - 1].below {
             0 => k,
             below => self.rank(below, k, units),

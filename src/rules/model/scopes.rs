@@ -168,7 +168,7 @@ impl<'a> Scopes<'a> {
             now_ms: now,
             limits: usages,
             waiting,
-            line_end_ms: match waiting {
+            waitlist_end_ms: match waiting {
                 0 => 0,
                 waiting => call.turn(waiting, 1).0 - now,
             },

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use sluicegate::rules::layout::Place;
+use sluicegate::rules::layout::Partition;
 
 use super::judge::go_on;
 use super::{GUARD, MAY_LOSE, TENANTS, World, worker};
@@ -51,9 +51,9 @@ fn fault(world: &World, forward: &Cell<Duration>) -> bool {
             let mask = world.below(1 << TENANTS.len());
             let (registries, epochs) = (world.below(2) == 0, world.below(4) == 0);
             world.fault(&format!("it throws away {mask:b} {registries} {epochs}"));
-            let chosen = |place: &Place| {
+            let chosen = |partition: &Partition| {
                 let mut all = (0..TENANTS.len()).filter(|number| mask >> number & 1 == 1);
-                all.any(|number| *place == Place::Tenant(worker::tenant(number)))
+                all.any(|number| *partition == Partition::Tenant(worker::tenant(number)))
             };
             store.evict(chosen, registries, epochs);
         }

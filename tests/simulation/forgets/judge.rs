@@ -17,7 +17,7 @@ pub async fn go_on(world: &World, stepped: bool) {
     let doubt = Duration::from_millis(DOUBT_MS + SETTLE_MS);
     for (number, (name, max, window)) in TENANTS.into_iter().enumerate() {
         // Permits are given back that came too late, such as those of the first question to a server that has no scripts yet: who was
-        // told to wait meanwhile does not hear of it, and waits for a turn. Calls that run keep their places for longer.
+        // told to wait meanwhile does not hear of it, and waits for a turn. Calls that run keep their leases for longer.
         let turn = match window.is_zero() {
             true => 3 * LONGEST_CALL,
             false => window / u32::try_from(max).expect("small"),

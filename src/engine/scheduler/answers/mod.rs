@@ -126,7 +126,7 @@ impl Scheduler {
         let Phase::Throttling { duration } = job.phase else {
             return;
         };
-        // Its place was claimed when it started: it takes a new one.
+        // Its ticket was claimed when it started: it takes a new one.
         job.claims.ticket = None;
         if !self.intake.is_current(&job.tag) {
             self.forget(key);

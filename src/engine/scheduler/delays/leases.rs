@@ -15,7 +15,7 @@ type Budget = (String, Option<Tenant>);
 /// Which jobs wait for which leases. As many as wait in memory, at most.
 #[derive(Debug, Default)]
 pub struct Leases {
-    /// The first to come back by itself is the first in its line.
+    /// The first to come back by itself is the first of its waitlist.
     waiting: BTreeMap<Budget, BTreeSet<(Duration, Key)>>,
     budgets: HashMap<Key, (Budget, Duration)>,
 }

@@ -35,9 +35,9 @@ impl Scheduler {
         }
     }
 
-    /// The same for jobs with their places in that order.
+    /// The same for jobs with their positions in that order.
     pub(super) fn put_back_in_order(&mut self, mut jobs: Vec<(usize, Key)>) {
-        jobs.sort_unstable_by_key(|(place, _)| *place);
+        jobs.sort_unstable_by_key(|(position, _)| *position);
         let keys: Vec<Key> = jobs.into_iter().map(|(_, key)| key).collect();
         self.put_back(&keys);
     }

@@ -76,7 +76,7 @@ impl Call<'_> {
     /// About how many jobs have so many units, if the others' cost what those of the waitlist do.
     fn others_calls(&self, units: u64) -> u64 {
         let waitlist = self.waitlist();
-        let each = (waitlist.issued / waitlist.jobs.max(1)).max(1);
+        let each = (waitlist.last_issued / waitlist.jobs.max(1)).max(1);
         units / each
     }
 

@@ -103,7 +103,7 @@ pub(super) fn in_words(
         waiting => format!(
             "{} waiting, the last is admitted {}",
             amount(waiting, counts_cost(rows)),
-            when(found.now_ms, found.line_end_ms)
+            when(found.now_ms, found.waitlist_end_ms)
         ),
     };
     let suspended = match found.blocked_until_ms.checked_sub(found.now_ms) {
@@ -169,7 +169,7 @@ mod tests {
             now_ms: NOW,
             limits: vec![usage],
             waiting: 0,
-            line_end_ms: 0,
+            waitlist_end_ms: 0,
             turn_ms: 0,
             blocked_until_ms: 0,
             blocked_by: String::new(),
@@ -190,7 +190,7 @@ mod tests {
     fn times_are_relative_and_absolute() {
         let text = shown(usage(5, 0, 350), |found| {
             found.waiting = 12;
-            found.line_end_ms = 125_000;
+            found.waitlist_end_ms = 125_000;
             found.blocked_until_ms = NOW + 12_300;
             found.blocked_by = "429 from\nthe API".to_owned();
         });
@@ -224,7 +224,7 @@ why       no job is admitted before the suspension ends, in 12.3s (Tue, 14 Nov 2
                 now_ms: NOW,
                 limits: Vec::new(),
                 waiting: 7,
-                line_end_ms: 1,
+                waitlist_end_ms: 1,
                 turn_ms: 1,
                 blocked_until_ms: 0,
                 blocked_by: String::new(),

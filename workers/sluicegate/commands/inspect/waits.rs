@@ -92,7 +92,7 @@ impl<'a> Waits<'a> {
                 return format!(
                     "quota is available, but the waitlist has {} ahead and ends {}",
                     amount(found.waiting, of_cost),
-                    when(found.now_ms, found.line_end_ms)
+                    when(found.now_ms, found.waitlist_end_ms)
                 );
             }
             Self::Others(name, waiting, turn_ms) => format!(
@@ -112,7 +112,7 @@ impl<'a> Waits<'a> {
             waiting => format!(
                 "{first}; the waitlist has {} ahead and ends {}",
                 amount(waiting, of_cost),
-                when(found.now_ms, found.line_end_ms)
+                when(found.now_ms, found.waitlist_end_ms)
             ),
         }
     }
