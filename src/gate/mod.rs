@@ -5,7 +5,7 @@ pub mod fleet;
 pub mod keys;
 pub(crate) mod link;
 pub mod memory;
-mod places;
+mod primaries;
 pub mod redis;
 mod refusal;
 pub(crate) mod reply;

@@ -18,7 +18,7 @@ pub use outlook::Look;
 use crate::config::RedisServers;
 use crate::gate::keys::Keys;
 use crate::gate::link::{Link, slot_of};
-use crate::gate::places::{All, Places};
+use crate::gate::primaries::{All, Finder};
 pub use crate::gate::refusal::NODE_OF_A_CLUSTER;
 use crate::gate::reply;
 use crate::gate::scripts::{self, Script, Shortcut};
@@ -41,7 +41,7 @@ use crate::rules::tenant::Tenant;
 pub struct RedisGate {
     link: Link,
     keys: Keys,
-    places: Places,
+    finder: Finder,
     /// Without it, a Redis that lost its memory is not noticed: for those who admit nothing.
     watch: Option<Watches>,
     /// The last reading of Redis's clock, and when it was taken.
@@ -76,7 +76,7 @@ impl RedisGate {
         };
         Self {
             link,
-            places: Places::new(keys.clone()),
+            finder: Finder::new(keys.clone()),
             keys,
             watch: None,
             clock: Mutex::new(None),
@@ -102,7 +102,7 @@ impl RedisGate {
         if let Some(watch) = &self.watch {
             watch.set_start(start);
             let clock = self.test_clock();
-            watch.begin(&self.link, &self.places, clock).await?;
+            watch.begin(&self.link, &self.finder, clock).await?;
         }
         Ok(())
     }
@@ -133,7 +133,7 @@ impl RedisGate {
     pub async fn ping(&self) -> Result<(), GateError> {
         if let Some(watch) = &self.watch {
             let clock = self.test_clock();
-            return watch.heartbeat(&self.link, &self.places, clock).await;
+            return watch.heartbeat(&self.link, &self.finder, clock).await;
         }
         self.answers().await
     }
@@ -205,7 +205,7 @@ impl RedisGate {
     /// [`GateError`]: Redis was not told, and after a restart of it others may wait for one span.
     pub async fn leave(&self) -> Result<(), GateError> {
         match &self.watch {
-            Some(watch) => watch.leave(&self.link, &self.places).await,
+            Some(watch) => watch.leave(&self.link, &self.finder).await,
             None => Ok(()),
         }
     }
@@ -221,14 +221,14 @@ impl RedisGate {
 
     /// Where the registries of policies are: one, or that of each primary of a cluster.
     pub(super) async fn registries(&self) -> Result<All, GateError> {
-        self.places.all(&self.link, true).await
+        self.finder.all(&self.link, true).await
     }
 
     /// In a cluster, jobs start at a primary only while its registry was exchanged lately: until `until`, or not at
     /// all. Without one, the caller sees to it.
     pub(super) fn agree(&self, registry: &str, until: Option<Instant>) {
         if self.link.is_cluster() {
-            self.places.agree(registry, until);
+            self.finder.agree(registry, until);
         }
     }
 
@@ -294,7 +294,7 @@ impl Gate for RedisGate {
 
     fn partition(&self, tenant: &Tenant) -> Partition {
         if self.link.is_cluster() {
-            self.places.partition(slot_of(&self.keys.waitlist(tenant)))
+            self.finder.partition(slot_of(&self.keys.waitlist(tenant)))
         } else {
             Partition::default()
         }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::gate::epoch::{At, Sent, Watch};
 use crate::gate::link::{self, Link, Shard};
-use crate::gate::places::{All, Place, Places};
+use crate::gate::primaries::{All, Finder, Primary};
 use crate::gate::{GateError, Primaries, Start};
 use crate::rules::slots::Slots;
 
@@ -97,69 +97,69 @@ impl Watches {
             .for_each(|watch| watch.set_start(start));
     }
 
-    /// The watches over all `places`, in their order.
-    fn over(&self, places: &All) -> Vec<Arc<Watch>> {
+    /// The watches over all `primaries`, in their order.
+    fn over(&self, primaries: &All) -> Vec<Arc<Watch>> {
         let mut inner = self.inner();
         let (span, shortest, begun) = (inner.span, inner.shortest, inner.begun);
         let start = inner.start.filter(|_| !begun).unwrap_or_default();
-        let mut watch = |place: &Arc<Place>| {
+        let mut watch = |primary: &Arc<Primary>| {
             let new = || {
-                let watch = Watch::new(place.epoch.clone(), span, begun);
+                let watch = Watch::new(primary.epoch.clone(), span, begun);
                 watch.cover(shortest);
                 watch.set_start(start);
                 Arc::new(watch)
             };
-            // This primary has had another place, and this place another primary: what was known of that is about slots
+            // This primary had its epoch elsewhere, and another primary had one here: what was known of that is about slots
             // which are taken for lost here unless they are handed over.
-            let was_at = |watch: &Arc<Watch>| watch.was_at(&place.shard);
+            let was_at = |watch: &Arc<Watch>| watch.was_at(&primary.shard);
             let here = |(key, watch): (&String, &Arc<Watch>)| {
-                *key != place.epoch && place.has(key) && was_at(watch) == Some(true)
+                *key != primary.epoch && primary.has(key) && was_at(watch) == Some(true)
             };
-            if inner.watches.get(&place.epoch).and_then(was_at) == Some(false)
+            if inner.watches.get(&primary.epoch).and_then(was_at) == Some(false)
                 && inner.watches.iter().any(here)
             {
-                inner.watches.remove(&place.epoch);
+                inner.watches.remove(&primary.epoch);
             }
-            let known = inner.watches.entry(place.epoch.clone());
+            let known = inner.watches.entry(primary.epoch.clone());
             Arc::clone(known.or_insert_with(new))
         };
-        let all = places.iter().map(&mut watch).collect();
-        inner.begun |= inner.start.is_some() && !places.is_empty();
+        let all = primaries.iter().map(&mut watch).collect();
+        inner.begun |= inner.start.is_some() && !primaries.is_empty();
         all
     }
 
-    /// All watches but that of `place`, each with the primary that has its key.
-    fn others(&self, places: &All, place: &Place) -> Vec<(Arc<Watch>, Shard)> {
-        if places.len() < 2 && self.inner().watches.len() < 2 {
+    /// All watches but that of `primary`, each with the primary that has its key.
+    fn others(&self, primaries: &All, primary: &Primary) -> Vec<(Arc<Watch>, Shard)> {
+        if primaries.len() < 2 && self.inner().watches.len() < 2 {
             return Vec::new();
         }
         let inner = self.inner();
         let others = inner.watches.values().filter_map(|watch| {
-            let at = places.iter().find(|place| place.has(watch.key()))?;
-            (watch.key() != place.epoch).then(|| (Arc::clone(watch), at.shard.clone()))
+            let at = primaries.iter().find(|primary| primary.has(watch.key()))?;
+            (watch.key() != primary.epoch).then(|| (Arc::clone(watch), at.shard.clone()))
         });
         others.collect()
     }
 
-    /// Makes sure that what is admitted at `place`, one of `places`, counts as far as is known.
+    /// Makes sure that what is admitted at `primary`, one of `primaries`, counts as far as is known.
     ///
     /// # Errors
     /// As [`Watch::ready`].
     pub async fn ready(
         &self,
-        (link, finder): (&Link, &Places),
-        places: &All,
-        place: &Place,
+        (link, finder): (&Link, &Finder),
+        primaries: &All,
+        primary: &Primary,
         clock: Option<u64>,
     ) -> Result<(Arc<Watch>, Sent), GateError> {
-        let all = places.iter().zip(self.over(places));
-        let mut all = all.filter(|(known, _)| known.epoch == place.epoch);
+        let all = primaries.iter().zip(self.over(primaries));
+        let mut all = all.filter(|(known, _)| known.epoch == primary.epoch);
         let Some((_, watch)) = all.next() else {
-            let why = format!("{}: its slots move", place.shard.name());
+            let why = format!("{}: its slots move", primary.shard.name());
             return Err(GateError::Unreachable(why));
         };
-        let others = self.others(places, place);
-        let at = at((link, finder), place, clock, &others);
+        let others = self.others(primaries, primary);
+        let at = at((link, finder), primary, clock, &others);
         let sent = watch.ready(&at).await.inspect_err(|_| link.doubt())?;
         Ok((watch, sent))
     }
@@ -171,13 +171,13 @@ impl Watches {
     pub async fn begin(
         &self,
         link: &Link,
-        finder: &Places,
+        finder: &Finder,
         clock: Option<u64>,
     ) -> Result<(), GateError> {
-        let places = finder.all(link, false).await?;
-        let looks = places
+        let primaries = finder.all(link, false).await?;
+        let looks = primaries
             .iter()
-            .map(|place| self.ready((link, finder), &places, place, clock));
+            .map(|primary| self.ready((link, finder), &primaries, primary, clock));
         for look in join_all(looks).await {
             look?;
         }
@@ -197,15 +197,15 @@ impl Watches {
         all
     }
 
-    /// What a question at `place` came to.
-    pub fn note<T>(&self, place: &Place, answer: &Result<T, GateError>) {
+    /// What a question at `primary` came to.
+    pub fn note<T>(&self, primary: &Primary, answer: &Result<T, GateError>) {
         let mut inner = self.inner();
         let state = State::of(answer);
-        inner.states.insert(place.epoch.clone(), state);
+        inner.states.insert(primary.epoch.clone(), state);
         if answer.is_ok() {
-            inner.failing.remove(&place.epoch);
+            inner.failing.remove(&primary.epoch);
         } else {
-            let since = inner.failing.entry(place.epoch.clone());
+            let since = inner.failing.entry(primary.epoch.clone());
             since.or_insert_with(Instant::now);
         }
     }
@@ -217,15 +217,15 @@ impl Watches {
     /// While nothing may start at any primary: see [`of_all`].
     pub async fn others_go_on(
         &self,
-        (link, finder): (&Link, &Places),
-        failed: Vec<(Arc<Place>, GateError)>,
+        (link, finder): (&Link, &Finder),
+        failed: Vec<(Arc<Primary>, GateError)>,
         clock: Option<u64>,
     ) -> Result<(), GateError> {
-        let places = finder.all(link, false).await?;
+        let primaries = finder.all(link, false).await?;
         let (here, whys): (Vec<_>, Vec<_>) = failed.into_iter().unzip();
-        let watches = self.over(&places);
-        let others = places.iter().zip(&watches);
-        let others = others.filter(|(place, _)| !here.iter().any(|it| it.epoch == place.epoch));
+        let watches = self.over(&primaries);
+        let others = primaries.iter().zip(&watches);
+        let others = others.filter(|(primary, _)| !here.iter().any(|it| it.epoch == primary.epoch));
         let others: Vec<_> = others.collect();
         let since = {
             let inner = self.inner();
@@ -239,10 +239,10 @@ impl Watches {
         if others.iter().any(lately) {
             return Ok(());
         }
-        let beats = others.into_iter().map(|(place, watch)| {
-            let others = self.others(&places, place);
+        let beats = others.into_iter().map(|(primary, watch)| {
+            let others = self.others(&primaries, primary);
             Box::pin(async move {
-                let at = at((link, finder), place, clock, &others);
+                let at = at((link, finder), primary, clock, &others);
                 match watch.heartbeat(&at).await {
                     // It ends the wait for the others.
                     Ok(()) => Err(()),
@@ -263,52 +263,52 @@ impl Watches {
     pub async fn heartbeat(
         &self,
         link: &Link,
-        finder: &Places,
+        finder: &Finder,
         clock: Option<u64>,
     ) -> Result<(), GateError> {
-        let places = finder.all(link, true).await?;
-        let watches = self.over(&places);
-        let beats = places.iter().zip(&watches).map(|(place, watch)| {
-            let others = self.others(&places, place);
+        let primaries = finder.all(link, true).await?;
+        let watches = self.over(&primaries);
+        let beats = primaries.iter().zip(&watches).map(|(primary, watch)| {
+            let others = self.others(&primaries, primary);
             async move {
-                let at = at((link, finder), place, clock, &others);
+                let at = at((link, finder), primary, clock, &others);
                 watch.heartbeat(&at).await
             }
         });
         let done = join_all(beats).await;
-        let states = places.iter().zip(&done);
+        let states = primaries.iter().zip(&done);
         self.inner().states = states
-            .map(|(place, beat)| (place.epoch.clone(), State::of(beat)))
+            .map(|(primary, beat)| (primary.epoch.clone(), State::of(beat)))
             .collect();
         if link.is_cluster() {
-            self.tidy(link, finder, &places, &watches).await;
+            self.tidy(link, finder, &primaries, &watches).await;
         }
         of_all(done)
     }
 
-    /// Epochs give up what others speak for by now, and one that is in no primary's place any more goes.
-    async fn tidy(&self, link: &Link, finder: &Places, places: &All, current: &[Arc<Watch>]) {
-        for (place, watch) in places.iter().zip(current) {
+    /// Epochs give up what others speak for by now, and one that is no primary's any more goes.
+    async fn tidy(&self, link: &Link, finder: &Finder, primaries: &All, current: &[Arc<Watch>]) {
+        for (primary, watch) in primaries.iter().zip(current) {
             let others = current
                 .iter()
                 .filter(|other| !Arc::ptr_eq(other, watch))
                 .fold(Slots::default(), |all, other| all.either(&other.claimed()));
-            watch.forget(link, &place.shard, &others).await;
+            watch.forget(link, &primary.shard, &others).await;
         }
         let old: Vec<Arc<Watch>> = {
             let inner = self.inner();
             let is_old =
-                |watch: &&Arc<Watch>| !places.iter().any(|place| place.epoch == watch.key());
+                |watch: &&Arc<Watch>| !primaries.iter().any(|primary| primary.epoch == watch.key());
             inner.watches.values().filter(is_old).cloned().collect()
         };
         for watch in old {
-            let at = places.iter().zip(current);
-            let mut at = at.filter(|(place, _)| place.has(watch.key()));
+            let at = primaries.iter().zip(current);
+            let mut at = at.filter(|(primary, _)| primary.has(watch.key()));
             // Only when nothing can be learned from it any more.
-            let Some((place, _)) = at.find(|(_, current)| !current.claimed().is_empty()) else {
+            let Some((primary, _)) = at.find(|(_, current)| !current.claimed().is_empty()) else {
                 continue;
             };
-            if retire(link, finder, place, watch.key()).await.is_ok() {
+            if retire(link, finder, primary, watch.key()).await.is_ok() {
                 self.inner().watches.remove(watch.key());
             }
         }
@@ -318,25 +318,25 @@ impl Watches {
     ///
     /// # Errors
     /// The first that any primary has.
-    pub async fn leave(&self, link: &Link, finder: &Places) -> Result<(), GateError> {
-        let places = finder.all(link, false).await?;
-        let watches = self.over(&places);
-        let left = places.iter().zip(&watches);
-        let left = left.map(|(place, watch)| watch.leave(link, &place.shard));
+    pub async fn leave(&self, link: &Link, finder: &Finder) -> Result<(), GateError> {
+        let primaries = finder.all(link, false).await?;
+        let watches = self.over(&primaries);
+        let left = primaries.iter().zip(&watches);
+        let left = left.map(|(primary, watch)| watch.leave(link, &primary.shard));
         join_all(left).await.into_iter().collect()
     }
 }
 
 fn at<'a>(
-    (link, places): (&'a Link, &'a Places),
-    place: &'a Place,
+    (link, finder): (&'a Link, &'a Finder),
+    primary: &'a Primary,
     clock: Option<u64>,
     others: &'a [(Arc<Watch>, Shard)],
 ) -> At<'a> {
     At {
         link,
-        places,
-        place,
+        finder,
+        primary,
         clock,
         others,
     }
@@ -356,24 +356,29 @@ fn of_all(each: Vec<Result<(), GateError>>) -> Result<(), GateError> {
     whys.min_by_key(rank).map_or(Ok(()), Err)
 }
 
-/// Deletes the epoch `key` at `place`, whose own is another one, unless the primary itself says that it is in its place.
-async fn retire(link: &Link, finder: &Places, place: &Place, key: &str) -> Result<(), GateError> {
+/// Deletes the epoch `key` at `primary`, whose own is another one, unless the primary itself says that it is its own.
+async fn retire(
+    link: &Link,
+    finder: &Finder,
+    primary: &Primary,
+    key: &str,
+) -> Result<(), GateError> {
     let mut pipeline = Pipeline::with_capacity(2);
     pipeline.cmd("CLUSTER").arg("MYID");
     pipeline.cmd("CLUSTER").arg("SLOTS");
-    let answers = link.on(&place.shard, &pipeline).await?;
+    let answers = link.on(&primary.shard, &pipeline).await?;
     let [id, slots] = answers.as_slice() else {
         return Ok(());
     };
-    if place.is_home_of(&finder.ours(&link::owned(id, slots)?)) {
+    if primary.is_home_of(&finder.ours(&link::owned(id, slots)?)) {
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.cmd("PEXPIRE").arg(key).arg(1);
-        link.on(&place.shard, &pipeline).await?;
+        link.on(&primary.shard, &pipeline).await?;
         return Ok(());
     }
     Err(GateError::Unreachable(format!(
         "{}: its slots move",
-        place.shard.name()
+        primary.shard.name()
     )))
 }
 

@@ -54,7 +54,7 @@ async fn the_slot_of_an_epoch_may_move_too() {
         fleet.run(&[0, 1, 2], 2 * MAX).await;
     }
     fleet.keeps_the_limit();
-    // Only what is in a primary's place stays.
+    // Only a primary's own epoch stays.
     until("one epoch for each primary", || {
         let epochs = |node: &Redis| {
             let keys = node.ctl(&["keys", &format!("{}:*:%epoch", fleet.prefix)]);
@@ -70,7 +70,7 @@ async fn a_primary_that_joins_gets_slots_under_load() {
     let mut fleet = Fleet::new(&cluster, &short()).await;
     fleet.run(&[0, 1, 2], MAX + 1).await;
     let new = cluster.another();
-    // The lowest first, as `redis-cli` does it; with each the place of the new primary's epoch changes.
+    // The lowest first, as `redis-cli` does it; with each the new primary's epoch changes its slot.
     let slots = [0, 1, 2].map(|flow| fleet.slot(&cluster, flow));
     for (flow, slot) in slots.into_iter().enumerate() {
         for slot in [slot, slot + 1] {
@@ -114,7 +114,7 @@ async fn slots_of_a_primary_that_is_gone_wait_for_a_window_at_another() {
     );
     cluster.primaries[2].kill();
     cluster.replicas[2].kill();
-    // With the highest, so that the heir's epoch gets another place.
+    // With the highest, so that the heir's epoch gets another slot.
     for node in [heir, &cluster.primaries[0]] {
         for slot in [slot.as_str(), "16383"] {
             assert_eq!(node.ctl(&["cluster", "setslot", slot, "node", &id]), "OK");

@@ -35,7 +35,7 @@ mod gate_seeds;
 mod gate_sentinel;
 mod gate_shards;
 mod gate_shards_global;
-mod gate_shards_places;
+mod gate_shards_leases;
 mod gate_shares;
 mod gate_simulator;
 mod gate_slots;

@@ -20,7 +20,7 @@ use crate::gate::epoch::memory::NO_EVICTION;
 use crate::gate::epoch::shard;
 use crate::gate::epoch::{Gap, Known, Memory, Start, Step, Stored, decide};
 use crate::gate::link::{Link, Shard};
-use crate::gate::places::{Place, Places};
+use crate::gate::primaries::{Finder, Primary};
 use crate::gate::{GateError, refusal};
 use crate::rules::slots::{Claims, Slots};
 
@@ -45,8 +45,8 @@ pub struct Watch {
 /// Where a watch looks.
 pub struct At<'a> {
     pub link: &'a Link,
-    pub places: &'a Places,
-    pub place: &'a Place,
+    pub finder: &'a Finder,
+    pub primary: &'a Primary,
     /// In place of Redis's clock, in microseconds.
     pub clock: Option<u64>,
     /// The watches over other epochs, each with the primary that has it.
@@ -214,7 +214,7 @@ impl Watch {
     /// # Errors
     /// [`GateError::Cold`] while they don't, and what keeps Redis from answering.
     pub async fn ready(&self, at: &At<'_>) -> Result<Sent, GateError> {
-        let mapped = &at.place.shard.slots;
+        let mapped = &at.primary.shard.slots;
         if let Some(sent) = self.sent(Some(mapped)) {
             return Ok(sent);
         }
@@ -231,9 +231,9 @@ impl Watch {
             self.state().seen |= !stored.id.is_empty();
             let mut known = self.known();
             if let Some((owned, whole_ms)) = read.owned {
-                if !at.place.is_home_of(&owned) {
+                if !at.primary.is_home_of(&owned) {
                     at.link.doubt();
-                    let name = at.place.shard.name();
+                    let name = at.primary.shard.name();
                     let why = format!("{name}: its slots are not known yet: they move");
                     return Err(GateError::Unreachable(why));
                 }
@@ -259,7 +259,7 @@ impl Watch {
                 Step::Go { epoch, pulse } => {
                     let field = |name: &str| read.fields.get(name).cloned().unwrap_or_default();
                     let found = Found {
-                        node: at.place.shard.name().to_owned(),
+                        node: at.primary.shard.name().to_owned(),
                         mapped: mapped.clone(),
                         slots: field("slots"),
                         sure: stored.sure,

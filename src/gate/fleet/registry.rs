@@ -123,35 +123,35 @@ impl Registry {
         if next.id != self.own.id {
             mine.push(&next);
         }
-        let places = self.gate.registries().await?;
+        let primaries = self.gate.registries().await?;
         let sent = Instant::now();
         let until = sent + Duration::from_millis(AGREED_FOR_MS);
-        let exchanges = places.iter().map(|place| {
-            let known = self.known.get(&place.policies);
+        let exchanges = primaries.iter().map(|primary| {
+            let known = self.known.get(&primary.policies);
             let known = known.map(|heard| heard.known.clone());
             let known = known.unwrap_or_default();
-            let exchange = exchange(&self.gate, &place.policies, &mine, known);
-            let several = places.len() > 1;
+            let exchange = exchange(&self.gate, &primary.policies, &mine, known);
+            let several = primaries.len() > 1;
             async move {
                 if !several {
                     return exchange.await;
                 }
                 let late =
-                    |_| GateError::Unreachable(format!("{}: no answer in time", place.policies));
+                    |_| GateError::Unreachable(format!("{}: no answer in time", primary.policies));
                 let done = tokio::time::timeout(PATIENCE, exchange).await;
                 done.map_err(late)?
             }
         });
         let (mut agreed, mut failed) = (Vec::new(), Vec::new());
-        for (place, exchanged) in places.iter().zip(join_all(exchanges).await) {
+        for (primary, exchanged) in primaries.iter().zip(join_all(exchanges).await) {
             match exchanged {
                 Ok((known, now_ms)) => {
                     let at = Instant::now();
                     let heard = Heard { known, now_ms, at };
-                    self.known.insert(place.policies.clone(), heard);
-                    agreed.push(&place.policies);
+                    self.known.insert(primary.policies.clone(), heard);
+                    agreed.push(&primary.policies);
                 }
-                Err(why) => failed.push((&place.policies, why)),
+                Err(why) => failed.push((&primary.policies, why)),
             }
         }
         if agreed.is_empty() {
@@ -161,8 +161,8 @@ impl Registry {
             }));
         }
         if next.id != self.own.id {
-            for (place, _) in &failed {
-                self.gate.agree(place, None);
+            for (policies, _) in &failed {
+                self.gate.agree(policies, None);
             }
         }
         let registries: Vec<String> = agreed.into_iter().cloned().collect();
@@ -212,11 +212,11 @@ pub struct Seen {
 /// # Errors
 /// [`GateError`] says why nothing is known.
 pub async fn look(gate: &RedisGate) -> Result<Seen, GateError> {
-    let places = gate.registries().await?;
+    let primaries = gate.registries().await?;
     let mut seen = Seen::default();
-    let looks = places
+    let looks = primaries
         .iter()
-        .map(|place| exchange(gate, &place.policies, &[], Known::default()));
+        .map(|primary| exchange(gate, &primary.policies, &[], Known::default()));
     for looked in join_all(looks).await {
         match looked {
             Ok((known, now_ms)) => {
@@ -232,7 +232,7 @@ pub async fn look(gate: &RedisGate) -> Result<Seen, GateError> {
             Err(why) => seen.failed.push(why),
         }
     }
-    if seen.failed.len() < places.len() {
+    if seen.failed.len() < primaries.len() {
         return Ok(seen);
     }
     let nowhere = || GateError::Unreachable("the cluster has no primaries".to_owned());

@@ -7,7 +7,7 @@ use crate::gate::GateError;
 use crate::gate::epoch::outlook::Outlook;
 use crate::gate::epoch::{At, Watch};
 use crate::gate::link::slot_of;
-use crate::gate::places::Place;
+use crate::gate::primaries::Primary;
 use crate::rules::limit::Limits;
 use crate::rules::policy::Policy;
 use crate::rules::slots::Slots;
@@ -40,19 +40,19 @@ impl RedisGate {
         let spans = (limits.memory_ms(), longest_ms);
         let slot = tenant.map(|tenant| slot_of(&self.keys.waitlist(tenant)));
         let slot = slot.map(|slot| Slots::range(slot, slot));
-        let places = self.places.all(&self.link, true).await?;
-        let asked = places.iter().filter_map(|place| {
+        let primaries = self.finder.all(&self.link, true).await?;
+        let asked = primaries.iter().filter_map(|primary| {
             let slots = match &slot {
-                Some(slot) if self.link.is_cluster() => place.shard.slots.both(slot),
-                _ => place.shard.slots.clone(),
+                Some(slot) if self.link.is_cluster() => primary.shard.slots.both(slot),
+                _ => primary.shard.slots.clone(),
             };
             let asked = tenant.is_none() || !self.link.is_cluster() || !slots.is_empty();
-            asked.then_some((place, slots))
+            asked.then_some((primary, slots))
         });
-        let looks = asked.map(|(place, slots)| async move {
-            let (outlook, now_ms) = self.look_at(place, spans, &slots).await?;
+        let looks = asked.map(|(primary, slots)| async move {
+            let (outlook, now_ms) = self.look_at(primary, spans, &slots).await?;
             Ok(Look {
-                primary: place.shard.name().to_owned(),
+                primary: primary.shard.name().to_owned(),
                 now_ms,
                 outlook,
             })
@@ -62,18 +62,18 @@ impl RedisGate {
 
     async fn look_at(
         &self,
-        place: &Place,
+        primary: &Primary,
         spans: (u64, u64),
         slots: &Slots,
     ) -> Result<(Outlook, u64), GateError> {
         let at = At {
             link: &self.link,
-            places: &self.places,
-            place,
+            finder: &self.finder,
+            primary,
             clock: self.test_clock(),
             others: &[],
         };
-        let watch = Watch::new(place.epoch.clone(), std::time::Duration::ZERO, true);
+        let watch = Watch::new(primary.epoch.clone(), std::time::Duration::ZERO, true);
         watch.outlook(&at, spans, slots).await
     }
 }

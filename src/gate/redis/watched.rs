@@ -10,7 +10,7 @@ use super::calls::{Call, Pulse};
 use crate::gate::GateError;
 use crate::gate::epoch::{Sent, Watch};
 use crate::gate::link::slot_of;
-use crate::gate::places::{All, Place};
+use crate::gate::primaries::{All, Primary};
 use crate::gate::watches::Watches;
 
 type Answers = Vec<Result<Value, GateError>>;
@@ -22,13 +22,13 @@ impl RedisGate {
         calls: Vec<Call<'_>>,
         watches: &Watches,
     ) -> Result<Answers, GateError> {
-        let places = self.places.all(&self.link, false).await?;
+        let primaries = self.finder.all(&self.link, false).await?;
         if !self.link.is_cluster() {
-            let Some(place) = places.first() else {
+            let Some(primary) = primaries.first() else {
                 return Ok(Vec::new());
             };
-            let run = self.run_at(watches, &places, place, calls).await;
-            watches.note(place, &run);
+            let run = self.run_at(watches, &primaries, primary, calls).await;
+            watches.note(primary, &run);
             return run;
         }
         let unknown = |key: &str| {
@@ -42,11 +42,11 @@ impl RedisGate {
         let mut parts: Vec<(usize, Vec<usize>, Vec<Call<'_>>)> = Vec::new();
         for (index, call) in calls.into_iter().enumerate() {
             let slot = slot_of(call.keys.waitlist());
-            let Some(at) = places.iter().position(|p| p.shard.slots.contains(slot)) else {
+            let Some(at) = primaries.iter().position(|p| p.shard.slots.contains(slot)) else {
                 self.link.doubt();
                 continue;
             };
-            match parts.iter_mut().find(|(place, ..)| *place == at) {
+            match parts.iter_mut().find(|(primary, ..)| *primary == at) {
                 Some((_, indexes, calls)) => {
                     indexes.push(index);
                     calls.push(call);
@@ -56,16 +56,16 @@ impl RedisGate {
         }
         let number = parts.len();
         let runs = parts.into_iter().map(|(at, indexes, calls)| {
-            let place = &places[at];
-            let places = &places;
+            let primary = &primaries[at];
+            let primaries = &primaries;
             async move {
-                let run = self.run_at(watches, places, place, calls).await;
+                let run = self.run_at(watches, primaries, primary, calls).await;
                 (at, indexes, run)
             }
         });
         let mut failed = Vec::new();
         for (at, indexes, run) in join_all(runs).await {
-            watches.note(&places[at], &run);
+            watches.note(&primaries[at], &run);
             match run {
                 Ok(run) => {
                     for (index, answer) in indexes.into_iter().zip(run) {
@@ -76,13 +76,13 @@ impl RedisGate {
                     for index in indexes {
                         answers[index] = Err(why.clone());
                     }
-                    failed.push((Arc::clone(&places[at]), why));
+                    failed.push((Arc::clone(&primaries[at]), why));
                 }
             }
         }
         if number > 0 && failed.len() == number {
             // Is it these primaries, or all of them?
-            let at = (&self.link, &self.places);
+            let at = (&self.link, &self.finder);
             watches.others_go_on(at, failed, self.test_clock()).await?;
         }
         Ok(answers)
@@ -92,17 +92,17 @@ impl RedisGate {
     async fn run_at(
         &self,
         watches: &Watches,
-        places: &All,
-        place: &Place,
+        primaries: &All,
+        primary: &Primary,
         calls: Vec<Call<'_>>,
     ) -> Result<Answers, GateError> {
-        if !self.places.agreed(&place.policies) {
+        if !self.finder.agreed(&primary.policies) {
             return Err(GateError::Unreachable(format!(
                 "{}: which policies are enforced there is not known",
-                place.shard.name()
+                primary.shard.name()
             )));
         }
-        let (watch, sent) = self.ready(watches, places, place).await?;
+        let (watch, sent) = self.ready(watches, primaries, primary).await?;
         let mut answers = Vec::with_capacity(calls.len());
         let mut open = Vec::with_capacity(calls.len());
         for call in calls {
@@ -126,7 +126,7 @@ impl RedisGate {
         let pulse = Pulse {
             watch: &watch,
             sent,
-            shard: &place.shard,
+            shard: &primary.shard,
         };
         let mut replies = self.run(open, Some(pulse)).await?.into_iter();
         let waiting = answers.iter_mut().filter(|answer| answer.is_ok());
@@ -139,10 +139,12 @@ impl RedisGate {
     async fn ready(
         &self,
         watches: &Watches,
-        places: &All,
-        place: &Place,
+        primaries: &All,
+        primary: &Primary,
     ) -> Result<(Arc<Watch>, Sent), GateError> {
-        let at = (&self.link, &self.places);
-        watches.ready(at, places, place, self.test_clock()).await
+        let at = (&self.link, &self.finder);
+        watches
+            .ready(at, primaries, primary, self.test_clock())
+            .await
     }
 }

@@ -23,7 +23,7 @@ impl Watch {
             pipeline.cmd("CLUSTER").arg("MYID");
             pipeline.cmd("CLUSTER").arg("SLOTS");
         }
-        let answers = at.link.on(&at.place.shard, &pipeline).await?;
+        let answers = at.link.on(&at.primary.shard, &pipeline).await?;
         for answer in &answers {
             if let Value::ServerError(error) = answer {
                 return Err(self.refused(error));
@@ -49,7 +49,7 @@ impl Watch {
         let (seconds, micros): (u64, u64) = from_redis_value_ref(time).map_err(|_| unreadable())?;
         let owned = match more {
             [id, slots] => {
-                let owned = at.places.ours(&link::owned(id, slots)?);
+                let owned = at.finder.ours(&link::owned(id, slots)?);
                 Some((owned, memory.whole_ms(&info)))
             }
             _ => None,
@@ -73,7 +73,7 @@ impl Watch {
         let own = self.field();
         let mut pipeline = Pipeline::with_capacity(2);
         self.add_write(&mut pipeline, &unchanged(read, &own, changed), changed);
-        for answer in at.link.on(&at.place.shard, &pipeline).await? {
+        for answer in at.link.on(&at.primary.shard, &pipeline).await? {
             if let Value::ServerError(error) = answer {
                 return Err(self.refused(&error));
             }

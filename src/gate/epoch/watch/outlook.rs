@@ -19,10 +19,10 @@ impl Watch {
     ) -> Result<(Outlook, u64), GateError> {
         let read = self.read(at).await?;
         if let Some((owned, _)) = &read.owned
-            && !at.place.is_home_of(owned)
+            && !at.primary.is_home_of(owned)
         {
             at.link.doubt();
-            let why = format!("{}: its slots move", at.place.shard.name());
+            let why = format!("{}: its slots move", at.primary.shard.name());
             return Err(GateError::Unreachable(why));
         }
         let now = at.clock.map_or(read.now, |micros| micros / 1000);

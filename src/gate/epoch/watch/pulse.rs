@@ -147,7 +147,7 @@ impl Watch {
                 .arg("LOAD")
                 .arg(&scripts::pulse().source);
             pipeline.add_command(self.pulse(&sent, &micros, Kind::Heartbeat));
-            match at.link.on(&at.place.shard, &pipeline).await?.as_slice() {
+            match at.link.on(&at.primary.shard, &pipeline).await?.as_slice() {
                 [Value::ServerError(error), _] => {
                     return Err(refusal::refused(error, "SCRIPT LOAD"));
                 }

@@ -1,4 +1,4 @@
-//! A Redis Cluster with a lost primary, and calls that hold places: those of the other primaries' tenants are given back and kept.
+//! A Redis Cluster with a lost primary, and calls that hold leases: those of the other primaries' tenants are given back and kept.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

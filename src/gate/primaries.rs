@@ -1,8 +1,8 @@
-//! Where the epoch and the registry of each primary are.
+//! The primaries, and where each has its epoch and its registry. On one plain Redis there is one, and no slots.
 //!
 //! A primary of a Redis Cluster keeps its own in the highest slot that it has: tools that move slots take the lowest first.
 //! The key's hash tag is the smallest number that falls into that slot. A replica that takes over has the same slots, so
-//! the same keys; where slots moved, the place may be another one.
+//! the same keys; where slots moved, they may be in another slot.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -14,8 +14,8 @@ use crate::gate::link::{Link, Shard, Shards, slot_of};
 use crate::gate::{GateError, Partition};
 use crate::rules::slots::{SLOTS, Slots};
 
-/// The epoch and the registry of one primary.
-pub struct Place {
+/// One primary, with its epoch and its registry.
+pub struct Primary {
     /// The primary; its slots are those that can have keys of ours. None without a cluster.
     pub shard: Shard,
     /// The key of the epoch.
@@ -26,11 +26,11 @@ pub struct Place {
     home: Option<u16>,
 }
 
-/// All places, as of what is known of the cluster.
-pub type All = Arc<Vec<Arc<Place>>>;
+/// All primaries, as of what is known of the cluster.
+pub type All = Arc<Vec<Arc<Primary>>>;
 
-/// Finds the places.
-pub struct Places {
+/// Finds the primaries, and knows at which of them the policies are agreed.
+pub struct Finder {
     keys: Keys,
     /// By their prefix all keys are in this slot.
     only: Option<Slots>,
@@ -39,7 +39,7 @@ pub struct Places {
     agreed: Mutex<Option<HashMap<String, Instant>>>,
 }
 
-impl Places {
+impl Finder {
     pub fn new(keys: Keys) -> Self {
         let only = keys.hash_tag().map(slot_of);
         Self {
@@ -54,32 +54,32 @@ impl Places {
     pub async fn all(&self, link: &Link, anew: bool) -> Result<All, GateError> {
         let shards = link.shards(anew).await?;
         let mut last = lock(&self.last);
-        if let Some((known, places)) = &*last
+        if let Some((known, primaries)) = &*last
             && Arc::ptr_eq(known, &shards)
         {
-            return Ok(Arc::clone(places));
+            return Ok(Arc::clone(primaries));
         }
-        let places = shards.iter().filter_map(|shard| {
+        let primaries = shards.iter().filter_map(|shard| {
             if !link.is_cluster() {
-                return Some(self.place(shard.clone(), None));
+                return Some(self.primary(shard.clone(), None));
             }
             let slots = self.ours(&shard.slots);
             let home = slots.highest()?;
-            Some(self.place(shard.with(slots), Some(home)))
+            Some(self.primary(shard.with(slots), Some(home)))
         });
-        let places: All = Arc::new(places.map(Arc::new).collect());
-        *last = Some((shards, Arc::clone(&places)));
-        Ok(places)
+        let primaries: All = Arc::new(primaries.map(Arc::new).collect());
+        *last = Some((shards, Arc::clone(&primaries)));
+        Ok(primaries)
     }
 
     /// The partition of the primary that had `slot` when all were last looked for.
     pub fn partition(&self, slot: u16) -> Partition {
         let last = lock(&self.last);
-        let places = last.as_ref().map(|(_, places)| places.iter());
-        let mut places = places.into_iter().flatten();
-        let place = places.find(|place| place.shard.slots.contains(slot));
-        place.map_or_else(Partition::default, |place| {
-            Partition::named(place.shard.name())
+        let primaries = last.as_ref().map(|(_, primaries)| primaries.iter());
+        let mut primaries = primaries.into_iter().flatten();
+        let primary = primaries.find(|primary| primary.shard.slots.contains(slot));
+        primary.map_or_else(Partition::default, |primary| {
+            Partition::named(primary.shard.name())
         })
     }
 
@@ -88,9 +88,9 @@ impl Places {
         (self.only.as_ref()).map_or_else(|| slots.clone(), |only| slots.both(only))
     }
 
-    fn place(&self, shard: Shard, home: Option<u16>) -> Place {
+    fn primary(&self, shard: Shard, home: Option<u16>) -> Primary {
         let tag = home.filter(|_| self.only.is_none()).map(tag);
-        Place {
+        Primary {
             shard,
             epoch: self.keys.epoch(tag),
             policies: self.keys.policies(tag),
@@ -123,8 +123,8 @@ impl Places {
     }
 }
 
-impl Place {
-    /// By what the primary says itself, the place is here.
+impl Primary {
+    /// By what the primary says itself, its epoch is here.
     pub fn is_home_of(&self, slots: &Slots) -> bool {
         self.home == slots.highest()
     }
