@@ -1,5 +1,6 @@
 //! The gate in Redis: one pipeline of script calls for a whole batch.
 
+mod by_primary;
 mod calls;
 mod health;
 mod outlook;

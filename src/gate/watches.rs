@@ -152,9 +152,8 @@ impl Watches {
         primary: &Primary,
         clock: Option<u64>,
     ) -> Result<(Arc<Watch>, Sent), GateError> {
-        let all = primaries.iter().zip(self.over(primaries));
-        let mut all = all.filter(|(known, _)| known.epoch == primary.epoch);
-        let Some((_, watch)) = all.next() else {
+        let mut all = primaries.iter().zip(self.over(primaries));
+        let Some((_, watch)) = all.find(|(known, _)| known.epoch == primary.epoch) else {
             let why = format!("{}: its slots move", primary.shard.name());
             return Err(GateError::Unreachable(why));
         };

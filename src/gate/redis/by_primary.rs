@@ -1,0 +1,93 @@
+//! Calls that admit in a Redis Cluster: each primary's by themselves, so that one that lost its memory, or its way, stops its own
+//! tenants alone. Without a cluster nothing of this is called.
+
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+
+use super::RedisGate;
+use super::calls::Call;
+use super::watched::Answers;
+use crate::gate::GateError;
+use crate::gate::link::slot_of;
+use crate::gate::primaries::{All, Primary};
+use crate::gate::watches::Watches;
+
+impl RedisGate {
+    /// Each call goes to the primary that has its slot.
+    pub(super) async fn run_by_primary(
+        &self,
+        watches: &Watches,
+        primaries: &All,
+        calls: Vec<Call<'_>>,
+    ) -> Result<Answers, GateError> {
+        let unknown = |key: &str| {
+            let why = format!("no node has the slot of {key}");
+            Err(GateError::Unreachable(why))
+        };
+        let mut answers: Answers = calls
+            .iter()
+            .map(|call| unknown(call.keys.waitlist()))
+            .collect();
+        let mut parts: Vec<(usize, Vec<usize>, Vec<Call<'_>>)> = Vec::new();
+        for (index, call) in calls.into_iter().enumerate() {
+            let slot = slot_of(call.keys.waitlist());
+            let Some(at) = primaries.iter().position(|p| p.shard.slots.contains(slot)) else {
+                self.link.doubt();
+                continue;
+            };
+            match parts.iter_mut().find(|(primary, ..)| *primary == at) {
+                Some((_, indexes, calls)) => {
+                    indexes.push(index);
+                    calls.push(call);
+                }
+                None => parts.push((at, vec![index], vec![call])),
+            }
+        }
+        let number = parts.len();
+        let runs = parts.into_iter().map(|(at, indexes, calls)| {
+            let primary = &primaries[at];
+            async move {
+                let run = match self.agrees(primary) {
+                    Ok(()) => self.run_at(watches, primaries, primary, calls).await,
+                    Err(why) => Err(why),
+                };
+                (at, indexes, run)
+            }
+        });
+        let mut failed = Vec::new();
+        for (at, indexes, run) in join_all(runs).await {
+            watches.note(&primaries[at], &run);
+            match run {
+                Ok(run) => {
+                    for (index, answer) in indexes.into_iter().zip(run) {
+                        answers[index] = answer;
+                    }
+                }
+                Err(why) => {
+                    for index in indexes {
+                        answers[index] = Err(why.clone());
+                    }
+                    failed.push((Arc::clone(&primaries[at]), why));
+                }
+            }
+        }
+        if number > 0 && failed.len() == number {
+            // Is it these primaries, or all of them?
+            let at = (&self.link, &self.finder);
+            watches.others_go_on(at, failed, self.test_clock()).await?;
+        }
+        Ok(answers)
+    }
+
+    /// Jobs start at a primary only where it is known which policies are enforced there.
+    fn agrees(&self, primary: &Primary) -> Result<(), GateError> {
+        if self.finder.agreed(&primary.policies) {
+            return Ok(());
+        }
+        Err(GateError::Unreachable(format!(
+            "{}: which policies are enforced there is not known",
+            primary.shard.name()
+        )))
+    }
+}
