@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use crate::broker::{Outgoing, Tag};
 use crate::gate::fleet::Fleet;
-use crate::gate::{Event, Partition, Rule, Suspected, TenantAsk, TenantSettled, Whose};
+use crate::gate::{Event, Rule, ShardId, Suspected, TenantAsk, TenantSettled, Whose};
 use crate::handler::LateEnd;
 use crate::rules::answers::{Quotas, ThrottleScope};
 use crate::rules::delays::{DelayLevels, QueueNames};
@@ -76,9 +76,9 @@ pub struct Key(pub(super) u64);
 /// What is to be done.
 #[derive(Debug)]
 pub enum Action {
-    /// Ask the gate for all of these, which are of one partition, in one round trip, then call
+    /// Ask the gate for all of these, which are of one shard, in one round trip, then call
     /// [`super::scheduler::Scheduler::answered`].
-    Ask(Partition, Vec<TenantAsk>),
+    Ask(ShardId, Vec<TenantAsk>),
     /// Prepare the job's call, unless what it needs is there at once; then call
     /// [`super::scheduler::Scheduler::prepared`].
     Prepare {
@@ -113,8 +113,8 @@ pub enum Action {
     Publish(Vec<(Key, Outgoing)>),
     /// Ack; nothing more is heard of these.
     Ack(Vec<Tag>),
-    /// Tell the gate how starts of one partition ended, then call [`super::scheduler::Scheduler::settled`].
-    Settle(Partition, Vec<TenantSettled>),
+    /// Tell the gate how starts of one shard ended, then call [`super::scheduler::Scheduler::settled`].
+    Settle(ShardId, Vec<TenantSettled>),
     /// Tell the gate what the downstream says of its own limits, then call
     /// [`super::scheduler::Scheduler::told`]. No job waits for it.
     Advertised(Vec<(Tenant, Quotas)>),
@@ -124,8 +124,8 @@ pub enum Action {
     Take,
     /// Tell breakers how calls ended, then call [`super::scheduler::Scheduler::reported`].
     Report(Rule, Vec<(Whose, Event)>),
-    /// Tell the gate of calls of suspects in one partition, then call [`super::scheduler::Scheduler::suspected`].
-    Suspect(Partition, Vec<Suspected>),
+    /// Tell the gate of calls of suspects in one shard, then call [`super::scheduler::Scheduler::suspected`].
+    Suspect(ShardId, Vec<Suspected>),
     /// Close the tenant for so long, then call [`super::scheduler::Scheduler::blocked`].
     Block(Block, Duration),
 }

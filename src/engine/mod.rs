@@ -6,12 +6,12 @@ mod calls;
 pub mod facts;
 mod journal;
 pub(crate) mod outage;
-pub mod partitions;
 mod perform;
 mod reading;
 mod ready;
 pub mod scheduler;
 mod seen;
+pub mod shards;
 mod watch;
 
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use crate::admin::{self, Health};
 use crate::broker::{Broker, Event};
 use crate::engine::action::Update;
 use crate::engine::outage::Outage;
-use crate::engine::partitions::Partitions;
 use crate::engine::perform::Report;
 use crate::engine::reading::Reading;
 use crate::engine::ready::Prepared;
 use crate::engine::scheduler::Scheduler;
 use crate::engine::seen::Seen;
+use crate::engine::shards::Shards;
 use crate::gate::Gate;
 use crate::handler::PreparingHandler;
 use crate::metrics::Metrics;
@@ -104,7 +104,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
     ) -> Over {
         let started = Instant::now();
         let gate = Arc::clone(&self.gate);
-        scheduler.partition(Partitions::by(move |tenant| gate.partition(tenant)));
+        scheduler.shard_by(Shards::by(move |tenant| gate.shard(tenant)));
         let mut tasks = JoinSet::new();
         let mut prepared = Prepared::default();
         let mut redis = Outage::new("Redis");
@@ -233,8 +233,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         while scheduler.is_noting()
             && let Ok(Some(report)) = timeout_at(until, tasks.join_next()).await
         {
-            if let Ok(Report::Suspected(partition, _)) = report {
-                scheduler.noted(partition);
+            if let Ok(Report::Suspected(shard, _)) = report {
+                scheduler.noted(shard);
             }
         }
         let words = scheduler.last_words();
@@ -297,7 +297,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         prepared: &mut Prepared<H::Ready>,
     ) {
         match report {
-            Report::Answered(partition, result) => {
+            Report::Answered(shard, result) => {
                 if let Some(Seen { answers, cold }) = Seen::of(&result) {
                     self.health.set_redis(answers);
                     self.metrics.set_up("redis", answers);
@@ -313,13 +313,13 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 let base = self.gate.base();
                 self.metrics.set_gate_base(base);
                 scheduler.set_base(base);
-                scheduler.answered(now, partition, result);
+                scheduler.answered(now, shard, result);
             }
-            Report::Settled(partition, result) => scheduler.settled(now, partition, result),
+            Report::Settled(shard, result) => scheduler.settled(now, shard, result),
             Report::Blocked(block, result) => scheduler.blocked(now, block, result),
             Report::Advertised(result) => scheduler.told(now, result),
             Report::Reported(result) => scheduler.reported(now, result),
-            Report::Suspected(partition, result) => scheduler.suspected(now, partition, result),
+            Report::Suspected(shard, result) => scheduler.suspected(now, shard, result),
             Report::Moved(results) => scheduler.moved(now, results),
             Report::Prepared(key, result, took) => {
                 let result = result.map(|call| prepared.put(key, call));

@@ -14,19 +14,19 @@ use crate::engine::action::{Action, Block, Key};
 use crate::engine::calls::{self, Ended};
 use crate::engine::ready::Prepared;
 use crate::engine::watch::Watch;
-use crate::gate::{Gate, GateError, Partition, Replies, SettleReplies, Standings, Verdicts};
+use crate::gate::{Gate, GateError, Replies, SettleReplies, ShardId, Standings, Verdicts};
 use crate::handler::{Outcome, Permit, PreparingHandler};
 use crate::rules::job::InBody;
 use crate::rules::lateness::Heard;
 
 /// What comes back from a task.
 pub(super) enum Report<R> {
-    Answered(Partition, Result<Replies, GateError>),
-    Settled(Partition, Result<SettleReplies, GateError>),
+    Answered(ShardId, Result<Replies, GateError>),
+    Settled(ShardId, Result<SettleReplies, GateError>),
     Blocked(Block, Result<(), GateError>),
     Advertised(Result<(), GateError>),
     Reported(Result<Standings, GateError>),
-    Suspected(Partition, Result<Verdicts, GateError>),
+    Suspected(ShardId, Result<Verdicts, GateError>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
     /// With the time that it took, unless it was there at once.
     Prepared(Key, Result<R, Outcome>, Option<Duration>),
@@ -50,18 +50,16 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         for action in actions {
             match action {
                 Action::Ack(tags) => acks.extend(tags),
-                Action::Ask(partition, batch) => {
+                Action::Ask(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
                     // On the heap at once: on its way there a task is moved several times, and these are kilobytes.
                     tasks.spawn(Box::pin(async move {
-                        Report::Answered(partition, gate.ask(&batch).await)
+                        Report::Answered(shard, gate.ask(&batch).await)
                     }));
                 }
-                Action::Settle(partition, batch) => {
+                Action::Settle(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks.spawn(
-                        async move { Report::Settled(partition, gate.settle(&batch).await) },
-                    );
+                    tasks.spawn(async move { Report::Settled(shard, gate.settle(&batch).await) });
                 }
                 Action::Block(block, duration) => {
                     let gate = Arc::clone(&self.gate);
@@ -83,11 +81,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     let gate = Arc::clone(&self.gate);
                     tasks.spawn(async move { Report::Reported(gate.report(&rule, &batch).await) });
                 }
-                Action::Suspect(partition, batch) => {
+                Action::Suspect(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks.spawn(
-                        async move { Report::Suspected(partition, gate.suspect(&batch).await) },
-                    );
+                    tasks
+                        .spawn(async move { Report::Suspected(shard, gate.suspect(&batch).await) });
                 }
                 Action::Publish(batch) => {
                     let broker = Arc::clone(&self.broker);

@@ -82,9 +82,9 @@ use self::settlement::Settlement;
 use crate::broker::Delivery;
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::facts::{Fact, Gauges};
-use crate::engine::partitions::Partitions;
+use crate::engine::shards::Shards;
 use crate::gate::fleet::Fleet;
-use crate::gate::{GateError, Partition, SettleReplies};
+use crate::gate::{GateError, SettleReplies, ShardId};
 use crate::rules::delays::delivery_window;
 use crate::rules::job::{Fields, InBody};
 use crate::rules::lateness::Heard;
@@ -154,11 +154,11 @@ impl Scheduler {
         }
     }
 
-    /// Tenants of different partitions do not wait for each other's answers. To be said before there are jobs.
-    pub fn partition(&mut self, partitions: Partitions) {
-        self.queues.partition(partitions.clone());
-        self.settlement.partition(partitions.clone());
-        self.notes.partition(partitions);
+    /// Tenants of different shards do not wait for each other's answers. To be said before there are jobs.
+    pub fn shard_by(&mut self, shards: Shards) {
+        self.queues.shard_by(shards.clone());
+        self.settlement.shard_by(shards.clone());
+        self.notes.shard_by(shards);
     }
 
     /// Asks the gate only after an [`Scheduler::agreed`].
@@ -295,8 +295,8 @@ impl Scheduler {
         self.delay_surplus(now);
         self.renew(now);
         self.throttle_again(now);
-        for (partition, batch) in self.settlement.send(now) {
-            self.agenda.push(Action::Settle(partition, batch));
+        for (shard, batch) in self.settlement.send(now) {
+            self.agenda.push(Action::Settle(shard, batch));
         }
         if let Some(batch) = self.advertised.send() {
             self.agenda.push(Action::Advertised(batch));
@@ -365,10 +365,10 @@ impl Scheduler {
     pub fn settled(
         &mut self,
         now: Duration,
-        partition: Partition,
+        shard: ShardId,
         result: Result<SettleReplies, GateError>,
     ) {
-        let told = self.settlement.told(now, partition, result);
+        let told = self.settlement.told(now, shard, result);
         for (tenant, limits, calls) in told.ended {
             for key in self.waiting.woken_by(&tenant, &limits, calls) {
                 self.wake(now, key);

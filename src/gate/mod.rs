@@ -50,12 +50,12 @@ pub enum GateError {
     },
 }
 
-/// What one server of the store decides: a number without a meaning of its own. Tenants that have different ones do not wait for
+/// The tenants for which one server of the store decides: a number without a meaning of its own. Tenants that have different ones do not wait for
 /// each other's answers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Partition(u64);
+pub struct ShardId(u64);
 
-impl Partition {
+impl ShardId {
     /// That of the server with this name. Two names may have one, which costs no more than that they wait for each other.
     pub fn named(name: &str) -> Self {
         let mut hasher = DefaultHasher::new();
@@ -111,10 +111,10 @@ pub trait Gate: Send + Sync + 'static {
         Primaries::default()
     }
 
-    /// Which partition `tenant` is in, as far as is known now. A batch may mix them: then all of it waits for the slowest.
-    fn partition(&self, tenant: &Tenant) -> Partition {
+    /// Which shard `tenant` is in, as far as is known now. A batch may mix them: then all of it waits for the slowest.
+    fn shard(&self, tenant: &Tenant) -> ShardId {
         let _ = tenant;
-        Partition::default()
+        ShardId::default()
     }
 
     /// Sets what calls used against what they were charged, keeps the leases of those that run, and frees the others.

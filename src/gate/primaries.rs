@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::gate::keys::Keys;
 use crate::gate::link::{Link, Shard, Shards, slot_of};
-use crate::gate::{GateError, Partition};
+use crate::gate::{GateError, ShardId};
 use crate::rules::slots::{SLOTS, Slots};
 
 /// One primary, with its epoch and its registry.
@@ -72,14 +72,14 @@ impl Finder {
         Ok(primaries)
     }
 
-    /// The partition of the primary that had `slot` when all were last looked for.
-    pub fn partition(&self, slot: u16) -> Partition {
+    /// The shard of the primary that had `slot` when all were last looked for.
+    pub fn shard(&self, slot: u16) -> ShardId {
         let last = lock(&self.last);
         let primaries = last.as_ref().map(|(_, primaries)| primaries.iter());
         let mut primaries = primaries.into_iter().flatten();
         let primary = primaries.find(|primary| primary.shard.slots.contains(slot));
-        primary.map_or_else(Partition::default, |primary| {
-            Partition::named(primary.shard.name())
+        primary.map_or_else(ShardId::default, |primary| {
+            ShardId::named(primary.shard.name())
         })
     }
 

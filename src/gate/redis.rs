@@ -26,7 +26,7 @@ use crate::gate::scripts::{self, Script, Shortcut};
 use crate::gate::store::{Meaning, Store};
 use crate::gate::watches::Watches;
 use crate::gate::{
-    Change, Event, Gate, GateError, Inspection, Partition, Primaries, Replies, Rule, SettleReplies,
+    Change, Event, Gate, GateError, Inspection, Primaries, Replies, Rule, SettleReplies, ShardId,
     Standings, Start, Suspected, TenantAsk, TenantSettled, Verdicts, Whose,
 };
 use crate::rules::answers::Quotas;
@@ -293,11 +293,11 @@ impl Gate for RedisGate {
         watches.map_or_else(Primaries::default, Watches::primaries)
     }
 
-    fn partition(&self, tenant: &Tenant) -> Partition {
+    fn shard(&self, tenant: &Tenant) -> ShardId {
         if self.link.is_cluster() {
-            self.finder.partition(slot_of(&self.keys.waitlist(tenant)))
+            self.finder.shard(slot_of(&self.keys.waitlist(tenant)))
         } else {
-            Partition::default()
+            ShardId::default()
         }
     }
 

@@ -1,4 +1,4 @@
-//! Where the jobs of one tenant and the same labels wait, and from which budgets they draw.
+//! Where the jobs of one tenant and the same labels wait, and from which partitions they draw quota.
 
 use crate::rules::limit::Limit;
 use crate::rules::scope::{Labels, Scope};
@@ -19,10 +19,10 @@ impl Labels {
     }
 }
 
-/// One budget.
+/// What limits count in: the quota that those share who are in one scope.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Partition {
-    /// No budget: what concerns the API as a whole, such as its breaker.
+    /// No quota: what concerns the API as a whole, such as its breaker.
     Api,
     /// What all tenants share.
     Global,
@@ -32,12 +32,12 @@ pub enum Partition {
     Part(Tenant, Labels),
 }
 
-/// Where the jobs of one tenant and the same labels wait, and from which budgets they draw.
+/// Where the jobs of one tenant and the same labels wait, and from which partitions they draw quota.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
     /// Where they wait: the narrowest. What is counted here, nobody else uses.
     pub waitlist: Partition,
-    /// The wider budgets, the widest last, which other waitlists use as well.
+    /// The wider partitions, the widest last, which other waitlists use as well.
     pub shared: Vec<Shared>,
     /// For each limit where its log is: 0 with the waitlist, n in the n-th of the shared ones, from 1.
     pub homes: Vec<usize>,
@@ -46,7 +46,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// The budget `home`, which is the waitlist's or one of the shared ones.
+    /// The partition `home`, which is the waitlist's or one of the shared ones.
     ///
     /// # Panics
     /// When there is no such.
@@ -57,12 +57,12 @@ impl Layout {
         }
     }
 
-    /// What waits for the shared budget `home` waits for `wider` too: that is the same one, or its waitlists come through it.
+    /// What waits for the shared partition `home` waits for `wider` too: that is the same one, or its waitlists come through it.
     pub fn is_behind(&self, wider: usize, home: usize) -> bool {
         wider == home || wider > 0 && self.shared[wider - 1].below == home
     }
 
-    /// Those of the layout's `limits` whose logs are in the budget `home`.
+    /// Those of the layout's `limits` whose logs are in the partition `home`.
     pub fn at_home(&self, home: usize, limits: &[Limit]) -> Vec<Limit> {
         let all = limits.iter().zip(&self.homes);
         let here = all.filter(|(_, here)| **here == home);
@@ -70,20 +70,20 @@ impl Layout {
     }
 }
 
-/// A budget that several waitlists share.
+/// A partition that several waitlists share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Shared {
     /// Which.
     pub partition: Partition,
     /// What this waitlist, or the tenant, is called among those that wait for it.
     pub flow: String,
-    /// Those that wait come through this one of the shared budgets, from 1, where their tenant's waitlists share it first; 0:
+    /// Those that wait come through this one of the shared partitions, from 1, where their tenant's waitlists share it first; 0:
     /// from the waitlist itself.
     pub below: usize,
 }
 
 impl Layout {
-    /// For a budget on its own, whosever it is.
+    /// For a partition on its own, whosever it is.
     pub fn alone(limits: &[Limit]) -> Self {
         Self {
             waitlist: Partition::Global,

@@ -10,7 +10,7 @@ use sluicegate::engine::facts::Fact;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::fleet::{Fleet, Known, Registered};
 use sluicegate::gate::{
-    Answer, End, Event, GateError, Partition, Sequences, Suspected, TenantAsk, TenantReply,
+    Answer, End, Event, GateError, Sequences, ShardId, Suspected, TenantAsk, TenantReply,
     TenantSettled, Ticket, Whose,
 };
 use sluicegate::handler::{Attempt, Fate, Outcome};
@@ -229,7 +229,7 @@ impl Desk {
             .map(|answers| Ok(reply(answers)))
             .collect();
         self.scheduler
-            .answered(self.now, Partition::default(), Ok(replies));
+            .answered(self.now, ShardId::default(), Ok(replies));
         self.actions()
     }
 
@@ -403,7 +403,7 @@ fn an_answer_that_comes_too_late_starts_nothing() {
     );
     assert_eq!(done.settled[0].settled[0].end, End::Unused);
     desk.scheduler
-        .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
+        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     let asked = desk.step(MS).asked;
     assert_eq!(asked.len(), 1, "it asks again");
     assert_eq!(asked[0].asks[0].ticket, Some(Ticket::HAD_ITS_TURN));
@@ -418,7 +418,7 @@ fn a_permit_that_ran_out_leaves_the_job_its_turn() {
     (desk.scheduler).finished(desk.now, key, MS * 26, Outcome::Late);
     desk.step(MS);
     desk.scheduler
-        .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
+        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     let asked = desk.step(MS * 2).asked;
     assert_eq!(asked[0].asks[0].ticket, Some(Ticket::HAD_ITS_TURN));
 }
@@ -467,7 +467,7 @@ fn nothing_starts_and_nothing_is_lost_while_the_gate_is_away() {
     for _ in 0..5 {
         desk.scheduler.answered(
             desk.now,
-            Partition::default(),
+            ShardId::default(),
             Err(GateError::Unreachable("refused".into())),
         );
         let done = desk.actions();
@@ -796,11 +796,8 @@ fn a_tenant_without_a_decision_waits_alone() {
             has_failures: false,
             answers: vec![START],
         };
-        desk.scheduler.answered(
-            desk.now,
-            Partition::default(),
-            Ok(vec![Err(why), Ok(reply)]),
-        );
+        desk.scheduler
+            .answered(desk.now, ShardId::default(), Ok(vec![Err(why), Ok(reply)]));
         let done = desk.actions();
         assert_eq!(done.dispatched[0].1.tenant.as_str(), "b");
         let wait = trip(&done.published[0].1.message).wait_ms;
@@ -831,7 +828,7 @@ fn outage(opens: Duration, why: impl Fn(Duration) -> GateError) -> (u32, Duratio
         };
         let replies = done.asked.iter().map(of).collect();
         desk.scheduler
-            .answered(desk.now, Partition::default(), Ok(replies));
+            .answered(desk.now, ShardId::default(), Ok(replies));
         done = desk.actions();
         if (done.dispatched.iter()).any(|(_, job, _)| job.tenant.as_str() == "a") {
             return (deliveries, desk.now - began);
@@ -890,7 +887,7 @@ fn what_is_not_decided_for_a_moment_is_asked_again_without_a_delay_queue() {
         why: "it changed while jobs were decided".to_owned(),
     };
     desk.scheduler
-        .answered(desk.now, Partition::default(), Ok(vec![Err(why)]));
+        .answered(desk.now, ShardId::default(), Ok(vec![Err(why)]));
     let done = desk.step(MS * 49);
     assert!(done.published.is_empty() && done.asked.is_empty());
     assert_eq!(desk.step(MS).asked[0].asks.len(), 30);
@@ -910,7 +907,7 @@ fn a_clock_that_cannot_be_read_is_not_asked_for_all_the_time() {
         assert!(done.asked[0].asks.is_empty());
         let why = GateError::Refused("WRONGTYPE".into());
         desk.scheduler
-            .answered(desk.now, Partition::default(), Ok(vec![Err(why)]));
+            .answered(desk.now, ShardId::default(), Ok(vec![Err(why)]));
         assert!(desk.step(Duration::from_millis(500)).asked.is_empty());
         done = desk.step(Duration::from_millis(600));
     }
@@ -921,7 +918,7 @@ fn a_clock_that_cannot_be_read_is_not_asked_for_all_the_time() {
         answers: Vec::new(),
     };
     desk.scheduler
-        .answered(desk.now, Partition::default(), Ok(vec![Ok(reply)]));
+        .answered(desk.now, ShardId::default(), Ok(vec![Ok(reply)]));
     assert_eq!(desk.step(MS * 5).asked[0].asks.len(), 1, "now for the job");
 }
 
@@ -936,7 +933,7 @@ fn a_clock_that_cannot_be_read_is_told_once_a_minute() {
     for _ in 0..100 {
         let why = GateError::Refused("WRONGTYPE of a test".into());
         desk.scheduler
-            .answered(desk.now, Partition::default(), Ok(vec![Err(why)]));
+            .answered(desk.now, ShardId::default(), Ok(vec![Err(why)]));
         desk.step(Duration::from_millis(1_100));
     }
     let told: Vec<Fact> = desk.scheduler.take_facts();
@@ -969,7 +966,7 @@ fn jobs_start_though_all_of_them_together_would_be_answered_too_late() {
         asked = done.asked;
         if asked.is_empty() {
             let told = Ok(vec![Ok(()); done.settled.len()]);
-            desk.scheduler.settled(desk.now, Partition::default(), told);
+            desk.scheduler.settled(desk.now, ShardId::default(), told);
             asked = desk.step(MS * 5).asked;
         }
     }
@@ -985,7 +982,7 @@ fn what_cannot_be_told_holds_nobody_up() {
     assert_eq!(desk.step(MS * 5).settled.len(), 1);
     let why = GateError::Unreachable("refused".into());
     desk.scheduler
-        .settled(desk.now, Partition::default(), Err(why));
+        .settled(desk.now, ShardId::default(), Err(why));
     let done = desk.step(MS);
     assert_eq!((done.asked.len(), done.settled.len()), (1, 0));
     let done = desk.step(MS * 200);
@@ -1012,7 +1009,7 @@ fn places_that_a_lost_answer_may_have_taken_are_given_back_when_the_gate_answers
         lost.push(names(&asked));
         let why = GateError::Unreachable("timed out".into());
         desk.scheduler
-            .answered(desk.now, Partition::default(), Err(why));
+            .answered(desk.now, ShardId::default(), Err(why));
         let done = desk.actions();
         assert!(done.settled.is_empty() && desk.scheduler.is_idle());
         let next = desk.scheduler.next_tick(desk.now).expect("it tries again");
@@ -1038,7 +1035,7 @@ fn places_that_a_lost_answer_may_have_taken_are_given_back_when_the_gate_answers
     );
     desk.scheduler.settled(
         desk.now,
-        Partition::default(),
+        ShardId::default(),
         Ok(vec![Ok(()); settled.len()]),
     );
     assert_eq!(desk.step(MS * 300).settled, [], "once");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate::broker::{Message, Outgoing, Source};
-use sluicegate::gate::{Answer, End, Partition};
+use sluicegate::gate::{Answer, End, ShardId};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Field;
@@ -103,7 +103,7 @@ fn a_job_that_expires_on_the_way_from_the_gate_is_not_called_and_gives_its_room_
     let done = desk.step(MS * 5);
     assert_eq!(done.settled[0].settled[0].end, End::Unused);
     desk.scheduler
-        .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
+        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     dead(&desk.step(MS * 20));
 }
 
@@ -119,7 +119,7 @@ fn a_permit_ends_before_its_job_expires() {
     desk.scheduler.finished(desk.now, key, MS, Outcome::Late);
     desk.step(MS * 19);
     desk.scheduler
-        .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
+        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     dead(&desk.step(MS));
 }
 

@@ -9,7 +9,7 @@ use proptest::{prop_assert, prop_assert_eq, proptest};
 use sluicegate::broker::{Message, Outgoing, Source};
 use sluicegate::engine::action::Key;
 use sluicegate::gate::fleet::{Known, Registered};
-use sluicegate::gate::{Answer, End, GateError, Partition, TenantAsk, TenantReply};
+use sluicegate::gate::{Answer, End, GateError, ShardId, TenantAsk, TenantReply};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::{Field, TenantField};
@@ -140,7 +140,7 @@ fn what_goes_back_keeps_its_order_across_labels() {
     assert_eq!(costs(&asked), [[1, 3], [2, 4]]);
     let why = GateError::Unreachable("refused".into());
     desk.scheduler
-        .answered(desk.now, Partition::default(), Err(why));
+        .answered(desk.now, ShardId::default(), Err(why));
     let next = desk.scheduler.next_tick(desk.now).expect("it tries again");
     let asked = desk.step(next - desk.now).asked;
     assert_eq!(costs(&asked), [[1, 3], [2, 4]]);
@@ -149,7 +149,7 @@ fn what_goes_back_keeps_its_order_across_labels() {
     assert!(late.dispatched.is_empty());
     desk.step(MS * 5);
     desk.scheduler
-        .settled(desk.now, Partition::default(), Ok(vec![Ok(()); 2]));
+        .settled(desk.now, ShardId::default(), Ok(vec![Ok(()); 2]));
     assert_eq!(costs(&desk.step(MS).asked), [[1, 3], [4, 2]]);
 }
 
@@ -180,7 +180,7 @@ fn what_is_told_of_a_start_has_its_labels() {
         ]
     );
     desk.scheduler
-        .settled(desk.now, Partition::default(), Ok(vec![Ok(()); 2]));
+        .settled(desk.now, ShardId::default(), Ok(vec![Ok(()); 2]));
     let key = started[1].0;
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     let ended = desk.step(MS).settled;
@@ -202,11 +202,8 @@ fn labels_without_a_decision_wait_alone() {
         answers: vec![START],
     };
     let why = GateError::Refused("WRONGTYPE".into());
-    desk.scheduler.answered(
-        desk.now,
-        Partition::default(),
-        Ok(vec![Err(why), Ok(reply)]),
-    );
+    desk.scheduler
+        .answered(desk.now, ShardId::default(), Ok(vec![Err(why), Ok(reply)]));
     let done = desk.actions();
     assert_eq!((done.dispatched.len(), done.published.len()), (1, 1));
     let waits = done.published[0].1.message.header("x-path");
@@ -329,7 +326,7 @@ fn a_job_that_waits_for_a_place_asks_when_a_call_has_ended() {
     assert_eq!((told.settled.len(), told.asked.len()), (1, 0));
     // The first of the two, once; the other one comes back in its time.
     desk.scheduler
-        .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
+        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     let asked = desk.step(MS * 5).asked;
     assert_eq!(asked[0].asks.len(), 1);
     assert_eq!(asked[0].asks[0].ticket.map(|ticket| ticket.number), Some(1));

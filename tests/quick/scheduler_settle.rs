@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use sluicegate::broker::Source;
-use sluicegate::gate::{End, GateError, Partition, SettleReplies, TenantSettled, Whose};
+use sluicegate::gate::{End, GateError, SettleReplies, ShardId, TenantSettled, Whose};
 use sluicegate::handler::{Attempt, Fate, LateEnd, Outcome};
 use sluicegate::rules::answers::Seen;
 use sluicegate::rules::job::TenantField;
@@ -59,7 +59,7 @@ fn a_tenant_that_cannot_be_told_holds_back_no_other() {
             first_call = Some(settled[0].clone());
         }
         desk.scheduler
-            .settled(desk.now, Partition::default(), Ok(told_but_for_a(&settled)));
+            .settled(desk.now, ShardId::default(), Ok(told_but_for_a(&settled)));
         let asked = desk.step(MS * 5).asked;
         assert_eq!(asked[0].tenant.as_str(), "b", "its next one is woken");
         of_b = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
@@ -68,12 +68,12 @@ fn a_tenant_that_cannot_be_told_holds_back_no_other() {
     let again = desk.step(MS * 150).settled;
     assert_eq!(again, first_call.into_iter().collect::<Vec<_>>());
     desk.scheduler
-        .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
+        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     desk.scheduler.finished(desk.now, of_b, MS, Outcome::Done);
     let settled = desk.step(MS).settled;
     assert_eq!(told_of(&settled), [("b", End::Cost(1))]);
     desk.scheduler
-        .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
+        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     assert!(desk.scheduler.is_idle());
 }
 
@@ -96,7 +96,7 @@ fn a_tenant_that_cannot_be_told_is_given_up_while_others_are_told() {
         renewals.extend(renewed.then_some(desk.now.as_secs()));
         if !settled.is_empty() {
             desk.scheduler
-                .settled(desk.now, Partition::default(), Ok(told_but_for_a(&settled)));
+                .settled(desk.now, ShardId::default(), Ok(told_but_for_a(&settled)));
         }
     }
     assert!((10..20).contains(&tries), "{tries}");
@@ -107,7 +107,7 @@ fn a_tenant_that_cannot_be_told_is_given_up_while_others_are_told() {
     let settled = desk.step(MS).settled;
     assert_eq!(told_of(&settled), [("b", End::Cost(1))], "a is given up");
     desk.scheduler
-        .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
+        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     assert!(desk.scheduler.is_idle());
 }
 
@@ -124,7 +124,7 @@ fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
         if !settled.is_empty() {
             assert_eq!(told_of(&settled), [("a", End::Running)]);
             desk.scheduler
-                .settled(desk.now, Partition::default(), Ok(vec![Err(away())]));
+                .settled(desk.now, ShardId::default(), Ok(vec![Err(away())]));
         }
     }
     let gaps = renewals
@@ -139,10 +139,10 @@ fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
     desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
     assert!(desk.step(MS).settled.is_empty());
     desk.scheduler
-        .settled(desk.now, Partition::default(), Ok(vec![Err(away())]));
+        .settled(desk.now, ShardId::default(), Ok(vec![Err(away())]));
     assert_eq!(told_of(&desk.step(MS).settled), [("a", End::Cost(1))]);
     desk.scheduler
-        .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
+        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     assert_eq!(desk.step(Duration::from_secs(60)).settled, []);
     assert!(desk.scheduler.is_idle());
 }
@@ -174,7 +174,7 @@ fn the_place_of_a_call_that_was_given_up_is_held_until_it_ends() {
         let permit = done.settled[0].settled[0].receipt.permit.clone();
         assert_eq!(done.awaited, [(permit.clone(), lease)]);
         desk.scheduler
-            .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
+            .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
         assert!(
             desk.scheduler.is_idle(),
             "a worker that stops does not wait for it"
@@ -196,10 +196,10 @@ fn the_place_of_a_call_that_was_given_up_is_held_until_it_ends() {
     let over = [("a", End::Abandoned { for_ms: 0 })];
     assert_eq!(told_of(&desk.step(MS).settled), over);
     desk.scheduler
-        .settled(desk.now, Partition::default(), Ok(vec![Err(away())]));
+        .settled(desk.now, ShardId::default(), Ok(vec![Err(away())]));
     assert_eq!(told_of(&desk.step(MS * 150).settled), over);
     desk.scheduler
-        .settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
+        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     assert_eq!(desk.step(MS * 5).asked.len(), 1, "the next one is woken");
     desk.scheduler.abandoned_is_over(&permit, true);
     assert_eq!(desk.step(60 * second).settled, [], "once");
@@ -220,7 +220,7 @@ fn the_place_of_a_call_that_was_given_up_is_held_until_it_ends() {
         );
         let reply = if failed { Err(away()) } else { Ok(()) };
         desk.scheduler
-            .settled(desk.now, Partition::default(), Ok(vec![reply]));
+            .settled(desk.now, ShardId::default(), Ok(vec![reply]));
     }
     desk.scheduler.abandoned_is_over(&permit, false);
     assert_eq!(

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lapin::BasicProperties;
 use sluicegate::broker::{Message, Source};
 use sluicegate::engine::action::{Key, Settings};
-use sluicegate::gate::{GateError, Note, Partition, Verdict};
+use sluicegate::gate::{GateError, Note, ShardId, Verdict};
 use sluicegate::handler::{Attempt, Fate, Outcome};
 use sluicegate::rules::crash::LEASE_MS;
 use sluicegate::rules::headers::{self, HeaderValue};
@@ -55,7 +55,7 @@ impl Desk {
     fn heard(&mut self, verdicts: &[Verdict]) -> Done {
         let verdicts = verdicts.iter().copied().map(Ok).collect();
         self.scheduler
-            .suspected(self.now, Partition::default(), Ok(verdicts));
+            .suspected(self.now, ShardId::default(), Ok(verdicts));
         self.step(3 * MS)
     }
 
@@ -156,7 +156,7 @@ fn a_note_ends_with_what_it_was_for_whatever_the_way() {
     let key = desk.suspect_runs("x");
     assert_eq!(words(&desk.ends(key, Outcome::Late)), ["x: end"]);
     // First its permit is given back.
-    (desk.scheduler).settled(desk.now, Partition::default(), Ok(vec![Ok(())]));
+    (desk.scheduler).settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
     assert_eq!(words(&desk.heard(&[Verdict::Go])), ["x: begin"]);
     desk.heard(&[Verdict::Go]);
     let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
@@ -305,8 +305,8 @@ fn a_gate_that_cannot_be_told_lets_suspects_wait_as_all_jobs_do() {
     let mut desk = Desk::new(8);
     desk.again(&["x"]);
     let away = || GateError::Unreachable("a test".to_owned());
-    let partition = Partition::default();
-    desk.scheduler.suspected(desk.now, partition, Err(away()));
+    let shard = ShardId::default();
+    desk.scheduler.suspected(desk.now, shard, Err(away()));
     let done = desk.step(MS);
     assert!(done.published.is_empty());
     // It may have been noted: that is ended when the gate answers again, and then it begins anew.
@@ -319,7 +319,7 @@ fn a_gate_that_cannot_be_told_lets_suspects_wait_as_all_jobs_do() {
     let mut desk = Desk::new(8);
     desk.again(&["x", "y"]);
     let verdicts = vec![Err(away()), Ok(Verdict::Go)];
-    desk.scheduler.suspected(desk.now, partition, Ok(verdicts));
+    desk.scheduler.suspected(desk.now, shard, Ok(verdicts));
     let done = desk.step(3 * MS);
     assert_eq!((done.published.len(), done.asked.len()), (1, 1));
 }

@@ -8,7 +8,7 @@ use super::questions::{Question, good_for};
 use super::round_size::RoundSize;
 use crate::engine::action::Key;
 use crate::engine::facts::Fact;
-use crate::gate::{GateError, Partition};
+use crate::gate::{GateError, ShardId};
 use crate::rules::limit::Limits;
 use crate::rules::retry::Reconnect;
 
@@ -21,7 +21,7 @@ const CLOCK_AGAIN: Duration = Duration::from_secs(1);
 /// A gate that is closed because Redis may have forgotten starts is looked at so often: it may open early.
 const COLD_PAUSE: Duration = Duration::from_secs(1);
 
-/// One round trip to one partition that is under way.
+/// One round trip to one shard that is under way.
 #[derive(Debug)]
 pub(super) struct Round {
     pub(super) asked_at: Duration,
@@ -55,8 +55,8 @@ impl Round {
 /// The questions to the gate.
 #[derive(Debug, Default)]
 pub(super) struct Admission {
-    /// At most one for each partition.
-    rounds: BTreeMap<Partition, Round>,
+    /// At most one for each shard.
+    rounds: BTreeMap<ShardId, Round>,
     /// How many there were.
     asked: u64,
     last_ask: Option<Duration>,
@@ -70,9 +70,9 @@ pub(super) struct Admission {
 }
 
 impl Admission {
-    /// No question is under way in `partition`.
-    pub(super) fn is_open(&self, partition: Partition) -> bool {
-        !self.rounds.contains_key(&partition)
+    /// No question is under way in `shard`.
+    pub(super) fn is_open(&self, shard: ShardId) -> bool {
+        !self.rounds.contains_key(&shard)
     }
 
     /// No question is under way.
@@ -132,18 +132,18 @@ impl Admission {
     }
 
     /// It is sent.
-    pub(super) fn sent(&mut self, now: Duration, partition: Partition, round: Round) {
+    pub(super) fn sent(&mut self, now: Duration, shard: ShardId, round: Round) {
         self.last_ask = Some(now);
-        self.rounds.insert(partition, round);
+        self.rounds.insert(shard, round);
     }
 
-    /// The round of `partition` has ended.
-    pub(super) fn end(&mut self, partition: Partition) -> Option<Round> {
-        self.rounds.remove(&partition)
+    /// The round of `shard` has ended.
+    pub(super) fn end(&mut self, shard: ShardId) -> Option<Round> {
+        self.rounds.remove(&shard)
     }
 
     /// When jobs that were asked for lose what they need to start, where others want it. So long they could start by an answer; then
-    /// the slots are for those of other partitions, so that a server that hangs takes them for a moment only.
+    /// the slots are for those of other shards, so that a server that hangs takes them for a moment only.
     pub(super) fn lapses_at(&self) -> Option<Duration> {
         let open = self.rounds.values().filter(|round| !round.lapsed);
         let until = open.map(|round| round.until).min()?;
@@ -227,7 +227,7 @@ mod tests {
         Limit::concurrent("running", 3).expect("in range").into()
     }
 
-    fn send(admission: &mut Admission, now: Duration, partition: Partition, key: Key) {
+    fn send(admission: &mut Admission, now: Duration, shard: ShardId, key: Key) {
         let tenant = Tenant::parse("a").expect("a tenant");
         let mut question = Question::new(tenant, Labels::default(), limits(), String::new());
         question.jobs.push(Asked {
@@ -237,12 +237,12 @@ mod tests {
         });
         let mut round = admission.begin(now);
         round.add(question);
-        admission.sent(now, partition, round);
+        admission.sent(now, shard, round);
     }
 
     #[test]
-    fn one_question_of_a_partition_is_under_way_and_few_jobs_wait_for_company() {
-        let (mut admission, here) = (Admission::default(), Partition::default());
+    fn one_question_of_a_shard_is_under_way_and_few_jobs_wait_for_company() {
+        let (mut admission, here) = (Admission::default(), ShardId::default());
         assert_eq!(admission.ask_at(|| 1), Duration::ZERO);
         assert!(admission.is_open(here) && admission.is_idle());
         send(&mut admission, 10 * MS, here, Key(1));
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn jobs_that_can_not_start_any_more_lapse_once_and_a_far_store_gives_them_longer() {
-        let (mut admission, here) = (Admission::default(), Partition::default());
+        let (mut admission, here) = (Admission::default(), ShardId::default());
         assert_eq!(admission.lapses_at(), None);
         send(&mut admission, 10 * MS, here, Key(7));
         assert_eq!(admission.lapses_at(), Some(1_011 * MS));

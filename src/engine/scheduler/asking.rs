@@ -10,12 +10,12 @@ use super::questions::{Asked, Question};
 use super::queues::Turn;
 use super::suspects::May;
 use crate::engine::action::Key;
-use crate::gate::{Ask, Partition, TenantAsk};
+use crate::gate::{Ask, ShardId, TenantAsk};
 use crate::rules::job::{self, Claims};
 use crate::rules::scope::Labels;
 
 /// Questions that are being put together.
-pub(super) type Rounds = BTreeMap<Partition, (Vec<TenantAsk>, Round)>;
+pub(super) type Rounds = BTreeMap<ShardId, (Vec<TenantAsk>, Round)>;
 
 impl Scheduler {
     /// A job may ask, or needs the store's clock.
@@ -31,17 +31,17 @@ impl Scheduler {
 
     /// When the next question may go.
     pub(super) fn ask_at(&self) -> Duration {
-        let is_open = |partition| self.is_open(partition);
+        let is_open = |shard| self.is_open(shard);
         self.admission.ask_at(|| self.queues.could_ask(is_open))
     }
 
-    /// The partition may be asked: no question is under way there. What was not used is given back before anybody asks.
-    fn is_open(&self, partition: Partition) -> bool {
-        self.admission.is_open(partition) && !self.settlement.goes_first(partition)
+    /// The shard may be asked: no question is under way there. What was not used is given back before anybody asks.
+    fn is_open(&self, shard: ShardId) -> bool {
+        self.admission.is_open(shard) && !self.settlement.goes_first(shard)
     }
 
     fn ready(&self) -> usize {
-        self.queues.ready(|partition| self.is_open(partition))
+        self.queues.ready(|shard| self.is_open(shard))
     }
 
     /// When jobs that were asked for lose what they need to start, since others want it.
@@ -69,12 +69,12 @@ impl Scheduler {
     fn needs_clock(&self) -> Option<Key> {
         let is_open = |key: &Key| {
             let job = self.jobs.get(key);
-            job.is_some_and(|job| self.is_open(self.queues.partition_of(&job.claims.tenant)))
+            job.is_some_and(|job| self.is_open(self.queues.shard_of(&job.claims.tenant)))
         };
         self.clock.waiting().find(is_open)
     }
 
-    /// The next question for each partition that is open.
+    /// The next question for each shard that is open.
     pub(super) fn questions_of_jobs(
         &mut self,
         now: Duration,
@@ -91,10 +91,10 @@ impl Scheduler {
         let jobs = turns.iter().map(|(_, turn)| turn.keys.len()).sum();
         self.admission.asks_for(jobs);
         let mut rounds = Rounds::new();
-        for (partition, turn) in turns {
+        for (shard, turn) in turns {
             for (ask, question) in self.questions(now, turn, is_ready) {
                 let begin = || (Vec::new(), self.admission.begin(now));
-                let (batch, round) = rounds.entry(partition).or_insert_with(begin);
+                let (batch, round) = rounds.entry(shard).or_insert_with(begin);
                 round.add(question);
                 batch.push(ask);
             }
@@ -111,12 +111,12 @@ impl Scheduler {
         // The job's own: the gate forgets what the limits that it is asked for don't count any more.
         let limits = self.agreement.limits(&tenant, plan);
         let labels = job::labels(&job.message, &limits);
-        let partition = self.queues.partition_of(&tenant);
+        let shard = self.queues.shard_of(&tenant);
         let question = Question::new(tenant, labels, limits, String::new());
         let mut round = self.admission.begin(now);
         let batch = vec![question.ask()];
         round.add_for_clock(question);
-        Rounds::from([(partition, (batch, round))])
+        Rounds::from([(shard, (batch, round))])
     }
 
     /// What is asked for the jobs of `turn`: those with the same limits and labels together. The slots go to the first

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use super::entry::Started;
-use crate::engine::partitions::Partitions;
-use crate::gate::{End, GateError, LEASE_MS, Partition, SettleReplies, Settled, TenantSettled};
+use crate::engine::shards::Shards;
+use crate::gate::{End, GateError, LEASE_MS, SettleReplies, Settled, ShardId, TenantSettled};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
@@ -22,9 +22,9 @@ const RENEW: Duration = Duration::from_millis(LEASE_MS / 4);
 const RENEW_AGAIN: Duration = Duration::from_secs(5);
 /// The most starts that are told together for the first time, and the most beside them that are told again.
 const MOST: usize = 1024;
-/// The most starts of a partition that wait to be told again.
+/// The most starts of a shard that wait to be told again.
 const MOST_AGAIN: usize = 16_384;
-/// The most starts of a partition that are remembered as doubtful; what was lost before them is left to its lease.
+/// The most starts of a shard that are remembered as doubtful; what was lost before them is left to its lease.
 const MOST_DOUBTFUL: usize = 4096;
 
 /// What is told of a start: whose it was, with which labels, under which limits.
@@ -34,9 +34,9 @@ type Entry = (Tenant, Labels, Limits, Settled);
 #[derive(Debug)]
 pub struct Ledger {
     names: Names,
-    partitions: Partitions,
+    shards: Shards,
     /// Each that something is to be told of.
-    parts: BTreeMap<Partition, Part>,
+    parts: BTreeMap<ShardId, Part>,
     /// Starts that hold leases: those that run, and those that were given up.
     holding: usize,
     renewed: Duration,
@@ -57,7 +57,7 @@ impl Names {
     }
 }
 
-/// What is to be told of the tenants of one partition.
+/// What is to be told of the tenants of one shard.
 #[derive(Debug, Default)]
 struct Part {
     open: Vec<Entry>,
@@ -106,16 +106,16 @@ impl Ledger {
                 worker: format!("{worker:x}"),
                 number: 0,
             },
-            partitions: Partitions::default(),
+            shards: Shards::default(),
             parts: BTreeMap::new(),
             holding: 0,
             renewed: Duration::ZERO,
         }
     }
 
-    /// Which partition each tenant is in.
-    pub fn partition(&mut self, partitions: Partitions) {
-        self.partitions = partitions;
+    /// Which shard each tenant is in.
+    pub fn shard_by(&mut self, shards: Shards) {
+        self.shards = shards;
     }
 
     /// A name that was never given before.
@@ -124,8 +124,8 @@ impl Ledger {
     }
 
     fn part(&mut self, tenant: &Tenant) -> &mut Part {
-        let partition = self.partitions.of(tenant);
-        self.parts.entry(partition).or_default()
+        let shard = self.shards.of(tenant);
+        self.parts.entry(shard).or_default()
     }
 
     /// To be told, of a start with these labels under these limits.
@@ -151,11 +151,11 @@ impl Ledger {
         part.doubtful.push_back((now, entry));
     }
 
-    /// The gate answers for `partition`. Places that are given up by themselves by now need no word.
-    pub fn answers(&mut self, now: Duration, partition: Partition) {
+    /// The gate answers for `shard`. Leases that have ended by themselves by now need no word.
+    pub fn answers(&mut self, now: Duration, shard: ShardId) {
         let lease = Duration::from_millis(LEASE_MS);
         let recent = |(since, entry)| (now.saturating_sub(since) < lease).then_some(entry);
-        if let Some(part) = self.parts.get_mut(&partition) {
+        if let Some(part) = self.parts.get_mut(&shard) {
             part.open.extend(part.doubtful.drain(..).filter_map(recent));
         }
     }
@@ -177,9 +177,9 @@ impl Ledger {
         self.holding -= usize::from(limits.hold_leases());
     }
 
-    /// Something of `partition` is to be told before anybody asks there. What failed once holds nobody up any more.
-    pub fn goes_first(&self, partition: Partition) -> bool {
-        let Some(part) = self.parts.get(&partition) else {
+    /// Something of `shard` is to be told before anybody asks there. What failed once holds nobody up any more.
+    pub fn goes_first(&self, shard: ShardId) -> bool {
+        let Some(part) = self.parts.get(&shard) else {
             return false;
         };
         match &part.sent {
@@ -198,12 +198,12 @@ impl Ledger {
         self.renewed = now;
     }
 
-    /// What is to be sent now to each partition, if anything: what is new, and what is due again.
-    pub fn send(&mut self, now: Duration) -> Vec<(Partition, Vec<TenantSettled>)> {
+    /// What is to be sent now to each shard, if anything: what is new, and what is due again.
+    pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<TenantSettled>)> {
         self.parts.retain(|_, part| !part.is_empty());
         let names = &mut self.names;
         let parts = self.parts.iter_mut();
-        let sent = parts.filter_map(|(partition, part)| Some((*partition, part.send(now, names)?)));
+        let sent = parts.filter_map(|(shard, part)| Some((*shard, part.send(now, names)?)));
         sent.collect()
     }
 
@@ -212,15 +212,15 @@ impl Ledger {
         self.parts.values().filter_map(Part::send_at).min()
     }
 
-    /// What was sent last to `partition` was heard, or not, each tenant's by itself.
+    /// What was sent last to `shard` was heard, or not, each tenant's by itself.
     pub fn told(
         &mut self,
         now: Duration,
-        partition: Partition,
+        shard: ShardId,
         result: Result<SettleReplies, GateError>,
     ) -> Outcome {
         let mut outcome = Outcome::default();
-        let Some(part) = self.parts.get_mut(&partition) else {
+        let Some(part) = self.parts.get_mut(&shard) else {
             return outcome;
         };
         if part.told(now, result, &mut outcome) {

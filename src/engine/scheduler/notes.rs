@@ -1,12 +1,12 @@
 //! What the gate is told of the calls of suspects (`rules::crash`): a note is begun before one asks for its permit, renewed, and ended. One
-//! batch of a partition is told at a time, so that an end is known before the next beginning of the same job.
+//! batch of a shard is told at a time, so that an end is known before the next beginning of the same job.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::engine::action::Key;
-use crate::engine::partitions::Partitions;
-use crate::gate::{GateError, Note, Partition, Suspected, Verdict, Verdicts};
+use crate::engine::shards::Shards;
+use crate::gate::{GateError, Note, ShardId, Suspected, Verdict, Verdicts};
 use crate::rules::crash::LEASE_MS;
 use crate::rules::tenant::Tenant;
 
@@ -16,19 +16,19 @@ const RENEW: Duration = Duration::from_millis(LEASE_MS / 4);
 const AGAIN: Duration = Duration::from_secs(1);
 /// Words that are told together at most.
 const MOST: usize = 256;
-/// What a partition could not be told, and waits to be told again. Of ends before that the gate learns nothing: each may count as a crash.
+/// What a shard could not be told, and waits to be told again. Of ends before that the gate learns nothing: each may count as a crash.
 const MOST_AGAIN: usize = 1024;
 
 /// A call of this worker's that is noted, or is to be.
 #[derive(Debug)]
 struct Call {
-    partition: Partition,
+    shard: ShardId,
     suspected: Suspected,
     /// It was made and has ended.
     answered: bool,
 }
 
-/// What is to be told to one partition, and what is being told.
+/// What is to be told to one shard, and what is being told.
 #[derive(Debug, Default)]
 struct Part {
     open: VecDeque<(Key, Suspected)>,
@@ -41,11 +41,11 @@ struct Part {
 pub struct Notes {
     /// A number that no other worker has.
     worker: u64,
-    partitions: Partitions,
+    shards: Shards,
     calls: BTreeMap<Key, Call>,
     /// The one with crashes that is called, until the gate knows that its call has ended.
     alone: Option<Key>,
-    parts: BTreeMap<Partition, Part>,
+    parts: BTreeMap<ShardId, Part>,
     renew_at: Duration,
 }
 
@@ -54,7 +54,7 @@ impl Notes {
     pub fn new(worker: u64) -> Self {
         Self {
             worker,
-            partitions: Partitions::default(),
+            shards: Shards::default(),
             calls: BTreeMap::new(),
             alone: None,
             parts: BTreeMap::new(),
@@ -62,9 +62,9 @@ impl Notes {
         }
     }
 
-    /// Which partition each tenant is in.
-    pub fn partition(&mut self, partitions: Partitions) {
-        self.partitions = partitions;
+    /// Which shard each tenant is in.
+    pub fn shard_by(&mut self, shards: Shards) {
+        self.shards = shards;
     }
 
     /// Everything is told.
@@ -99,7 +99,7 @@ impl Notes {
             self.alone = Some(key);
         }
         let call = Call {
-            partition: self.partitions.of(tenant),
+            shard: self.shards.of(tenant),
             suspected: Suspected {
                 tenant: tenant.clone(),
                 job: job.to_owned(),
@@ -108,7 +108,7 @@ impl Notes {
             },
             answered: false,
         };
-        let part = self.parts.entry(call.partition).or_default();
+        let part = self.parts.entry(call.shard).or_default();
         part.open.push_back((key, call.suspected.clone()));
         self.calls.insert(key, call);
     }
@@ -125,23 +125,23 @@ impl Notes {
         let ended = self.calls.keys().filter(|key| !is_called(**key));
         for key in ended.copied().collect::<Vec<_>>() {
             if let Some(call) = self.calls.remove(&key) {
-                let part = self.parts.entry(call.partition).or_default();
+                let part = self.parts.entry(call.shard).or_default();
                 part.open.push_back((key, call.ended()));
             }
         }
     }
 
-    /// What is to be told now to each partition.
-    pub fn send(&mut self, now: Duration) -> Vec<(Partition, Vec<Suspected>)> {
+    /// What is to be told now to each shard.
+    pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<Suspected>)> {
         if self.renews_at().is_some_and(|at| at <= now) {
             self.renew_at = now + RENEW;
             for (key, call) in &self.calls {
-                let part = self.parts.entry(call.partition).or_default();
+                let part = self.parts.entry(call.shard).or_default();
                 part.open.push_back((*key, call.word(Note::Renew)));
             }
         }
         let parts = self.parts.iter_mut();
-        let sent = parts.filter_map(|(partition, part)| Some((*partition, part.send(now)?)));
+        let sent = parts.filter_map(|(shard, part)| Some((*shard, part.send(now)?)));
         sent.collect()
     }
 
@@ -155,14 +155,14 @@ impl Notes {
         (!self.calls.is_empty()).then_some(self.renew_at)
     }
 
-    /// What was told last to `partition` came to this: what the jobs that were to begin may do.
+    /// What was told last to `shard` came to this: what the jobs that were to begin may do.
     pub fn told(
         &mut self,
         now: Duration,
-        partition: Partition,
+        shard: ShardId,
         result: Result<Verdicts, GateError>,
     ) -> Vec<(Key, Result<Verdict, GateError>)> {
-        let Some(part) = self.parts.get_mut(&partition) else {
+        let Some(part) = self.parts.get_mut(&shard) else {
             return Vec::new();
         };
         let sent = part.sent.take().unwrap_or_default();
@@ -211,19 +211,19 @@ impl Notes {
             part.open = open;
         }
         if part.open.is_empty() {
-            self.parts.remove(&partition);
+            self.parts.remove(&shard);
         }
         begun
     }
 
-    /// Some partition is being told.
+    /// Some shard is being told.
     pub fn is_telling(&self) -> bool {
         self.parts.values().any(|part| part.sent.is_some())
     }
 
-    /// What was told last to `partition` is heard or lost: its ends are told again, which does no harm.
-    pub fn heard(&mut self, partition: Partition) {
-        if let Some(part) = self.parts.get_mut(&partition)
+    /// What was told last to `shard` is heard or lost: its ends are told again, which does no harm.
+    pub fn heard(&mut self, shard: ShardId) {
+        if let Some(part) = self.parts.get_mut(&shard)
             && let Some(sent) = part.sent.take()
         {
             let ends = |(_, it): &(Key, Suspected)| matches!(it.note, Note::End { .. });
@@ -303,7 +303,7 @@ mod tests {
     }
 
     fn told(notes: &mut Notes, replies: Result<Verdicts, GateError>) -> usize {
-        notes.told(SECOND, Partition::default(), replies).len()
+        notes.told(SECOND, ShardId::default(), replies).len()
     }
 
     #[test]
@@ -379,11 +379,11 @@ mod tests {
         notes.begin(SECOND, Key(1), &tenant(), "x", 5, false);
         notes.send(SECOND);
         assert!(notes.is_telling());
-        notes.heard(Partition::default());
+        notes.heard(ShardId::default());
         assert!(!notes.is_telling());
         notes.end(|_| false);
         assert_eq!(sent(&mut notes, SECOND), ["end 7-1"]);
-        notes.heard(Partition::default());
+        notes.heard(ShardId::default());
         assert!(!notes.is_telling());
         let words = notes.last_words();
         assert_eq!(words.len(), 1, "{words:?}");

@@ -11,8 +11,8 @@ use foldhash::fast::RandomState;
 use self::state::{State, Sum, Sums};
 use super::budget;
 use crate::engine::action::Key;
-use crate::engine::partitions::Partitions;
-use crate::gate::Partition;
+use crate::engine::shards::Shards;
+use crate::gate::ShardId;
 use crate::rules::tenant::Tenant;
 
 /// So much of the prefetch may be held in memory, and so much of it for one tenant.
@@ -55,7 +55,7 @@ pub struct Queues {
     tenants: HashMap<Tenant, State, RandomState>,
     /// Tenants with ready jobs, each once.
     rotation: VecDeque<Tenant>,
-    partitions: Partitions,
+    shards: Shards,
     /// Of all tenants that are queued.
     sums: Sums,
     held: usize,
@@ -75,7 +75,7 @@ impl Queues {
             prefetch,
             tenants: HashMap::default(),
             rotation: VecDeque::new(),
-            partitions: Partitions::default(),
+            shards: Shards::default(),
             sums: Sums::default(),
             held: 0,
             running: 0,
@@ -90,18 +90,18 @@ impl Queues {
         self.concurrency = concurrency;
     }
 
-    /// Which partition each tenant is in.
-    pub fn partition(&mut self, partitions: Partitions) {
-        self.partitions = partitions;
+    /// Which shard each tenant is in.
+    pub fn shard_by(&mut self, shards: Shards) {
+        self.shards = shards;
     }
 
     /// The one that `tenant` is in now.
-    pub fn partition_of(&self, tenant: &Tenant) -> Partition {
-        self.partitions.of(tenant)
+    pub fn shard_of(&self, tenant: &Tenant) -> ShardId {
+        self.shards.of(tenant)
     }
 
-    /// Jobs that are ready to ask, in partitions that are open.
-    pub fn ready(&self, is_open: impl Fn(Partition) -> bool) -> usize {
+    /// Jobs that are ready to ask, in shards that are open.
+    pub fn ready(&self, is_open: impl Fn(ShardId) -> bool) -> usize {
         self.sums.of(is_open).ready
     }
 
@@ -119,7 +119,7 @@ impl Queues {
         let state = self.tenants.entry(tenant.clone()).or_default();
         if !state.queued {
             state.queued = true;
-            state.partition = self.partitions.of(tenant);
+            state.shard = self.shards.of(tenant);
             self.rotation.push_back(tenant.clone());
         }
         self.sums.change(state, |state| match end {
@@ -131,8 +131,8 @@ impl Queues {
         });
     }
 
-    /// Somebody of an open partition has something to ask: a job that has a slot or may have one, or any of a tenant that is limited.
-    pub fn may_ask(&self, is_open: impl Fn(Partition) -> bool) -> bool {
+    /// Somebody of an open shard has something to ask: a job that has a slot or may have one, or any of a tenant that is limited.
+    pub fn may_ask(&self, is_open: impl Fn(ShardId) -> bool) -> bool {
         let sum = self.sums.of(&is_open);
         if sum.at_once > 0 {
             return true;
@@ -141,14 +141,14 @@ impl Queues {
             return false;
         }
         let most = self.most_slots();
-        let eligible = |state: &State| is_open(state.partition) && state.slots < most;
+        let eligible = |state: &State| is_open(state.shard) && state.slots < most;
         self.rotation
             .iter()
             .any(|tenant| self.tenants.get(tenant).is_some_and(eligible))
     }
 
-    /// How many jobs of open partitions could ask at once, about.
-    pub fn could_ask(&self, is_open: impl Fn(Partition) -> bool) -> usize {
+    /// How many jobs of open shards could ask at once, about.
+    pub fn could_ask(&self, is_open: impl Fn(ShardId) -> bool) -> usize {
         let Sum { ready, at_once } = self.sums.of(is_open);
         let free = self.concurrency.saturating_sub(self.slots);
         at_once + free.min(ready - at_once)
@@ -163,13 +163,13 @@ impl Queues {
         }
     }
 
-    /// Takes up to `most` jobs of the open partitions for one round trip, and shares them, and the free slots, among their tenants.
+    /// Takes up to `most` jobs of the open shards for one round trip, and shares them, and the free slots, among their tenants.
     /// Who was left out comes first in the next round. No slot is taken yet.
     pub fn take_round(
         &mut self,
         most: usize,
-        is_open: impl Fn(Partition) -> bool,
-    ) -> Vec<(Partition, Turn)> {
+        is_open: impl Fn(ShardId) -> bool,
+    ) -> Vec<(ShardId, Turn)> {
         let free = self.concurrency.saturating_sub(self.slots);
         let most_slots = self.most_slots();
         // Where nobody asks without a slot, no more tenants can ask than there are slots: the others need not be looked at.
@@ -186,7 +186,7 @@ impl Queues {
             };
             let may_have = most_slots.saturating_sub(state.slots);
             let demand = state.without_slot().min(may_have);
-            if is_open(state.partition) && (demand > 0 || enough == usize::MAX) {
+            if is_open(state.shard) && (demand > 0 || enough == usize::MAX) {
                 tenants.push(tenant);
                 demands.push(demand);
             } else {
@@ -207,7 +207,7 @@ impl Queues {
             let Some(state) = self.tenants.get_mut(&tenant) else {
                 continue;
             };
-            let partition = state.partition;
+            let shard = state.shard;
             let keys: Vec<Key> = self.sums.change(state, |state| {
                 (0..room).map_while(|_| state.pop()).collect()
             });
@@ -223,7 +223,7 @@ impl Queues {
                     slots,
                     keys,
                 };
-                turns.push((partition, turn));
+                turns.push((shard, turn));
             }
         }
         for tenant in passed.into_iter().rev() {

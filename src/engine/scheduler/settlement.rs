@@ -9,9 +9,9 @@ use super::millis;
 use super::questions::Question;
 use crate::engine::action::Action;
 use crate::engine::facts::Fact;
-use crate::engine::partitions::Partitions;
+use crate::engine::shards::Shards;
 use crate::gate::{
-    End, GateError, LEASE_MS, Partition, Receipt, SettleReplies, Settled, TenantSettled,
+    End, GateError, LEASE_MS, Receipt, SettleReplies, Settled, ShardId, TenantSettled,
 };
 use crate::handler::Fate;
 use crate::rules::lateness::{self, Heard, Lateness, Look, Verdict};
@@ -40,9 +40,9 @@ impl Settlement {
         }
     }
 
-    /// Which partition each tenant is in.
-    pub(super) fn partition(&mut self, partitions: Partitions) {
-        self.ledger.partition(partitions);
+    /// Which shard each tenant is in.
+    pub(super) fn shard_by(&mut self, shards: Shards) {
+        self.ledger.shard_by(shards);
     }
 
     /// What the permits of the next question are called.
@@ -179,14 +179,14 @@ impl Settlement {
         }
     }
 
-    /// The gate answers for `partition`.
-    pub(super) fn answers(&mut self, now: Duration, partition: Partition) {
-        self.ledger.answers(now, partition);
+    /// The gate answers for `shard`.
+    pub(super) fn answers(&mut self, now: Duration, shard: ShardId) {
+        self.ledger.answers(now, shard);
     }
 
-    /// Something of `partition` is to be told before anybody asks there.
-    pub(super) fn goes_first(&self, partition: Partition) -> bool {
-        self.ledger.goes_first(partition)
+    /// Something of `shard` is to be told before anybody asks there.
+    pub(super) fn goes_first(&self, shard: ShardId) -> bool {
+        self.ledger.goes_first(shard)
     }
 
     /// All is told.
@@ -219,8 +219,8 @@ impl Settlement {
         }
     }
 
-    /// What is to be told now, by partition.
-    pub(super) fn send(&mut self, now: Duration) -> Vec<(Partition, Vec<TenantSettled>)> {
+    /// What is to be told now, by shard.
+    pub(super) fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<TenantSettled>)> {
         self.ledger.send(now)
     }
 
@@ -230,14 +230,14 @@ impl Settlement {
         renew.into_iter().chain(self.ledger.send_at()).min()
     }
 
-    /// What was sent last to `partition` was heard, or not.
+    /// What was sent last to `shard` was heard, or not.
     pub(super) fn told(
         &mut self,
         now: Duration,
-        partition: Partition,
+        shard: ShardId,
         result: Result<SettleReplies, GateError>,
     ) -> Outcome {
-        self.ledger.told(now, partition, result)
+        self.ledger.told(now, shard, result)
     }
 }
 
@@ -323,7 +323,7 @@ mod tests {
             assert_eq!(ends(&mut settlement, SECOND), told);
         }
         assert!(!settlement.is_done(), "the gate has not answered yet");
-        let told = settlement.told(SECOND, Partition::default(), Ok(vec![Ok(())]));
+        let told = settlement.told(SECOND, ShardId::default(), Ok(vec![Ok(())]));
         assert!(told.why.is_none() && settlement.is_done());
     }
 
@@ -346,14 +346,14 @@ mod tests {
         assert_eq!(settlement.abandoned(), 1);
         let held = |for_ms| vec![End::Abandoned { for_ms }];
         assert_eq!(ends(&mut settlement, SECOND), held(40_000));
-        settlement.told(SECOND, Partition::default(), Ok(vec![Ok(())]));
+        settlement.told(SECOND, ShardId::default(), Ok(vec![Ok(())]));
         settlement.renew(21 * SECOND, Vec::new);
         assert_eq!(ends(&mut settlement, 21 * SECOND), held(20_000));
-        settlement.told(21 * SECOND, Partition::default(), Ok(vec![Ok(())]));
+        settlement.told(21 * SECOND, ShardId::default(), Ok(vec![Ok(())]));
         settlement.abandoned_is_over(&permit, true);
         assert_eq!(settlement.abandoned(), 0);
         assert_eq!(ends(&mut settlement, 22 * SECOND), held(0));
-        settlement.told(22 * SECOND, Partition::default(), Ok(vec![Ok(())]));
+        settlement.told(22 * SECOND, ShardId::default(), Ok(vec![Ok(())]));
         assert_eq!(settlement.next(), None, "nothing is held");
     }
 }

@@ -9,7 +9,7 @@ use super::Scheduler;
 use super::entry::{Hand, JobEntry, Phase};
 use crate::engine::action::{Action, Key};
 use crate::engine::facts::{Death, Fact};
-use crate::gate::{GateError, Partition, Suspected, Verdict, Verdicts};
+use crate::gate::{GateError, ShardId, Suspected, Verdict, Verdicts};
 
 /// Whose turn to be called alone has not come looks again after this, where there is room in memory,
 const SOON: Duration = Duration::from_secs(1);
@@ -63,12 +63,12 @@ impl Scheduler {
     pub fn suspected(
         &mut self,
         now: Duration,
-        partition: Partition,
+        shard: ShardId,
         result: Result<Verdicts, GateError>,
     ) {
         let why_all = result.as_ref().err().cloned();
         let (mut back, mut unheard) = (Vec::new(), false);
-        for (key, verdict) in self.notes.told(now, partition, result) {
+        for (key, verdict) in self.notes.told(now, shard, result) {
             let noting = |job: &&mut JobEntry| job.phase == Phase::Noting;
             let Some(job) = self.jobs.get_mut(&key).filter(noting) else {
                 continue;
@@ -130,8 +130,8 @@ impl Scheduler {
             })
         };
         self.notes.end(is_called);
-        for (partition, batch) in self.notes.send(now) {
-            self.agenda.push(Action::Suspect(partition, batch));
+        for (shard, batch) in self.notes.send(now) {
+            self.agenda.push(Action::Suspect(shard, batch));
         }
     }
 
@@ -140,9 +140,9 @@ impl Scheduler {
         self.notes.is_telling()
     }
 
-    /// The worker ends, and what was told last to `partition` is heard or lost: what it came to does not matter any more.
-    pub fn noted(&mut self, partition: Partition) {
-        self.notes.heard(partition);
+    /// The worker ends, and what was told last to `shard` is heard or lost: what it came to does not matter any more.
+    pub fn noted(&mut self, shard: ShardId) {
+        self.notes.heard(shard);
     }
 
     /// The worker ends in order: what the gate is to be told of calls that it gives up.

@@ -21,7 +21,7 @@ use super::queues::End;
 use crate::broker::{Delivery, Message, Outgoing, PublishError, Source, Tag};
 use crate::engine::action::{Action, Key};
 use crate::engine::facts::{Death, Decision, Fact};
-use crate::gate::{Answer, GateError, Partition, Receipt, Replies, TenantReply};
+use crate::gate::{Answer, GateError, Receipt, Replies, ShardId, TenantReply};
 use crate::handler::{Attempt, Fate, Outcome};
 use crate::rules::headers::{self, HeaderValue, Headers};
 use crate::rules::job::{self, InBody};
@@ -128,7 +128,7 @@ impl Scheduler {
         }
     }
 
-    /// Step 3: The next question for each partition that is open, if one is due (`asking`). Whether a job's call could be made at once is
+    /// Step 3: The next question for each shard that is open, if one is due (`asking`). Whether a job's call could be made at once is
     /// looked at now: as many jobs may start as have one.
     pub fn ask(&mut self, now: Duration, mut is_ready: impl FnMut(Key) -> bool) {
         if !self.wants_to_ask(now) || self.ask_at() > now {
@@ -138,27 +138,22 @@ impl Scheduler {
         if rounds.is_empty() {
             rounds = self.question_for_clock(now);
         }
-        for (partition, (batch, round)) in rounds {
-            self.admission.sent(now, partition, round);
-            self.agenda.push(Action::Ask(partition, batch));
+        for (shard, (batch, round)) in rounds {
+            self.admission.sent(now, shard, round);
+            self.agenda.push(Action::Ask(shard, batch));
         }
         self.tell_notes(now);
     }
 
-    /// Step 4: The gate's answers to the last [`Action::Ask`] for this partition.
-    pub fn answered(
-        &mut self,
-        now: Duration,
-        partition: Partition,
-        result: Result<Replies, GateError>,
-    ) {
-        let Some(round) = self.admission.end(partition) else {
+    /// Step 4: The gate's answers to the last [`Action::Ask`] for this shard.
+    pub fn answered(&mut self, now: Duration, shard: ShardId, result: Result<Replies, GateError>) {
+        let Some(round) = self.admission.end(shard) else {
             return;
         };
         let took = now.saturating_sub(round.asked_at);
         self.facts.push(Fact::GateAnswered(took, result.is_ok()));
         match result {
-            Ok(replies) => self.replied(now, partition, round, replies),
+            Ok(replies) => self.replied(now, shard, round, replies),
             Err(why) => self.undecided_round(now, &round, &why),
         }
         // Whoever was to be the probe and started is it now.
@@ -166,9 +161,9 @@ impl Scheduler {
     }
 
     /// For each tenant the gate has decided, or could not (`undecided`).
-    fn replied(&mut self, now: Duration, partition: Partition, round: Round, replies: Replies) {
+    fn replied(&mut self, now: Duration, shard: ShardId, round: Round, replies: Replies) {
         self.admission.goes_on();
-        self.settlement.answers(now, partition);
+        self.settlement.answers(now, shard);
         let (asked_at, lapsed) = (round.asked_at, round.lapsed);
         let mut pairs = round.questions.into_iter().zip(replies).peekable();
         let mut back = Back::default();

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use crate::engine::action::Key;
-use crate::gate::Partition;
+use crate::gate::ShardId;
 
 /// The jobs of one tenant, and what is known of it.
 #[derive(Debug, Default)]
@@ -24,8 +24,8 @@ pub(super) struct State {
     pub(super) next_slot: Duration,
     /// It stands in the rotation,
     pub(super) queued: bool,
-    /// among the tenants of this partition.
-    pub(super) partition: Partition,
+    /// among the tenants of this shard.
+    pub(super) shard: ShardId,
 }
 
 impl State {
@@ -68,7 +68,7 @@ impl State {
     }
 }
 
-/// Jobs of the tenants of one partition, or of several.
+/// Jobs of the tenants of one shard, or of several.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Sum {
     /// They are ready to ask,
@@ -77,18 +77,18 @@ pub(super) struct Sum {
     pub(super) at_once: usize,
 }
 
-/// A sum for each partition with jobs that are ready to ask.
+/// A sum for each shard with jobs that are ready to ask.
 #[derive(Debug, Default)]
-pub(super) struct Sums(BTreeMap<Partition, Sum>);
+pub(super) struct Sums(BTreeMap<ShardId, Sum>);
 
 impl Sums {
-    /// Of each of these partitions.
-    pub(super) fn each(&self) -> impl Iterator<Item = (Partition, Sum)> {
-        self.0.iter().map(|(partition, sum)| (*partition, *sum))
+    /// Of each of these shards.
+    pub(super) fn each(&self) -> impl Iterator<Item = (ShardId, Sum)> {
+        self.0.iter().map(|(shard, sum)| (*shard, *sum))
     }
 
-    /// Of the open partitions together.
-    pub(super) fn of(&self, is_open: impl Fn(Partition) -> bool) -> Sum {
+    /// Of the open shards together.
+    pub(super) fn of(&self, is_open: impl Fn(ShardId) -> bool) -> Sum {
         let open = self.each().filter(|(it, _)| is_open(*it));
         open.fold(Sum::default(), |all, (_, sum)| Sum {
             ready: all.ready + sum.ready,
@@ -96,7 +96,7 @@ impl Sums {
         })
     }
 
-    /// Changes what is ready of a tenant, and its partition's sum with it.
+    /// Changes what is ready of a tenant, and its shard's sum with it.
     pub(super) fn change<T>(
         &mut self,
         state: &mut State,
@@ -105,11 +105,11 @@ impl Sums {
         let before = state.sum();
         let done = change(state);
         let after = state.sum();
-        let sum = self.0.entry(state.partition).or_default();
+        let sum = self.0.entry(state.shard).or_default();
         sum.ready = sum.ready + after.ready - before.ready;
         sum.at_once = sum.at_once + after.at_once - before.at_once;
         if sum.ready == 0 {
-            self.0.remove(&state.partition);
+            self.0.remove(&state.shard);
         }
         done
     }

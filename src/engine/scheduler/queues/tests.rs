@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// One round trip to all partitions, with no other under way.
+/// One round trip to all shards, with no other under way.
 fn take_round(queues: &mut Queues, most: usize) -> Vec<Turn> {
     let turns = queues.take_round(most, |_| true);
     turns.into_iter().map(|(_, turn)| turn).collect()
@@ -132,15 +132,15 @@ fn who_prepares_has_a_slot_and_asks_first_with_it() {
 #[test]
 fn who_waits_for_a_server_that_hangs_takes_nothing_from_the_tenants_of_others() {
     let mut queues = Queues::new(4, 80);
-    let partition = |tenant: &Tenant| Partition::named(tenant.as_str());
-    queues.partition(Partitions::by(partition));
+    let shard = |tenant: &Tenant| ShardId::named(tenant.as_str());
+    queues.shard_by(Shards::by(shard));
     let [a, b] = ["a", "b"].map(tenant);
     fill_limited(&mut queues, "a", 0..9);
     fill_limited(&mut queues, "b", 10..12);
-    let turns = queues.take_round(3, |it| it == partition(&a));
+    let turns = queues.take_round(3, |it| it == shard(&a));
     assert_eq!(turns.len(), 1);
-    assert_eq!((turns[0].0, turns[0].1.keys.len()), (partition(&a), 3));
-    let is_open = |it| it != partition(&a);
+    assert_eq!((turns[0].0, turns[0].1.keys.len()), (shard(&a), 3));
+    let is_open = |it| it != shard(&a);
     assert_eq!((queues.ready(is_open), queues.ready(|_| true)), (2, 8));
     assert!(queues.may_ask(is_open) && !queues.may_ask(|_| false));
     let turns = queues.take_round(100, is_open);
@@ -289,7 +289,7 @@ mod random {
         fn the_sums_are_those_of_the_tenants(steps in prop::collection::vec(step(), 1..80)) {
             let tenants = ["a", "b", "c", "d", "e"].map(tenant);
             let mut queues = Queues::new(4, 16);
-            queues.partition(Partitions::by(|tenant| Partition::named(match tenant.as_str() {
+            queues.shard_by(Shards::by(|tenant| ShardId::named(match tenant.as_str() {
                 "a" | "b" => "one",
                 _ => "other",
             })));
@@ -313,9 +313,9 @@ mod random {
                     Step::Stale(part) => drop(queues.take_stale(|key| key.0 % part == 0)),
                     Step::Forget => queues.forget_waiting(),
                 }
-                let mut expected = BTreeMap::<Partition, Sum>::new();
+                let mut expected = BTreeMap::<ShardId, Sum>::new();
                 for state in queues.tenants.values().filter(|state| state.ready() > 0) {
-                    let sum = expected.entry(state.partition).or_default();
+                    let sum = expected.entry(state.shard).or_default();
                     sum.ready += state.ready();
                     sum.at_once += state.asking(0);
                 }

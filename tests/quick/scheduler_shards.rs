@@ -3,20 +3,20 @@
 use std::time::Duration;
 
 use sluicegate::broker::Source;
-use sluicegate::engine::partitions::Partitions;
-use sluicegate::gate::{Partition, TenantReply};
+use sluicegate::engine::shards::Shards;
+use sluicegate::gate::{ShardId, TenantReply};
 
 use crate::scheduler::{Desk, MS, START};
 
-fn of(tenant: &str) -> Partition {
-    Partition::named(&tenant[..1])
+fn of(tenant: &str) -> ShardId {
+    ShardId::named(&tenant[..1])
 }
 
-/// Each tenant is in the partition of its first letter.
+/// Each tenant is in the shard of its first letter.
 fn desk(concurrency: usize) -> Desk {
     let mut desk = Desk::new(concurrency);
-    let partitions = Partitions::by(|tenant| of(tenant.as_str()));
-    desk.scheduler.partition(partitions);
+    let shards = Shards::by(|tenant| of(tenant.as_str()));
+    desk.scheduler.shard_by(shards);
     desk
 }
 
@@ -30,7 +30,7 @@ fn reply(answers: Vec<sluicegate::gate::Answer>) -> TenantReply {
 }
 
 #[test]
-fn each_partition_has_one_question_under_way() {
+fn each_shard_has_one_question_under_way() {
     let mut desk = desk(8);
     let asked = |desk: &mut Desk, tenant: &str| {
         let asked = desk.deliver(Source::Fresh, &[tenant]).asked;
