@@ -11,7 +11,7 @@
 //!                |         |         |-> Ready       its permit came too late
 //!                |         |         '-> leaves      to try again later, or never
 //!                |         |-> Delayed     a short wait, in memory -------------------> Ready
-//!                |         |-> InWindow    it came from a delay queue, and waits on in its window -> Ready
+//!                |         |-> InWindow    it waits on in its delay queue's window ---> Ready
 //!                |         |-> Preparing   there is room, and its call was not prepared -> Ready
 //!                |         |-> leaves      a long wait, or never
 //!                |         '-> Ready       the gate failed, or no slot was free

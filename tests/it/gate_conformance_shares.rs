@@ -173,7 +173,7 @@ pub async fn shares_conform<G: Gate>(gate: impl Fn() -> G) {
     an_operator_reaches_all_parts(&gate()).await;
     a_reset_tenant_waits_for_nothing_that_others_share(&gate()).await;
     places_are_held_until_their_calls_end(&gate()).await;
-    the_places_of_abandoned_calls_are_held_as_long_as_said(&gate()).await;
+    the_leases_of_abandoned_calls_are_held_as_long_as_said(&gate()).await;
 }
 
 /// Those in the waitlist are away until their turns: what is given back would be idle, and who gave it back would be the last.
@@ -358,7 +358,7 @@ async fn a_reset_tenant_waits_for_nothing_that_others_share(gate: &impl Gate) {
 }
 
 /// Of calls that their worker gave up nobody knows whether they still arrive.
-async fn the_places_of_abandoned_calls_are_held_as_long_as_said(gate: &impl Gate) {
+async fn the_leases_of_abandoned_calls_are_held_as_long_as_said(gate: &impl Gate) {
     let places = Limit::concurrent("places", 3).expect("in range");
     let costs = named("costs", 50, Scope::Tenant).with_unit(Unit::Cost);
     let desk = Desk::new(gate, vec![places, costs]);

@@ -313,7 +313,7 @@ fn a_tenant_without_a_window_is_closed_for_a_moment() {
 }
 
 #[test]
-fn a_job_that_waits_for_a_place_asks_when_a_call_has_ended() {
+fn a_job_that_waits_for_a_lease_asks_when_a_call_has_ended() {
     let running = Limit::concurrent("running", 1).expect("in range");
     let mut desk = desk(4, vec![running]);
     let jobs = vec![job("t", "/"), job("t", "/"), job("t", "/")];

@@ -149,7 +149,7 @@ fn a_renewal_that_failed_is_not_repeated_but_the_next_is_sooner() {
 
 /// A call without an answer in time may be read later: its lease is held, however its job goes on.
 #[test]
-fn the_place_of_a_call_that_was_given_up_is_held_until_it_ends() {
+fn the_lease_of_a_call_that_was_given_up_is_held_until_it_ends() {
     let second = Duration::from_secs(1);
     let lease = 40 * second;
     let given_up = || {

@@ -106,7 +106,8 @@ impl Scheduler {
         true
     }
 
-    /// A job that came from a delay queue waits for the rest of its trip in that queue's window. One that waits for its turn asks a little before.
+    /// A job that came from a delay queue waits for the rest of its trip in that queue's window. One that waits for its turn asks a
+    /// little before.
     pub(super) fn delay_for_trip(&mut self, now: Duration, key: Key, trip: Trip, store_now: u64) {
         let Some(job) = self.jobs.get_mut(&key) else {
             return;
