@@ -2,10 +2,12 @@
 
 mod compare;
 mod set;
+mod size;
 
 use std::time::Duration;
 
 pub use set::{Limits, MAX_LIMITS};
+pub use size::{LARGE_BYTES, LARGE_GLOBAL_BYTES, Large};
 
 pub use crate::rules::algorithms::{Algorithm, Terms, Unit};
 use crate::rules::scope::{MAX_PARTS, Scope};
@@ -169,6 +171,15 @@ impl Limit {
         }
         terms.max = max;
         self
+    }
+
+    /// With the same numbers, counted by segments. A strict guard becomes none.
+    pub(super) fn counted_by_segments(&self) -> Self {
+        let mut limit = self.clone();
+        limit.terms.algorithm = Algorithm::SlidingSegments;
+        limit.terms.burst = limit.max();
+        limit.bucket = None;
+        limit
     }
 
     /// The limit's name, `default` for the only one.

@@ -26,6 +26,7 @@ mod gate_conformance_shares;
 mod gate_corrected;
 mod gate_crash;
 mod gate_epoch;
+mod gate_memory;
 mod gate_mixed;
 mod gate_model;
 mod gate_redis;
