@@ -51,6 +51,7 @@ mod observability;
 mod readme;
 mod reload;
 mod running;
+mod scale;
 mod secrets;
 mod servers_themselves;
 mod standstill;
