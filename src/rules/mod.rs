@@ -5,6 +5,7 @@ pub mod breaker;
 pub mod clock;
 pub mod crash;
 pub mod decision;
+pub mod earlier_queues;
 pub mod expiry;
 pub mod headers;
 pub mod job;

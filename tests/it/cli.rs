@@ -96,6 +96,8 @@ fn every_command_has_help_with_an_example() {
         &["tenant", "resume"],
         &["tenant", "limit"],
         &["tenant", "reset"],
+        &["queues"],
+        &["queues", "remove-old"],
         &["echo"],
         &["schema"],
         &["demo"],

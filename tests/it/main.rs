@@ -13,6 +13,7 @@ mod broker_tls;
 mod cli;
 mod cli_echo;
 mod cli_inspect;
+mod cli_queues;
 mod cli_scopes;
 mod cli_servers;
 mod cli_tenant;
