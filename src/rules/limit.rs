@@ -14,7 +14,7 @@ use crate::rules::scope::{MAX_PARTS, Scope};
 
 /// The name of the limit of a configuration that names none.
 pub const DEFAULT_LIMIT: &str = "default";
-/// The highest `max-requests`. A sliding log of a million entries takes about 100 MB of Redis per tenant.
+/// The highest `max-requests`. A sliding log of a million entries takes about 120 MB of Redis per tenant.
 pub const MAX_REQUESTS: u32 = 1_000_000;
 /// The shortest window.
 pub const MIN_WINDOW: Duration = Duration::from_millis(100);
