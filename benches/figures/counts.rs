@@ -1,7 +1,8 @@
 //! What workers and Redis say that they did, as figures of each job.
 
 use kit::process::Process;
-use kit::servers::shared_redis;
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::usage::Usage;
 
 use crate::report::Report;
 
@@ -81,9 +82,10 @@ pub fn add(
     report.add(workload, who, "resident, MB", resident as f64 / 1e3);
 }
 
-/// What Redis has done until now.
+/// What RabbitMQ and Redis have done until now.
 #[derive(Debug, Clone, Copy)]
 pub struct Work {
+    rabbit_us: f64,
     cpu_us: f64,
     commands: f64,
     scripts: f64,
@@ -106,6 +108,7 @@ impl Work {
             stats.lines().filter_map(of).sum()
         };
         Self {
+            rabbit_us: Usage::of(shared_rabbit()).cpu.as_secs_f64() * 1e6,
             cpu_us: 1e6
                 * (seconds("used_cpu_user_main_thread:") + seconds("used_cpu_sys_main_thread:")),
             commands: calls(&|name| name != "info"),
@@ -113,7 +116,7 @@ impl Work {
         }
     }
 
-    /// Adds what it has done since then for each of `jobs`: how many commands, those in scripts among them.
+    /// Adds what they have done since then for each of `jobs`: how many commands, those in scripts among them.
     pub fn add(
         self,
         report: &mut Report,
@@ -124,6 +127,8 @@ impl Work {
         let jobs = jobs as f64;
         let commands = (now.commands - self.commands) / jobs;
         let mut add = |figure, value| report.add(workload, who, figure, value);
+        let rabbit = (now.rabbit_us - self.rabbit_us) / jobs;
+        add("RabbitMQ's CPU, us per job", rabbit);
         add("Redis's CPU, us per job", (now.cpu_us - self.cpu_us) / jobs);
         add("Redis's commands per job", commands);
         add("scripts per job", (now.scripts - self.scripts) / jobs);

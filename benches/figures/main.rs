@@ -14,6 +14,7 @@ mod loops;
 mod many;
 mod noisy;
 mod pulse;
+mod queues;
 mod report;
 mod steps;
 mod worker;
@@ -53,7 +54,7 @@ const WATCH: Duration = Duration::from_secs(60);
 )]
 struct Args {
     /// What to measure: http, turns, many, noisy, idle, flow, park, memory, pulse; all of them by default. Only when it is named:
-    /// flood [bodies] [names] [tenants] [jobs], which takes long
+    /// queues, and flood [bodies] [names] [tenants] [jobs], which take long
     names: Vec<String>,
     /// How often each is measured
     #[arg(long, default_value_t = 5)]
@@ -70,8 +71,8 @@ struct Args {
 }
 
 /// What there is to measure; behind `flood` come names of its own.
-const NAMES: [&str; 10] = [
-    "http", "turns", "many", "noisy", "idle", "flow", "park", "memory", "pulse", "flood",
+const NAMES: [&str; 11] = [
+    "http", "turns", "many", "noisy", "idle", "flow", "park", "memory", "pulse", "queues", "flood",
 ];
 
 /// How much is measured.
@@ -143,7 +144,11 @@ async fn measure(args: Args) -> ExitCode {
         if wanted("memory") {
             memory().await;
         }
-        // Minutes, gigabytes of disk: only when it is named.
+        // Twelve minutes: only when it is named.
+        if names.iter().any(|name| name == "queues") {
+            queues::queues(&mut report).await;
+        }
+        // Minutes, gigabytes of disk: the same.
         if let Some(flood) = names.iter().position(|name| name == "flood") {
             let which = &names[flood + 1..];
             flood::flood(|name| which.is_empty() || which.iter().any(|w| w == name)).await;

@@ -12,7 +12,7 @@ use tokio::time::{MissedTickBehavior, interval};
 use crate::api::Call;
 use crate::bare::now_ns;
 use crate::bed::{Bed, CONCURRENCY, Limit, PATIENCE, POLL, makespan};
-use crate::counts;
+use crate::counts::{self, Work};
 use crate::report::Report;
 use crate::steps::Steps;
 use crate::{Size, rate};
@@ -73,7 +73,9 @@ pub async fn noisy(size: Size, rounds: usize, report: &mut Report) {
 async fn floor(who: &str, queue_type: QueueType, load: Load, report: &mut Report) -> f64 {
     let bed = Bed::empty(queue_type).await;
     bed.bare.publish(load.jobs, |_| NOISY.to_owned()).await;
+    let before = Work::read();
     let rate = rate(load.jobs, bed.bare.park_all(load.jobs).await);
+    before.add(report, (WORKLOAD, who), load.jobs);
     report.add(WORKLOAD, who, "parked jobs/s", rate);
     bed.end().await;
     rate
@@ -86,8 +88,10 @@ type Who<'a> = (&'a str, QueueType, usize);
 async fn backlog((who, queue_type, count): Who<'_>, load: Load, floor: f64, report: &mut Report) {
     let bed = Bed::empty(queue_type).await;
     bed.bare.publish(load.jobs, |_| NOISY.to_owned()).await;
+    let before = Work::read();
     let workers = start(&bed, count);
     let parked_ns = until_parked(&workers, load.jobs).await;
+    before.add(report, (WORKLOAD, who), load.jobs);
     let calls = bed.api.calls().await;
     // The first of them is called at once: how long the start takes is another figure.
     if let (Some(first), Some(parked_ns)) = (calls.first(), parked_ns) {

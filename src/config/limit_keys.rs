@@ -41,7 +41,7 @@ keys! {
         .example("7")
         .live()
         .about("How many units each tenant can use in a window.")
-        .note("A sliding log of a million takes about 100 MB of Redis per tenant.");
+        .note("A sliding log of a million takes about 120 MB of Redis per tenant.");
     BURST: u64 = integer::<_, 1, MOST>("rate-limiter.burst", "units")
         .example("9")
         .live()

@@ -1,28 +1,98 @@
 //! What is valid and hardly meant.
 
+use std::time::Duration;
+
 use super::admin::Admin;
+use super::form::show as show_duration;
 use super::load::Config;
-use crate::rules::limit::Limits;
+use crate::rules::limit::{Algorithm, Large, Limits};
 use crate::rules::policy::{Own, Policy, Source};
+use crate::rules::scope::Scope;
 
 impl Config {
     /// What is valid but has no effect, a sentence each: `check` prints them, and a worker logs them when it starts.
     pub fn warnings(&self) -> Vec<String> {
         let mut found = self.renamed.0.clone();
         let policy = &self.rate_limiter.policy;
-        idle_limits(&Source::Common, policy.default_limits(), &mut found);
-        for (name, limits) in policy.plans() {
-            idle_limits(&Source::Plan(name), limits, &mut found);
-        }
-        for (pattern, own) in policy.tenants() {
-            if let Own::Limits(limits) = own {
-                idle_limits(&Source::Tenant(pattern), limits, &mut found);
-            }
+        for (source, limits) in sources(policy) {
+            idle_limits(&source, limits, &mut found);
         }
         idle_tenants(policy, &mut found);
         idle_plans(policy, &mut found);
         open_admin(&self.admin, &mut found);
         found
+    }
+
+    /// What works as it is meant, and could do with less, a sentence each: `check` prints them.
+    #[doc(hidden)]
+    pub fn advice(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        for (source, limits) in sources(&self.rate_limiter.policy) {
+            // What all tenants share stands with the common limits.
+            let mut large: Vec<_> = limits.large().collect();
+            large.retain(|large| source == Source::Common || !large.limit.is_global());
+            found.extend(large.iter().map(|large| large_log(&source, large)));
+        }
+        found
+    }
+}
+
+/// Each set of limits, with where the configuration has it.
+fn sources(policy: &Policy) -> impl Iterator<Item = (Source<'_>, &Limits)> {
+    let plans = policy.plans().iter();
+    let plans = plans.map(|(name, limits)| (Source::Plan(name), limits));
+    let own = policy
+        .tenants()
+        .iter()
+        .filter_map(|(pattern, own)| match own {
+            Own::Limits(limits) => Some((Source::Tenant(pattern), limits)),
+            Own::Plan(_) => None,
+        });
+    std::iter::once((Source::Common, policy.default_limits()))
+        .chain(plans)
+        .chain(own)
+}
+
+/// A limit keeps an entry for each call, and there may be many.
+fn large_log(source: &Source<'_>, large: &Large<'_>) -> String {
+    let limit = large.limit;
+    let whose = match limit.scope() {
+        Scope::Tenant => "for a tenant that uses it up",
+        Scope::Global => "when it is used up",
+        Scope::RoutingKey => "for a routing key that uses it up",
+        Scope::Header(_) => "for a value of its header that uses it up",
+    };
+    let (bytes, less) = (in_words(large.bytes), in_words(large.bytes_instead()));
+    let longer = match large.longer_ms() {
+        ms @ 10_000.. => Duration::from_secs(ms.div_ceil(1_000)),
+        ms => Duration::from_millis(ms),
+    };
+    let longer = show_duration(longer);
+    let also = match limit.algorithm() {
+        Algorithm::Strict => {
+            "it needs a guard in place of strict, and does not count calls in flight"
+        }
+        _ => "a call later than the guard does not count from its arrival",
+    };
+    format!(
+        "{source}: the limit {} keeps an entry for each call: {bytes} of Redis {whose}; use-algo: {} takes {less}, with the same worst case ({} in any window) and the same burst ({} at once). It gives up {:.1} % of the quota, since a call counts for up to {longer} longer; and {also}",
+        limit.name(),
+        large.instead.algorithm().name(),
+        large.instead.worst_case(),
+        large.instead.capacity(),
+        large.lost() * 100.0,
+    )
+}
+
+/// Bytes in two digits: `3.2 kB`.
+fn in_words(bytes: u64) -> String {
+    let (size, unit) = match bytes {
+        1_000_000.. => (bytes as f64 / 1e6, "MB"),
+        _ => (bytes as f64 / 1e3, "kB"),
+    };
+    match size {
+        10.0.. => format!("{size:.0} {unit}"),
+        _ => format!("{size:.1} {unit}"),
     }
 }
 

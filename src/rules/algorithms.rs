@@ -11,11 +11,13 @@ pub(crate) mod held;
 mod segments;
 mod sliding;
 mod span;
+mod stored;
 mod table;
 mod terms;
 
 pub use fixed::SteppedBack;
 pub use held::LEASE_MS;
+pub use stored::Stored;
 pub use table::Algorithm;
 pub(in crate::rules) use table::State;
 pub use terms::{Terms, Unit};
@@ -62,6 +64,9 @@ pub trait Rules: Sync {
 
     /// Where that keeps what it remembers.
     fn keys(&self) -> Keys;
+
+    /// What is stored of a budget that is used up.
+    fn stored(&self, terms: &Terms) -> Stored;
 
     /// The burst of a limit of so many requests that names none; `None`: it has no bursts.
     fn default_burst(&self, max: u32) -> Option<u32> {

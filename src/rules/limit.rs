@@ -2,17 +2,19 @@
 
 mod compare;
 mod set;
+mod size;
 
 use std::time::Duration;
 
 pub use set::{Limits, MAX_LIMITS};
+pub use size::{LARGE_BYTES, LARGE_GLOBAL_BYTES, Large};
 
 pub use crate::rules::algorithms::{Algorithm, Terms, Unit};
 use crate::rules::scope::{MAX_PARTS, Scope};
 
 /// The name of the limit of a configuration that names none.
 pub const DEFAULT_LIMIT: &str = "default";
-/// The highest `max-requests`. A sliding log of a million entries takes about 100 MB of Redis per tenant.
+/// The highest `max-requests`. A sliding log of a million entries takes about 120 MB of Redis per tenant.
 pub const MAX_REQUESTS: u32 = 1_000_000;
 /// The shortest window.
 pub const MIN_WINDOW: Duration = Duration::from_millis(100);
@@ -169,6 +171,15 @@ impl Limit {
         }
         terms.max = max;
         self
+    }
+
+    /// With the same numbers, counted by segments. A strict guard becomes none.
+    pub(super) fn counted_by_segments(&self) -> Self {
+        let mut limit = self.clone();
+        limit.terms.algorithm = Algorithm::SlidingSegments;
+        limit.terms.burst = limit.max();
+        limit.bucket = None;
+        limit
     }
 
     /// The limit's name, `default` for the only one.

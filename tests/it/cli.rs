@@ -96,6 +96,8 @@ fn every_command_has_help_with_an_example() {
         &["tenant", "resume"],
         &["tenant", "limit"],
         &["tenant", "reset"],
+        &["queues"],
+        &["queues", "remove-old"],
         &["echo"],
         &["schema"],
         &["demo"],
@@ -463,4 +465,43 @@ fn run_says_that_its_port_is_taken() {
         "{}",
         done.err
     );
+}
+
+#[test]
+fn check_recommends_segments_where_a_log_would_be_large() {
+    let yaml = "
+rate-limiter:
+  max-requests: 5
+  plans:
+    pro: {max-requests: 10000, window-size: 1h}
+    slow: {max-requests: 10000, window-size: 1h, limits: [{name: hour}, {name: day, max-requests: 500, window-size: 1d}]}
+  tenants: {acme: {max-requests: 10000, window-size: 1h, guard: strict}, small: {plan: slow}}
+  plan-header: x-plan
+";
+    let done = sluicegate(yaml, &["check", "--offline"]).exited(0);
+    let advice: Vec<_> = done
+        .out
+        .lines()
+        .filter(|line| line.contains("an entry for each call"))
+        .collect();
+    let [plan, tenant] = advice[..] else {
+        panic!("{advice:?}");
+    };
+    assert_eq!(
+        plan,
+        "warn  config    rate-limiter.plans.pro: the limit default keeps an entry for each call: 1.3 MB of Redis for a tenant that \
+         uses it up; use-algo: sliding-segments-algo takes 3.2 kB, with the same worst case (10000 in any window) and the same burst \
+         (10000 at once). It gives up 0.5 % of the quota, since a call counts for up to 19s longer; and a call later than the \
+         guard does not count from its arrival"
+    );
+    assert!(
+        tenant.contains("rate-limiter.tenants.acme: ") && tenant.contains("calls in flight"),
+        "{tenant}"
+    );
+    let other = yaml.replace(
+        "pro: {",
+        "pro: {use-algo: sliding-segments-algo, guard: 50ms, ",
+    );
+    let done = sluicegate(&other, &["check", "--offline"]).exited(0);
+    assert!(!done.out.contains("plans.pro: the limit"), "{}", done.out);
 }

@@ -15,6 +15,7 @@ pub mod settings;
 pub mod sources;
 mod steady;
 pub mod still;
+pub mod usage;
 
 use std::path::Path;
 

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::{NamedTempFile, TempPath};
 
+use crate::usage;
+
 /// Nothing takes this long; it only ends a test that hangs.
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -146,21 +148,11 @@ impl Process {
 
     /// The processor time that it has used since its start, in user space and in the kernel, in steps of 10 ms. It may have ended.
     pub fn cpu(&self) -> Duration {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id()));
-        let stat = stat.expect("it is ours, and nobody has waited for it");
-        // The program's name, in brackets, may have spaces. From the state behind it on, utime and stime are the fields 11 and 12.
-        let fields = stat.rsplit_once(") ").map(|(_, fields)| fields.split(' '));
-        let times = fields.expect("a state").skip(11).take(2);
-        let ticks: u64 = times.map(|time| time.parse::<u64>().expect("ticks")).sum();
-        Duration::from_millis(1000 * ticks / rustix::param::clock_ticks_per_second())
+        usage::cpu(self.child.id())
     }
 
     fn status(&self, field: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
-        let status = status.expect("a process that runs");
-        let line = status.lines().find_map(|line| line.strip_prefix(field));
-        let number = line.and_then(|line| line.trim().strip_suffix(" kB")?.parse().ok());
-        number.unwrap_or_else(|| panic!("the worker has ended: {field} is missing"))
+        usage::status(self.child.id(), field)
     }
 }
 

@@ -24,6 +24,7 @@
 //! The gate in memory forgets nothing. [`forgets`] has the code that notices what Redis forgot.
 
 mod away;
+mod backlog;
 mod broker;
 mod check;
 mod closing;

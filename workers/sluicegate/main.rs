@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use sluicegate::config::Config;
 
-use commands::{Failure, check, dead, echo, inspect, publish, run, schema, tenant};
+use commands::{Failure, check, dead, echo, inspect, publish, queues, run, schema, tenant};
 
 /// Rate-limits RabbitMQ workers per tenant with an atomic gate in Redis
 #[derive(Parser)]
@@ -37,6 +37,7 @@ enum Command {
     Inspect(inspect::InspectArgs),
     Dead(dead::DeadArgs),
     Tenant(tenant::TenantArgs),
+    Queues(queues::QueuesArgs),
     Echo(echo::EchoArgs),
     Schema(schema::SchemaArgs),
     /// Run the main job on a live workload, and count whether the promises hold
@@ -69,6 +70,7 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Inspect(args) => inspect::run(args, &load()?).await,
         Command::Dead(args) => dead::run(args, &load()?).await,
         Command::Tenant(args) => tenant::run(args, &load()?).await,
+        Command::Queues(args) => queues::run(args, &load()?).await,
         // These have no configuration, so a wrong one does not keep them from running.
         Command::Echo(args) => echo::run(args).await,
         Command::Schema(args) => schema::run(&args),

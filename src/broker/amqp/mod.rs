@@ -11,6 +11,7 @@ mod connection;
 mod consume;
 pub(crate) mod content;
 mod inventory;
+mod leftovers;
 mod nodes;
 mod publish;
 pub(crate) mod screen;
@@ -24,6 +25,7 @@ use tokio_util::sync::CancellationToken;
 
 pub use client::{Client, Fetched};
 pub use inventory::{Inventory, QueueState, in_use, inventory};
+pub use leftovers::Leftovers;
 
 use crate::broker::topology::Topology;
 use crate::broker::{Broker, BrokerError, Event, Outgoing, PublishError, Tag};

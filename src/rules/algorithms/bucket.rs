@@ -2,7 +2,7 @@
 //! its capacity. They differ in the capacity alone: GCRA (ATM Forum TM 4.1, the virtual scheduling algorithm) is
 //! the bucket of `burst` tokens, whose usual burst of 1 spaces the starts evenly.
 
-use super::{Around, Ended, Keys, Rules, Terms, Usage};
+use super::{Around, Ended, Keys, Rules, Stored, Terms, Usage};
 use crate::rules::clock::Clock;
 
 /// The algorithm whose burst is `max` unless it is said.
@@ -19,6 +19,10 @@ macro_rules! both {
 
         fn script(&self) -> &'static str {
             include_str!("../../../lua/bucket.lua")
+        }
+
+        fn stored(&self, _: &Terms) -> Stored {
+            Stored::Text(44)
         }
 
         /// It forgives some lateness, and its clock counts whole milliseconds.

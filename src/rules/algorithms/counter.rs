@@ -5,7 +5,7 @@
 //! milliseconds the one before is out of sight. Without them the last unit of a window would have to start exactly at its
 //! end, which is the next one: a steady load could use max - 1 in each.
 
-use super::{Around, Ended, Keys, Rules, Terms, Usage};
+use super::{Around, Ended, Keys, Rules, Stored, Terms, Usage};
 use crate::rules::clock::Clock;
 
 /// The algorithm.
@@ -37,6 +37,10 @@ impl Rules for Counter {
             kind: "counter",
             holds: "string",
         }
+    }
+
+    fn stored(&self, _: &Terms) -> Stored {
+        Stored::Text(22)
     }
 
     fn span(&self, terms: &Terms) -> u64 {

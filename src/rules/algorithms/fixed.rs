@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Around, Ended, Keys, Rules, Terms, Usage};
+use super::{Around, Ended, Keys, Rules, Stored, Terms, Usage};
 use crate::rules::clock::Clock;
 
 /// The algorithm.
@@ -35,6 +35,11 @@ impl Rules for FixedWindow {
 
     fn keys(&self) -> Keys {
         Keys::Windows
+    }
+
+    /// A number, which is part of the key's object.
+    fn stored(&self, _: &Terms) -> Stored {
+        Stored::Text(0)
     }
 
     fn is_aligned(&self) -> bool {

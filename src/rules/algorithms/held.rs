@@ -2,7 +2,7 @@
 //! (none for `max-concurrent`). Calls in flight always count, so at most L of them arrive in any window, however
 //! long each of them takes: an arrival lies between its start and its end.
 
-use super::{Around, Ended, Keys, Rules, Terms, Usage};
+use super::{Around, Ended, Keys, Rules, Stored, Terms, Usage};
 use crate::rules::clock::Clock;
 
 /// A lease that was not renewed for so long (milliseconds) expires, since its worker must have died. A worker renews
@@ -27,6 +27,14 @@ macro_rules! both {
 
         fn holds_leases(&self) -> bool {
             true
+        }
+
+        fn stored(&self, terms: &Terms) -> Stored {
+            Stored::Entries {
+                most: terms.max().into(),
+                compact: 50,
+                linked: 126,
+            }
         }
 
         fn span(&self, terms: &Terms) -> u64 {

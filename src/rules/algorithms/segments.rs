@@ -2,7 +2,7 @@
 //! segment counts from the segment's end for a whole window and guard. So no more than L start in any window, as with a log of
 //! every start, in the memory of 192 counters, however large L is. A start counts for up to a segment longer.
 
-use super::{Around, Ended, Keys, Rules, Terms, Usage};
+use super::{Around, Ended, Keys, Rules, Stored, Terms, Usage};
 use crate::rules::clock::Clock;
 
 /// So many segments has a window with its guard, or fewer where they would be shorter than a millisecond.
@@ -37,6 +37,12 @@ impl Rules for SlidingSegments {
             kind: "segments",
             holds: "string",
         }
+    }
+
+    /// One number, and two for each segment that has starts: the last one is part of a window beyond.
+    fn stored(&self, terms: &Terms) -> Stored {
+        let segments = least(terms).div_ceil(self.margin(terms)) + 1;
+        Stored::Text(6 + 14 * segments.min(terms.max().into()))
     }
 
     /// Window and guard, rounded up to whole segments but for a millisecond: what starts as soon as a segment no longer counts

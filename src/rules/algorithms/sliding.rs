@@ -5,7 +5,7 @@
 use std::collections::VecDeque;
 
 use super::span::LongestSpan;
-use super::{Around, Ended, Keys, Rules, Terms, Usage};
+use super::{Around, Ended, Keys, Rules, Stored, Terms, Usage};
 use crate::rules::clock::Clock;
 
 /// The algorithm.
@@ -42,6 +42,14 @@ impl Rules for SlidingWindow {
 
     fn keys(&self) -> Keys {
         Keys::Log
+    }
+
+    fn stored(&self, terms: &Terms) -> Stored {
+        Stored::Entries {
+            most: terms.max().into(),
+            compact: 33,
+            linked: 110,
+        }
     }
 
     fn counts_arrivals(&self) -> bool {

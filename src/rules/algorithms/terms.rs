@@ -100,7 +100,7 @@ impl Terms {
     }
 
     /// [`Rules::most_in`](super::Rules::most_in)
-    pub(super) fn most_in(&self, ms: u64) -> u64 {
+    pub(in crate::rules) fn most_in(&self, ms: u64) -> u64 {
         self.algorithm.rules().most_in(self, ms)
     }
 }

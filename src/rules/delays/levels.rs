@@ -32,8 +32,14 @@ impl DelayLevels {
     /// Trips up to `max_delay` (in whole milliseconds, rounded up; [`MAX_TRIP_MS`] at most). The delay queues are the same for any:
     /// each worker takes from all of them, whatever another one's longest trip is.
     pub fn new(max_delay: Duration) -> Self {
+        Self::with_steps(max_delay, STEPS_PER_OCTAVE)
+    }
+
+    /// The same with another number of delay queues, for measurements: workers that differ in it do not take each other's jobs.
+    #[doc(hidden)]
+    pub fn with_steps(max_delay: Duration, per_octave: u32) -> Self {
         let steps = (0_u32..)
-            .map(step_ms)
+            .map(|step| step_ms(step, per_octave))
             .take_while(|from| *from < MAX_TRIP_MS);
         Self {
             from_ms: std::iter::once(0).chain(steps).collect(),
@@ -71,12 +77,12 @@ impl DelayLevels {
     }
 }
 
-/// The time of a step: `FIRST_MS * 2^(step / STEPS_PER_OCTAVE)`, rounded. Every machine gets the same
+/// The time of a step: `FIRST_MS * 2^(step / per_octave)`, rounded. Every machine gets the same
 /// integers: the power is exact by octaves, and what is left is far from a rounding edge. The caller stops
 /// at [`MAX_TRIP_MS`], 12 octaves up, so that the shift cannot overflow.
-fn step_ms(step: u32) -> u64 {
-    let octave = FIRST_MS << (step / STEPS_PER_OCTAVE);
-    let part = f64::from(step % STEPS_PER_OCTAVE) / f64::from(STEPS_PER_OCTAVE);
+fn step_ms(step: u32, per_octave: u32) -> u64 {
+    let octave = FIRST_MS << (step / per_octave);
+    let part = f64::from(step % per_octave) / f64::from(per_octave);
     (octave as f64 * part.exp2()).round() as u64
 }
 

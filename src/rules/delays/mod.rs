@@ -5,9 +5,10 @@
 //! ([`DelayLevels`]), so that those before it are due about when it is: what one job can be late for another is below the step to
 //! the next level. A worker's job asks a little before its turn ([`lead_ms`]).
 //!
-//! What a worker does by that: `src/engine/scheduler/delays`. The queues' arguments: `src/broker/topology.rs`. Reasons, and what was
+//! [`earlier`] knows the names that older versions gave theirs. What a worker does by all that: `src/engine/scheduler/delays`. The queues' arguments: `src/broker/topology.rs`. Reasons, and what was
 //! tried before: docs/decisions/delay-queues.md.
 
+pub mod earlier;
 mod lead;
 mod levels;
 mod names;

@@ -91,7 +91,7 @@ pub async fn run(args: CheckArgs, config: &Config) -> Result<ExitCode, Failure> 
     };
     let mut findings = Findings::default();
     findings.add(Level::Ok, "config", "is valid");
-    for warning in config.warnings() {
+    for warning in config.warnings().into_iter().chain(config.advice()) {
         findings.add(Level::Warn, "config", warning);
     }
     if config.dispatch.http.is_none() {

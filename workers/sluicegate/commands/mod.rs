@@ -12,6 +12,7 @@ pub mod letters;
 pub mod limits;
 pub mod lines;
 pub mod publish;
+pub mod queues;
 pub mod recovery;
 pub mod run;
 pub mod schema;

@@ -1,0 +1,105 @@
+//! What a tenant that has used its limit up takes of a real Redis, by algorithm and limit, against what the rules say of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use kit::servers::Redis;
+use redis::Connection;
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::rules::limit::{Algorithm, Limit};
+
+use crate::gate_conformance::{FRESH, Limited, ask, started};
+
+/// The starts are spread over the window in so many steps: more than it has segments.
+const STEPS: u64 = 250;
+const WINDOW_MS: u64 = 3_600_000;
+/// On both sides of 128 entries, up to which Redis stores a sorted set as one text.
+const SIZES: [u64; 7] = [10, 100, 128, 129, 1_000, 10_000, 100_000];
+
+/// A limit of `max` that jobs have used up, and the bytes of the keys in which it is counted.
+async fn used_up(redis: &Redis, connection: &mut Connection, limit: &Limit) -> u64 {
+    redis.ctl(&["flushall"]);
+    // A day ahead, so that no key expires while the clock of this test goes through a window.
+    let begin = std::time::UNIX_EPOCH.elapsed().expect("after 1970") + Duration::from_secs(86_400);
+    let begin = u64::try_from(begin.as_micros()).expect("before the year 500000");
+    // In one aligned window.
+    let span = limit.span().max(1) * 1_000;
+    let clock = Arc::new(AtomicU64::new(begin / span * span + 1_000));
+    let micros = Arc::clone(&clock);
+    let gate = RedisGate::connect(&SecretUrl::new(redis.url()), "rate_limit").expect("a good url");
+    let gate = gate.with_test_clock(Arc::new(move || micros.load(Ordering::SeqCst)));
+    let gate = Limited::new(gate, limit.clone());
+    let max = u64::from(limit.max());
+    let mut used = 0;
+    for step in 1..=STEPS {
+        let jobs = usize::try_from(max * step / STEPS - used).expect("few");
+        if jobs > 0 {
+            let asks = vec![FRESH; jobs];
+            let answers = ask(&gate, "tenant-1234", u32::MAX, &asks).await;
+            assert_eq!(started(&answers), jobs, "{limit:?}");
+            used += jobs as u64;
+        }
+        // Calls in flight would be given up.
+        if limit.algorithm() != Algorithm::Concurrency {
+            let pause = (WINDOW_MS - 10_000) * 1_000 / STEPS;
+            clock.fetch_add(pause, Ordering::SeqCst);
+        }
+    }
+    let keys: Vec<String> = redis::cmd("KEYS")
+        .arg("rate_limit:*")
+        .query(connection)
+        .expect("Redis answers");
+    let mut bytes = 0;
+    for key in keys.iter().filter(|key| !key.ends_with(":line")) {
+        let of_key: u64 = redis::cmd("MEMORY")
+            .arg(&["USAGE", key, "SAMPLES", "0"])
+            .query(connection)
+            .expect("Redis answers");
+        bytes += of_key;
+    }
+    bytes
+}
+
+fn limit(algorithm: Algorithm, max: u64) -> Limit {
+    match algorithm {
+        Algorithm::Concurrency => Limit::concurrent("default", max).expect("in range"),
+        _ => {
+            let window = Duration::from_millis(WINDOW_MS);
+            let limit = Limit::new("default", algorithm, max, window, Duration::ZERO);
+            let limit = limit.expect("in range");
+            match algorithm.has_burst() {
+                true => limit.with_burst(max).expect("in range"),
+                false => limit,
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_a_tenant_takes_is_what_the_rules_say() {
+    let redis = Redis::start_with(&["appendonly no"]);
+    let client = redis::Client::open(redis.url()).expect("a good url");
+    let mut connection = client.get_connection().expect("Redis answers");
+    let mut wrong = Vec::new();
+    println!("bytes of Redis for a budget that is used up, and what the rules say");
+    for algorithm in Algorithm::EVERY {
+        for max in SIZES {
+            let limit = limit(algorithm, max);
+            let stored = algorithm.rules().stored(limit.terms());
+            // No workers make as many calls at once.
+            if max > 10_000 && algorithm.holds_leases() {
+                continue;
+            }
+            let bytes = used_up(&redis, &mut connection, &limit).await;
+            let said = stored.bytes();
+            println!("{:21} {max:6}: {bytes:8} {said:8}", algorithm.name());
+            // Other versions store keys and short texts a little differently.
+            if bytes > said * 12 / 10 + 100 || said > bytes * 14 / 10 + 100 {
+                wrong.push((algorithm, max, bytes, said));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:?}");
+}

@@ -1,0 +1,258 @@
+//! What docs/SCALING.md shows of more servers: three primaries share the gate's work, and two work queues share the tenants.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt;
+use std::time::Duration;
+
+use kit::api::Api;
+use kit::process::Process;
+use kit::redis_topologies::RedisCluster;
+use kit::servers::{Rabbit, Redis, shared_redis, unique};
+use kit::until;
+use lapin::options::{
+    BasicGetOptions, BasicPublishOptions, ConfirmSelectOptions, ExchangeDeclareOptions,
+    QueueBindOptions,
+};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use sluicegate::broker::amqp::Client;
+use sluicegate::config::Config;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Gate, Start};
+use sluicegate::rules::delays::DelayLevels;
+use sluicegate::rules::limit::Algorithm;
+
+use crate::PROGRAM;
+use crate::gate_conformance::{FRESH, LONG, Limited, decided, limit, started};
+use crate::gate_topology::configured;
+
+/// Tenants, of which each has a job in each batch.
+const TENANTS: usize = 300;
+const BATCHES: usize = 20;
+
+/// What scripts cost a Redis.
+#[derive(Debug, Clone, Copy)]
+struct Scripts {
+    calls: u64,
+    micros: u64,
+}
+
+impl Scripts {
+    /// Since its statistics were reset.
+    fn of(redis: &Redis) -> Self {
+        let stats = redis.ctl(&["info", "commandstats"]);
+        // cmdstat_evalsha:calls=COUNT,usec=MICROS,…
+        let line = stats
+            .lines()
+            .find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        let fields: Vec<&str> = line.unwrap_or("0,=0").split([',', '=']).collect();
+        let number = |at: usize| fields[at].parse().expect("a count");
+        Self {
+            calls: number(0),
+            micros: number(2),
+        }
+    }
+}
+
+impl fmt::Display for Scripts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { calls, micros } = self;
+        write!(f, "{calls} scripts, {micros} us in them")
+    }
+}
+
+/// The same jobs of the same tenants through a gate on `servers`, whose addresses are the configuration `keys`.
+async fn work(keys: &str, servers: &[Redis]) -> Vec<Scripts> {
+    let limit = limit(Algorithm::SlidingWindow, 1_000, LONG);
+    let gate = RedisGate::connect(configured(keys), &unique("scale")).expect("a good url");
+    let memory = Duration::from_millis(limit.memory_ms());
+    let gate = Limited::new(gate.watching(memory), limit);
+    gate.begin(Start::Fresh).await.expect("all answer");
+    let batch: Vec<_> = (0..TENANTS)
+        .map(|n| gate.question(&format!("tenant-{n}"), 1, &[FRESH]))
+        .collect();
+    // What is done once, such as to load the scripts, is no cost of a job.
+    gate.ask(&batch).await.expect("all answer");
+    for server in servers {
+        server.ctl(&["config", "resetstat"]);
+    }
+    for _ in 0..BATCHES {
+        let replies = gate.ask(&batch).await.expect("all answer");
+        let started: usize = (0..TENANTS).map(|at| started(decided(&replies, at))).sum();
+        assert_eq!(started, TENANTS);
+    }
+    servers.iter().map(Scripts::of).collect()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn three_primaries_do_a_third_of_the_work_each() {
+    let jobs = (BATCHES * TENANTS) as u64;
+    let one = [Redis::start_with(&["appendonly no"])];
+    let alone = work(&format!("url: '{}'", one[0].url()), &one).await[0];
+    let cluster = RedisCluster::start(&["appendonly no"]);
+    let keys = format!("url: '{}', cluster: true", cluster.primaries[0].url());
+    let shares = work(&keys, &cluster.primaries).await;
+    println!("{jobs} decisions: {alone}");
+    for share in &shares {
+        println!("of three primaries: {share}");
+    }
+    // A script for each tenant of a batch, and a pulse for each primary of a batch.
+    let batches = BATCHES as u64;
+    assert!(
+        (jobs..=jobs + 2 * batches).contains(&alone.calls),
+        "{alone:?}"
+    );
+    let all: u64 = shares.iter().map(|share| share.calls).sum();
+    assert!((jobs..=jobs + 6 * batches).contains(&all), "{shares:?}");
+    for share in &shares {
+        assert!(
+            (alone.calls / 5..alone.calls / 2).contains(&share.calls),
+            "{shares:?} of {alone:?}"
+        );
+    }
+}
+
+/// An exchange that spreads messages over the queues by their tenants.
+async fn spread(channel: &Channel, exchange: &str, queues: &[String; 2]) {
+    let hashed = AMQPValue::LongString("x-tenant".into());
+    let mut arguments = FieldTable::default();
+    arguments.insert(ShortString::from("hash-header"), hashed);
+    let kind = ExchangeKind::Custom("x-consistent-hash".to_owned());
+    let options = ExchangeDeclareOptions::default();
+    let declared = channel.exchange_declare(exchange.into(), kind, options, arguments);
+    declared.await.expect("the plugin is there");
+    for queue in queues {
+        // As many points of the ring for each.
+        let (options, none) = (QueueBindOptions::default(), FieldTable::default());
+        let bound = channel.queue_bind(
+            queue.as_str().into(),
+            exchange.into(),
+            "10".into(),
+            options,
+            none,
+        );
+        bound.await.expect("it is bound");
+    }
+}
+
+/// The tenants of the jobs in `queue`, which stay there.
+async fn tenants_in(link: &Connection, queue: &str) -> BTreeSet<String> {
+    let channel = link.create_channel().await.expect("a channel");
+    let mut tenants = BTreeSet::new();
+    let get = || channel.basic_get(queue.into(), BasicGetOptions { no_ack: false });
+    while let Some(got) = get().await.expect("an answer") {
+        let headers = got.properties.headers().as_ref().expect("headers");
+        let Some(AMQPValue::LongString(tenant)) = headers.inner().get("x-tenant") else {
+            panic!("{headers:?}");
+        };
+        tenants.insert(tenant.to_string());
+    }
+    channel.close(200, "done".into()).await.expect("closed");
+    tenants
+}
+
+async fn publish(channel: &Channel, exchange: &str, tenant: &str, id: &str) {
+    let mut headers = FieldTable::default();
+    let name = AMQPValue::LongString(tenant.into());
+    headers.insert(ShortString::from("x-tenant"), name);
+    let properties = BasicProperties::default()
+        .with_message_id(id.into())
+        .with_headers(headers);
+    let publishing = channel.basic_publish(
+        exchange.into(),
+        "".into(),
+        BasicPublishOptions::default(),
+        b"{}",
+        properties,
+    );
+    let confirm = publishing.await.expect("it is sent");
+    assert!(confirm.await.expect("an answer").is_ack());
+}
+
+const QUEUES: usize = 2;
+/// For all tenants together: more than either queue has tenants, and less than both.
+const ALL: usize = 160;
+const PEOPLE: usize = 200;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn two_work_queues_share_the_tenants_and_one_redis_their_limits() {
+    let rabbit = Rabbit::start_with(&["plugin rabbitmq_consistent_hash_exchange"]);
+    let api = Api::start().await;
+    let prefix = unique("scale");
+    let queues: [String; QUEUES] = [0, 1].map(|n| format!("{prefix}-{n}"));
+    // A file for each queue; all else is the same in both. No window ends while this runs.
+    let yaml = queues.each_ref().map(|queue| {
+        format!(
+            "amqp: {{url: '{}', queue: '{queue}'}}
+redis: {{url: '{}', prefix: '{prefix}'}}
+rate-limiter: {{window-size: 1h, guard: 10m, limits: [{{name: all, max-requests: {ALL}, scope: global}}, {{name: tenant, max-requests: 1}}]}}
+dispatch: {{http: {{url: '{}'}}}}
+admin: {{listen: '127.0.0.1:0'}}
+",
+            rabbit.url(),
+            shared_redis().url(),
+            api.url()
+        )
+    });
+    for text in &yaml {
+        let config = Config::parse("scale.yaml", text, std::iter::empty()).expect("valid");
+        let levels = DelayLevels::new(config.delay.max_delay);
+        let client = Client::connect(&config.amqp, &levels).await;
+        client.expect("it makes the queues").close().await;
+    }
+    let link = Connection::connect(rabbit.url(), ConnectionProperties::default()).await;
+    let link = link.expect("RabbitMQ answers");
+    let channel = link.create_channel().await.expect("a channel");
+    let confirms = channel.confirm_select(ConfirmSelectOptions::default());
+    confirms.await.expect("confirms");
+    spread(&channel, &prefix, &queues).await;
+    for round in 0..2 {
+        for n in 0..PEOPLE {
+            let tenant = format!("tenant-{n}");
+            publish(&channel, &prefix, &tenant, &format!("{n}-{round}")).await;
+        }
+    }
+
+    let mut tenants = Vec::new();
+    for queue in &queues {
+        tenants.push(tenants_in(&link, queue).await);
+    }
+    let sizes: Vec<usize> = tenants.iter().map(BTreeSet::len).collect();
+    println!("tenants in each queue: {sizes:?}");
+    assert!(tenants[0].is_disjoint(&tenants[1]), "{tenants:?}");
+    assert_eq!(sizes.iter().sum::<usize>(), PEOPLE);
+    assert!(
+        sizes.iter().all(|size| (PEOPLE / 4..ALL).contains(size)),
+        "{sizes:?}"
+    );
+
+    let workers = yaml.each_ref().map(|text| PROGRAM.start(text));
+    let sum = |series: &str| -> f64 {
+        let values = workers.iter().filter_map(|worker| worker.metric(series));
+        values.sum()
+    };
+    let fresh = "sluicegate_deliveries_total{queue=\"fresh\"}";
+    let done = "sluicegate_dispatches_total{outcome=\"done\"}";
+    until("all calls that the limits allow", || {
+        sum(fresh) >= 2.0 * PEOPLE as f64 && sum(done) >= ALL as f64
+    })
+    .await;
+    // All others have been denied, and nothing more starts.
+    let denied = "sluicegate_decisions_total{answer=\"wait\"}";
+    until("what the others are told", || {
+        sum(denied) >= (2 * PEOPLE - ALL) as f64
+    })
+    .await;
+    let each = workers.each_ref().map(|worker| worker.metric(done));
+    println!("calls of each worker: {each:?}");
+    workers.into_iter().for_each(Process::stop);
+    let calls = api.calls();
+    assert_eq!(calls.len(), ALL, "the limit of all holds over both queues");
+    let mut of = HashMap::<&str, usize>::new();
+    for call in &calls {
+        *of.entry(&call.tenant).or_default() += 1;
+    }
+    assert!(of.values().all(|calls| *calls == 1), "{of:?}");
+    // Neither queue has as many tenants as started.
+    assert!(each.iter().all(|calls| *calls > Some(0.0)), "{each:?}");
+}

@@ -1,0 +1,284 @@
+//! Whole workers with a long backlog, nothing going wrong: how often a job is delivered, and how exactly it starts at its turn.
+//! `BACKLOG_STEPS=1,2,3,8 cargo test --profile simulation --test simulation backlog -- --nocapture` prints the table of
+//! docs/decisions/delay-queues.md, for so many delay queues from one time to its double.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bytes::Bytes;
+use kit::settings;
+use lapin::BasicProperties;
+use lapin::types::{AMQPValue, FieldTable};
+use sluicegate::admin::Health;
+use sluicegate::broker::memory::MemoryBroker;
+use sluicegate::broker::{Broker, Message, Outgoing};
+use sluicegate::engine::scheduler::Scheduler;
+use sluicegate::engine::{Engine, Stop};
+use sluicegate::gate::memory::MemoryGate;
+use sluicegate::handler::{Handler, Outcome, Permit};
+use sluicegate::metrics::Metrics;
+use sluicegate::rules::delays::{self, DelayLevels};
+use sluicegate::rules::job::Job;
+use sluicegate::rules::limit::{Algorithm, Limit};
+use tokio::time::{Instant, sleep};
+
+use super::plan::ms;
+
+const WORKERS: u64 = 2;
+const PREFETCH: u16 = 500;
+const CONCURRENCY: usize = 64;
+const MAX_DELAY: Duration = Duration::from_secs(300);
+/// A whole second, in microseconds since the epoch.
+const EPOCH_US: u64 = 1_700_000_000_000_000;
+/// Of a job whose wait is no longer than the longest trip. A longer one is delivered once more for each trip.
+const MOST_DELIVERIES: f64 = 3.1;
+
+/// Jobs that are all there at the beginning.
+struct Backlog {
+    name: &'static str,
+    jobs: usize,
+    tenants: usize,
+    /// All jobs of a tenant come before those of the next one: in a delay queue long waits are in front of short ones.
+    one_by_one: bool,
+    /// Of each tenant.
+    per_second: u64,
+}
+
+/// As many jobs are drained in each run of the tests.
+const FEW: usize = 4_000;
+
+const BACKLOGS: [Backlog; 6] = [
+    Backlog {
+        name: "2,000 jobs of a tenant, 20/s",
+        jobs: 2_000,
+        tenants: 1,
+        one_by_one: false,
+        per_second: 20,
+    },
+    Backlog {
+        name: "4,000 jobs of 20 tenants one by one, 1/s each",
+        jobs: 4_000,
+        tenants: 20,
+        one_by_one: true,
+        per_second: 1,
+    },
+    Backlog {
+        name: "15,000 jobs of a tenant, 50/s",
+        jobs: 15_000,
+        tenants: 1,
+        one_by_one: false,
+        per_second: 50,
+    },
+    Backlog {
+        name: "30,000 jobs of a tenant, 50/s",
+        jobs: 30_000,
+        tenants: 1,
+        one_by_one: false,
+        per_second: 50,
+    },
+    Backlog {
+        name: "10,000 jobs of 50 tenants in turn, 1/s each",
+        jobs: 10_000,
+        tenants: 50,
+        one_by_one: false,
+        per_second: 1,
+    },
+    Backlog {
+        name: "10,000 jobs of 50 tenants one by one, 1/s each",
+        jobs: 10_000,
+        tenants: 50,
+        one_by_one: true,
+        per_second: 1,
+    },
+];
+
+/// What came of it.
+struct Figures {
+    deliveries: f64,
+    publishes: f64,
+    questions: f64,
+    /// How much later than its turn a job starts, in milliseconds: the middle one, of a hundred the 99th, and the last.
+    late_ms: [u64; 3],
+    /// The end, as a part of the ideal one.
+    makespan: f64,
+}
+
+impl fmt::Display for Figures {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:.2} {:.2} {:.2}; {:?} ms; {:.4}",
+            self.deliveries, self.publishes, self.questions, self.late_ms, self.makespan
+        )
+    }
+}
+
+impl Backlog {
+    /// What is promised.
+    fn demand(&self, figures: &Figures) {
+        let seconds = (self.jobs / self.tenants) as f64 / self.per_second as f64;
+        let trips = (seconds / MAX_DELAY.as_secs_f64()).floor();
+        let name = self.name;
+        assert!(
+            figures.deliveries <= MOST_DELIVERIES + trips,
+            "{name}: {figures}"
+        );
+        assert!(figures.makespan <= 1.01, "{name}: {figures}");
+    }
+}
+
+/// When each job of a tenant started, in milliseconds since the beginning.
+type Starts = Arc<Mutex<Vec<Vec<u64>>>>;
+
+struct Notes {
+    began: Instant,
+    starts: Starts,
+}
+
+impl Handler for Notes {
+    async fn handle(&self, job: &Job, _: Permit) -> Outcome {
+        let tenant: usize = job.tenant.as_str()[1..].parse().expect("a number");
+        let at = u64::try_from(self.began.elapsed().as_millis()).expect("no ages");
+        self.starts.lock().expect("nobody panics")[tenant].push(at);
+        sleep(ms(10)).await;
+        Outcome::Done
+    }
+}
+
+fn message(backlog: &Backlog, number: usize) -> Message {
+    let tenant = match backlog.one_by_one {
+        true => number / (backlog.jobs / backlog.tenants),
+        false => number % backlog.tenants,
+    };
+    let mut headers = FieldTable::default();
+    let name = AMQPValue::LongString(format!("t{tenant}").into());
+    headers.insert("x-tenant".into(), name);
+    Message {
+        routing_key: "jobs".into(),
+        properties: BasicProperties::default()
+            .with_message_id(number.to_string().into())
+            .with_headers(headers),
+        body: Bytes::from_static(b"{}"),
+    }
+}
+
+async fn drain(backlog: &Backlog, levels: &DelayLevels) -> Figures {
+    let (server, _events) = MemoryBroker::start("jobs", levels, 1, 1);
+    server.stop_consuming().await;
+    let fresh = server.names().fresh;
+    let all = (0..backlog.jobs).map(|number| Outgoing {
+        queue: Arc::clone(&fresh),
+        message: message(backlog, number),
+    });
+    for published in server.publish(all.collect()).await {
+        published.expect("published");
+    }
+    let before = server.publishes();
+
+    let began = Instant::now();
+    let starts = Starts::new(Mutex::new(vec![Vec::new(); backlog.tenants]));
+    let clock = move || EPOCH_US + u64::try_from(began.elapsed().as_micros()).expect("no ages");
+    let gate = Arc::new(MemoryGate::new(clock));
+    let algorithm = Algorithm::SlidingWindow;
+    let second = Duration::from_secs(1);
+    let limit = Limit::new(
+        "default",
+        algorithm,
+        backlog.per_second,
+        second,
+        Duration::ZERO,
+    );
+    let limit = limit.expect("in range");
+    let (stop, mut workers) = (Stop::default(), Vec::new());
+    let metrics = Arc::new(Metrics::new());
+    for seed in 0..WORKERS {
+        let window = delays::delivery_window(usize::from(PREFETCH), CONCURRENCY);
+        let (client, events) = server.join(PREFETCH, window);
+        let mut settings = settings::open(CONCURRENCY);
+        settings.policy = limit.clone().into();
+        settings.prefetch = usize::from(PREFETCH);
+        settings.names = client.names();
+        settings.levels = levels.clone();
+        let engine = Engine {
+            broker: Arc::new(client),
+            gate: Arc::clone(&gate),
+            handler: Arc::new(Notes {
+                began,
+                starts: Arc::clone(&starts),
+            }),
+            metrics: Arc::clone(&metrics),
+            health: Arc::new(Health::default()),
+            shutdown_timeout: second,
+        };
+        let scheduler = Scheduler::new(settings, seed);
+        workers.push(tokio::spawn(engine.run(scheduler, events, stop.clone())));
+    }
+    let left = || server.ready() + server.unacked() + server.waiting();
+    while left() > 0 {
+        sleep(ms(100)).await;
+        assert!(began.elapsed() < Duration::from_secs(86_400), "no end");
+    }
+    stop.soft.cancel();
+    for worker in workers {
+        worker.await.expect("it ends");
+    }
+
+    let deliveries: u64 = server.deliveries().values().sum();
+    let publishes = server.publishes() - before;
+    let questions = metrics.encode();
+    let questions = questions
+        .lines()
+        .filter(|line| line.starts_with("sluicegate_decisions_total{"))
+        .filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    let each = |count: f64| count / backlog.jobs as f64;
+    let rate = backlog.per_second;
+    let mut late = Vec::new();
+    let mut last = 0;
+    for tenant in &*starts.lock().expect("nobody panics") {
+        assert_eq!(tenant.len(), backlog.jobs / backlog.tenants);
+        // Starts come a window's worth at once.
+        let turn = |place: usize| place as u64 / rate * 1_000;
+        late.extend((tenant.iter().enumerate()).map(|(place, at)| at.saturating_sub(turn(place))));
+        last = last.max(*tenant.last().expect("some"));
+    }
+    late.sort_unstable();
+    let at = |part: usize| late[(late.len() - 1) * part / 100];
+    let ideal = (backlog.jobs / backlog.tenants) as u64 / rate * 1_000;
+    Figures {
+        deliveries: each(deliveries as f64),
+        publishes: each(publishes as f64),
+        questions: each(questions.sum()),
+        late_ms: [at(50), at(99), at(100)],
+        makespan: last as f64 / ideal as f64,
+    }
+}
+
+#[test]
+fn a_long_backlog_is_delivered_few_times_and_starts_in_time() {
+    let levels = |steps: &str| DelayLevels::with_steps(MAX_DELAY, steps.parse().expect("a number"));
+    // Without optimisation the long ones take minutes.
+    let (numbers, most): (Vec<_>, _) = match std::env::var("BACKLOG_STEPS") {
+        Ok(steps) => (steps.split(',').map(levels).collect(), usize::MAX),
+        Err(_) => (vec![DelayLevels::new(MAX_DELAY)], FEW),
+    };
+    for levels in &numbers {
+        println!(
+            "{} delay queues: deliveries, publishes, questions a job; late p50, p99, at most; makespan",
+            levels.from_ms().len()
+        );
+        for backlog in BACKLOGS.iter().filter(|backlog| backlog.jobs <= most) {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_time()
+                .start_paused(true)
+                .build()
+                .expect("a runtime");
+            let figures = runtime.block_on(drain(backlog, levels));
+            println!("{:48} {figures}", backlog.name);
+            // With other numbers of queues it only measures.
+            if *levels == DelayLevels::new(MAX_DELAY) {
+                backlog.demand(&figures);
+            }
+        }
+    }
+}
