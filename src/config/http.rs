@@ -2,12 +2,17 @@
 
 use std::time::Duration;
 
-use ::http::header::HeaderMap;
+use ::http::header::HeaderName;
 
+use super::error::shown;
 use super::http_answers::{self, answers};
-use super::http_headers;
+use super::http_headers::{self, Headers};
+use super::http_method::Method;
 use super::input::Input;
-use super::key::{MINUTE, as_written, boolean, duration, file, file_with, keys, pem, tree, url};
+use super::key::{
+    MINUTE, as_written, boolean, choice, duration, file, file_with, keys, pem, text, tree, url,
+};
+use super::placeholders;
 use super::secret::SecretUrl;
 use super::shown::{Shown, Values};
 use super::tls::Tls;
@@ -16,11 +21,14 @@ use super::urls::UrlForm;
 use super::yaml::Raw;
 use crate::rules::answers::Answers;
 use crate::rules::decision::LEASE_MS;
+use crate::rules::job::call::{Carried, Template};
 
 const URLS: UrlForm = UrlForm {
     schemes: ["http", "https"],
     example: "https://api.example.com/jobs",
 };
+/// IETF draft-ietf-httpapi-idempotency-key-header.
+const IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
 /// RabbitMQ closes a channel whose delivery is unacked for 30 minutes.
 const LONGEST_CALL: u64 = 25 * MINUTE;
@@ -28,9 +36,14 @@ const LONGEST_CALL: u64 = 25 * MINUTE;
 keys! {
     URL: SecretUrl = url("dispatch.http.url", URLS.schemes, false, |raw| URLS.one(raw))
         .example("http://h/")
-        .about("Where each job is sent, by POST; run needs it.")
-        .note("`http://` is HTTP/1.1, `https://` is HTTP/2 where the API offers it, else HTTP/1.1.");
+        .about("Where each job is sent; run needs it.")
+        .note("`http://` is HTTP/1.1, `https://` is HTTP/2 where the API offers it, else HTTP/1.1. Its path and query may have [placeholders](WORKERS.md#what-a-call-carries).");
     URL_FILE: String = file("dispatch.http.url-file").about("A file that holds `dispatch.http.url`.");
+    METHOD: Method = choice("dispatch.http.method")
+        .default("POST")
+        .example("PUT")
+        .about("The method of each call.")
+        .note("With `GET` and `DELETE` the job's body is not sent.");
     HEADERS: Raw = tree(
         "dispatch.http.headers",
         "mapping of up to 32 names to texts of 1 to 1024 bytes; none that belong to the connection, the body or the job (`host`, `content-…`, `x-tenant`, …)",
@@ -40,10 +53,28 @@ keys! {
         .secret()
         .example("{x-api-key: k}")
         .about("Headers of each call; their values are never shown.")
-        .note("Such as `{x-api-key: \"…\", user-agent: shop}`.");
+        .note("Such as `{x-api-key: \"…\", user-agent: shop}`; values may have [placeholders](WORKERS.md#what-a-call-carries).");
     HEADERS_FILE: String = file_with("dispatch.http.headers-file", http_headers::path)
         .about("A file that holds more headers, written the same way.")
         .note("Such as `authorization: Bearer …`.");
+    FORWARD_HEADERS: Vec<String> = tree(
+        "dispatch.http.forward-headers",
+        "list of up to 32 names of headers",
+        http_headers::forward_schema,
+        http_headers::forwarded,
+    )
+        .example("[traceparent]")
+        .about("Headers of a job that its call carries too, if the job has them.")
+        .note("Such as `[traceparent, x-request-id]`. A value is a text or a whole number.");
+    IDEMPOTENCY_KEY: Option<String> = text(
+        "dispatch.http.idempotency-key",
+        "`true`: the job's id; `false`; or a text with [placeholders](WORKERS.md#what-a-call-carries)",
+        http_headers::idempotency_schema,
+        http_headers::idempotency_key,
+    )
+        .default("false")
+        .example("true")
+        .about("The header idempotency-key of each call: APIs that know it do the same work once, however often a job is called.");
     CA_FILE: String = pem("dispatch.http.ca-file")
         .about("The authorities whose certificates are accepted with https://, instead of the system's.")
         .note("See [TLS](DEPLOYMENT.md#tls).");
@@ -83,8 +114,16 @@ pub struct Http {
     pub url: SecretUrl,
     /// `dispatch.http.ca-file`, `dispatch.http.cert-file` and `dispatch.http.key-file`
     pub tls: Tls,
-    /// `dispatch.http.headers` and `dispatch.http.headers-file`: what each call carries; sensitive values.
-    pub headers: HeaderMap,
+    /// `dispatch.http.method`
+    pub method: Method,
+    /// The url's path and query, where jobs have parts in them.
+    pub target: Option<Template>,
+    /// `dispatch.http.headers`, `dispatch.http.headers-file` and `dispatch.http.idempotency-key`: what each call carries.
+    pub headers: Headers,
+    /// `dispatch.http.forward-headers`: names of jobs' headers.
+    pub forward: Vec<String>,
+    /// `dispatch.http.idempotency-key`, as it is written.
+    pub idempotency_key: Option<String>,
     /// `dispatch.http.answers`: what an answer means.
     pub answers: Answers,
     /// `dispatch.http.http2`: HTTP/2 where a server with TLS offers it.
@@ -100,23 +139,43 @@ impl Http {
     pub(super) fn show(&self, values: &mut Values) {
         let Self {
             url,
+            method,
+            // Part of the url.
+            target: _,
             tls,
             headers,
+            forward,
+            idempotency_key,
             answers,
             http2,
             timeout,
             abandoned,
         } = self;
         values.set(&URL.key, Shown::urls(std::slice::from_ref(url)));
-        if !headers.is_empty() {
-            let headers = headers.iter().map(|(name, value)| {
-                (
-                    name,
-                    Shown::hidden(&String::from_utf8_lossy(value.as_bytes())),
-                )
-            });
+        values.set(&METHOD.key, Shown::bare(method.name()));
+        let of_jobs = headers
+            .of_jobs
+            .iter()
+            .map(|(name, template)| (name, template.expose()));
+        let of_jobs = of_jobs.filter(|(name, _)| **name != IDEMPOTENCY_HEADER);
+        let same = headers
+            .same
+            .iter()
+            .map(|(name, value)| (name, String::from_utf8_lossy(value.as_bytes()).into_owned()));
+        let mut headers = same
+            .chain(of_jobs)
+            .map(|(name, secret)| (name, Shown::hidden(&secret)))
+            .peekable();
+        if headers.peek().is_some() {
             values.set(&HEADERS.key, Shown::names(headers));
         }
+        if !forward.is_empty() {
+            values.set(&FORWARD_HEADERS.key, Shown::texts(forward));
+        }
+        values.set(
+            &IDEMPOTENCY_KEY.key,
+            Shown::text(idempotency_key.as_deref().unwrap_or("false")),
+        );
         tls.show(TLS, values);
         values.set(&HTTP2.key, Shown::bare(http2));
         values.set(&TIMEOUT.key, Shown::duration(*timeout));
@@ -131,32 +190,84 @@ impl Http {
 }
 
 impl Input {
-    /// The section, `Some(None)` where it has no url; `None` after a problem.
-    pub(super) fn http(&mut self) -> Option<Option<Http>> {
+    /// The section with what calls carry of jobs, `Some(None)` where it has no url; `None` after a problem.
+    pub(super) fn http(&mut self) -> Option<Option<(Http, Carried)>> {
+        let mut carried = Carried::default();
         let url = self.secret(&URL, &URL_FILE);
+        let method = self.get(&METHOD);
+        let forward = self.optional(&FORWARD_HEADERS);
+        let idempotency_key = self.get(&IDEMPOTENCY_KEY);
         let http2 = self.get(&HTTP2);
         let timeout = self.get(&TIMEOUT);
         let abandoned = self.get(&ABANDONED);
         let tls = self.tls(TLS);
         let url_known = url.as_ref().and_then(Option::as_ref);
-        let headers = self.headers(url_known, &HEADERS, &HEADERS_FILE);
+        let headers = self.headers(url_known, &HEADERS, &HEADERS_FILE, &mut carried);
         let answers = self.optional(&ANSWERS);
         let (url, tls, headers, http2) = (url?, tls?, headers?, http2?);
         let (answers, timeout, abandoned) = (answers?, timeout?, abandoned?);
+        let (method, forward) = (method?, forward?.unwrap_or_default());
+        let idempotency_key = idempotency_key?;
         let Some(url) = url else {
             return Some(None);
         };
         if !url.has_scheme("https") {
             self.tls_unused(TLS, "dispatch.http.url begin with https://")?;
         }
-        Some(Some(Http {
+        let target = match placeholders::target(url.expose(), URL.key.path, &mut carried) {
+            Ok(target) => target,
+            Err(words) => return self.wrong(self.set_of(&URL, &URL_FILE), words),
+        };
+        let headers = self.idempotent(headers, idempotency_key.as_deref(), &mut carried)?;
+        carried.forward.clone_from(&forward);
+        if let Some(twice) = forward.iter().find(|name| headers.has_named(name)) {
+            let words = format!(
+                "{} is one of dispatch.http.headers, too; keep one of them",
+                shown(twice)
+            );
+            return self.wrong(&FORWARD_HEADERS.key, words);
+        }
+        let http = Http {
             url,
+            method,
+            target,
             tls,
             headers,
+            forward,
+            idempotency_key,
             answers: answers.unwrap_or_default(),
             http2,
             timeout,
             abandoned,
-        }))
+        };
+        Some(Some((http, carried)))
+    }
+
+    /// `headers`, and the one for `dispatch.http.idempotency-key`.
+    fn idempotent(
+        &mut self,
+        mut headers: Headers,
+        text: Option<&str>,
+        carried: &mut Carried,
+    ) -> Option<Headers> {
+        let key = &IDEMPOTENCY_KEY.key;
+        let Some(text) = text else {
+            return Some(headers);
+        };
+        if headers.has(&IDEMPOTENCY_HEADER) {
+            return self.wrong(
+                key,
+                "is set, and so is this header in dispatch.http.headers; keep one of them",
+            );
+        }
+        match placeholders::header(text, key.path, carried) {
+            Ok(template) => {
+                headers
+                    .of_jobs
+                    .extend(template.map(|template| (IDEMPOTENCY_HEADER, template)));
+                Some(headers)
+            }
+            Err(words) => self.wrong(key, words),
+        }
     }
 }

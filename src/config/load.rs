@@ -254,13 +254,14 @@ impl Input {
         }
         let entries = self.file.iter().chain(&self.env);
         let renamed = Renamed(entries.filter_map(Entry::renamed).collect());
+        let (dispatch, call) = dispatch?;
         Some(Config {
             renamed,
             amqp: amqp?,
             redis: redis?,
-            job: job?,
+            job: Fields { call, ..job? },
             rate_limiter: rate_limiter?,
-            dispatch: dispatch?,
+            dispatch,
             delay: delay?,
             retry: retry?,
             admin: admin?,

@@ -177,6 +177,8 @@ fn values() -> Vec<Json> {
         "amq.x",
         "a{b}c",
         "a{}c",
+        "a{id}{json:/c}",
+        "{\"a\": {attempt}",
         "{a}{b}",
         "a b",
         "info",

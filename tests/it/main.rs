@@ -53,6 +53,7 @@ mod running;
 mod secrets;
 mod servers_themselves;
 mod standstill;
+mod worker_calls;
 mod worker_epoch;
 mod worker_scopes;
 mod world;

@@ -1,5 +1,7 @@
 //! The request that a job becomes.
 
+use std::borrow::Cow;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use hyper::body::Bytes;
@@ -7,30 +9,50 @@ use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap,
     HeaderName, HeaderValue, USER_AGENT,
 };
+use hyper::http::method::InvalidMethod;
 use hyper::{Method, Request, Uri};
 use percent_encoding::percent_decode_str;
 use url::{Position, Url};
 
+use crate::config::Http;
 use crate::rules::job::Job;
+use crate::rules::job::call::Template;
 
-/// Makes requests to one url.
+/// Makes requests to one server.
 pub(super) struct Requests {
-    /// Path and query: what a request's first line names in HTTP/1.1.
+    method: Method,
+    has_body: bool,
+    /// Path and query: what a request's first line names in HTTP/1.1. `/` where they are those of a job.
     target: Uri,
     /// These and the server: what a request names in HTTP/2.
     pub whole: Uri,
+    /// Path and query, where jobs have parts in them.
+    of_jobs: Option<Template>,
     /// What every request carries: the host, user and password of the url, and what is configured.
     pub headers: HeaderMap,
+    /// Headers in which jobs have parts.
+    headers_of_jobs: Vec<(HeaderName, Template)>,
+    /// Headers of jobs that go along.
+    forward: Vec<HeaderName>,
+}
+
+/// A request, and its url with the server.
+pub(super) struct Made<'r> {
+    pub request: Request<Bytes>,
+    pub whole: Cow<'r, Uri>,
 }
 
 impl Requests {
-    /// Requests to `url`, with the headers that are `configured`.
+    /// Requests to `url`, which is that of `http`.
     ///
     /// # Errors
     /// In words: the url holds what no request can carry.
-    pub(super) fn to(url: &Url, configured: &HeaderMap) -> Result<Self, String> {
+    pub(super) fn to(url: &Url, http: &Http) -> Result<Self, String> {
         let host = &url[Position::BeforeHost..Position::AfterPort];
-        let path = &url[Position::BeforePath..Position::AfterQuery];
+        let path = match &http.target {
+            Some(_) => "/",
+            None => &url[Position::BeforePath..Position::AfterQuery],
+        };
         let (target, whole) = (uri(path)?, format!("{}://{host}{path}", url.scheme()));
         let whole = uri(&whole)?;
         let mut headers = HeaderMap::new();
@@ -42,39 +64,90 @@ impl Requests {
         if let Some(basic) = basic_authorization(url) {
             headers.insert(AUTHORIZATION, basic);
         }
-        for (name, value) in configured {
+        for (name, value) in &http.headers.same {
             headers.insert(name, value.clone());
         }
+        let name = |name: &String| HeaderName::from_bytes(name.as_bytes());
+        let forward = http.forward.iter().map(name).collect::<Result<_, _>>();
+        let method = http.method.name().parse();
         Ok(Self {
+            method: method.map_err(|why: InvalidMethod| why.to_string())?,
+            has_body: http.method.has_body(),
             target,
             whole,
+            of_jobs: http.target.clone(),
             headers,
+            headers_of_jobs: http.headers.of_jobs.clone(),
+            forward: forward.map_err(|why| why.to_string())?,
         })
     }
 
     /// The one for `job`.
-    pub(super) fn of(&self, job: &Job) -> Request<Bytes> {
-        let mut request = Request::new(job.body.clone());
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.target.clone();
+    ///
+    /// # Errors
+    /// In words: the job's values make a request that can't be sent.
+    pub(super) fn of(&self, job: &Job) -> Result<Made<'_>, String> {
+        let body = match self.has_body {
+            true => job.body.clone(),
+            false => Bytes::new(),
+        };
+        let mut request = Request::new(body);
+        *request.method_mut() = self.method.clone();
+        let mut whole = Cow::Borrowed(&self.whole);
+        *request.uri_mut() = match &self.of_jobs {
+            None => self.target.clone(),
+            Some(template) => {
+                let target = uri(&template.render(job))?;
+                whole = Cow::Owned(self.on_server(&target)?);
+                target
+            }
+        };
         let headers = request.headers_mut();
         headers.clone_from(&self.headers);
+        for (name, template) in &self.headers_of_jobs {
+            let value = HeaderValue::from_bytes(template.render(job).as_bytes());
+            let mut value = value.map_err(|why| format!("header {name}: {why}"))?;
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+        for (number, name) in self.forward.iter().enumerate() {
+            if let Some(text) = job.values.forwarded(number) {
+                let value = HeaderValue::from_bytes(text.as_bytes());
+                headers.insert(name, value.map_err(|why| format!("header {name}: {why}"))?);
+            }
+        }
         let said = |text: &Option<String>| {
             let text = text.as_deref().filter(|text| !text.is_empty())?;
             HeaderValue::from_bytes(text.as_bytes()).ok()
         };
-        let bytes = HeaderValue::from_static("application/octet-stream");
-        headers.insert(CONTENT_TYPE, said(&job.content_type).unwrap_or(bytes));
-        if let Some(encoding) = said(&job.content_encoding) {
-            headers.insert(CONTENT_ENCODING, encoding);
+        if self.has_body {
+            if let Some(kind) = said(&job.content_type) {
+                headers.insert(CONTENT_TYPE, kind);
+            } else if !headers.contains_key(CONTENT_TYPE) {
+                let bytes = HeaderValue::from_static("application/octet-stream");
+                headers.insert(CONTENT_TYPE, bytes);
+            }
+            if let Some(encoding) = said(&job.content_encoding) {
+                headers.insert(CONTENT_ENCODING, encoding);
+            }
+            // The client leaves it out for an empty body, and some servers insist on it (411).
+            headers.insert(CONTENT_LENGTH, job.body.len().into());
+        } else {
+            headers.remove(CONTENT_TYPE);
+            headers.remove(CONTENT_ENCODING);
         }
-        // The client leaves it out for an empty body, and some servers insist on it (411).
-        headers.insert(CONTENT_LENGTH, job.body.len().into());
         let mut set = |name, value| headers.insert(HeaderName::from_static(name), value);
         set("x-tenant", header_value(job.tenant.as_str()));
         set("x-job-id", header_value(&job.id));
         set("x-attempt", job.attempt.into());
-        request
+        Ok(Made { request, whole })
+    }
+
+    /// `target` on our server.
+    fn on_server(&self, target: &Uri) -> Result<Uri, String> {
+        let mut parts = self.whole.clone().into_parts();
+        parts.path_and_query = target.path_and_query().cloned();
+        Uri::from_parts(parts).map_err(|why| why.to_string())
     }
 }
 
