@@ -53,10 +53,7 @@ async fn calls_go_where_their_jobs_say_and_a_job_that_does_not_say_is_a_dead_let
         let worker = PROGRAM.start(&yaml);
         let dead = || {
             let list = sluicegate(&yaml, &["dead", "list", "--json"]).exited(0);
-            let lines = list
-                .out
-                .lines()
-                .map(|line| serde_json::from_str::<Value>(line));
+            let lines = list.out.lines().map(serde_json::from_str::<Value>);
             lines.map(|line| line.expect("JSON")).collect::<Vec<_>>()
         };
         let all_there = async {
