@@ -11,12 +11,13 @@ use crate::rules::job::call::{Carried, Part, Place, Source, Template};
 
 /// More in one text are no sign of a use; each may be 3 KiB when it is encoded, and no url is as long as all of them.
 const MOST_PLACEHOLDERS: usize = 8;
-const OWN: [(&str, Source); 3] = [
+const OWN: [(&str, Source); 4] = [
     ("tenant", Source::Tenant),
     ("id", Source::Id),
     ("attempt", Source::Attempt),
+    ("secret:tenant", Source::Secret),
 ];
-const ALL: &str = "{tenant}, {id}, {attempt}, {header:NAME} or {json:/pointer}";
+const ALL: &str = "{tenant}, {id}, {attempt}, {header:NAME}, {json:/pointer} or {secret:tenant}";
 /// What no url that a user writes has in it, and no url parser changes.
 const MARK: &str = "sluicegate-placeholder-";
 
@@ -47,11 +48,11 @@ fn tokens<'t>(text: &'t str, carried: &mut Carried) -> Result<Vec<Token<'t>>, Wr
             None => match field(name)? {
                 Some(source) => carried.field(source),
                 None => {
-                    let words = OWN.iter().map(|(word, _)| *word).chain(["header", "json"]);
+                    let words = OWN.iter().map(|(word, _)| *word);
                     return Err(format!(
                         "has the placeholder {}, which there is not; it must be {ALL}{}",
                         shown(&format!("{{{name}}}")),
-                        hint(word, words)
+                        hint(name, words)
                     ));
                 }
             },

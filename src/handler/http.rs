@@ -23,7 +23,9 @@ mod connection;
 mod openings;
 mod pool;
 mod requests;
+mod secrets;
 mod shared;
+mod sign;
 mod socket;
 mod stream;
 mod text;
@@ -43,13 +45,13 @@ use super::{Attempt, Fate, Outcome, Permit, PreparingHandler, Trouble};
 use crate::config::Http;
 use crate::rules::answers::{Answers, Meaning};
 use crate::rules::job::Job;
-use crate::rules::job::call::Template;
+use crate::rules::job::call::{Template, encode};
 use crate::rules::pushback::{Pushback, Verdict, verdict};
 use crate::tls;
 use abandoned::Abandoned;
 use call::{Exchange, Failure, Sent};
 use pool::{Pool, Pooled};
-use requests::Requests;
+use requests::{NoRequest, Requests};
 use text::{explain, one_line};
 
 /// So much of an answer's body is read, in bytes; a connection with more to come is closed.
@@ -89,6 +91,8 @@ struct Answer {
     start: Vec<u8>,
     /// There was more of it, or there may have been.
     cut: bool,
+    /// The secret of its job's tenant, which it may echo.
+    secret: Option<Arc<str>>,
 }
 
 /// Why there can be no client; no text of it holds a part of the url.
@@ -180,9 +184,15 @@ impl HttpHandler {
     async fn exchange(&self, job: &Job, ready: Pooled, permit: Permit) -> Result<Answer, Attempt> {
         let deadline = Instant::now() + self.timeout;
         let made = self.requests.of(job);
-        let made = made.map_err(|reason| Attempt {
+        let made = made.map_err(|why| Attempt {
             fate: Fate::Unwritten,
-            ..Outcome::Reject { reason }.into()
+            // The API has no part in it.
+            trouble: None,
+            ..match why {
+                NoRequest::Now(reason) => failed(reason),
+                NoRequest::Ever(reason) => Outcome::Reject { reason },
+            }
+            .into()
         })?;
         // From here to the first poll of what sends, there is nothing to wait for.
         let ready = Some(ready).filter(|_| permit.is_good());
@@ -206,6 +216,7 @@ impl HttpHandler {
                     headers: head.headers,
                     cut: !ended || start.len() == KEPT,
                     start,
+                    secret: made.secret,
                 })
             }
             Ok(Sent::Unwritten) => Err(Outcome::Late.into()),
@@ -276,11 +287,24 @@ impl HttpHandler {
     /// The first bytes of the body as one line of text, without our secrets.
     fn shown(&self, answer: &Answer) -> String {
         let mut text = String::from_utf8_lossy(&answer.start).into_owned();
-        for secret in &self.secrets {
-            text = text.replace(secret, "***");
-        }
-        if answer.cut {
-            drop_begun(&mut text, &self.secrets);
+        let of_tenant = answer
+            .secret
+            .iter()
+            .flat_map(|secret| secret.split_whitespace());
+        // Of a url that is shown in an answer, too.
+        let both = of_tenant.flat_map(|secret| {
+            let mut encoded = String::new();
+            encode(secret, &mut encoded);
+            [secret.to_owned(), encoded]
+        });
+        let of_tenant: Vec<String> = both.collect();
+        for secrets in [&of_tenant, &self.secrets] {
+            for secret in secrets {
+                text = text.replace(secret, "***");
+            }
+            if answer.cut {
+                drop_begun(&mut text, secrets);
+            }
         }
         one_line(&text)
     }
@@ -383,6 +407,10 @@ fn secrets(url: &Url, http: &Http, headers: &HeaderMap) -> Vec<String> {
     };
     let all = [basic.unwrap_or_default(), credential, &*decoded, query];
     let all = all.into_iter().filter(|secret| !secret.is_empty());
+    let keys = http
+        .sign_secrets
+        .iter()
+        .flat_map(|keys| keys.expose().split_whitespace());
     let values = (http.headers.same)
         .values()
         .filter_map(|value| str::from_utf8(value.as_bytes()).ok());
@@ -399,7 +427,7 @@ fn secrets(url: &Url, http: &Http, headers: &HeaderMap) -> Vec<String> {
         has_begun = true;
         Some(query)
     });
-    let values = values.chain(of_jobs).chain(in_query);
+    let values = values.chain(of_jobs).chain(in_query).chain(keys);
     let parts = values.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, part)| part)]);
     // A version, say, hides nothing, and words of the answer would be missing.
     let long = parts.flatten().filter(|part| part.len() >= SHORTEST_SECRET);

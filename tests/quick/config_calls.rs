@@ -54,7 +54,8 @@ fn a_url_is_cut_where_jobs_have_parts_in_it() {
 
 #[test]
 fn a_wrong_placeholder_says_what_is_meant_and_nothing_of_the_url() {
-    let all = "it must be {tenant}, {id}, {attempt}, {header:NAME} or {json:/pointer}";
+    let all =
+        "it must be {tenant}, {id}, {attempt}, {header:NAME}, {json:/pointer} or {secret:tenant}";
     for (url, expected) in [
         (
             "https://h/{tennant}?k=hunter2",
@@ -154,6 +155,66 @@ fn methods_and_headers_are_those_that_calls_can_have() {
         words,
         "dispatch.http.forward-headers: has 33 names; 32 are enough"
     );
+}
+
+#[test]
+fn secrets_are_where_calls_need_them_and_calls_are_signed_with_keys() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().display();
+    let file = folder.path().join("default");
+    std::fs::write(&file, "key").expect("written");
+    let file = file.display();
+    let needs = ", headers: {a: '{secret:tenant}'}";
+    let key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    for good in [
+        format!("{needs}, secrets-folder: '{path}'"),
+        format!("{needs}, default-secret-file: '{file}'"),
+        format!(", sign: standard-webhooks, sign-secrets: '{key}'"),
+        format!(
+            ", sign: standard-webhooks, sign-secrets: '{{secret:tenant}}', secrets-folder: '{path}'"
+        ),
+    ] {
+        let config = parse(&format!("url: 'https://h/'{good}")).expect(&good);
+        assert_eq!(config.warnings(), [""; 0]);
+        assert!(!format!("{config}{config:?}").contains("MfKQ9"), "{config}");
+    }
+    let unsigned = parse(&format!("url: 'https://h/', sign-secrets: '{key}'")).expect("valid");
+    let warning = "dispatch.http.sign-secrets: no call is signed: dispatch.http.sign is none";
+    assert_eq!(unsigned.warnings(), [warning]);
+    for (keys, expected) in [
+        (
+            needs.to_owned(),
+            "secrets-folder: is not set, and {secret:tenant} needs it or dispatch.http.default-secret-file",
+        ),
+        (
+            format!(", secrets-folder: '{path}'"),
+            "secrets-folder: is of no use: write {secret:tenant} in dispatch.http.url, headers or sign-secrets",
+        ),
+        (
+            format!("{needs}, secrets-folder: '{file}'"),
+            "secrets-folder: is no folder that can be read",
+        ),
+        (
+            format!("{needs}, default-secret-file: '{path}/none'"),
+            "default-secret-file: is no file that can be read",
+        ),
+        (
+            ", sign: standard-webhooks".to_owned(),
+            "sign: needs keys: set dispatch.http.sign-secrets or dispatch.http.sign-secrets-file",
+        ),
+        (
+            ", sign: standard-webhooks, sign-secrets: hunter2".to_owned(),
+            "sign-secrets: must hold one or two keys such as whsec_… in base64, of 24 to 64 bytes each",
+        ),
+        (
+            format!(", sign: standard-webhooks, sign-secrets: '{key}', headers: {{Webhook-Id: a}}"),
+            "sign: sets webhook-id, and so does dispatch.http.headers; keep one of them",
+        ),
+    ] {
+        let words = wrong(&format!("url: 'https://h/'{keys}"));
+        let words = words.strip_prefix("default: ").unwrap_or(&words).to_owned();
+        assert_eq!(words, format!("dispatch.http.{expected}"));
+    }
 }
 
 #[test]

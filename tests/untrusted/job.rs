@@ -133,7 +133,7 @@ fn called(message: &Message, fields: &Fields, policy: &Policy) {
     let mut job = Job::new(message.id().unwrap_or_default(), claims.tenant, "");
     job.values = claims.values;
     for (place, template) in templates {
-        let text = template.render(&job);
+        let text = template.render(&job, "");
         if place == Place::Header {
             http::HeaderValue::from_bytes(text.as_bytes()).expect("a header's value");
             continue;

@@ -1,6 +1,8 @@
 //! The request that a job becomes.
 
 use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -14,7 +16,9 @@ use hyper::{Method, Request, Uri};
 use percent_encoding::percent_decode_str;
 use url::{Position, Url};
 
-use crate::config::Http;
+use super::secrets::{Missing, Secrets};
+use super::sign::Signer;
+use crate::config::{self, Http, OF_TENANTS, SIGNATURE_HEADERS, signing_keys};
 use crate::rules::job::Job;
 use crate::rules::job::call::Template;
 
@@ -34,12 +38,42 @@ pub(super) struct Requests {
     headers_of_jobs: Vec<(HeaderName, Template)>,
     /// Headers of jobs that go along.
     forward: Vec<HeaderName>,
+    /// The secrets of tenants, where calls need them.
+    secrets: Option<Secrets>,
+    sign: Option<Sign>,
+}
+
+/// With which keys calls are signed.
+enum Sign {
+    /// All with the same.
+    With(Signer),
+    /// Each with those of its tenant.
+    ByTenant,
+}
+
+/// Why there is no request for a job.
+pub(super) enum NoRequest {
+    /// Not now.
+    Now(String),
+    /// Never.
+    Ever(String),
+}
+
+impl From<Missing> for NoRequest {
+    fn from(why: Missing) -> Self {
+        match why {
+            Missing::Absent(why) => Self::Ever(why),
+            Missing::Unreadable(why) => Self::Now(why),
+        }
+    }
 }
 
 /// A request, and its url with the server.
 pub(super) struct Made<'r> {
     pub request: Request<Bytes>,
     pub whole: Cow<'r, Uri>,
+    /// The secret of its tenant, which no answer may show.
+    pub secret: Option<Arc<str>>,
 }
 
 impl Requests {
@@ -70,6 +104,12 @@ impl Requests {
         let name = |name: &String| HeaderName::from_bytes(name.as_bytes());
         let forward = http.forward.iter().map(name).collect::<Result<_, _>>();
         let method = http.method.name().parse();
+        let keys = http.sign_secrets.as_ref();
+        let sign = match keys.filter(|_| http.sign == config::Sign::StandardWebhooks) {
+            None => None,
+            Some(keys) if keys.expose() == OF_TENANTS => Some(Sign::ByTenant),
+            Some(keys) => Some(Sign::With(Signer::new(&signing_keys(keys.expose())?))),
+        };
         Ok(Self {
             method: method.map_err(|why: InvalidMethod| why.to_string())?,
             has_body: http.method.has_body(),
@@ -79,14 +119,30 @@ impl Requests {
             headers,
             headers_of_jobs: http.headers.of_jobs.clone(),
             forward: forward.map_err(|why| why.to_string())?,
+            secrets: http.secrets.clone().map(Secrets::new),
+            sign,
         })
     }
 
     /// The one for `job`.
     ///
     /// # Errors
-    /// In words: the job's values make a request that can't be sent.
-    pub(super) fn of(&self, job: &Job) -> Result<Made<'_>, String> {
+    /// [`NoRequest`], in words: the job's values make one that can't be sent, or its tenant has no secret.
+    pub(super) fn of(&self, job: &Job) -> Result<Made<'_>, NoRequest> {
+        let secret = match &self.secrets {
+            Some(secrets) => Some(secrets.of(&job.tenant)?),
+            None => None,
+        };
+        let unsendable = |secret: &str| self.with(job, secret).map_err(NoRequest::Ever);
+        let (request, whole) = unsendable(secret.as_deref().unwrap_or_default())?;
+        Ok(Made {
+            request,
+            whole,
+            secret,
+        })
+    }
+
+    fn with(&self, job: &Job, secret: &str) -> Result<(Request<Bytes>, Cow<'_, Uri>), String> {
         let body = match self.has_body {
             true => job.body.clone(),
             false => Bytes::new(),
@@ -97,7 +153,7 @@ impl Requests {
         *request.uri_mut() = match &self.of_jobs {
             None => self.target.clone(),
             Some(template) => {
-                let target = uri(&template.render(job))?;
+                let target = uri(&template.render(job, secret))?;
                 whole = Cow::Owned(self.on_server(&target)?);
                 target
             }
@@ -105,7 +161,7 @@ impl Requests {
         let headers = request.headers_mut();
         headers.clone_from(&self.headers);
         for (name, template) in &self.headers_of_jobs {
-            let value = HeaderValue::from_bytes(template.render(job).as_bytes());
+            let value = HeaderValue::from_bytes(template.render(job, secret).as_bytes());
             let mut value = value.map_err(|why| format!("header {name}: {why}"))?;
             value.set_sensitive(true);
             headers.insert(name, value);
@@ -140,7 +196,40 @@ impl Requests {
         set("x-tenant", header_value(job.tenant.as_str()));
         set("x-job-id", header_value(&job.id));
         set("x-attempt", job.attempt.into());
-        Ok(Made { request, whole })
+        if let Some(sign) = &self.sign {
+            self.sign(sign, &mut request, job, secret)?;
+        }
+        Ok((request, whole))
+    }
+
+    /// Signs `request`. The time is this machine's: a receiver refuses what is older than some minutes.
+    fn sign(
+        &self,
+        sign: &Sign,
+        request: &mut Request<Bytes>,
+        job: &Job,
+        secret: &str,
+    ) -> Result<(), String> {
+        let of_tenant;
+        let signer = match sign {
+            Sign::With(signer) => signer,
+            Sign::ByTenant => {
+                let keys = signing_keys(secret);
+                let keys = keys.map_err(|why| format!("the secret of this tenant {why}"))?;
+                of_tenant = Signer::new(&keys);
+                &of_tenant
+            }
+        };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let timestamp = now.map_or(0, |now| now.as_secs());
+        let id = header_value(&job.id);
+        let text = signer.signature(id.as_bytes(), timestamp, request.body());
+        let signature = HeaderValue::from_str(&text).map_err(|why| why.to_string())?;
+        let values = [id, timestamp.into(), signature];
+        for (name, value) in SIGNATURE_HEADERS.into_iter().zip(values) {
+            request.headers_mut().insert(name, value);
+        }
+        Ok(())
     }
 
     /// `target` on our server.

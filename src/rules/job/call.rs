@@ -6,7 +6,7 @@
 //! encoded for their place, and what could mean another path is refused.
 
 use std::borrow::Cow;
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use super::{Field, Job, ValueField};
 
@@ -35,6 +35,8 @@ pub enum Source {
     Id,
     /// `{attempt}`
     Attempt,
+    /// `{secret:tenant}`: not the job's, but its tenant's.
+    Secret,
     /// `{header:NAME}` or `{json:/pointer}`: the field of this number in [`Carried`].
     Field(usize),
 }
@@ -65,14 +67,15 @@ impl fmt::Debug for Template {
 }
 
 impl Template {
-    /// The text for `job`, each value encoded for its place. The job's values must be those that [`Carried::read`] found.
-    pub fn render(&self, job: &Job) -> String {
+    /// The text for `job`, each value encoded for its place. The job's values must be those that [`Carried::read`] found; `secret` is
+    /// that of its tenant.
+    pub fn render(&self, job: &Job, secret: &str) -> String {
         let mut text = String::new();
         for part in &self.0 {
             match part {
                 Part::Literal(literal) => text.push_str(literal),
                 Part::Value(source, place) => {
-                    place.write(&source.value(job), &mut text);
+                    place.write(&source.value(job, secret), &mut text);
                 }
             }
         }
@@ -88,6 +91,12 @@ impl Template {
         self.0.iter().map(part).collect()
     }
 
+    /// It names its job's tenant's secret.
+    pub fn has_secret(&self) -> bool {
+        let is_one = |part: &Part| matches!(part, Part::Value(Source::Secret, _));
+        self.0.iter().any(is_one)
+    }
+
     /// The texts that are the same for all jobs.
     pub fn literals(&self) -> impl Iterator<Item = &str> {
         self.0.iter().filter_map(|part| match part {
@@ -98,8 +107,9 @@ impl Template {
 }
 
 impl Source {
-    fn value(self, job: &Job) -> Cow<'_, str> {
+    fn value<'j>(self, job: &'j Job, secret: &'j str) -> Cow<'j, str> {
         match self {
+            Self::Secret => Cow::Borrowed(secret),
             Self::Tenant => Cow::Borrowed(job.tenant.as_str()),
             Self::Id => Cow::Borrowed(&job.id),
             Self::Attempt => Cow::Owned(job.attempt.to_string()),
@@ -127,19 +137,23 @@ impl Place {
         }
     }
 
-    /// Writes `value` as it stands here (RFC 3986: all but unreserved characters are percent-encoded in a url).
+    /// Writes `value` as it stands here.
     fn write(self, value: &str, text: &mut String) {
-        if self == Self::Header {
-            return text.push_str(value);
+        match self {
+            Self::Header => text.push_str(value),
+            Self::Path | Self::Query => encode(value, text),
         }
-        for byte in value.bytes() {
-            match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                    text.push(char::from(byte));
-                }
-                // Writing into a String cannot fail.
-                _ => drop(write!(text, "%{byte:02X}")),
+    }
+}
+
+/// Writes `value` as a part of a url: all but unreserved characters (RFC 3986) are percent-encoded.
+pub fn encode(value: &str, text: &mut String) {
+    for byte in value.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                text.push(char::from(byte));
             }
+            _ => text.push_str(&format!("%{byte:02X}")),
         }
     }
 }
@@ -237,7 +251,7 @@ impl Carried {
             let value = match used.source {
                 Source::Tenant => tenant,
                 Source::Id => id,
-                Source::Attempt => continue,
+                Source::Attempt | Source::Secret => continue,
                 Source::Field(number) => values.fields.get(number).map_or("", String::as_str),
             };
             if let Some(why) = used.place.refuses(value) {
@@ -279,6 +293,7 @@ impl Carried {
             Source::Tenant => "the tenant".to_owned(),
             Source::Id => "the job's id".to_owned(),
             Source::Attempt => "the attempt".to_owned(),
+            Source::Secret => "the tenant's secret".to_owned(),
             Source::Field(number) => match self.fields.get(number) {
                 Some(ValueField::Header(name)) => format!("header {name}"),
                 Some(ValueField::Json(pointer)) => format!("json:{pointer}"),
@@ -308,6 +323,7 @@ impl fmt::Display for Source {
             Self::Tenant => "{tenant}",
             Self::Id => "{id}",
             Self::Attempt => "{attempt}",
+            Self::Secret => "{secret:tenant}",
             Self::Field(_) => "{of its message}",
         })
     }

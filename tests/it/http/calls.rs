@@ -1,11 +1,15 @@
 //! What a call carries of its job: method, path, query and headers.
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use ring::hmac;
 use sluicegate::broker::Message;
 use sluicegate::config::Config;
-use sluicegate::handler::Outcome;
 use sluicegate::handler::http::HttpHandler;
+use sluicegate::handler::{Fate, Outcome};
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::{self, Job};
+use sluicegate::rules::tenant::Tenant;
 
 use super::downstream::{Downstream, Request, Then};
 use super::{answer, permit};
@@ -198,4 +202,110 @@ async fn what_is_the_same_in_a_url_with_placeholders_is_shown_to_nobody() {
         assert!(!shown.contains(secret), "{shown}");
         assert!(!reason.contains(secret), "{reason}");
     }
+}
+
+/// Handles a job of `tenant` for an API that echoes what it gets in a 400, and gives its reason and the API's request.
+async fn echoed(keys: &str, tenant: &str) -> (String, Option<Request>) {
+    let downstream = Downstream::start(|request: &Request| {
+        let body = format!("no: {}", String::from_utf8_lossy(&request.head));
+        (answer("400 Bad Request", "", &body).into(), Then::Keep)
+    })
+    .await;
+    let config = config(&downstream.addr.to_string(), "/", keys);
+    let http = config.dispatch.http.expect("a url");
+    let handler = HttpHandler::new(&http, 4).expect("a usable url");
+    let job = Job::new("7 ü", Tenant::parse(tenant).expect("a tenant"), "body");
+    let attempt = handler.attempt(&job, permit()).await;
+    let reason = match attempt.outcome {
+        Outcome::Reject { reason } => reason,
+        Outcome::Retry { reason, .. } => format!("again: {reason}"),
+        other => panic!("{other:?}"),
+    };
+    let request = downstream.requests().pop();
+    let gives_back = matches!(attempt.fate, Fate::Unwritten);
+    assert_eq!(gives_back, request.is_none(), "its permit is given back");
+    (reason, request)
+}
+
+#[tokio::test]
+async fn a_tenants_secret_is_its_own_and_no_answer_shows_it() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, text: &str| {
+        std::fs::write(folder.path().join(name), text).expect("written");
+    };
+    write("acme", "k:ey-1\n");
+    write("a%2Fb", "key-2");
+    let path = folder.path().display();
+    let keys = format!(
+        ", headers: {{authorization: 'Bearer {{secret:tenant}}'}}, secrets-folder: '{path}'"
+    );
+    for (tenant, key) in [("acme", "k:ey-1"), ("a/b", "key-2")] {
+        let (reason, request) = echoed(&keys, tenant).await;
+        let sent = request.expect("a request");
+        let expected = format!("Bearer {key}");
+        assert_eq!(sent.header("authorization"), Some(expected.as_bytes()));
+        assert!(reason.contains("authorization: Bearer ***"), "{reason}");
+        assert!(!reason.contains(key), "{reason}");
+    }
+    let (reason, request) = echoed(&keys, "nobody").await;
+    assert!(request.is_none(), "there is no call without a secret");
+    let expected =
+        format!("there is no secret for this tenant (dispatch.http.secrets-folder: {path}/nobody)");
+    assert_eq!(reason, expected);
+    write("nobody", "a\nb");
+    let (reason, request) = echoed(&keys, "nobody").await;
+    assert!(request.is_none());
+    assert!(
+        reason.starts_with("again: the secret of this tenant can't be read"),
+        "{reason}"
+    );
+    write("theirs", "key-3");
+    let with_default = format!("{keys}, default-secret-file: '{path}/theirs'");
+    let (_, request) = echoed(&with_default, "somebody").await;
+    let sent = request.expect("a request");
+    assert_eq!(sent.header("authorization"), Some(&b"Bearer key-3"[..]));
+}
+
+#[tokio::test]
+async fn a_signed_call_says_what_it_signs_with_each_key() {
+    const KEY: &str = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    let fixed = format!(", sign: standard-webhooks, sign-secrets: '{KEY} {KEY}'");
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("acme"), KEY).expect("written");
+    std::fs::write(folder.path().join("b"), "hunter2").expect("written");
+    let of_tenants = format!(
+        ", sign: standard-webhooks, sign-secrets: '{{secret:tenant}}', secrets-folder: '{}'",
+        folder.path().display()
+    );
+    for (keys, count) in [(&fixed, 2), (&of_tenants, 1)] {
+        let (reason, request) = echoed(keys, "acme").await;
+        let request = request.expect("a request");
+        let header = |name: &str| {
+            let value = request.header(name).unwrap_or_else(|| panic!("no {name}"));
+            String::from_utf8(value.to_vec()).expect("text")
+        };
+        assert_eq!(header("webhook-id"), "7 ü");
+        let sent: u64 = header("webhook-timestamp").parse().expect("seconds");
+        let now = std::time::SystemTime::UNIX_EPOCH
+            .elapsed()
+            .expect("after 1970");
+        assert!((sent..sent + 3600).contains(&now.as_secs()), "{sent}");
+        let key = BASE64_STANDARD
+            .decode(&KEY["whsec_".len()..])
+            .expect("base64");
+        let signed = format!("7 ü.{sent}.body");
+        let tag = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &key), signed.as_bytes());
+        let signature = format!("v1,{}", BASE64_STANDARD.encode(tag));
+        assert_eq!(
+            header("webhook-signature"),
+            vec![signature; count].join(" ")
+        );
+        assert!(!reason.contains("MfKQ9r8G"), "{reason}");
+    }
+    let (reason, request) = echoed(&of_tenants, "b").await;
+    assert!(request.is_none());
+    assert!(
+        reason.starts_with("the secret of this tenant must hold one or two keys"),
+        "{reason}"
+    );
 }
