@@ -7,6 +7,7 @@ use super::http::Http;
 use super::input::Input;
 use super::key::{HOUR, duration, integer, keys};
 use super::shown::{Shown, Values};
+use crate::rules::job::call::Carried;
 
 keys! {
     CONCURRENCY: usize = integer::<_, 1, 10_000>("dispatch.concurrency", "calls")
@@ -57,17 +58,19 @@ impl Dispatch {
 }
 
 impl Input {
-    /// The section; `None` after a problem.
-    pub(super) fn dispatch(&mut self) -> Option<Dispatch> {
+    /// The section, and what calls carry of jobs; `None` after a problem.
+    pub(super) fn dispatch(&mut self) -> Option<(Dispatch, Carried)> {
         let concurrency = self.get(&CONCURRENCY);
         let shutdown_timeout = self.get(&SHUTDOWN_TIMEOUT);
         let breaker = self.breaker();
         let http = self.http();
-        Some(Dispatch {
+        let (http, carried) = http?.unzip();
+        let dispatch = Dispatch {
             concurrency: concurrency?,
             shutdown_timeout: shutdown_timeout?,
             breaker: breaker?,
-            http: http?,
-        })
+            http,
+        };
+        Some((dispatch, carried.unwrap_or_default()))
     }
 }

@@ -2,13 +2,22 @@
 
 use std::time::Duration;
 
-use ::http::header::HeaderMap;
+use ::http::header::HeaderName;
+use serde_json::json;
 
+use super::error::shown;
+use super::form::{self, Wrong};
 use super::http_answers::{self, answers};
-use super::http_headers;
+use super::http_headers::{self, Headers};
+use super::http_method::Method;
+use super::http_secrets::{SecretFiles, Sign, signing_keys};
 use super::input::Input;
-use super::key::{MINUTE, as_written, boolean, duration, file, file_with, keys, pem, tree, url};
-use super::secret::SecretUrl;
+use super::key::{
+    MINUTE, as_written, boolean, choice, duration, file, file_with, folder, keys, pem, text, tree,
+    url,
+};
+use super::placeholders;
+use super::secret::{Secret, SecretUrl};
 use super::shown::{Shown, Values};
 use super::tls::Tls;
 use super::tls_keys::TlsKeys;
@@ -16,21 +25,46 @@ use super::urls::UrlForm;
 use super::yaml::Raw;
 use crate::rules::answers::Answers;
 use crate::rules::decision::LEASE_MS;
+use crate::rules::job::call::{Carried, Template};
 
 const URLS: UrlForm = UrlForm {
     schemes: ["http", "https"],
     example: "https://api.example.com/jobs",
 };
+/// IETF draft-ietf-httpapi-idempotency-key-header.
+const IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
 /// RabbitMQ closes a channel whose delivery is unacked for 30 minutes.
 const LONGEST_CALL: u64 = 25 * MINUTE;
 
+/// The value of `dispatch.http.sign-secrets` where each tenant has keys of its own.
+pub const OF_TENANTS: &str = "{secret:tenant}";
+/// What a signed call carries (Standard Webhooks).
+pub const SIGNATURE_HEADERS: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-signature"];
+
+const SIGN_PATTERN: &str =
+    r"^(\{secret:tenant\}|whsec_[A-Za-z0-9+/]{32,88}={0,2}(\s+whsec_[A-Za-z0-9+/]{32,88}={0,2})?)$";
+
+/// Keys that sign, or where they are.
+fn sign_secrets(raw: &Raw) -> Result<String, Wrong> {
+    let text = form::secret(raw, "one or two keys such as whsec_…")?;
+    if text != OF_TENANTS {
+        signing_keys(text)?;
+    }
+    Ok(text.to_owned())
+}
+
 keys! {
     URL: SecretUrl = url("dispatch.http.url", URLS.schemes, false, |raw| URLS.one(raw))
         .example("http://h/")
-        .about("Where each job is sent, by POST; run needs it.")
-        .note("`http://` is HTTP/1.1, `https://` is HTTP/2 where the API offers it, else HTTP/1.1.");
+        .about("Where each job is sent; run needs it.")
+        .note("`http://` is HTTP/1.1, `https://` is HTTP/2 where the API offers it, else HTTP/1.1. Its path and query may have [placeholders](WORKERS.md#what-a-call-carries).");
     URL_FILE: String = file("dispatch.http.url-file").about("A file that holds `dispatch.http.url`.");
+    METHOD: Method = choice("dispatch.http.method")
+        .default("POST")
+        .example("PUT")
+        .about("The method of each call.")
+        .note("With `GET` and `DELETE` the job's body is not sent.");
     HEADERS: Raw = tree(
         "dispatch.http.headers",
         "mapping of up to 32 names to texts of 1 to 1024 bytes; none that belong to the connection, the body or the job (`host`, `content-…`, `x-tenant`, …)",
@@ -40,10 +74,52 @@ keys! {
         .secret()
         .example("{x-api-key: k}")
         .about("Headers of each call; their values are never shown.")
-        .note("Such as `{x-api-key: \"…\", user-agent: shop}`.");
+        .note("Such as `{x-api-key: \"…\", user-agent: shop}`; values may have [placeholders](WORKERS.md#what-a-call-carries).");
     HEADERS_FILE: String = file_with("dispatch.http.headers-file", http_headers::path)
         .about("A file that holds more headers, written the same way.")
         .note("Such as `authorization: Bearer …`.");
+    FORWARD_HEADERS: Vec<String> = tree(
+        "dispatch.http.forward-headers",
+        "list of up to 32 names of headers",
+        http_headers::forward_schema,
+        http_headers::forwarded,
+    )
+        .example("[traceparent]")
+        .about("Headers of a job that its call carries too, if the job has them.")
+        .note("Such as `[traceparent, x-request-id]`. A value is a text or a whole number.");
+    IDEMPOTENCY_KEY: Option<String> = text(
+        "dispatch.http.idempotency-key",
+        "`true`: the job's id; `false`; or a text with [placeholders](WORKERS.md#what-a-call-carries)",
+        http_headers::idempotency_schema,
+        http_headers::idempotency_key,
+    )
+        .default("false")
+        .example("true")
+        .about("The header idempotency-key of each call: APIs that know it do the same work once, however often a job is called.");
+    SECRETS_FOLDER: String = folder("dispatch.http.secrets-folder")
+        .about("A folder with a file for each tenant, which holds what `{secret:tenant}` stands for in its calls.")
+        .note("See [secrets of tenants](WORKERS.md#secrets-of-tenants).");
+    DEFAULT_SECRET_FILE: String = file_with("dispatch.http.default-secret-file", |raw| {
+        form::text(raw, "the path of a file with the secret of tenants that have none").map(str::to_owned)
+    })
+        .about("A file that holds what `{secret:tenant}` stands for where a tenant has no file of its own.")
+        .note("Without it a job of such a tenant becomes a dead letter.");
+    SIGN: Sign = choice("dispatch.http.sign")
+        .default("none")
+        .example("standard-webhooks")
+        .about("How calls are signed, so that a receiver knows who sent them.")
+        .note("See [signatures](WORKERS.md#signatures).");
+    SIGN_SECRETS: String = text(
+        "dispatch.http.sign-secrets",
+        "one or two keys `whsec_…`, or `{secret:tenant}`",
+        || json!({"type": "string", "pattern": SIGN_PATTERN}),
+        sign_secrets,
+    )
+        .secret()
+        .example("whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw")
+        .about("The keys that calls are signed with: two while receivers change from one to the other.");
+    SIGN_SECRETS_FILE: String = file("dispatch.http.sign-secrets-file")
+        .about("A file that holds `dispatch.http.sign-secrets`.");
     CA_FILE: String = pem("dispatch.http.ca-file")
         .about("The authorities whose certificates are accepted with https://, instead of the system's.")
         .note("See [TLS](DEPLOYMENT.md#tls).");
@@ -83,8 +159,22 @@ pub struct Http {
     pub url: SecretUrl,
     /// `dispatch.http.ca-file`, `dispatch.http.cert-file` and `dispatch.http.key-file`
     pub tls: Tls,
-    /// `dispatch.http.headers` and `dispatch.http.headers-file`: what each call carries; sensitive values.
-    pub headers: HeaderMap,
+    /// `dispatch.http.method`
+    pub method: Method,
+    /// The url's path and query, where jobs have parts in them.
+    pub target: Option<Template>,
+    /// `dispatch.http.headers`, `dispatch.http.headers-file` and `dispatch.http.idempotency-key`: what each call carries.
+    pub headers: Headers,
+    /// `dispatch.http.forward-headers`: names of jobs' headers.
+    pub forward: Vec<String>,
+    /// `dispatch.http.idempotency-key`, as it is written.
+    pub idempotency_key: Option<String>,
+    /// `dispatch.http.secrets-folder` and `dispatch.http.default-secret-file`
+    pub secrets: Option<SecretFiles>,
+    /// `dispatch.http.sign`
+    pub sign: Sign,
+    /// `dispatch.http.sign-secrets`: the keys, or [`OF_TENANTS`] where each tenant has its own.
+    pub sign_secrets: Option<Secret>,
     /// `dispatch.http.answers`: what an answer means.
     pub answers: Answers,
     /// `dispatch.http.http2`: HTTP/2 where a server with TLS offers it.
@@ -100,23 +190,60 @@ impl Http {
     pub(super) fn show(&self, values: &mut Values) {
         let Self {
             url,
+            method,
+            // Part of the url.
+            target: _,
             tls,
             headers,
+            forward,
+            idempotency_key,
+            secrets,
+            sign,
+            sign_secrets,
             answers,
             http2,
             timeout,
             abandoned,
         } = self;
         values.set(&URL.key, Shown::urls(std::slice::from_ref(url)));
-        if !headers.is_empty() {
-            let headers = headers.iter().map(|(name, value)| {
-                (
-                    name,
-                    Shown::hidden(&String::from_utf8_lossy(value.as_bytes())),
-                )
-            });
+        values.set(&METHOD.key, Shown::bare(method.name()));
+        let of_jobs = headers
+            .of_jobs
+            .iter()
+            .map(|(name, template)| (name, template.expose()));
+        let of_jobs = of_jobs.filter(|(name, _)| **name != IDEMPOTENCY_HEADER);
+        let same = headers
+            .same
+            .iter()
+            .map(|(name, value)| (name, String::from_utf8_lossy(value.as_bytes()).into_owned()));
+        let mut headers = same
+            .chain(of_jobs)
+            .map(|(name, secret)| (name, Shown::hidden(&secret)))
+            .peekable();
+        if headers.peek().is_some() {
             values.set(&HEADERS.key, Shown::names(headers));
         }
+        if !forward.is_empty() {
+            values.set(&FORWARD_HEADERS.key, Shown::texts(forward));
+        }
+        values.set(
+            &IDEMPOTENCY_KEY.key,
+            Shown::text(idempotency_key.as_deref().unwrap_or("false")),
+        );
+        if let Some(SecretFiles { folder, default }) = secrets {
+            values.set_some(&SECRETS_FOLDER.key, folder.as_deref().map(Shown::path));
+            values.set_some(
+                &DEFAULT_SECRET_FILE.key,
+                default.as_deref().map(Shown::path),
+            );
+        }
+        values.set(&SIGN.key, Shown::bare(sign.name()));
+        values.set_some(
+            &SIGN_SECRETS.key,
+            sign_secrets
+                .as_ref()
+                .map(|keys| Shown::hidden(keys.expose())),
+        );
         tls.show(TLS, values);
         values.set(&HTTP2.key, Shown::bare(http2));
         values.set(&TIMEOUT.key, Shown::duration(*timeout));
@@ -131,32 +258,122 @@ impl Http {
 }
 
 impl Input {
-    /// The section, `Some(None)` where it has no url; `None` after a problem.
-    pub(super) fn http(&mut self) -> Option<Option<Http>> {
+    /// The section with what calls carry of jobs, `Some(None)` where it has no url; `None` after a problem.
+    pub(super) fn http(&mut self) -> Option<Option<(Http, Carried)>> {
+        let mut carried = Carried::default();
         let url = self.secret(&URL, &URL_FILE);
+        let method = self.get(&METHOD);
+        let forward = self.optional(&FORWARD_HEADERS);
+        let idempotency_key = self.get(&IDEMPOTENCY_KEY);
         let http2 = self.get(&HTTP2);
         let timeout = self.get(&TIMEOUT);
         let abandoned = self.get(&ABANDONED);
         let tls = self.tls(TLS);
         let url_known = url.as_ref().and_then(Option::as_ref);
-        let headers = self.headers(url_known, &HEADERS, &HEADERS_FILE);
+        let headers = self.headers(url_known, &HEADERS, &HEADERS_FILE, &mut carried);
         let answers = self.optional(&ANSWERS);
+        let secret_files = self.secret_files(&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
+        let sign = headers.as_ref().and_then(|headers| self.sign(headers));
         let (url, tls, headers, http2) = (url?, tls?, headers?, http2?);
         let (answers, timeout, abandoned) = (answers?, timeout?, abandoned?);
+        let (method, forward) = (method?, forward?.unwrap_or_default());
+        let idempotency_key = idempotency_key?;
+        let (sign, sign_secrets) = sign?;
+        let secret_files = secret_files?;
         let Some(url) = url else {
             return Some(None);
         };
         if !url.has_scheme("https") {
             self.tls_unused(TLS, "dispatch.http.url begin with https://")?;
         }
-        Some(Some(Http {
+        let target = match placeholders::target(url.expose(), URL.key.path, &mut carried) {
+            Ok(target) => target,
+            Err(words) => return self.wrong(self.set_of(&URL, &URL_FILE), words),
+        };
+        let headers = self.idempotent(headers, idempotency_key.as_deref(), &mut carried)?;
+        let of_tenants = |keys: &Secret| sign != Sign::None && keys.expose() == OF_TENANTS;
+        let mut templates = target
+            .iter()
+            .chain(headers.of_jobs.iter().map(|(_, value)| value));
+        let is_used =
+            templates.any(Template::has_secret) || sign_secrets.as_ref().is_some_and(of_tenants);
+        let keys = (&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
+        let secrets = self.used_secrets(keys, secret_files, is_used)?;
+        carried.forward.clone_from(&forward);
+        if let Some(twice) = forward.iter().find(|name| headers.has_named(name)) {
+            let words = format!(
+                "{} is one of dispatch.http.headers, too; keep one of them",
+                shown(twice)
+            );
+            return self.wrong(&FORWARD_HEADERS.key, words);
+        }
+        let http = Http {
             url,
+            method,
+            target,
             tls,
             headers,
+            forward,
+            idempotency_key,
+            secrets,
+            sign,
+            sign_secrets,
             answers: answers.unwrap_or_default(),
             http2,
             timeout,
             abandoned,
-        }))
+        };
+        Some(Some((http, carried)))
+    }
+
+    /// How calls are signed, and with which keys; `headers` are those that are configured.
+    fn sign(&mut self, headers: &Headers) -> Option<(Sign, Option<Secret>)> {
+        let how = self.get(&SIGN);
+        let keys = self.secret(&SIGN_SECRETS, &SIGN_SECRETS_FILE);
+        let (how, keys) = (how?, keys?.map(Secret::new));
+        if how == Sign::StandardWebhooks {
+            if keys.is_none() {
+                let words =
+                    "needs keys: set dispatch.http.sign-secrets or dispatch.http.sign-secrets-file";
+                return self.wrong(&SIGN.key, words);
+            }
+            if let Some(name) = SIGNATURE_HEADERS
+                .iter()
+                .find(|name| headers.has_named(name))
+            {
+                let words =
+                    format!("sets {name}, and so does dispatch.http.headers; keep one of them");
+                return self.wrong(&SIGN.key, words);
+            }
+        }
+        Some((how, keys))
+    }
+
+    /// `headers`, and the one for `dispatch.http.idempotency-key`.
+    fn idempotent(
+        &mut self,
+        mut headers: Headers,
+        text: Option<&str>,
+        carried: &mut Carried,
+    ) -> Option<Headers> {
+        let key = &IDEMPOTENCY_KEY.key;
+        let Some(text) = text else {
+            return Some(headers);
+        };
+        if headers.has(&IDEMPOTENCY_HEADER) {
+            return self.wrong(
+                key,
+                "is set, and so is this header in dispatch.http.headers; keep one of them",
+            );
+        }
+        match placeholders::header(text, key.path, carried) {
+            Ok(template) => {
+                headers
+                    .of_jobs
+                    .extend(template.map(|template| (IDEMPOTENCY_HEADER, template)));
+                Some(headers)
+            }
+            Err(words) => self.wrong(key, words),
+        }
     }
 }

@@ -1,15 +1,21 @@
-//! `dispatch.http.headers`: what the API wants to see with each call. Their values are secrets, and no error holds one.
+//! `dispatch.http.headers`: what the API wants to see with each call. Their values are secrets, and no error holds one. The jobs' own
+//! headers that go along, and the one that makes an API do the same work once.
 
-use ::http::header::{AUTHORIZATION, HeaderMap, HeaderName, HeaderValue};
+use ::http::header::{
+    AUTHORIZATION, CONTENT_ENCODING, CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue,
+};
 use serde_json::{Value as Json, json};
 use url::Url;
 
 use super::error::shown;
-use super::form::{self, Wrong};
+use super::form::{self, Wrong, wrong};
 use super::input::Input;
 use super::key::Setting;
+use super::placeholders;
 use super::secret::SecretUrl;
 use super::yaml::{self, Raw};
+use crate::rules::headers::is_reserved;
+use crate::rules::job::call::{Carried, Template};
 
 /// More are no sign of a use.
 const MOST: usize = 32;
@@ -30,7 +36,35 @@ const OURS: [&str; 12] = [
     "x-job-id",
     "x-tenant",
 ];
+/// Sluicegate sets the header `name` (in lower case), or no request may choose it.
+pub(super) fn is_ours(name: &str) -> bool {
+    // Forwarded, they say what the message's properties do not.
+    let of_body = name.starts_with("content-") && name != CONTENT_TYPE && name != CONTENT_ENCODING;
+    OURS.contains(&name) || of_body
+}
+
 const MUST: &str = "names of headers with their values, such as x-api-key: \"…\"";
+
+/// What each call carries.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Headers {
+    /// The same for all jobs; sensitive values.
+    pub same: HeaderMap,
+    /// With placeholders.
+    pub of_jobs: Vec<(HeaderName, Template)>,
+}
+
+impl Headers {
+    /// Whether there is one of this name, as a publisher writes it.
+    pub(super) fn has_named(&self, name: &str) -> bool {
+        HeaderName::from_bytes(name.as_bytes()).is_ok_and(|name| self.has(&name))
+    }
+
+    /// Whether there is one of this name.
+    pub(super) fn has(&self, name: &HeaderName) -> bool {
+        self.same.contains_key(name) || self.of_jobs.iter().any(|(own, _)| own == name)
+    }
+}
 
 impl Input {
     /// The headers of both settings together. `url` may have a user, who is one of them.
@@ -39,8 +73,9 @@ impl Input {
         url: Option<&SecretUrl>,
         setting: &Setting<Raw>,
         file: &Setting<String>,
-    ) -> Option<HeaderMap> {
-        let mut headers = HeaderMap::new();
+        carried: &mut Carried,
+    ) -> Option<Headers> {
+        let mut headers = Headers::default();
         let has_user = url.is_some_and(has_user);
         let here = self.entry(&setting.key).map(|entry| Ok(entry.raw.clone()));
         let there = self.entry(&file.key).map(|entry| {
@@ -50,7 +85,9 @@ impl Input {
         let mut good = true;
         for (key, read) in [(&setting.key, here), (&file.key, there)] {
             let added = match read {
-                Some(read) => read.and_then(|raw| add(&mut headers, &raw, has_user)),
+                Some(read) => {
+                    read.and_then(|raw| add((&mut headers, carried), &raw, key.path, has_user))
+                }
                 None => Ok(()),
             };
             if let Err(words) = added {
@@ -95,8 +132,13 @@ fn in_file(text: &str) -> Result<Raw, Wrong> {
     }
 }
 
-/// Adds what `raw` holds; `has_user`: the url has one, so authorization is set.
-fn add(headers: &mut HeaderMap, raw: &Raw, has_user: bool) -> Result<(), Wrong> {
+/// Adds what `raw` of `key` holds; `has_user`: the url has one, so authorization is set.
+fn add(
+    (headers, carried): (&mut Headers, &mut Carried),
+    raw: &Raw,
+    key: &'static str,
+    has_user: bool,
+) -> Result<(), Wrong> {
     let Raw::Map(fields) = raw else {
         return Err(format!("must hold {MUST}"));
     };
@@ -124,10 +166,17 @@ fn add(headers: &mut HeaderMap, raw: &Raw, has_user: bool) -> Result<(), Wrong> 
             }),
             _ => Err(format!("the value of {called} is no text; put it in quotes")),
         }?;
-        if headers.insert(name, value).is_some() {
+        if headers.has(&name) {
             return Err(format!("{called} is set twice"));
         }
-        if headers.len() > MOST {
+        let text = String::from_utf8_lossy(value.as_bytes());
+        let template = placeholders::header(&text, key, carried)
+            .map_err(|words| format!("the value of {called} {words}"))?;
+        match template {
+            Some(template) => headers.of_jobs.push((name, template)),
+            None => drop(headers.same.insert(name, value)),
+        }
+        if headers.same.len() + headers.of_jobs.len() > MOST {
             return Err(format!("there are more than {MOST} headers"));
         }
     }
@@ -135,13 +184,84 @@ fn add(headers: &mut HeaderMap, raw: &Raw, has_user: bool) -> Result<(), Wrong> 
 }
 
 /// A value that is never shown.
-fn value(text: &str) -> Option<HeaderValue> {
+pub(super) fn value(text: &str) -> Option<HeaderValue> {
     let fits = (1..=LONGEST).contains(&text.len()) && text.trim() == text;
     let mut value = HeaderValue::from_bytes(text.as_bytes())
         .ok()
         .filter(|_| fits)?;
     value.set_sensitive(true);
     Some(value)
+}
+
+/// `dispatch.http.idempotency-key`: a text with placeholders; `None`: none is sent.
+pub(super) fn idempotency_key(raw: &Raw) -> Result<Option<String>, Wrong> {
+    const MUST: &str = "true, false, or a text with placeholders such as \"order-{json:/id}\"";
+    match raw {
+        Raw::Bool(false) => Ok(None),
+        Raw::Bool(true) => Ok(Some("{id}".to_owned())),
+        Raw::Text(text) if text == "false" => Ok(None),
+        Raw::Text(text) if text == "true" => Ok(Some("{id}".to_owned())),
+        raw => {
+            let text = form::text(raw, MUST)?;
+            let mut unused = Carried::default();
+            let fits = value(text).is_some();
+            match placeholders::header(text, "", &mut unused)? {
+                Some(_) if fits => Ok(Some(text.to_owned())),
+                Some(_) | None => Err(wrong(raw, MUST)),
+            }
+        }
+    }
+}
+
+pub(super) fn idempotency_schema() -> Json {
+    let literal = "([^{]|\\{[^a-z}-])*";
+    let placeholder = "\\{(tenant|id|attempt|header:[^}]+|json:/[^}]*)\\}";
+    let text = format!("^(true|false|{literal}({placeholder}{literal})+)$");
+    json!({"anyOf": [{"type": "boolean"}, {"type": "string", "pattern": text}]})
+}
+
+/// `dispatch.http.forward-headers`: names of headers, as publishers write them.
+pub(super) fn forwarded(raw: &Raw) -> Result<Vec<String>, Wrong> {
+    const MUST: &str = "a list of headers' names, such as [traceparent, x-request-id]";
+    let Raw::List(items) = raw else {
+        return Err(wrong(raw, MUST));
+    };
+    let name = |raw: &Raw| match raw {
+        Raw::Text(name) => Ok(name.clone()),
+        _ => Err(format!("has an entry that is no text; it must be {MUST}")),
+    };
+    let names =
+        (items.iter().map(|item| name(&item.raw))).collect::<Result<Vec<String>, Wrong>>()?;
+    if names.len() > MOST {
+        return Err(format!("has {} names; {MOST} are enough", names.len()));
+    }
+    let mut seen: Vec<HeaderName> = Vec::new();
+    for name in &names {
+        let called = shown(name);
+        let header = HeaderName::from_bytes(name.as_bytes())
+            .map_err(|_| format!("{called} has characters that no header of HTTP may have"))?;
+        if is_ours(header.as_str()) {
+            return Err(format!("{called} is set by Sluicegate itself"));
+        }
+        if is_reserved(name) {
+            return Err(format!(
+                "names the header {called}, which Sluicegate or RabbitMQ sets on a job's way"
+            ));
+        }
+        if seen.contains(&header) {
+            return Err(format!("{called} stands there twice"));
+        }
+        seen.push(header);
+    }
+    Ok(names)
+}
+
+pub(super) fn forward_schema() -> Json {
+    json!({
+        "type": "array",
+        "maxItems": MOST,
+        "items": {"type": "string", "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"},
+    })
 }
 
 fn has_user(url: &SecretUrl) -> bool {

@@ -11,19 +11,20 @@ use super::input::Input;
 use super::key::{keys, text};
 use super::shown::{Shown, Values};
 use super::yaml::Raw;
+use crate::rules::job::call::Carried;
 use crate::rules::job::{Fields, TenantField, ValueField};
 
 keys! {
     TENANT: TenantField = text(
         "job.tenant",
-        "`header:NAME`, `routing-key`, `json:/pointer` (RFC 6901, into the body)",
-        || field_schema("^(header:.+|routing-key|json:/.*)$"),
+        "`header:NAME`, `routing-key`, `json:/pointer` (RFC 6901, into the body), `all`",
+        || field_schema("^(header:.+|routing-key|json:/.*|all)$"),
         tenant_field,
     )
         .default("header:x-tenant")
         .example("json:/customer/id")
         .about("Where a job says whose limit it uses.")
-        .note("The routing key is the one that it was published with.");
+        .note("The routing key is the one that it was published with. With `all` no job names a tenant: all are those of the tenant `all`.");
     COST: ValueField = text(
         "job.cost",
         "`header:NAME`, `json:/pointer`; in the job a whole number from 1",
@@ -51,6 +52,8 @@ pub(super) fn show(fields: &Fields, values: &mut Values) {
         tenant,
         cost,
         deadline,
+        // What dispatch.http shows.
+        call: _,
     } = fields;
     values.set(&TENANT.key, Shown::text(tenant));
     values.set(&COST.key, Shown::text(cost));
@@ -67,6 +70,7 @@ impl Input {
             tenant: tenant?,
             cost: cost?,
             deadline: deadline?,
+            call: Carried::default(),
         })
     }
 }
@@ -77,6 +81,7 @@ impl fmt::Display for TenantField {
             Self::Header(name) => write!(f, "header:{name}"),
             Self::RoutingKey => f.write_str("routing-key"),
             Self::Json(pointer) => write!(f, "json:{pointer}"),
+            Self::All => f.write_str("all"),
         }
     }
 }
@@ -92,14 +97,16 @@ impl fmt::Display for ValueField {
 
 /// `job.tenant`
 pub(super) fn tenant_field(raw: &Raw) -> Result<TenantField, Wrong> {
-    const MUST: &str = "header:NAME, routing-key, or json:/pointer";
+    const MUST: &str = "header:NAME, routing-key, json:/pointer, or all";
     let text = parse_text(raw, MUST)?;
-    if text == "routing-key" {
-        return Ok(TenantField::RoutingKey);
+    match text {
+        "routing-key" => return Ok(TenantField::RoutingKey),
+        "all" => return Ok(TenantField::All),
+        _ => {}
     }
     match field(text)? {
-        Some(FieldSource::Header(name)) => Ok(TenantField::Header(name)),
-        Some(FieldSource::Json(pointer)) => Ok(TenantField::Json(pointer)),
+        Some(ValueField::Header(name)) => Ok(TenantField::Header(name)),
+        Some(ValueField::Json(pointer)) => Ok(TenantField::Json(pointer)),
         None => Err(wrong(raw, MUST)),
     }
 }
@@ -107,29 +114,19 @@ pub(super) fn tenant_field(raw: &Raw) -> Result<TenantField, Wrong> {
 /// `job.cost` and `job.deadline`
 pub(super) fn value_field(raw: &Raw) -> Result<ValueField, Wrong> {
     const MUST: &str = "header:NAME or json:/pointer";
-    match field(parse_text(raw, MUST)?)? {
-        Some(FieldSource::Header(name)) => Ok(ValueField::Header(name)),
-        Some(FieldSource::Json(pointer)) => Ok(ValueField::Json(pointer)),
-        None => Err(wrong(raw, MUST)),
-    }
-}
-
-/// Where in a message a field is.
-enum FieldSource {
-    Header(String),
-    Json(String),
+    field(parse_text(raw, MUST)?)?.ok_or_else(|| wrong(raw, MUST))
 }
 
 /// `header:NAME` or `json:/pointer`; `None`: neither.
-fn field(text: &str) -> Result<Option<FieldSource>, Wrong> {
+pub(super) fn field(text: &str) -> Result<Option<ValueField>, Wrong> {
     if let Some(name) = text.strip_prefix("header:") {
-        return after_prefix(name).map(|name| Some(FieldSource::Header(name)));
+        return after_prefix(name).map(|name| Some(ValueField::Header(name)));
     }
     if let Some(pointer) = text.strip_prefix("json:") {
         let escapes = pointer.split('~').skip(1);
         if pointer.starts_with('/') && escapes.into_iter().all(|rest| rest.starts_with(['0', '1']))
         {
-            return Ok(Some(FieldSource::Json(pointer.to_owned())));
+            return Ok(Some(ValueField::Json(pointer.to_owned())));
         }
         return Err(format!(
             "is {}; a JSON pointer (RFC 6901) begins with `/`, and `~` is written `~0`",

@@ -286,6 +286,13 @@ pub(super) const fn file_with(
     Setting::new(path, Kind::File("path"), read)
 }
 
+/// The path of a folder.
+pub(super) const fn folder(path: &'static str) -> Setting<String> {
+    Setting::new(path, Kind::File("path of a folder"), |raw| {
+        form::text(raw, "the path of a folder").map(str::to_owned)
+    })
+}
+
 /// The path of a PEM file.
 pub(super) const fn pem(path: &'static str) -> Setting<String> {
     Setting::new(path, Kind::File("path of a PEM file"), |raw| {

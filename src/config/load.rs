@@ -254,13 +254,14 @@ impl Input {
         }
         let entries = self.file.iter().chain(&self.env);
         let renamed = Renamed(entries.filter_map(Entry::renamed).collect());
+        let (dispatch, call) = dispatch?;
         Some(Config {
             renamed,
             amqp: amqp?,
             redis: redis?,
-            job: job?,
+            job: Fields { call, ..job? },
             rate_limiter: rate_limiter?,
-            dispatch: dispatch?,
+            dispatch,
             delay: delay?,
             retry: retry?,
             admin: admin?,
@@ -279,6 +280,9 @@ mod tests {
         let yaml = match key.path {
             "rate-limiter.burst" => "rate-limiter: {use-algo: token-bucket-algo, burst: 2}",
             "dispatch.http.url" => "dispatch: {http: {url: 'http://another/'}}",
+            "dispatch.http.sign" => {
+                "dispatch: {http: {url: 'http://base/', sign-secrets: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw}}"
+            }
             _ => "dispatch: {http: {url: 'http://base/'}}",
         };
         let set = (!value.is_empty()).then(|| (env_name(key.path), value.to_owned()));
@@ -315,7 +319,12 @@ mod tests {
             }
             // What is shown is a file that says the same, but for secrets.
             let (shown, again) = (new.to_string(), |config: &Config| {
-                let text = config.to_string().replace("***", "0123456789abcdef");
+                let signs = key.path.starts_with("dispatch.http.sign");
+                let secret = match signs {
+                    true => "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+                    false => "0123456789abcdef",
+                };
+                let text = config.to_string().replace("***", secret);
                 Config::parse("c.yaml", &text, std::iter::empty()).expect(key.path)
             });
             assert_eq!(again(&new).to_string(), shown, "{}", key.path);

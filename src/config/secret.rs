@@ -46,6 +46,11 @@ impl fmt::Display for SecretUrl {
             url.set_query(Some("***"));
         }
         url.set_fragment(None);
+        // Placeholders in a path: as they are written.
+        if self.0.contains('{') {
+            let shown = url.as_str().replace("%7B", "{").replace("%7D", "}");
+            return f.write_str(&shown);
+        }
         f.write_str(url.as_str())
     }
 }
@@ -106,6 +111,10 @@ mod tests {
             ("u:hunter2 @h", "<url>"),
             ("hunter2", "<unreadable url>"),
             ("http://h:8080/x", "http://h:8080/x"),
+            (
+                "http://h/v1/{tenant}?q={id}&key=hunter2",
+                "http://h/v1/{tenant}?***",
+            ),
         ] {
             let secret = SecretUrl::new(url);
             assert_eq!(secret.to_string(), shown, "{url}");

@@ -68,6 +68,12 @@ impl Shown {
         }
     }
 
+    /// Texts in a list.
+    pub fn texts(texts: &[String]) -> Self {
+        let texts: Vec<String> = texts.iter().map(|text| Quoted(text).to_string()).collect();
+        Self::Bare(format!("[{}]", texts.join(", ")))
+    }
+
     /// Keys of ours, with their values.
     pub fn map(entries: impl IntoIterator<Item = (&'static str, Self)>) -> Self {
         let entries = entries.into_iter();

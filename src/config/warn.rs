@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::admin::Admin;
 use super::form::show as show_duration;
+use super::http_secrets::Sign;
 use super::load::Config;
 use crate::rules::limit::{Algorithm, Large, Limits};
 use crate::rules::policy::{Own, Policy, Source};
@@ -20,6 +21,13 @@ impl Config {
         idle_tenants(policy, &mut found);
         idle_plans(policy, &mut found);
         open_admin(&self.admin, &mut found);
+        let http = self.dispatch.http.as_ref();
+        if http.is_some_and(|http| http.sign == Sign::None && http.sign_secrets.is_some()) {
+            found.push(
+                "dispatch.http.sign-secrets: no call is signed: dispatch.http.sign is none"
+                    .to_owned(),
+            );
+        }
         found
     }
 

@@ -1,7 +1,7 @@
 //! Sends each job to an API over HTTP, and turns the answer into an [`Outcome`]: over HTTP/2 where a server with TLS
 //! offers it, else over HTTP/1.1.
 //!
-//! What is sent: POST with the job's body, content encoding and content type (`application/octet-stream` where the job has none
+//! What is sent: the configured method, with the job's body, content encoding and content type (`application/octet-stream` where the job has none
 //! that fits into a header), `x-tenant`, `x-job-id` and `x-attempt`. Tenant and id are sent as they are, in
 //! UTF-8; only what no header can carry, control characters and spaces at either end, is percent-encoded, and
 //! `%` itself: percent-decoding gives the very text, and two tenants or ids never look the same.
@@ -23,7 +23,9 @@ mod connection;
 mod openings;
 mod pool;
 mod requests;
+mod secrets;
 mod shared;
+mod sign;
 mod socket;
 mod stream;
 mod text;
@@ -43,11 +45,12 @@ use super::{Attempt, Fate, Outcome, Permit, PreparingHandler, Trouble};
 use crate::config::Http;
 use crate::rules::answers::{Answers, Meaning, Pushback, Verdict, verdict};
 use crate::rules::job::Job;
+use crate::rules::job::call::{Template, encode};
 use crate::tls;
 use abandoned::Abandoned;
 use call::{Exchange, Failure, Sent};
 use pool::{Pool, Pooled};
-use requests::Requests;
+use requests::{NoRequest, Requests};
 use text::{explain, one_line};
 
 /// So much of an answer's body is read, in bytes; a connection with more to come is closed.
@@ -87,6 +90,8 @@ struct Answer {
     start: Vec<u8>,
     /// There was more of it, or there may have been.
     cut: bool,
+    /// The secret of its job's tenant, which it may echo.
+    secret: Option<Arc<str>>,
 }
 
 /// Why there can be no client; no text of it holds a part of the url.
@@ -120,7 +125,7 @@ impl HttpHandler {
             "https" => tls::client(&http.tls),
             _ => return Err(HttpHandlerError::Scheme),
         };
-        let requests = Requests::to(&url, &http.headers).map_err(HttpHandlerError::Unsendable)?;
+        let requests = Requests::to(&url, http).map_err(HttpHandlerError::Unsendable)?;
         Ok(Self {
             pool: Pool::new(
                 requests.whole.clone(),
@@ -132,7 +137,7 @@ impl HttpHandler {
             concurrency,
             refused: AtomicUsize::new(0),
             encrypted: url.scheme() == "https",
-            secrets: secrets(&url, &http.headers, &requests.headers),
+            secrets: secrets(&url, http, &requests.headers),
             requests,
             timeout: http.timeout,
             answers: http.answers.clone(),
@@ -177,10 +182,20 @@ impl HttpHandler {
     /// Sends one request at most. The error is what becomes of a job without an answer.
     async fn exchange(&self, job: &Job, ready: Pooled, permit: Permit) -> Result<Answer, Attempt> {
         let deadline = Instant::now() + self.timeout;
-        let request = self.requests.of(job);
+        let made = self.requests.of(job);
+        let made = made.map_err(|why| Attempt {
+            fate: Fate::Unwritten,
+            // The API has no part in it.
+            trouble: None,
+            ..match why {
+                NoRequest::Now(reason) => failed(reason),
+                NoRequest::Ever(reason) => Outcome::Reject { reason },
+            }
+            .into()
+        })?;
         // From here to the first poll of what sends, there is nothing to wait for.
         let ready = Some(ready).filter(|_| permit.is_good());
-        let sent = ready.and_then(|ready| ready.send(request, &self.requests.whole));
+        let sent = ready.and_then(|ready| ready.send(made.request, &made.whole));
         let Some(mut exchange) = sent else {
             return Err(Outcome::Late.into());
         };
@@ -200,6 +215,7 @@ impl HttpHandler {
                     headers: head.headers,
                     cut: !ended || start.len() == KEPT,
                     start,
+                    secret: made.secret,
                 })
             }
             Ok(Sent::Unwritten) => Err(Outcome::Late.into()),
@@ -270,11 +286,24 @@ impl HttpHandler {
     /// The first bytes of the body as one line of text, without our secrets.
     fn shown(&self, answer: &Answer) -> String {
         let mut text = String::from_utf8_lossy(&answer.start).into_owned();
-        for secret in &self.secrets {
-            text = text.replace(secret, "***");
-        }
-        if answer.cut {
-            drop_begun(&mut text, &self.secrets);
+        let of_tenant = answer
+            .secret
+            .iter()
+            .flat_map(|secret| secret.split_whitespace());
+        // Of a url that is shown in an answer, too.
+        let both = of_tenant.flat_map(|secret| {
+            let mut encoded = String::new();
+            encode(secret, &mut encoded);
+            [secret.to_owned(), encoded]
+        });
+        let of_tenant: Vec<String> = both.collect();
+        for secrets in [&of_tenant, &self.secrets] {
+            for secret in secrets {
+                text = text.replace(secret, "***");
+            }
+            if answer.cut {
+                drop_begun(&mut text, secrets);
+            }
         }
         one_line(&text)
     }
@@ -363,19 +392,41 @@ fn drop_begun(text: &mut String, secrets: &[String]) {
 
 /// What an echo must not show: the password, or a user without one (a token), in the forms in which it may come back; the
 /// query; and what is `configured`, with and without a scheme such as `Bearer`.
-fn secrets(url: &Url, configured: &HeaderMap, headers: &HeaderMap) -> Vec<String> {
+fn secrets(url: &Url, http: &Http, headers: &HeaderMap) -> Vec<String> {
     let credential = url.password().unwrap_or(url.username());
     let basic = headers
         .get(AUTHORIZATION)
         .and_then(|value| value.to_str().ok());
     let basic = basic.and_then(|value| value.strip_prefix("Basic "));
     let decoded = percent_decode_str(credential).decode_utf8_lossy();
-    let query = url.query().unwrap_or_default();
+    let query = match http.target {
+        // What is the same for all jobs comes below.
+        Some(_) => "",
+        None => url.query().unwrap_or_default(),
+    };
     let all = [basic.unwrap_or_default(), credential, &*decoded, query];
     let all = all.into_iter().filter(|secret| !secret.is_empty());
-    let values = configured
+    let keys = http
+        .sign_secrets
+        .iter()
+        .flat_map(|keys| keys.expose().split_whitespace());
+    let values = (http.headers.same)
         .values()
         .filter_map(|value| str::from_utf8(value.as_bytes()).ok());
+    let of_jobs = http.headers.of_jobs.iter();
+    let of_jobs = of_jobs.flat_map(|(_, template)| template.literals().map(str::trim));
+    // Of a url with placeholders its query begins somewhere.
+    let mut has_begun = false;
+    let in_query = http.target.iter().flat_map(Template::literals);
+    let in_query = in_query.filter_map(|text| {
+        let query = match has_begun {
+            true => text,
+            false => text.split_once('?')?.1,
+        };
+        has_begun = true;
+        Some(query)
+    });
+    let values = values.chain(of_jobs).chain(in_query).chain(keys);
     let parts = values.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, part)| part)]);
     // A version, say, hides nothing, and words of the answer would be missing.
     let long = parts.flatten().filter(|part| part.len() >= SHORTEST_SECRET);

@@ -1,12 +1,14 @@
 //! What a message says about itself, once it has been checked.
 
 mod body;
+pub mod call;
 mod carried;
 mod labels;
 
 use bytes::Bytes;
 
 pub use self::body::InBody;
+use self::call::{Carried, Values};
 pub use self::carried::{lasting, postponed};
 use self::labels::label;
 pub use self::labels::labels;
@@ -34,7 +36,7 @@ pub enum Field<'a> {
 
 impl Field<'_> {
     /// What it is in words, where neither a text nor a whole number is meant.
-    fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Missing => "missing",
             Self::Text(_) => "a text",
@@ -70,9 +72,14 @@ pub enum TenantField {
     RoutingKey,
     /// `json:/pointer` (RFC 6901)
     Json(String),
+    /// `all`: no job has one, and all are those of the tenant `all`.
+    All,
 }
 
-/// Where a job's cost, or its deadline, stands.
+/// Whose jobs all are where [`TenantField::All`] says so.
+pub const ALL_TENANTS: &str = "all";
+
+/// Where a job's cost, its deadline, or a value for its call stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ValueField {
     /// `header:NAME`
@@ -90,10 +97,13 @@ pub struct Fields {
     pub cost: ValueField,
     /// Until when it may be called; `None`: no job says so there.
     pub deadline: Option<ValueField>,
+    /// What its call carries of it.
+    pub call: Carried,
 }
 
-/// A job as a handler sees it.
+/// A job as a handler sees it. [`Job::new`] makes one for a handler's tests.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Job {
     /// The message's id; one without got one.
     pub id: String,
@@ -109,6 +119,25 @@ pub struct Job {
     pub content_encoding: Option<String>,
     /// The body.
     pub body: Bytes,
+    /// For the HTTP handler: what its url and headers name by placeholders.
+    #[doc(hidden)]
+    pub values: Values,
+}
+
+impl Job {
+    /// The first attempt of a job that costs 1, whose publisher said nothing of its body.
+    pub fn new(id: impl Into<String>, tenant: Tenant, body: impl Into<Bytes>) -> Self {
+        Self {
+            id: id.into(),
+            tenant,
+            cost: 1,
+            attempt: 1,
+            content_type: None,
+            content_encoding: None,
+            body: body.into(),
+            values: Values::default(),
+        }
+    }
 }
 
 /// What a usable message says about itself.
@@ -134,6 +163,8 @@ pub struct Claims {
     pub trip: Option<Trip>,
     /// It was delivered again, so its calls may end their workers (`rules::crash`), and so many are known to have done so.
     pub suspect: Option<u32>,
+    /// What its call carries of it.
+    pub values: Values,
 }
 
 /// Until when a job was delayed, by the store's clock.
@@ -204,6 +235,16 @@ pub fn read_with(
         Some(field) => read_deadline(message, inside, field)?,
         None => None,
     };
+    let values = match fields.call.is_nothing() {
+        true => Values::default(),
+        false => {
+            let (id, header) = (message.id().unwrap_or_default(), |name: &str| {
+                message.header(name)
+            });
+            let json = |number| inside.carried(number);
+            (fields.call.read((tenant.as_str(), id), header, json)).map_err(BadMessage)?
+        }
+    };
     let ends_ms = match message.header(headers::EXPIRES) {
         Field::Int(n) if returned => u64::try_from(n).ok(),
         _ => None,
@@ -223,6 +264,7 @@ pub fn read_with(
         first_call_ms: None,
         trip: None,
         suspect: None,
+        values,
     };
     if returned {
         claims.attempt = match message.header(headers::ATTEMPT) {
@@ -289,6 +331,7 @@ fn tenant_of(
             ))),
         },
         TenantField::RoutingKey => parse("routing key", message.routing_key()),
+        TenantField::All => parse("job.tenant", ALL_TENANTS),
         TenantField::Json(pointer) => match inside.found(0, "tenant")? {
             Field::Text(id) => parse(&format!("json:{pointer}"), id),
             Field::Missing => Err(BadMessage(format!(

@@ -11,10 +11,11 @@ use kit::api::{Api, Call};
 use kit::counts;
 use kit::proxy::{Proxy, Range, Way, Ways};
 use kit::servers::{shared_rabbit, shared_redis, unique};
+use kit::settings;
 use sluicegate::app;
 use sluicegate::broker::amqp::Client;
 use sluicegate::broker::{Message, Outgoing};
-use sluicegate::config::{Config, Http, SecretUrl, Tls};
+use sluicegate::config::{Config, Http};
 use sluicegate::engine::Stop;
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Attempt, Outcome, Permit, PreparingHandler};
@@ -213,13 +214,8 @@ async fn run(case: Case) -> Seen {
     let url = api.url_at(proxy.door.address);
     let config = config(&case, &url);
     let http = Http {
-        url: SecretUrl::new(&url),
-        headers: Default::default(),
-        tls: Tls::default(),
-        answers: Default::default(),
         timeout: Duration::from_secs(60),
-        http2: true,
-        abandoned: Duration::from_secs(60),
+        ..settings::http(&url)
     };
     let timed = Timed {
         http: Arc::new(HttpHandler::new(&http, 64).expect("a usable url")),

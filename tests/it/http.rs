@@ -1,6 +1,7 @@
 //! The HTTP handler against downstreams that answer as they like.
 
 mod abandoned;
+mod calls;
 mod connections;
 pub mod downstream;
 mod frames;
@@ -12,7 +13,8 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use hyper::header::{HeaderName, HeaderValue};
-use sluicegate::config::{Http, SecretUrl, Tls};
+use kit::settings;
+use sluicegate::config::Http;
 use sluicegate::handler::http::HttpHandler;
 use sluicegate::handler::{Attempt, Outcome, Permit};
 use sluicegate::rules::answers::{Answers, Meaning, Quotas, Seen, Which};
@@ -23,15 +25,7 @@ use tokio::net::TcpSocket;
 use downstream::{Downstream, Then};
 
 fn job(id: &str) -> Job {
-    Job {
-        id: id.to_owned(),
-        tenant: Tenant::parse("acme").expect("a tenant"),
-        cost: 1,
-        attempt: 1,
-        content_type: None,
-        content_encoding: None,
-        body: "{}".into(),
-    }
+    Job::new(id, Tenant::parse("acme").expect("a tenant"), "{}")
 }
 
 /// Good for longer than any test takes.
@@ -41,13 +35,9 @@ fn permit() -> Permit {
 
 fn http(url: impl Into<String>, timeout: Duration) -> Http {
     Http {
-        url: SecretUrl::new(url),
-        headers: Default::default(),
-        tls: Tls::default(),
-        answers: Default::default(),
         timeout,
-        http2: true,
         abandoned: LONG,
+        ..settings::http(url)
     }
 }
 
@@ -546,7 +536,9 @@ async fn configured_headers_are_sent_and_never_shown() {
         ("user-agent", "shop"),
     ] {
         let name = HeaderName::from_static(name);
-        http.headers.insert(name, HeaderValue::from_static(value));
+        http.headers
+            .same
+            .insert(name, HeaderValue::from_static(value));
     }
     let handler = HttpHandler::new(&http, 4).expect("a usable url");
     let Outcome::Reject { reason } = handler.handle(&job("1"), permit()).await else {
@@ -582,7 +574,9 @@ async fn a_secret_that_is_cut_in_two_is_not_shown() {
         let downstream = Downstream::answering(answer, then).await;
         let mut http = http(format!("http://{}/", downstream.addr), LONG);
         let name = HeaderName::from_static("x-api-key");
-        http.headers.insert(name, HeaderValue::from_static(KEY));
+        http.headers
+            .same
+            .insert(name, HeaderValue::from_static(KEY));
         let handler = HttpHandler::new(&http, 4).expect("a usable url");
         let Outcome::Reject { reason } = handler.handle(&job("1"), permit()).await else {
             panic!("a 400 rejects");

@@ -56,6 +56,7 @@ mod scale;
 mod secrets;
 mod servers_themselves;
 mod standstill;
+mod worker_calls;
 mod worker_epoch;
 mod worker_scopes;
 mod world;

@@ -11,7 +11,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
-use hyper::{HeaderMap, Request, Response, StatusCode, Uri, Version};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode, Uri, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
@@ -39,6 +39,7 @@ pub struct Call {
     /// Which connection it came on, from 0.
     pub connection: usize,
     pub version: Version,
+    pub method: Method,
     pub uri: Uri,
     pub headers: HeaderMap,
     pub body: Bytes,
@@ -266,6 +267,7 @@ async fn call(
         ended: None,
         connection,
         version: request.version(),
+        method: request.method().clone(),
         uri: request.uri().clone(),
         headers: request.headers().clone(),
         body: Bytes::new(),

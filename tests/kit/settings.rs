@@ -2,12 +2,23 @@
 
 use std::time::Duration;
 
+use sluicegate::config::{Config, Http, SecretUrl};
 use sluicegate::engine::action::{Changeable, Settings};
 use sluicegate::rules::answers::ThrottleScope;
 use sluicegate::rules::delays::{DelayLevels, QueueNames};
 use sluicegate::rules::job::{Fields, TenantField, ValueField};
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::retry::RetryPolicy;
+
+/// Calls of `url`, whatever that is, as the defaults say.
+pub fn http(url: impl Into<String>) -> Http {
+    let text = "dispatch: {http: {url: 'http://h/'}}";
+    let config = Config::parse("c.yaml", text, std::iter::empty()).expect("valid");
+    Http {
+        url: SecretUrl::new(url),
+        ..config.dispatch.http.expect("a url")
+    }
+}
 
 /// A scheduler's settings whose limits let everything start, for `jobs` calls at a time.
 pub fn open(jobs: usize) -> Settings {
@@ -26,6 +37,7 @@ pub fn open(jobs: usize) -> Settings {
             tenant: TenantField::Header("x-tenant".into()),
             cost: ValueField::Header("x-cost".into()),
             deadline: None,
+            call: Default::default(),
         },
         live: Changeable {
             concurrency: jobs,

@@ -196,7 +196,7 @@ fn values_out_of_range_say_the_range_and_the_place() {
         ("redis", "prefix: 'a{b}{c}'", "is \"a{b}{c}\"; it must be 1 to 128 bytes without spaces and control characters, with braces only as one hash tag that is not empty, such as {rlaas}:rate_limit".to_owned()),
         ("redis", "prefix: 'a}b{'", "is \"a}b{\"; it must be 1 to 128 bytes without spaces and control characters, with braces only as one hash tag that is not empty, such as {rlaas}:rate_limit".to_owned()),
         ("redis", "prefix: a b", "is \"a b\"; it must be 1 to 128 bytes without spaces and control characters, with braces only as one hash tag that is not empty, such as {rlaas}:rate_limit".to_owned()),
-        ("job", "tenant: x-tenant", "is \"x-tenant\"; it must be header:NAME, routing-key, or json:/pointer".to_owned()),
+        ("job", "tenant: x-tenant", "is \"x-tenant\"; it must be header:NAME, routing-key, json:/pointer, or all".to_owned()),
         ("job", "tenant: 'header:'", "must name a header of 1 to 255 bytes after `header:`, without control characters and spaces at its ends".to_owned()),
         ("job", "tenant: json:tenant", "is \"json:tenant\"; a JSON pointer (RFC 6901) begins with `/`, and `~` is written `~0`".to_owned()),
         ("dispatch", "concurrency: 0", format!("is 0; it must be {number} from 1 to 10000")),

@@ -30,7 +30,7 @@ fn write(folder: &Path, name: &str, text: &str) -> PathBuf {
 fn sent(config: &Config) -> Vec<(String, String)> {
     let headers = &config.dispatch.http.as_ref().expect("a url").headers;
     let text = |value: &[u8]| String::from_utf8(value.to_vec()).expect("text");
-    let mut all: Vec<_> = (headers.iter())
+    let mut all: Vec<_> = (headers.same.iter())
         .map(|(name, value)| (name.to_string(), text(value.as_bytes())))
         .collect();
     all.sort();

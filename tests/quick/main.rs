@@ -6,6 +6,7 @@
 mod config;
 mod config_amqp;
 mod config_answers;
+mod config_calls;
 mod config_headers;
 mod config_limits;
 mod config_redis;

@@ -75,6 +75,7 @@ pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> Sett
             tenant,
             cost: ValueField::Header("x-cost".into()),
             deadline: None,
+            call: Default::default(),
         },
         live: Changeable {
             concurrency,

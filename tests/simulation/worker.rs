@@ -34,6 +34,7 @@ fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
             tenant: TenantField::Header("x-tenant".into()),
             cost: ValueField::Header("x-cost".into()),
             deadline: None,
+            call: Default::default(),
         },
         live: Changeable {
             concurrency: plan.concurrency,

@@ -3,17 +3,20 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::Uri;
 use lapin::BasicProperties;
 use lapin::protocol::basic::{gen_properties, parse_properties};
 use sluicegate::broker::Message;
 use sluicegate::rules::delays::Trip;
 use sluicegate::rules::headers::{self, HeaderValue};
-use sluicegate::rules::job::{self, Claims, Fields, TenantField, ValueField};
+use sluicegate::rules::job::call::{Carried, Part, Place, Source, Template};
+use sluicegate::rules::job::{self, Claims, Fields, Job, TenantField, ValueField};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::policy::{Own, Pattern, Policy};
 use sluicegate::rules::scope::{MAX_VALUE_BYTES, Scope};
 use sluicegate::rules::tenant::Tenant;
 use sluicegate::untrusted::{unreadable, wrapped};
+use url::Url;
 
 /// Class, weight and body size, before the properties.
 const PREFIX: [u8; 12] = [0, 60, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -52,6 +55,7 @@ pub fn check(data: &[u8]) {
             Err(why) => one_line(&why.to_string()),
         }
     }
+    called(&message, &fields, &policy);
     sent(&message.for_republish());
 }
 
@@ -82,6 +86,72 @@ fn fields(how: u8) -> Fields {
             0x80 => Some(ValueField::Json("/d".to_owned())),
             _ => None,
         },
+        call: Carried::default(),
+    }
+}
+
+/// What a call carries that has a value of each kind in each place.
+fn carried() -> (Carried, [(Place, Template); 3]) {
+    let mut carried = Carried::default();
+    let values = [
+        Source::Tenant,
+        Source::Id,
+        carried.field(ValueField::Header("x-path".to_owned())),
+        carried.field(ValueField::Json("/d".to_owned())),
+    ];
+    let templates = [Place::Path, Place::Query, Place::Header].map(|place| {
+        let begin = Part::Literal(
+            if place == Place::Query {
+                "/?q="
+            } else {
+                "/v1/"
+            }
+            .to_owned(),
+        );
+        let parts = values.map(|source| {
+            carried.used(source, place, "dispatch.http.url");
+            [Part::Value(source, place), Part::Literal("/".to_owned())]
+        });
+        let parts = std::iter::once(begin).chain(parts.into_iter().flatten());
+        (place, Template(parts.collect()))
+    });
+    carried.forward = vec!["x-deadline".to_owned()];
+    (carried, templates)
+}
+
+/// What a call carries of it can be sent, and leads nowhere else.
+fn called(message: &Message, fields: &Fields, policy: &Policy) {
+    let (call, templates) = carried();
+    let fields = Fields {
+        call,
+        ..fields.clone()
+    };
+    let claims = match job::read(message, true, &fields, policy) {
+        Ok(claims) => claims,
+        Err(why) => return one_line(&why.to_string()),
+    };
+    let mut job = Job::new(message.id().unwrap_or_default(), claims.tenant, "");
+    job.values = claims.values;
+    for (place, template) in templates {
+        let text = template.render(&job, "");
+        if place == Place::Header {
+            http::HeaderValue::from_bytes(text.as_bytes()).expect("a header's value");
+            continue;
+        }
+        let uri: Uri = text.parse().expect("a path and a query");
+        assert_eq!(uri.to_string(), text);
+        let url = Url::parse("http://api/").expect("a url");
+        let joined = url.join(&text).expect("on it");
+        assert_eq!(
+            joined.as_str(),
+            format!("http://api{text}"),
+            "it leads where it should"
+        );
+        let parts = text.split('/').count();
+        assert_eq!(parts, 7 - usize::from(place == Place::Query), "{text}");
+    }
+    if let Some(text) = job.values.forwarded(0) {
+        http::HeaderValue::from_bytes(text.as_bytes()).expect("a header's value");
     }
 }
 

@@ -74,6 +74,7 @@ impl JobEntry {
             content_type: self.message.content_type().map(str::to_owned),
             content_encoding: self.message.content_encoding().map(str::to_owned),
             body: self.message.body.clone(),
+            values: self.claims.values.clone(),
         }
     }
 

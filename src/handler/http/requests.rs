@@ -1,5 +1,9 @@
 //! The request that a job becomes.
 
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::SystemTime;
+
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 use hyper::body::Bytes;
@@ -7,30 +11,82 @@ use hyper::header::{
     ACCEPT, AUTHORIZATION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap,
     HeaderName, HeaderValue, USER_AGENT,
 };
+use hyper::http::method::InvalidMethod;
 use hyper::{Method, Request, Uri};
 use percent_encoding::percent_decode_str;
 use url::{Position, Url};
 
+use super::secrets::{Missing, Secrets};
+use super::sign::Signer;
+use crate::config::{self, Http, OF_TENANTS, SIGNATURE_HEADERS, signing_keys};
 use crate::rules::job::Job;
+use crate::rules::job::call::Template;
 
-/// Makes requests to one url.
+/// Makes requests to one server.
 pub(super) struct Requests {
-    /// Path and query: what a request's first line names in HTTP/1.1.
+    method: Method,
+    has_body: bool,
+    /// Path and query: what a request's first line names in HTTP/1.1. `/` where they are those of a job.
     target: Uri,
     /// These and the server: what a request names in HTTP/2.
     pub whole: Uri,
+    /// Path and query, where jobs have parts in them.
+    of_jobs: Option<Template>,
     /// What every request carries: the host, user and password of the url, and what is configured.
     pub headers: HeaderMap,
+    /// Headers in which jobs have parts.
+    headers_of_jobs: Vec<(HeaderName, Template)>,
+    /// Headers of jobs that go along.
+    forward: Vec<HeaderName>,
+    /// The secrets of tenants, where calls need them.
+    secrets: Option<Secrets>,
+    sign: Option<Sign>,
+}
+
+/// With which keys calls are signed.
+enum Sign {
+    /// All with the same.
+    With(Signer),
+    /// Each with those of its tenant.
+    ByTenant,
+}
+
+/// Why there is no request for a job.
+pub(super) enum NoRequest {
+    /// Not now.
+    Now(String),
+    /// Never.
+    Ever(String),
+}
+
+impl From<Missing> for NoRequest {
+    fn from(why: Missing) -> Self {
+        match why {
+            Missing::Absent(why) => Self::Ever(why),
+            Missing::Unreadable(why) => Self::Now(why),
+        }
+    }
+}
+
+/// A request, and its url with the server.
+pub(super) struct Made<'r> {
+    pub request: Request<Bytes>,
+    pub whole: Cow<'r, Uri>,
+    /// The secret of its tenant, which no answer may show.
+    pub secret: Option<Arc<str>>,
 }
 
 impl Requests {
-    /// Requests to `url`, with the headers that are `configured`.
+    /// Requests to `url`, which is that of `http`.
     ///
     /// # Errors
     /// In words: the url holds what no request can carry.
-    pub(super) fn to(url: &Url, configured: &HeaderMap) -> Result<Self, String> {
+    pub(super) fn to(url: &Url, http: &Http) -> Result<Self, String> {
         let host = &url[Position::BeforeHost..Position::AfterPort];
-        let path = &url[Position::BeforePath..Position::AfterQuery];
+        let path = match &http.target {
+            Some(_) => "/",
+            None => &url[Position::BeforePath..Position::AfterQuery],
+        };
         let (target, whole) = (uri(path)?, format!("{}://{host}{path}", url.scheme()));
         let whole = uri(&whole)?;
         let mut headers = HeaderMap::new();
@@ -42,39 +98,145 @@ impl Requests {
         if let Some(basic) = basic_authorization(url) {
             headers.insert(AUTHORIZATION, basic);
         }
-        for (name, value) in configured {
+        for (name, value) in &http.headers.same {
             headers.insert(name, value.clone());
         }
+        let name = |name: &String| HeaderName::from_bytes(name.as_bytes());
+        let forward = http.forward.iter().map(name).collect::<Result<_, _>>();
+        let method = http.method.name().parse();
+        let keys = http.sign_secrets.as_ref();
+        let sign = match keys.filter(|_| http.sign == config::Sign::StandardWebhooks) {
+            None => None,
+            Some(keys) if keys.expose() == OF_TENANTS => Some(Sign::ByTenant),
+            Some(keys) => Some(Sign::With(Signer::new(&signing_keys(keys.expose())?))),
+        };
         Ok(Self {
+            method: method.map_err(|why: InvalidMethod| why.to_string())?,
+            has_body: http.method.has_body(),
             target,
             whole,
+            of_jobs: http.target.clone(),
             headers,
+            headers_of_jobs: http.headers.of_jobs.clone(),
+            forward: forward.map_err(|why| why.to_string())?,
+            secrets: http.secrets.clone().map(Secrets::new),
+            sign,
         })
     }
 
     /// The one for `job`.
-    pub(super) fn of(&self, job: &Job) -> Request<Bytes> {
-        let mut request = Request::new(job.body.clone());
-        *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.target.clone();
+    ///
+    /// # Errors
+    /// [`NoRequest`], in words: the job's values make one that can't be sent, or its tenant has no secret.
+    pub(super) fn of(&self, job: &Job) -> Result<Made<'_>, NoRequest> {
+        let secret = match &self.secrets {
+            Some(secrets) => Some(secrets.of(&job.tenant)?),
+            None => None,
+        };
+        let unsendable = |secret: &str| self.with(job, secret).map_err(NoRequest::Ever);
+        let (request, whole) = unsendable(secret.as_deref().unwrap_or_default())?;
+        Ok(Made {
+            request,
+            whole,
+            secret,
+        })
+    }
+
+    fn with(&self, job: &Job, secret: &str) -> Result<(Request<Bytes>, Cow<'_, Uri>), String> {
+        let body = match self.has_body {
+            true => job.body.clone(),
+            false => Bytes::new(),
+        };
+        let mut request = Request::new(body);
+        *request.method_mut() = self.method.clone();
+        let mut whole = Cow::Borrowed(&self.whole);
+        *request.uri_mut() = match &self.of_jobs {
+            None => self.target.clone(),
+            Some(template) => {
+                let target = uri(&template.render(job, secret))?;
+                whole = Cow::Owned(self.on_server(&target)?);
+                target
+            }
+        };
         let headers = request.headers_mut();
         headers.clone_from(&self.headers);
+        for (name, template) in &self.headers_of_jobs {
+            let value = HeaderValue::from_bytes(template.render(job, secret).as_bytes());
+            let mut value = value.map_err(|why| format!("header {name}: {why}"))?;
+            value.set_sensitive(true);
+            headers.insert(name, value);
+        }
+        for (number, name) in self.forward.iter().enumerate() {
+            if let Some(text) = job.values.forwarded(number) {
+                let value = HeaderValue::from_bytes(text.as_bytes());
+                headers.insert(name, value.map_err(|why| format!("header {name}: {why}"))?);
+            }
+        }
         let said = |text: &Option<String>| {
             let text = text.as_deref().filter(|text| !text.is_empty())?;
             HeaderValue::from_bytes(text.as_bytes()).ok()
         };
-        let bytes = HeaderValue::from_static("application/octet-stream");
-        headers.insert(CONTENT_TYPE, said(&job.content_type).unwrap_or(bytes));
-        if let Some(encoding) = said(&job.content_encoding) {
-            headers.insert(CONTENT_ENCODING, encoding);
+        if self.has_body {
+            if let Some(kind) = said(&job.content_type) {
+                headers.insert(CONTENT_TYPE, kind);
+            } else if !headers.contains_key(CONTENT_TYPE) {
+                let bytes = HeaderValue::from_static("application/octet-stream");
+                headers.insert(CONTENT_TYPE, bytes);
+            }
+            if let Some(encoding) = said(&job.content_encoding) {
+                headers.insert(CONTENT_ENCODING, encoding);
+            }
+            // The client leaves it out for an empty body, and some servers insist on it (411).
+            headers.insert(CONTENT_LENGTH, job.body.len().into());
+        } else {
+            headers.remove(CONTENT_TYPE);
+            headers.remove(CONTENT_ENCODING);
         }
-        // The client leaves it out for an empty body, and some servers insist on it (411).
-        headers.insert(CONTENT_LENGTH, job.body.len().into());
         let mut set = |name, value| headers.insert(HeaderName::from_static(name), value);
         set("x-tenant", header_value(job.tenant.as_str()));
         set("x-job-id", header_value(&job.id));
         set("x-attempt", job.attempt.into());
-        request
+        if let Some(sign) = &self.sign {
+            self.sign(sign, &mut request, job, secret)?;
+        }
+        Ok((request, whole))
+    }
+
+    /// Signs `request`. The time is this machine's: a receiver refuses what is older than some minutes.
+    fn sign(
+        &self,
+        sign: &Sign,
+        request: &mut Request<Bytes>,
+        job: &Job,
+        secret: &str,
+    ) -> Result<(), String> {
+        let of_tenant;
+        let signer = match sign {
+            Sign::With(signer) => signer,
+            Sign::ByTenant => {
+                let keys = signing_keys(secret);
+                let keys = keys.map_err(|why| format!("the secret of this tenant {why}"))?;
+                of_tenant = Signer::new(&keys);
+                &of_tenant
+            }
+        };
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let timestamp = now.map_or(0, |now| now.as_secs());
+        let id = header_value(&job.id);
+        let text = signer.signature(id.as_bytes(), timestamp, request.body());
+        let signature = HeaderValue::from_str(&text).map_err(|why| why.to_string())?;
+        let values = [id, timestamp.into(), signature];
+        for (name, value) in SIGNATURE_HEADERS.into_iter().zip(values) {
+            request.headers_mut().insert(name, value);
+        }
+        Ok(())
+    }
+
+    /// `target` on our server.
+    fn on_server(&self, target: &Uri) -> Result<Uri, String> {
+        let mut parts = self.whole.clone().into_parts();
+        parts.path_and_query = target.path_and_query().cloned();
+        Uri::from_parts(parts).map_err(|why| why.to_string())
     }
 }
 

@@ -36,59 +36,71 @@ impl Found {
     }
 }
 
-/// What a body says of its job: where the tenant, the cost and the deadline stand in it.
+/// What a body says of its job: the tenant, the cost, the deadline, and what its call carries.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InBody(Result<[Found; 3], String>);
+pub struct InBody(Result<Vec<Found>, String>);
+
+/// Before the values for calls there are those of the tenant, the cost and the deadline.
+const BEFORE_CALLS: usize = 3;
 
 impl InBody {
     /// Reads it, where `fields` look into the body.
     pub fn read(body: &[u8], fields: &Fields) -> Self {
-        Self::at(body, pointers(fields))
+        Self::at(body, &pointers(fields).collect::<Vec<_>>())
     }
 
     /// Reads where the tenant stands alone.
     pub fn tenant(body: &[u8], field: &TenantField) -> Self {
-        Self::at(body, [tenant_pointer(field), None, None])
+        Self::at(body, &[tenant_pointer(field)])
     }
 
     /// Whether `fields` look into a body at all.
     pub fn is_needed(fields: &Fields) -> bool {
-        pointers(fields).iter().any(Option::is_some)
+        pointers(fields).any(|pointer| pointer.is_some())
     }
 
-    fn at(body: &[u8], pointers: [Option<&str>; 3]) -> Self {
-        let mut all = [Found::Missing, Found::Missing, Found::Missing];
-        let wanted: Vec<&str> = pointers.into_iter().flatten().collect();
+    fn at(body: &[u8], pointers: &[Option<&str>]) -> Self {
+        let wanted: Vec<&str> = pointers.iter().copied().flatten().collect();
         if wanted.is_empty() {
-            return Self(Ok(all));
+            return Self(Ok(Vec::new()));
         }
         Self(find(body, &wanted).map(|found| {
-            let places = (0..3).filter(|place| pointers[*place].is_some());
-            for (place, found) in places.zip(found) {
-                all[place] = found;
-            }
-            all
+            let mut found = found.into_iter();
+            let next = |pointer: &Option<&str>| pointer.and_then(|_| found.next());
+            let all = pointers.iter().map(next);
+            all.map(Option::unwrap_or_default).collect()
         }))
     }
 
     /// What stands at the place number `place`, where its `what` does.
     pub(super) fn found(&self, place: usize, what: &str) -> Result<Field<'_>, BadMessage> {
         match &self.0 {
-            Ok(found) => Ok(found[place].field()),
+            Ok(found) => Ok(found.get(place).map_or(Field::Missing, Found::field)),
             Err(why) => Err(BadMessage(format!(
                 "no {what}: the body is not JSON: {why}"
             ))),
         }
     }
+
+    /// The value number `number` of those that calls carry.
+    pub(super) fn carried(&self, number: usize) -> Result<Field<'_>, String> {
+        match &self.0 {
+            Ok(found) => Ok(found
+                .get(BEFORE_CALLS + number)
+                .map_or(Field::Missing, Found::field)),
+            Err(why) => Err(format!("can't be read: the body is not JSON: {why}")),
+        }
+    }
 }
 
-/// Where the tenant, the cost and the deadline stand in a body.
-fn pointers(fields: &Fields) -> [Option<&str>; 3] {
-    [
+/// Where the tenant, the cost and the deadline stand in a body, and what calls carry.
+fn pointers(fields: &Fields) -> impl Iterator<Item = Option<&str>> {
+    let own = [
         tenant_pointer(&fields.tenant),
         pointer(&fields.cost),
         fields.deadline.as_ref().and_then(pointer),
-    ]
+    ];
+    own.into_iter().chain(fields.call.pointers().map(Some))
 }
 
 fn pointer(field: &ValueField) -> Option<&str> {
@@ -101,7 +113,7 @@ fn pointer(field: &ValueField) -> Option<&str> {
 fn tenant_pointer(field: &TenantField) -> Option<&str> {
     match field {
         TenantField::Json(pointer) => Some(pointer),
-        TenantField::Header(_) | TenantField::RoutingKey => None,
+        TenantField::Header(_) | TenantField::RoutingKey | TenantField::All => None,
     }
 }
 

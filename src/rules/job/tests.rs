@@ -49,6 +49,7 @@ fn fields(tenant: TenantField) -> Fields {
         tenant,
         cost: ValueField::Header("x-cost".to_owned()),
         deadline: None,
+        call: Default::default(),
     }
 }
 

@@ -58,6 +58,13 @@ impl Request {
             .collect()
     }
 
+    /// Method and target.
+    pub fn what(&self) -> String {
+        let line = String::from_utf8_lossy(self.lines()[0]).into_owned();
+        let what = line.strip_suffix(" HTTP/1.1");
+        what.unwrap_or_else(|| panic!("{line:?}")).to_owned()
+    }
+
     /// The value of the header `name`, which stands there once at most.
     pub fn header(&self, name: &str) -> Option<&[u8]> {
         let prefix = format!("{name}: ");
@@ -261,13 +268,14 @@ async fn read_request(
         head,
         body: Vec::new(),
     };
-    let length = request
-        .header("content-length")
-        .expect("every request says its length");
-    let length = std::str::from_utf8(length)
-        .expect("digits")
-        .parse()
-        .expect("a number");
+    let has_none = ["GET ", "DELETE "].map(|method| request.head.starts_with(method.as_bytes()));
+    let length = match request.header("content-length") {
+        None if has_none.contains(&true) => 0,
+        length => std::str::from_utf8(length.expect("every request with a body says its length"))
+            .expect("digits")
+            .parse()
+            .expect("a number"),
+    };
     request.body.resize(length, 0);
     stream.read_exact(&mut request.body).await?;
     Ok(request)

@@ -51,10 +51,9 @@ async fn passes(time: Duration) {
 }
 
 fn large(bytes: usize) -> Job {
-    Job {
-        body: vec![b'x'; bytes].into(),
-        ..job("large")
-    }
+    let mut job = job("large");
+    job.body = vec![b'x'; bytes].into();
+    job
 }
 
 fn retry(attempt: &Attempt) -> &str {

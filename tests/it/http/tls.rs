@@ -1,6 +1,7 @@
 //! Downstreams that speak TLS.
 
 use kit::papers::Papers;
+use sluicegate::config::Tls;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;

@@ -123,15 +123,7 @@ mod tests {
             program: "sh".to_owned(),
             arguments: vec!["-c".to_owned(), commands.to_owned()],
         };
-        let job = Job {
-            id: "7".to_owned(),
-            tenant: Tenant::parse("acme").expect("a name"),
-            cost: 1,
-            attempt: 1,
-            content_type: None,
-            content_encoding: None,
-            body: body.into(),
-        };
+        let job = Job::new("7", Tenant::parse("acme").expect("a name"), body);
         let mut program = pipe.prepare(&job).await.expect("there is a shell");
         assert!(pipe.is_ready(&mut program), "it waits for its job");
         pipe.send(&job, program, permit).await.outcome

@@ -10,7 +10,7 @@ use serde_json::Value;
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::{Config, TenantField, ValueField};
 use sluicegate::rules::headers::HeaderValue;
-use sluicegate::rules::job;
+use sluicegate::rules::job::{self, ALL_TENANTS};
 
 use super::headers;
 
@@ -105,6 +105,11 @@ impl<'a> JobMaker<'a> {
             }
             (TenantField::Header(_), None) => {
                 return Err("names no tenant".to_owned());
+            }
+            (TenantField::All, Some(_)) => {
+                return Err(format!(
+                    "names a tenant, but job.tenant is all: each job is one of the tenant {ALL_TENANTS}"
+                ));
             }
             (place, Some(_)) => {
                 return Err(format!(

@@ -1,0 +1,45 @@
+//! `dispatch.http.method`.
+
+use super::key::Named;
+
+/// `dispatch.http.method`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Method {
+    /// `POST`
+    #[default]
+    Post,
+    /// `PUT`
+    Put,
+    /// `PATCH`
+    Patch,
+    /// `DELETE`
+    Delete,
+    /// `GET`
+    Get,
+}
+
+impl Method {
+    /// Its name in a request.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Post => "POST",
+            Self::Put => "PUT",
+            Self::Patch => "PATCH",
+            Self::Delete => "DELETE",
+            Self::Get => "GET",
+        }
+    }
+
+    /// Requests have the job's body. For the others a body means nothing (RFC 9110, 9.3), and some servers refuse one.
+    pub fn has_body(self) -> bool {
+        matches!(self, Self::Post | Self::Put | Self::Patch)
+    }
+}
+
+impl Named for Method {
+    fn all() -> Vec<(&'static str, Self)> {
+        [Self::Post, Self::Put, Self::Patch, Self::Delete, Self::Get]
+            .map(|method| (method.name(), method))
+            .into()
+    }
+}

@@ -1,0 +1,159 @@
+//! What is a tenant's own in its calls: `dispatch.http.secrets-folder`, `default-secret-file`, and how calls are signed.
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+
+use super::input::Input;
+use super::key::{Named, Setting};
+
+/// Keys that sign a call: one, and the next one while they change.
+const MOST_KEYS: usize = 2;
+/// Bytes of a key that signs (Standard Webhooks).
+const KEY_BYTES: std::ops::RangeInclusive<usize> = 24..=64;
+/// What a key is written behind.
+const KEY_PREFIX: &str = "whsec_";
+
+/// Where the secrets of tenants are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SecretFiles {
+    /// `dispatch.http.secrets-folder`: a file for each tenant.
+    pub folder: Option<PathBuf>,
+    /// `dispatch.http.default-secret-file`: that of a tenant without a file.
+    pub default: Option<PathBuf>,
+}
+
+/// `dispatch.http.sign`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Sign {
+    /// `none`
+    #[default]
+    None,
+    /// `standard-webhooks`: <https://github.com/standard-webhooks/standard-webhooks>
+    StandardWebhooks,
+}
+
+impl Sign {
+    /// Its name in a configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::StandardWebhooks => "standard-webhooks",
+        }
+    }
+}
+
+impl Named for Sign {
+    fn all() -> Vec<(&'static str, Self)> {
+        [Self::None, Self::StandardWebhooks]
+            .map(|sign| (sign.name(), sign))
+            .into()
+    }
+}
+
+/// The keys in `text`, `whsec_…` with a space or a line's end between two.
+///
+/// # Errors
+/// What is wrong, without a word of it.
+pub fn signing_keys(text: &str) -> Result<Vec<Vec<u8>>, &'static str> {
+    const MUST: &str =
+        "must hold one or two keys such as whsec_… in base64, of 24 to 64 bytes each";
+    let key = |word: &str| {
+        let bytes = BASE64_STANDARD.decode(word.strip_prefix(KEY_PREFIX)?);
+        bytes.ok().filter(|key| KEY_BYTES.contains(&key.len()))
+    };
+    let keys: Option<Vec<_>> = text.split_whitespace().map(key).collect();
+    let fits = |keys: &Vec<Vec<u8>>| (1..=MOST_KEYS).contains(&keys.len());
+    keys.filter(fits).ok_or(MUST)
+}
+
+impl Input {
+    /// The files of secrets.
+    pub(super) fn secret_files(
+        &mut self,
+        folder: &Setting<String>,
+        default: &Setting<String>,
+    ) -> Option<SecretFiles> {
+        let is_folder = |path: &Path| {
+            path.is_dir()
+                .then_some(())
+                .ok_or("is no folder that can be read")
+        };
+        let is_file = |path: &Path| match std::fs::File::open(path) {
+            Ok(_) => Ok(()),
+            Err(_) => Err("is no file that can be read"),
+        };
+        let folder = self.existing(folder, is_folder);
+        let default = self.existing(default, is_file);
+        Some(SecretFiles {
+            folder: folder?,
+            default: default?,
+        })
+    }
+
+    /// `files`, if there are any; `is_used`: calls have secrets in a header, in the url, or as keys that sign.
+    pub(super) fn used_secrets(
+        &mut self,
+        (folder, default): (&Setting<String>, &Setting<String>),
+        files: SecretFiles,
+        is_used: bool,
+    ) -> Option<Option<SecretFiles>> {
+        let is_set = files.folder.is_some() || files.default.is_some();
+        match (is_set, is_used) {
+            (false, true) => {
+                let other = default.key.path;
+                let words = format!("is not set, and {{secret:tenant}} needs it or {other}");
+                self.wrong(&folder.key, words)
+            }
+            (true, false) => {
+                let key = self.set_of(folder, default);
+                self.wrong(key, "is of no use: write {secret:tenant} in dispatch.http.url, headers or sign-secrets")
+            }
+            (is_set, _) => Some(is_set.then_some(files)),
+        }
+    }
+
+    /// The path that `setting` says, if it is set, of something that `is_there`.
+    fn existing(
+        &mut self,
+        setting: &Setting<String>,
+        is_there: impl Fn(&Path) -> Result<(), &'static str>,
+    ) -> Option<Option<PathBuf>> {
+        let Some(entry) = self.entry(&setting.key) else {
+            return Some(None);
+        };
+        let path = self.path_of(entry, setting);
+        let checked = path.and_then(|path| match is_there(&path) {
+            Ok(()) => Ok(path),
+            Err(words) => Err(words.to_owned()),
+        });
+        match checked {
+            Ok(path) => Some(Some(path)),
+            Err(words) => self.wrong(&setting.key, words),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_sign_are_one_or_two_in_base64() {
+        let key = |bytes: usize| format!("whsec_{}", BASE64_STANDARD.encode(vec![7; bytes]));
+        assert_eq!(signing_keys(&key(24)), Ok(vec![vec![7; 24]]));
+        let two = format!("{} {}\n", key(24), key(64));
+        assert_eq!(signing_keys(&two).map(|keys| keys.len()), Ok(2));
+        for wrong in [
+            String::new(),
+            "hunter2".to_owned(),
+            key(23),
+            key(65),
+            key(24).replace("whsec_", ""),
+            format!("{two} {}", key(24)),
+        ] {
+            assert!(signing_keys(&wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Placeholders in what a call carries: `{tenant}`, `{id}`, `{attempt}`, `{header:NAME}` and `{json:/pointer}`.
+
+use ::http::header::HeaderValue;
+use url::{Position, Url};
+
+use super::error::shown;
+use super::form::Wrong;
+use super::job::field;
+use super::suggest::hint;
+use crate::rules::job::call::{Carried, Part, Place, Source, Template};
+
+/// More in one text are no sign of a use; each may be 3 KiB when it is encoded, and no url is as long as all of them.
+const MOST_PLACEHOLDERS: usize = 8;
+const OWN: [(&str, Source); 4] = [
+    ("tenant", Source::Tenant),
+    ("id", Source::Id),
+    ("attempt", Source::Attempt),
+    ("secret:tenant", Source::Secret),
+];
+const ALL: &str = "{tenant}, {id}, {attempt}, {header:NAME}, {json:/pointer} or {secret:tenant}";
+/// What no url that a user writes has in it, and no url parser changes.
+const MARK: &str = "sluicegate-placeholder-";
+
+/// What a text is made of.
+enum Token<'t> {
+    Literal(&'t str),
+    Placeholder(Source),
+}
+
+/// `text` with its placeholders, which become known to `carried`. A brace that begins none stands for itself.
+fn tokens<'t>(text: &'t str, carried: &mut Carried) -> Result<Vec<Token<'t>>, Wrong> {
+    let (mut tokens, mut literal, mut at, mut count) = (Vec::new(), 0, 0, 0);
+    while let Some(open) = text[at..].find('{').map(|open| at + open) {
+        at = open + 1;
+        let Some(close) = text[at..].find('}').map(|close| at + close) else {
+            break;
+        };
+        let name = &text[at..close];
+        let word = name.split(':').next().unwrap_or_default();
+        let is_meant =
+            !word.is_empty() && word.bytes().all(|b| b.is_ascii_lowercase() || b == b'-');
+        if !is_meant {
+            continue;
+        }
+        let own = OWN.iter().find(|(known, _)| *known == name);
+        let source = match own {
+            Some((_, source)) => *source,
+            None => match field(name)? {
+                Some(source) => carried.field(source),
+                None => {
+                    let words = OWN.iter().map(|(word, _)| *word);
+                    return Err(format!(
+                        "has the placeholder {}, which there is not; it must be {ALL}{}",
+                        shown(&format!("{{{name}}}")),
+                        hint(name, words)
+                    ));
+                }
+            },
+        };
+        count += 1;
+        if count > MOST_PLACEHOLDERS {
+            return Err(format!("has more than {MOST_PLACEHOLDERS} placeholders"));
+        }
+        tokens.push(Token::Literal(&text[literal..open]));
+        tokens.push(Token::Placeholder(source));
+        at = close + 1;
+        literal = at;
+    }
+    tokens.push(Token::Literal(&text[literal..]));
+    tokens.retain(|token| !matches!(token, Token::Literal("")));
+    Ok(tokens)
+}
+
+/// The text of a header named in `key`; `None`: it has no placeholder.
+///
+/// # Errors
+/// It has one that does not exist, or a character that no header may have.
+pub(super) fn header(
+    text: &str,
+    key: &'static str,
+    carried: &mut Carried,
+) -> Result<Option<Template>, Wrong> {
+    let tokens = tokens(text, carried)?;
+    let mut parts = Vec::new();
+    for token in tokens {
+        parts.push(match token {
+            Token::Literal(text) if HeaderValue::from_bytes(text.as_bytes()).is_err() => {
+                return Err("has control characters".to_owned());
+            }
+            Token::Literal(text) => Part::Literal(text.to_owned()),
+            Token::Placeholder(source) => {
+                carried.used(source, Place::Header, key);
+                Part::Value(source, Place::Header)
+            }
+        });
+    }
+    let has_some = parts.iter().any(|part| matches!(part, Part::Value(..)));
+    Ok(has_some.then_some(Template(parts)))
+}
+
+/// Path and query of `url`, encoded as they are sent; `None`: no part of them is a job's.
+///
+/// # Errors
+/// Without a word of the url: a placeholder does not exist, or stands where none can.
+pub(super) fn target(
+    url: &str,
+    key: &'static str,
+    carried: &mut Carried,
+) -> Result<Option<Template>, Wrong> {
+    let begin = url.find("://").map_or(0, |at| at + 3);
+    let path = url[begin..]
+        .find(['/', '?', '#'])
+        .map_or(url.len(), |at| begin + at);
+    let (server, rest) = url.split_at(path);
+    // In a password a brace is one.
+    if (server.rsplit('@').next()).is_some_and(|host| host.contains('{')) {
+        return Err(
+            "has a placeholder in front of its path; scheme, host and port never come from a job"
+                .to_owned(),
+        );
+    }
+    let mut sources = Vec::new();
+    let mut marked = server.to_owned();
+    for token in tokens(rest, carried)? {
+        match token {
+            Token::Literal(text) => marked.push_str(text),
+            Token::Placeholder(source) => {
+                marked.push_str(&format!("{MARK}{}-", sources.len()));
+                sources.push(source);
+            }
+        }
+    }
+    if sources.is_empty() {
+        return Ok(None);
+    }
+    let parsed = Url::parse(&marked).map_err(|err| format!("is no url: {err}"))?;
+    if parsed.fragment().is_some_and(|text| text.contains(MARK)) {
+        return Err("has a placeholder behind a #, which is never sent".to_owned());
+    }
+    let mut parts = Vec::new();
+    let path = &parsed[Position::BeforePath..Position::AfterPath];
+    let query = &parsed[Position::AfterPath..Position::AfterQuery];
+    for (text, place) in [(path, Place::Path), (query, Place::Query)] {
+        let mut pieces = text.split(MARK);
+        parts.extend(pieces.next().map(|text| Part::Literal(text.to_owned())));
+        for piece in pieces {
+            let known = piece.split_once('-').and_then(|(number, text)| {
+                Some((*sources.get(number.parse::<usize>().ok()?)?, text))
+            });
+            let Some((source, text)) = known else {
+                return Err(format!(
+                    "has {MARK} in it, which stands for a placeholder here"
+                ));
+            };
+            carried.used(source, place, key);
+            parts.push(Part::Value(source, place));
+            parts.push(Part::Literal(text.to_owned()));
+        }
+    }
+    parts.retain(|part| !matches!(part, Part::Literal(text) if text.is_empty()));
+    Ok(Some(Template(parts)))
+}

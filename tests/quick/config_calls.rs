@@ -1,0 +1,225 @@
+//! `dispatch.http`: method, placeholders, headers that go along.
+
+use sluicegate::config::{Config, Fields, Method, TenantField};
+use sluicegate::rules::job::call::{Part, Place, Source};
+
+fn parse(keys: &str) -> Result<Config, String> {
+    let yaml = format!("dispatch: {{http: {{{keys}}}}}\n");
+    Config::parse("c.yaml", &yaml, std::iter::empty()).map_err(|errors| errors.to_string())
+}
+
+/// Without where it is.
+#[track_caller]
+fn wrong(keys: &str) -> String {
+    let errors = parse(keys).expect_err(keys);
+    errors.split_once(": ").expect("a place").1.to_owned()
+}
+
+fn literal(text: &str) -> Part {
+    Part::Literal(text.to_owned())
+}
+
+#[test]
+fn a_url_is_cut_where_jobs_have_parts_in_it() {
+    let url = "https://u:p{a}@h:8443/v1/{tenant}/ä/{json:/a~1b}?k=ä&q={header:x-q}&{json:/a~1b}";
+    let config = parse(&format!("url: '{url}'")).expect("valid");
+    let http = config.dispatch.http.expect("a url");
+    let (path, query) = (Place::Path, Place::Query);
+    let expected = [
+        literal("/v1/"),
+        Part::Value(Source::Tenant, path),
+        literal("/%C3%A4/"),
+        Part::Value(Source::Field(0), path),
+        literal("?k=%C3%A4&q="),
+        Part::Value(Source::Field(1), query),
+        literal("&"),
+        Part::Value(Source::Field(0), query),
+    ];
+    assert!(http.target.expect("placeholders").0 == expected);
+    let Fields { call, .. } = config.job;
+    assert_eq!(call.pointers().collect::<Vec<_>>(), ["/a~1b"]);
+    for same in [
+        "https://h/",
+        "https://h/{}",
+        "https://h/{\"a\"}",
+        "https://h/{A}",
+        "https://h/{a",
+    ] {
+        let config = parse(&format!("url: '{same}'")).expect("valid");
+        let http = config.dispatch.http.expect("a url");
+        assert!(http.target.is_none(), "{same}");
+        assert!(config.job.call.is_nothing(), "{same}");
+    }
+}
+
+#[test]
+fn a_wrong_placeholder_says_what_is_meant_and_nothing_of_the_url() {
+    let all =
+        "it must be {tenant}, {id}, {attempt}, {header:NAME}, {json:/pointer} or {secret:tenant}";
+    for (url, expected) in [
+        (
+            "https://h/{tennant}?k=hunter2",
+            format!("has the placeholder \"{{tennant}}\", which there is not; {all}; did you mean tenant?"),
+        ),
+        (
+            "https://h/{secret:x}?k=hunter2",
+            format!("has the placeholder \"{{secret:x}}\", which there is not; {all}"),
+        ),
+        (
+            "https://h/{json:a}?k=hunter2",
+            "is \"json:a\"; a JSON pointer (RFC 6901) begins with `/`, and `~` is written `~0`".to_owned(),
+        ),
+        (
+            "https://h/{header:x-death}?k=hunter2",
+            "names the header \"x-death\", which Sluicegate or RabbitMQ sets on a job's way; use one that publishers set".to_owned(),
+        ),
+        (
+            "https://h/#{id}",
+            "has a placeholder behind a #, which is never sent".to_owned(),
+        ),
+        (
+            "https://h/{id}{id}{id}{id}{id}{id}{id}{id}{id}",
+            "has more than 8 placeholders".to_owned(),
+        ),
+    ] {
+        assert_eq!(wrong(&format!("url: '{url}'")), format!("dispatch.http.url: {expected}"));
+    }
+    for url in ["https://{tenant}.h/", "https://{id}/", "https://h:{id}/"] {
+        let words = wrong(&format!("url: '{url}'"));
+        let shown = words.starts_with("dispatch.http.url: has a p");
+        assert!(shown && !words.contains(url), "{words}");
+    }
+    let header = wrong("url: 'https://h/', headers: {x-key: 'hunter2 {tennant}'}");
+    assert_eq!(
+        header,
+        format!(
+            "dispatch.http.headers: the value of \"x-key\" has the placeholder \"{{tennant}}\", which there is not; {all}; did you mean tenant?"
+        )
+    );
+}
+
+#[test]
+fn methods_and_headers_are_those_that_calls_can_have() {
+    let config = parse("url: 'https://h/', method: PATCH").expect("valid");
+    assert_eq!(config.dispatch.http.expect("a url").method, Method::Patch);
+    for (keys, expected) in [
+        (
+            "method: post",
+            "dispatch.http.method: is \"post\"; it must be POST, PUT, PATCH, DELETE or GET; did you mean POST?",
+        ),
+        (
+            "forward-headers: traceparent",
+            "dispatch.http.forward-headers: is \"traceparent\"; it must be a list of headers' names, such as [traceparent, x-request-id]",
+        ),
+        (
+            "forward-headers: [a, A]",
+            "dispatch.http.forward-headers: \"A\" stands there twice",
+        ),
+        (
+            "forward-headers: [a b]",
+            "dispatch.http.forward-headers: \"a b\" has characters that no header of HTTP may have",
+        ),
+        (
+            "forward-headers: [x-tenant]",
+            "dispatch.http.forward-headers: \"x-tenant\" is set by Sluicegate itself",
+        ),
+        (
+            "forward-headers: [content-length]",
+            "dispatch.http.forward-headers: \"content-length\" is set by Sluicegate itself",
+        ),
+        (
+            "forward-headers: [x-death]",
+            "dispatch.http.forward-headers: names the header \"x-death\", which Sluicegate or RabbitMQ sets on a job's way",
+        ),
+        (
+            "forward-headers: [x-a], headers: {X-A: b}",
+            "dispatch.http.forward-headers: \"x-a\" is one of dispatch.http.headers, too; keep one of them",
+        ),
+        (
+            "idempotency-key: order",
+            "dispatch.http.idempotency-key: is \"order\"; it must be true, false, or a text with placeholders such as \"order-{json:/id}\"",
+        ),
+        (
+            "idempotency-key: true, headers: {Idempotency-Key: a}",
+            "dispatch.http.idempotency-key: is set, and so is this header in dispatch.http.headers; keep one of them",
+        ),
+    ] {
+        assert_eq!(wrong(&format!("url: 'https://h/', {keys}")), expected);
+    }
+    let many: Vec<String> = (0..33).map(|n| format!("x-{n}")).collect();
+    let words = wrong(&format!(
+        "url: 'https://h/', forward-headers: [{}]",
+        many.join(", ")
+    ));
+    assert_eq!(
+        words,
+        "dispatch.http.forward-headers: has 33 names; 32 are enough"
+    );
+}
+
+#[test]
+fn secrets_are_where_calls_need_them_and_calls_are_signed_with_keys() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().display();
+    let file = folder.path().join("default");
+    std::fs::write(&file, "key").expect("written");
+    let file = file.display();
+    let needs = ", headers: {a: '{secret:tenant}'}";
+    let key = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw";
+    for good in [
+        format!("{needs}, secrets-folder: '{path}'"),
+        format!("{needs}, default-secret-file: '{file}'"),
+        format!(", sign: standard-webhooks, sign-secrets: '{key}'"),
+        format!(
+            ", sign: standard-webhooks, sign-secrets: '{{secret:tenant}}', secrets-folder: '{path}'"
+        ),
+    ] {
+        let config = parse(&format!("url: 'https://h/'{good}")).expect(&good);
+        assert_eq!(config.warnings(), [""; 0]);
+        assert!(!format!("{config}{config:?}").contains("MfKQ9"), "{config}");
+    }
+    let unsigned = parse(&format!("url: 'https://h/', sign-secrets: '{key}'")).expect("valid");
+    let warning = "dispatch.http.sign-secrets: no call is signed: dispatch.http.sign is none";
+    assert_eq!(unsigned.warnings(), [warning]);
+    for (keys, expected) in [
+        (
+            needs.to_owned(),
+            "secrets-folder: is not set, and {secret:tenant} needs it or dispatch.http.default-secret-file",
+        ),
+        (
+            format!(", secrets-folder: '{path}'"),
+            "secrets-folder: is of no use: write {secret:tenant} in dispatch.http.url, headers or sign-secrets",
+        ),
+        (
+            format!("{needs}, secrets-folder: '{file}'"),
+            "secrets-folder: is no folder that can be read",
+        ),
+        (
+            format!("{needs}, default-secret-file: '{path}/none'"),
+            "default-secret-file: is no file that can be read",
+        ),
+        (
+            ", sign: standard-webhooks".to_owned(),
+            "sign: needs keys: set dispatch.http.sign-secrets or dispatch.http.sign-secrets-file",
+        ),
+        (
+            ", sign: standard-webhooks, sign-secrets: hunter2".to_owned(),
+            "sign-secrets: must hold one or two keys such as whsec_… in base64, of 24 to 64 bytes each",
+        ),
+        (
+            format!(", sign: standard-webhooks, sign-secrets: '{key}', headers: {{Webhook-Id: a}}"),
+            "sign: sets webhook-id, and so does dispatch.http.headers; keep one of them",
+        ),
+    ] {
+        let words = wrong(&format!("url: 'https://h/'{keys}"));
+        let words = words.strip_prefix("default: ").unwrap_or(&words).to_owned();
+        assert_eq!(words, format!("dispatch.http.{expected}"));
+    }
+}
+
+#[test]
+fn jobs_without_tenants_are_all_of_one() {
+    let config = Config::parse("c.yaml", "job: {tenant: all}", std::iter::empty()).expect("valid");
+    assert_eq!(config.job.tenant, TenantField::All);
+    assert!(config.to_string().contains("tenant: \"all\""), "{config}");
+}
