@@ -30,8 +30,8 @@ const FRAME_HEAD: usize = 7;
 const MAX_HELD: usize = 4 << 20;
 /// Of a frame: for the headers that we and the broker add, and for the properties that are no headers.
 const RESERVE: usize = 12 << 10;
-/// RabbitMQ's own limit, until it names one.
-const FRAME_MAX: usize = 128 << 10;
+/// The largest frame that we ask for: RabbitMQ's own limit, unless it is configured with a smaller one.
+pub(super) const FRAME_MAX: u32 = 128 << 10;
 /// No server may have smaller ones (AMQP 0-9-1, 4.2.3).
 const FRAME_MIN: usize = 4 << 10;
 /// Read from the socket at once.
@@ -230,7 +230,7 @@ impl Screen {
             // No server sends it, and it says not even of how long a body it is: `lapin` ends the connection.
             HEADER if payload.len() < content::PREFIX => None,
             HEADER => {
-                let frame_max = self.frame_max.unwrap_or(FRAME_MAX);
+                let frame_max = self.frame_max.unwrap_or(FRAME_MAX as usize);
                 let max = frame_max.saturating_sub(RESERVE).max(frame_max / 4);
                 content::unreadable(payload, max).map(|why| {
                     tracing::warn!(%why, "a message's properties can't be used; it becomes a dead letter");
@@ -262,7 +262,7 @@ impl Screen {
 fn frame_max(method: &[u8]) -> Option<usize> {
     let rest = method.strip_prefix(&[0, 10, 0, 30])?;
     let size = u32::from_be_bytes(rest.get(2..6)?.try_into().ok()?);
-    (size > 0).then_some((size as usize).max(FRAME_MIN))
+    (size > 0).then_some((size.min(FRAME_MAX) as usize).max(FRAME_MIN))
 }
 
 /// A basic.deliver, get-ok or return whose exchange or routing key is not UTF-8, with an empty text for it.
@@ -352,15 +352,19 @@ mod tests {
     fn only_what_cannot_be_read_is_changed() {
         let (before, after) = (frame(HEADER, ID), frame(3, b"x"));
         let out = screened(&[before.clone(), frame(HEADER, BAD_ID), after.clone()].concat());
-        let wrapped = content::wrapped(BAD_ID, "message-id is not UTF-8", FRAME_MAX);
+        let wrapped = content::wrapped(BAD_ID, "message-id is not UTF-8", FRAME_MAX as usize);
         assert_eq!(out, [before, frame(HEADER, &wrapped), after].concat());
     }
 
     #[test]
     fn the_servers_frame_size_bounds_the_headers() {
-        let long = [b"\x01kS\0\0\x0f\xff", &[b'v'; 0xfff][..]].concat();
-        let size = (long.len() as u32).to_be_bytes();
-        let header = [&ID[..12], &[0x20, 0], &size[..], &long].concat();
+        let with_headers = |bytes: usize| {
+            let length = (bytes as u32).to_be_bytes();
+            let long = [b"\x01kS", &length[..], &vec![b'v'; bytes]].concat();
+            let size = (long.len() as u32).to_be_bytes();
+            [&ID[..12], &[0x20, 0], &size[..], &long].concat()
+        };
+        let header = with_headers(0xfff);
         let tune = |max: u32| {
             frame(
                 METHOD,
@@ -372,6 +376,11 @@ mod tests {
             let out = screened(&all);
             assert_eq!(out == all, passes, "{max}");
             assert_eq!(screened(&out), out, "{max}: it comes again");
+        }
+        // The frames of a server that allows larger ones are no larger than we ask for.
+        for (bytes, passes) in [(100 << 10, true), (120 << 10, false)] {
+            let all = [tune(1 << 20), frame(HEADER, &with_headers(bytes))].concat();
+            assert_eq!(screened(&all) == all, passes, "{bytes}");
         }
     }
 
