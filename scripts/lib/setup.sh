@@ -88,11 +88,11 @@ as_root() {
   fi
 }
 
-# Prints the packages whose programs are missing. Arguments: program=package
+# Prints the packages whose programs, or files with a / in front, are missing. Arguments: program=package
 missing() {
   local pair
   for pair in "$@"; do
-    command -v "${pair%%=*}" >/dev/null || printf '%s\n' "${pair#*=}"
+    [[ $pair == /* && -e ${pair%%=*} ]] || command -v "${pair%%=*}" >/dev/null || printf '%s\n' "${pair#*=}"
   done
 }
 

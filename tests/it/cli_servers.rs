@@ -38,14 +38,14 @@ pub fn config(yaml: &str) -> Config {
     Config::parse("test.yaml", yaml, std::iter::empty()).expect("valid")
 }
 
-async fn client(yaml: &str) -> Client {
+pub async fn client(yaml: &str) -> Client {
     let config = config(yaml);
     let levels = DelayLevels::new(config.delay.max_delay);
     (Client::connect(&config.amqp, &levels).await).expect("the server is there")
 }
 
 /// Takes everything from a queue.
-async fn drain(client: &Client, queue: &Arc<str>) -> Vec<Message> {
+pub async fn drain(client: &Client, queue: &Arc<str>) -> Vec<Message> {
     let mut messages = Vec::new();
     while let Some(fetched) = client.get(queue).await.expect("a message") {
         client.ack(fetched.tag).await.expect("acked");

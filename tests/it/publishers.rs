@@ -1,0 +1,168 @@
+//! The examples of docs/publishers, run as they are written. `scripts/test` installs their clients.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use kit::servers::shared_rabbit;
+use kit::sources::page;
+use sluicegate::rules::job::{self, Field};
+
+use crate::cli_servers::{client, config, drain, yaml};
+
+/// An example, and what runs it.
+struct Example {
+    /// The page, and what its code begins with there.
+    page: &'static str,
+    fence: &'static str,
+    file: &'static str,
+    /// Where its client is, which Debian's packages install; empty: it comes with `npm`.
+    client: &'static str,
+    command: &'static [&'static str],
+}
+
+const CLASSES: &str = "/usr/share/java/amqp-client.jar:/usr/share/java/slf4j-api.jar";
+const EXAMPLES: [Example; 8] = [
+    Example {
+        page: "docs/publishers/python.md",
+        fence: "```python pika\n",
+        file: "publish.py",
+        client: "/usr/lib/python3/dist-packages/pika",
+        command: &["/usr/bin/python3", "publish.py"],
+    },
+    Example {
+        page: "docs/publishers/python.md",
+        fence: "```python aio-pika\n",
+        file: "publish.py",
+        client: "/usr/lib/python3/dist-packages/aio_pika",
+        command: &["/usr/bin/python3", "publish.py"],
+    },
+    Example {
+        page: "docs/publishers/python.md",
+        fence: "```python kombu\n",
+        file: "publish.py",
+        client: "/usr/lib/python3/dist-packages/kombu",
+        command: &["/usr/bin/python3", "publish.py"],
+    },
+    Example {
+        page: "docs/publishers/node.md",
+        fence: "```javascript amqplib\n",
+        file: "publish.js",
+        client: "",
+        command: &["node", "publish.js"],
+    },
+    Example {
+        page: "docs/publishers/go.md",
+        fence: "```go amqp091-go\n",
+        file: "publish.go",
+        client: "/usr/share/gocode/src/github.com/rabbitmq/amqp091-go",
+        command: &["go", "run", "publish.go"],
+    },
+    Example {
+        page: "docs/publishers/java.md",
+        fence: "```java Publish\n",
+        file: "Publish.java",
+        client: "/usr/share/java/amqp-client.jar",
+        command: &["java", "-cp", CLASSES, "Publish.java"],
+    },
+    Example {
+        page: "docs/publishers/php.md",
+        fence: "```php php-amqplib\n",
+        file: "publish.php",
+        client: "/usr/share/php/PhpAmqpLib",
+        command: &["php", "publish.php"],
+    },
+    Example {
+        page: "docs/publishers/ruby.md",
+        fence: "```ruby bunny\n",
+        file: "publish.rb",
+        client: "/usr/share/doc/ruby-bunny",
+        command: &["ruby", "publish.rb"],
+    },
+];
+
+impl Example {
+    fn code(&self) -> String {
+        let text = page(self.page);
+        let code = text.split_once(self.fence).map(|(_, rest)| rest);
+        let code = code.and_then(|rest| Some(rest.split_once("```\n")?.0));
+        code.unwrap_or_else(|| panic!("{} has no {:?}", self.page, self.fence))
+            .to_owned()
+    }
+
+    fn run(&self, folder: &Path, queue: &str) -> Output {
+        let [program, arguments @ ..] = self.command else {
+            panic!("a program");
+        };
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .current_dir(folder)
+            .env("AMQP_URL", shared_rabbit().url())
+            .env("QUEUE", queue)
+            .env("AUTOLOAD", "/usr/share/php/PhpAmqpLib/autoload.php")
+            .env("GO111MODULE", "off")
+            .env("GOPATH", "/usr/share/gocode")
+            .env("GOCACHE", folder.join("cache"));
+        output(&mut command)
+    }
+}
+
+fn output(command: &mut Command) -> Output {
+    let output = command.output();
+    output
+        .unwrap_or_else(|why| panic!("{command:?}: {why} (scripts/test installs what is missing)"))
+}
+
+async fn try_out(example: &Example) {
+    let what = example.fence.trim_end();
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path();
+    std::fs::write(path.join(example.file), example.code()).expect("written");
+    if example.client.is_empty() {
+        let mut npm = Command::new("npm");
+        npm.args(["install", "--no-audit", "--no-fund", "amqplib"]);
+        let installed = output(npm.current_dir(path));
+        assert!(installed.status.success(), "{what}: {installed:?}");
+    } else {
+        let is_there = Path::new(example.client).exists();
+        assert!(
+            is_there,
+            "{what}: its client is missing; scripts/test installs it"
+        );
+    }
+    let yaml = yaml();
+    let config = config(&yaml);
+    let client = client(&yaml).await;
+    let queue = &client.names().fresh;
+    let done = example.run(path, queue);
+    assert!(done.status.success(), "{what}: {done:?}");
+    let messages = drain(&client, queue).await;
+    let [message] = messages.as_slice() else {
+        panic!("{what}: one job, not {messages:?}");
+    };
+    assert_eq!(message.id(), Some("order-7"), "{what}");
+    assert_eq!(*message.properties.delivery_mode(), Some(2), "{what}");
+    assert_eq!(message.content_type(), Some("application/json"), "{what}");
+    assert!(
+        matches!(message.header("x-tenant"), Field::Text("acme")),
+        "{what}"
+    );
+    let body: serde_json::Value = serde_json::from_slice(&message.body).expect("JSON");
+    assert_eq!(body, serde_json::json!({"order": 7}), "{what}");
+    let policy = &config.rate_limiter.policy;
+    let claims = job::read(message, false, &config.job, policy).expect("a job");
+    assert_eq!((claims.tenant.as_str(), claims.cost), ("acme", 3), "{what}");
+
+    let failed = example.run(path, "a queue that does not exist");
+    assert!(
+        !failed.status.success(),
+        "{what} does not notice that there is no queue: {failed:?}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_example_publishes_a_job_and_notices_that_there_is_no_queue() {
+    for example in &EXAMPLES {
+        try_out(example).await;
+    }
+}
