@@ -3,9 +3,9 @@
 -- limits.lua, register.lua and share.lua where a limit is shared, and the algorithms before it.
 --
 -- KEYS[1]  the waitlist (HASH)
--- KEYS[2…] the limits' keys: two for all sliding windows of a budget together, as sliding_window.lua says; two for each fixed
+-- KEYS[2…] the limits' keys: two for all sliding windows of a partition together, as sliding_window.lua says; two for each fixed
 --          window: that of the index that is given with the limit, and the next one; one for each other limit; then five
---          for each shared budget, as register.lua says
+--          for each shared partition, as register.lua says
 --
 -- ARGV     the clock and the limits, as limits.lua says; then
 -- ARGV[3]  the budget: how many jobs may start at most
@@ -23,8 +23,8 @@
 -- [6 + 6n]  units that count against that limit; 0 unless it waits
 -- [7 + 6n]  when to come back, in milliseconds from now, at least 1; 0 unless it waits
 -- [8 + 6n]  generation of its ticket; 0 unless it waits
--- [9 + 6n]  number of its ticket; where it starts, its number in the sliding log, 0 without one. With shared budgets a
---           text: its numbers in the logs of all budgets, the waitlist's first, joined by ':'
+-- [9 + 6n]  number of its ticket; where it starts, its number in the sliding log, 0 without one. With shared partitions a
+--           text: its numbers in the logs of all partitions, the waitlist's first, joined by ':'
 
 local now, stamp = read_clock(ARGV[1])
 local waitlist = waitlist_load(KEYS[1], now)

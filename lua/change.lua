@@ -3,7 +3,7 @@
 -- it.
 --
 -- KEYS[1]  the waitlist (HASH); for resume also the HASH of the API as a whole
--- KEYS[2…] for reset, where all of them are in one place: the five of the budget that all tenants share, as register.lua says
+-- KEYS[2…] for reset, where all of them are in one place: the five of the partition that all tenants share, as register.lua says
 --
 -- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
 -- ARGV[2]  'pause', 'resume', 'limit', 'unlimit' or 'reset'

@@ -7,15 +7,15 @@
 --          over both; its margin in milliseconds (fixed window: the guard; segments: the length of one; counter and buckets: the
 --          lateness that they forgive); the burst in units; the unit: 1: calls, 0: cost; which of KEYS is its first; the index of the fixed
 --          window that this key belongs to, 0 for the others; whose it is: 0: the waitlist's, n: that of the n-th shared
---          budget; its name; its algorithm
+--          partition; its name; its algorithm
 -- ARGV[#ARGV]  what share.lua says, where any of the limits is shared
 
--- What share.lua does with budgets that several waitlists share; nil where it is not part of the script.
+-- What share.lua does with partitions that several waitlists share; nil where it is not part of the script.
 local SHARES
 
 -- An algorithm is a table of functions, put into ALGORITHMS by its file:
 -- load(limit, limits, waitlist, own)  what the store has of it at limits.now; nil if the window of now is not among KEYS.
---                                    `waitlist` is the HASH of the budget whose limit it is, `own` what all of its limits share
+--                                    `waitlist` is the HASH of the partition whose limit it is, `own` what all of its limits share
 -- count(limit)               units that count against it
 -- nth(limit, base, k)        when the k-th next unit may start if nobody starts before `base`, which is now or later
 -- take(limit, limits, units, cost)  a job starts, with as job number limits.job; may return its number in the log
@@ -46,7 +46,7 @@ local function pull_back(key, latest)
   end
 end
 
--- What all limits of the budget share whose limit this is: `longest`, the longest span of those with one log, `log`, that
+-- What all limits of the partition share whose limit this is: `longest`, the longest span of those with one log, `log`, that
 -- log, `newest`, the newest fixed window before this call, and `fixed`, the longest of these.
 local function limits_own(limits, limit)
   return limit.home and limits.homes[limit.home] or limits
@@ -74,7 +74,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
       calls = unit == 1,
       key = key,
       index = index,
-      -- nil for the waitlist's own, as in all scripts without shared budgets: one field more, and the table doubles.
+      -- nil for the waitlist's own, as in all scripts without shared partitions: one field more, and the table doubles.
       home = home > 0 and home or nil,
       now = now,
       ends = 0,

@@ -1,4 +1,4 @@
--- The register of a budget that several waitlists share: who waits for it, and which turn each unit has. The specification is
+-- The register of a partition that several waitlists share: who waits for it, and which turn each unit has. The specification is
 -- src/rules/share.rs. Only in scripts for limits of such scopes, between limits.lua and share.lua, and in change.lua.
 --
 -- Its keys:
@@ -6,7 +6,7 @@
 --      register   the seven numbers below, packed
 -- [2]  a ZSET of those who wait: score: behind which tag the units of one wait
 -- [3]  a ZSET of the same members: score: the tag of the last of its units
--- [4]  a ZSET of those of them that have a job of more than an eighth of the budget: score: the largest cost
+-- [4]  a ZSET of those of them that have a job of more than an eighth of the quota: score: the largest cost
 -- [5]  a ZSET of those who do not wait and started lately, of 1,024 at most: score: behind which tag their next unit is
 --
 -- tag        of the newest start
@@ -20,7 +20,7 @@
 -- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
 local REGISTER_FORMAT = '>I8I8I8I4I6I6I6'
 
--- Loads what waits for the budget of `home`, and what the flow `flow` sees of the others.
+-- Loads what waits for the partition of `home`, and what the flow `flow` sees of the others.
 local function register_load(home, flow, first, now)
   local packed = redis.call('HGET', KEYS[first], 'register')
   local r = {

@@ -31,7 +31,7 @@ if not redis.call('SET', KEYS[#KEYS], '1', 'NX', 'PX', int(MARK_MS)) then
   return { 1, now }
 end
 
--- By budget, the waitlist's at 0.
+-- By partition, the waitlist's at 0.
 local function sequences_parse(text)
   local sequences, n = {}, 0
   for number in string.gmatch(text, '%d+') do

@@ -1,13 +1,13 @@
--- What a call does with budgets that several waitlists share. The specification is src/rules/model/call.rs. Only in scripts for
+-- What a call does with partitions that several waitlists share. The specification is src/rules/model/call.rs. Only in scripts for
 -- limits of such scopes; between register.lua and the algorithms.
 --
 -- The last argument is taken from ARGV, so that the others stand where they always do. It is packed: which of the
--- budgets is the tenant's own control (what closes it, what an operator set), 0: the waitlist; then for each shared one, from
+-- partitions is the tenant's own control (what closes it, what an operator set), 0: the waitlist; then for each shared one, from
 -- 1: through which of the others, which have lower numbers, its waitlists come, 0: none; whether all tenants share it; which
 -- of KEYS is its first (register.lua names them); what the waitlist, or the tenant, is called there.
 local SHARED_FORMAT = '>I1I1I8s'
 
--- The highest cost that can start under the limits of the budget `n`.
+-- The highest cost that can start under the limits of the partition `n`.
 local function limits_most(limits, n)
   local most = 4294967295
   for i = 1, #limits do
@@ -19,7 +19,7 @@ local function limits_most(limits, n)
   return most
 end
 
--- The budgets of the call: homes[0] is the waitlist, homes[n] the n-th shared one; homes.control the one of the tenant.
+-- The partitions of the call: homes[0] is the waitlist, homes[n] the n-th shared one; homes.control the one of the tenant.
 local function shares_load(waitlist, now)
   local homes = { [0] = waitlist }
   local text = table.remove(ARGV)
@@ -38,12 +38,12 @@ local function shares_load(waitlist, now)
   return homes
 end
 
--- What waits for the budget `n` waits for `wider` too: that is the same one, or its waitlists come through it.
+-- What waits for the partition `n` waits for `wider` too: that is the same one, or its waitlists come through it.
 local function shares_behind(homes, wider, n)
   return wider == n or wider > 0 and homes[wider].below == n
 end
 
--- How many turns one that waits for the budget `n` may let pass before it counts as gone: as many as may start at once.
+-- How many turns one that waits for the partition `n` may let pass before it counts as gone: as many as may start at once.
 local function shares_reach(limits, n)
   local reach = 2
   for _, limit in ipairs(limits) do
@@ -81,7 +81,7 @@ local function shares_look(limits)
   end
 end
 
--- How many units start from the budget `n` up to the k-th of the waitlist, the last of a job of so many, if all take turns: a
+-- How many units start from the partition `n` up to the k-th of the waitlist, the last of a job of so many, if all take turns: a
 -- job's turn is that of its first unit.
 local function shares_rank(homes, n, k, units)
   local home = homes[n]
@@ -115,7 +115,7 @@ local function shares_turn(limits, waitlist, base, k, units)
   return latest, which
 end
 
--- When the k-th unit may start as far as the budget `n` goes; nil: it has no limit.
+-- When the k-th unit may start as far as the partition `n` goes; nil: it has no limit.
 local function shares_nth(limits, n, base, k)
   local latest
   local calls = math.max(shares_calls(limits.homes[0], k), 1)
@@ -132,7 +132,7 @@ local function shares_widest(limits, r)
   return math.min(math.max(r.widest, 1), limits.most)
 end
 
--- When the budget `n` has room for its next unit, whatever it costs, and so have those behind it; and whether one has none
+-- When the partition `n` has room for its next unit, whatever it costs, and so have those behind it; and whether one has none
 -- because something started.
 local function shares_room(limits, n)
   local now, latest, taken = limits.now, 0, false
@@ -148,7 +148,7 @@ local function shares_room(limits, n)
   return latest > 0 and latest or now, taken
 end
 
--- Forgets who waits for a budget in which room was left unclaimed for too long. The front of this waitlist did not come either: if
+-- Forgets who waits for a partition in which room was left unclaimed for too long. The front of this waitlist did not come either: if
 -- its grace began only now, whoever comes in again meanwhile would end it, and so on for ever.
 local function shares_give_up(limits, waitlist)
   for n, home in ipairs(limits.homes) do
@@ -182,7 +182,7 @@ local function shares_start(limits, units)
   end
 end
 
--- Others have turns before the k-th unit, and that is why it is not its own: in the budget `n`, or in the wider one that
+-- Others have turns before the k-th unit, and that is why it is not its own: in the partition `n`, or in the wider one that
 -- they wait for through it.
 local function shares_waits(limits, n, base, k, units)
   local homes = limits.homes
@@ -224,7 +224,7 @@ local function shares_watch(limits, base, at, k, units)
   return at
 end
 
--- The waitlist's unit number `units` waits for the budget `n`, or for a wider one behind it, and not longer for what is narrower.
+-- The waitlist's unit number `units` waits for the partition `n`, or for a wider one behind it, and not longer for what is narrower.
 local function shares_demands(limits, n, base, units)
   local homes = limits.homes
   local home = homes[n]
@@ -251,7 +251,7 @@ local function shares_demand(limits, n, base, units)
   return units
 end
 
--- After the last decision: tells the budgets who waits; all that is written lives until `ends` and a while longer.
+-- After the last decision: tells the partitions who waits; all that is written lives until `ends` and a while longer.
 local function shares_save(limits, base, ends)
   local homes = limits.homes
   local waitlist = homes[0]

@@ -7,7 +7,7 @@ use crate::rules::limit::{DEFAULT_LIMIT, Limit, Unit};
 use crate::rules::slots::hash_tag;
 use crate::rules::tenant::{self, Tenant};
 
-/// The keys of a shared budget's register, and what they hold, as `lua/register.lua` says.
+/// The keys of a shared partition's register, and what they hold, as `lua/register.lua` says.
 const REGISTER: [(&str, &str); 5] = [
     ("line", "hash"),
     ("waiting", "zset"),
@@ -32,7 +32,7 @@ pub struct CallKeys {
     pub types: Vec<&'static str>,
     /// Where each limit's keys are.
     pub limits: Vec<LimitKeys>,
-    /// The first of the five keys of each shared budget, counted from 1 as Lua does.
+    /// The first of the five keys of each shared partition, counted from 1 as Lua does.
     pub shared: Vec<usize>,
 }
 
@@ -96,7 +96,7 @@ impl Keys {
         format!("{log}:%suspect:{}", tenant::encode(job))
     }
 
-    /// The waitlist, what the limits need, and what tells the shared budgets of `layout` who waits. `now_ms` is the best
+    /// The waitlist, what the limits need, and what tells the shared partitions of `layout` who waits. `now_ms` is the best
     /// guess of Redis's clock: a guess that is late by up to a window names the right key.
     pub fn call(&self, layout: &Layout, limits: &[Limit], now_ms: u64) -> CallKeys {
         let homes = 0..=layout.shared.len();
@@ -155,7 +155,7 @@ impl Keys {
     }
 
     /// Adds the register of what all tenants share to the keys of a call, unless they are in different slots of a cluster:
-    /// then there is no such budget.
+    /// then there is no such partition.
     pub fn add_global(&self, keys: &mut CallKeys) {
         if !self.cluster {
             let log = self.log(&Partition::Global);
@@ -188,7 +188,7 @@ impl Keys {
         format!("{}:settled:{call}", self.log(&layout.waitlist))
     }
 
-    /// The log of the sliding window, and what all other keys of the budget begin with.
+    /// The log of the sliding window, and what all other keys of the partition begin with.
     fn log(&self, partition: &Partition) -> String {
         let (tenant, labels) = match partition {
             Partition::Api => return format!("{}:%api", self.prefix),

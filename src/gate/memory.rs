@@ -20,7 +20,7 @@ use crate::rules::model::{Scopes, State};
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
-/// Budgets that are kept before those with nothing left are looked for.
+/// Partitions that are kept before those with nothing left are looked for.
 const SWEEP_AT: usize = 1024;
 
 /// A gate that is shared by nobody outside this process and forgets all when it ends.
@@ -121,7 +121,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
         (states, clock)
     }
 
-    /// Runs `decide` on the budgets of `tenant`'s jobs with `labels`, as the store would have them now.
+    /// Runs `decide` on the partitions of `tenant`'s jobs with `labels`, as the store would have them now.
     fn with<T>(
         &self,
         (tenant, labels, limits): (&Tenant, &Labels, &Limits),

@@ -32,7 +32,7 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
     packed
 }
 
-/// The shared budgets as `lua/share.lua` unpacks them; `None`: there are none.
+/// The shared partitions as `lua/share.lua` unpacks them; `None`: there are none.
 pub fn shared_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
     if layout.shared.is_empty() {
         return None;
@@ -48,7 +48,7 @@ pub fn shared_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
     Some(packed)
 }
 
-/// The number of a budget: there are a handful.
+/// The number of a partition: there are a handful.
 fn byte(home: usize) -> u8 {
     u8::try_from(home).unwrap_or(u8::MAX)
 }
@@ -314,7 +314,7 @@ fn answer([decision, limit, count, ttl_ms, generation, ticket]: &[Value; 6]) -> 
     }
 }
 
-/// One number, or a text where several budgets may have one.
+/// One number, or a text where several partitions may have one.
 fn sequences(value: &Value) -> Option<Sequences> {
     match value {
         Value::BulkString(text) => Sequences::parse(std::str::from_utf8(text).ok()?),

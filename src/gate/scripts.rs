@@ -90,7 +90,7 @@ struct Family {
     name: &'static str,
     entry: &'static str,
     shortcut: Shortcut,
-    /// By a bit for each of [`Algorithm::EVERY`], and one for shared budgets.
+    /// By a bit for each of [`Algorithm::EVERY`], and one for shared partitions.
     members: [OnceLock<Script>; 2 << Algorithm::EVERY.len()],
 }
 
@@ -112,7 +112,7 @@ impl Family {
         shortcut.filter(|_| is_alone && self.shortcut == Shortcut::Taken)
     }
 
-    /// With what shared budgets need only where [`shared_argument`](crate::gate::reply::shared_argument) sends them.
+    /// With what shared partitions need only where [`shared_argument`](crate::gate::reply::shared_argument) sends them.
     fn member(&self, limits: &[Limit], layout: &Layout) -> &Script {
         let is_used = |algorithm| limits.iter().any(|limit| limit.algorithm() == algorithm);
         let bits = Algorithm::EVERY.iter().enumerate();
@@ -143,7 +143,7 @@ impl Family {
     }
 }
 
-/// Decides for the jobs of one tenant, whose budgets are as `layout` says.
+/// Decides for the jobs of one tenant, whose partitions are as `layout` says.
 pub fn acquire(limits: &[Limit], layout: &Layout, shortcut: Shortcut) -> &'static Script {
     static TAKEN: Family = Family::new("acquire", lua!("acquire"), Shortcut::Taken);
     static LEFT: Family = Family::new("acquire", lua!("acquire"), Shortcut::Left);

@@ -25,14 +25,14 @@ pub(crate) const MARK_MS: u64 = 60_000;
 /// `delay.max-delay` can be, and an hour.
 pub(crate) const RESET_MS: u64 = 90_000_000;
 
-/// What the store keeps of one budget: a tenant's, that of a part of its jobs, or what all tenants share.
+/// What the store keeps of one partition: a tenant's, that of a part of its jobs, or what all tenants share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
     /// What started.
     pub logs: Logs,
     /// Who waits here.
     pub waitlist: Waitlist,
-    /// Which waitlists wait for this budget, where it is one that they share.
+    /// Which waitlists wait for this partition, where it is one that they share.
     pub register: Register,
     /// By what the API said, and what it was.
     blocked: Closing,
@@ -98,7 +98,7 @@ impl State {
         };
     }
 
-    /// Lets `run` decide for a budget that shares nothing.
+    /// Lets `run` decide for a partition that shares nothing.
     pub fn alone<T>(&mut self, limits: &[Limit], run: impl FnOnce(&mut Scopes<'_>) -> T) -> T {
         let layout = Layout::alone(limits);
         let mut scopes = Scopes::take(&layout, |_| std::mem::take(self));

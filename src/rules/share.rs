@@ -1,4 +1,4 @@
-//! Equal shares of a budget that several waitlists draw from: whose turn it is.
+//! Equal shares of a partition that several waitlists draw from: whose turn it is.
 //!
 //! This is start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queuing", SIGCOMM 1996) without a queue. Each
 //! waitlist that waits is a *flow*. Its next unit has a *tag*, and each further one of its units a tag that is [`STEP`] higher;
@@ -25,7 +25,7 @@ pub const STEP: u64 = 65_536;
 pub(crate) const JOIN: u64 = STEP / 256;
 /// How many flows that let their turns pass are taken out at once.
 pub(crate) const PURGE: usize = 8;
-/// A job of more than this part of the budget holds the others back until there is room for all of it: it would never
+/// A job of more than this part of the quota holds the others back until there is room for all of it: it would never
 /// find that beside many small ones.
 pub(crate) const EIGHTH: u64 = 8;
 /// Of so many waitlists with such jobs, the largest ones, this is known.
@@ -44,14 +44,14 @@ pub fn reach<'a>(limits: impl Iterator<Item = &'a Limit>) -> u64 {
     limits.map(at_once).max().unwrap_or(0).max(2)
 }
 
-/// The flows that wait for one budget.
+/// The flows that wait for one partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Register {
     /// By the flow's name: behind which tag its units wait, and the tag of the last of them.
     flows: BTreeMap<String, (u64, u64)>,
     /// Of those that do not wait and started lately: behind which tag their next unit is.
     idle: BTreeMap<String, u64>,
-    /// The largest cost in those waitlists that have a job of more than an [`EIGHTH`] of the budget: a few of them among many small
+    /// The largest cost in those waitlists that have a job of more than an [`EIGHTH`] of the quota: a few of them among many small
     /// ones, which `each` would hide.
     wide: BTreeMap<String, u64>,
     /// The tag of the newest start.

@@ -108,7 +108,7 @@ struct Start {
     layout: Layout,
 }
 
-/// Plays `steps` on the model. Returns all starts, and when each limit was counted with, by its budget.
+/// Plays `steps` on the model. Returns all starts, and when each limit was counted with, by its partition.
 fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Limit)>) {
     let mut states: HashMap<Partition, State> = HashMap::new();
     let mut waiting: HashMap<(usize, (usize, usize)), Vec<Ask>> = HashMap::new();

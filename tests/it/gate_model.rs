@@ -229,7 +229,7 @@ enum Family {
     Of(Algorithm),
     /// Several at once.
     Several,
-    /// Some of them of budgets that are shared.
+    /// Some of them of partitions that are shared.
     Shared,
 }
 
@@ -329,7 +329,7 @@ fn sets(family: Family) -> Vec<Limits> {
 }
 
 /// Which of the tenants' waitlists number `who` is: of each tenant four, as the path and the routing key of its jobs have one of
-/// two values each, so that waitlists share the budget of a path, that of a key, both or none.
+/// two values each, so that waitlists share the partition of a path, that of a key, both or none.
 fn labels_of(limits: &[Limit], who: usize) -> Labels {
     Labels::of(limits, |scope| match scope {
         Scope::RoutingKey => (who / 2 % 2).to_string(),
@@ -738,7 +738,7 @@ async fn the_scripts_of_several_limits_equal_the_model() {
 }
 
 #[tokio::test]
-async fn the_scripts_of_shared_budgets_equal_the_model() {
+async fn the_scripts_of_shared_partitions_equal_the_model() {
     scripts_equal_the_model(Family::Shared, Shortcut::Taken).await;
 }
 
@@ -985,18 +985,18 @@ proptest! {
 }
 
 /// What started, by the partition and the name of the limit that counts it.
-type ByBudget = HashMap<(Partition, String), Vec<Start>>;
+type ByPartition = HashMap<(Partition, String), Vec<Start>>;
 
 /// As [`starts`], with one of the sets of several limits, and for several tenants where some are shared. Each call costs what
 /// it was charged and ends when the history says so. Jobs may cost more than some of the limits allow: those of an operator, or of
 /// other workers.
-fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByBudget {
+fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByPartition {
     let limits = sets(family).remove(which);
     let tenants = ["t0", "t1", "t2"].map(|id| Tenant::parse(id).expect("a plain id"));
     let mut world = World::default();
     let mut all_given: HashMap<usize, Given> = HashMap::new();
     let (mut clock, mut real, mut now_of) = (begin(), begin(), 0);
-    let mut started = ByBudget::new();
+    let mut started = ByPartition::new();
     for (number, step) in steps.iter().enumerate() {
         let now = Clock::from_micros(clock);
         let tenant = &tenants[now_of / 4];
@@ -1038,8 +1038,9 @@ fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByBudget {
                                 Unit::Calls => 1,
                                 Unit::Cost => ask.cost.clamp(1, limit.capacity()),
                             };
-                            let budget = (layout.partition(home).clone(), limit.name().to_owned());
-                            let of_one = started.entry(budget).or_default();
+                            let partition =
+                                (layout.partition(home).clone(), limit.name().to_owned());
+                            let of_one = started.entry(partition).or_default();
                             of_one.push((clock, real, units, limit));
                         }
                     }
@@ -1089,7 +1090,7 @@ proptest! {
     }
 
     #[test]
-    fn no_history_exceeds_a_shared_budget(which in 0..4usize, steps in history()) {
+    fn no_history_exceeds_a_shared_partition(which in 0..4usize, steps in history()) {
         prop_assert_eq!(violations_of_several(Family::Shared, which, &steps), 0);
     }
 }

@@ -307,7 +307,7 @@ struct Done {
     layout: Layout,
 }
 
-/// What each start used of one limit, by whose budget it is.
+/// What each start used of one limit, by whose quota it is.
 fn of_limit(done: &[Done], which: usize) -> BTreeMap<Partition, Vec<(u64, u32, Limit)>> {
     let mut used: BTreeMap<Partition, Vec<_>> = BTreeMap::new();
     for one in done {

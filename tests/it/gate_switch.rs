@@ -244,18 +244,18 @@ impl World {
     fn bound(&self, limits: &Limits, whose: Whose, ms: u64) -> u64 {
         let (tenants, values) = (self.tenants as u64, self.values as u64);
         let of = |limit: &Limit| {
-            let budgets = match (whose, limit.scope()) {
+            let partitions = match (whose, limit.scope()) {
                 (_, Scope::Global) | (Whose::Part(..), _) | (Whose::Tenant(_), Scope::Tenant) => 1,
                 (Whose::All, Scope::Tenant) => tenants,
                 (Whose::Tenant(_), _) => values,
                 (Whose::All, _) => tenants * values,
             };
-            budgets * limit.worst_case() * ms.div_ceil(limit.window_ms())
+            partitions * limit.worst_case() * ms.div_ceil(limit.window_ms())
         };
         limits.iter().map(of).min().expect("a limit")
     }
 
-    /// All whose budgets there may be.
+    /// All whose quotas there may be.
     fn whose(&self) -> Vec<Whose> {
         let mut all = vec![Whose::All];
         for tenant in 0..self.tenants {
@@ -266,7 +266,7 @@ impl World {
     }
 }
 
-/// Jobs that may have a budget of their own.
+/// Jobs that may have a quota of their own.
 #[derive(Debug, Clone, Copy)]
 enum Whose {
     All,
@@ -354,9 +354,9 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
-    /// The same with budgets of all tenants, of each, and of parts of each.
+    /// The same with partitions of all tenants, of each, and of parts of each.
     #[test]
-    fn no_window_of_any_budget_holds_more_than_the_larger_policy_allows(
+    fn no_window_of_any_partition_holds_more_than_the_larger_policy_allows(
         sets in prop::collection::vec(some_scoped_limits(), 2..4),
         events in prop::collection::vec((0..9_000_u64, 0..2_usize, some_event(3)), 3..7),
     ) {
@@ -472,7 +472,7 @@ fn without_the_rule_a_fleet_exceeds_both_policies() {
     world.run(5_000);
     assert!(
         keeps_the_larger(&world).is_err(),
-        "each takes its own budget"
+        "each takes its own partition"
     );
     let mut world = World::new(policies.to_vec(), &[0, 1]);
     world.run(5_000);

@@ -13,10 +13,10 @@ use crate::rules::waitlist::{AHEAD_MS, GRACE_MS, Waitlist, reach};
 
 /// What stays the same during one call, and what its jobs share.
 pub(super) struct Call<'a> {
-    /// The waitlist first, then the shared budgets, narrow ones before wider ones.
+    /// The waitlist first, then the shared partitions, narrow ones before wider ones.
     states: &'a mut [State],
     layout: &'a Layout,
-    /// For each shared budget what the waitlist, or the tenant, sees of the others.
+    /// For each shared partition what the waitlist, or the tenant, sees of the others.
     views: Vec<View>,
     limits: &'a [Limit],
     clock: Clock,
@@ -159,7 +159,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// After the last decision: tells the shared budgets who waits. Returns when the last of the waitlist may start.
+    /// After the last decision: tells the shared partitions who waits. Returns when the last of the waitlist may start.
     pub(super) fn finish(mut self) -> u64 {
         let waiting = self.waitlist().waiting();
         let end = match waiting {
@@ -187,7 +187,7 @@ impl<'a> Call<'a> {
         end
     }
 
-    /// How many of the next `most` units wait for this budget, or for a wider one behind it, and not longer for what is
+    /// How many of the next `most` units wait for this partition, or for a wider one behind it, and not longer for what is
     /// narrower, or until the tenant is open again: only they are in the others' way. In doubt too few: then others come back
     /// a little early.
     fn demand(&mut self, home: usize, most: u64) -> u64 {
@@ -201,7 +201,7 @@ impl<'a> Call<'a> {
         units
     }
 
-    /// The waitlist's unit number `units` waits for this budget.
+    /// The waitlist's unit number `units` waits for this partition.
     fn demands(&mut self, home: usize, units: u64) -> bool {
         let below = self.layout.shared[home - 1].below;
         let narrow = self.nth(below, units).unwrap_or(self.base);
@@ -301,7 +301,7 @@ impl<'a> Call<'a> {
         at
     }
 
-    /// Others have turns before this ticket, and that is why it must wait: here, or in the wider budget that they wait
+    /// Others have turns before this ticket, and that is why it must wait: here, or in the wider partition that they wait
     /// for through this one.
     fn waits_for_others(&mut self, home: usize, ticket: u64, units: u64) -> bool {
         let k = self.distance(ticket, units);
@@ -318,7 +318,7 @@ impl<'a> Call<'a> {
             })
     }
 
-    /// Forgets who waits for a budget in which room was left unclaimed for too long.
+    /// Forgets who waits for a partition in which room was left unclaimed for too long.
     fn give_up_others(&mut self) {
         let now = self.clock.now_ms;
         for home in self.shared() {

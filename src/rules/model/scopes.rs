@@ -1,4 +1,4 @@
-//! The budgets of one call: the waitlist where its jobs wait, and what that shares with other waitlists.
+//! The partitions of one call: the waitlist where its jobs wait, and what that shares with other waitlists.
 
 use super::call::Call;
 use super::{MARK_MS, State};
@@ -16,7 +16,7 @@ pub struct Scopes<'a> {
 }
 
 impl<'a> Scopes<'a> {
-    /// `state` gives what the store keeps of each budget: 0 is the waitlist, n the n-th shared one.
+    /// `state` gives what the store keeps of each partition: 0 is the waitlist, n the n-th shared one.
     pub fn take(layout: &'a Layout, state: impl FnMut(usize) -> State) -> Self {
         let states = (0..=layout.shared.len()).map(state).collect();
         Self { layout, states }
@@ -225,7 +225,7 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// Brings all to `clock`, also one that was stepped back. For each budget whether its newest fixed window is a newer one.
+    /// Brings all to `clock`, also one that was stepped back. For each partition whether its newest fixed window is a newer one.
     fn load(
         &mut self,
         limits: &[Limit],

@@ -41,7 +41,7 @@ impl Call<'_> {
         latest
     }
 
-    /// How many units start from this budget up to the `k`-th of the waitlist, the last of a job of so many, if all take
+    /// How many units start from this partition up to the `k`-th of the waitlist, the last of a job of so many, if all take
     /// turns. A job's turn is that of its first unit: if each waited for the others' units between its own, two jobs of several
     /// units would wait for each other.
     pub(super) fn rank(&mut self, home: usize, k: u64, units: u64) -> u64 {
@@ -53,7 +53,7 @@ impl Call<'_> {
         k + view.before(started + k + 1 - units) + view.whole(started)
     }
 
-    /// When the `k`-th unit may start as far as one budget goes; `None`: it has no limit.
+    /// When the `k`-th unit may start as far as one partition goes; `None`: it has no limit.
     pub(super) fn nth(&self, home: usize, k: u64) -> Option<u64> {
         let calls = self.others_calls(k).max(1);
         let all = self.layout.homes.iter().enumerate();
@@ -99,7 +99,7 @@ impl Call<'_> {
         latest
     }
 
-    /// When a shared budget has room for its next unit, whatever it costs, and so have those behind it.
+    /// When a shared partition has room for its next unit, whatever it costs, and so have those behind it.
     pub(super) fn room_at(&self, home: usize) -> u64 {
         let now = self.clock.now_ms;
         let widest = self.states[home].register.widest.clamp(1, self.most());
