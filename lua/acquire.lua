@@ -40,7 +40,7 @@ end
 
 limits.permits = ARGV[4]
 local budget = tonumber(ARGV[3])
-local control = limits.homes and limits.homes.control or waitlist
+local control = limits.partitions and limits.partitions.control or waitlist
 local breaker = control.breaker
 if control.closed > now then
   control.closed = math.max(breaker and breaker_closed(breaker, now) or 0, waitlist_closings(control.key, now, true))
@@ -93,8 +93,8 @@ local function start(ticket, cost, units, due)
   for i = 1, #limits do
     local limit = limits[i]
     local sequence = limit.algorithm.take(limit, limits, limit.calls and 1 or cost, cost)
-    local home = limit.home or 0
-    sequences[home] = sequence or sequences[home]
+    local partition = limit.partition or 0
+    sequences[partition] = sequence or sequences[partition]
   end
   if not due then
     waitlist_reset(waitlist, now)
@@ -108,7 +108,7 @@ local function start(ticket, cost, units, due)
   if not SHARES then
     return sequences[0]
   end
-  for n = 0, #limits.homes do
+  for n = 0, #limits.partitions do
     sequences[n] = int(sequences[n] or 0)
   end
   return table.concat(sequences, ':', 0)

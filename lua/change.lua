@@ -33,9 +33,9 @@ end
 
 -- The tenant waits no longer for what all tenants share: Register::leave in src/rules/share.rs.
 local function leave_register(flow)
-  local home = {}
-  register_load(home, flow, 2, now)
-  local r = home.register
+  local partition = {}
+  register_load(partition, flow, 2, now)
+  local r = partition.register
   local front = r.stored and redis.call('ZSCORE', r.fronts, flow)
   if not front then
     return

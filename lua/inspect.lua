@@ -46,7 +46,7 @@ if SHARES then
   SHARES.look(limits)
 end
 
-local control = limits.homes and limits.homes.control or waitlist
+local control = limits.partitions and limits.partitions.control or waitlist
 local blocked, paused = waitlist_closings(control.key, now, false)
 control.closed = math.max(blocked, paused, control.breaker and breaker_closed(control.breaker, now) or 0)
 local closed = control.closed > now
@@ -75,7 +75,7 @@ for _, limit in ipairs(limits) do
   reply[n + 3] = limit.algorithm.count(limit)
   reply[n + 4] = closed and 0 or limit_free(limit)
   reply[n + 5] = limit.algorithm.nth(limit, base, 1) - now
-  reply[n + 6] = limit.home and limits.homes[limit.home].register.waiting or waiting
+  reply[n + 6] = limit.partition and limits.partitions[limit.partition].register.waiting or waiting
 end
 reply[#reply + 1] = redis.call('HGET', control.key, 'quota') or ''
 return reply

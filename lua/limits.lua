@@ -49,22 +49,22 @@ end
 -- What all limits of the partition share whose limit this is: `longest`, the longest span of those with one log, `log`, that
 -- log, `newest`, the newest fixed window before this call, and `fixed`, the longest of these.
 local function limits_own(limits, limit)
-  return limit.home and limits.homes[limit.home] or limits
+  return limit.partition and limits.partitions[limit.partition] or limits
 end
 
 -- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for.
 local function limits_load(waitlist, now, stamp, jobs, writing)
-  local homes = SHARES and SHARES.load(waitlist, now)
-  local overrides = (homes and homes.control or waitlist).overrides
+  local partitions = SHARES and SHARES.load(waitlist, now)
+  local overrides = (partitions and partitions.control or waitlist).overrides
   -- All fields at once: a table that grows takes longer.
   local limits = {
     now = now, stamp = stamp, jobs = jobs, writing = writing, most = 4294967295, usual = waitlist.usual,
-    homes = homes, cost = false, permits = false, job = 0, longest = 0, log = false, newest = false, fixed = false,
+    partitions = partitions, cost = false, permits = false, job = 0, longest = 0, log = false, newest = false, fixed = false,
   }
   local text, at = ARGV[2], 1
   while at <= #text do
-    local max, span, margin, burst, unit, key, index, home, name, algorithm
-    max, span, margin, burst, unit, key, index, home, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
+    local max, span, margin, burst, unit, key, index, partition, name, algorithm
+    max, span, margin, burst, unit, key, index, partition, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
     local limit = {
       algorithm = ALGORITHMS[algorithm],
       max = max,
@@ -75,7 +75,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
       key = key,
       index = index,
       -- nil for the waitlist's own, as in all scripts without shared partitions: one field more, and the table doubles.
-      home = home > 0 and home or nil,
+      partition = partition > 0 and partition or nil,
       now = now,
       ends = 0,
     }
@@ -100,7 +100,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
   for i = 1, #limits do
     local limit = limits[i]
     local own = limits_own(limits, limit)
-    if not limit.algorithm.load(limit, limits, limit.home and own or waitlist, own) then
+    if not limit.algorithm.load(limit, limits, limit.partition and own or waitlist, own) then
       return nil
     end
   end

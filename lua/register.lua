@@ -20,8 +20,8 @@
 -- Constants that no file here sets are those of the same names in the specification: src/gate/scripts.rs sets them.
 local REGISTER_FORMAT = '>I8I8I8I4I6I6I6'
 
--- Loads what waits for the partition of `home`, and what the flow `flow` sees of the others.
-local function register_load(home, flow, first, now)
+-- Loads what waits for `partition`, and what the flow `flow` sees of the others.
+local function register_load(partition, flow, first, now)
   local packed = redis.call('HGET', KEYS[first], 'register')
   local r = {
     fronts = KEYS[first + 1], ends = KEYS[first + 2], wides = KEYS[first + 3], idles = KEYS[first + 4],
@@ -33,7 +33,7 @@ local function register_load(home, flow, first, now)
     r.seen = math.min(r.seen, now)
   end
   r.known = r.waiting > 0
-  home.register = r
+  partition.register = r
 end
 
 local function register_pack(r)

@@ -76,13 +76,13 @@ end
 for _, limit in ipairs(limits) do
   limit.algorithm.save(limit, limits)
 end
-for n = 0, limits.homes and #limits.homes or 0 do
-  local home = n == 0 and waitlist or limits.homes[n]
-  if home.changed then
-    local left = redis.call('PTTL', home.key)
-    local fixed = n == 0 and limits.fixed or home.fixed
-    local newest = fixed and home.window + fixed or 0
-    waitlist_save(home, math.max(now, newest, now + left - KEEP_MS))
+for n = 0, limits.partitions and #limits.partitions or 0 do
+  local partition = n == 0 and waitlist or limits.partitions[n]
+  if partition.changed then
+    local left = redis.call('PTTL', partition.key)
+    local fixed = n == 0 and limits.fixed or partition.fixed
+    local newest = fixed and partition.window + fixed or 0
+    waitlist_save(partition, math.max(now, newest, now + left - KEEP_MS))
   end
 end
 return { 1, now }

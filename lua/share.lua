@@ -12,42 +12,42 @@ local function limits_most(limits, n)
   local most = 4294967295
   for i = 1, #limits do
     local limit = limits[i]
-    if limit.home == n and not limit.calls then
+    if limit.partition == n and not limit.calls then
       most = math.min(most, limit.algorithm.bucket and limit.burst or limit.max)
     end
   end
   return most
 end
 
--- The partitions of the call: homes[0] is the waitlist, homes[n] the n-th shared one; homes.control the one of the tenant.
+-- The partitions of the call: partitions[0] is the waitlist, partitions[n] the n-th shared one; partitions.control the one of the tenant.
 local function shares_load(waitlist, now)
-  local homes = { [0] = waitlist }
+  local partitions = { [0] = waitlist }
   local text = table.remove(ARGV)
   local control, at = string.byte(text), 2
   while at <= #text do
     local below, everybody, first, flow
     below, everybody, first, flow, at = struct.unpack(SHARED_FORMAT, text, at)
-    local home = waitlist_load(KEYS[first], now)
-    home.below, home.everybody = below, everybody == 1
-    home.longest = 0
-    register_load(home, flow, first, now)
-    homes[#homes + 1] = home
+    local partition = waitlist_load(KEYS[first], now)
+    partition.below, partition.everybody = below, everybody == 1
+    partition.longest = 0
+    register_load(partition, flow, first, now)
+    partitions[#partitions + 1] = partition
   end
-  homes.control = homes[control]
-  homes.started = 0
-  return homes
+  partitions.control = partitions[control]
+  partitions.started = 0
+  return partitions
 end
 
 -- What waits for the partition `n` waits for `wider` too: that is the same one, or its waitlists come through it.
-local function shares_behind(homes, wider, n)
-  return wider == n or wider > 0 and homes[wider].below == n
+local function shares_behind(partitions, wider, n)
+  return wider == n or wider > 0 and partitions[wider].below == n
 end
 
 -- How many turns one that waits for the partition `n` may let pass before it counts as gone: as many as may start at once.
 local function shares_reach(limits, n)
   local reach = 2
   for _, limit in ipairs(limits) do
-    if shares_behind(limits.homes, limit.home or 0, n) then
+    if shares_behind(limits.partitions, limit.partition or 0, n) then
       local ahead = math.floor(limit.max * AHEAD_MS / math.max(limit.span, 1))
       reach = math.max(reach, (limit.algorithm.bucket and limit.burst or limit.max) + ahead)
     end
@@ -56,8 +56,8 @@ local function shares_reach(limits, n)
 end
 
 -- The tenant's own waitlist is newer than this one of its parts: all that waited was reset.
-local function shares_reset(homes, now)
-  local waitlist, control = homes[0], homes.control
+local function shares_reset(partitions, now)
+  local waitlist, control = partitions[0], partitions.control
   if control ~= waitlist and waitlist.generation > 0 and waitlist.generation < control.generation then
     waitlist_reset(waitlist, math.max(now, control.generation))
   end
@@ -65,30 +65,30 @@ end
 
 -- Before the first decision.
 local function shares_begin(limits, now)
-  local homes = limits.homes
-  shares_reset(homes, now)
-  for n, home in ipairs(homes) do
-    register_purge(home.register, shares_reach(limits, n))
-    register_view(home.register, limits_most(limits, n))
+  local partitions = limits.partitions
+  shares_reset(partitions, now)
+  for n, partition in ipairs(partitions) do
+    register_purge(partition.register, shares_reach(limits, n))
+    register_view(partition.register, limits_most(limits, n))
   end
 end
 
 -- The same for a script that writes nothing.
 local function shares_look(limits)
-  shares_reset(limits.homes, limits.now)
-  for n, home in ipairs(limits.homes) do
-    register_view(home.register, limits_most(limits, n))
+  shares_reset(limits.partitions, limits.now)
+  for n, partition in ipairs(limits.partitions) do
+    register_view(partition.register, limits_most(limits, n))
   end
 end
 
 -- How many units start from the partition `n` up to the k-th of the waitlist, the last of a job of so many, if all take turns: a
 -- job's turn is that of its first unit.
-local function shares_rank(homes, n, k, units)
-  local home = homes[n]
-  if home.below > 0 then
-    k = shares_rank(homes, home.below, k, units)
+local function shares_rank(partitions, n, k, units)
+  local partition = partitions[n]
+  if partition.below > 0 then
+    k = shares_rank(partitions, partition.below, k, units)
   end
-  local r, started = home.register, homes.started
+  local r, started = partition.register, partitions.started
   return k + register_before(r, started + k + 1 - units) + register_whole(r, started)
 end
 
@@ -103,8 +103,8 @@ local function shares_turn(limits, waitlist, base, k, units)
   for i = 1, #limits do
     local limit = limits[i]
     local of_units, of_calls = k, calls
-    if limit.home then
-      of_units = shares_rank(limits.homes, limit.home, k, units)
+    if limit.partition then
+      of_units = shares_rank(limits.partitions, limit.partition, k, units)
       of_calls = calls + shares_calls(waitlist, of_units - k)
     end
     local at = limit.algorithm.nth(limit, base, limit.calls and of_calls or of_units)
@@ -118,10 +118,10 @@ end
 -- When the k-th unit may start as far as the partition `n` goes; nil: it has no limit.
 local function shares_nth(limits, n, base, k)
   local latest
-  local calls = math.max(shares_calls(limits.homes[0], k), 1)
+  local calls = math.max(shares_calls(limits.partitions[0], k), 1)
   for i = 1, #limits do
     local limit = limits[i]
-    if (limit.home or 0) == n then
+    if (limit.partition or 0) == n then
       latest = math.max(latest or 0, limit.algorithm.nth(limit, base, limit.calls and calls or k))
     end
   end
@@ -136,10 +136,10 @@ end
 -- because something started.
 local function shares_room(limits, n)
   local now, latest, taken = limits.now, 0, false
-  local widest = shares_widest(limits, limits.homes[n].register)
+  local widest = shares_widest(limits, limits.partitions[n].register)
   for i = 1, #limits do
     local limit = limits[i]
-    if shares_behind(limits.homes, limit.home or 0, n) then
+    if shares_behind(limits.partitions, limit.partition or 0, n) then
       local at = limit.algorithm.nth(limit, now, limit.calls and 1 or widest)
       latest = math.max(latest, at)
       taken = taken or at > now and limit.algorithm.count(limit) > 0
@@ -151,8 +151,8 @@ end
 -- Forgets who waits for a partition in which room was left unclaimed for too long. The front of this waitlist did not come either: if
 -- its grace began only now, whoever comes in again meanwhile would end it, and so on for ever.
 local function shares_give_up(limits, waitlist)
-  for n, home in ipairs(limits.homes) do
-    local r = home.register
+  for n, partition in ipairs(limits.partitions) do
+    local r = partition.register
     if r.waiting > 0 and r.seen > 0 and limits.now - r.seen > GRACE_MS and shares_room(limits, n) == limits.now then
       if waitlist.seen == 0 and waitlist_waiting(waitlist) > 0 then
         waitlist_note(waitlist, r.seen, waitlist.room)
@@ -164,8 +164,8 @@ end
 
 -- A job of several units waits: nobody may go ahead.
 local function shares_wide(limits)
-  for _, home in ipairs(limits.homes) do
-    if home.register.widest > 1 then
+  for _, partition in ipairs(limits.partitions) do
+    if partition.register.widest > 1 then
       return true
     end
   end
@@ -174,10 +174,10 @@ end
 
 -- A job of so many units has started.
 local function shares_start(limits, units)
-  limits.homes.started = limits.homes.started + units
-  for n, home in ipairs(limits.homes) do
-    if home.register.waiting > 0 then
-      home.register.seen, home.register.room = 0, (shares_room(limits, n))
+  limits.partitions.started = limits.partitions.started + units
+  for n, partition in ipairs(limits.partitions) do
+    if partition.register.waiting > 0 then
+      partition.register.seen, partition.register.room = 0, (shares_room(limits, n))
     end
   end
 end
@@ -185,14 +185,14 @@ end
 -- Others have turns before the k-th unit, and that is why it is not its own: in the partition `n`, or in the wider one that
 -- they wait for through it.
 local function shares_waits(limits, n, base, k, units)
-  local homes = limits.homes
-  local below = homes[n].below > 0 and shares_rank(homes, homes[n].below, k, units) or k
-  if shares_rank(homes, n, k, units) <= below then
+  local partitions = limits.partitions
+  local below = partitions[n].below > 0 and shares_rank(partitions, partitions[n].below, k, units) or k
+  if shares_rank(partitions, n, k, units) <= below then
     return false
   end
-  for wider = n, #homes do
-    if shares_behind(homes, wider, n) then
-      local turn = shares_nth(limits, wider, base, shares_rank(homes, wider, k, units))
+  for wider = n, #partitions do
+    if shares_behind(partitions, wider, n) then
+      local turn = shares_nth(limits, wider, base, shares_rank(partitions, wider, k, units))
       if turn and turn > limits.now then
         return true
       end
@@ -205,8 +205,8 @@ end
 -- have turns before it.
 local function shares_watch(limits, base, at, k, units)
   local now = limits.now
-  for n, home in ipairs(limits.homes) do
-    local r = home.register
+  for n, partition in ipairs(limits.partitions) do
+    local r = partition.register
     if r.waiting > 0 then
       if shares_waits(limits, n, base, k, units) then
         local room, taken = shares_room(limits, n)
@@ -226,14 +226,14 @@ end
 
 -- The waitlist's unit number `units` waits for the partition `n`, or for a wider one behind it, and not longer for what is narrower.
 local function shares_demands(limits, n, base, units)
-  local homes = limits.homes
-  local home = homes[n]
-  local narrow = shares_nth(limits, home.below, base, units) or base
-  local rank = units + register_before(home.register, homes.started + units)
+  local partitions = limits.partitions
+  local partition = partitions[n]
+  local narrow = shares_nth(limits, partition.below, base, units) or base
+  local rank = units + register_before(partition.register, partitions.started + units)
   local wide = shares_nth(limits, n, base, rank) or 0
-  for wider, other in ipairs(homes) do
+  for wider, other in ipairs(partitions) do
     if other.below == n then
-      local further = rank + register_before(other.register, homes.started + rank)
+      local further = rank + register_before(other.register, partitions.started + rank)
       wide = math.max(wide, shares_nth(limits, wider, base, further) or 0)
     end
   end
@@ -253,24 +253,24 @@ end
 
 -- After the last decision: tells the partitions who waits; all that is written lives until `ends` and a while longer.
 local function shares_save(limits, base, ends)
-  local homes = limits.homes
-  local waitlist = homes[0]
+  local partitions = limits.partitions
+  local waitlist = partitions[0]
   local each = math.max(math.floor(waitlist.last_issued * 16 / math.max(waitlist.jobs, 1)), 16)
-  for n, home in ipairs(homes) do
-    local r = home.register
+  for n, partition in ipairs(partitions) do
+    local r = partition.register
     local units, widest = waitlist_waiting(waitlist), waitlist.widest
-    if home.below > 0 then
-      units, widest = homes[home.below].register.waiting, homes[home.below].register.widest
+    if partition.below > 0 then
+      units, widest = partitions[partition.below].register.waiting, partitions[partition.below].register.widest
     end
     units = shares_demand(limits, n, base, units)
-    local changed = register_settle(r, homes.started, units, widest, each, limits_most(limits, n))
-    if changed or home.changed then
-      local until_ms = math.max(ends, home.kept, home.fixed and home.window + home.fixed or 0) + KEEP_MS
-      if home.changed then
-        waitlist_save(home, until_ms - KEEP_MS)
+    local changed = register_settle(r, partitions.started, units, widest, each, limits_most(limits, n))
+    if changed or partition.changed then
+      local until_ms = math.max(ends, partition.kept, partition.fixed and partition.window + partition.fixed or 0) + KEEP_MS
+      if partition.changed then
+        waitlist_save(partition, until_ms - KEEP_MS)
       end
-      redis.call('HSET', home.key, 'register', register_pack(r))
-      redis.call('PEXPIREAT', home.key, int(until_ms))
+      redis.call('HSET', partition.key, 'register', register_pack(r))
+      redis.call('PEXPIREAT', partition.key, int(until_ms))
       redis.call('PEXPIREAT', r.fronts, int(until_ms))
       redis.call('PEXPIREAT', r.ends, int(until_ms))
       redis.call('PEXPIREAT', r.wides, int(until_ms))

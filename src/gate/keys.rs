@@ -99,23 +99,25 @@ impl Keys {
     /// The waitlist, what the limits need, and what tells the shared partitions of `layout` who waits. `now_ms` is the best
     /// guess of Redis's clock: a guess that is late by up to a window names the right key.
     pub fn call(&self, layout: &Layout, limits: &[Limit], now_ms: u64) -> CallKeys {
-        let homes = 0..=layout.shared.len();
-        let logs: Vec<String> = homes.map(|home| self.log(layout.partition(home))).collect();
+        let partitions = 0..=layout.shared.len();
+        let logs: Vec<String> = partitions
+            .map(|partition| self.log(layout.partition(partition)))
+            .collect();
         let mut names =
             Vec::with_capacity(1 + 2 * limits.len() + REGISTER.len() * layout.shared.len());
         names.push([&logs[0], ":line"].concat());
         let mut types = vec!["hash"];
         let mut sliding = vec![None; logs.len()];
         let mut all = Vec::with_capacity(limits.len());
-        for (limit, home) in limits.iter().zip(&layout.homes) {
-            let log = &logs[*home];
+        for (limit, partition) in limits.iter().zip(&layout.partitions) {
+            let log = &logs[*partition];
             let mut keys = LimitKeys {
                 first: names.len() + 1,
                 index: 0,
             };
             match limit.algorithm().rules().keys() {
                 By::Log => {
-                    keys.first = *sliding[*home].get_or_insert(keys.first);
+                    keys.first = *sliding[*partition].get_or_insert(keys.first);
                     if keys.first > names.len() {
                         names.push(log.clone());
                         names.push([log, ":spans"].concat());

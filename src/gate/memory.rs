@@ -129,11 +129,11 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
     ) -> T {
         let (mut states, clock) = self.states();
         let layout = Layout::of(limits, tenant, labels);
-        let take = |home| states.take(layout.partition(home), clock.now_ms);
+        let take = |partition| states.take(layout.partition(partition), clock.now_ms);
         let mut scopes = Scopes::take(&layout, take);
         let result = decide(&mut scopes, clock);
-        for (home, state) in scopes.into_states().into_iter().enumerate() {
-            states.put(layout.partition(home), state);
+        for (partition, state) in scopes.into_states().into_iter().enumerate() {
+            states.put(layout.partition(partition), state);
         }
         result
     }

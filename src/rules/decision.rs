@@ -68,27 +68,27 @@ impl Sequences {
         sequences
     }
 
-    /// The number in the partition `home`.
-    pub fn get(&self, home: usize) -> u64 {
-        self.0.get(home).copied().unwrap_or(0)
+    /// The number in `partition`.
+    pub fn get(&self, partition: usize) -> u64 {
+        self.0.get(partition).copied().unwrap_or(0)
     }
 
-    /// Sets the number in the partition `home`.
-    pub fn set(&mut self, home: usize, sequence: u64) {
+    /// Sets the number in `partition`.
+    pub fn set(&mut self, partition: usize, sequence: u64) {
         if sequence == 0 {
             return;
         }
-        if self.0.len() <= home {
-            self.0.resize(home + 1, 0);
+        if self.0.len() <= partition {
+            self.0.resize(partition + 1, 0);
         }
-        self.0[home] = sequence;
+        self.0[partition] = sequence;
     }
 
     /// Reads what it is written as: the numbers, joined by `:`.
     pub fn parse(text: &str) -> Option<Self> {
         let mut sequences = Self::NONE;
-        for (home, number) in text.split(':').enumerate() {
-            sequences.set(home, number.parse().ok()?);
+        for (partition, number) in text.split(':').enumerate() {
+            sequences.set(partition, number.parse().ok()?);
         }
         Some(sequences)
     }

@@ -424,11 +424,15 @@ struct World(HashMap<Partition, State>);
 
 impl World {
     fn with<T>(&mut self, layout: &Layout, run: impl FnOnce(&mut Scopes<'_>) -> T) -> T {
-        let take = |home| self.0.remove(layout.partition(home)).unwrap_or_default();
+        let take = |partition| {
+            self.0
+                .remove(layout.partition(partition))
+                .unwrap_or_default()
+        };
         let mut scopes = Scopes::take(layout, take);
         let result = run(&mut scopes);
-        for (home, state) in scopes.into_states().into_iter().enumerate() {
-            self.0.insert(layout.partition(home).clone(), state);
+        for (partition, state) in scopes.into_states().into_iter().enumerate() {
+            self.0.insert(layout.partition(partition).clone(), state);
         }
         result
     }
@@ -648,8 +652,8 @@ impl Bench {
                     }
                 }
                 Step::Forget => {
-                    for home in 0..=layout.shared.len() {
-                        world.at(layout.partition(home)).forget_waitlist();
+                    for partition in 0..=layout.shared.len() {
+                        world.at(layout.partition(partition)).forget_waitlist();
                     }
                     let registers = keys.shared.iter().flat_map(|first| first - 1..first + 4);
                     let gone: Vec<&String> = [0]
@@ -1032,15 +1036,15 @@ fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByPartitio
                         sequences,
                         cost: ask.cost,
                     });
-                    for home in 0..=layout.shared.len() {
-                        for limit in layout.at_home(home, &limits) {
+                    for partition in 0..=layout.shared.len() {
+                        for limit in layout.limits_in(partition, &limits) {
                             let units = match limit.unit() {
                                 Unit::Calls => 1,
                                 Unit::Cost => ask.cost.clamp(1, limit.capacity()),
                             };
-                            let partition =
-                                (layout.partition(home).clone(), limit.name().to_owned());
-                            let of_one = started.entry(partition).or_default();
+                            let counted =
+                                (layout.partition(partition).clone(), limit.name().to_owned());
+                            let of_one = started.entry(counted).or_default();
                             of_one.push((clock, real, units, limit));
                         }
                     }

@@ -177,9 +177,9 @@ impl World {
         let limits = self.workers[worker].fleet.limits(&tenant, None);
         let labels = Labels::of(&limits, |_| value.to_string());
         let layout = Layout::of(&limits, &tenant, &labels);
-        let mut scopes = Scopes::take(&layout, |home| {
+        let mut scopes = Scopes::take(&layout, |partition| {
             self.states
-                .remove(layout.partition(home))
+                .remove(layout.partition(partition))
                 .unwrap_or_default()
         });
         let clock = Clock::from_micros(self.now_ms * 1_000);
@@ -188,10 +188,11 @@ impl World {
             cost: 1,
         }; 4];
         let (answers, _) = scopes.ask(&limits, clock, 4, "p", &asks);
-        for (home, mut state) in scopes.into_states().into_iter().enumerate() {
+        for (partition, mut state) in scopes.into_states().into_iter().enumerate() {
             // Nobody is in the waitlist: this is about room alone.
             state.change(self.now_ms, &Change::Reset);
-            self.states.insert(layout.partition(home).clone(), state);
+            self.states
+                .insert(layout.partition(partition).clone(), state);
         }
         let started = answers.iter().filter(|a| matches!(a, Answer::Start { .. }));
         let now_ms = self.now_ms;

@@ -30,7 +30,7 @@ const PARTS: [&str; 18] = [
 const KEYS_IN_CODE: [&str; 22] = [
     "key",
     "control.key",
-    "home.key",
+    "partition.key",
     "r.fronts",
     "r.ends",
     "r.wides",

@@ -42,7 +42,7 @@ impl<'a> Call<'a> {
     ) -> Self {
         let shared = layout.shared.iter().zip(&states[1..]).enumerate();
         let views = shared.map(|(index, (shared, state))| {
-            let most = most_of(&layout.at_home(index + 1, limits));
+            let most = most_of(&layout.limits_in(index + 1, limits));
             state.register.view(&shared.flow, most)
         });
         Self {
@@ -58,8 +58,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    pub(super) fn state(&self, home: usize) -> &State {
-        &self.states[home]
+    pub(super) fn state(&self, partition: usize) -> &State {
+        &self.states[partition]
     }
 
     fn waitlist(&self) -> &Waitlist {
@@ -70,8 +70,8 @@ impl<'a> Call<'a> {
         &mut self.states[0].waitlist
     }
 
-    fn register(&mut self, home: usize) -> &mut Register {
-        &mut self.states[home].register
+    fn register(&mut self, partition: usize) -> &mut Register {
+        &mut self.states[partition].register
     }
 
     fn shared(&self) -> std::ops::RangeInclusive<usize> {
@@ -166,22 +166,22 @@ impl<'a> Call<'a> {
             0 => self.clock.now_ms,
             waiting => self.turn(waiting, 1).0,
         };
-        for home in self.shared() {
-            let below = self.layout.shared[home - 1].below;
+        for partition in self.shared() {
+            let below = self.layout.shared[partition - 1].below;
             let most = match below {
                 0 => waiting,
                 below => self.states[below].register.waiting,
             };
-            let units = self.demand(home, most);
+            let units = self.demand(partition, most);
             let waitlist = self.waitlist();
             let each = (waitlist.last_issued * 16 / waitlist.jobs.max(1)).max(16);
             let widest = match below {
                 0 => waitlist.widest,
                 below => self.states[below].register.widest,
             };
-            let most = most_of(&self.layout.at_home(home, self.limits));
-            let flow = &self.layout.shared[home - 1].flow;
-            let register = &mut self.states[home].register;
+            let most = most_of(&self.layout.limits_in(partition, self.limits));
+            let flow = &self.layout.shared[partition - 1].flow;
+            let register = &mut self.states[partition].register;
             register.save(flow, self.started, units, (widest, each), most);
         }
         end
@@ -190,26 +190,26 @@ impl<'a> Call<'a> {
     /// How many of the next `most` units wait for this partition, or for a wider one behind it, and not longer for what is
     /// narrower, or until the tenant is open again: only they are in the others' way. In doubt too few: then others come back
     /// a little early.
-    fn demand(&mut self, home: usize, most: u64) -> u64 {
-        if self.base > self.clock.now_ms || most > 0 && !self.demands(home, 1) {
+    fn demand(&mut self, partition: usize, most: u64) -> u64 {
+        if self.base > self.clock.now_ms || most > 0 && !self.demands(partition, 1) {
             return 0;
         }
         let mut units = most;
-        while units > 1 && !self.demands(home, units) {
+        while units > 1 && !self.demands(partition, units) {
             units /= 2;
         }
         units
     }
 
     /// The waitlist's unit number `units` waits for this partition.
-    fn demands(&mut self, home: usize, units: u64) -> bool {
-        let below = self.layout.shared[home - 1].below;
+    fn demands(&mut self, partition: usize, units: u64) -> bool {
+        let below = self.layout.shared[partition - 1].below;
         let narrow = self.nth(below, units).unwrap_or(self.base);
         let own = self.started + units;
-        let rank = units + self.views[home - 1].before(own);
-        let mut wide = self.nth(home, rank).unwrap_or(0);
+        let rank = units + self.views[partition - 1].before(own);
+        let mut wide = self.nth(partition, rank).unwrap_or(0);
         for wider in self.shared() {
-            if self.layout.shared[wider - 1].below == home {
+            if self.layout.shared[wider - 1].below == partition {
                 let rank = rank + self.views[wider - 1].before(self.started + rank);
                 wide = wide.max(self.nth(wider, rank).unwrap_or(0));
             }
@@ -228,9 +228,9 @@ impl<'a> Call<'a> {
     ) -> Sequences {
         let (now, clock) = (self.clock.now_ms, self.clock);
         let mut sequences = Sequences::default();
-        for (home, state) in self.states.iter_mut().enumerate() {
-            let limits = self.layout.at_home(home, self.limits);
-            sequences.set(home, state.logs.take(&limits, clock, cost, permit));
+        for (partition, state) in self.states.iter_mut().enumerate() {
+            let limits = self.layout.limits_in(partition, self.limits);
+            sequences.set(partition, state.logs.take(&limits, clock, cost, permit));
         }
         if !due {
             self.waitlist_mut().reset(now);
@@ -243,10 +243,10 @@ impl<'a> Call<'a> {
         if self.waitlist().waiting() > 0 {
             self.waitlist_mut().room = self.first();
         }
-        for home in self.shared() {
-            if self.register(home).waiting > 0 {
-                let room = self.room_at(home);
-                let register = self.register(home);
+        for partition in self.shared() {
+            if self.register(partition).waiting > 0 {
+                let room = self.room_at(partition);
+                let register = self.register(partition);
                 (register.seen, register.room) = (0, room);
             }
         }
@@ -280,21 +280,23 @@ impl<'a> Call<'a> {
         if !open {
             return at;
         }
-        for home in self.shared() {
-            if self.register(home).waiting == 0 || !self.waits_for_others(home, ticket, units) {
+        for partition in self.shared() {
+            if self.register(partition).waiting == 0
+                || !self.waits_for_others(partition, ticket, units)
+            {
                 continue;
             }
-            let room = self.room_at(home);
+            let room = self.room_at(partition);
             if room == now {
-                let register = self.register(home);
+                let register = self.register(partition);
                 if register.seen == 0 {
                     register.seen = now;
                 }
                 if now.saturating_sub(register.room) > GRACE_MS {
                     at = at.min(register.seen + GRACE_MS + 1);
                 }
-            } else if self.is_taken_at(home) {
-                let register = self.register(home);
+            } else if self.is_taken_at(partition) {
+                let register = self.register(partition);
                 (register.seen, register.room) = (0, room);
             }
         }
@@ -303,17 +305,17 @@ impl<'a> Call<'a> {
 
     /// Others have turns before this ticket, and that is why it must wait: here, or in the wider partition that they wait
     /// for through this one.
-    fn waits_for_others(&mut self, home: usize, ticket: u64, units: u64) -> bool {
+    fn waits_for_others(&mut self, partition: usize, ticket: u64, units: u64) -> bool {
         let k = self.distance(ticket, units);
-        let below = match self.layout.shared[home - 1].below {
+        let below = match self.layout.shared[partition - 1].below {
             0 => k,
             below => self.rank(below, k, units),
         };
         let now = self.clock.now_ms;
-        self.rank(home, k, units) > below
+        self.rank(partition, k, units) > below
             && self.shared().any(|wider| {
                 let rank = self.rank(wider, k, units);
-                self.layout.is_behind(wider, home)
+                self.layout.is_behind(wider, partition)
                     && self.nth(wider, rank).is_some_and(|at| at > now)
             })
     }
@@ -321,13 +323,13 @@ impl<'a> Call<'a> {
     /// Forgets who waits for a partition in which room was left unclaimed for too long.
     fn give_up_others(&mut self) {
         let now = self.clock.now_ms;
-        for home in self.shared() {
-            let Register { waiting, seen, .. } = *self.register(home);
-            if waiting > 0 && seen > 0 && now - seen > GRACE_MS && self.room_at(home) == now {
-                let flow = &self.layout.shared[home - 1].flow;
-                let register = &mut self.states[home].register;
+        for partition in self.shared() {
+            let Register { waiting, seen, .. } = *self.register(partition);
+            if waiting > 0 && seen > 0 && now - seen > GRACE_MS && self.room_at(partition) == now {
+                let flow = &self.layout.shared[partition - 1].flow;
+                let register = &mut self.states[partition].register;
                 *register = Register::default();
-                self.views[home - 1] = register.view(flow, u64::MAX);
+                self.views[partition - 1] = register.view(flow, u64::MAX);
                 // The front of this waitlist did not come either. If its grace began only now, whoever comes in again meanwhile
                 // would end it, and so on for ever.
                 let waitlist = self.waitlist_mut();

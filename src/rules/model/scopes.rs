@@ -112,7 +112,7 @@ impl<'a> Scopes<'a> {
             }
         }
         for (index, state) in self.states.iter_mut().enumerate() {
-            let limits = self.layout.at_home(index, &limits);
+            let limits = self.layout.limits_in(index, &limits);
             for one in settled {
                 let cost = u64::from(one.receipt.cost).max(1);
                 let sequence = one.receipt.sequences.get(index);
@@ -145,8 +145,8 @@ impl<'a> Scopes<'a> {
         let blocked_by = states.control().closed_by(now);
         let base = now.max(closed);
         let mut call = Call::new(&mut states.states, self.layout, &in_force, clock, base, 0);
-        let usage = |(limit, home): (&Limit, usize)| {
-            let state = call.state(home);
+        let usage = |(limit, partition): (&Limit, usize)| {
+            let state = call.state(partition);
             Usage {
                 max: limit.max(),
                 override_until_ms: self.override_of(limit, now).map_or(0, |(_, until)| until),
@@ -156,14 +156,14 @@ impl<'a> Scopes<'a> {
                     _ => 0,
                 },
                 next_ms: state.logs.nth(limit, base, 1) - now,
-                waiting: match home {
+                waiting: match partition {
                     0 => state.waitlist.waiting(),
-                    home => self.states[home].register.waiting,
+                    partition => self.states[partition].register.waiting,
                 },
             }
         };
-        let homes = self.layout.homes.iter().copied();
-        let usages = in_force.iter().zip(homes).map(usage).collect();
+        let partitions = self.layout.partitions.iter().copied();
+        let usages = in_force.iter().zip(partitions).map(usage).collect();
         Inspection {
             now_ms: now,
             limits: usages,
@@ -203,11 +203,11 @@ impl<'a> Scopes<'a> {
     /// Before the first decision: a waitlist of before the operator's reset, and those who let their turns pass.
     fn forget_what_is_over(&mut self, limits: &[Limit], now: u64) {
         self.forget_who_was_reset(now);
-        for home in 1..self.states.len() {
-            let behind = |(_, wider): &(&Limit, &usize)| self.layout.is_behind(**wider, home);
-            let limits = limits.iter().zip(&self.layout.homes).filter(behind);
+        for partition in 1..self.states.len() {
+            let behind = |(_, wider): &(&Limit, &usize)| self.layout.is_behind(**wider, partition);
+            let limits = limits.iter().zip(&self.layout.partitions).filter(behind);
             let reach = reach(limits.map(|(limit, _)| limit));
-            let register = &mut self.states[home].register;
+            let register = &mut self.states[partition].register;
             register.seen = register.seen.min(now);
             register.purge(reach);
         }
@@ -236,13 +236,13 @@ impl<'a> Scopes<'a> {
         let states = self.states.iter_mut().enumerate();
         let load = |(index, state): (usize, &mut State)| {
             state.waitlist.seen = state.waitlist.seen.min(clock.now_ms);
-            load(state, &self.layout.at_home(index, limits), clock, usual)
+            load(state, &self.layout.limits_in(index, limits), clock, usual)
         };
         states.map(load).collect()
     }
 
     fn newest_window_end(&self, index: usize, limits: &[Limit]) -> u64 {
-        let limits = self.layout.at_home(index, limits);
+        let limits = self.layout.limits_in(index, limits);
         self.states[index].logs.newest_window_end(&limits)
     }
 }
