@@ -8,10 +8,10 @@
 --          lateness that they forgive); the burst in units; the unit: 1: calls, 0: cost; which of KEYS is its first; the index of the fixed
 --          window that this key belongs to, 0 for the others; whose it is: 0: the waitlist's, n: that of the n-th shared
 --          partition; its name; its algorithm
--- ARGV[#ARGV]  what share.lua says, where any of the limits is shared
+-- ARGV[#ARGV]  what shared_partitions.lua says, where any of the limits is shared
 
--- What share.lua does with partitions that several waitlists share; nil where it is not part of the script.
-local SHARES
+-- What shared_partitions.lua does with partitions that several waitlists share; nil where it is not part of the script.
+local SHARED
 
 -- An algorithm is a table of functions, put into ALGORITHMS by its file:
 -- load(limit, limits, waitlist, own)  what the store has of it at limits.now; nil if the window of now is not among KEYS.
@@ -54,7 +54,7 @@ end
 
 -- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for.
 local function limits_load(waitlist, now, stamp, jobs, writing)
-  local partitions = SHARES and SHARES.load(waitlist, now)
+  local partitions = SHARED and SHARED.load(waitlist, now)
   local overrides = (partitions and partitions.control or waitlist).overrides
   -- All fields at once: a table that grows takes longer.
   local limits = {
@@ -132,8 +132,8 @@ end
 
 -- When the k-th unit of the waitlist may start, the last of a job of so many units, and which limit says so.
 local function limits_turn(limits, waitlist, base, k, units)
-  if SHARES then
-    return SHARES.turn(limits, waitlist, base, k, units)
+  if SHARED then
+    return SHARED.turn(limits, waitlist, base, k, units)
   end
   return limits_earliest(limits, base, k, waitlist_jobs(waitlist, k, units))
 end

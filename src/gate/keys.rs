@@ -7,8 +7,8 @@ use crate::rules::limit::{DEFAULT_LIMIT, Limit, Unit};
 use crate::rules::slots::hash_tag;
 use crate::rules::tenant::{self, Tenant};
 
-/// The keys of a shared partition's register, and what they hold, as `lua/register.lua` says.
-const REGISTER: [(&str, &str); 5] = [
+/// The keys of a shared partition's fair queue, and what they hold, as `lua/fair_queue.lua` says.
+const FAIR_QUEUE: [(&str, &str); 5] = [
     ("line", "hash"),
     ("waiting", "zset"),
     ("waiting-to", "zset"),
@@ -104,7 +104,7 @@ impl Keys {
             .map(|partition| self.log(layout.partition(partition)))
             .collect();
         let mut names =
-            Vec::with_capacity(1 + 2 * limits.len() + REGISTER.len() * layout.shared.len());
+            Vec::with_capacity(1 + 2 * limits.len() + FAIR_QUEUE.len() * layout.shared.len());
         names.push([&logs[0], ":line"].concat());
         let mut types = vec!["hash"];
         let mut sliding = vec![None; logs.len()];
@@ -145,8 +145,8 @@ impl Keys {
         let mut shared = Vec::with_capacity(layout.shared.len());
         for log in &logs[1..] {
             shared.push(names.len() + 1);
-            names.extend(REGISTER.map(|(kind, _)| format!("{log}:{kind}")));
-            types.extend(REGISTER.map(|(_, holds)| holds));
+            names.extend(FAIR_QUEUE.map(|(kind, _)| format!("{log}:{kind}")));
+            types.extend(FAIR_QUEUE.map(|(_, holds)| holds));
         }
         CallKeys {
             names,
@@ -156,14 +156,14 @@ impl Keys {
         }
     }
 
-    /// Adds the register of what all tenants share to the keys of a call, unless they are in different slots of a cluster:
+    /// Adds the fair queue of what all tenants share to the keys of a call, unless they are in different slots of a cluster:
     /// then there is no such partition.
     pub fn add_global(&self, keys: &mut CallKeys) {
         if !self.cluster {
             let log = self.log(&Partition::Global);
-            let register = REGISTER.map(|(kind, _)| format!("{log}:{kind}"));
-            keys.names.extend(register);
-            keys.types.extend(REGISTER.map(|(_, holds)| holds));
+            let queue = FAIR_QUEUE.map(|(kind, _)| format!("{log}:{kind}"));
+            keys.names.extend(queue);
+            keys.types.extend(FAIR_QUEUE.map(|(_, holds)| holds));
         }
     }
 

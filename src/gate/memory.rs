@@ -229,7 +229,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
     async fn change(&self, whose: &Whose, change: &Change) -> Result<u64, GateError> {
         if let (Whose::Tenant(tenant), Change::Reset) = (whose, change) {
             self.with_partition(Partition::Global, |state, now| {
-                state.register.leave(&tenant.key(), now);
+                state.fair_queue.leave(&tenant.key(), now);
             });
         }
         Ok(self.with_partition(partition_of(whose), |state, now| state.change(now, change)))

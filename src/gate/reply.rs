@@ -32,7 +32,7 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
     packed
 }
 
-/// The shared partitions as `lua/share.lua` unpacks them; `None`: there are none.
+/// The shared partitions as `lua/shared_partitions.lua` unpacks them; `None`: there are none.
 pub fn shared_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
     if layout.shared.is_empty() {
         return None;

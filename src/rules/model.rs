@@ -13,10 +13,10 @@ pub use self::scopes::Scopes;
 use crate::rules::answers::Quotas;
 use crate::rules::breaker::{Breaker, Event, Rule, Standing};
 use crate::rules::decision::Change;
+use crate::rules::fair_queue::FairQueue;
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
 use crate::rules::log::{Clock, Logs};
-use crate::rules::share::Register;
 use crate::rules::waitlist::{KEEP_MS, Waitlist};
 
 /// How long a call of [`Scopes::settle`] is remembered, in milliseconds.
@@ -33,7 +33,7 @@ pub struct State {
     /// Who waits here.
     pub waitlist: Waitlist,
     /// Which waitlists wait for this partition, where it is one that they share.
-    pub register: Register,
+    pub fair_queue: FairQueue,
     /// By what the API said, and what it was.
     blocked: Closing,
     blocked_by: String,
@@ -46,7 +46,7 @@ pub struct State {
     quotas: (Quotas, u64),
     /// Until when each call of [`Scopes::settle`] is remembered.
     marks: BTreeMap<String, u64>,
-    /// When the waitlist and the register, with all that their hash keeps, are forgotten; 0: there is nothing to forget.
+    /// When the waitlist and the fair queue, with all that their hash keeps, are forgotten; 0: there is nothing to forget.
     expires: u64,
 }
 
@@ -223,7 +223,7 @@ impl State {
         self.expires = self.expires.max(now + KEEP_MS);
     }
 
-    /// Does what an operator asked for; after a reset the tenant must also [leave](Register::leave) what all tenants share.
+    /// Does what an operator asked for; after a reset the tenant must also [leave](FairQueue::leave) what all tenants share.
     /// Returns until when it is enforced; 0 where it has no end.
     pub fn change(&mut self, now: u64, change: &Change) -> u64 {
         if let Change::Limit { .. } | Change::Unlimit { .. } = change {
@@ -251,7 +251,7 @@ impl State {
             Change::Reset => {
                 // Newer than the waitlists of its parts that began in this very millisecond.
                 self.waitlist.reset(now + 1);
-                self.register = Register::default();
+                self.fair_queue = FairQueue::default();
             }
         }
         // Of a reset something is left even where there was nothing: it reaches the waitlists of the tenant's parts.

@@ -621,7 +621,7 @@ impl Bench {
                 Step::Change { change } => {
                     let until = world.at(&own).change(clock.now_ms, change);
                     if *change == Change::Reset {
-                        let all = &mut world.at(&Partition::Global).register;
+                        let all = &mut world.at(&Partition::Global).fair_queue;
                         all.leave(&tenant.key(), clock.now_ms);
                     }
                     let told = self
@@ -655,10 +655,10 @@ impl Bench {
                     for partition in 0..=layout.shared.len() {
                         world.at(layout.partition(partition)).forget_waitlist();
                     }
-                    let registers = keys.shared.iter().flat_map(|first| first - 1..first + 4);
+                    let queues = keys.shared.iter().flat_map(|first| first - 1..first + 4);
                     let gone: Vec<&String> = [0]
                         .into_iter()
-                        .chain(registers)
+                        .chain(queues)
                         .map(|at| &keys.names[at])
                         .collect();
                     let _: () = redis::cmd("DEL")

@@ -304,7 +304,7 @@ pub fn turns(plan: &Plan, history: &mut History) {
     let starts: Vec<&str> = history.arrived.iter().map(String::as_str).collect();
     let behind = behind(&starts);
     // The first to come had all of it, what starts at once has no order, and who comes a little early or late changes
-    // leases with another. Of some 250 seeds the largest was 0.7 of this. With a register where whoever comes anew stands behind
+    // leases with another. Of some 250 seeds the largest was 0.7 of this. With a fair queue where whoever comes anew stands behind
     // all who wait (first come, first served) it is up to 6 times as many, and without any turns up to 3.5 times: each is found
     // within the first hundred seeds, by a tenant with few jobs beside one with many. Less than a turn of each is not seen.
     let ahead = u64::from(limit.max()) * AHEAD_MS / limit.span();

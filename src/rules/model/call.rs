@@ -5,10 +5,10 @@ mod turns;
 use self::turns::most_of;
 use super::State;
 use crate::rules::decision::{Answer, Ask, Sequences, Ticket};
+use crate::rules::fair_queue::{FairQueue, View};
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
 use crate::rules::log::Clock;
-use crate::rules::share::{Register, View};
 use crate::rules::waitlist::{AHEAD_MS, GRACE_MS, Waitlist, reach};
 
 /// What stays the same during one call, and what its jobs share.
@@ -43,7 +43,7 @@ impl<'a> Call<'a> {
         let shared = layout.shared.iter().zip(&states[1..]).enumerate();
         let views = shared.map(|(index, (shared, state))| {
             let most = most_of(&layout.limits_in(index + 1, limits));
-            state.register.view(&shared.flow, most)
+            state.fair_queue.view(&shared.flow, most)
         });
         Self {
             views: views.collect(),
@@ -70,8 +70,8 @@ impl<'a> Call<'a> {
         &mut self.states[0].waitlist
     }
 
-    fn register(&mut self, partition: usize) -> &mut Register {
-        &mut self.states[partition].register
+    fn fair_queue(&mut self, partition: usize) -> &mut FairQueue {
+        &mut self.states[partition].fair_queue
     }
 
     fn shared(&self) -> std::ops::RangeInclusive<usize> {
@@ -170,19 +170,19 @@ impl<'a> Call<'a> {
             let below = self.layout.shared[partition - 1].below;
             let most = match below {
                 0 => waiting,
-                below => self.states[below].register.waiting,
+                below => self.states[below].fair_queue.waiting,
             };
             let units = self.demand(partition, most);
             let waitlist = self.waitlist();
             let each = (waitlist.last_issued * 16 / waitlist.jobs.max(1)).max(16);
             let widest = match below {
                 0 => waitlist.widest,
-                below => self.states[below].register.widest,
+                below => self.states[below].fair_queue.widest,
             };
             let most = most_of(&self.layout.limits_in(partition, self.limits));
             let flow = &self.layout.shared[partition - 1].flow;
-            let register = &mut self.states[partition].register;
-            register.save(flow, self.started, units, (widest, each), most);
+            let queue = &mut self.states[partition].fair_queue;
+            queue.save(flow, self.started, units, (widest, each), most);
         }
         end
     }
@@ -244,10 +244,10 @@ impl<'a> Call<'a> {
             self.waitlist_mut().room = self.first();
         }
         for partition in self.shared() {
-            if self.register(partition).waiting > 0 {
+            if self.fair_queue(partition).waiting > 0 {
                 let room = self.room_at(partition);
-                let register = self.register(partition);
-                (register.seen, register.room) = (0, room);
+                let queue = self.fair_queue(partition);
+                (queue.seen, queue.room) = (0, room);
             }
         }
         sequences
@@ -281,23 +281,23 @@ impl<'a> Call<'a> {
             return at;
         }
         for partition in self.shared() {
-            if self.register(partition).waiting == 0
+            if self.fair_queue(partition).waiting == 0
                 || !self.waits_for_others(partition, ticket, units)
             {
                 continue;
             }
             let room = self.room_at(partition);
             if room == now {
-                let register = self.register(partition);
-                if register.seen == 0 {
-                    register.seen = now;
+                let queue = self.fair_queue(partition);
+                if queue.seen == 0 {
+                    queue.seen = now;
                 }
-                if now.saturating_sub(register.room) > GRACE_MS {
-                    at = at.min(register.seen + GRACE_MS + 1);
+                if now.saturating_sub(queue.room) > GRACE_MS {
+                    at = at.min(queue.seen + GRACE_MS + 1);
                 }
             } else if self.is_taken_at(partition) {
-                let register = self.register(partition);
-                (register.seen, register.room) = (0, room);
+                let queue = self.fair_queue(partition);
+                (queue.seen, queue.room) = (0, room);
             }
         }
         at
@@ -324,12 +324,12 @@ impl<'a> Call<'a> {
     fn give_up_others(&mut self) {
         let now = self.clock.now_ms;
         for partition in self.shared() {
-            let Register { waiting, seen, .. } = *self.register(partition);
+            let FairQueue { waiting, seen, .. } = *self.fair_queue(partition);
             if waiting > 0 && seen > 0 && now - seen > GRACE_MS && self.room_at(partition) == now {
                 let flow = &self.layout.shared[partition - 1].flow;
-                let register = &mut self.states[partition].register;
-                *register = Register::default();
-                self.views[partition - 1] = register.view(flow, u64::MAX);
+                let queue = &mut self.states[partition].fair_queue;
+                *queue = FairQueue::default();
+                self.views[partition - 1] = queue.view(flow, u64::MAX);
                 // The front of this waitlist did not come either. If its grace began only now, whoever comes in again meanwhile
                 // would end it, and so on for ever.
                 let waitlist = self.waitlist_mut();
@@ -347,7 +347,7 @@ impl<'a> Call<'a> {
         match wide
             || self.states[1..]
                 .iter()
-                .any(|state| state.register.widest > 1)
+                .any(|state| state.fair_queue.widest > 1)
         {
             true => 0,
             false => AHEAD_MS,

@@ -3,10 +3,10 @@
 use super::call::Call;
 use super::{MARK_MS, State};
 use crate::rules::decision::{Answer, Ask, End, Inspection, Settled, Usage};
+use crate::rules::fair_queue::reach;
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
 use crate::rules::log::Clock;
-use crate::rules::share::reach;
 use crate::rules::waitlist::KEEP_MS;
 
 /// The states of one [`Layout`].
@@ -39,7 +39,7 @@ impl<'a> Scopes<'a> {
     ) -> (Vec<Answer>, u64) {
         let now = clock.now_ms;
         let limits = self.in_force(limits, now);
-        let kept = |state: &State| (state.waitlist.clone(), state.register.clone());
+        let kept = |state: &State| (state.waitlist.clone(), state.fair_queue.clone());
         let before: Vec<_> = self.states.iter().map(kept).collect();
         let newer = self.load(&limits, clock, State::load);
         self.forget_what_is_over(&limits, now);
@@ -158,7 +158,7 @@ impl<'a> Scopes<'a> {
                 next_ms: state.logs.nth(limit, base, 1) - now,
                 waiting: match partition {
                     0 => state.waitlist.waiting(),
-                    partition => self.states[partition].register.waiting,
+                    partition => self.states[partition].fair_queue.waiting,
                 },
             }
         };
@@ -207,9 +207,9 @@ impl<'a> Scopes<'a> {
             let behind = |(_, wider): &(&Limit, &usize)| self.layout.is_behind(**wider, partition);
             let limits = limits.iter().zip(&self.layout.partitions).filter(behind);
             let reach = reach(limits.map(|(limit, _)| limit));
-            let register = &mut self.states[partition].register;
-            register.seen = register.seen.min(now);
-            register.purge(reach);
+            let queue = &mut self.states[partition].fair_queue;
+            queue.seen = queue.seen.min(now);
+            queue.purge(reach);
         }
     }
 

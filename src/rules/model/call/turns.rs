@@ -102,7 +102,10 @@ impl Call<'_> {
     /// When a shared partition has room for its next unit, whatever it costs, and so have those behind it.
     pub(super) fn room_at(&self, partition: usize) -> u64 {
         let now = self.clock.now_ms;
-        let widest = self.states[partition].register.widest.clamp(1, self.most());
+        let widest = self.states[partition]
+            .fair_queue
+            .widest
+            .clamp(1, self.most());
         let all = self.layout.partitions.iter().enumerate();
         let here = all.filter(|(_, here)| self.layout.is_behind(**here, partition));
         let latest = here
@@ -117,7 +120,10 @@ impl Call<'_> {
     }
 
     pub(super) fn is_taken_at(&self, partition: usize) -> bool {
-        let widest = self.states[partition].register.widest.clamp(1, self.most());
+        let widest = self.states[partition]
+            .fair_queue
+            .widest
+            .clamp(1, self.most());
         let mut all = self.layout.partitions.iter().enumerate();
         all.any(|(index, here)| {
             self.layout.is_behind(*here, partition) && self.takes_room(index, widest)
