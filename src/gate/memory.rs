@@ -15,10 +15,10 @@ use crate::rules::answers::Quotas;
 use crate::rules::crash::{KEEP_MS, Suspect};
 use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Limits, ceil_ms};
-use crate::rules::log::Clock;
 use crate::rules::model::{Scopes, State};
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
+use crate::rules::usage::Clock;
 
 /// Partitions that are kept before those with nothing left are looked for.
 const SWEEP_AT: usize = 1024;

@@ -10,7 +10,7 @@
 //! next unit, so that one whose job has just started does not come before those that wait. Which turn a unit has is how many
 //! units have lower tags ([`View::before`]).
 //!
-//! As a waitlist does, a fair queue only advises; the log admits. So a flow whose jobs vanished costs others a few turns: it is taken
+//! As a waitlist does, a fair queue only advises; usage decides. So a flow whose jobs vanished costs others a few turns: it is taken
 //! out when it let its turns pass, or when room was left unclaimed. One that is there after all comes in again when the
 //! next of its jobs asks.
 

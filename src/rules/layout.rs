@@ -39,7 +39,7 @@ pub struct Layout {
     pub waitlist: Partition,
     /// The wider partitions, the widest last, which other waitlists use as well.
     pub shared: Vec<Shared>,
-    /// For each limit the number of its partition, where its log is: 0 the waitlist's, n the n-th of the shared ones, from 1.
+    /// For each limit the number of its partition: 0 the waitlist's, n the n-th of the shared ones, from 1.
     pub partitions: Vec<usize>,
     /// The same for what closes the tenant and what an operator set.
     pub control: usize,
@@ -62,7 +62,7 @@ impl Layout {
         wider == partition || wider > 0 && self.shared[wider - 1].below == partition
     }
 
-    /// Those of the layout's `limits` whose logs are in the partition of this number.
+    /// Those of the layout's `limits` that count in the partition of this number.
     pub fn limits_in(&self, partition: usize, limits: &[Limit]) -> Vec<Limit> {
         let all = limits.iter().zip(&self.partitions);
         let here = all.filter(|(_, here)| **here == partition);

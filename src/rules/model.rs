@@ -16,7 +16,7 @@ use crate::rules::decision::Change;
 use crate::rules::fair_queue::FairQueue;
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
-use crate::rules::log::{Clock, Logs};
+use crate::rules::usage::{Clock, PartitionUsage};
 use crate::rules::waitlist::{KEEP_MS, Waitlist};
 
 /// How long a call of [`Scopes::settle`] is remembered, in milliseconds.
@@ -28,8 +28,8 @@ pub(crate) const RESET_MS: u64 = 90_000_000;
 /// What the store keeps of one partition: a tenant's, that of a part of its jobs, or what all tenants share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
-    /// What started.
-    pub logs: Logs,
+    /// What its limits have counted.
+    pub usage: PartitionUsage,
     /// Who waits here.
     pub waitlist: Waitlist,
     /// Which waitlists wait for this partition, where it is one that they share.
@@ -74,7 +74,7 @@ impl Closing {
 }
 
 impl State {
-    /// When all but the logs is forgotten, in milliseconds since the epoch; 0: there is nothing.
+    /// When all but the usage is forgotten, in milliseconds since the epoch; 0: there is nothing.
     pub fn expires(&self) -> u64 {
         self.expires
     }
@@ -85,14 +85,14 @@ impl State {
             self.forget_waitlist();
         }
         self.marks.retain(|_, until| *until > now);
-        self.expires == 0 && self.marks.is_empty() && self.logs.is_over(now)
+        self.expires == 0 && self.marks.is_empty() && self.usage.is_over(now)
     }
 
     /// Forgets all that the waitlist's hash keeps: who waits, what is closed or changed, and the newest window.
     pub fn forget_waitlist(&mut self) {
-        self.logs.forget_newest_window();
+        self.usage.forget_newest_window();
         *self = Self {
-            logs: std::mem::take(&mut self.logs),
+            usage: std::mem::take(&mut self.usage),
             marks: std::mem::take(&mut self.marks),
             ..Self::default()
         };
@@ -108,11 +108,11 @@ impl State {
     }
 
     fn load(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
-        self.logs.load(limits, clock, usual)
+        self.usage.load(limits, clock, usual)
     }
 
     fn load_own(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
-        self.logs.load_own(limits, clock, usual)
+        self.usage.load_own(limits, clock, usual)
     }
 
     fn closed_until(&self, now: u64) -> u64 {

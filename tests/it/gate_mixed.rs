@@ -15,9 +15,9 @@ use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Answer, Ask, Gate, TenantAsk, Ticket};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::scope::{Labels, Scope};
+use sluicegate::rules::usage::Clock;
 
 use crate::gate_conformance::{decided, tenant};
 

@@ -24,10 +24,10 @@ use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::decision::Answer;
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
+use sluicegate::rules::usage::Clock;
 
 use crate::gate_simulator::violations;
 
@@ -510,7 +510,7 @@ impl Bench {
             if let Step::Ask { .. } | Step::Settle { .. } = step {
                 // Redis's clock is a day behind the test's: windows that ended are deleted here.
                 for state in world.0.values_mut() {
-                    state.logs.load_own(&[], clock, 0);
+                    state.usage.load_own(&[], clock, 0);
                 }
                 for (_, ended) in windows.extract_if(.., |(end, _)| *end <= clock.now_ms) {
                     let _: () = redis::cmd("DEL")
@@ -608,7 +608,7 @@ impl Bench {
                     if let Some(log) = sliding.filter(|_| !shared) {
                         let score = clock.now_ms.saturating_add_signed(-millis_ago);
                         foreign += 1;
-                        world.at(&layout.waitlist).logs.add_foreign(score);
+                        world.at(&layout.waitlist).usage.add_foreign(score);
                         let _: () = redis::pipe()
                             .zadd(log, format!("{score}-0.{foreign}"), score)
                             .cmd("PEXPIRE")

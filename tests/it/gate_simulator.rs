@@ -13,10 +13,10 @@ use sluicegate::rules::decision::{Answer, Ask, Ticket};
 use sluicegate::rules::delays::{lead_ms, stay_ms};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
+use sluicegate::rules::usage::Clock;
 
 /// Waits up to this are spent in the worker.
 const HOLD: u64 = 500_000;

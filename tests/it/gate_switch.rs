@@ -9,11 +9,11 @@ use sluicegate::gate::fleet::{AGREED_FOR_MS, Fleet, Known, MARGIN_MS, Registered
 use sluicegate::gate::{Answer, Ask, Change};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
+use sluicegate::rules::usage::Clock;
 
 const EPOCH_MS: u64 = 1_700_000_000_000;
 /// Workers ask and look at their clocks so often.

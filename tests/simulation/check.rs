@@ -7,9 +7,9 @@ use sluicegate::gate::Gate;
 use sluicegate::rules::headers;
 use sluicegate::rules::job::Field;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use sluicegate::rules::log::{Clock, Logs};
 use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
+use sluicegate::rules::usage::{Clock, PartitionUsage};
 use sluicegate::rules::waitlist::AHEAD_MS;
 
 use super::crashes;
@@ -250,11 +250,12 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
                 more * limit.span() * 1000 / max
             }
             places if places.holds_leases() => rounds * (window + call),
-            // What the model says of an empty log.
+            // What the model says where nothing has started.
             _ => {
-                let (mut log, clock) = (Logs::default(), Clock::from_micros(first.at_us));
-                log.load(&plan.limits, clock, 1);
-                (log.nth(limit, clock.now_ms, after + 1) - clock.now_ms) * 1000
+                let (mut usage, clock) =
+                    (PartitionUsage::default(), Clock::from_micros(first.at_us));
+                usage.load(&plan.limits, clock, 1);
+                (usage.nth(limit, clock.now_ms, after + 1) - clock.now_ms) * 1000
             }
         };
         // What the way and one answer of the gate may add to any number of windows.

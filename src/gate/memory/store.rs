@@ -18,7 +18,7 @@ use crate::gate::fleet::shelf::{Said, Shelf, Unsaid};
 use crate::gate::store::{Command, Meaning, Store};
 use crate::gate::{Gate, GateError, scripts};
 use crate::rules::layout::Partition;
-use crate::rules::log::Clock;
+use crate::rules::usage::Clock;
 
 /// What is in memory, and who it is.
 pub struct MemoryStore<C> {

@@ -8,7 +8,7 @@ use crate::rules::decision::{Answer, Ask, Sequences, Ticket};
 use crate::rules::fair_queue::{FairQueue, View};
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
-use crate::rules::log::Clock;
+use crate::rules::usage::Clock;
 use crate::rules::waitlist::{AHEAD_MS, GRACE_MS, Waitlist, reach};
 
 /// What stays the same during one call, and what its jobs share.
@@ -31,7 +31,7 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// The logs are loaded.
+    /// The usage is loaded.
     pub(super) fn new(
         states: &'a mut [State],
         layout: &'a Layout,
@@ -230,7 +230,7 @@ impl<'a> Call<'a> {
         let mut sequences = Sequences::default();
         for (partition, state) in self.states.iter_mut().enumerate() {
             let limits = self.layout.limits_in(partition, self.limits);
-            sequences.set(partition, state.logs.take(&limits, clock, cost, permit));
+            sequences.set(partition, state.usage.take(&limits, clock, cost, permit));
         }
         if !due {
             self.waitlist_mut().reset(now);

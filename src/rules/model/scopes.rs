@@ -6,7 +6,7 @@ use crate::rules::decision::{Answer, Ask, End, Inspection, Settled, Usage};
 use crate::rules::fair_queue::reach;
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
-use crate::rules::log::Clock;
+use crate::rules::usage::Clock;
 use crate::rules::waitlist::KEEP_MS;
 
 /// The states of one [`Layout`].
@@ -116,7 +116,7 @@ impl<'a> Scopes<'a> {
             for one in settled {
                 let cost = u64::from(one.receipt.cost).max(1);
                 let sequence = one.receipt.sequences.get(index);
-                state.logs.settle(&limits, clock, one, sequence, cost);
+                state.usage.settle(&limits, clock, one, sequence, cost);
             }
         }
         for (index, newer) in newer.into_iter().enumerate() {
@@ -150,12 +150,12 @@ impl<'a> Scopes<'a> {
             Usage {
                 max: limit.max(),
                 override_until_ms: self.override_of(limit, now).map_or(0, |(_, until)| until),
-                count: state.logs.count(limit, clock),
+                count: state.usage.count(limit, clock),
                 free: match closed {
-                    0 => state.logs.free(limit, now),
+                    0 => state.usage.free(limit, now),
                     _ => 0,
                 },
-                next_ms: state.logs.nth(limit, base, 1) - now,
+                next_ms: state.usage.nth(limit, base, 1) - now,
                 waiting: match partition {
                     0 => state.waitlist.waiting(),
                     partition => self.states[partition].fair_queue.waiting,
@@ -243,6 +243,6 @@ impl<'a> Scopes<'a> {
 
     fn newest_window_end(&self, index: usize, limits: &[Limit]) -> u64 {
         let limits = self.layout.limits_in(index, limits);
-        self.states[index].logs.newest_window_end(&limits)
+        self.states[index].usage.newest_window_end(&limits)
     }
 }

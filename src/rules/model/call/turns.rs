@@ -69,7 +69,7 @@ impl Call<'_> {
             Unit::Cost => units,
         };
         self.states[self.layout.partitions[index]]
-            .logs
+            .usage
             .nth(limit, base, k)
     }
 
@@ -141,8 +141,8 @@ impl Call<'_> {
     }
 
     pub(super) fn count(&self, index: usize) -> u64 {
-        let logs = &self.states[self.layout.partitions[index]].logs;
-        logs.count(&self.limits[index], self.clock)
+        let usage = &self.states[self.layout.partitions[index]].usage;
+        usage.count(&self.limits[index], self.clock)
     }
 
     pub(super) fn counts_cost(&self) -> bool {
