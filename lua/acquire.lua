@@ -1,11 +1,11 @@
 -- acquire: decides for jobs of one tenant, in order, as if they came one after the other.
 -- The specification is Scopes::ask in src/rules/model/scopes.rs and src/rules/model/call.rs. Needs clock.lua, formats.lua, waitlist.lua,
--- limits.lua, register.lua and share.lua where a limit is shared, and the algorithms before it.
+-- limits.lua, fair_queue.lua and shared_partitions.lua where a limit is shared, and the algorithms before it.
 --
 -- KEYS[1]  the waitlist (HASH)
--- KEYS[2…] the limits' keys: two for all sliding windows of a budget together, as sliding_window.lua says; two for each fixed
+-- KEYS[2…] the limits' keys: two for all sliding windows of a partition together, as sliding_window.lua says; two for each fixed
 --          window: that of the index that is given with the limit, and the next one; one for each other limit; then five
---          for each shared budget, as register.lua says
+--          for each shared partition, as fair_queue.lua says
 --
 -- ARGV     the clock and the limits, as limits.lua says; then
 -- ARGV[3]  the budget: how many jobs may start at most
@@ -23,8 +23,8 @@
 -- [6 + 6n]  units that count against that limit; 0 unless it waits
 -- [7 + 6n]  when to come back, in milliseconds from now, at least 1; 0 unless it waits
 -- [8 + 6n]  generation of its ticket; 0 unless it waits
--- [9 + 6n]  number of its ticket; where it starts, its number in the sliding log, 0 without one. With shared budgets a
---           text: its numbers in the logs of all budgets, the waitlist's first, joined by ':'
+-- [9 + 6n]  number of its ticket; where it starts, its number in the sliding log, 0 without one. With shared partitions a
+--           text: its numbers in the logs of all partitions, the waitlist's first, joined by ':'
 
 local now, stamp = read_clock(ARGV[1])
 local waitlist = waitlist_load(KEYS[1], now)
@@ -34,13 +34,13 @@ if not limits then
   return { 0, now }
 end
 
-if SHARES then
-  SHARES.begin(limits, now)
+if SHARED then
+  SHARED.begin(limits, now)
 end
 
 limits.permits = ARGV[4]
 local budget = tonumber(ARGV[3])
-local control = limits.homes and limits.homes.control or waitlist
+local control = limits.partitions and limits.partitions.control or waitlist
 local breaker = control.breaker
 if control.closed > now then
   control.closed = math.max(breaker and breaker_closed(breaker, now) or 0, waitlist_closings(control.key, now, true))
@@ -93,22 +93,22 @@ local function start(ticket, cost, units, due)
   for i = 1, #limits do
     local limit = limits[i]
     local sequence = limit.algorithm.take(limit, limits, limit.calls and 1 or cost, cost)
-    local home = limit.home or 0
-    sequences[home] = sequence or sequences[home]
+    local partition = limit.partition or 0
+    sequences[partition] = sequence or sequences[partition]
   end
   if not due then
     waitlist_reset(waitlist, now)
   elseif ticket then
     waitlist_claim(waitlist, ticket, units, limits_reach(limits))
   end
-  if SHARES then
-    SHARES.start(limits, units)
+  if SHARED then
+    SHARED.start(limits, units)
   end
   waitlist_note(waitlist, 0, waitlist_waiting(waitlist) > 0 and first() or waitlist.room)
-  if not SHARES then
+  if not SHARED then
     return sequences[0]
   end
-  for n = 0, #limits.homes do
+  for n = 0, #limits.partitions do
     sequences[n] = int(sequences[n] or 0)
   end
   return table.concat(sequences, ':', 0)
@@ -137,12 +137,12 @@ local function watch(at, k, units)
     if now - waitlist.room > GRACE_MS and waitlist_waiting(waitlist) > 0 then
       at = math.min(at, waitlist.seen + GRACE_MS + 1)
     end
-  elseif not open or not SHARES and count(which) > 0 or is_taken(widest()) or SHARES and has_room(widest()) then
+  elseif not open or not SHARED and count(which) > 0 or is_taken(widest()) or SHARED and has_room(widest()) then
     -- Only a start takes room away, or the others' turns: in the guard at a fixed window's end there may be none without.
     -- Without others mostly the limit at hand was taken, so that the rest need not be looked at again.
     waitlist_note(waitlist, 0, turn)
   end
-  return SHARES and open and SHARES.watch(limits, base, at, k, units) or at
+  return SHARED and open and SHARED.watch(limits, base, at, k, units) or at
 end
 
 -- Up to which unit of the waitlist a job of `units` with `ticket` has its own.
@@ -168,18 +168,18 @@ local function decide(n)
     return 2, 0, 0, 0, 0, 0
   end
 
-  if SHARES and open then
-    SHARES.give_up(limits, waitlist)
+  if SHARED and open then
+    SHARED.give_up(limits, waitlist)
   end
   local stale = open and waitlist.seen > 0 and now - waitlist.seen > GRACE_MS and waitlist_waiting(waitlist) > 0 and first() == now
   local at, which, due
   if ticket then
     at, which = limits_turn(limits, waitlist, base, distance(ticket, units), units)
     -- Beside jobs of several units nobody goes ahead: small ones would take what a large one waits for.
-    local wide = waitlist.widest > 1 or SHARES and SHARES.wide(limits)
+    local wide = waitlist.widest > 1 or SHARED and SHARED.wide(limits)
     due = at <= now + (wide and 0 or AHEAD_MS)
   else
-    due = waitlist_waiting(waitlist) == 0 and (not SHARES or limits_turn(limits, waitlist, base, units, units) <= now)
+    due = waitlist_waiting(waitlist) == 0 and (not SHARED or limits_turn(limits, waitlist, base, units, units) <= now)
   end
 
   local fits, last = now, 1
@@ -219,15 +219,15 @@ end
 
 local ends = now
 local waiting = waitlist_waiting(waitlist)
-if waiting > 0 and (waitlist.changed or SHARES) then
+if waiting > 0 and (waitlist.changed or SHARED) then
   ends = limits_turn(limits, waitlist, base, waiting, 1)
 end
 for i = 1, #limits do
   local limit = limits[i]
   limit.algorithm.save(limit, limits)
 end
-if SHARES then
-  SHARES.save(limits, base, ends)
+if SHARED then
+  SHARED.save(limits, base, ends)
 end
 waitlist_save(waitlist, math.max(ends, limits.fixed and waitlist.window + limits.fixed or 0))
 if half_open and (breaker.changed or budget < before) then

@@ -1,9 +1,9 @@
 -- change: what an operator changes for one tenant, at once for all workers.
--- The specification is State::change in src/rules/model.rs. Needs clock.lua, waitlist.lua and register.lua before
+-- The specification is State::change in src/rules/model.rs. Needs clock.lua, waitlist.lua and fair_queue.lua before
 -- it.
 --
 -- KEYS[1]  the waitlist (HASH); for resume also the HASH of the API as a whole
--- KEYS[2…] for reset, where all of them are in one place: the five of the budget that all tenants share, as register.lua says
+-- KEYS[2…] for reset, where all of them are in one place: the five of the partition that all tenants share, as fair_queue.lua says
 --
 -- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
 -- ARGV[2]  'pause', 'resume', 'limit', 'unlimit' or 'reset'
@@ -31,26 +31,26 @@ local function overrides_without()
   return text
 end
 
--- The tenant waits no longer for what all tenants share: Register::leave in src/rules/share.rs.
-local function leave_register(flow)
-  local home = {}
-  register_load(home, flow, 2, now)
-  local r = home.register
-  local front = r.stored and redis.call('ZSCORE', r.fronts, flow)
+-- The tenant waits no longer for what all tenants share: FairQueue::leave in src/rules/fair_queue.rs.
+local function leave_fair_queue(flow)
+  local partition = {}
+  fair_queue_load(partition, flow, 2, now)
+  local q = partition.fair_queue
+  local front = q.stored and redis.call('ZSCORE', q.fronts, flow)
   if not front then
     return
   end
-  r.front = tonumber(front)
-  local last = tonumber(redis.call('ZSCORE', r.ends, flow) or front)
-  r.waiting = r.waiting - (last - r.front) / STEP
-  if r.waiting <= 0 then
-    register_clear(r)
+  q.front = tonumber(front)
+  local last = tonumber(redis.call('ZSCORE', q.ends, flow) or front)
+  q.waiting = q.waiting - (last - q.front) / STEP
+  if q.waiting <= 0 then
+    fair_queue_clear(q)
   else
-    redis.call('ZREM', r.wides, flow)
-    register_move(r, r.front, r.front)
-    redis.call('PEXPIRE', r.idles, int(redis.call('PTTL', KEYS[2])))
+    redis.call('ZREM', q.wides, flow)
+    fair_queue_move(q, q.front, q.front)
+    redis.call('PEXPIRE', q.idles, int(redis.call('PTTL', KEYS[2])))
   end
-  redis.call('HSET', KEYS[2], 'register', register_pack(r))
+  redis.call('HSET', KEYS[2], 'register', fair_queue_pack(q))
 end
 
 if what == 'pause' then
@@ -63,11 +63,11 @@ elseif what == 'reset' then
   local waitlist = waitlist_load(key, now)
   -- Newer than the waitlists of its parts that began in this very millisecond.
   waitlist_reset(waitlist, now + 1)
-  -- Its parts are reset by their next call; until then they are in nobody's way. The keys of register.lua go by this field.
+  -- Its parts are reset by their next call; until then they are in nobody's way. The keys of fair_queue.lua go by this field.
   redis.call('HDEL', key, 'register')
   waitlist_save(waitlist, now + math.max(RESET_MS, redis.call('PTTL', key)) - KEEP_MS)
   if KEYS[2] then
-    leave_register(ARGV[6])
+    leave_fair_queue(ARGV[6])
   end
   return 0
 elseif redis.call('EXISTS', key) == 0 then

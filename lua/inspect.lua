@@ -1,6 +1,6 @@
 -- inspect: the state of one tenant; writes nothing.
--- The specification is Scopes::inspect in src/rules/model/scopes.rs. Needs clock.lua, waitlist.lua, limits.lua, register.lua and
--- share.lua where a limit is shared, and the algorithms before it.
+-- The specification is Scopes::inspect in src/rules/model/scopes.rs. Needs clock.lua, waitlist.lua, limits.lua, fair_queue.lua and
+-- shared_partitions.lua where a limit is shared, and the algorithms before it.
 --
 -- KEYS[1]  the waitlist (HASH); the others as acquire.lua has them
 -- ARGV     the clock and the limits, as limits.lua says
@@ -42,11 +42,11 @@ if not limits then
   return { '', 0, now }
 end
 
-if SHARES then
-  SHARES.look(limits)
+if SHARED then
+  SHARED.look(limits)
 end
 
-local control = limits.homes and limits.homes.control or waitlist
+local control = limits.partitions and limits.partitions.control or waitlist
 local blocked, paused = waitlist_closings(control.key, now, false)
 control.closed = math.max(blocked, paused, control.breaker and breaker_closed(control.breaker, now) or 0)
 local closed = control.closed > now
@@ -75,7 +75,7 @@ for _, limit in ipairs(limits) do
   reply[n + 3] = limit.algorithm.count(limit)
   reply[n + 4] = closed and 0 or limit_free(limit)
   reply[n + 5] = limit.algorithm.nth(limit, base, 1) - now
-  reply[n + 6] = limit.home and limits.homes[limit.home].register.waiting or waiting
+  reply[n + 6] = limit.partition and limits.partitions[limit.partition].fair_queue.waiting or waiting
 end
 reply[#reply + 1] = redis.call('HGET', control.key, 'quota') or ''
 return reply

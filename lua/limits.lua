@@ -7,15 +7,15 @@
 --          over both; its margin in milliseconds (fixed window: the guard; segments: the length of one; counter and buckets: the
 --          lateness that they forgive); the burst in units; the unit: 1: calls, 0: cost; which of KEYS is its first; the index of the fixed
 --          window that this key belongs to, 0 for the others; whose it is: 0: the waitlist's, n: that of the n-th shared
---          budget; its name; its algorithm
--- ARGV[#ARGV]  what share.lua says, where any of the limits is shared
+--          partition; its name; its algorithm
+-- ARGV[#ARGV]  what shared_partitions.lua says, where any of the limits is shared
 
--- What share.lua does with budgets that several waitlists share; nil where it is not part of the script.
-local SHARES
+-- What shared_partitions.lua does with partitions that several waitlists share; nil where it is not part of the script.
+local SHARED
 
 -- An algorithm is a table of functions, put into ALGORITHMS by its file:
 -- load(limit, limits, waitlist, own)  what the store has of it at limits.now; nil if the window of now is not among KEYS.
---                                    `waitlist` is the HASH of the budget whose limit it is, `own` what all of its limits share
+--                                    `waitlist` is the HASH of the partition whose limit it is, `own` what all of its limits share
 -- count(limit)               units that count against it
 -- nth(limit, base, k)        when the k-th next unit may start if nobody starts before `base`, which is now or later
 -- take(limit, limits, units, cost)  a job starts, with as job number limits.job; may return its number in the log
@@ -46,25 +46,25 @@ local function pull_back(key, latest)
   end
 end
 
--- What all limits of the budget share whose limit this is: `longest`, the longest span of those with one log, `log`, that
+-- What all limits of the partition share whose limit this is: `longest`, the longest span of those with one log, `log`, that
 -- log, `newest`, the newest fixed window before this call, and `fixed`, the longest of these.
 local function limits_own(limits, limit)
-  return limit.home and limits.homes[limit.home] or limits
+  return limit.partition and limits.partitions[limit.partition] or limits
 end
 
 -- The limits at `now`; nil if a fixed window of now is not among KEYS. `jobs`: how many the call decides for.
 local function limits_load(waitlist, now, stamp, jobs, writing)
-  local homes = SHARES and SHARES.load(waitlist, now)
-  local overrides = (homes and homes.control or waitlist).overrides
+  local partitions = SHARED and SHARED.load(waitlist, now)
+  local overrides = (partitions and partitions.control or waitlist).overrides
   -- All fields at once: a table that grows takes longer.
   local limits = {
     now = now, stamp = stamp, jobs = jobs, writing = writing, most = 4294967295, usual = waitlist.usual,
-    homes = homes, cost = false, permits = false, job = 0, longest = 0, log = false, newest = false, fixed = false,
+    partitions = partitions, cost = false, permits = false, job = 0, longest = 0, log = false, newest = false, fixed = false,
   }
   local text, at = ARGV[2], 1
   while at <= #text do
-    local max, span, margin, burst, unit, key, index, home, name, algorithm
-    max, span, margin, burst, unit, key, index, home, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
+    local max, span, margin, burst, unit, key, index, partition, name, algorithm
+    max, span, margin, burst, unit, key, index, partition, name, algorithm, at = struct.unpack(LIMIT_FORMAT, text, at)
     local limit = {
       algorithm = ALGORITHMS[algorithm],
       max = max,
@@ -74,8 +74,8 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
       calls = unit == 1,
       key = key,
       index = index,
-      -- nil for the waitlist's own, as in all scripts without shared budgets: one field more, and the table doubles.
-      home = home > 0 and home or nil,
+      -- nil for the waitlist's own, as in all scripts without shared partitions: one field more, and the table doubles.
+      partition = partition > 0 and partition or nil,
       now = now,
       ends = 0,
     }
@@ -100,7 +100,7 @@ local function limits_load(waitlist, now, stamp, jobs, writing)
   for i = 1, #limits do
     local limit = limits[i]
     local own = limits_own(limits, limit)
-    if not limit.algorithm.load(limit, limits, limit.home and own or waitlist, own) then
+    if not limit.algorithm.load(limit, limits, limit.partition and own or waitlist, own) then
       return nil
     end
   end
@@ -132,8 +132,8 @@ end
 
 -- When the k-th unit of the waitlist may start, the last of a job of so many units, and which limit says so.
 local function limits_turn(limits, waitlist, base, k, units)
-  if SHARES then
-    return SHARES.turn(limits, waitlist, base, k, units)
+  if SHARED then
+    return SHARED.turn(limits, waitlist, base, k, units)
   end
   return limits_earliest(limits, base, k, waitlist_jobs(waitlist, k, units))
 end

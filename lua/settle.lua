@@ -1,7 +1,7 @@
 -- settle: calls have ended, or are still under way: what they used in fact is set against what they were charged, and
 -- leases that they hold are given back or kept.
--- The specification is Scopes::settle in src/rules/model/scopes.rs. Needs clock.lua, waitlist.lua, limits.lua, register.lua and
--- share.lua where a limit is shared, and the algorithms before it.
+-- The specification is Scopes::settle in src/rules/model/scopes.rs. Needs clock.lua, waitlist.lua, limits.lua, fair_queue.lua and
+-- shared_partitions.lua where a limit is shared, and the algorithms before it.
 --
 -- KEYS[1]  the waitlist (HASH); then the limits' keys, as acquire.lua has them
 -- KEYS[#KEYS]  a mark (STRING) of this very call: one that is repeated because its answer was lost does nothing
@@ -31,7 +31,7 @@ if not redis.call('SET', KEYS[#KEYS], '1', 'NX', 'PX', int(MARK_MS)) then
   return { 1, now }
 end
 
--- By budget, the waitlist's at 0.
+-- By partition, the waitlist's at 0.
 local function sequences_parse(text)
   local sequences, n = {}, 0
   for number in string.gmatch(text, '%d+') do
@@ -76,13 +76,13 @@ end
 for _, limit in ipairs(limits) do
   limit.algorithm.save(limit, limits)
 end
-for n = 0, limits.homes and #limits.homes or 0 do
-  local home = n == 0 and waitlist or limits.homes[n]
-  if home.changed then
-    local left = redis.call('PTTL', home.key)
-    local fixed = n == 0 and limits.fixed or home.fixed
-    local newest = fixed and home.window + fixed or 0
-    waitlist_save(home, math.max(now, newest, now + left - KEEP_MS))
+for n = 0, limits.partitions and #limits.partitions or 0 do
+  local partition = n == 0 and waitlist or limits.partitions[n]
+  if partition.changed then
+    local left = redis.call('PTTL', partition.key)
+    local fixed = n == 0 and limits.fixed or partition.fixed
+    local newest = fixed and partition.window + fixed or 0
+    waitlist_save(partition, math.max(now, newest, now + left - KEEP_MS))
   end
 end
 return { 1, now }

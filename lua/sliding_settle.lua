@@ -122,7 +122,7 @@ end
 
 -- The number that the job's start was given, and what find_start knows of it; nil where this limit keeps no entry of it.
 local function start_of(limit, job)
-  local number = limit.owner and limit.log.corrections and job.sequences[limit.home or 0] or 0
+  local number = limit.owner and limit.log.corrections and job.sequences[limit.partition or 0] or 0
   if number > 0 then
     return number, find_start(limit.log, number, job.started)
   end

@@ -22,7 +22,7 @@
 -- last_issued  the last ticket that was given out
 -- jobs         jobs that were given tickets
 -- seen         since when (ms) room has been seen unclaimed; 0: it has not
--- room         from when on (ms) the log has room for the first of the waitlist
+-- room         from when on (ms) quota is available for the first of the waitlist
 -- widest       the largest cost in the waitlist
 -- window       the start (ms) of the newest fixed window that was seen
 -- usual        how long (ms) a call holds a lease, on average lately; 0: none has ended yet

@@ -1,4 +1,4 @@
-//! A budget of all tenants with few and with many of them waiting: what a decision costs, and what Redis keeps of each.
+//! A partition of all tenants with few and with many of them waiting: what a decision costs, and what Redis keeps of each.
 
 use sluicegate::gate::Ask;
 use sluicegate::rules::limit::Algorithm;

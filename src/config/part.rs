@@ -117,7 +117,7 @@ pub(super) fn build(
     Some(build_of_tenant(name, parts, unit)?.map(|limit| limit.with_scope(scope)))
 }
 
-/// Whose budget `parts` say, the first part first.
+/// Whose quota `parts` say, the first part first.
 pub(super) fn scope(parts: &[&Part]) -> Scope {
     first(parts, |part| &part.scope)
         .map(|(_, scope)| scope.value.clone())

@@ -1,4 +1,4 @@
-//! Placeholders in what a call carries: `{tenant}`, `{id}`, `{attempt}`, `{header:NAME}` and `{json:/pointer}`.
+//! Placeholders in what a call carries: `{tenant}`, `{id}`, `{attempt}`, `{header:NAME}`, `{json:/pointer}` and `{secret:tenant}`.
 
 use ::http::header::HeaderValue;
 use url::{Position, Url};

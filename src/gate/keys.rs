@@ -7,8 +7,8 @@ use crate::rules::limit::{DEFAULT_LIMIT, Limit, Unit};
 use crate::rules::slots::hash_tag;
 use crate::rules::tenant::{self, Tenant};
 
-/// The keys of a shared budget's register, and what they hold, as `lua/register.lua` says.
-const REGISTER: [(&str, &str); 5] = [
+/// The keys of a shared partition's fair queue, and what they hold, as `lua/fair_queue.lua` says.
+const FAIR_QUEUE: [(&str, &str); 5] = [
     ("line", "hash"),
     ("waiting", "zset"),
     ("waiting-to", "zset"),
@@ -32,7 +32,7 @@ pub struct CallKeys {
     pub types: Vec<&'static str>,
     /// Where each limit's keys are.
     pub limits: Vec<LimitKeys>,
-    /// The first of the five keys of each shared budget, counted from 1 as Lua does.
+    /// The first of the five keys of each shared partition, counted from 1 as Lua does.
     pub shared: Vec<usize>,
 }
 
@@ -78,73 +78,75 @@ impl Keys {
 
     /// The waitlist of a tenant, a HASH.
     pub fn waitlist(&self, tenant: &Tenant) -> String {
-        format!("{}:line", self.log(&Partition::Tenant(tenant.clone())))
+        format!("{}:line", self.base(&Partition::Tenant(tenant.clone())))
     }
 
     /// The HASH that has the breaker of these calls: the waitlist of a tenant, or the API's own.
     pub fn breaker(&self, whose: &Whose) -> String {
         match whose {
             Whose::Tenant(tenant) => self.waitlist(tenant),
-            Whose::Api => format!("{}:line", self.log(&Partition::Api)),
+            Whose::Api => format!("{}:line", self.base(&Partition::Api)),
         }
     }
 
     /// What is known of the calls of a tenant's job that was delivered again, a STRING that `lua/crash.lua` explains. No limit's name
     /// begins with a `%`.
     pub fn suspect(&self, tenant: &Tenant, job: &str) -> String {
-        let log = self.log(&Partition::Tenant(tenant.clone()));
-        format!("{log}:%suspect:{}", tenant::encode(job))
+        let base = self.base(&Partition::Tenant(tenant.clone()));
+        format!("{base}:%suspect:{}", tenant::encode(job))
     }
 
-    /// The waitlist, what the limits need, and what tells the shared budgets of `layout` who waits. `now_ms` is the best
+    /// The waitlist, what the limits need, and what tells the shared partitions of `layout` who waits. `now_ms` is the best
     /// guess of Redis's clock: a guess that is late by up to a window names the right key.
     pub fn call(&self, layout: &Layout, limits: &[Limit], now_ms: u64) -> CallKeys {
-        let homes = 0..=layout.shared.len();
-        let logs: Vec<String> = homes.map(|home| self.log(layout.partition(home))).collect();
+        let partitions = 0..=layout.shared.len();
+        let bases: Vec<String> = partitions
+            .map(|partition| self.base(layout.partition(partition)))
+            .collect();
         let mut names =
-            Vec::with_capacity(1 + 2 * limits.len() + REGISTER.len() * layout.shared.len());
-        names.push([&logs[0], ":line"].concat());
+            Vec::with_capacity(1 + 2 * limits.len() + FAIR_QUEUE.len() * layout.shared.len());
+        names.push([&bases[0], ":line"].concat());
         let mut types = vec!["hash"];
-        let mut sliding = vec![None; logs.len()];
+        let mut sliding = vec![None; bases.len()];
         let mut all = Vec::with_capacity(limits.len());
-        for (limit, home) in limits.iter().zip(&layout.homes) {
-            let log = &logs[*home];
+        for (limit, partition) in limits.iter().zip(&layout.partitions) {
+            let base = &bases[*partition];
             let mut keys = LimitKeys {
                 first: names.len() + 1,
                 index: 0,
             };
             match limit.algorithm().rules().keys() {
                 By::Log => {
-                    keys.first = *sliding[*home].get_or_insert(keys.first);
+                    keys.first = *sliding[*partition].get_or_insert(keys.first);
                     if keys.first > names.len() {
-                        names.push(log.clone());
-                        names.push([log, ":spans"].concat());
+                        names.push(base.clone());
+                        names.push([base, ":spans"].concat());
                         types.extend(["zset", "hash"]);
                     }
                 }
                 By::Windows => {
                     keys.index = now_ms / limit.span();
                     let windows = match (limit.name(), limit.unit()) {
-                        (DEFAULT_LIMIT, Unit::Cost) => log.clone(),
-                        (name, Unit::Cost) => format!("{log}:{name}"),
-                        (name, Unit::Calls) => format!("{log}:{name}:calls"),
+                        (DEFAULT_LIMIT, Unit::Cost) => base.clone(),
+                        (name, Unit::Cost) => format!("{base}:{name}"),
+                        (name, Unit::Calls) => format!("{base}:{name}:calls"),
                     };
                     names.push(format!("{windows}:{}", keys.index));
                     names.push(format!("{windows}:{}", keys.index + 1));
                     types.extend(["string"; 2]);
                 }
                 By::Own { kind, holds } => {
-                    names.push(state(log, kind, limit));
+                    names.push(state(base, kind, limit));
                     types.push(holds);
                 }
             }
             all.push(keys);
         }
         let mut shared = Vec::with_capacity(layout.shared.len());
-        for log in &logs[1..] {
+        for base in &bases[1..] {
             shared.push(names.len() + 1);
-            names.extend(REGISTER.map(|(kind, _)| format!("{log}:{kind}")));
-            types.extend(REGISTER.map(|(_, holds)| holds));
+            names.extend(FAIR_QUEUE.map(|(kind, _)| format!("{base}:{kind}")));
+            types.extend(FAIR_QUEUE.map(|(_, holds)| holds));
         }
         CallKeys {
             names,
@@ -154,14 +156,14 @@ impl Keys {
         }
     }
 
-    /// Adds the register of what all tenants share to the keys of a call, unless they are in different slots of a cluster:
-    /// then there is no such budget.
+    /// Adds the fair queue of what all tenants share to the keys of a call, unless they are in different slots of a cluster:
+    /// then there is no such partition.
     pub fn add_global(&self, keys: &mut CallKeys) {
         if !self.cluster {
-            let log = self.log(&Partition::Global);
-            let register = REGISTER.map(|(kind, _)| format!("{log}:{kind}"));
-            keys.names.extend(register);
-            keys.types.extend(REGISTER.map(|(_, holds)| holds));
+            let base = self.base(&Partition::Global);
+            let queue = FAIR_QUEUE.map(|(kind, _)| format!("{base}:{kind}"));
+            keys.names.extend(queue);
+            keys.types.extend(FAIR_QUEUE.map(|(_, holds)| holds));
         }
     }
 
@@ -185,11 +187,11 @@ impl Keys {
 
     /// The mark of one call of `settle`.
     pub fn mark(&self, layout: &Layout, call: &str) -> String {
-        format!("{}:settled:{call}", self.log(&layout.waitlist))
+        format!("{}:settled:{call}", self.base(&layout.waitlist))
     }
 
-    /// The log of the sliding window, and what all other keys of the budget begin with.
-    fn log(&self, partition: &Partition) -> String {
+    /// What all keys of the partition begin with: by itself the log of its sliding windows.
+    fn base(&self, partition: &Partition) -> String {
         let (tenant, labels) = match partition {
             Partition::Api => return format!("{}:%api", self.prefix),
             // No tenant's key has a `%` before anything but two digits.
@@ -201,20 +203,20 @@ impl Keys {
             true => (":{", "}"),
             false => (":", ""),
         };
-        let mut log = [&self.prefix, begin, &tenant.key(), end].concat();
+        let mut base = [&self.prefix, begin, &tenant.key(), end].concat();
         if let Some(labels) = labels {
-            log.push(':');
-            log.push_str(&labels.key());
+            base.push(':');
+            base.push_str(&labels.key());
         }
-        log
+        base
     }
 }
 
 /// The key of a limit with a state of its own. With its window and unit, and of a bucket all its numbers: plans, or policies
 /// that are in force together, may have limits of one name that differ in them ([`Limit::shares_state`]).
-fn state(log: &str, kind: &str, limit: &Limit) -> String {
+fn state(base: &str, kind: &str, limit: &Limit) -> String {
     let (name, (window, guard)) = (limit.name(), limit.state_ms());
-    let mut key = format!("{log}:{name}:{kind}:{window}+{guard}");
+    let mut key = format!("{base}:{name}:{kind}:{window}+{guard}");
     if let Some((max, burst)) = limit.state_bucket() {
         key.push_str(&format!(":{max}/{burst}"));
     }

@@ -15,12 +15,12 @@ use crate::rules::answers::Quotas;
 use crate::rules::crash::{KEEP_MS, Suspect};
 use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Limits, ceil_ms};
-use crate::rules::log::Clock;
 use crate::rules::model::{Scopes, State};
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
+use crate::rules::usage::Clock;
 
-/// Budgets that are kept before those with nothing left are looked for.
+/// Partitions that are kept before those with nothing left are looked for.
 const SWEEP_AT: usize = 1024;
 
 /// A gate that is shared by nobody outside this process and forgets all when it ends.
@@ -121,7 +121,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
         (states, clock)
     }
 
-    /// Runs `decide` on the budgets of `tenant`'s jobs with `labels`, as the store would have them now.
+    /// Runs `decide` on the partitions of `tenant`'s jobs with `labels`, as the store would have them now.
     fn with<T>(
         &self,
         (tenant, labels, limits): (&Tenant, &Labels, &Limits),
@@ -129,11 +129,11 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
     ) -> T {
         let (mut states, clock) = self.states();
         let layout = Layout::of(limits, tenant, labels);
-        let take = |home| states.take(layout.partition(home), clock.now_ms);
+        let take = |partition| states.take(layout.partition(partition), clock.now_ms);
         let mut scopes = Scopes::take(&layout, take);
         let result = decide(&mut scopes, clock);
-        for (home, state) in scopes.into_states().into_iter().enumerate() {
-            states.put(layout.partition(home), state);
+        for (partition, state) in scopes.into_states().into_iter().enumerate() {
+            states.put(layout.partition(partition), state);
         }
         result
     }
@@ -229,7 +229,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
     async fn change(&self, whose: &Whose, change: &Change) -> Result<u64, GateError> {
         if let (Whose::Tenant(tenant), Change::Reset) = (whose, change) {
             self.with_partition(Partition::Global, |state, now| {
-                state.register.leave(&tenant.key(), now);
+                state.fair_queue.leave(&tenant.key(), now);
             });
         }
         Ok(self.with_partition(partition_of(whose), |state, now| state.change(now, change)))

@@ -23,7 +23,7 @@ pub struct Primary {
     /// The key of the registry of policies.
     pub policies: String,
     /// The slot of both.
-    home: Option<u16>,
+    slot: Option<u16>,
 }
 
 /// All primaries, as of what is known of the cluster.
@@ -64,8 +64,8 @@ impl Finder {
                 return Some(self.primary(shard.clone(), None));
             }
             let slots = self.ours(&shard.slots);
-            let home = slots.highest()?;
-            Some(self.primary(shard.with(slots), Some(home)))
+            let slot = slots.highest()?;
+            Some(self.primary(shard.with(slots), Some(slot)))
         });
         let primaries: All = Arc::new(primaries.map(Arc::new).collect());
         *last = Some((shards, Arc::clone(&primaries)));
@@ -88,13 +88,13 @@ impl Finder {
         (self.only.as_ref()).map_or_else(|| slots.clone(), |only| slots.both(only))
     }
 
-    fn primary(&self, shard: Shard, home: Option<u16>) -> Primary {
-        let tag = home.filter(|_| self.only.is_none()).map(tag);
+    fn primary(&self, shard: Shard, slot: Option<u16>) -> Primary {
+        let tag = slot.filter(|_| self.only.is_none()).map(tag);
         Primary {
             shard,
             epoch: self.keys.epoch(tag),
             policies: self.keys.policies(tag),
-            home,
+            slot,
         }
     }
 
@@ -125,13 +125,13 @@ impl Finder {
 
 impl Primary {
     /// By what the primary says itself, its epoch is here.
-    pub fn is_home_of(&self, slots: &Slots) -> bool {
-        self.home == slots.highest()
+    pub fn keeps_epoch_of(&self, slots: &Slots) -> bool {
+        self.slot == slots.highest()
     }
 
     /// Whether the primary has the slot of `key`.
     pub fn has(&self, key: &str) -> bool {
-        self.home.is_none() || self.shard.slots.contains(slot_of(key))
+        self.slot.is_none() || self.shard.slots.contains(slot_of(key))
     }
 }
 

@@ -15,7 +15,7 @@ use crate::rules::limit::{Limit, Unit};
 /// The limits as `lua/limits.lua` unpacks them: numbers with the highest byte first, texts that a zero byte ends.
 pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Vec<u8> {
     let mut packed = Vec::with_capacity(limits.len() * 80);
-    for ((limit, keys), home) in limits.iter().zip(&keys.limits).zip(&layout.homes) {
+    for ((limit, keys), partition) in limits.iter().zip(&keys.limits).zip(&layout.partitions) {
         packed.extend(limit.max().to_be_bytes());
         packed.extend(limit.span().to_be_bytes());
         packed.extend(limit.terms().margin().to_be_bytes());
@@ -23,7 +23,7 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
         packed.push(u8::from(limit.unit() == Unit::Calls));
         packed.extend((keys.first as u64).to_be_bytes());
         packed.extend(keys.index.to_be_bytes());
-        packed.push(byte(*home));
+        packed.push(byte(*partition));
         for text in [limit.name(), limit.algorithm().name()] {
             packed.extend(text.as_bytes());
             packed.push(0);
@@ -32,7 +32,7 @@ pub fn limits_argument(limits: &[Limit], layout: &Layout, keys: &CallKeys) -> Ve
     packed
 }
 
-/// The shared budgets as `lua/share.lua` unpacks them; `None`: there are none.
+/// The shared partitions as `lua/shared_partitions.lua` unpacks them; `None`: there are none.
 pub fn shared_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
     if layout.shared.is_empty() {
         return None;
@@ -48,9 +48,9 @@ pub fn shared_argument(layout: &Layout, keys: &CallKeys) -> Option<Vec<u8>> {
     Some(packed)
 }
 
-/// The number of a budget: there are a handful.
-fn byte(home: usize) -> u8 {
-    u8::try_from(home).unwrap_or(u8::MAX)
+/// The number of a partition: there are a handful.
+fn byte(partition: usize) -> u8 {
+    u8::try_from(partition).unwrap_or(u8::MAX)
 }
 
 /// The budget, the permits' name, and the ticket (generation and number) and cost of all jobs, packed.
@@ -314,7 +314,7 @@ fn answer([decision, limit, count, ttl_ms, generation, ticket]: &[Value; 6]) -> 
     }
 }
 
-/// One number, or a text where several budgets may have one.
+/// One number, or a text where several partitions may have one.
 fn sequences(value: &Value) -> Option<Sequences> {
     match value {
         Value::BulkString(text) => Sequences::parse(std::str::from_utf8(text).ok()?),

@@ -7,17 +7,17 @@ use std::sync::{LazyLock, OnceLock};
 use crate::rules::algorithms::{bucket, held};
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Algorithm, Limit};
-use crate::rules::{model, share, waitlist};
+use crate::rules::{fair_queue, model, waitlist};
 
 /// The constants of rules that scripts name, too. A file in `lua/` never sets them.
 pub const SHARED: [(&str, u64); 18] = [
     ("AHEAD_MS", waitlist::AHEAD_MS),
     ("DEBT", bucket::DEBT),
     ("DEBT_MS", bucket::DEBT_MS),
-    ("EIGHTH", share::EIGHTH),
+    ("EIGHTH", fair_queue::EIGHTH),
     ("GRACE_MS", waitlist::GRACE_MS),
-    ("IDLE", share::IDLE as u64),
-    ("JOIN", share::JOIN),
+    ("IDLE", fair_queue::IDLE as u64),
+    ("JOIN", fair_queue::JOIN),
     ("KEEP_MS", waitlist::KEEP_MS),
     ("LATEST_MS", bucket::LATEST_MS),
     ("LEASE_MS", held::LEASE_MS),
@@ -25,10 +25,10 @@ pub const SHARED: [(&str, u64); 18] = [
     ("MARK_MS", model::MARK_MS),
     ("MAX_REACH", waitlist::MAX_REACH),
     ("PERIOD_MS", bucket::PERIOD_MS),
-    ("PURGE", share::PURGE as u64),
+    ("PURGE", fair_queue::PURGE as u64),
     ("RESET_MS", model::RESET_MS),
-    ("STEP", share::STEP),
-    ("WIDE", share::WIDE as u64),
+    ("STEP", fair_queue::STEP),
+    ("WIDE", fair_queue::WIDE as u64),
 ];
 
 /// Those that `parts` name, as Lua.
@@ -90,7 +90,7 @@ struct Family {
     name: &'static str,
     entry: &'static str,
     shortcut: Shortcut,
-    /// By a bit for each of [`Algorithm::EVERY`], and one for shared budgets.
+    /// By a bit for each of [`Algorithm::EVERY`], and one for shared partitions.
     members: [OnceLock<Script>; 2 << Algorithm::EVERY.len()],
 }
 
@@ -112,7 +112,7 @@ impl Family {
         shortcut.filter(|_| is_alone && self.shortcut == Shortcut::Taken)
     }
 
-    /// With what shared budgets need only where [`shared_argument`](crate::gate::reply::shared_argument) sends them.
+    /// With what shared partitions need only where [`shared_argument`](crate::gate::reply::shared_argument) sends them.
     fn member(&self, limits: &[Limit], layout: &Layout) -> &Script {
         let is_used = |algorithm| limits.iter().any(|limit| limit.algorithm() == algorithm);
         let bits = Algorithm::EVERY.iter().enumerate();
@@ -128,7 +128,7 @@ impl Family {
             }
             parts.extend([WAITLIST[2], WAITLIST[3], lua!("limits")]);
             if shares {
-                parts.extend([lua!("register"), lua!("share")]);
+                parts.extend([lua!("fair_queue"), lua!("shared_partitions")]);
             }
             for algorithm in Algorithm::EVERY.into_iter().filter(|a| is_used(*a)) {
                 let script = algorithm.rules().script();
@@ -143,7 +143,7 @@ impl Family {
     }
 }
 
-/// Decides for the jobs of one tenant, whose budgets are as `layout` says.
+/// Decides for the jobs of one tenant, whose partitions are as `layout` says.
 pub fn acquire(limits: &[Limit], layout: &Layout, shortcut: Shortcut) -> &'static Script {
     static TAKEN: Family = Family::new("acquire", lua!("acquire"), Shortcut::Taken);
     static LEFT: Family = Family::new("acquire", lua!("acquire"), Shortcut::Left);
@@ -221,7 +221,7 @@ pub fn epoch() -> &'static Script {
 /// Does what an operator asks for one tenant.
 pub fn change() -> &'static Script {
     static CHANGE: LazyLock<Script> = LazyLock::new(|| {
-        let parts = [lua!("register"), lua!("change")];
+        let parts = [lua!("fair_queue"), lua!("change")];
         Script::new("change", &[&WAITLIST[..], &parts].concat())
     });
     &CHANGE

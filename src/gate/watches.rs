@@ -369,7 +369,7 @@ async fn retire(
     let [id, slots] = answers.as_slice() else {
         return Ok(());
     };
-    if primary.is_home_of(&finder.ours(&link::owned(id, slots)?)) {
+    if primary.keeps_epoch_of(&finder.ours(&link::owned(id, slots)?)) {
         let mut pipeline = Pipeline::with_capacity(1);
         pipeline.cmd("PEXPIRE").arg(key).arg(1);
         link.on(&primary.shard, &pipeline).await?;

@@ -5,7 +5,8 @@
 //! that fits into a header), `x-tenant`, `x-job-id` and `x-attempt`. Tenant and id are sent as they are, in
 //! UTF-8; only what no header can carry, control characters and spaces at either end, is percent-encoded, and
 //! `%` itself: percent-decoding gives the very text, and two tenants or ids never look the same.
-//! A user and password in the url are sent as Basic authorization, and the configured headers as they are.
+//! A user and password in the url are sent as Basic authorization, and the configured headers as they are, but that values of the
+//! job stand for their placeholders, as they do in the url (`rules::job::call`).
 //!
 //! What the answer means is decided by its status and headers. Its body is read as far as a connection that
 //! can be used again is worth it; when it breaks off or hangs, that changes nothing.

@@ -34,7 +34,7 @@ pub enum Keys {
         /// What it holds, as `TYPE` says.
         holds: &'static str,
     },
-    /// All limits of the algorithm and a budget share one log, a sorted set.
+    /// All limits of the algorithm and a partition share one log, a sorted set.
     Log,
     /// A counter for each aligned window, a string.
     Windows,
@@ -65,7 +65,7 @@ pub trait Rules: Sync {
     /// Where that keeps what it remembers.
     fn keys(&self) -> Keys;
 
-    /// What is stored of a budget that is used up.
+    /// What is stored of a partition whose quota is used up.
     fn stored(&self, terms: &Terms) -> Stored;
 
     /// The burst of a limit of so many requests that names none; `None`: it has no bursts.
@@ -160,7 +160,7 @@ pub trait Usage {
     fn end(&self) -> u64;
 }
 
-/// What a load needs to know of the budget whose limit it is.
+/// What a load needs to know of the partition whose limit it is.
 #[derive(Debug)]
 pub struct Around<'a> {
     /// How long a call holds a lease.

@@ -52,7 +52,7 @@ pub struct TenantAsk {
     pub asks: Vec<Ask>,
 }
 
-/// A start's number in the sliding log of each budget of its [`Layout`](crate::rules::layout::Layout), in that order; 0
+/// A start's number in the sliding log of each partition of its [`Layout`](crate::rules::layout::Layout), in that order; 0
 /// where there is none.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sequences(Vec<u64>);
@@ -61,34 +61,34 @@ impl Sequences {
     /// No number anywhere.
     pub const NONE: Self = Self(Vec::new());
 
-    /// One of the waitlist's own budget alone.
+    /// One of the waitlist's own partition alone.
     pub fn of_waitlist(sequence: u64) -> Self {
         let mut sequences = Self::NONE;
         sequences.set(0, sequence);
         sequences
     }
 
-    /// The number in the budget `home`.
-    pub fn get(&self, home: usize) -> u64 {
-        self.0.get(home).copied().unwrap_or(0)
+    /// The number in `partition`.
+    pub fn get(&self, partition: usize) -> u64 {
+        self.0.get(partition).copied().unwrap_or(0)
     }
 
-    /// Sets the number in the budget `home`.
-    pub fn set(&mut self, home: usize, sequence: u64) {
+    /// Sets the number in `partition`.
+    pub fn set(&mut self, partition: usize, sequence: u64) {
         if sequence == 0 {
             return;
         }
-        if self.0.len() <= home {
-            self.0.resize(home + 1, 0);
+        if self.0.len() <= partition {
+            self.0.resize(partition + 1, 0);
         }
-        self.0[home] = sequence;
+        self.0[partition] = sequence;
     }
 
     /// Reads what it is written as: the numbers, joined by `:`.
     pub fn parse(text: &str) -> Option<Self> {
         let mut sequences = Self::NONE;
-        for (home, number) in text.split(':').enumerate() {
-            sequences.set(home, number.parse().ok()?);
+        for (partition, number) in text.split(':').enumerate() {
+            sequences.set(partition, number.parse().ok()?);
         }
         Some(sequences)
     }
@@ -250,7 +250,7 @@ pub struct Usage {
     pub free: u64,
     /// When the next unit may start, milliseconds from now; 0: now.
     pub next_ms: u64,
-    /// Units that wait where it counts: in the waitlist, or of all waitlists that share the budget.
+    /// Units that wait where it counts: in the waitlist, or of all waitlists that share the partition.
     pub waiting: u64,
 }
 

@@ -39,33 +39,33 @@ pub struct Layout {
     pub waitlist: Partition,
     /// The wider partitions, the widest last, which other waitlists use as well.
     pub shared: Vec<Shared>,
-    /// For each limit where its log is: 0 with the waitlist, n in the n-th of the shared ones, from 1.
-    pub homes: Vec<usize>,
+    /// For each limit the number of its partition: 0 the waitlist's, n the n-th of the shared ones, from 1.
+    pub partitions: Vec<usize>,
     /// The same for what closes the tenant and what an operator set.
     pub control: usize,
 }
 
 impl Layout {
-    /// The partition `home`, which is the waitlist's or one of the shared ones.
+    /// The partition of this number: the waitlist's or one of the shared ones.
     ///
     /// # Panics
     /// When there is no such.
-    pub fn partition(&self, home: usize) -> &Partition {
-        match home {
+    pub fn partition(&self, number: usize) -> &Partition {
+        match number {
             0 => &self.waitlist,
             shared => &self.shared[shared - 1].partition,
         }
     }
 
-    /// What waits for the shared partition `home` waits for `wider` too: that is the same one, or its waitlists come through it.
-    pub fn is_behind(&self, wider: usize, home: usize) -> bool {
-        wider == home || wider > 0 && self.shared[wider - 1].below == home
+    /// What waits for the shared partition of this number waits for `wider` too: that is the same one, or its waitlists come through it.
+    pub fn is_behind(&self, wider: usize, partition: usize) -> bool {
+        wider == partition || wider > 0 && self.shared[wider - 1].below == partition
     }
 
-    /// Those of the layout's `limits` whose logs are in the partition `home`.
-    pub fn at_home(&self, home: usize, limits: &[Limit]) -> Vec<Limit> {
-        let all = limits.iter().zip(&self.homes);
-        let here = all.filter(|(_, here)| **here == home);
+    /// Those of the layout's `limits` that count in the partition of this number.
+    pub fn limits_in(&self, partition: usize, limits: &[Limit]) -> Vec<Limit> {
+        let all = limits.iter().zip(&self.partitions);
+        let here = all.filter(|(_, here)| **here == partition);
         here.map(|(limit, _)| limit.clone()).collect()
     }
 }
@@ -88,7 +88,7 @@ impl Layout {
         Self {
             waitlist: Partition::Global,
             shared: Vec::new(),
-            homes: vec![0; limits.len()],
+            partitions: vec![0; limits.len()],
             control: 0,
         }
     }
@@ -123,7 +123,7 @@ impl Layout {
             true => share(Partition::Global, &tenant.key(), control),
             false => 0,
         };
-        let home = |limit: &Limit| match limit.scope() {
+        let partition = |limit: &Limit| match limit.scope() {
             Scope::Global => global,
             Scope::Tenant => control,
             part => {
@@ -137,7 +137,7 @@ impl Layout {
                 true => Partition::Tenant(tenant.clone()),
                 false => Partition::Part(tenant.clone(), labels.clone()),
             },
-            homes: limits.iter().map(home).collect(),
+            partitions: limits.iter().map(partition).collect(),
             shared,
             control,
         }
@@ -177,10 +177,10 @@ mod tests {
 
         let (found, labels) = layout(&[&tenant, &tenant]);
         assert!(labels.is_empty() && found.shared.is_empty());
-        assert_eq!((found.homes, found.control), (vec![0, 0], 0));
+        assert_eq!((found.partitions, found.control), (vec![0, 0], 0));
 
         let (found, _) = layout(&[&global, &tenant]);
-        assert_eq!((found.homes, found.control), (vec![1, 0], 0));
+        assert_eq!((found.partitions, found.control), (vec![1, 0], 0));
         assert_eq!(found.shared[0].partition, Partition::Global);
         assert_eq!(
             (found.shared[0].flow.as_str(), found.shared[0].below),
@@ -190,12 +190,12 @@ mod tests {
         // With one label only, its limits are the waitlist's own.
         let (found, labels) = layout(&[&tenant, &path, &global]);
         assert_eq!(labels.key(), "path=%2Fpath");
-        assert_eq!((found.homes, found.control), (vec![1, 0, 2], 1));
+        assert_eq!((found.partitions, found.control), (vec![1, 0, 2], 1));
         assert_eq!((found.shared[0].below, found.shared[1].below), (0, 1));
 
         let (found, labels) = layout(&[&key, &token, &path]);
         assert_eq!(labels.key(), "path=%2Fpath:token=%2Ftoken:=key");
-        assert_eq!((found.homes, found.control), (vec![3, 2, 1], 4));
+        assert_eq!((found.partitions, found.control), (vec![3, 2, 1], 4));
         let parts = found.shared[..3].iter().map(|shared| &shared.partition);
         let keys: Vec<String> = parts
             .map(|partition| match partition {

@@ -156,7 +156,7 @@ impl Limit {
         self
     }
 
-    /// In the budget that `scope` says, instead of a tenant's.
+    /// In the partition that `scope` says, instead of a tenant's.
     pub fn with_scope(self, scope: Scope) -> Self {
         Self { scope, ..self }
     }
@@ -214,7 +214,7 @@ impl Limit {
     pub fn unit(&self) -> Unit {
         self.terms.unit()
     }
-    /// Whose budget it is.
+    /// Whose quota it is.
     pub fn scope(&self) -> &Scope {
         &self.scope
     }

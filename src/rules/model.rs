@@ -13,10 +13,10 @@ pub use self::scopes::Scopes;
 use crate::rules::answers::Quotas;
 use crate::rules::breaker::{Breaker, Event, Rule, Standing};
 use crate::rules::decision::Change;
+use crate::rules::fair_queue::FairQueue;
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
-use crate::rules::log::{Clock, Logs};
-use crate::rules::share::Register;
+use crate::rules::usage::{Clock, PartitionUsage};
 use crate::rules::waitlist::{KEEP_MS, Waitlist};
 
 /// How long a call of [`Scopes::settle`] is remembered, in milliseconds.
@@ -25,15 +25,15 @@ pub(crate) const MARK_MS: u64 = 60_000;
 /// `delay.max-delay` can be, and an hour.
 pub(crate) const RESET_MS: u64 = 90_000_000;
 
-/// What the store keeps of one budget: a tenant's, that of a part of its jobs, or what all tenants share.
+/// What the store keeps of one partition: a tenant's, that of a part of its jobs, or what all tenants share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct State {
-    /// What started.
-    pub logs: Logs,
+    /// What its limits have counted.
+    pub usage: PartitionUsage,
     /// Who waits here.
     pub waitlist: Waitlist,
-    /// Which waitlists wait for this budget, where it is one that they share.
-    pub register: Register,
+    /// Which waitlists wait for this partition, where it is one that they share.
+    pub fair_queue: FairQueue,
     /// By what the API said, and what it was.
     blocked: Closing,
     blocked_by: String,
@@ -46,7 +46,7 @@ pub struct State {
     quotas: (Quotas, u64),
     /// Until when each call of [`Scopes::settle`] is remembered.
     marks: BTreeMap<String, u64>,
-    /// When the waitlist and the register, with all that their hash keeps, are forgotten; 0: there is nothing to forget.
+    /// When the waitlist and the fair queue, with all that their hash keeps, are forgotten; 0: there is nothing to forget.
     expires: u64,
 }
 
@@ -74,7 +74,7 @@ impl Closing {
 }
 
 impl State {
-    /// When all but the logs is forgotten, in milliseconds since the epoch; 0: there is nothing.
+    /// When all but the usage is forgotten, in milliseconds since the epoch; 0: there is nothing.
     pub fn expires(&self) -> u64 {
         self.expires
     }
@@ -85,20 +85,20 @@ impl State {
             self.forget_waitlist();
         }
         self.marks.retain(|_, until| *until > now);
-        self.expires == 0 && self.marks.is_empty() && self.logs.is_over(now)
+        self.expires == 0 && self.marks.is_empty() && self.usage.is_over(now)
     }
 
     /// Forgets all that the waitlist's hash keeps: who waits, what is closed or changed, and the newest window.
     pub fn forget_waitlist(&mut self) {
-        self.logs.forget_newest_window();
+        self.usage.forget_newest_window();
         *self = Self {
-            logs: std::mem::take(&mut self.logs),
+            usage: std::mem::take(&mut self.usage),
             marks: std::mem::take(&mut self.marks),
             ..Self::default()
         };
     }
 
-    /// Lets `run` decide for a budget that shares nothing.
+    /// Lets `run` decide for a partition that shares nothing.
     pub fn alone<T>(&mut self, limits: &[Limit], run: impl FnOnce(&mut Scopes<'_>) -> T) -> T {
         let layout = Layout::alone(limits);
         let mut scopes = Scopes::take(&layout, |_| std::mem::take(self));
@@ -108,11 +108,11 @@ impl State {
     }
 
     fn load(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
-        self.logs.load(limits, clock, usual)
+        self.usage.load(limits, clock, usual)
     }
 
     fn load_own(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
-        self.logs.load_own(limits, clock, usual)
+        self.usage.load_own(limits, clock, usual)
     }
 
     fn closed_until(&self, now: u64) -> u64 {
@@ -223,7 +223,7 @@ impl State {
         self.expires = self.expires.max(now + KEEP_MS);
     }
 
-    /// Does what an operator asked for; after a reset the tenant must also [leave](Register::leave) what all tenants share.
+    /// Does what an operator asked for; after a reset the tenant must also [leave](FairQueue::leave) what all tenants share.
     /// Returns until when it is enforced; 0 where it has no end.
     pub fn change(&mut self, now: u64, change: &Change) -> u64 {
         if let Change::Limit { .. } | Change::Unlimit { .. } = change {
@@ -251,7 +251,7 @@ impl State {
             Change::Reset => {
                 // Newer than the waitlists of its parts that began in this very millisecond.
                 self.waitlist.reset(now + 1);
-                self.register = Register::default();
+                self.fair_queue = FairQueue::default();
             }
         }
         // Of a reset something is left even where there was nothing: it reaches the waitlists of the tenant's parts.

@@ -1,4 +1,4 @@
-//! Whose budget a limit is: a tenant's, one that all tenants share, or that of a tenant's jobs with the same header.
+//! Whose quota a limit is: a tenant's, one that all tenants share, or that of a tenant's jobs with the same header.
 
 use std::fmt;
 
@@ -12,14 +12,14 @@ pub const MAX_VALUE_BYTES: usize = 255;
 /// The values of `rate-limiter.scope`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Scope {
-    /// `tenant`: each has a budget of its own.
+    /// `tenant`: each has a quota of its own.
     #[default]
     Tenant,
-    /// `header:NAME`: each value of the header has a budget of its own, within its tenant.
+    /// `header:NAME`: each value of the header has a quota of its own, within its tenant.
     Header(String),
-    /// `routing-key`: each routing key has a budget of its own, within its tenant.
+    /// `routing-key`: each routing key has a quota of its own, within its tenant.
     RoutingKey,
-    /// `global`: one budget for all tenants together.
+    /// `global`: one quota for all tenants together.
     Global,
 }
 
@@ -36,12 +36,12 @@ impl Scope {
         }
     }
 
-    /// Only some of a tenant's jobs share the budget: those with the same value.
+    /// Only some of a tenant's jobs share a quota: those with the same value.
     pub fn is_part(&self) -> bool {
         matches!(self, Self::Header(_) | Self::RoutingKey)
     }
 
-    /// All jobs that share a budget of the scope `other` share one of this scope, too.
+    /// All jobs that share a partition of the scope `other` share one of this scope, too.
     pub fn covers(&self, other: &Self) -> bool {
         match self {
             Self::Global => true,

@@ -17,7 +17,7 @@ fn names<'a>(found: &'a Value, key: &str) -> Vec<&'a Value> {
 }
 
 #[test]
-fn check_shows_whose_budget_a_limit_is() {
+fn check_shows_whose_quota_a_limit_is() {
     let done = sluicegate(LIMITS, &["check", "--offline", "--tenant", "a"]).exited(0);
     for line in [
         "  all: at most 100 units of cost in any 1h, for all tenants together: sliding-window-algo,",

@@ -1,4 +1,4 @@
-//! What every gate does with budgets that several waitlists share: on the model in memory, on Redis, and on a cluster whose
+//! What every gate does with partitions that several waitlists share: on the model in memory, on Redis, and on a cluster whose
 //! prefix has a hash tag.
 
 use kit::servers::unique;
@@ -163,7 +163,7 @@ fn unused(receipts: &[Receipt]) -> Vec<(Receipt, End)> {
     receipts.iter().map(end).collect()
 }
 
-/// All that a gate must do with shared budgets. Where all tenants share one, `gate` is to have a fresh prefix.
+/// All that a gate must do with shared partitions. Where all tenants share one, `gate` is to have a fresh prefix.
 pub async fn shares_conform<G: Gate>(gate: impl Fn() -> G) {
     who_had_its_turn_needs_no_other(&gate()).await;
     tenants_take_turns(&gate()).await;

@@ -83,7 +83,7 @@ async fn what_a_tenant_takes_is_what_the_rules_say() {
     let client = redis::Client::open(redis.url()).expect("a good url");
     let mut connection = client.get_connection().expect("Redis answers");
     let mut wrong = Vec::new();
-    println!("bytes of Redis for a budget that is used up, and what the rules say");
+    println!("bytes of Redis for a partition whose quota is used up, and what the rules say");
     for algorithm in Algorithm::EVERY {
         for max in SIZES {
             let limit = limit(algorithm, max);

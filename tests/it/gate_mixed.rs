@@ -15,9 +15,9 @@ use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Answer, Ask, Gate, TenantAsk, Ticket};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::scope::{Labels, Scope};
+use sluicegate::rules::usage::Clock;
 
 use crate::gate_conformance::{decided, tenant};
 
@@ -108,7 +108,7 @@ struct Start {
     layout: Layout,
 }
 
-/// Plays `steps` on the model. Returns all starts, and when each limit was counted with, by its budget.
+/// Plays `steps` on the model. Returns all starts, and when each limit was counted with, by its partition.
 fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Limit)>) {
     let mut states: HashMap<Partition, State> = HashMap::new();
     let mut waiting: HashMap<(usize, (usize, usize)), Vec<Ask>> = HashMap::new();
@@ -118,8 +118,8 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Li
         let limits = &sets[step.set];
         let labels = Labels::of(limits, |_| step.who.1.to_string());
         let layout = Layout::of(limits, &tenant(&format!("t{}", step.who.0)), &labels);
-        for (limit, home) in limits.iter().zip(&layout.homes) {
-            asked.push((now, layout.partition(*home).clone(), limit.clone()));
+        for (limit, partition) in limits.iter().zip(&layout.partitions) {
+            asked.push((now, layout.partition(*partition).clone(), limit.clone()));
         }
         let mut asks = std::mem::take(waiting.entry((step.set, step.who)).or_default());
         let fresh = step.costs.iter();
@@ -127,14 +127,18 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Li
             ticket: None,
             cost: *cost,
         }));
-        let take = |home| states.remove(layout.partition(home)).unwrap_or_default();
+        let take = |partition| {
+            states
+                .remove(layout.partition(partition))
+                .unwrap_or_default()
+        };
         let mut scopes = Scopes::take(&layout, take);
         let clock = Clock::from_micros(now * 1000);
         let (answers, _) = scopes.ask(limits, clock, 100, "permit", &asks);
-        for (home, mut state) in scopes.into_states().into_iter().enumerate() {
+        for (partition, mut state) in scopes.into_states().into_iter().enumerate() {
             // As a store does that lets expire what it may.
             state.expire(now);
-            states.insert(layout.partition(home).clone(), state);
+            states.insert(layout.partition(partition).clone(), state);
         }
         for (ask, answer) in asks.into_iter().zip(answers) {
             match answer {
@@ -162,11 +166,11 @@ fn play(sets: &[Limits], steps: &[Step]) -> (Vec<Start>, Vec<(u64, Partition, Li
 impl Start {
     /// What it used of `limit`, which counts in `partition`; 0: it was not charged there.
     fn units(&self, limit: &Limit, partition: &Partition) -> u64 {
-        let counts = |(own, home): (&Limit, &usize)| {
+        let counts = |(own, number): (&Limit, &usize)| {
             let sliding = [own, limit].map(Limit::algorithm) == [Algorithm::SlidingWindow; 2];
-            self.layout.partition(*home) == partition && (sliding || own.shares_state(limit))
+            self.layout.partition(*number) == partition && (sliding || own.shares_state(limit))
         };
-        let mut all = self.limits.iter().zip(&self.layout.homes);
+        let mut all = self.limits.iter().zip(&self.layout.partitions);
         match all.any(counts) {
             true => limit.unit().of(self.cost.into()),
             false => 0,
@@ -179,8 +183,8 @@ impl Start {
 fn violation(sets: &[Limits], steps: &[Step]) -> Option<String> {
     let (starts, asked) = play(sets, steps);
     for (index, start) in starts.iter().enumerate() {
-        for (limit, home) in start.limits.iter().zip(&start.layout.homes) {
-            let (partition, now) = (start.layout.partition(*home), start.at_ms);
+        for (limit, number) in start.limits.iter().zip(&start.layout.partitions) {
+            let (partition, now) = (start.layout.partition(*number), start.at_ms);
             let since = match limit.algorithm() {
                 Algorithm::FixedWindow => now / limit.span() * limit.span(),
                 _ => now + 1 - limit.window_ms() - limit.guard_ms(),

@@ -24,10 +24,10 @@ use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::decision::Answer;
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
+use sluicegate::rules::usage::Clock;
 
 use crate::gate_simulator::violations;
 
@@ -229,7 +229,7 @@ enum Family {
     Of(Algorithm),
     /// Several at once.
     Several,
-    /// Some of them of budgets that are shared.
+    /// Some of them of partitions that are shared.
     Shared,
 }
 
@@ -329,7 +329,7 @@ fn sets(family: Family) -> Vec<Limits> {
 }
 
 /// Which of the tenants' waitlists number `who` is: of each tenant four, as the path and the routing key of its jobs have one of
-/// two values each, so that waitlists share the budget of a path, that of a key, both or none.
+/// two values each, so that waitlists share the partition of a path, that of a key, both or none.
 fn labels_of(limits: &[Limit], who: usize) -> Labels {
     Labels::of(limits, |scope| match scope {
         Scope::RoutingKey => (who / 2 % 2).to_string(),
@@ -424,11 +424,15 @@ struct World(HashMap<Partition, State>);
 
 impl World {
     fn with<T>(&mut self, layout: &Layout, run: impl FnOnce(&mut Scopes<'_>) -> T) -> T {
-        let take = |home| self.0.remove(layout.partition(home)).unwrap_or_default();
+        let take = |partition| {
+            self.0
+                .remove(layout.partition(partition))
+                .unwrap_or_default()
+        };
         let mut scopes = Scopes::take(layout, take);
         let result = run(&mut scopes);
-        for (home, state) in scopes.into_states().into_iter().enumerate() {
-            self.0.insert(layout.partition(home).clone(), state);
+        for (partition, state) in scopes.into_states().into_iter().enumerate() {
+            self.0.insert(layout.partition(partition).clone(), state);
         }
         result
     }
@@ -506,7 +510,7 @@ impl Bench {
             if let Step::Ask { .. } | Step::Settle { .. } = step {
                 // Redis's clock is a day behind the test's: windows that ended are deleted here.
                 for state in world.0.values_mut() {
-                    state.logs.load_own(&[], clock, 0);
+                    state.usage.load_own(&[], clock, 0);
                 }
                 for (_, ended) in windows.extract_if(.., |(end, _)| *end <= clock.now_ms) {
                     let _: () = redis::cmd("DEL")
@@ -604,7 +608,7 @@ impl Bench {
                     if let Some(log) = sliding.filter(|_| !shared) {
                         let score = clock.now_ms.saturating_add_signed(-millis_ago);
                         foreign += 1;
-                        world.at(&layout.waitlist).logs.add_foreign(score);
+                        world.at(&layout.waitlist).usage.add_foreign(score);
                         let _: () = redis::pipe()
                             .zadd(log, format!("{score}-0.{foreign}"), score)
                             .cmd("PEXPIRE")
@@ -617,7 +621,7 @@ impl Bench {
                 Step::Change { change } => {
                     let until = world.at(&own).change(clock.now_ms, change);
                     if *change == Change::Reset {
-                        let all = &mut world.at(&Partition::Global).register;
+                        let all = &mut world.at(&Partition::Global).fair_queue;
                         all.leave(&tenant.key(), clock.now_ms);
                     }
                     let told = self
@@ -648,13 +652,13 @@ impl Bench {
                     }
                 }
                 Step::Forget => {
-                    for home in 0..=layout.shared.len() {
-                        world.at(layout.partition(home)).forget_waitlist();
+                    for partition in 0..=layout.shared.len() {
+                        world.at(layout.partition(partition)).forget_waitlist();
                     }
-                    let registers = keys.shared.iter().flat_map(|first| first - 1..first + 4);
+                    let queues = keys.shared.iter().flat_map(|first| first - 1..first + 4);
                     let gone: Vec<&String> = [0]
                         .into_iter()
-                        .chain(registers)
+                        .chain(queues)
                         .map(|at| &keys.names[at])
                         .collect();
                     let _: () = redis::cmd("DEL")
@@ -738,7 +742,7 @@ async fn the_scripts_of_several_limits_equal_the_model() {
 }
 
 #[tokio::test]
-async fn the_scripts_of_shared_budgets_equal_the_model() {
+async fn the_scripts_of_shared_partitions_equal_the_model() {
     scripts_equal_the_model(Family::Shared, Shortcut::Taken).await;
 }
 
@@ -985,18 +989,18 @@ proptest! {
 }
 
 /// What started, by the partition and the name of the limit that counts it.
-type ByBudget = HashMap<(Partition, String), Vec<Start>>;
+type ByPartition = HashMap<(Partition, String), Vec<Start>>;
 
 /// As [`starts`], with one of the sets of several limits, and for several tenants where some are shared. Each call costs what
 /// it was charged and ends when the history says so. Jobs may cost more than some of the limits allow: those of an operator, or of
 /// other workers.
-fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByBudget {
+fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByPartition {
     let limits = sets(family).remove(which);
     let tenants = ["t0", "t1", "t2"].map(|id| Tenant::parse(id).expect("a plain id"));
     let mut world = World::default();
     let mut all_given: HashMap<usize, Given> = HashMap::new();
     let (mut clock, mut real, mut now_of) = (begin(), begin(), 0);
-    let mut started = ByBudget::new();
+    let mut started = ByPartition::new();
     for (number, step) in steps.iter().enumerate() {
         let now = Clock::from_micros(clock);
         let tenant = &tenants[now_of / 4];
@@ -1032,14 +1036,15 @@ fn starts_of_several(family: Family, which: usize, steps: &[Step]) -> ByBudget {
                         sequences,
                         cost: ask.cost,
                     });
-                    for home in 0..=layout.shared.len() {
-                        for limit in layout.at_home(home, &limits) {
+                    for partition in 0..=layout.shared.len() {
+                        for limit in layout.limits_in(partition, &limits) {
                             let units = match limit.unit() {
                                 Unit::Calls => 1,
                                 Unit::Cost => ask.cost.clamp(1, limit.capacity()),
                             };
-                            let budget = (layout.partition(home).clone(), limit.name().to_owned());
-                            let of_one = started.entry(budget).or_default();
+                            let counted =
+                                (layout.partition(partition).clone(), limit.name().to_owned());
+                            let of_one = started.entry(counted).or_default();
                             of_one.push((clock, real, units, limit));
                         }
                     }
@@ -1089,7 +1094,7 @@ proptest! {
     }
 
     #[test]
-    fn no_history_exceeds_a_shared_budget(which in 0..4usize, steps in history()) {
+    fn no_history_exceeds_a_shared_partition(which in 0..4usize, steps in history()) {
         prop_assert_eq!(violations_of_several(Family::Shared, which, &steps), 0);
     }
 }

@@ -425,7 +425,7 @@ async fn a_switch_of_the_algorithm_touches_no_key_of_the_other() {
 }
 
 #[tokio::test]
-async fn entries_of_the_reference_share_the_budget() {
+async fn entries_of_the_reference_share_the_partition() {
     let prefix = unique("rlaas");
     let gate = connect(
         shared_redis(),

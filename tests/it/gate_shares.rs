@@ -1,4 +1,4 @@
-//! A budget that several waitlists share: what each gets of it, that nobody wastes it, and that few deliveries are enough.
+//! A partition that several waitlists share: what each gets of it, that nobody wastes it, and that few deliveries are enough.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -59,7 +59,7 @@ fn check(name: &str, scenario: Scenario, started: usize, late: f64, deliveries: 
 }
 
 #[test]
-fn a_shared_budget_costs_no_more_than_an_own_one() {
+fn a_shared_partition_costs_no_more_than_an_own_one() {
     check(
         "one tenant",
         backlog(global(20), 2000, |_| (0, 0)),
@@ -85,7 +85,7 @@ fn a_shared_budget_costs_no_more_than_an_own_one() {
 
 #[test]
 fn a_backlog_leaves_the_others_their_share() {
-    // 1,800 jobs of one tenant, then 200 of another: these have half of the budget.
+    // 1,800 jobs of one tenant, then 200 of another: these have half of the quota.
     let outcome = check(
         "1,800 before 200",
         backlog(global(20), 2000, |job| (usize::from(job >= 1800), 0)),
@@ -153,7 +153,7 @@ fn who_has_less_of_its_own_takes_nothing_from_the_others() {
 }
 
 #[test]
-fn parts_of_a_tenant_share_its_budget() {
+fn parts_of_a_tenant_share_its_quota() {
     let limits = Limits::new(vec![
         limit("path", 10, Scope::Header("path".to_owned())),
         limit("own", 20, Scope::Tenant),

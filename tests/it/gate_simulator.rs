@@ -13,10 +13,10 @@ use sluicegate::rules::decision::{Answer, Ask, Ticket};
 use sluicegate::rules::delays::{lead_ms, stay_ms};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::scope::Labels;
 use sluicegate::rules::tenant::Tenant;
+use sluicegate::rules::usage::Clock;
 
 /// Waits up to this are spent in the worker.
 const HOLD: u64 = 500_000;
@@ -199,12 +199,14 @@ pub fn run(scenario: Scenario) -> Outcome {
         let tenant = Tenant::parse(&format!("t{tenant}")).expect("a good id");
         let labels = Labels::of(&limits, |_| value.to_string());
         let layout = Layout::of(&limits, &tenant, &labels);
-        let mut scopes = Scopes::take(&layout, |home| {
-            states.remove(layout.partition(home)).unwrap_or_default()
+        let mut scopes = Scopes::take(&layout, |partition| {
+            states
+                .remove(layout.partition(partition))
+                .unwrap_or_default()
         });
         let (answers, _) = scopes.ask(&limits, clock, 1, "", &[ask]);
-        for (home, state) in scopes.into_states().into_iter().enumerate() {
-            states.insert(layout.partition(home).clone(), state);
+        for (partition, state) in scopes.into_states().into_iter().enumerate() {
+            states.insert(layout.partition(partition).clone(), state);
         }
         let (ttl, ticket) = match answers[0] {
             Answer::Start { .. } => {
@@ -307,12 +309,12 @@ struct Done {
     layout: Layout,
 }
 
-/// What each start used of one limit, by whose budget it is.
+/// What each start used of one limit, by whose quota it is.
 fn of_limit(done: &[Done], which: usize) -> BTreeMap<Partition, Vec<(u64, u32, Limit)>> {
     let mut used: BTreeMap<Partition, Vec<_>> = BTreeMap::new();
     for one in done {
         let limit = one.limits[which].clone();
-        let partition = one.layout.partition(one.layout.homes[which]).clone();
+        let partition = one.layout.partition(one.layout.partitions[which]).clone();
         let units = limit.unit().of(one.cost.into()) as u32;
         used.entry(partition)
             .or_default()

@@ -9,11 +9,11 @@ use sluicegate::gate::fleet::{AGREED_FOR_MS, Fleet, Known, MARGIN_MS, Registered
 use sluicegate::gate::{Answer, Ask, Change};
 use sluicegate::rules::layout::{Layout, Partition};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
-use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
+use sluicegate::rules::usage::Clock;
 
 const EPOCH_MS: u64 = 1_700_000_000_000;
 /// Workers ask and look at their clocks so often.
@@ -177,9 +177,9 @@ impl World {
         let limits = self.workers[worker].fleet.limits(&tenant, None);
         let labels = Labels::of(&limits, |_| value.to_string());
         let layout = Layout::of(&limits, &tenant, &labels);
-        let mut scopes = Scopes::take(&layout, |home| {
+        let mut scopes = Scopes::take(&layout, |partition| {
             self.states
-                .remove(layout.partition(home))
+                .remove(layout.partition(partition))
                 .unwrap_or_default()
         });
         let clock = Clock::from_micros(self.now_ms * 1_000);
@@ -188,10 +188,11 @@ impl World {
             cost: 1,
         }; 4];
         let (answers, _) = scopes.ask(&limits, clock, 4, "p", &asks);
-        for (home, mut state) in scopes.into_states().into_iter().enumerate() {
+        for (partition, mut state) in scopes.into_states().into_iter().enumerate() {
             // Nobody is in the waitlist: this is about room alone.
             state.change(self.now_ms, &Change::Reset);
-            self.states.insert(layout.partition(home).clone(), state);
+            self.states
+                .insert(layout.partition(partition).clone(), state);
         }
         let started = answers.iter().filter(|a| matches!(a, Answer::Start { .. }));
         let now_ms = self.now_ms;
@@ -244,18 +245,18 @@ impl World {
     fn bound(&self, limits: &Limits, whose: Whose, ms: u64) -> u64 {
         let (tenants, values) = (self.tenants as u64, self.values as u64);
         let of = |limit: &Limit| {
-            let budgets = match (whose, limit.scope()) {
+            let partitions = match (whose, limit.scope()) {
                 (_, Scope::Global) | (Whose::Part(..), _) | (Whose::Tenant(_), Scope::Tenant) => 1,
                 (Whose::All, Scope::Tenant) => tenants,
                 (Whose::Tenant(_), _) => values,
                 (Whose::All, _) => tenants * values,
             };
-            budgets * limit.worst_case() * ms.div_ceil(limit.window_ms())
+            partitions * limit.worst_case() * ms.div_ceil(limit.window_ms())
         };
         limits.iter().map(of).min().expect("a limit")
     }
 
-    /// All whose budgets there may be.
+    /// All whose quotas there may be.
     fn whose(&self) -> Vec<Whose> {
         let mut all = vec![Whose::All];
         for tenant in 0..self.tenants {
@@ -266,7 +267,7 @@ impl World {
     }
 }
 
-/// Jobs that may have a budget of their own.
+/// Jobs that may have a quota of their own.
 #[derive(Debug, Clone, Copy)]
 enum Whose {
     All,
@@ -354,9 +355,9 @@ proptest! {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
-    /// The same with budgets of all tenants, of each, and of parts of each.
+    /// The same with partitions of all tenants, of each, and of parts of each.
     #[test]
-    fn no_window_of_any_budget_holds_more_than_the_larger_policy_allows(
+    fn no_window_of_any_partition_holds_more_than_the_larger_policy_allows(
         sets in prop::collection::vec(some_scoped_limits(), 2..4),
         events in prop::collection::vec((0..9_000_u64, 0..2_usize, some_event(3)), 3..7),
     ) {
@@ -472,7 +473,7 @@ fn without_the_rule_a_fleet_exceeds_both_policies() {
     world.run(5_000);
     assert!(
         keeps_the_larger(&world).is_err(),
-        "each takes its own budget"
+        "each takes its own partition"
     );
     let mut world = World::new(policies.to_vec(), &[0, 1]);
     world.run(5_000);

@@ -10,8 +10,8 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::rules::decision::{Answer, Ask, Ticket};
 use sluicegate::rules::limit::{Algorithm, Limit};
-use sluicegate::rules::log::Clock;
 use sluicegate::rules::model::{Scopes, State};
+use sluicegate::rules::usage::Clock;
 
 /// Somewhere, in microseconds since the epoch.
 const BEGIN: u64 = 1_700_000_000_000_000;

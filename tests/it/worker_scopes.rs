@@ -109,7 +109,7 @@ async fn a_job_that_waited_is_its_routing_keys_still() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn each_routing_key_has_its_budget_and_all_tenants_have_one() {
+async fn each_routing_key_has_its_quota_and_all_tenants_have_one() {
     let limits = "rate-limiter: {window-size: 1h, limits: [{name: all, max-requests: 5, scope: global}, {name: key, max-requests: 2, scope: routing-key}]}";
     let yaml = yaml().replace("rate-limiter: {max-requests: 5, window-size: 1h}", limits);
     let yaml = format!("{yaml}job: {{tenant: json:/t}}\n");

@@ -272,7 +272,7 @@ rate-limiter:
 ";
 
 #[test]
-fn a_limit_says_whose_budget_it_is() {
+fn a_limit_says_whose_quota_it_is() {
     let config = parse(SCOPES);
     let global = [
         "all sliding-window 100/60000 cost - 50 global",

@@ -64,7 +64,7 @@ fn label(value: &str) -> Labels {
 }
 
 #[test]
-fn a_tenants_jobs_are_asked_for_by_their_labels_in_one_round_and_share_its_budget() {
+fn a_tenants_jobs_are_asked_for_by_their_labels_in_one_round_and_share_its_quota() {
     let mut desk = of_paths(4);
     let mut jobs: Vec<Message> = ["/a", "/b", "/a", "/c"].map(|at| job("t", at)).into();
     jobs.push(message(&[("x-tenant", text("t"))]));

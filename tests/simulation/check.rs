@@ -7,17 +7,17 @@ use sluicegate::gate::Gate;
 use sluicegate::rules::headers;
 use sluicegate::rules::job::Field;
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use sluicegate::rules::log::{Clock, Logs};
 use sluicegate::rules::scope::{Labels, Scope};
 use sluicegate::rules::tenant::Tenant;
+use sluicegate::rules::usage::{Clock, PartitionUsage};
 use sluicegate::rules::waitlist::AHEAD_MS;
 
 use super::crashes;
-use super::history::{BudgetRecord, Call, History, TenantRecord};
+use super::history::{Call, History, PartitionRecord, TenantRecord};
 use super::limits::WITNESS;
 use super::mixed::{self, most_before};
 use super::plan::{Costs, Plan};
-use super::scopes::{Budget, behind};
+use super::scopes::{Partition, behind};
 use super::world::World;
 
 /// P1, and that nobody is dead without a reason.
@@ -76,14 +76,15 @@ pub fn never_exceeded(plan: &Plan, history: &mut History) {
         };
         let most = limit.max().max(raised);
         let limit = limit.with_max(most);
-        let drawn = history.budgets.iter();
-        for (budget, record) in drawn.filter(|(budget, _)| budget.scope == *limit.scope()) {
+        let drawn = history.partitions.iter();
+        for (partition, record) in drawn.filter(|(partition, _)| partition.scope == *limit.scope())
+        {
             let most = most_at_once(&limit, names_plan, plan, record);
             for (most, allowed) in most {
                 if most > allowed {
                     let name = limit.name();
                     wrongs.push(format!(
-                        "{budget}: {most} where {name} allows {allowed}: {limit:?}"
+                        "{partition}: {most} where {name} allows {allowed}: {limit:?}"
                     ));
                 }
             }
@@ -99,7 +100,7 @@ fn most_at_once(
     limit: &Limit,
     names_plan: bool,
     plan: &Plan,
-    record: &BudgetRecord,
+    record: &PartitionRecord,
 ) -> Vec<(u64, u64)> {
     let max = u64::from(limit.max());
     if limit.algorithm() == Algorithm::Concurrency {
@@ -148,40 +149,45 @@ pub async fn charges(world: &World) {
     ];
     let exact =
         lossy.iter().all(|rate| *rate == 0.0) && !t.later.is_lossy() && plan.crashes.is_nobody();
-    let budgets: Vec<_> = {
+    let partitions: Vec<_> = {
         let history = world.history();
-        let of = |(budget, record): (&Budget, &BudgetRecord)| {
-            (budget.clone(), record.charged, record.doubted, record.used)
+        let of = |(partition, record): (&Partition, &PartitionRecord)| {
+            (
+                partition.clone(),
+                record.charged,
+                record.doubted,
+                record.used,
+            )
         };
-        history.budgets.iter().map(of).collect()
+        history.partitions.iter().map(of).collect()
     };
     // A limit that counts calls is not told what they cost.
     let costs = plan.limits.iter().any(|limit| limit.unit() == Unit::Cost);
-    for (budget, charged, doubted, used) in budgets {
+    for (partition, charged, doubted, used) in partitions {
         let equal = charged.calls == used.calls && (!costs || charged.cost == used.cost);
         if exact && !equal {
             world.history().wrong(format_args!(
-                "{budget}: the gate was told of {charged:?}, the handlers used {used:?}"
+                "{partition}: the gate was told of {charged:?}, the handlers used {used:?}"
             ));
         }
         if plan.others.is_some() {
             // Each of the limits counts some of the jobs.
             continue;
         }
-        let name = match budget.tenant.as_str() {
+        let name = match partition.tenant.as_str() {
             "" => "nobody",
             name => name,
         };
         let tenant = Tenant::parse(name).expect("a tenant");
-        // Of the other parts, which are none of this budget's, whatever has no value.
-        let labels = Labels::of(&plan.limits, |scope| match *scope == budget.scope {
-            true => budget.value.clone(),
+        // Of the other parts, which are none of this partition's, whatever has no value.
+        let labels = Labels::of(&plan.limits, |scope| match *scope == partition.scope {
+            true => partition.value.clone(),
             false => String::new(),
         });
         let inspection = world.gate.inspect(&tenant, &labels, &plan.limits).await;
         let usages = inspection.expect("the gate in memory never fails").limits;
         for (limit, usage) in plan.limits.iter().zip(usages) {
-            if *limit.scope() != budget.scope {
+            if *limit.scope() != partition.scope {
                 continue;
             }
             let expected = match limit.algorithm() {
@@ -192,7 +198,7 @@ pub async fn charges(world: &World) {
             };
             if usage.count.cast_signed() != expected {
                 world.history().wrong(format_args!(
-                    "{budget}: {} counts {}, but {expected} were used: {limit:?}",
+                    "{partition}: {} counts {}, but {expected} were used: {limit:?}",
                     limit.name(),
                     usage.count
                 ));
@@ -223,7 +229,7 @@ fn most_in_aligned(arrivals: &[Call], window: u64) -> u64 {
     sums.values().copied().max().unwrap_or_default()
 }
 
-/// P3, where all jobs came at once and nothing went wrong: how long the slowest budget took, by the ideal.
+/// P3, where all jobs came at once and nothing went wrong: how long the slowest partition took, by the ideal.
 pub fn makespan(plan: &Plan, history: &History) -> f64 {
     let limit = &plan.limits[0];
     let (max, window) = (u64::from(limit.max()), limit.window_ms() * 1000);
@@ -244,11 +250,12 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
                 more * limit.span() * 1000 / max
             }
             places if places.holds_leases() => rounds * (window + call),
-            // What the model says of an empty log.
+            // What the model says where nothing has started.
             _ => {
-                let (mut log, clock) = (Logs::default(), Clock::from_micros(first.at_us));
-                log.load(&plan.limits, clock, 1);
-                (log.nth(limit, clock.now_ms, after + 1) - clock.now_ms) * 1000
+                let (mut usage, clock) =
+                    (PartitionUsage::default(), Clock::from_micros(first.at_us));
+                usage.load(&plan.limits, clock, 1);
+                (usage.nth(limit, clock.now_ms, after + 1) - clock.now_ms) * 1000
             }
         };
         // What the way and one answer of the gate may add to any number of windows.
@@ -259,8 +266,8 @@ pub fn makespan(plan: &Plan, history: &History) -> f64 {
         }
         (last.at_us - first.at_us).saturating_sub(once) as f64 / ideal.max(1) as f64
     };
-    let drawn = history.budgets.iter();
-    let drawn = drawn.filter(|(budget, _)| budget.scope == *limit.scope());
+    let drawn = history.partitions.iter();
+    let drawn = drawn.filter(|(partition, _)| partition.scope == *limit.scope());
     let ratios = drawn.map(|(_, record)| ratio(&record.arrivals));
     ratios.fold(0.0, f64::max)
 }
@@ -288,7 +295,7 @@ pub fn closings(plan: &Plan, history: &mut History) {
     }
 }
 
-/// P5, in the same cases, where all share one budget: who has few jobs does not wait for those with many.
+/// P5, in the same cases, where all share one partition: who has few jobs does not wait for those with many.
 pub fn turns(plan: &Plan, history: &mut History) {
     let limit = &plan.limits[0];
     // How long calls hold their leases can only be guessed.
@@ -298,7 +305,7 @@ pub fn turns(plan: &Plan, history: &mut History) {
     let starts: Vec<&str> = history.arrived.iter().map(String::as_str).collect();
     let behind = behind(&starts);
     // The first to come had all of it, what starts at once has no order, and who comes a little early or late changes
-    // leases with another. Of some 250 seeds the largest was 0.7 of this. With a register where whoever comes anew stands behind
+    // leases with another. Of some 250 seeds the largest was 0.7 of this. With a fair queue where whoever comes anew stands behind
     // all who wait (first come, first served) it is up to 6 times as many, and without any turns up to 3.5 times: each is found
     // within the first hundred seeds, by a tenant with few jobs beside one with many. Less than a turn of each is not seen.
     let ahead = u64::from(limit.max()) * AHEAD_MS / limit.span();

@@ -17,7 +17,7 @@ use super::away::Manner;
 use super::crashes;
 use super::history::Call;
 use super::plan::{Costs, ms};
-use super::scopes::{Budget, published};
+use super::scopes::{Partition, published};
 use super::world::{Life, World};
 
 /// Why a tenant is closed.
@@ -96,9 +96,9 @@ impl Handler for SimHandler {
                 _ => took,
             };
             let _ = timeout(took, hung_up.cancelled()).await;
-            for budget in budgets(&downstream, &job_sent) {
+            for partition in partitions(&downstream, &job_sent) {
                 let set = usize::from(downstream.plan.job(&job_sent.id).names_plan);
-                downstream.history().budget(&budget).under_way[set] -= 1;
+                downstream.history().partition(&partition).under_way[set] -= 1;
             }
             if crashes {
                 // Nobody is left to hear it.
@@ -174,15 +174,15 @@ impl Drop for Running {
     }
 }
 
-fn budgets(world: &World, job: &Job) -> Vec<Budget> {
+fn partitions(world: &World, job: &Job) -> Vec<Partition> {
     let plan = &world.plan;
     published(plan.job(&job.id), job.tenant.as_str(), &plan.limits)
 }
 
 fn used(world: &World, job: &Job, cost: u32) {
     let mut history = world.history();
-    for budget in budgets(world, job) {
-        history.budget(&budget).used.add(1, cost.into());
+    for partition in partitions(world, job) {
+        history.partition(&partition).used.add(1, cost.into());
     }
 }
 
@@ -268,15 +268,15 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
         names_plan: world.plan.job(id).names_plan,
     };
     history.arrived.push(tenant.to_string());
-    for budget in budgets(world, job) {
-        let record = history.budget(&budget);
+    for partition in partitions(world, job) {
+        let record = history.partition(&partition);
         record.arrivals.push(call);
         let set = usize::from(call.names_plan);
         record.under_way[set] += 1;
         record.most_under_way[set] = record.most_under_way[set].max(record.under_way[set]);
         if record.arrivals.len() as u64 > record.started {
             history.wrong(format_args!(
-                "{id} of {budget} arrives without a permit of its own"
+                "{id} of {partition} arrives without a permit of its own"
             ));
         }
     }

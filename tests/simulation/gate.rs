@@ -257,7 +257,7 @@ fn note_replies(world: &World, name: &str, batch: &[TenantAsk], replies: &Replie
             history.wrong(format_args!("{tenant}: the gate in memory never fails"));
             continue;
         };
-        let (labels, budgets) = (&ask.labels, asked(tenant, &ask.labels));
+        let (labels, partitions) = (&ask.labels, asked(tenant, &ask.labels));
         let permits = &ask.permits;
         for (number, (ask, answer)) in ask.asks.iter().zip(&reply.answers).enumerate() {
             history.note(format_args!(
@@ -267,8 +267,8 @@ fn note_replies(world: &World, name: &str, batch: &[TenantAsk], replies: &Replie
                 continue;
             }
             history.permits.insert(format!("{permits}:{number}"));
-            for budget in &budgets {
-                let record = history.budget(budget);
+            for partition in &partitions {
+                let record = history.partition(partition);
                 record.started += 1;
                 record.charged.add(1, ask.cost.into());
             }
@@ -294,7 +294,7 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
             "{name} settles {} of {}, {first}: {:?}",
             told.call, told.tenant, told.settled
         ));
-        let budgets = asked(told.tenant.as_str(), &told.labels);
+        let partitions = asked(told.tenant.as_str(), &told.labels);
         for one in told.settled.iter().filter(|_| first) {
             let cost = i64::from(one.receipt.cost);
             let permit = &one.receipt.permit;
@@ -315,8 +315,8 @@ fn note_settled(world: &World, name: &str, batch: &[TenantSettled]) {
             if doubted && !history.permits.remove(&one.receipt.permit) {
                 continue;
             }
-            for budget in &budgets {
-                let record = history.budget(budget);
+            for partition in &partitions {
+                let record = history.partition(partition);
                 match doubted || late {
                     true => record.doubted.add(calls, more),
                     false => record.charged.add(calls, more),

@@ -8,7 +8,7 @@ use sluicegate::gate::End;
 use sluicegate::rules::limit::Unit;
 use tokio::time::Instant;
 
-use super::scopes::Budget;
+use super::scopes::Partition;
 
 /// A permit that the gate gave, or a call that arrived.
 #[derive(Debug, Clone, Copy)]
@@ -42,9 +42,9 @@ impl Sum {
     }
 }
 
-/// What was drawn from one budget.
+/// What was drawn from one partition.
 #[derive(Debug, Default)]
-pub struct BudgetRecord {
+pub struct PartitionRecord {
     pub started: u64,
     pub arrivals: Vec<Call>,
     /// Calls under way at the downstream, and the most of them; of jobs that name the plan by themselves.
@@ -107,7 +107,7 @@ pub struct History {
     /// The permits of starts that hold leases, until they are doubted.
     pub permits: BTreeSet<String>,
     pub tenants: BTreeMap<String, TenantRecord>,
-    pub budgets: BTreeMap<Budget, BudgetRecord>,
+    pub partitions: BTreeMap<Partition, PartitionRecord>,
     /// Whose each arrival was.
     pub arrived: Vec<String>,
     pub jobs: BTreeMap<String, JobRecord>,
@@ -143,7 +143,7 @@ impl History {
             ended: BTreeMap::new(),
             permits: BTreeSet::new(),
             tenants: BTreeMap::new(),
-            budgets: BTreeMap::new(),
+            partitions: BTreeMap::new(),
             arrived: Vec::new(),
             jobs: BTreeMap::new(),
             wrongs: BTreeSet::new(),
@@ -174,11 +174,12 @@ impl History {
         self.tenants.get_mut(name).expect("it is there now")
     }
 
-    pub fn budget(&mut self, budget: &Budget) -> &mut BudgetRecord {
-        if !self.budgets.contains_key(budget) {
-            self.budgets.insert(budget.clone(), BudgetRecord::default());
+    pub fn partition(&mut self, partition: &Partition) -> &mut PartitionRecord {
+        if !self.partitions.contains_key(partition) {
+            self.partitions
+                .insert(partition.clone(), PartitionRecord::default());
         }
-        self.budgets.get_mut(budget).expect("it is there now")
+        self.partitions.get_mut(partition).expect("it is there now")
     }
 
     pub fn job(&mut self, id: &str) -> &mut JobRecord {

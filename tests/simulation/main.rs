@@ -78,7 +78,7 @@ const SEEDS: [Range<u64>; 9] = [
 /// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
 /// wait takes shorter delay queues.
 const MOST_DELIVERIES: f64 = 4.0;
-/// One more where waitlists share a budget: whoever joins later puts off what the others were told.
+/// One more where waitlists share a partition: whoever joins later puts off what the others were told.
 const MOST_SHARED_DELIVERIES: f64 = 5.0;
 /// No more are looked for.
 const MOST_WRONGS: usize = 20;

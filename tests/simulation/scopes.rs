@@ -1,4 +1,4 @@
-//! Whose budgets the limits of a simulation are, which jobs draw from which, and backlogs that are uneven.
+//! Whose quota the limits of a simulation are, which jobs draw from which, and backlogs that are uneven.
 
 use std::fmt;
 
@@ -33,9 +33,9 @@ const PARTS: [&str; 4] = ["", "a", "b c", "ä:=%"];
 /// The first is that of what was published to the queue itself.
 const ROUTING_KEYS: [&str; 3] = ["jobs", "a.b", "ä:=%"];
 
-/// One budget, named apart from the code that is under test.
+/// One partition, named apart from the code that is under test.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Budget {
+pub struct Partition {
     pub scope: Scope,
     /// Empty where all tenants share it.
     pub tenant: String,
@@ -43,7 +43,7 @@ pub struct Budget {
     pub value: String,
 }
 
-impl Budget {
+impl Partition {
     pub fn of_tenant(tenant: &str) -> Self {
         Self::new(Scope::Tenant, tenant, "")
     }
@@ -57,7 +57,7 @@ impl Budget {
     }
 }
 
-impl fmt::Display for Budget {
+impl fmt::Display for Partition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             scope,
@@ -69,29 +69,29 @@ impl fmt::Display for Budget {
 }
 
 /// What a call of `tenant` draws from whose parts `labels` tell.
-pub fn asked(tenant: &str, labels: &Labels) -> Vec<Budget> {
-    let part = |(scope, value): (&Scope, &str)| Budget::new(scope.clone(), tenant, value);
+pub fn asked(tenant: &str, labels: &Labels) -> Vec<Partition> {
+    let part = |(scope, value): (&Scope, &str)| Partition::new(scope.clone(), tenant, value);
     both(tenant).chain(labels.iter().map(part)).collect()
 }
 
 /// What a published job draws from, as its publisher means it.
-pub fn published(planned: &Planned, tenant: &str, limits: &Limits) -> Vec<Budget> {
-    let mut budgets: Vec<Budget> = both(tenant).collect();
+pub fn published(planned: &Planned, tenant: &str, limits: &Limits) -> Vec<Partition> {
+    let mut partitions: Vec<Partition> = both(tenant).collect();
     let parts = [
         (Scope::Header(HEADER.to_owned()), planned.part),
         (Scope::RoutingKey, planned.routing_key),
     ];
     for (scope, value) in parts {
         if limits.iter().any(|limit| *limit.scope() == scope) {
-            budgets.push(Budget::new(scope, tenant, value));
+            partitions.push(Partition::new(scope, tenant, value));
         }
     }
-    budgets
+    partitions
 }
 
-fn both(tenant: &str) -> impl Iterator<Item = Budget> {
-    let all = Budget::new(Scope::Global, "", "");
-    [all, Budget::of_tenant(tenant)].into_iter()
+fn both(tenant: &str) -> impl Iterator<Item = Partition> {
+    let all = Partition::new(Scope::Global, "", "");
+    [all, Partition::of_tenant(tenant)].into_iter()
 }
 
 /// Some of `limits` become those of all tenants, or of a part of each; and often there is one more.
@@ -146,7 +146,7 @@ pub fn uneven(random: &mut SmallRng, jobs: &mut Vec<Planned>) {
     }
 }
 
-/// Jobs of tenants that wait for one budget take turns: by how many units a tenant's last start came later than that.
+/// Jobs of tenants that wait for one partition take turns: by how many units a tenant's last start came later than that.
 /// `starts`: whose each was, in their order.
 pub fn behind(starts: &[&str]) -> usize {
     let count = |tenant: &str| starts.iter().filter(|of| **of == tenant).count();

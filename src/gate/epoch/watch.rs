@@ -231,7 +231,7 @@ impl Watch {
             self.state().seen |= !stored.id.is_empty();
             let mut known = self.known();
             if let Some((owned, whole_ms)) = read.owned {
-                if !at.primary.is_home_of(&owned) {
+                if !at.primary.keeps_epoch_of(&owned) {
                     at.link.doubt();
                     let name = at.primary.shard.name();
                     let why = format!("{name}: its slots are not known yet: they move");

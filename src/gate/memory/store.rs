@@ -18,7 +18,7 @@ use crate::gate::fleet::shelf::{Said, Shelf, Unsaid};
 use crate::gate::store::{Command, Meaning, Store};
 use crate::gate::{Gate, GateError, scripts};
 use crate::rules::layout::Partition;
-use crate::rules::log::Clock;
+use crate::rules::usage::Clock;
 
 /// What is in memory, and who it is.
 pub struct MemoryStore<C> {
@@ -28,7 +28,7 @@ pub struct MemoryStore<C> {
     may_lose: usize,
 }
 
-/// All that can be lost but the budgets, by key.
+/// All that can be lost but the partitions, by key.
 #[derive(Clone, Default)]
 struct Hashes {
     epochs: BTreeMap<String, Arc<Kept>>,
@@ -104,7 +104,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryStore<C> {
         server.memory.history = format!("h{}", server.number);
     }
 
-    /// It makes room: the budgets that are `chosen` are gone, and what else is said to be.
+    /// It makes room: the partitions that are `chosen` are gone, and what else is said to be.
     pub fn evict(&self, chosen: impl Fn(&Partition) -> bool, registries: bool, epochs: bool) {
         let mut server = self.server();
         server.memory.evicted += 1;

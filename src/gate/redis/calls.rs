@@ -35,7 +35,7 @@ pub(super) struct Call<'a> {
     pub(super) span_ms: u64,
     /// What the script decides about; none for one that knows the waitlist alone.
     pub(super) limits: &'a [Limit],
-    /// Whose budgets they are.
+    /// Whose quota they are.
     pub(super) layout: Layout,
     pub(super) keys: CallKeys,
     /// The node did not know the script.

@@ -111,7 +111,7 @@ pub struct FixedWindows {
     is_doubtful: bool,
 }
 
-/// What all fixed windows of a budget know of a clock that was stepped back to before the newest of them.
+/// What all fixed windows of a partition know of a clock that was stepped back to before the newest of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SteppedBack {
     /// When that was noticed, by the clock of since then.

@@ -1,4 +1,4 @@
-//! How far back a log must remember, where jobs of one budget have limits of different lengths.
+//! How far back a log must remember, where jobs of one partition have limits of different lengths.
 
 /// The longest span that anybody counts with. Of two jobs of one tenant each may have limits of its own (plans, changed
 /// configurations), and what one of them forgets the other may still count.

@@ -1,4 +1,4 @@
-//! What a budget that is used up takes of Redis, for documentation and advice: estimates, which `tests/it/gate_memory.rs` holds
+//! What a partition whose quota is used up takes of Redis, for documentation and advice: estimates, which `tests/it/gate_memory.rs` holds
 //! against a real Redis.
 
 /// A key with its name of usual length, and the object behind it.
@@ -8,7 +8,7 @@ const COMPACT: u64 = 128;
 /// The head of a skiplist, and of the hash table next to it.
 const SKIPLIST_BYTES: u64 = 800;
 
-/// What is stored of a budget that is used up.
+/// What is stored of a partition whose quota is used up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stored {
     /// A text of so many bytes at most.

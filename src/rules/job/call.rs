@@ -1,6 +1,6 @@
 //! What a call carries of its job: texts with placeholders, and the values that stand for them.
 //!
-//! `{tenant}`, `{id}` and `{attempt}` are the job's own, `{header:NAME}` and `{json:/pointer}` its message's. The configuration
+//! `{tenant}`, `{id}` and `{attempt}` are the job's own, `{header:NAME}` and `{json:/pointer}` its message's, `{secret:tenant}` its tenant's. The configuration
 //! says which a call needs ([`Carried`]). They are read once, with all else that a message says of its job ([`Values`]): a job
 //! without one of them is no job, and costs neither a wait nor a permit. A value never changes where a call goes: its bytes are
 //! encoded for their place, and what could mean another path is refused.

@@ -88,9 +88,9 @@ mod tests {
     use super::super::{Algorithm, Limits, Unit};
     use super::*;
     use crate::rules::decision::{Answer, Ask, Change};
-    use crate::rules::log::Clock;
     use crate::rules::model::State;
     use crate::rules::scope::Scope;
+    use crate::rules::usage::Clock;
 
     fn limit(name: &'static str, most: u64) -> impl Strategy<Value = Limit> {
         let algorithm = prop::sample::select(&Algorithm::ALL[..]);

@@ -39,7 +39,7 @@ impl Large<'_> {
 }
 
 impl Limit {
-    /// What a budget that is used up takes of Redis at most, in bytes: an estimate.
+    /// What a partition whose quota is used up takes of Redis at most, in bytes: an estimate.
     pub fn stored_bytes(&self) -> u64 {
         self.algorithm().rules().stored(self.terms()).bytes()
     }

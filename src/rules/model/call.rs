@@ -5,18 +5,18 @@ mod turns;
 use self::turns::most_of;
 use super::State;
 use crate::rules::decision::{Answer, Ask, Sequences, Ticket};
+use crate::rules::fair_queue::{FairQueue, View};
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
-use crate::rules::log::Clock;
-use crate::rules::share::{Register, View};
+use crate::rules::usage::Clock;
 use crate::rules::waitlist::{AHEAD_MS, GRACE_MS, Waitlist, reach};
 
 /// What stays the same during one call, and what its jobs share.
 pub(super) struct Call<'a> {
-    /// The waitlist first, then the shared budgets, narrow ones before wider ones.
+    /// The waitlist first, then the shared partitions, narrow ones before wider ones.
     states: &'a mut [State],
     layout: &'a Layout,
-    /// For each shared budget what the waitlist, or the tenant, sees of the others.
+    /// For each shared partition what the waitlist, or the tenant, sees of the others.
     views: Vec<View>,
     limits: &'a [Limit],
     clock: Clock,
@@ -31,7 +31,7 @@ pub(super) struct Call<'a> {
 }
 
 impl<'a> Call<'a> {
-    /// The logs are loaded.
+    /// The usage is loaded.
     pub(super) fn new(
         states: &'a mut [State],
         layout: &'a Layout,
@@ -42,8 +42,8 @@ impl<'a> Call<'a> {
     ) -> Self {
         let shared = layout.shared.iter().zip(&states[1..]).enumerate();
         let views = shared.map(|(index, (shared, state))| {
-            let most = most_of(&layout.at_home(index + 1, limits));
-            state.register.view(&shared.flow, most)
+            let most = most_of(&layout.limits_in(index + 1, limits));
+            state.fair_queue.view(&shared.flow, most)
         });
         Self {
             views: views.collect(),
@@ -58,8 +58,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    pub(super) fn state(&self, home: usize) -> &State {
-        &self.states[home]
+    pub(super) fn state(&self, partition: usize) -> &State {
+        &self.states[partition]
     }
 
     fn waitlist(&self) -> &Waitlist {
@@ -70,8 +70,8 @@ impl<'a> Call<'a> {
         &mut self.states[0].waitlist
     }
 
-    fn register(&mut self, home: usize) -> &mut Register {
-        &mut self.states[home].register
+    fn fair_queue(&mut self, partition: usize) -> &mut FairQueue {
+        &mut self.states[partition].fair_queue
     }
 
     fn shared(&self) -> std::ops::RangeInclusive<usize> {
@@ -159,57 +159,57 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// After the last decision: tells the shared budgets who waits. Returns when the last of the waitlist may start.
+    /// After the last decision: tells the shared partitions who waits. Returns when the last of the waitlist may start.
     pub(super) fn finish(mut self) -> u64 {
         let waiting = self.waitlist().waiting();
         let end = match waiting {
             0 => self.clock.now_ms,
             waiting => self.turn(waiting, 1).0,
         };
-        for home in self.shared() {
-            let below = self.layout.shared[home - 1].below;
+        for partition in self.shared() {
+            let below = self.layout.shared[partition - 1].below;
             let most = match below {
                 0 => waiting,
-                below => self.states[below].register.waiting,
+                below => self.states[below].fair_queue.waiting,
             };
-            let units = self.demand(home, most);
+            let units = self.demand(partition, most);
             let waitlist = self.waitlist();
             let each = (waitlist.last_issued * 16 / waitlist.jobs.max(1)).max(16);
             let widest = match below {
                 0 => waitlist.widest,
-                below => self.states[below].register.widest,
+                below => self.states[below].fair_queue.widest,
             };
-            let most = most_of(&self.layout.at_home(home, self.limits));
-            let flow = &self.layout.shared[home - 1].flow;
-            let register = &mut self.states[home].register;
-            register.save(flow, self.started, units, (widest, each), most);
+            let most = most_of(&self.layout.limits_in(partition, self.limits));
+            let flow = &self.layout.shared[partition - 1].flow;
+            let queue = &mut self.states[partition].fair_queue;
+            queue.save(flow, self.started, units, (widest, each), most);
         }
         end
     }
 
-    /// How many of the next `most` units wait for this budget, or for a wider one behind it, and not longer for what is
+    /// How many of the next `most` units wait for this partition, or for a wider one behind it, and not longer for what is
     /// narrower, or until the tenant is open again: only they are in the others' way. In doubt too few: then others come back
     /// a little early.
-    fn demand(&mut self, home: usize, most: u64) -> u64 {
-        if self.base > self.clock.now_ms || most > 0 && !self.demands(home, 1) {
+    fn demand(&mut self, partition: usize, most: u64) -> u64 {
+        if self.base > self.clock.now_ms || most > 0 && !self.demands(partition, 1) {
             return 0;
         }
         let mut units = most;
-        while units > 1 && !self.demands(home, units) {
+        while units > 1 && !self.demands(partition, units) {
             units /= 2;
         }
         units
     }
 
-    /// The waitlist's unit number `units` waits for this budget.
-    fn demands(&mut self, home: usize, units: u64) -> bool {
-        let below = self.layout.shared[home - 1].below;
+    /// The waitlist's unit number `units` waits for this partition.
+    fn demands(&mut self, partition: usize, units: u64) -> bool {
+        let below = self.layout.shared[partition - 1].below;
         let narrow = self.nth(below, units).unwrap_or(self.base);
         let own = self.started + units;
-        let rank = units + self.views[home - 1].before(own);
-        let mut wide = self.nth(home, rank).unwrap_or(0);
+        let rank = units + self.views[partition - 1].before(own);
+        let mut wide = self.nth(partition, rank).unwrap_or(0);
         for wider in self.shared() {
-            if self.layout.shared[wider - 1].below == home {
+            if self.layout.shared[wider - 1].below == partition {
                 let rank = rank + self.views[wider - 1].before(self.started + rank);
                 wide = wide.max(self.nth(wider, rank).unwrap_or(0));
             }
@@ -228,9 +228,9 @@ impl<'a> Call<'a> {
     ) -> Sequences {
         let (now, clock) = (self.clock.now_ms, self.clock);
         let mut sequences = Sequences::default();
-        for (home, state) in self.states.iter_mut().enumerate() {
-            let limits = self.layout.at_home(home, self.limits);
-            sequences.set(home, state.logs.take(&limits, clock, cost, permit));
+        for (partition, state) in self.states.iter_mut().enumerate() {
+            let limits = self.layout.limits_in(partition, self.limits);
+            sequences.set(partition, state.usage.take(&limits, clock, cost, permit));
         }
         if !due {
             self.waitlist_mut().reset(now);
@@ -243,11 +243,11 @@ impl<'a> Call<'a> {
         if self.waitlist().waiting() > 0 {
             self.waitlist_mut().room = self.first();
         }
-        for home in self.shared() {
-            if self.register(home).waiting > 0 {
-                let room = self.room_at(home);
-                let register = self.register(home);
-                (register.seen, register.room) = (0, room);
+        for partition in self.shared() {
+            if self.fair_queue(partition).waiting > 0 {
+                let room = self.room_at(partition);
+                let queue = self.fair_queue(partition);
+                (queue.seen, queue.room) = (0, room);
             }
         }
         sequences
@@ -280,54 +280,56 @@ impl<'a> Call<'a> {
         if !open {
             return at;
         }
-        for home in self.shared() {
-            if self.register(home).waiting == 0 || !self.waits_for_others(home, ticket, units) {
+        for partition in self.shared() {
+            if self.fair_queue(partition).waiting == 0
+                || !self.waits_for_others(partition, ticket, units)
+            {
                 continue;
             }
-            let room = self.room_at(home);
+            let room = self.room_at(partition);
             if room == now {
-                let register = self.register(home);
-                if register.seen == 0 {
-                    register.seen = now;
+                let queue = self.fair_queue(partition);
+                if queue.seen == 0 {
+                    queue.seen = now;
                 }
-                if now.saturating_sub(register.room) > GRACE_MS {
-                    at = at.min(register.seen + GRACE_MS + 1);
+                if now.saturating_sub(queue.room) > GRACE_MS {
+                    at = at.min(queue.seen + GRACE_MS + 1);
                 }
-            } else if self.is_taken_at(home) {
-                let register = self.register(home);
-                (register.seen, register.room) = (0, room);
+            } else if self.is_taken_at(partition) {
+                let queue = self.fair_queue(partition);
+                (queue.seen, queue.room) = (0, room);
             }
         }
         at
     }
 
-    /// Others have turns before this ticket, and that is why it must wait: here, or in the wider budget that they wait
+    /// Others have turns before this ticket, and that is why it must wait: here, or in the wider partition that they wait
     /// for through this one.
-    fn waits_for_others(&mut self, home: usize, ticket: u64, units: u64) -> bool {
+    fn waits_for_others(&mut self, partition: usize, ticket: u64, units: u64) -> bool {
         let k = self.distance(ticket, units);
-        let below = match self.layout.shared[home - 1].below {
+        let below = match self.layout.shared[partition - 1].below {
             0 => k,
             below => self.rank(below, k, units),
         };
         let now = self.clock.now_ms;
-        self.rank(home, k, units) > below
+        self.rank(partition, k, units) > below
             && self.shared().any(|wider| {
                 let rank = self.rank(wider, k, units);
-                self.layout.is_behind(wider, home)
+                self.layout.is_behind(wider, partition)
                     && self.nth(wider, rank).is_some_and(|at| at > now)
             })
     }
 
-    /// Forgets who waits for a budget in which room was left unclaimed for too long.
+    /// Forgets who waits for a partition in which room was left unclaimed for too long.
     fn give_up_others(&mut self) {
         let now = self.clock.now_ms;
-        for home in self.shared() {
-            let Register { waiting, seen, .. } = *self.register(home);
-            if waiting > 0 && seen > 0 && now - seen > GRACE_MS && self.room_at(home) == now {
-                let flow = &self.layout.shared[home - 1].flow;
-                let register = &mut self.states[home].register;
-                *register = Register::default();
-                self.views[home - 1] = register.view(flow, u64::MAX);
+        for partition in self.shared() {
+            let FairQueue { waiting, seen, .. } = *self.fair_queue(partition);
+            if waiting > 0 && seen > 0 && now - seen > GRACE_MS && self.room_at(partition) == now {
+                let flow = &self.layout.shared[partition - 1].flow;
+                let queue = &mut self.states[partition].fair_queue;
+                *queue = FairQueue::default();
+                self.views[partition - 1] = queue.view(flow, u64::MAX);
                 // The front of this waitlist did not come either. If its grace began only now, whoever comes in again meanwhile
                 // would end it, and so on for ever.
                 let waitlist = self.waitlist_mut();
@@ -345,7 +347,7 @@ impl<'a> Call<'a> {
         match wide
             || self.states[1..]
                 .iter()
-                .any(|state| state.register.widest > 1)
+                .any(|state| state.fair_queue.widest > 1)
         {
             true => 0,
             false => AHEAD_MS,

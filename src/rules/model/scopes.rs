@@ -1,12 +1,12 @@
-//! The budgets of one call: the waitlist where its jobs wait, and what that shares with other waitlists.
+//! The partitions of one call: the waitlist where its jobs wait, and what that shares with other waitlists.
 
 use super::call::Call;
 use super::{MARK_MS, State};
 use crate::rules::decision::{Answer, Ask, End, Inspection, Settled, Usage};
+use crate::rules::fair_queue::reach;
 use crate::rules::layout::Layout;
 use crate::rules::limit::Limit;
-use crate::rules::log::Clock;
-use crate::rules::share::reach;
+use crate::rules::usage::Clock;
 use crate::rules::waitlist::KEEP_MS;
 
 /// The states of one [`Layout`].
@@ -16,7 +16,7 @@ pub struct Scopes<'a> {
 }
 
 impl<'a> Scopes<'a> {
-    /// `state` gives what the store keeps of each budget: 0 is the waitlist, n the n-th shared one.
+    /// `state` gives what the store keeps of each partition: 0 is the waitlist, n the n-th shared one.
     pub fn take(layout: &'a Layout, state: impl FnMut(usize) -> State) -> Self {
         let states = (0..=layout.shared.len()).map(state).collect();
         Self { layout, states }
@@ -39,7 +39,7 @@ impl<'a> Scopes<'a> {
     ) -> (Vec<Answer>, u64) {
         let now = clock.now_ms;
         let limits = self.in_force(limits, now);
-        let kept = |state: &State| (state.waitlist.clone(), state.register.clone());
+        let kept = |state: &State| (state.waitlist.clone(), state.fair_queue.clone());
         let before: Vec<_> = self.states.iter().map(kept).collect();
         let newer = self.load(&limits, clock, State::load);
         self.forget_what_is_over(&limits, now);
@@ -112,11 +112,11 @@ impl<'a> Scopes<'a> {
             }
         }
         for (index, state) in self.states.iter_mut().enumerate() {
-            let limits = self.layout.at_home(index, &limits);
+            let limits = self.layout.limits_in(index, &limits);
             for one in settled {
                 let cost = u64::from(one.receipt.cost).max(1);
                 let sequence = one.receipt.sequences.get(index);
-                state.logs.settle(&limits, clock, one, sequence, cost);
+                state.usage.settle(&limits, clock, one, sequence, cost);
             }
         }
         for (index, newer) in newer.into_iter().enumerate() {
@@ -145,25 +145,25 @@ impl<'a> Scopes<'a> {
         let blocked_by = states.control().closed_by(now);
         let base = now.max(closed);
         let mut call = Call::new(&mut states.states, self.layout, &in_force, clock, base, 0);
-        let usage = |(limit, home): (&Limit, usize)| {
-            let state = call.state(home);
+        let usage = |(limit, partition): (&Limit, usize)| {
+            let state = call.state(partition);
             Usage {
                 max: limit.max(),
                 override_until_ms: self.override_of(limit, now).map_or(0, |(_, until)| until),
-                count: state.logs.count(limit, clock),
+                count: state.usage.count(limit, clock),
                 free: match closed {
-                    0 => state.logs.free(limit, now),
+                    0 => state.usage.free(limit, now),
                     _ => 0,
                 },
-                next_ms: state.logs.nth(limit, base, 1) - now,
-                waiting: match home {
+                next_ms: state.usage.nth(limit, base, 1) - now,
+                waiting: match partition {
                     0 => state.waitlist.waiting(),
-                    home => self.states[home].register.waiting,
+                    partition => self.states[partition].fair_queue.waiting,
                 },
             }
         };
-        let homes = self.layout.homes.iter().copied();
-        let usages = in_force.iter().zip(homes).map(usage).collect();
+        let partitions = self.layout.partitions.iter().copied();
+        let usages = in_force.iter().zip(partitions).map(usage).collect();
         Inspection {
             now_ms: now,
             limits: usages,
@@ -203,13 +203,13 @@ impl<'a> Scopes<'a> {
     /// Before the first decision: a waitlist of before the operator's reset, and those who let their turns pass.
     fn forget_what_is_over(&mut self, limits: &[Limit], now: u64) {
         self.forget_who_was_reset(now);
-        for home in 1..self.states.len() {
-            let behind = |(_, wider): &(&Limit, &usize)| self.layout.is_behind(**wider, home);
-            let limits = limits.iter().zip(&self.layout.homes).filter(behind);
+        for partition in 1..self.states.len() {
+            let behind = |(_, wider): &(&Limit, &usize)| self.layout.is_behind(**wider, partition);
+            let limits = limits.iter().zip(&self.layout.partitions).filter(behind);
             let reach = reach(limits.map(|(limit, _)| limit));
-            let register = &mut self.states[home].register;
-            register.seen = register.seen.min(now);
-            register.purge(reach);
+            let queue = &mut self.states[partition].fair_queue;
+            queue.seen = queue.seen.min(now);
+            queue.purge(reach);
         }
     }
 
@@ -225,7 +225,7 @@ impl<'a> Scopes<'a> {
         }
     }
 
-    /// Brings all to `clock`, also one that was stepped back. For each budget whether its newest fixed window is a newer one.
+    /// Brings all to `clock`, also one that was stepped back. For each partition whether its newest fixed window is a newer one.
     fn load(
         &mut self,
         limits: &[Limit],
@@ -236,13 +236,13 @@ impl<'a> Scopes<'a> {
         let states = self.states.iter_mut().enumerate();
         let load = |(index, state): (usize, &mut State)| {
             state.waitlist.seen = state.waitlist.seen.min(clock.now_ms);
-            load(state, &self.layout.at_home(index, limits), clock, usual)
+            load(state, &self.layout.limits_in(index, limits), clock, usual)
         };
         states.map(load).collect()
     }
 
     fn newest_window_end(&self, index: usize, limits: &[Limit]) -> u64 {
-        let limits = self.layout.at_home(index, limits);
-        self.states[index].logs.newest_window_end(&limits)
+        let limits = self.layout.limits_in(index, limits);
+        self.states[index].usage.newest_window_end(&limits)
     }
 }

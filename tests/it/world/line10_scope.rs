@@ -1,4 +1,4 @@
-//! A 429 for a budget that all tenants share closes all of them, in all workers, until it is over or an operator says so.
+//! A 429 for a partition that all tenants share closes all of them, in all workers, until it is over or an operator says so.
 
 use kit::api::{Api, Reply};
 use kit::process::Process;
@@ -11,7 +11,7 @@ use crate::cli::sluicegate;
 const DONE: &str = "sluicegate_dispatches_total{outcome=\"done\"}";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_429_for_a_shared_budget_closes_all_tenants() {
+async fn a_429_for_a_shared_partition_closes_all_tenants() {
     let api = Api::start().await;
     let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
     // It refuses nobody.

@@ -19,7 +19,7 @@ impl Watch {
     ) -> Result<(Outlook, u64), GateError> {
         let read = self.read(at).await?;
         if let Some((owned, _)) = &read.owned
-            && !at.primary.is_home_of(owned)
+            && !at.primary.keeps_epoch_of(owned)
         {
             at.link.doubt();
             let why = format!("{}: its slots move", at.primary.shard.name());

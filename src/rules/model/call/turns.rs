@@ -26,10 +26,10 @@ impl Call<'_> {
         let calls = self.waitlist().jobs_in(k, own);
         let mut latest = (0, 0);
         for index in 0..self.limits.len() {
-            let (of_units, of_calls) = match self.layout.homes[index] {
+            let (of_units, of_calls) = match self.layout.partitions[index] {
                 0 => (k, calls),
-                home => {
-                    let rank = self.rank(home, k, own);
+                partition => {
+                    let rank = self.rank(partition, k, own);
                     (rank, calls + self.others_calls(rank - k))
                 }
             };
@@ -41,23 +41,23 @@ impl Call<'_> {
         latest
     }
 
-    /// How many units start from this budget up to the `k`-th of the waitlist, the last of a job of so many, if all take
+    /// How many units start from this partition up to the `k`-th of the waitlist, the last of a job of so many, if all take
     /// turns. A job's turn is that of its first unit: if each waited for the others' units between its own, two jobs of several
     /// units would wait for each other.
-    pub(super) fn rank(&mut self, home: usize, k: u64, units: u64) -> u64 {
-        let k = match self.layout.shared[home - 1].below {
+    pub(super) fn rank(&mut self, partition: usize, k: u64, units: u64) -> u64 {
+        let k = match self.layout.shared[partition - 1].below {
             0 => k,
             below => self.rank(below, k, units),
         };
-        let (view, started) = (&mut self.views[home - 1], self.started);
+        let (view, started) = (&mut self.views[partition - 1], self.started);
         k + view.before(started + k + 1 - units) + view.whole(started)
     }
 
-    /// When the `k`-th unit may start as far as one budget goes; `None`: it has no limit.
-    pub(super) fn nth(&self, home: usize, k: u64) -> Option<u64> {
+    /// When the `k`-th unit may start as far as one partition goes; `None`: it has no limit.
+    pub(super) fn nth(&self, partition: usize, k: u64) -> Option<u64> {
         let calls = self.others_calls(k).max(1);
-        let all = self.layout.homes.iter().enumerate();
-        let here = all.filter(|(_, here)| **here == home);
+        let all = self.layout.partitions.iter().enumerate();
+        let here = all.filter(|(_, here)| **here == partition);
         here.map(|(index, _)| self.nth_of(index, self.base, k, calls))
             .max()
     }
@@ -68,8 +68,8 @@ impl Call<'_> {
             Unit::Calls => calls,
             Unit::Cost => units,
         };
-        self.states[self.layout.homes[index]]
-            .logs
+        self.states[self.layout.partitions[index]]
+            .usage
             .nth(limit, base, k)
     }
 
@@ -99,12 +99,15 @@ impl Call<'_> {
         latest
     }
 
-    /// When a shared budget has room for its next unit, whatever it costs, and so have those behind it.
-    pub(super) fn room_at(&self, home: usize) -> u64 {
+    /// When a shared partition has room for its next unit, whatever it costs, and so have those behind it.
+    pub(super) fn room_at(&self, partition: usize) -> u64 {
         let now = self.clock.now_ms;
-        let widest = self.states[home].register.widest.clamp(1, self.most());
-        let all = self.layout.homes.iter().enumerate();
-        let here = all.filter(|(_, here)| self.layout.is_behind(**here, home));
+        let widest = self.states[partition]
+            .fair_queue
+            .widest
+            .clamp(1, self.most());
+        let all = self.layout.partitions.iter().enumerate();
+        let here = all.filter(|(_, here)| self.layout.is_behind(**here, partition));
         let latest = here
             .map(|(index, _)| self.nth_of(index, now, widest, 1))
             .max();
@@ -116,11 +119,14 @@ impl Call<'_> {
         (0..self.limits.len()).any(|index| self.takes_room(index, units))
     }
 
-    pub(super) fn is_taken_at(&self, home: usize) -> bool {
-        let widest = self.states[home].register.widest.clamp(1, self.most());
-        let mut all = self.layout.homes.iter().enumerate();
+    pub(super) fn is_taken_at(&self, partition: usize) -> bool {
+        let widest = self.states[partition]
+            .fair_queue
+            .widest
+            .clamp(1, self.most());
+        let mut all = self.layout.partitions.iter().enumerate();
         all.any(|(index, here)| {
-            self.layout.is_behind(*here, home) && self.takes_room(index, widest)
+            self.layout.is_behind(*here, partition) && self.takes_room(index, widest)
         })
     }
 
@@ -135,8 +141,8 @@ impl Call<'_> {
     }
 
     pub(super) fn count(&self, index: usize) -> u64 {
-        let logs = &self.states[self.layout.homes[index]].logs;
-        logs.count(&self.limits[index], self.clock)
+        let usage = &self.states[self.layout.partitions[index]].usage;
+        usage.count(&self.limits[index], self.clock)
     }
 
     pub(super) fn counts_cost(&self) -> bool {

@@ -1,16 +1,16 @@
-//! Equal shares of a budget that several waitlists draw from: whose turn it is.
+//! Equal shares of a partition that several waitlists draw from: whose turn it is.
 //!
 //! This is start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queuing", SIGCOMM 1996) without a queue. Each
-//! waitlist that waits is a *flow*. Its next unit has a *tag*, and each further one of its units a tag that is [`STEP`] higher;
+//! waitlist that waits is a *flow*. Its next unit has a *start tag*, and each further one of its units a tag that is [`STEP`] higher;
 //! the unit with the lowest tag of all is the next one. So flows that wait take turns, unit by unit, and one that comes
 //! anew goes in at the tag of the last start, however long the others' waitlists are.
 //!
-//! A flow is two numbers, the tag behind which its units wait and the last of them, so a register is as large as the
+//! A flow is two numbers, the tag behind which its units wait and the last of them, so a fair queue is as large as the
 //! number of waitlists that wait, and not of jobs. Of [`IDLE`] more at most, which do not wait any more, it has the tag of their
 //! next unit, so that one whose job has just started does not come before those that wait. Which turn a unit has is how many
 //! units have lower tags ([`View::before`]).
 //!
-//! As a waitlist does, a register only advises; the log admits. So a flow whose jobs vanished costs others a few turns: it is taken
+//! As a waitlist does, a fair queue only advises; usage decides. So a flow whose jobs vanished costs others a few turns: it is taken
 //! out when it let its turns pass, or when room was left unclaimed. One that is there after all comes in again when the
 //! next of its jobs asks.
 
@@ -25,7 +25,7 @@ pub const STEP: u64 = 65_536;
 pub(crate) const JOIN: u64 = STEP / 256;
 /// How many flows that let their turns pass are taken out at once.
 pub(crate) const PURGE: usize = 8;
-/// A job of more than this part of the budget holds the others back until there is room for all of it: it would never
+/// A job of more than this part of the quota holds the others back until there is room for all of it: it would never
 /// find that beside many small ones.
 pub(crate) const EIGHTH: u64 = 8;
 /// Of so many waitlists with such jobs, the largest ones, this is known.
@@ -44,14 +44,14 @@ pub fn reach<'a>(limits: impl Iterator<Item = &'a Limit>) -> u64 {
     limits.map(at_once).max().unwrap_or(0).max(2)
 }
 
-/// The flows that wait for one budget.
+/// The flows that wait for one partition.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Register {
+pub struct FairQueue {
     /// By the flow's name: behind which tag its units wait, and the tag of the last of them.
     flows: BTreeMap<String, (u64, u64)>,
     /// Of those that do not wait and started lately: behind which tag their next unit is.
     idle: BTreeMap<String, u64>,
-    /// The largest cost in those waitlists that have a job of more than an [`EIGHTH`] of the budget: a few of them among many small
+    /// The largest cost in those waitlists that have a job of more than an [`EIGHTH`] of the quota: a few of them among many small
     /// ones, which `each` would hide.
     wide: BTreeMap<String, u64>,
     /// The tag of the newest start.
@@ -71,7 +71,7 @@ pub struct Register {
     pub room: u64,
 }
 
-impl Register {
+impl FairQueue {
     /// How many waitlists it knows.
     pub fn flows(&self) -> usize {
         self.flows.len() + self.idle.len()
@@ -322,56 +322,53 @@ mod tests {
 
     #[test]
     fn one_that_started_at_once_does_not_come_before_those_that_wait() {
-        let mut register = Register::default();
-        register.save("waits", 0, 2, ONE, 100);
-        register.save("starts", 1, 0, ONE, 100);
-        register.save("starts", 0, 1, ONE, 100);
-        assert_eq!(register.view("starts", 100).before(1), 2);
-        assert_eq!(register.view("waits", 100).before(2), 0);
+        let mut queue = FairQueue::default();
+        queue.save("waits", 0, 2, ONE, 100);
+        queue.save("starts", 1, 0, ONE, 100);
+        queue.save("starts", 0, 1, ONE, 100);
+        assert_eq!(queue.view("starts", 100).before(1), 2);
+        assert_eq!(queue.view("waits", 100).before(2), 0);
     }
 
     #[test]
     fn of_waitlists_that_do_not_wait_a_bounded_number_is_known() {
-        let mut register = Register::default();
-        register.save("waits", 0, 3, ONE, 100);
+        let mut queue = FairQueue::default();
+        queue.save("waits", 0, 3, ONE, 100);
         for n in 0..5_000 {
-            register.save(&format!("{n}"), 1, 0, ONE, 100);
-            assert!(register.flows() <= 1 + IDLE, "{n}");
+            queue.save(&format!("{n}"), 1, 0, ONE, 100);
+            assert!(queue.flows() <= 1 + IDLE, "{n}");
         }
-        let known = |register: &Register, name: &str| register.known(name).is_some();
-        assert!(known(&register, "waits") && known(&register, "4999"));
-        assert!(!known(&register, "3000"));
+        let known = |queue: &FairQueue, name: &str| queue.known(name).is_some();
+        assert!(known(&queue, "waits") && known(&queue, "4999"));
+        assert!(!known(&queue, "3000"));
         // 256 of those that start at once are a turn. Who has let a few pass has vanished.
-        register.purge(1);
-        assert!(register.waiting == 0 && !known(&register, "waits"));
-        assert!(register.flows() <= 513, "{}", register.flows());
+        queue.purge(1);
+        assert!(queue.waiting == 0 && !known(&queue, "waits"));
+        assert!(queue.flows() <= 513, "{}", queue.flows());
 
         // Lines that waited together, and end together.
-        let mut register = Register::default();
-        register.save("waits", 0, 30, ONE, 100);
+        let mut queue = FairQueue::default();
+        queue.save("waits", 0, 30, ONE, 100);
         let names: Vec<String> = (2..2_002_u64).map(|n| format!("{n:04}")).collect();
         for name in &names {
-            register.save(name, 0, 9, ONE, 100);
+            queue.save(name, 0, 9, ONE, 100);
         }
         for (n, name) in (2..).zip(&names) {
-            register.save(name, 9 - n * JOIN / STEP, 0, ONE, 100);
+            queue.save(name, 9 - n * JOIN / STEP, 0, ONE, 100);
         }
-        assert_eq!((register.waiting, register.idle.len()), (30, IDLE));
-        assert!(known(&register, "waits") && !known(&register, "0002"));
+        assert_eq!((queue.waiting, queue.idle.len()), (30, IDLE));
+        assert!(known(&queue, "waits") && !known(&queue, "0002"));
     }
 
     #[test]
     fn one_that_leaves_is_in_nobodys_way() {
-        let mut register = Register::default();
-        register.save("a", 0, 3, (60, 16), 100);
-        register.save("b", 0, 2, ONE, 100);
-        register.leave("nobody", 5);
-        register.leave("a", 5);
-        assert_eq!(
-            (register.waiting, register.view("b", 100).before(2)),
-            (2, 0)
-        );
-        register.leave("b", 5);
-        assert_eq!(register, Register::default());
+        let mut queue = FairQueue::default();
+        queue.save("a", 0, 3, (60, 16), 100);
+        queue.save("b", 0, 2, ONE, 100);
+        queue.leave("nobody", 5);
+        queue.leave("a", 5);
+        assert_eq!((queue.waiting, queue.view("b", 100).before(2)), (2, 0));
+        queue.leave("b", 5);
+        assert_eq!(queue, FairQueue::default());
     }
 }

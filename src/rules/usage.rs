@@ -1,4 +1,4 @@
-//! The logs of what really started: they alone admit.
+//! Usage: what limits have counted. It alone decides who is admitted.
 //!
 //! How they count is said by the [algorithms](crate::rules::algorithms). The files in `lua/` are the same functions over Redis.
 
@@ -9,12 +9,12 @@ pub use crate::rules::clock::Clock;
 use crate::rules::decision::{End, LEASE_MS, Settled};
 use crate::rules::limit::{Algorithm, Limit, Unit};
 
-/// What one scope has started, as far as its limits still count it.
+/// The usage of one partition: what it has started, as far as its limits still count it.
 ///
 /// All sliding windows share one log, which is as long as the longest of them needs, those of other jobs included; every
 /// other limit has a state of its own ([`Limit::shares_state`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Logs {
+pub struct PartitionUsage {
     states: BTreeMap<Own, State>,
     /// The start of the newest fixed window that was seen. The waitlist's hash keeps it: a clock that is stepped back
     /// must not open a window whose count is forgotten.
@@ -45,7 +45,7 @@ fn log_of_all(algorithm: Algorithm) -> Own {
     (algorithm, String::new(), (0, 0), None, Unit::Cost)
 }
 
-impl Logs {
+impl PartitionUsage {
     /// Brings the state of all of `limits` to `clock`: forgets what no longer counts, and repairs what a clock that
     /// was stepped back left in the future. True when the newest fixed window changed, which the waitlist's hash keeps.
     /// `usual`: how long a call holds a lease.
@@ -64,7 +64,7 @@ impl Logs {
         }
     }
 
-    /// [`Logs::load`] for a [`Logs::settle`]: the log of all sliding limits stays as it is, since other limits may be in
+    /// [`Self::load`] for a [`Self::settle`]: the log of all sliding limits stays as it is, since other limits may be in
     /// force by now, which look back further than those of the start.
     pub fn load_own(&mut self, limits: &[Limit], clock: Clock, usual: u64) -> bool {
         self.load_states(limits, clock, usual, |limit| !has_log(limit))
@@ -103,7 +103,7 @@ impl Logs {
     /// Units that count against `limit`.
     ///
     /// # Panics
-    /// Without a [`Logs::load`] of the limit before, as all that follow.
+    /// Without a [`PartitionUsage::load`] of the limit before, as all that follow.
     pub fn count(&self, limit: &Limit, clock: Clock) -> u64 {
         self.state(limit).count(limit.terms(), clock.now_ms)
     }

@@ -1,0 +1,285 @@
+-- What a call does with partitions that several waitlists share. The specification is src/rules/model/call.rs. Only in scripts for
+-- limits of such scopes; between fair_queue.lua and the algorithms.
+--
+-- The last argument is taken from ARGV, so that the others stand where they always do. It is packed: which of the
+-- partitions is the tenant's own control (what closes it, what an operator set), 0: the waitlist; then for each shared one, from
+-- 1: through which of the others, which have lower numbers, its waitlists come, 0: none; whether all tenants share it; which
+-- of KEYS is its first (fair_queue.lua names them); what the waitlist, or the tenant, is called there.
+local SHARED_FORMAT = '>I1I1I8s'
+
+-- The highest cost that can start under the limits of the partition `n`.
+local function limits_most(limits, n)
+  local most = 4294967295
+  for i = 1, #limits do
+    local limit = limits[i]
+    if limit.partition == n and not limit.calls then
+      most = math.min(most, limit.algorithm.bucket and limit.burst or limit.max)
+    end
+  end
+  return most
+end
+
+-- The partitions of the call: partitions[0] is the waitlist, partitions[n] the n-th shared one; partitions.control the one of the tenant.
+local function shared_load(waitlist, now)
+  local partitions = { [0] = waitlist }
+  local text = table.remove(ARGV)
+  local control, at = string.byte(text), 2
+  while at <= #text do
+    local below, everybody, first, flow
+    below, everybody, first, flow, at = struct.unpack(SHARED_FORMAT, text, at)
+    local partition = waitlist_load(KEYS[first], now)
+    partition.below, partition.everybody = below, everybody == 1
+    partition.longest = 0
+    fair_queue_load(partition, flow, first, now)
+    partitions[#partitions + 1] = partition
+  end
+  partitions.control = partitions[control]
+  partitions.started = 0
+  return partitions
+end
+
+-- What waits for the partition `n` waits for `wider` too: that is the same one, or its waitlists come through it.
+local function shared_behind(partitions, wider, n)
+  return wider == n or wider > 0 and partitions[wider].below == n
+end
+
+-- How many turns one that waits for the partition `n` may let pass before it counts as gone: as many as may start at once.
+local function shared_reach(limits, n)
+  local reach = 2
+  for _, limit in ipairs(limits) do
+    if shared_behind(limits.partitions, limit.partition or 0, n) then
+      local ahead = math.floor(limit.max * AHEAD_MS / math.max(limit.span, 1))
+      reach = math.max(reach, (limit.algorithm.bucket and limit.burst or limit.max) + ahead)
+    end
+  end
+  return reach
+end
+
+-- The tenant's own waitlist is newer than this one of its parts: all that waited was reset.
+local function shared_reset(partitions, now)
+  local waitlist, control = partitions[0], partitions.control
+  if control ~= waitlist and waitlist.generation > 0 and waitlist.generation < control.generation then
+    waitlist_reset(waitlist, math.max(now, control.generation))
+  end
+end
+
+-- Before the first decision.
+local function shared_begin(limits, now)
+  local partitions = limits.partitions
+  shared_reset(partitions, now)
+  for n, partition in ipairs(partitions) do
+    fair_queue_purge(partition.fair_queue, shared_reach(limits, n))
+    fair_queue_view(partition.fair_queue, limits_most(limits, n))
+  end
+end
+
+-- The same for a script that writes nothing.
+local function shared_look(limits)
+  shared_reset(limits.partitions, limits.now)
+  for n, partition in ipairs(limits.partitions) do
+    fair_queue_view(partition.fair_queue, limits_most(limits, n))
+  end
+end
+
+-- How many units start from the partition `n` up to the k-th of the waitlist, the last of a job of so many, if all take turns: a
+-- job's turn is that of its first unit.
+local function shared_rank(partitions, n, k, units)
+  local partition = partitions[n]
+  if partition.below > 0 then
+    k = shared_rank(partitions, partition.below, k, units)
+  end
+  local q, started = partition.fair_queue, partitions.started
+  return k + fair_queue_before(q, started + k + 1 - units) + fair_queue_whole(q, started)
+end
+
+-- About how many jobs have so many units, if the others' cost what those of the waitlist do.
+local function shared_calls(waitlist, units)
+  return math.floor(units / math.max(math.floor(waitlist.last_issued / math.max(waitlist.jobs, 1)), 1))
+end
+
+-- limits_turn, where some of the limits are shared.
+local function shared_turn(limits, waitlist, base, k, units)
+  local calls, latest, which = waitlist_jobs(waitlist, k, units), 0, 1
+  for i = 1, #limits do
+    local limit = limits[i]
+    local of_units, of_calls = k, calls
+    if limit.partition then
+      of_units = shared_rank(limits.partitions, limit.partition, k, units)
+      of_calls = calls + shared_calls(waitlist, of_units - k)
+    end
+    local at = limit.algorithm.nth(limit, base, limit.calls and of_calls or of_units)
+    if at > latest then
+      latest, which = at, i
+    end
+  end
+  return latest, which
+end
+
+-- When the k-th unit may start as far as the partition `n` goes; nil: it has no limit.
+local function shared_nth(limits, n, base, k)
+  local latest
+  local calls = math.max(shared_calls(limits.partitions[0], k), 1)
+  for i = 1, #limits do
+    local limit = limits[i]
+    if (limit.partition or 0) == n then
+      latest = math.max(latest or 0, limit.algorithm.nth(limit, base, limit.calls and calls or k))
+    end
+  end
+  return latest
+end
+
+local function shared_widest(limits, q)
+  return math.min(math.max(q.widest, 1), limits.most)
+end
+
+-- When the partition `n` has room for its next unit, whatever it costs, and so have those behind it; and whether one has none
+-- because something started.
+local function shared_room(limits, n)
+  local now, latest, taken = limits.now, 0, false
+  local widest = shared_widest(limits, limits.partitions[n].fair_queue)
+  for i = 1, #limits do
+    local limit = limits[i]
+    if shared_behind(limits.partitions, limit.partition or 0, n) then
+      local at = limit.algorithm.nth(limit, now, limit.calls and 1 or widest)
+      latest = math.max(latest, at)
+      taken = taken or at > now and limit.algorithm.count(limit) > 0
+    end
+  end
+  return latest > 0 and latest or now, taken
+end
+
+-- Forgets who waits for a partition in which room was left unclaimed for too long. The front of this waitlist did not come either: if
+-- its grace began only now, whoever comes in again meanwhile would end it, and so on for ever.
+local function shared_give_up(limits, waitlist)
+  for n, partition in ipairs(limits.partitions) do
+    local q = partition.fair_queue
+    if q.waiting > 0 and q.seen > 0 and limits.now - q.seen > GRACE_MS and shared_room(limits, n) == limits.now then
+      if waitlist.seen == 0 and waitlist_waiting(waitlist) > 0 then
+        waitlist_note(waitlist, q.seen, waitlist.room)
+      end
+      fair_queue_clear(q)
+    end
+  end
+end
+
+-- A job of several units waits: nobody may go ahead.
+local function shared_wide(limits)
+  for _, partition in ipairs(limits.partitions) do
+    if partition.fair_queue.widest > 1 then
+      return true
+    end
+  end
+  return false
+end
+
+-- A job of so many units has started.
+local function shared_start(limits, units)
+  limits.partitions.started = limits.partitions.started + units
+  for n, partition in ipairs(limits.partitions) do
+    if partition.fair_queue.waiting > 0 then
+      partition.fair_queue.seen, partition.fair_queue.room = 0, (shared_room(limits, n))
+    end
+  end
+end
+
+-- Others have turns before the k-th unit, and that is why it is not its own: in the partition `n`, or in the wider one that
+-- they wait for through it.
+local function shared_waits(limits, n, base, k, units)
+  local partitions = limits.partitions
+  local below = partitions[n].below > 0 and shared_rank(partitions, partitions[n].below, k, units) or k
+  if shared_rank(partitions, n, k, units) <= below then
+    return false
+  end
+  for wider = n, #partitions do
+    if shared_behind(partitions, wider, n) then
+      local turn = shared_nth(limits, wider, base, shared_rank(partitions, wider, k, units))
+      if turn and turn > limits.now then
+        return true
+      end
+    end
+  end
+  return false
+end
+
+-- After an ask for the k-th unit, the last of a job of so many, that must wait until `at`: as waitlist_note does, where others
+-- have turns before it.
+local function shared_watch(limits, base, at, k, units)
+  local now = limits.now
+  for n, partition in ipairs(limits.partitions) do
+    local q = partition.fair_queue
+    if q.waiting > 0 then
+      if shared_waits(limits, n, base, k, units) then
+        local room, taken = shared_room(limits, n)
+        if room == now then
+          q.seen = q.seen > 0 and q.seen or now
+          if now - q.room > GRACE_MS then
+            at = math.min(at, q.seen + GRACE_MS + 1)
+          end
+        elseif taken then
+          q.seen, q.room = 0, room
+        end
+      end
+    end
+  end
+  return at
+end
+
+-- The waitlist's unit number `units` waits for the partition `n`, or for a wider one behind it, and not longer for what is narrower.
+local function shared_demands(limits, n, base, units)
+  local partitions = limits.partitions
+  local partition = partitions[n]
+  local narrow = shared_nth(limits, partition.below, base, units) or base
+  local rank = units + fair_queue_before(partition.fair_queue, partitions.started + units)
+  local wide = shared_nth(limits, n, base, rank) or 0
+  for wider, other in ipairs(partitions) do
+    if other.below == n then
+      local further = rank + fair_queue_before(other.fair_queue, partitions.started + rank)
+      wide = math.max(wide, shared_nth(limits, wider, base, further) or 0)
+    end
+  end
+  return math.max(narrow, base) <= wide
+end
+
+-- How many of the next `units` do; none while the tenant is closed.
+local function shared_demand(limits, n, base, units)
+  if base > limits.now or units > 0 and not shared_demands(limits, n, base, 1) then
+    return 0
+  end
+  while units > 1 and not shared_demands(limits, n, base, units) do
+    units = math.floor(units / 2)
+  end
+  return units
+end
+
+-- After the last decision: tells the partitions who waits; all that is written lives until `ends` and a while longer.
+local function shared_save(limits, base, ends)
+  local partitions = limits.partitions
+  local waitlist = partitions[0]
+  local each = math.max(math.floor(waitlist.last_issued * 16 / math.max(waitlist.jobs, 1)), 16)
+  for n, partition in ipairs(partitions) do
+    local q = partition.fair_queue
+    local units, widest = waitlist_waiting(waitlist), waitlist.widest
+    if partition.below > 0 then
+      units, widest = partitions[partition.below].fair_queue.waiting, partitions[partition.below].fair_queue.widest
+    end
+    units = shared_demand(limits, n, base, units)
+    local changed = fair_queue_settle(q, partitions.started, units, widest, each, limits_most(limits, n))
+    if changed or partition.changed then
+      local until_ms = math.max(ends, partition.kept, partition.fixed and partition.window + partition.fixed or 0) + KEEP_MS
+      if partition.changed then
+        waitlist_save(partition, until_ms - KEEP_MS)
+      end
+      redis.call('HSET', partition.key, 'register', fair_queue_pack(q))
+      redis.call('PEXPIREAT', partition.key, int(until_ms))
+      redis.call('PEXPIREAT', q.fronts, int(until_ms))
+      redis.call('PEXPIREAT', q.ends, int(until_ms))
+      redis.call('PEXPIREAT', q.wides, int(until_ms))
+      redis.call('PEXPIREAT', q.idles, int(until_ms))
+    end
+  end
+end
+
+SHARED = {
+  load = shared_load, begin = shared_begin, look = shared_look, turn = shared_turn, give_up = shared_give_up, wide = shared_wide,
+  start = shared_start, watch = shared_watch, save = shared_save,
+}
