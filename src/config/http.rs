@@ -10,6 +10,7 @@ use super::form::{self, Wrong};
 use super::http_answers::{self, answers};
 use super::http_headers::{self, Headers};
 use super::http_method::Method;
+use super::http_oauth2::OAuth2;
 use super::http_secrets::{SecretFiles, Sign, signing_keys};
 use super::input::Input;
 use super::key::{
@@ -175,6 +176,8 @@ pub struct Http {
     pub sign: Sign,
     /// `dispatch.http.sign-secrets`: the keys, or [`OF_TENANTS`] where each tenant has its own.
     pub sign_secrets: Option<Secret>,
+    /// `dispatch.http.oauth2`: calls carry an access token.
+    pub oauth2: Option<OAuth2>,
     /// `dispatch.http.answers`: what an answer means.
     pub answers: Answers,
     /// `dispatch.http.http2`: HTTP/2 where a server with TLS offers it.
@@ -200,6 +203,7 @@ impl Http {
             secrets,
             sign,
             sign_secrets,
+            oauth2,
             answers,
             http2,
             timeout,
@@ -244,6 +248,9 @@ impl Http {
                 .as_ref()
                 .map(|keys| Shown::hidden(keys.expose())),
         );
+        if let Some(oauth2) = oauth2 {
+            oauth2.show(values);
+        }
         tls.show(TLS, values);
         values.set(&HTTP2.key, Shown::bare(http2));
         values.set(&TIMEOUT.key, Shown::duration(*timeout));
@@ -274,16 +281,20 @@ impl Input {
         let answers = self.optional(&ANSWERS);
         let secret_files = self.secret_files(&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
         let sign = headers.as_ref().and_then(|headers| self.sign(headers));
+        let own = headers.as_ref().zip(forward.as_ref());
+        let oauth2 = own.and_then(|(headers, forward)| {
+            self.oauth2(url_known, headers, forward.as_deref().unwrap_or_default())
+        });
         let (url, tls, headers, http2) = (url?, tls?, headers?, http2?);
         let (answers, timeout, abandoned) = (answers?, timeout?, abandoned?);
         let (method, forward) = (method?, forward?.unwrap_or_default());
         let idempotency_key = idempotency_key?;
         let (sign, sign_secrets) = sign?;
-        let secret_files = secret_files?;
+        let (secret_files, oauth2) = (secret_files?, oauth2?);
         let Some(url) = url else {
             return Some(None);
         };
-        if !url.has_scheme("https") {
+        if !url.has_scheme("https") && !oauth2.as_ref().is_some_and(OAuth2::has_tls) {
             self.tls_unused(TLS, "dispatch.http.url begin with https://")?;
         }
         let target = match placeholders::target(url.expose(), URL.key.path, &mut carried) {
@@ -318,6 +329,7 @@ impl Input {
             secrets,
             sign,
             sign_secrets,
+            oauth2,
             answers: answers.unwrap_or_default(),
             http2,
             timeout,

@@ -5,7 +5,8 @@
 //! that fits into a header), `x-tenant`, `x-job-id` and `x-attempt`. Tenant and id are sent as they are, in
 //! UTF-8; only what no header can carry, control characters and spaces at either end, is percent-encoded, and
 //! `%` itself: percent-decoding gives the very text, and two tenants or ids never look the same.
-//! A user and password in the url are sent as Basic authorization, and the configured headers as they are.
+//! A user and password in the url are sent as Basic authorization, and the configured headers as they are. An access token is
+//! fetched and renewed beside the calls; none is made without one.
 //!
 //! What the answer means is decided by its status and headers. Its body is read as far as a connection that
 //! can be used again is worth it; when it breaks off or hangs, that changes nothing.
@@ -29,6 +30,8 @@ mod sign;
 mod socket;
 mod stream;
 mod text;
+mod token_endpoint;
+mod tokens;
 
 use std::error::Error;
 use std::sync::Arc;
@@ -38,11 +41,11 @@ use std::time::{Duration, SystemTime};
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use percent_encoding::percent_decode_str;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use url::Url;
 
 use super::{Attempt, Fate, Outcome, Permit, PreparingHandler, Trouble};
-use crate::config::Http;
+use crate::config::{Http, OAuth2};
 use crate::rules::answers::{Answers, Meaning, Pushback, Verdict, verdict};
 use crate::rules::job::Job;
 use crate::rules::job::call::{Template, encode};
@@ -52,6 +55,8 @@ use call::{Exchange, Failure, Sent};
 use pool::{Pool, Pooled};
 use requests::{NoRequest, Requests};
 use text::{explain, one_line};
+use token_endpoint::Endpoint;
+use tokens::{Token, Tokens};
 
 /// So much of an answer's body is read, in bytes; a connection with more to come is closed.
 const MAX_BODY: usize = 64 * 1024;
@@ -75,6 +80,8 @@ pub struct HttpHandler {
     /// With TLS.
     encrypted: bool,
     requests: Requests,
+    /// The access tokens of calls that carry one.
+    tokens: Option<Tokens>,
     timeout: Duration,
     /// What an answer means.
     answers: Answers,
@@ -92,6 +99,8 @@ struct Answer {
     cut: bool,
     /// The secret of its job's tenant, which it may echo.
     secret: Option<Arc<str>>,
+    /// The access token that the call carried, which it may echo, too.
+    token: Option<Arc<Token>>,
 }
 
 /// Why there can be no client; no text of it holds a part of the url.
@@ -109,6 +118,9 @@ pub enum HttpHandlerError {
     /// TLS can't be set up: a file can't be used, or the system has no root certificates.
     #[error("TLS: {0}")]
     Tls(String),
+    /// The url of access tokens holds what no request can carry.
+    #[error("oauth2.token-url: {0}; percent-encode what is not a letter or a digit")]
+    TokenUrl(String),
 }
 
 impl HttpHandler {
@@ -119,28 +131,42 @@ impl HttpHandler {
     /// [`HttpHandlerError`] when the url can't be used or TLS can't be set up.
     pub fn new(http: &Http, concurrency: usize) -> Result<Self, HttpHandlerError> {
         let url = Url::parse(http.url.expose())?;
-        let tls = match url.scheme() {
-            // A worker without TLS must not fail where the system has no root certificates.
-            "http" => tls::nobody(),
-            "https" => tls::client(&http.tls),
+        let encrypted = match url.scheme() {
+            "http" => false,
+            "https" => true,
             _ => return Err(HttpHandlerError::Scheme),
         };
+        // A worker without TLS must not fail where the system has no root certificates.
+        let tls = match encrypted || http.oauth2.as_ref().is_some_and(OAuth2::has_tls) {
+            true => tls::client(&http.tls),
+            false => tls::nobody(),
+        };
+        let tls = tls.map_err(HttpHandlerError::Tls)?;
+        let endpoint = http.oauth2.as_ref().map(|oauth2| {
+            let endpoint = Endpoint::new(oauth2, tls.clone(), http.timeout);
+            endpoint.map_err(HttpHandlerError::TokenUrl)
+        });
+        let answers = http.answers.clone();
         let requests = Requests::to(&url, http).map_err(HttpHandlerError::Unsendable)?;
         Ok(Self {
             pool: Pool::new(
                 requests.whole.clone(),
-                (tls.map_err(HttpHandlerError::Tls)?, http.http2),
+                (tls, http.http2),
                 http.timeout,
                 concurrency,
             ),
             abandoned: Abandoned::new(http.abandoned, concurrency),
             concurrency,
             refused: AtomicUsize::new(0),
-            encrypted: url.scheme() == "https",
+            encrypted,
             secrets: secrets(&url, http, &requests.headers),
             requests,
+            answers: match &http.oauth2 {
+                Some(_) => answers.renewing_tokens(),
+                None => answers,
+            },
+            tokens: endpoint.transpose()?.map(Tokens::new),
             timeout: http.timeout,
-            answers: http.answers.clone(),
         })
     }
 
@@ -165,9 +191,20 @@ impl HttpHandler {
         }
     }
 
-    /// A connection on which a request can be sent at once. The error says why there is none.
+    /// A connection on which a request can be sent at once, and a token for it. The error says why there is none.
     async fn open(&self) -> Result<Pooled, String> {
-        let why = match timeout(self.timeout, self.pool.open()).await {
+        let deadline = Instant::now() + self.timeout;
+        if let Some(tokens) = &self.tokens {
+            tokens.wait(deadline).await.map_err(|why| {
+                let why = why.map_or(String::new(), |why| format!(": {why}"));
+                format!("{}{why}", self.too_late("no access token"))
+            })?;
+            // It was not a connection that was missing.
+            if let Some(connection) = self.pool.take() {
+                return Ok(connection);
+            }
+        }
+        let why = match timeout_at(deadline, self.pool.open()).await {
             Ok(Ok(connection)) => return Ok(connection),
             Ok(Err(why)) => why,
             Err(_) => return Err(self.too_late("no connection")),
@@ -183,7 +220,7 @@ impl HttpHandler {
     async fn exchange(&self, job: &Job, ready: Pooled, permit: Permit) -> Result<Answer, Attempt> {
         let deadline = Instant::now() + self.timeout;
         let made = self.requests.of(job);
-        let made = made.map_err(|why| Attempt {
+        let mut made = made.map_err(|why| Attempt {
             fate: Fate::Unwritten,
             // The API has no part in it.
             trouble: None,
@@ -193,6 +230,16 @@ impl HttpHandler {
             }
             .into()
         })?;
+        let token = match self.tokens.as_ref().map(|tokens| tokens.usable()) {
+            None => None,
+            Some(Some(token)) => {
+                let headers = made.request.headers_mut();
+                headers.insert(AUTHORIZATION, token.header.clone());
+                Some(token)
+            }
+            // It has expired, or was refused, since it was looked at: the job asks again, with the next one.
+            Some(None) => return Err(Outcome::Late.into()),
+        };
         // From here to the first poll of what sends, there is nothing to wait for.
         let ready = Some(ready).filter(|_| permit.is_good());
         let sent = ready.and_then(|ready| ready.send(made.request, &made.whole));
@@ -216,6 +263,7 @@ impl HttpHandler {
                     cut: !ended || start.len() == KEPT,
                     start,
                     secret: made.secret,
+                    token,
                 })
             }
             Ok(Sent::Unwritten) => Err(Outcome::Late.into()),
@@ -286,10 +334,12 @@ impl HttpHandler {
     /// The first bytes of the body as one line of text, without our secrets.
     fn shown(&self, answer: &Answer) -> String {
         let mut text = String::from_utf8_lossy(&answer.start).into_owned();
+        let token = answer.token.iter().map(|token| &*token.text);
         let of_tenant = answer
             .secret
             .iter()
             .flat_map(|secret| secret.split_whitespace());
+        let of_tenant = of_tenant.chain(token);
         // Of a url that is shown in an answer, too.
         let both = of_tenant.flat_map(|secret| {
             let mut encoded = String::new();
@@ -310,11 +360,14 @@ impl HttpHandler {
 }
 
 impl PreparingHandler for HttpHandler {
-    /// A connection.
+    /// A connection. The access token, where calls carry one, is the same for all.
     type Ready = Pooled;
 
     fn at_once(&self) -> Option<Pooled> {
-        self.pool.take()
+        match &self.tokens {
+            Some(tokens) => tokens.usable().and_then(|_| self.pool.take()),
+            None => self.pool.take(),
+        }
     }
 
     async fn prepare(&self, _: &Job) -> Result<Pooled, Outcome> {
@@ -322,7 +375,8 @@ impl PreparingHandler for HttpHandler {
     }
 
     fn is_ready(&self, ready: &mut Pooled) -> bool {
-        ready.is_ready()
+        let has_token = |tokens: &Tokens| tokens.usable().is_some();
+        ready.is_ready() && self.tokens.as_ref().is_none_or(has_token)
     }
 
     async fn send(&self, job: &Job, ready: Pooled, permit: Permit) -> Attempt {
@@ -331,6 +385,11 @@ impl PreparingHandler for HttpHandler {
                 let headers = answer.headers.iter();
                 let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
                 let status = answer.status.as_u16();
+                if let (Some(tokens), Some(token)) = (&self.tokens, &answer.token)
+                    && answer.status == StatusCode::UNAUTHORIZED
+                {
+                    tokens.refused(token);
+                }
                 let verdict = verdict(&self.answers, status, headers, SystemTime::now());
                 // Another status that is mapped to a retry is the job's affair.
                 let fails = verdict.meaning == Meaning::Retry && answer.status.is_server_error();

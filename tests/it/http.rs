@@ -6,6 +6,7 @@ mod connections;
 pub mod downstream;
 mod frames;
 mod hostile;
+mod oauth2;
 mod streams;
 mod tls;
 

@@ -1,5 +1,7 @@
 //! A worker whose calls carry what their jobs say.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kit::api::{Api, Manner};
@@ -9,6 +11,7 @@ use serde_json::Value;
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
+use crate::http::downstream::{Downstream, Then};
 
 /// What `calls`' path, query and one header say.
 fn said(api: &Api) -> Vec<(String, String)> {
@@ -79,4 +82,59 @@ async fn calls_go_where_their_jobs_say_and_a_job_that_does_not_say_is_a_dead_let
         assert!(reason.contains(why), "{reason}");
         worker.stop();
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_wait_while_there_is_no_access_token_and_are_called_with_one_then() {
+    let api = Api::start().await;
+    let refuses = Arc::new(AtomicBool::new(true));
+    let told = Arc::clone(&refuses);
+    let tokens = Downstream::start(move |_| {
+        let (status, body) = match told.load(Ordering::Relaxed) {
+            true => ("503 Service Unavailable", ""),
+            false => (
+                "200 OK",
+                r#"{"access_token": "token-1", "expires_in": 3600}"#,
+            ),
+        };
+        let length = body.len();
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}");
+        (answer.into_bytes(), Then::Keep)
+    })
+    .await;
+    let name = unique("calls");
+    let yaml = format!(
+        "amqp: {{url: '{}', queue: '{name}'}}\nredis: {{url: '{}', prefix: '{name}'}}\nadmin: {{listen: '127.0.0.1:0'}}\nrate-limiter: {{max-requests: 5, window-size: 1h}}\ndispatch: {{http: {{url: '{}', timeout: 200ms, oauth2: {{token-url: 'http://{}/', client-id: shop, client-secret: hunter2}}}}}}\nretry: {{initial-interval: 10ms, max-interval: 100ms}}\n",
+        shared_rabbit().url(),
+        shared_redis().url(),
+        api.url(),
+        tokens.addr,
+    );
+    let worker = PROGRAM.start(&yaml);
+    for id in ["1", "2", "3", "4", "5"] {
+        sluicegate(&yaml, &["publish", "--tenant", "acme", "--id", id, "{}"]).exited(0);
+    }
+    // A while in which each would use up all its attempts.
+    let stops = "calls of the API stop, but for one probe at a time";
+    let wait_for = async |what: &dyn Fn() -> bool| {
+        let seen = async {
+            while !what() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(60), seen).await;
+        waited.unwrap_or_else(|_| panic!("{} calls\n{}", api.count(), worker.log().join("\n")));
+    };
+    wait_for(&|| worker.log().iter().any(|line| line.contains(stops))).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(api.count(), 0);
+    refuses.store(false, Ordering::Relaxed);
+    // No call is left over for a permit that an attempt without a token had used.
+    wait_for(&|| api.count() == 5).await;
+    for call in api.calls() {
+        assert_eq!(call.headers["authorization"], "Bearer token-1");
+    }
+    let dead = sluicegate(&yaml, &["dead", "list", "--json"]).exited(0);
+    assert_eq!(dead.out, "");
+    worker.stop();
 }
