@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ::http::header::HeaderName;
 use serde_json::json;
+use url::Url;
 
 use super::error::shown;
 use super::form::{self, Wrong};
@@ -32,6 +33,10 @@ const URLS: UrlForm = UrlForm {
     schemes: ["http", "https"],
     example: "https://api.example.com/jobs",
 };
+const PROXIES: UrlForm = UrlForm {
+    schemes: ["http", "https"],
+    example: "http://proxy.example.com:3128",
+};
 /// IETF draft-ietf-httpapi-idempotency-key-header.
 const IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
@@ -45,6 +50,20 @@ pub const SIGNATURE_HEADERS: [&str; 3] = ["webhook-id", "webhook-timestamp", "we
 
 const SIGN_PATTERN: &str =
     r"^(\{secret:tenant\}|whsec_[A-Za-z0-9+/]{32,88}={0,2}(\s+whsec_[A-Za-z0-9+/]{32,88}={0,2})?)$";
+
+/// A proxy: a url without a path.
+fn proxy(raw: &Raw) -> Result<SecretUrl, Wrong> {
+    let url = PROXIES.one(raw)?;
+    let parsed = Url::parse(url.expose()).map_err(|err| format!("is no url: {err}"))?;
+    let is_bare = parsed.path() == "/" && parsed.query().is_none() && parsed.fragment().is_none();
+    match (url.has_scheme("http"), is_bare) {
+        (true, true) => Ok(url),
+        _ => Err(format!(
+            "must be a url such as {}, without a path",
+            PROXIES.example
+        )),
+    }
+}
 
 /// Keys that sign, or where they are.
 fn sign_secrets(raw: &Raw) -> Result<String, Wrong> {
@@ -132,6 +151,17 @@ keys! {
         .example("false")
         .about("Whether HTTP/2 is spoken where an https:// API offers it.")
         .note("`false` is for one that offers it and does not keep to it.");
+    PROXY: SecretUrl = text(
+        "dispatch.http.proxy",
+        "`http://host:port`, or `http://user:password@host:port`",
+        || json!({"type": "string", "pattern": "^[hH][tT][tT][pP]://[^\\s/?#]+/?$"}),
+        proxy,
+    )
+        .secret()
+        .example("http://proxy:3128")
+        .about("The proxy that calls and requests for access tokens go through.")
+        .note("Without it, that of `HTTPS_PROXY` or `HTTP_PROXY`, but for hosts in `NO_PROXY`. See [proxies](WORKERS.md#proxies).");
+    PROXY_FILE: String = file("dispatch.http.proxy-file").about("A file that holds `dispatch.http.proxy`.");
     TIMEOUT: Duration = duration::<1, LONGEST_CALL>("dispatch.http.timeout")
         .default("10s")
         .example("2m")
@@ -180,6 +210,8 @@ pub struct Http {
     pub oauth2: Option<OAuth2>,
     /// `dispatch.http.answers`: what an answer means.
     pub answers: Answers,
+    /// `dispatch.http.proxy`
+    pub proxy: Option<SecretUrl>,
     /// `dispatch.http.http2`: HTTP/2 where a server with TLS offers it.
     pub http2: bool,
     /// `dispatch.http.timeout`: for the whole call, connection set-up included.
@@ -205,6 +237,7 @@ impl Http {
             sign_secrets,
             oauth2,
             answers,
+            proxy,
             http2,
             timeout,
             abandoned,
@@ -252,6 +285,11 @@ impl Http {
             oauth2.show(values);
         }
         tls.show(TLS, values);
+        let proxy = proxy.as_ref();
+        values.set_some(
+            &PROXY.key,
+            proxy.map(|url| Shown::urls(std::slice::from_ref(url))),
+        );
         values.set(&HTTP2.key, Shown::bare(http2));
         values.set(&TIMEOUT.key, Shown::duration(*timeout));
         values.set(&ABANDONED.key, Shown::duration(*abandoned));
@@ -273,6 +311,7 @@ impl Input {
         let forward = self.optional(&FORWARD_HEADERS);
         let idempotency_key = self.get(&IDEMPOTENCY_KEY);
         let http2 = self.get(&HTTP2);
+        let proxy = self.secret(&PROXY, &PROXY_FILE);
         let timeout = self.get(&TIMEOUT);
         let abandoned = self.get(&ABANDONED);
         let tls = self.tls(TLS);
@@ -290,7 +329,7 @@ impl Input {
         let (method, forward) = (method?, forward?.unwrap_or_default());
         let idempotency_key = idempotency_key?;
         let (sign, sign_secrets) = sign?;
-        let (secret_files, oauth2) = (secret_files?, oauth2?);
+        let (secret_files, oauth2, proxy) = (secret_files?, oauth2?, proxy?);
         let Some(url) = url else {
             return Some(None);
         };
@@ -331,6 +370,7 @@ impl Input {
             sign_secrets,
             oauth2,
             answers: answers.unwrap_or_default(),
+            proxy,
             http2,
             timeout,
             abandoned,

@@ -23,6 +23,7 @@ mod call;
 mod connection;
 mod openings;
 mod pool;
+mod proxy;
 mod requests;
 mod secrets;
 mod shared;
@@ -40,6 +41,7 @@ use std::time::{Duration, SystemTime};
 
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap};
+use hyper_util::client::proxy::matcher::Matcher;
 use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
@@ -53,6 +55,7 @@ use crate::tls;
 use abandoned::Abandoned;
 use call::{Exchange, Failure, Sent};
 use pool::{Pool, Pooled};
+use proxy::Proxy;
 use requests::{NoRequest, Requests};
 use text::{explain, one_line};
 use token_endpoint::Endpoint;
@@ -121,6 +124,9 @@ pub enum HttpHandlerError {
     /// The url of access tokens holds what no request can carry.
     #[error("oauth2.token-url: {0}; percent-encode what is not a letter or a digit")]
     TokenUrl(String),
+    /// The proxy can't be used.
+    #[error("{0}")]
+    Proxy(String),
 }
 
 impl HttpHandler {
@@ -130,6 +136,23 @@ impl HttpHandler {
     /// # Errors
     /// [`HttpHandlerError`] when the url can't be used or TLS can't be set up.
     pub fn new(http: &Http, concurrency: usize) -> Result<Self, HttpHandlerError> {
+        Self::through(http, concurrency, None)
+    }
+
+    /// As [`HttpHandler::new`]; where `http` names no proxy, the environment's counts (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`,
+    /// `NO_PROXY`).
+    ///
+    /// # Errors
+    /// [`HttpHandlerError`] as there, and when the proxy can't be used.
+    pub fn in_environment(http: &Http, concurrency: usize) -> Result<Self, HttpHandlerError> {
+        Self::through(http, concurrency, Some(&Matcher::from_env()))
+    }
+
+    fn through(
+        http: &Http,
+        concurrency: usize,
+        environment: Option<&Matcher>,
+    ) -> Result<Self, HttpHandlerError> {
         let url = Url::parse(http.url.expose())?;
         let encrypted = match url.scheme() {
             "http" => false,
@@ -142,15 +165,22 @@ impl HttpHandler {
             false => tls::nobody(),
         };
         let tls = tls.map_err(HttpHandlerError::Tls)?;
+        let requests = Requests::to(&url, http).map_err(HttpHandlerError::Unsendable)?;
         let endpoint = http.oauth2.as_ref().map(|oauth2| {
-            let endpoint = Endpoint::new(oauth2, tls.clone(), http.timeout);
+            let endpoint = Endpoint::new(oauth2, tls.clone(), http.timeout, |server| {
+                Proxy::of(http, environment, server)
+            });
             endpoint.map_err(HttpHandlerError::TokenUrl)
         });
         let answers = http.answers.clone();
-        let requests = Requests::to(&url, http).map_err(HttpHandlerError::Unsendable)?;
+        let proxy = Proxy::of(http, environment, &requests.whole);
+        let proxy = proxy.map_err(HttpHandlerError::Proxy)?;
+        if let Some(proxy) = &proxy {
+            tracing::info!(proxy = %proxy.url(), "calls go through a proxy");
+        }
         Ok(Self {
             pool: Pool::new(
-                requests.whole.clone(),
+                (requests.whole.clone(), proxy),
                 (tls, http.http2),
                 http.timeout,
                 concurrency,
@@ -246,7 +276,10 @@ impl HttpHandler {
         let Some(mut exchange) = sent else {
             return Err(Outcome::Late.into());
         };
-        permit.written(exchange.arrival());
+        // A proxy acknowledges what the API may see much later, or never.
+        if self.pool.is_direct() {
+            permit.written(exchange.arrival());
+        }
         match timeout_at(deadline, exchange.answer()).await {
             Ok(Sent::Answered(head)) => {
                 self.refused.store(0, Ordering::Relaxed);

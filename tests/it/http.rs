@@ -7,6 +7,7 @@ pub mod downstream;
 mod frames;
 mod hostile;
 mod oauth2;
+mod proxy;
 mod streams;
 mod tls;
 

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use kit::connect::ConnectProxy;
 use kit::papers::Papers;
 use kit::redis_topologies::port;
 use kit::servers::{Rabbit, shared_rabbit, shared_redis, unique};
@@ -580,8 +581,11 @@ async fn the_demo_tells_nobody_what_its_workers_need() {
 async fn no_output_of_a_worker_holds_its_access_token_or_the_secret_for_it() {
     for auth in ["basic", "post"] {
         let mut secrets = Secrets::default();
-        let [client, token, query] =
-            ["Client", "Access", "TokenQuery"].map(|what| secrets.make(what));
+        let [client, token, query, password] =
+            ["Client", "Access", "TokenQuery", "Proxy"].map(|what| secrets.make(what));
+        let basic = BASE64_STANDARD.encode(format!("us@r:{password}@"));
+        secrets.add("proxy's basic", basic.as_bytes());
+        let proxy = ConnectProxy::start(Some(&format!("Basic {basic}"))).await;
         secrets.add_basic("shop", &client);
         let refuses = Arc::new(AtomicBool::new(true));
         let (told, given) = (Arc::clone(&refuses), token.clone());
@@ -619,7 +623,7 @@ async fn no_output_of_a_worker_holds_its_access_token_or_the_secret_for_it() {
                 "
 amqp: {{url: '{}', queue: '{queue}'}}
 redis: {{url: '{}', prefix: '{queue}'}}
-dispatch: {{http: {{url: 'http://{}/', timeout: 1s, oauth2: {{token-url: 'http://{}/?key={query}', client-id: shop, client-secret-file: client, client-auth: {auth}}}}}}}
+dispatch: {{http: {{url: 'http://{}/', timeout: 1s, proxy: 'http://us%40r:{password}%40@{}', oauth2: {{token-url: 'http://{}/?key={query}', client-id: shop, client-secret-file: client, client-auth: {auth}}}}}}}
 retry: {{initial-interval: 10ms, max-attempts: 20}}
 admin: {{listen: '127.0.0.1:0'}}
 log: {{level: '{LOUD}'}}
@@ -627,6 +631,7 @@ log: {{level: '{LOUD}'}}
                 shared_rabbit().url(),
                 shared_redis().url(),
                 api.addr,
+                proxy.door.address,
                 tokens.addr,
             ),
         );
@@ -659,6 +664,7 @@ log: {{level: '{LOUD}'}}
         })
         .await;
         assert_eq!(calls(), 1);
+        assert!(proxy.asked().contains(&api.addr.to_string()));
         let carried = format!("Bearer {token}");
         let requests = api.requests();
         assert_eq!(

@@ -1,11 +1,15 @@
 //! A worker whose calls carry what their jobs say.
 
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kit::api::{Api, Manner};
+use kit::connect::ConnectProxy;
 use kit::papers::Papers;
+use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis, unique};
 use serde_json::Value;
 
@@ -137,4 +141,54 @@ async fn jobs_wait_while_there_is_no_access_token_and_are_called_with_one_then()
     let dead = sluicegate(&yaml, &["dead", "list", "--json"]).exited(0);
     assert_eq!(dead.out, "");
     worker.stop();
+}
+
+/// The log says through which proxy, and nothing says its password.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_proxy_of_the_environment_counts_but_for_hosts_in_no_proxy() {
+    for (variables, is_used) in [
+        (vec!["HTTP_PROXY"], true),
+        (vec!["http_proxy"], true),
+        (vec!["HTTPS_PROXY"], false),
+        (vec!["HTTP_PROXY", "NO_PROXY"], false),
+    ] {
+        let (api, proxy) = (Api::start().await, ConnectProxy::start(None).await);
+        let name = unique("calls");
+        let yaml = format!(
+            "amqp: {{url: '{}', queue: '{name}'}}\nredis: {{url: '{}', prefix: '{name}'}}\nadmin: {{listen: '127.0.0.1:0'}}\ndispatch: {{http: {{url: '{}'}}}}\n",
+            shared_rabbit().url(),
+            shared_redis().url(),
+            api.url(),
+        );
+        sluicegate(&yaml, &["publish", "--tenant", "acme", "{}"]).exited(0);
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        file.write_all(yaml.as_bytes()).expect("written");
+        let mut command = Command::new(PROGRAM.0);
+        for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
+            command.env_remove(name).env_remove(name.to_lowercase());
+        }
+        let url = format!("http://us:hunter2@{}", proxy.door.address);
+        for variable in &variables {
+            let value = match *variable {
+                "NO_PROXY" => "127.0.0.1",
+                _ => &url,
+            };
+            command.env(variable, value);
+        }
+        command.args(["run", "--config"]).arg(file.path());
+        command.stdin(Stdio::null());
+        let worker = Process::start(command);
+        let called = async {
+            while api.count() == 0 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(60), called).await;
+        waited.unwrap_or_else(|_| panic!("{variables:?}\n{}", worker.log().join("\n")));
+        let log = worker.log().join("\n");
+        assert_eq!(proxy.asked().len(), usize::from(is_used), "{variables:?}");
+        assert_eq!(log.contains("calls go through a proxy"), is_used, "{log}");
+        assert!(!log.contains("hunter2"), "{log}");
+        worker.stop();
+    }
 }

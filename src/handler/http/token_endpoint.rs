@@ -18,6 +18,7 @@ use url::{Position, Url};
 
 use super::call::{Exchange, Sent};
 use super::pool::Pool;
+use super::proxy::Proxy;
 use super::requests::{AGENT, uri};
 use super::{SECTION, told};
 use crate::config::{ClientAuth, OAuth2};
@@ -54,7 +55,7 @@ pub(super) struct Granted {
 }
 
 impl Endpoint {
-    /// That of `oauth2`, which is asked over `tls` if its url says so. One answer may take `timeout`.
+    /// That of `oauth2`, which is asked over `tls` if its url says so, through the `proxy` for it. One answer may take `timeout`.
     ///
     /// # Errors
     /// In words: the url holds what no request can carry.
@@ -62,6 +63,7 @@ impl Endpoint {
         oauth2: &OAuth2,
         tls: ClientConfig,
         timeout: Duration,
+        proxy: impl FnOnce(&Uri) -> Result<Option<Proxy>, String>,
     ) -> Result<Self, String> {
         let url = Url::parse(oauth2.token_url.expose()).map_err(|why| why.to_string())?;
         let host = &url[Position::BeforeHost..Position::AfterPort];
@@ -95,7 +97,7 @@ impl Endpoint {
         headers.insert(CONTENT_LENGTH, body.len().into());
         Ok(Self {
             // A token is rare: its connection is for it alone, and HTTP/1.1 does.
-            pool: Pool::new(whole.clone(), (tls, false), timeout, 1),
+            pool: Pool::new((whole.clone(), proxy(&whole)?), (tls, false), timeout, 1),
             target: uri(path)?,
             whole,
             headers,
@@ -240,7 +242,7 @@ mod tests {
             audience: None,
         };
         let tls = tls::nobody().expect("nothing can fail");
-        Endpoint::new(&oauth2, tls, Duration::from_secs(1)).expect("a url")
+        Endpoint::new(&oauth2, tls, Duration::from_secs(1), |_| Ok(None)).expect("a url")
     }
 
     #[test]
