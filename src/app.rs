@@ -92,7 +92,7 @@ pub enum AppError {
 pub async fn run(config: Config, file: Option<PathBuf>, fresh: bool) -> Result<(), AppError> {
     install_tls_provider();
     let http = config.dispatch.http.as_ref().ok_or(AppError::NoHandler)?;
-    let handler = HttpHandler::new(http, config.dispatch.concurrency)
+    let handler = HttpHandler::in_environment(http, config.dispatch.concurrency)
         .map_err(|why| AppError::Http(why.to_string()))?;
     let stop = Stop::default();
     let signals = signals::listen(&stop).map_err(AppError::Signals)?;

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use ::http::header::HeaderName;
 use serde_json::json;
+use url::Url;
 
 use super::error::shown;
 use super::form::{self, Wrong};
 use super::http_answers::{self, answers};
 use super::http_headers::{self, Headers};
 use super::http_method::Method;
+use super::http_oauth2::OAuth2;
 use super::http_secrets::{SecretFiles, Sign, signing_keys};
 use super::input::Input;
 use super::key::{
@@ -31,6 +33,10 @@ const URLS: UrlForm = UrlForm {
     schemes: ["http", "https"],
     example: "https://api.example.com/jobs",
 };
+const PROXIES: UrlForm = UrlForm {
+    schemes: ["http", "https"],
+    example: "http://proxy.example.com:3128",
+};
 /// IETF draft-ietf-httpapi-idempotency-key-header.
 const IDEMPOTENCY_HEADER: HeaderName = HeaderName::from_static("idempotency-key");
 const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
@@ -44,6 +50,20 @@ pub const SIGNATURE_HEADERS: [&str; 3] = ["webhook-id", "webhook-timestamp", "we
 
 const SIGN_PATTERN: &str =
     r"^(\{secret:tenant\}|whsec_[A-Za-z0-9+/]{32,88}={0,2}(\s+whsec_[A-Za-z0-9+/]{32,88}={0,2})?)$";
+
+/// A proxy: a url without a path.
+fn proxy(raw: &Raw) -> Result<SecretUrl, Wrong> {
+    let url = PROXIES.one(raw)?;
+    let parsed = Url::parse(url.expose()).map_err(|err| format!("is no url: {err}"))?;
+    let is_bare = parsed.path() == "/" && parsed.query().is_none() && parsed.fragment().is_none();
+    match (url.has_scheme("http"), is_bare) {
+        (true, true) => Ok(url),
+        _ => Err(format!(
+            "must be a url such as {}, without a path",
+            PROXIES.example
+        )),
+    }
+}
 
 /// Keys that sign, or where they are.
 fn sign_secrets(raw: &Raw) -> Result<String, Wrong> {
@@ -131,6 +151,17 @@ keys! {
         .example("false")
         .about("Whether HTTP/2 is spoken where an https:// API offers it.")
         .note("`false` is for one that offers it and does not keep to it.");
+    PROXY: SecretUrl = text(
+        "dispatch.http.proxy",
+        "`http://host:port`, or `http://user:password@host:port`",
+        || json!({"type": "string", "pattern": "^[hH][tT][tT][pP]://[^\\s/?#]+/?$"}),
+        proxy,
+    )
+        .secret()
+        .example("http://proxy:3128")
+        .about("The proxy that calls and requests for access tokens go through.")
+        .note("Without it, that of `HTTPS_PROXY` or `HTTP_PROXY`, but for hosts in `NO_PROXY`. See [proxies](WORKERS.md#proxies).");
+    PROXY_FILE: String = file("dispatch.http.proxy-file").about("A file that holds `dispatch.http.proxy`.");
     TIMEOUT: Duration = duration::<1, LONGEST_CALL>("dispatch.http.timeout")
         .default("10s")
         .example("2m")
@@ -175,8 +206,12 @@ pub struct Http {
     pub sign: Sign,
     /// `dispatch.http.sign-secrets`: the keys, or [`OF_TENANTS`] where each tenant has its own.
     pub sign_secrets: Option<Secret>,
+    /// `dispatch.http.oauth2`: calls carry an access token.
+    pub oauth2: Option<OAuth2>,
     /// `dispatch.http.answers`: what an answer means.
     pub answers: Answers,
+    /// `dispatch.http.proxy`
+    pub proxy: Option<SecretUrl>,
     /// `dispatch.http.http2`: HTTP/2 where a server with TLS offers it.
     pub http2: bool,
     /// `dispatch.http.timeout`: for the whole call, connection set-up included.
@@ -200,7 +235,9 @@ impl Http {
             secrets,
             sign,
             sign_secrets,
+            oauth2,
             answers,
+            proxy,
             http2,
             timeout,
             abandoned,
@@ -244,7 +281,15 @@ impl Http {
                 .as_ref()
                 .map(|keys| Shown::hidden(keys.expose())),
         );
+        if let Some(oauth2) = oauth2 {
+            oauth2.show(values);
+        }
         tls.show(TLS, values);
+        let proxy = proxy.as_ref();
+        values.set_some(
+            &PROXY.key,
+            proxy.map(|url| Shown::urls(std::slice::from_ref(url))),
+        );
         values.set(&HTTP2.key, Shown::bare(http2));
         values.set(&TIMEOUT.key, Shown::duration(*timeout));
         values.set(&ABANDONED.key, Shown::duration(*abandoned));
@@ -266,6 +311,7 @@ impl Input {
         let forward = self.optional(&FORWARD_HEADERS);
         let idempotency_key = self.get(&IDEMPOTENCY_KEY);
         let http2 = self.get(&HTTP2);
+        let proxy = self.secret(&PROXY, &PROXY_FILE);
         let timeout = self.get(&TIMEOUT);
         let abandoned = self.get(&ABANDONED);
         let tls = self.tls(TLS);
@@ -274,16 +320,20 @@ impl Input {
         let answers = self.optional(&ANSWERS);
         let secret_files = self.secret_files(&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
         let sign = headers.as_ref().and_then(|headers| self.sign(headers));
+        let own = headers.as_ref().zip(forward.as_ref());
+        let oauth2 = own.and_then(|(headers, forward)| {
+            self.oauth2(url_known, headers, forward.as_deref().unwrap_or_default())
+        });
         let (url, tls, headers, http2) = (url?, tls?, headers?, http2?);
         let (answers, timeout, abandoned) = (answers?, timeout?, abandoned?);
         let (method, forward) = (method?, forward?.unwrap_or_default());
         let idempotency_key = idempotency_key?;
         let (sign, sign_secrets) = sign?;
-        let secret_files = secret_files?;
+        let (secret_files, oauth2, proxy) = (secret_files?, oauth2?, proxy?);
         let Some(url) = url else {
             return Some(None);
         };
-        if !url.has_scheme("https") {
+        if !url.has_scheme("https") && !oauth2.as_ref().is_some_and(OAuth2::has_tls) {
             self.tls_unused(TLS, "dispatch.http.url begin with https://")?;
         }
         let target = match placeholders::target(url.expose(), URL.key.path, &mut carried) {
@@ -318,7 +368,9 @@ impl Input {
             secrets,
             sign,
             sign_secrets,
+            oauth2,
             answers: answers.unwrap_or_default(),
+            proxy,
             http2,
             timeout,
             abandoned,

@@ -264,6 +264,7 @@ pub(super) fn forward_schema() -> Json {
     })
 }
 
-fn has_user(url: &SecretUrl) -> bool {
+/// The url sets authorization.
+pub(super) fn has_user(url: &SecretUrl) -> bool {
     Url::parse(url.expose()).is_ok_and(|url| !url.username().is_empty() || url.password().is_some())
 }

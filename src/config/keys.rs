@@ -3,16 +3,19 @@
 use super::key::Key;
 use super::limit_keys::LIST_ONLY;
 use super::suggest::closest;
-use super::{admin, amqp, breaker, delay, dispatch, http, job, limit_keys, log, redis, retry};
+use super::{
+    admin, amqp, breaker, delay, dispatch, http, http_oauth2, job, limit_keys, log, redis, retry,
+};
 
 /// The keys of each section, in the order of the reference page.
-const SECTIONS: [&[&Key]; 11] = [
+const SECTIONS: [&[&Key]; 12] = [
     amqp::KEYS,
     redis::KEYS,
     job::KEYS,
     limit_keys::KEYS,
     dispatch::KEYS,
     http::KEYS,
+    http_oauth2::KEYS,
     breaker::KEYS,
     delay::KEYS,
     retry::KEYS,

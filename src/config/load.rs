@@ -283,6 +283,9 @@ mod tests {
             "dispatch.http.sign" => {
                 "dispatch: {http: {url: 'http://base/', sign-secrets: whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw}}"
             }
+            path if path.starts_with("dispatch.http.oauth2.") => {
+                "dispatch: {http: {url: 'http://base/', oauth2: {token-url: 'http://base/', client-id: base, client-secret: base}}}"
+            }
             _ => "dispatch: {http: {url: 'http://base/'}}",
         };
         let set = (!value.is_empty()).then(|| (env_name(key.path), value.to_owned()));

@@ -6,7 +6,8 @@
 //! UTF-8; only what no header can carry, control characters and spaces at either end, is percent-encoded, and
 //! `%` itself: percent-decoding gives the very text, and two tenants or ids never look the same.
 //! A user and password in the url are sent as Basic authorization, and the configured headers as they are, but that values of the
-//! job stand for their placeholders, as they do in the url (`rules::job::call`).
+//! job stand for their placeholders, as they do in the url (`rules::job::call`). An access token is fetched and renewed beside the
+//! calls; none is made without one.
 //!
 //! What the answer means is decided by its status and headers. Its body is read as far as a connection that
 //! can be used again is worth it; when it breaks off or hangs, that changes nothing.
@@ -23,6 +24,7 @@ mod call;
 mod connection;
 mod openings;
 mod pool;
+mod proxy;
 mod requests;
 mod secrets;
 mod shared;
@@ -30,6 +32,8 @@ mod sign;
 mod socket;
 mod stream;
 mod text;
+mod token_endpoint;
+mod tokens;
 
 use std::error::Error;
 use std::sync::Arc;
@@ -38,12 +42,13 @@ use std::time::{Duration, SystemTime};
 
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap};
+use hyper_util::client::proxy::matcher::Matcher;
 use percent_encoding::percent_decode_str;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use url::Url;
 
 use super::{Attempt, Fate, Outcome, Permit, PreparingHandler, Trouble};
-use crate::config::Http;
+use crate::config::{Http, OAuth2};
 use crate::rules::answers::{Answers, Meaning, Pushback, Verdict, verdict};
 use crate::rules::job::Job;
 use crate::rules::job::call::{Template, encode};
@@ -51,8 +56,11 @@ use crate::tls;
 use abandoned::Abandoned;
 use call::{Exchange, Failure, Sent};
 use pool::{Pool, Pooled};
+use proxy::Proxy;
 use requests::{NoRequest, Requests};
 use text::{explain, one_line};
+use token_endpoint::Endpoint;
+use tokens::{Token, Tokens};
 
 /// So much of an answer's body is read, in bytes; a connection with more to come is closed.
 const MAX_BODY: usize = 64 * 1024;
@@ -76,6 +84,8 @@ pub struct HttpHandler {
     /// With TLS.
     encrypted: bool,
     requests: Requests,
+    /// The access tokens of calls that carry one.
+    tokens: Option<Tokens>,
     timeout: Duration,
     /// What an answer means.
     answers: Answers,
@@ -93,6 +103,8 @@ struct Answer {
     cut: bool,
     /// The secret of its job's tenant, which it may echo.
     secret: Option<Arc<str>>,
+    /// The access token that the call carried, which it may echo, too.
+    token: Option<Arc<Token>>,
 }
 
 /// Why there can be no client; no text of it holds a part of the url.
@@ -110,6 +122,12 @@ pub enum HttpHandlerError {
     /// TLS can't be set up: a file can't be used, or the system has no root certificates.
     #[error("TLS: {0}")]
     Tls(String),
+    /// The url of access tokens holds what no request can carry.
+    #[error("oauth2.token-url: {0}; percent-encode what is not a letter or a digit")]
+    TokenUrl(String),
+    /// The proxy can't be used.
+    #[error("{0}")]
+    Proxy(String),
 }
 
 impl HttpHandler {
@@ -119,29 +137,67 @@ impl HttpHandler {
     /// # Errors
     /// [`HttpHandlerError`] when the url can't be used or TLS can't be set up.
     pub fn new(http: &Http, concurrency: usize) -> Result<Self, HttpHandlerError> {
+        Self::through(http, concurrency, None)
+    }
+
+    /// As [`HttpHandler::new`]; where `http` names no proxy, the environment's counts (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`,
+    /// `NO_PROXY`).
+    ///
+    /// # Errors
+    /// [`HttpHandlerError`] as there, and when the proxy can't be used.
+    pub fn in_environment(http: &Http, concurrency: usize) -> Result<Self, HttpHandlerError> {
+        Self::through(http, concurrency, Some(&Matcher::from_env()))
+    }
+
+    fn through(
+        http: &Http,
+        concurrency: usize,
+        environment: Option<&Matcher>,
+    ) -> Result<Self, HttpHandlerError> {
         let url = Url::parse(http.url.expose())?;
-        let tls = match url.scheme() {
-            // A worker without TLS must not fail where the system has no root certificates.
-            "http" => tls::nobody(),
-            "https" => tls::client(&http.tls),
+        let encrypted = match url.scheme() {
+            "http" => false,
+            "https" => true,
             _ => return Err(HttpHandlerError::Scheme),
         };
+        // A worker without TLS must not fail where the system has no root certificates.
+        let tls = match encrypted || http.oauth2.as_ref().is_some_and(OAuth2::has_tls) {
+            true => tls::client(&http.tls),
+            false => tls::nobody(),
+        };
+        let tls = tls.map_err(HttpHandlerError::Tls)?;
         let requests = Requests::to(&url, http).map_err(HttpHandlerError::Unsendable)?;
+        let endpoint = http.oauth2.as_ref().map(|oauth2| {
+            let endpoint = Endpoint::new(oauth2, tls.clone(), http.timeout, |server| {
+                Proxy::of(http, environment, server)
+            });
+            endpoint.map_err(HttpHandlerError::TokenUrl)
+        });
+        let answers = http.answers.clone();
+        let proxy = Proxy::of(http, environment, &requests.whole);
+        let proxy = proxy.map_err(HttpHandlerError::Proxy)?;
+        if let Some(proxy) = &proxy {
+            tracing::info!(proxy = %proxy.url(), "calls go through a proxy");
+        }
         Ok(Self {
             pool: Pool::new(
-                requests.whole.clone(),
-                (tls.map_err(HttpHandlerError::Tls)?, http.http2),
+                (requests.whole.clone(), proxy),
+                (tls, http.http2),
                 http.timeout,
                 concurrency,
             ),
             abandoned: Abandoned::new(http.abandoned, concurrency),
             concurrency,
             refused: AtomicUsize::new(0),
-            encrypted: url.scheme() == "https",
+            encrypted,
             secrets: secrets(&url, http, &requests.headers),
             requests,
+            answers: match &http.oauth2 {
+                Some(_) => answers.renewing_tokens(),
+                None => answers,
+            },
+            tokens: endpoint.transpose()?.map(Tokens::new),
             timeout: http.timeout,
-            answers: http.answers.clone(),
         })
     }
 
@@ -166,9 +222,20 @@ impl HttpHandler {
         }
     }
 
-    /// A connection on which a request can be sent at once. The error says why there is none.
+    /// A connection on which a request can be sent at once, and a token for it. The error says why there is none.
     async fn open(&self) -> Result<Pooled, String> {
-        let why = match timeout(self.timeout, self.pool.open()).await {
+        let deadline = Instant::now() + self.timeout;
+        if let Some(tokens) = &self.tokens {
+            tokens.wait(deadline).await.map_err(|why| {
+                let why = why.map_or(String::new(), |why| format!(": {why}"));
+                format!("{}{why}", self.too_late("no access token"))
+            })?;
+            // It was not a connection that was missing.
+            if let Some(connection) = self.pool.take() {
+                return Ok(connection);
+            }
+        }
+        let why = match timeout_at(deadline, self.pool.open()).await {
             Ok(Ok(connection)) => return Ok(connection),
             Ok(Err(why)) => why,
             Err(_) => return Err(self.too_late("no connection")),
@@ -184,7 +251,7 @@ impl HttpHandler {
     async fn exchange(&self, job: &Job, ready: Pooled, permit: Permit) -> Result<Answer, Attempt> {
         let deadline = Instant::now() + self.timeout;
         let made = self.requests.of(job);
-        let made = made.map_err(|why| Attempt {
+        let mut made = made.map_err(|why| Attempt {
             fate: Fate::Unwritten,
             // The API has no part in it.
             trouble: None,
@@ -194,13 +261,26 @@ impl HttpHandler {
             }
             .into()
         })?;
+        let token = match self.tokens.as_ref().map(|tokens| tokens.usable()) {
+            None => None,
+            Some(Some(token)) => {
+                let headers = made.request.headers_mut();
+                headers.insert(AUTHORIZATION, token.header.clone());
+                Some(token)
+            }
+            // It has expired, or was refused, since it was looked at: the job asks again, with the next one.
+            Some(None) => return Err(Outcome::Late.into()),
+        };
         // From here to the first poll of what sends, there is nothing to wait for.
         let ready = Some(ready).filter(|_| permit.is_good());
         let sent = ready.and_then(|ready| ready.send(made.request, &made.whole));
         let Some(mut exchange) = sent else {
             return Err(Outcome::Late.into());
         };
-        permit.written(exchange.arrival());
+        // A proxy acknowledges what the API may see much later, or never.
+        if self.pool.is_direct() {
+            permit.written(exchange.arrival());
+        }
         match timeout_at(deadline, exchange.answer()).await {
             Ok(Sent::Answered(head)) => {
                 self.refused.store(0, Ordering::Relaxed);
@@ -217,6 +297,7 @@ impl HttpHandler {
                     cut: !ended || start.len() == KEPT,
                     start,
                     secret: made.secret,
+                    token,
                 })
             }
             Ok(Sent::Unwritten) => Err(Outcome::Late.into()),
@@ -287,10 +368,12 @@ impl HttpHandler {
     /// The first bytes of the body as one line of text, without our secrets.
     fn shown(&self, answer: &Answer) -> String {
         let mut text = String::from_utf8_lossy(&answer.start).into_owned();
+        let token = answer.token.iter().map(|token| &*token.text);
         let of_tenant = answer
             .secret
             .iter()
             .flat_map(|secret| secret.split_whitespace());
+        let of_tenant = of_tenant.chain(token);
         // Of a url that is shown in an answer, too.
         let both = of_tenant.flat_map(|secret| {
             let mut encoded = String::new();
@@ -311,11 +394,14 @@ impl HttpHandler {
 }
 
 impl PreparingHandler for HttpHandler {
-    /// A connection.
+    /// A connection. The access token, where calls carry one, is the same for all.
     type Ready = Pooled;
 
     fn at_once(&self) -> Option<Pooled> {
-        self.pool.take()
+        match &self.tokens {
+            Some(tokens) => tokens.usable().and_then(|_| self.pool.take()),
+            None => self.pool.take(),
+        }
     }
 
     async fn prepare(&self, _: &Job) -> Result<Pooled, Outcome> {
@@ -323,7 +409,8 @@ impl PreparingHandler for HttpHandler {
     }
 
     fn is_ready(&self, ready: &mut Pooled) -> bool {
-        ready.is_ready()
+        let has_token = |tokens: &Tokens| tokens.usable().is_some();
+        ready.is_ready() && self.tokens.as_ref().is_none_or(has_token)
     }
 
     async fn send(&self, job: &Job, ready: Pooled, permit: Permit) -> Attempt {
@@ -332,6 +419,11 @@ impl PreparingHandler for HttpHandler {
                 let headers = answer.headers.iter();
                 let headers = headers.map(|(name, value)| (name.as_str(), value.as_bytes()));
                 let status = answer.status.as_u16();
+                if let (Some(tokens), Some(token)) = (&self.tokens, &answer.token)
+                    && answer.status == StatusCode::UNAUTHORIZED
+                {
+                    tokens.refused(token);
+                }
                 let verdict = verdict(&self.answers, status, headers, SystemTime::now());
                 // Another status that is mapped to a retry is the job's affair.
                 let fails = verdict.meaning == Meaning::Retry && answer.status.is_server_error();

@@ -53,6 +53,11 @@ impl Default for Reconnect {
 }
 
 impl Reconnect {
+    /// Waits from `first` to `longest`.
+    pub fn between(first: Duration, longest: Duration) -> Self {
+        Self(exponential(first, longest))
+    }
+
     /// The wait after one more failure; `jitter` as in [`RetryPolicy::wait`].
     pub fn next(&mut self, jitter: f64) -> Duration {
         let interval = self.0.current_interval;

@@ -220,6 +220,9 @@ fn beside(path: &str) -> Json {
         "retry.max-interval" => "retry: {initial-interval: 1ms}",
         "dispatch.breaker.initial-interval" => "dispatch: {breaker: {max-interval: 1h}}",
         "dispatch.breaker.max-interval" => "dispatch: {breaker: {initial-interval: 10ms}}",
+        path if path.starts_with("dispatch.http.oauth2.") => {
+            "dispatch: {http: {url: 'http://h/', oauth2: {token-url: 'http://h/', client-id: a, client-secret: b}}}"
+        }
         _ => "{}",
     })
 }

@@ -6,6 +6,8 @@ mod connections;
 pub mod downstream;
 mod frames;
 mod hostile;
+mod oauth2;
+mod proxy;
 mod streams;
 mod tls;
 

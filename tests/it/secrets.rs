@@ -4,10 +4,13 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
+use kit::connect::ConnectProxy;
 use kit::papers::Papers;
 use kit::redis_topologies::port;
 use kit::servers::{Rabbit, shared_rabbit, shared_redis, unique};
@@ -572,4 +575,107 @@ async fn the_demo_tells_nobody_what_its_workers_need() {
     assert!(figures.contains("never_lost"), "{}", place.text("demo.err"));
     assert!(secrets.are_not_under(place.out.path()) > 100);
     shared_redis().ctl(&["acl", "deluser", &name]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_output_of_a_worker_holds_its_access_token_or_the_secret_for_it() {
+    for auth in ["basic", "post"] {
+        let mut secrets = Secrets::default();
+        let [client, token, query, password] =
+            ["Client", "Access", "TokenQuery", "Proxy"].map(|what| secrets.make(what));
+        let basic = BASE64_STANDARD.encode(format!("us@r:{password}@"));
+        secrets.add("proxy's basic", basic.as_bytes());
+        let proxy = ConnectProxy::start(Some(&format!("Basic {basic}"))).await;
+        secrets.add_basic("shop", &client);
+        let refuses = Arc::new(AtomicBool::new(true));
+        let (told, given) = (Arc::clone(&refuses), token.clone());
+        // What it refuses it repeats, as the code of the error, too.
+        let tokens = Downstream::start(move |request| {
+            let head = String::from_utf8_lossy(&request.head).replace(['"', '\r', '\n'], "");
+            let body = String::from_utf8_lossy(&request.body).into_owned();
+            let (status, text) = match told.load(Ordering::Relaxed) {
+                true => {
+                    let code = body.rsplit('=').next().unwrap_or_default();
+                    let json = format!(
+                        "{{\"error\": \"{code}\", \"error_description\": \"{head} {body}\"}}"
+                    );
+                    ("401 Unauthorized", json)
+                }
+                false => (
+                    "200 OK",
+                    format!("{{\"access_token\": \"{given}\", \"expires_in\": 60}}"),
+                ),
+            };
+            let length = text.len();
+            let answer = format!(
+                "HTTP/1.1 {status}\r\nx-echo: {head}\r\ncontent-length: {length}\r\n\r\n{text}"
+            );
+            (answer.into_bytes(), Then::Keep)
+        })
+        .await;
+        let api = echo(None).await;
+        let place = Place::new();
+        place.write("client", &format!("{client}\n"));
+        let queue = unique("tokens");
+        place.write(
+            "sluicegate.yaml",
+            &format!(
+                "
+amqp: {{url: '{}', queue: '{queue}'}}
+redis: {{url: '{}', prefix: '{queue}'}}
+dispatch: {{http: {{url: 'http://{}/', timeout: 1s, proxy: 'http://us%40r:{password}%40@{}', oauth2: {{token-url: 'http://{}/?key={query}', client-id: shop, client-secret-file: client, client-auth: {auth}}}}}}}
+retry: {{initial-interval: 10ms, max-attempts: 20}}
+admin: {{listen: '127.0.0.1:0'}}
+log: {{level: '{LOUD}'}}
+",
+                shared_rabbit().url(),
+                shared_redis().url(),
+                api.addr,
+                proxy.door.address,
+                tokens.addr,
+            ),
+        );
+        let config = Config::load(Some(&place.file()), std::iter::empty()).expect("valid");
+        let shown = format!("{config}{config:?}{config:#?}");
+        secrets.are_not_in("the configuration", shown.as_bytes());
+        place.run("check", &["check"], 0);
+        let mut worker = place.start("run", &["run"]);
+        place.run(
+            "publish",
+            &["publish", "--tenant", "acme", "--id", "bad-1", "a body"],
+            0,
+        );
+        place
+            .says(
+                "run",
+                &[
+                    "no access token; trying again",
+                    "the token's url answered 401",
+                ],
+            )
+            .await;
+        // Nothing is called until there is one.
+        let calls = || api.requests().len();
+        assert_eq!(calls(), 0);
+        refuses.store(false, Ordering::Relaxed);
+        until("a dead letter", || {
+            place.run("dead", &["dead", "list", "--json"], 0);
+            place.text("dead.out").contains("400 Bad Request")
+        })
+        .await;
+        assert_eq!(calls(), 1);
+        assert!(proxy.asked().contains(&api.addr.to_string()));
+        let carried = format!("Bearer {token}");
+        let requests = api.requests();
+        assert_eq!(
+            requests[0].header("authorization"),
+            Some(carried.as_bytes())
+        );
+        place.run("show", &["dead", "show", "bad-1", "--json"], 0);
+        secrets.are_no_arguments();
+        signal(&worker, Signal::TERM);
+        assert!(worker.wait().expect("it ended").success());
+        let read = secrets.are_not_under(place.out.path());
+        assert!(read > 1_000, "{read}");
+    }
 }

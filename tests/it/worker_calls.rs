@@ -1,14 +1,21 @@
 //! A worker whose calls carry what their jobs say.
 
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use kit::api::{Api, Manner};
+use kit::connect::ConnectProxy;
 use kit::papers::Papers;
+use kit::process::Process;
 use kit::servers::{shared_rabbit, shared_redis, unique};
 use serde_json::Value;
 
 use crate::PROGRAM;
 use crate::cli::sluicegate;
+use crate::http::downstream::{Downstream, Then};
 
 /// What `calls`' path, query and one header say.
 fn said(api: &Api) -> Vec<(String, String)> {
@@ -77,6 +84,111 @@ async fn calls_go_where_their_jobs_say_and_a_job_that_does_not_say_is_a_dead_let
         assert_eq!(dead[0]["id"], "o3");
         let reason = dead[0]["reason"].as_str().expect("a reason");
         assert!(reason.contains(why), "{reason}");
+        worker.stop();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_wait_while_there_is_no_access_token_and_are_called_with_one_then() {
+    let api = Api::start().await;
+    let refuses = Arc::new(AtomicBool::new(true));
+    let told = Arc::clone(&refuses);
+    let tokens = Downstream::start(move |_| {
+        let (status, body) = match told.load(Ordering::Relaxed) {
+            true => ("503 Service Unavailable", ""),
+            false => (
+                "200 OK",
+                r#"{"access_token": "token-1", "expires_in": 3600}"#,
+            ),
+        };
+        let length = body.len();
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{body}");
+        (answer.into_bytes(), Then::Keep)
+    })
+    .await;
+    let name = unique("calls");
+    let yaml = format!(
+        "amqp: {{url: '{}', queue: '{name}'}}\nredis: {{url: '{}', prefix: '{name}'}}\nadmin: {{listen: '127.0.0.1:0'}}\nrate-limiter: {{max-requests: 5, window-size: 1h}}\ndispatch: {{http: {{url: '{}', timeout: 200ms, oauth2: {{token-url: 'http://{}/', client-id: shop, client-secret: hunter2}}}}}}\nretry: {{initial-interval: 10ms, max-interval: 100ms}}\n",
+        shared_rabbit().url(),
+        shared_redis().url(),
+        api.url(),
+        tokens.addr,
+    );
+    let worker = PROGRAM.start(&yaml);
+    for id in ["1", "2", "3", "4", "5"] {
+        sluicegate(&yaml, &["publish", "--tenant", "acme", "--id", id, "{}"]).exited(0);
+    }
+    // A while in which each would use up all its attempts.
+    let stops = "calls of the API stop, but for one probe at a time";
+    let wait_for = async |what: &dyn Fn() -> bool| {
+        let seen = async {
+            while !what() {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(60), seen).await;
+        waited.unwrap_or_else(|_| panic!("{} calls\n{}", api.count(), worker.log().join("\n")));
+    };
+    wait_for(&|| worker.log().iter().any(|line| line.contains(stops))).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert_eq!(api.count(), 0);
+    refuses.store(false, Ordering::Relaxed);
+    // No call is left over for a permit that an attempt without a token had used.
+    wait_for(&|| api.count() == 5).await;
+    for call in api.calls() {
+        assert_eq!(call.headers["authorization"], "Bearer token-1");
+    }
+    let dead = sluicegate(&yaml, &["dead", "list", "--json"]).exited(0);
+    assert_eq!(dead.out, "");
+    worker.stop();
+}
+
+/// The log says through which proxy, and nothing says its password.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_proxy_of_the_environment_counts_but_for_hosts_in_no_proxy() {
+    for (variables, is_used) in [
+        (vec!["HTTP_PROXY"], true),
+        (vec!["http_proxy"], true),
+        (vec!["HTTPS_PROXY"], false),
+        (vec!["HTTP_PROXY", "NO_PROXY"], false),
+    ] {
+        let (api, proxy) = (Api::start().await, ConnectProxy::start(None).await);
+        let name = unique("calls");
+        let yaml = format!(
+            "amqp: {{url: '{}', queue: '{name}'}}\nredis: {{url: '{}', prefix: '{name}'}}\nadmin: {{listen: '127.0.0.1:0'}}\ndispatch: {{http: {{url: '{}'}}}}\n",
+            shared_rabbit().url(),
+            shared_redis().url(),
+            api.url(),
+        );
+        sluicegate(&yaml, &["publish", "--tenant", "acme", "{}"]).exited(0);
+        let mut file = tempfile::NamedTempFile::new().expect("a file");
+        file.write_all(yaml.as_bytes()).expect("written");
+        let mut command = Command::new(PROGRAM.0);
+        for name in ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"] {
+            command.env_remove(name).env_remove(name.to_lowercase());
+        }
+        let url = format!("http://us:hunter2@{}", proxy.door.address);
+        for variable in &variables {
+            let value = match *variable {
+                "NO_PROXY" => "127.0.0.1",
+                _ => &url,
+            };
+            command.env(variable, value);
+        }
+        command.args(["run", "--config"]).arg(file.path());
+        command.stdin(Stdio::null());
+        let worker = Process::start(command);
+        let called = async {
+            while api.count() == 0 {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        };
+        let waited = tokio::time::timeout(Duration::from_secs(60), called).await;
+        waited.unwrap_or_else(|_| panic!("{variables:?}\n{}", worker.log().join("\n")));
+        let log = worker.log().join("\n");
+        assert_eq!(proxy.asked().len(), usize::from(is_used), "{variables:?}");
+        assert_eq!(log.contains("calls go through a proxy"), is_used, "{log}");
+        assert!(!log.contains("hunter2"), "{log}");
         worker.stop();
     }
 }

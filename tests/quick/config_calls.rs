@@ -1,5 +1,6 @@
 //! `dispatch.http`: method, placeholders, headers that go along.
 
+use kit::papers::Papers;
 use sluicegate::config::{Config, Fields, Method, TenantField};
 use sluicegate::rules::job::call::{Part, Place, Source};
 
@@ -222,4 +223,89 @@ fn jobs_without_tenants_are_all_of_one() {
     let config = Config::parse("c.yaml", "job: {tenant: all}", std::iter::empty()).expect("valid");
     assert_eq!(config.job.tenant, TenantField::All);
     assert!(config.to_string().contains("tenant: \"all\""), "{config}");
+}
+
+#[test]
+fn an_access_token_needs_a_client_and_is_the_only_authorization() {
+    let all = "token-url: 'https://login/t', client-id: shop, client-secret: hunter2";
+    let with = |oauth2: &str, rest: &str| format!("url: 'https://h/', oauth2: {{{oauth2}}}{rest}");
+    let config = parse(&with(all, "")).expect("valid");
+    let shown = format!("{config}{config:?}");
+    assert!(
+        shown.contains("client-id: \"shop\"") && !shown.contains("hunter2"),
+        "{shown}"
+    );
+    let oauth2 = config
+        .dispatch
+        .http
+        .expect("a url")
+        .oauth2
+        .expect("it is set");
+    assert_eq!(oauth2.client_secret.expose(), "hunter2");
+    // The token's url alone needs the files of TLS here.
+    let papers = Papers::new();
+    let ca = papers.path("ca.pem").display().to_string();
+    parse(&format!("url: 'http://h/', ca-file: '{ca}'")).expect_err("there is no TLS");
+    parse(&format!(
+        "url: 'http://h/', ca-file: '{ca}', oauth2: {{{all}}}"
+    ))
+    .expect("valid");
+
+    let url = "dispatch.http.oauth2.token-url";
+    let both = "sets authorization, and so does";
+    let one = "has a placeholder; one client fetches the token for all tenants";
+    for (keys, expected) in [
+        (
+            with("client-id: shop", ""),
+            "dispatch.http.oauth2.client-id: is of no use without dispatch.http.oauth2.token-url"
+                .to_owned(),
+        ),
+        (
+            with("token-url: 'https://login/t', client-secret: hunter2", ""),
+            format!("{url}: needs a client: set dispatch.http.oauth2.client-id"),
+        ),
+        (
+            with("token-url: 'https://login/t', client-id: shop", ""),
+            format!(
+                "{url}: needs the client's secret: set dispatch.http.oauth2.client-secret or dispatch.http.oauth2.client-secret-file"
+            ),
+        ),
+        (
+            with(&all.replace("//", "//shop:hunter2@"), ""),
+            format!(
+                "{url}: has a user; name the client in dispatch.http.oauth2.client-id and client-secret"
+            ),
+        ),
+        (
+            with(&all.replace("https:", "ftp:"), ""),
+            format!("{url}: has the wrong scheme; it must begin with http:// or https://"),
+        ),
+        (
+            with(all, ", headers: {Authorization: Bearer x}"),
+            format!("{url}: {both} dispatch.http.headers; keep one of them"),
+        ),
+        (
+            with(all, ", forward-headers: [Authorization]"),
+            format!("{url}: {both} dispatch.http.forward-headers; keep one of them"),
+        ),
+        (
+            with(all, "").replace("//h/", "//u:p@h/"),
+            format!("{url}: {both} the user in dispatch.http.url; keep one of them"),
+        ),
+        (
+            with(&all.replace("hunter2", "'{secret:tenant}'"), ""),
+            format!("dispatch.http.oauth2.client-secret: {one}"),
+        ),
+        (
+            with(&all.replace("shop", "'shop-{tenant}'"), ""),
+            format!("dispatch.http.oauth2.client-id: {one}"),
+        ),
+        (
+            with(&all.replace("hunter2", "hunterü"), ""),
+            "dispatch.http.oauth2.client-secret: must be a text of 1 to 1024 ASCII characters"
+                .to_owned(),
+        ),
+    ] {
+        assert_eq!(wrong(&keys), expected);
+    }
 }

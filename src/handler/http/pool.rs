@@ -18,6 +18,7 @@ use tower_service::Service;
 use super::call::Exchange;
 use super::connection::Connection;
 use super::openings::{Opening, Openings};
+use super::proxy::{Connector, Proxy};
 use super::shared::{Shared, Slot};
 use super::socket::{Sockets, Stream};
 use super::stream;
@@ -32,7 +33,9 @@ pub(super) const IDLE: Duration = Duration::from_secs(4);
 
 /// Opens connections to one server and keeps those that can be used again.
 pub(super) struct Pool {
-    connector: HttpsConnector<Sockets>,
+    connector: HttpsConnector<Connector>,
+    /// There is no proxy between us and the server.
+    is_direct: bool,
     server: Uri,
     /// So many idle ones are kept at most, and so many calls share one.
     most: usize,
@@ -54,10 +57,10 @@ struct Open {
 }
 
 impl Pool {
-    /// For connections to `server`, whose path does not matter, with `timeout` for all its addresses together. With TLS it may choose HTTP/2
+    /// For connections to `server`, whose path does not matter, through `proxy` if there is one, with `timeout` for all its addresses together. With TLS it may choose HTTP/2
     /// if `http2`.
     pub(super) fn new(
-        server: Uri,
+        (server, proxy): (Uri, Option<Proxy>),
         (mut tls, http2): (ClientConfig, bool),
         timeout: Duration,
         most: usize,
@@ -71,13 +74,19 @@ impl Pool {
         tls.alpn_protocols = offered.map(<[u8]>::to_vec).collect();
         let changed = Arc::<Notify>::default();
         Arc::new(Self {
-            connector: HttpsConnector::from((Sockets(tcp), tls)),
+            is_direct: proxy.is_none(),
+            connector: HttpsConnector::from((Connector::new(Sockets(tcp), proxy), tls)),
             server,
             most,
             open: Mutex::default(),
             openings: Openings::new(Arc::clone(&changed)),
             changed,
         })
+    }
+
+    /// Whether what the machine at the other end acknowledges has reached the server.
+    pub(super) fn is_direct(&self) -> bool {
+        self.is_direct
     }
 
     /// What a call can be sent over at once: a stream, or the connection that was used last among those that are still open.

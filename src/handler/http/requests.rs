@@ -22,6 +22,9 @@ use crate::config::{self, Http, OF_TENANTS, SIGNATURE_HEADERS, signing_keys};
 use crate::rules::job::Job;
 use crate::rules::job::call::Template;
 
+/// What we call ourselves.
+pub(super) const AGENT: &str = concat!("sluicegate/", env!("CARGO_PKG_VERSION"));
+
 /// Makes requests to one server.
 pub(super) struct Requests {
     method: Method,
@@ -92,8 +95,7 @@ impl Requests {
         let mut headers = HeaderMap::new();
         let host = HeaderValue::from_str(host).map_err(|why| why.to_string())?;
         headers.insert(HOST, host);
-        let agent = concat!("sluicegate/", env!("CARGO_PKG_VERSION"));
-        headers.insert(USER_AGENT, HeaderValue::from_static(agent));
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
         headers.insert(ACCEPT, HeaderValue::from_static("*/*"));
         if let Some(basic) = basic_authorization(url) {
             headers.insert(AUTHORIZATION, basic);
@@ -240,7 +242,7 @@ impl Requests {
     }
 }
 
-fn uri(text: &str) -> Result<Uri, String> {
+pub(super) fn uri(text: &str) -> Result<Uri, String> {
     text.parse()
         .map_err(|why: hyper::http::uri::InvalidUri| why.to_string())
 }

@@ -135,6 +135,12 @@ impl Answers {
         self.own.insert(which, meaning).is_none()
     }
 
+    /// Where nothing is configured for 401 itself, it is retried: for calls whose access token is renewed then.
+    pub fn renewing_tokens(mut self) -> Self {
+        self.own.entry(one(401)).or_insert(Meaning::Retry);
+        self
+    }
+
     /// What was configured.
     pub fn own(&self) -> impl ExactSizeIterator<Item = (Which, Meaning)> {
         self.own.iter().map(|(which, meaning)| (*which, *meaning))

@@ -1,0 +1,225 @@
+//! `dispatch.http.oauth2`: the access token of each call, by client credentials.
+
+use serde_json::json;
+
+use ::http::header::AUTHORIZATION;
+
+use super::form::{self, Wrong, wrong};
+use super::http_headers::{Headers, has_user};
+use super::input::Input;
+use super::key::{Key, Named, choice, file, keys, text, url};
+use super::secret::{Secret, SecretUrl};
+use super::shown::{Shown, Values};
+use super::urls::UrlForm;
+use super::yaml::Raw;
+
+const URLS: UrlForm = UrlForm {
+    schemes: ["http", "https"],
+    example: "https://login.example.com/oauth2/token",
+};
+/// In bytes: longer than any that is in use.
+const LONGEST: usize = 1 << 10;
+/// What a text of RFC 6749 (appendix A) is made of.
+const PATTERN: &str = "^[ -~]{1,1024}$";
+/// Placeholders of jobs, which look like a tenant's client.
+const OF_TENANTS: [&str; 2] = ["{tenant}", "{secret:tenant}"];
+const ONE_CLIENT: &str = "has a placeholder; one client fetches the token for all tenants";
+
+fn schema() -> serde_json::Value {
+    json!({"type": "string", "pattern": PATTERN, "not": {"pattern": "\\{(secret:)?tenant\\}"}})
+}
+
+fn fits(text: &str) -> bool {
+    let is_plain = text
+        .bytes()
+        .all(|byte| byte == b' ' || byte.is_ascii_graphic());
+    is_plain && (1..=LONGEST).contains(&text.len())
+}
+
+/// Without placeholders.
+fn of_all(text: &str) -> Result<(), Wrong> {
+    match OF_TENANTS.iter().any(|name| text.contains(name)) {
+        true => Err(ONE_CLIENT.to_owned()),
+        false => Ok(()),
+    }
+}
+
+fn plain(raw: &Raw) -> Result<String, Wrong> {
+    const MUST: &str = "a text of 1 to 1024 ASCII characters";
+    let text = form::text(raw, MUST)?;
+    if !fits(text) {
+        return Err(wrong(raw, MUST));
+    }
+    of_all(text)?;
+    Ok(text.to_owned())
+}
+
+fn client_secret(raw: &Raw) -> Result<Secret, Wrong> {
+    const MUST: &str = "a text of 1 to 1024 ASCII characters";
+    let text = form::secret(raw, MUST)?;
+    if !fits(text) {
+        return Err(format!("must be {MUST}"));
+    }
+    of_all(text)?;
+    Ok(Secret::new(text))
+}
+
+keys! {
+    TOKEN_URL: SecretUrl = url("dispatch.http.oauth2.token-url", URLS.schemes, false, |raw| URLS.one(raw))
+        .example("http://h/token")
+        .about("Where the access token of each call is fetched by OAuth2 client credentials; setting it switches this on.")
+        .note("See [access tokens](WORKERS.md#access-tokens).");
+    CLIENT_ID: String = text("dispatch.http.oauth2.client-id", "text of 1 to 1024 ASCII characters", schema, plain)
+        .example("sluicegate")
+        .about("The client's name at the token's url.");
+    CLIENT_SECRET: Secret = text("dispatch.http.oauth2.client-secret", "text of 1 to 1024 ASCII characters", schema, client_secret)
+        .secret()
+        .example("hunter2")
+        .about("The client's secret.");
+    CLIENT_SECRET_FILE: String = file("dispatch.http.oauth2.client-secret-file")
+        .about("A file that holds `dispatch.http.oauth2.client-secret`.");
+    CLIENT_AUTH: ClientAuth = choice("dispatch.http.oauth2.client-auth")
+        .default("basic")
+        .example("post")
+        .about("How the client says its secret: as HTTP Basic authorization, or in the body.");
+    SCOPE: String = text("dispatch.http.oauth2.scope", "scopes with spaces between them", schema, plain)
+        .example("orders:write")
+        .about("What the token is asked for.");
+    AUDIENCE: String = text("dispatch.http.oauth2.audience", "text of 1 to 1024 ASCII characters", schema, plain)
+        .example("https://api.example.com")
+        .about("Whom the token is for, where the token's url wants to know.");
+}
+
+/// `dispatch.http.oauth2`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OAuth2 {
+    /// `dispatch.http.oauth2.token-url`
+    pub token_url: SecretUrl,
+    /// `dispatch.http.oauth2.client-id`
+    pub client_id: String,
+    /// `dispatch.http.oauth2.client-secret`
+    pub client_secret: Secret,
+    /// `dispatch.http.oauth2.client-auth`
+    pub client_auth: ClientAuth,
+    /// `dispatch.http.oauth2.scope`
+    pub scope: Option<String>,
+    /// `dispatch.http.oauth2.audience`
+    pub audience: Option<String>,
+}
+
+/// `dispatch.http.oauth2.client-auth`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ClientAuth {
+    /// `basic`
+    #[default]
+    Basic,
+    /// `post`
+    Post,
+}
+
+impl ClientAuth {
+    /// Its name in a configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Basic => "basic",
+            Self::Post => "post",
+        }
+    }
+}
+
+impl Named for ClientAuth {
+    fn all() -> Vec<(&'static str, Self)> {
+        [Self::Basic, Self::Post]
+            .map(|auth| (auth.name(), auth))
+            .into()
+    }
+}
+
+impl OAuth2 {
+    /// Tokens come over TLS.
+    pub fn has_tls(&self) -> bool {
+        self.token_url.has_scheme("https")
+    }
+
+    /// What is set.
+    pub(super) fn show(&self, values: &mut Values) {
+        let Self {
+            token_url,
+            client_id,
+            client_secret,
+            client_auth,
+            scope,
+            audience,
+        } = self;
+        values.set(&TOKEN_URL.key, Shown::urls(std::slice::from_ref(token_url)));
+        values.set(&CLIENT_ID.key, Shown::text(client_id));
+        values.set(&CLIENT_SECRET.key, Shown::hidden(client_secret.expose()));
+        values.set(&CLIENT_AUTH.key, Shown::bare(client_auth.name()));
+        values.set_some(&SCOPE.key, scope.as_ref().map(Shown::text));
+        values.set_some(&AUDIENCE.key, audience.as_ref().map(Shown::text));
+    }
+}
+
+impl Input {
+    /// How tokens are fetched, `Some(None)` where calls have none; `None` after a problem. `url`, `headers` and `forward` say what else
+    /// calls carry.
+    pub(super) fn oauth2(
+        &mut self,
+        url: Option<&SecretUrl>,
+        headers: &Headers,
+        forward: &[String],
+    ) -> Option<Option<OAuth2>> {
+        let token_url = self.optional(&TOKEN_URL);
+        let client_id = self.optional(&CLIENT_ID);
+        let client_secret = self.secret(&CLIENT_SECRET, &CLIENT_SECRET_FILE);
+        let client_auth = self.get(&CLIENT_AUTH);
+        let scope = self.optional(&SCOPE);
+        let audience = self.optional(&AUDIENCE);
+        let (token_url, client_id, client_secret) = (token_url?, client_id?, client_secret?);
+        let (client_auth, scope, audience) = (client_auth?, scope?, audience?);
+        let key = &TOKEN_URL.key;
+        let Some(token_url) = token_url else {
+            // One with a default may stand there as in the sample.
+            let is_set = |key: &&Key| key.default.is_none() && self.entry(key).is_some();
+            let set = KEYS.iter().copied().find(is_set);
+            return match set {
+                None => Some(None),
+                Some(key) => self.wrong(key, "is of no use without dispatch.http.oauth2.token-url"),
+            };
+        };
+        if has_user(&token_url) {
+            let words =
+                "has a user; name the client in dispatch.http.oauth2.client-id and client-secret";
+            return self.wrong(key, words);
+        }
+        let Some(client_id) = client_id else {
+            return self.wrong(key, "needs a client: set dispatch.http.oauth2.client-id");
+        };
+        let Some(client_secret) = client_secret else {
+            let words = "needs the client's secret: set dispatch.http.oauth2.client-secret or dispatch.http.oauth2.client-secret-file";
+            return self.wrong(key, words);
+        };
+        let is_authorization = |name: &String| name.eq_ignore_ascii_case(AUTHORIZATION.as_str());
+        let other = if url.is_some_and(has_user) {
+            Some("the user in dispatch.http.url")
+        } else if headers.has(&AUTHORIZATION) {
+            Some("dispatch.http.headers")
+        } else if forward.iter().any(is_authorization) {
+            Some("dispatch.http.forward-headers")
+        } else {
+            None
+        };
+        if let Some(other) = other {
+            let words = format!("sets authorization, and so does {other}; keep one of them");
+            return self.wrong(key, words);
+        }
+        Some(Some(OAuth2 {
+            token_url,
+            client_id,
+            client_secret,
+            client_auth,
+            scope,
+            audience,
+        }))
+    }
+}

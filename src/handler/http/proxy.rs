@@ -1,0 +1,162 @@
+//! The proxy that connections go through, if there is one: by a tunnel (CONNECT), in which the API is spoken to as without it.
+
+use std::error::Error;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use hyper::Uri;
+use hyper::header::HeaderValue;
+use hyper::http::uri::Scheme;
+use hyper_util::client::legacy::connect::proxy::Tunnel;
+use hyper_util::client::proxy::matcher::Matcher;
+use hyper_util::rt::TokioIo;
+use tower_service::Service;
+
+use super::socket::{Socket, Sockets};
+use crate::config::Http;
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// A proxy.
+#[derive(Clone)]
+pub(super) struct Proxy {
+    /// Without its user and password.
+    url: Uri,
+    authorization: Option<HeaderValue>,
+}
+
+/// Why there is no tunnel.
+#[derive(Debug, thiserror::Error)]
+#[error("through the proxy {proxy}")]
+struct Blocked {
+    proxy: Uri,
+    source: Failure,
+}
+
+impl Proxy {
+    /// The one for `server`: that of `http`, else what the variables of the `environment` say, if they count.
+    ///
+    /// # Errors
+    /// In words, without its password: it is none that can be used.
+    pub(super) fn of(
+        http: &Http,
+        environment: Option<&Matcher>,
+        server: &Uri,
+    ) -> Result<Option<Self>, String> {
+        let (found, named) = match &http.proxy {
+            Some(url) => {
+                let all = Matcher::builder().all(url.expose()).build();
+                let found = all.intercept(server);
+                if found.is_none() {
+                    return Err("proxy: it can't be read; percent-encode what is not a letter or a digit in its user and password".to_owned());
+                }
+                (found, "proxy")
+            }
+            None => {
+                let found = environment.and_then(|matcher| matcher.intercept(server));
+                (found, "the proxy of the environment")
+            }
+        };
+        let Some(found) = found else {
+            return Ok(None);
+        };
+        if found.uri().scheme() != Some(&Scheme::HTTP) {
+            return Err(format!("{named}: it does not begin with http://"));
+        }
+        Ok(Some(Self {
+            url: found.uri().clone(),
+            authorization: found.basic_auth().cloned(),
+        }))
+    }
+
+    /// Without its user and password.
+    pub(super) fn url(&self) -> &Uri {
+        &self.url
+    }
+}
+
+/// Opens connections to a server.
+#[derive(Clone)]
+pub(super) enum Connector {
+    Direct(Sockets),
+    Through(Proxy, Box<Tunnel<Sockets>>),
+}
+
+impl Connector {
+    pub(super) fn new(sockets: Sockets, proxy: Option<Proxy>) -> Self {
+        let Some(proxy) = proxy else {
+            return Self::Direct(sockets);
+        };
+        let tunnel = Tunnel::new(proxy.url.clone(), sockets);
+        let tunnel = match &proxy.authorization {
+            Some(value) => tunnel.with_auth(value.clone()),
+            None => tunnel,
+        };
+        Self::Through(proxy, Box::new(tunnel))
+    }
+}
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Socket>;
+    type Error = Failure;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Self::Error>> + Send>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        match self {
+            Self::Direct(sockets) => sockets.poll_ready(cx).map_err(Failure::from),
+            Self::Through(_, tunnel) => tunnel.poll_ready(cx).map_err(Failure::from),
+        }
+    }
+
+    fn call(&mut self, server: Uri) -> Self::Future {
+        match self {
+            Self::Direct(sockets) => {
+                let opening = sockets.call(server);
+                Box::pin(async { opening.await.map_err(Failure::from) })
+            }
+            Self::Through(proxy, tunnel) => {
+                let proxy = proxy.url.clone();
+                let opening = with_port(server).map(|server| tunnel.call(server));
+                Box::pin(async move {
+                    let opened = async { Ok(opening?.await?) };
+                    opened
+                        .await
+                        .map_err(|source: Failure| Blocked { proxy, source }.into())
+                })
+            }
+        }
+    }
+}
+
+/// `server` with the port that it has without one: a tunnel is to 443 otherwise.
+fn with_port(server: Uri) -> Result<Uri, Failure> {
+    let is_plain = server.scheme() == Some(&Scheme::HTTP);
+    match server.host() {
+        Some(host) if is_plain && server.port().is_none() => {
+            let authority = format!("{host}:80");
+            let mut parts = server.into_parts();
+            parts.authority = Some(authority.parse()?);
+            Ok(Uri::from_parts(parts)?)
+        }
+        _ => Ok(server),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tunnel_is_to_the_port_of_its_server() {
+        for (server, expected) in [
+            ("http://h/a?b", "http://h:80/a?b"),
+            ("http://[::1]/", "http://[::1]:80/"),
+            ("http://h:8080/", "http://h:8080/"),
+            ("https://h/", "https://h/"),
+        ] {
+            let with = with_port(server.parse().expect("a url")).expect("a url");
+            assert_eq!(with.to_string(), expected);
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! Where access tokens come from: a request by client credentials (RFC 6749, 4.4), and what its answer says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use hyper::header::{
+    ACCEPT, AUTHORIZATION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderValue, USER_AGENT,
+};
+use hyper::{Method, Request, StatusCode, Uri};
+use rustls::ClientConfig;
+use serde_json::Value;
+use tokio::time::timeout;
+use url::form_urlencoded::{Serializer, byte_serialize};
+use url::{Position, Url};
+
+use super::call::{Exchange, Sent};
+use super::pool::Pool;
+use super::proxy::Proxy;
+use super::requests::{AGENT, uri};
+use super::{SECTION, told};
+use crate::config::{ClientAuth, OAuth2};
+use crate::tls;
+
+/// So much of an answer is read, in bytes.
+const MAX_BODY: usize = 64 * 1024;
+/// The longest token, in bytes: with it a request's head is one that servers take.
+const LONGEST: usize = 16 * 1024;
+/// How long a token lives where nobody says it.
+const USUAL_LIFE: Duration = Duration::from_secs(300);
+/// No token is kept for longer.
+const LONGEST_LIFE: Duration = Duration::from_secs(86_400);
+/// The longest code of an error that is shown.
+const LONGEST_CODE: usize = 64;
+
+/// Asks for tokens.
+pub(super) struct Endpoint {
+    pool: Arc<Pool>,
+    /// The url without and with its server.
+    target: Uri,
+    whole: Uri,
+    headers: HeaderMap,
+    body: Bytes,
+    timeout: Duration,
+    encrypted: bool,
+    client_secret: String,
+}
+
+/// A token, and how long it lives from when it was asked for.
+pub(super) struct Granted {
+    pub token: String,
+    pub life: Duration,
+}
+
+impl Endpoint {
+    /// That of `oauth2`, which is asked over `tls` if its url says so, through the `proxy` for it. One answer may take `timeout`.
+    ///
+    /// # Errors
+    /// In words: the url holds what no request can carry.
+    pub(super) fn new(
+        oauth2: &OAuth2,
+        tls: ClientConfig,
+        timeout: Duration,
+        proxy: impl FnOnce(&Uri) -> Result<Option<Proxy>, String>,
+    ) -> Result<Self, String> {
+        let url = Url::parse(oauth2.token_url.expose()).map_err(|why| why.to_string())?;
+        let host = &url[Position::BeforeHost..Position::AfterPort];
+        let path = &url[Position::BeforePath..Position::AfterQuery];
+        let whole = uri(&format!("{}://{host}{path}", url.scheme()))?;
+        let secret = oauth2.client_secret.expose();
+        let mut form = Serializer::new(String::new());
+        form.append_pair("grant_type", "client_credentials");
+        for (name, value) in [("scope", &oauth2.scope), ("audience", &oauth2.audience)] {
+            if let Some(value) = value {
+                form.append_pair(name, value);
+            }
+        }
+        let mut headers = HeaderMap::new();
+        match oauth2.client_auth {
+            ClientAuth::Basic => {
+                headers.insert(AUTHORIZATION, basic(&oauth2.client_id, secret)?);
+            }
+            ClientAuth::Post => {
+                form.append_pair("client_id", &oauth2.client_id);
+                form.append_pair("client_secret", secret);
+            }
+        }
+        let host = HeaderValue::from_str(host).map_err(|why| why.to_string())?;
+        let body = Bytes::from(form.finish());
+        let kind = HeaderValue::from_static("application/x-www-form-urlencoded");
+        headers.insert(HOST, host);
+        headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
+        headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
+        headers.insert(CONTENT_TYPE, kind);
+        headers.insert(CONTENT_LENGTH, body.len().into());
+        Ok(Self {
+            // A token is rare: its connection is for it alone, and HTTP/1.1 does.
+            pool: Pool::new((whole.clone(), proxy(&whole)?), (tls, false), timeout, 1),
+            target: uri(path)?,
+            whole,
+            headers,
+            body,
+            timeout,
+            encrypted: url.scheme() == "https",
+            client_secret: secret.to_owned(),
+        })
+    }
+
+    /// A token.
+    ///
+    /// # Errors
+    /// In words, which hold neither the client's secret nor a part of the url: there is none now.
+    pub(super) async fn fetch(&self) -> Result<Granted, String> {
+        match timeout(self.timeout, self.ask()).await {
+            Ok(result) => result,
+            Err(_) => {
+                let timeout = self.timeout;
+                Err(format!(
+                    "the token's url gave no answer within {timeout:?} (dispatch.http.timeout)"
+                ))
+            }
+        }
+    }
+
+    async fn ask(&self) -> Result<Granted, String> {
+        let pooled = self.pool.open().await.map_err(|why| {
+            let advice = match self.encrypted {
+                true => tls::setup_advice(why.as_ref(), SECTION),
+                false => None,
+            };
+            format!(
+                "no connection to the token's url: {}",
+                told(why.as_ref(), advice)
+            )
+        })?;
+        let mut request = Request::new(self.body.clone());
+        *request.method_mut() = Method::POST;
+        *request.uri_mut() = self.target.clone();
+        request.headers_mut().clone_from(&self.headers);
+        let closed = || "the token's url has closed the connection".to_owned();
+        let mut exchange = pooled.send(request, &self.whole).ok_or_else(closed)?;
+        let status = match exchange.answer().await {
+            Sent::Answered(head) => head.status,
+            Sent::Unwritten => return Err(closed()),
+            Sent::Refused(why) | Sent::Failed(why) => {
+                let words = told(&why, tls::advice(&why, SECTION));
+                return Err(format!("the token's url gave no answer: {words}"));
+            }
+        };
+        let body = whole_body(&mut exchange).await?;
+        self.read(status, &body)
+    }
+
+    /// What the answer says. Nothing of it is shown but the code of an error: it may repeat what was sent, and holds the token.
+    fn read(&self, status: StatusCode, body: &[u8]) -> Result<Granted, String> {
+        let value: Value = serde_json::from_slice(body).unwrap_or_default();
+        if status != StatusCode::OK {
+            let code = value.get("error").and_then(Value::as_str);
+            let code = code.filter(|code| self.may_be_shown(code));
+            let code = code.map_or(String::new(), |code| format!(": {code}"));
+            return Err(format!(
+                "the token's url answered {}{code}",
+                status.as_u16()
+            ));
+        }
+        let text = |name| value.get(name).and_then(Value::as_str);
+        let kind = text("token_type").unwrap_or("bearer");
+        if !kind.eq_ignore_ascii_case("bearer") {
+            return Err("the token's url gave a token that is no Bearer token".to_owned());
+        }
+        let token = text("access_token").filter(|token| is_token(token));
+        let token = token.ok_or(
+            "the token's url answered 200 without an access_token of JSON that a header can carry",
+        )?;
+        let life = match value.get("expires_in") {
+            None | Some(Value::Null) => USUAL_LIFE,
+            // Some write digits in quotes.
+            Some(life) => {
+                let seconds = life.as_f64().or_else(|| life.as_str()?.parse().ok());
+                let life = seconds.map(|seconds| seconds.clamp(0.0, LONGEST_LIFE.as_secs_f64()));
+                Duration::from_secs_f64(life.filter(|life| *life > 0.0).ok_or(
+                    "the token's url gave a token whose expires_in is no number of seconds above 0",
+                )?)
+            }
+        };
+        Ok(Granted {
+            token: token.to_owned(),
+            life,
+        })
+    }
+
+    /// It is a code, and no echo of the client's secret.
+    fn may_be_shown(&self, code: &str) -> bool {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        code.len() <= LONGEST_CODE
+            && code.bytes().all(is_plain)
+            && !code.contains(&*self.client_secret)
+    }
+}
+
+/// What a header carries as it is.
+fn is_token(text: &str) -> bool {
+    (1..=LONGEST).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
+}
+
+/// The client and its secret, each as a form has them (RFC 6749, 2.3.1).
+fn basic(id: &str, secret: &str) -> Result<HeaderValue, String> {
+    let encoded = |text: &str| byte_serialize(text.as_bytes()).collect::<String>();
+    let pair = format!("{}:{}", encoded(id), encoded(secret));
+    let text = format!("Basic {}", BASE64_STANDARD.encode(pair));
+    let mut value = HeaderValue::from_str(&text).map_err(|why| why.to_string())?;
+    value.set_sensitive(true);
+    Ok(value)
+}
+
+async fn whole_body(exchange: &mut Exchange) -> Result<Vec<u8>, String> {
+    let mut body = Vec::new();
+    while let Some(chunk) = exchange.next().await {
+        let chunk = chunk.map_err(|_| "the answer of the token's url broke off")?;
+        if body.len() + chunk.len() > MAX_BODY {
+            return Err("the answer of the token's url is larger than 64 KiB".to_owned());
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(body)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Secret, SecretUrl};
+
+    fn endpoint() -> Endpoint {
+        let oauth2 = OAuth2 {
+            token_url: SecretUrl::new("http://h/token?key=hunter3"),
+            client_id: "a client".to_owned(),
+            client_secret: Secret::new("hunter2:/"),
+            client_auth: ClientAuth::Basic,
+            scope: Some("a b".to_owned()),
+            audience: None,
+        };
+        let tls = tls::nobody().expect("nothing can fail");
+        Endpoint::new(&oauth2, tls, Duration::from_secs(1), |_| Ok(None)).expect("a url")
+    }
+
+    #[test]
+    fn a_client_is_encoded_as_the_standard_says() {
+        let endpoint = endpoint();
+        let basic = BASE64_STANDARD.encode("a+client:hunter2%3A%2F");
+        assert_eq!(endpoint.headers[AUTHORIZATION], format!("Basic {basic}"));
+        assert_eq!(endpoint.body, "grant_type=client_credentials&scope=a+b");
+    }
+
+    #[test]
+    fn an_answer_is_a_token_or_says_why_there_is_none() {
+        let endpoint = endpoint();
+        let read = |status, body: &str| {
+            let status = StatusCode::from_u16(status).expect("a status");
+            let granted = endpoint.read(status, body.as_bytes());
+            granted.map(|granted| (granted.token, granted.life.as_secs()))
+        };
+        for (body, token, seconds) in [
+            (r#"{"access_token": "t"}"#, "t", 300),
+            (
+                r#"{"access_token": "t", "token_type": "bearer", "expires_in": 60}"#,
+                "t",
+                60,
+            ),
+            (
+                r#"{"access_token": "t", "token_type": "Bearer", "expires_in": "7200"}"#,
+                "t",
+                7200,
+            ),
+            (r#"{"access_token": "t", "expires_in": 1e99}"#, "t", 86_400),
+        ] {
+            assert_eq!(read(200, body), Ok((token.to_owned(), seconds)), "{body}");
+        }
+        for (status, body, words) in [
+            (
+                401,
+                r#"{"error": "invalid_client"}"#,
+                "answered 401: invalid_client",
+            ),
+            (400, r#"{"error": "no hunter2:/"}"#, "answered 400"),
+            (302, "", "answered 302"),
+            (201, r#"{"access_token": "t"}"#, "answered 201"),
+            (200, "hunter2", "without an access_token"),
+            (200, r#"{"access_token": "a b"}"#, "without an access_token"),
+            (200, r#"{"access_token": ""}"#, "without an access_token"),
+            (
+                200,
+                r#"{"access_token": "t", "token_type": "mac"}"#,
+                "no Bearer token",
+            ),
+            (200, r#"{"access_token": "t", "expires_in": 0}"#, "above 0"),
+            (
+                200,
+                r#"{"access_token": "t", "expires_in": "NaN"}"#,
+                "above 0",
+            ),
+        ] {
+            let why = read(status, body).expect_err(body);
+            assert!(why.contains(words) && !why.contains("hunter"), "{why}");
+        }
+    }
+}

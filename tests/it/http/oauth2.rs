@@ -1,0 +1,356 @@
+//! Calls that carry an access token, which a token endpoint gives.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+
+use kit::papers::Papers;
+use sluicegate::config::{ClientAuth, OAuth2, Secret, SecretUrl};
+use sluicegate::handler::PreparingHandler;
+use tokio::time::Instant;
+
+use super::downstream::{Manner, Request};
+use super::*;
+
+/// A token endpoint of the tests: its n-th good answer is the token `token-n`.
+struct Endpoint {
+    downstream: Downstream,
+    status: Arc<AtomicU16>,
+}
+
+impl Endpoint {
+    /// Its tokens live for so many seconds.
+    async fn start(life: u64) -> Self {
+        Self::with(Manner::default(), life).await
+    }
+
+    async fn with(manner: Manner, life: u64) -> Self {
+        let (status, given) = (Arc::new(AtomicU16::new(200)), AtomicUsize::new(0));
+        let answered = Arc::clone(&status);
+        let downstream = Downstream::with(manner, move |request| {
+            let text = match answered.load(Ordering::Relaxed) {
+                200 => {
+                    let number = 1 + given.fetch_add(1, Ordering::Relaxed);
+                    let json = format!(
+                        r#"{{"access_token": "token-{number}", "token_type": "Bearer", "expires_in": {life}}}"#
+                    );
+                    answer("200 OK", "", &json)
+                }
+                status => {
+                    let echo =
+                        String::from_utf8_lossy(&request.head).replace(['"', '\r', '\n'], "");
+                    let json =
+                        format!(r#"{{"error": "invalid_client", "error_description": "{echo}"}}"#);
+                    answer(&format!("{status} No"), "", &json)
+                }
+            };
+            (text.into_bytes(), Then::Keep)
+        });
+        Self {
+            downstream: downstream.await,
+            status,
+        }
+    }
+
+    fn answers(&self, status: u16) {
+        self.status.store(status, Ordering::Relaxed);
+    }
+
+    fn requests(&self) -> Vec<Request> {
+        self.downstream.requests()
+    }
+
+    /// Waits until so many requests have come.
+    async fn is_asked(&self, times: usize) {
+        let asked = async {
+            while self.requests().len() < times {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let waited = tokio::time::timeout(LONG, asked).await;
+        waited.unwrap_or_else(|_| panic!("{} requests", self.requests().len()));
+    }
+
+    fn oauth2(&self, scheme: &str) -> OAuth2 {
+        OAuth2 {
+            token_url: SecretUrl::new(format!("{scheme}://{}/token?a=b", self.downstream.addr)),
+            client_id: "shop".to_owned(),
+            client_secret: Secret::new("hunter2"),
+            client_auth: ClientAuth::Basic,
+            scope: Some("orders:write".to_owned()),
+            audience: Some("https://api".to_owned()),
+        }
+    }
+}
+
+/// Calls of `api` with tokens of `endpoint`.
+fn with_tokens(api: &Downstream, endpoint: &Endpoint, timeout: Duration) -> Http {
+    Http {
+        oauth2: Some(endpoint.oauth2("http")),
+        ..http(format!("http://{}/", api.addr), timeout)
+    }
+}
+
+async fn api() -> Downstream {
+    Downstream::answering(answer("200 OK", "", "fine"), Then::Keep).await
+}
+
+/// With which tokens `api` was called, in this order.
+fn carried(api: &Downstream) -> Vec<String> {
+    let text = |request: &Request| {
+        let value = request.header("authorization").expect("each call has one");
+        String::from_utf8_lossy(value).into_owned()
+    };
+    api.requests().iter().map(text).collect()
+}
+
+/// Time goes on by so much at once.
+async fn later(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
+}
+
+#[tokio::test]
+async fn one_token_is_fetched_for_many_calls() {
+    for auth in [ClientAuth::Basic, ClientAuth::Post] {
+        let (api, endpoint) = (api().await, Endpoint::start(3600).await);
+        let mut http = with_tokens(&api, &endpoint, LONG);
+        http.oauth2.as_mut().expect("it is set").client_auth = auth;
+        let handler = HttpHandler::new(&http, 4).expect("usable");
+        let jobs: Vec<_> = (0..20).map(|n| job(&n.to_string())).collect();
+        let calls = jobs.iter().map(|job| handler.handle(job, permit()));
+        for outcome in futures_util::future::join_all(calls).await {
+            assert_eq!(outcome, Outcome::Done);
+        }
+        assert_eq!(carried(&api), vec!["Bearer token-1"; 20]);
+        let requests = endpoint.requests();
+        assert_eq!(requests.len(), 1);
+        assert_eq!(requests[0].what(), "POST /token?a=b");
+        let kind = requests[0].header("content-type").expect("it is said");
+        assert_eq!(kind, b"application/x-www-form-urlencoded");
+        let body = String::from_utf8_lossy(&requests[0].body).into_owned();
+        let form = "grant_type=client_credentials&scope=orders%3Awrite&audience=https%3A%2F%2Fapi";
+        let basic = requests[0].header("authorization");
+        match auth {
+            ClientAuth::Basic => {
+                assert_eq!(body, form);
+                assert_eq!(basic, Some(&b"Basic c2hvcDpodW50ZXIy"[..]));
+            }
+            ClientAuth::Post => {
+                assert_eq!(body, format!("{form}&client_id=shop&client_secret=hunter2"));
+                assert_eq!(basic, None);
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_token_is_renewed_before_it_expires_and_no_call_waits_for_that() {
+    let (api, endpoint) = (api().await, Endpoint::start(1000).await);
+    let handler = HttpHandler::new(&with_tokens(&api, &endpoint, LONG), 4).expect("usable");
+    assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
+    later(Duration::from_secs(740)).await;
+    assert_eq!(handler.handle(&job("2"), permit()).await, Outcome::Done);
+    assert_eq!(endpoint.requests().len(), 1);
+    // The next answer takes its time; the token is good until then.
+    endpoint.answers(500);
+    later(Duration::from_secs(11)).await;
+    endpoint.is_asked(2).await;
+    assert_eq!(handler.handle(&job("3"), permit()).await, Outcome::Done);
+    assert_eq!(carried(&api), vec!["Bearer token-1"; 3]);
+    endpoint.answers(200);
+    endpoint.is_asked(3).await;
+    while carried(&api)
+        .last()
+        .is_none_or(|last| last == "Bearer token-1")
+    {
+        assert_eq!(handler.handle(&job("4"), permit()).await, Outcome::Done);
+    }
+    assert_eq!(carried(&api).last().expect("a call"), "Bearer token-2");
+}
+
+#[tokio::test]
+async fn without_a_token_no_call_is_made_and_calls_go_on_when_there_is_one() {
+    let (api, endpoint) = (api().await, Endpoint::start(3600).await);
+    endpoint.answers(401);
+    let http = with_tokens(&api, &endpoint, Duration::from_millis(300));
+    let handler = HttpHandler::new(&http, 4).expect("usable");
+    assert!(handler.at_once().is_none());
+    let prepared = handler.prepare(&job("1")).await;
+    let Err(Outcome::Retry {
+        after: None,
+        reason,
+    }) = prepared
+    else {
+        panic!("there is no token");
+    };
+    assert_eq!(
+        reason,
+        "no access token within 300ms (dispatch.http.timeout): the token's url answered 401: invalid_client"
+    );
+    let attempt = handler.attempt(&job("1"), permit()).await;
+    assert_eq!(
+        attempt.trouble,
+        Some(sluicegate::handler::Trouble::Unreachable)
+    );
+    assert!(api.requests().is_empty() && api.opened() == 0);
+    endpoint.answers(200);
+    let patience = Instant::now() + LONG;
+    while handler.handle(&job("1"), permit()).await != Outcome::Done {
+        assert!(Instant::now() < patience);
+    }
+    assert_eq!(carried(&api), ["Bearer token-1"]);
+    assert!(endpoint.requests().len() < 10, "it pauses after failures");
+}
+
+#[tokio::test]
+async fn an_expired_token_is_never_used() {
+    let (api, endpoint) = (api().await, Endpoint::start(1000).await);
+    let http = with_tokens(&api, &endpoint, Duration::from_millis(300));
+    let handler = HttpHandler::new(&http, 4).expect("usable");
+    assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
+    let mut ready = handler.at_once().expect("a connection and a token");
+    assert!(handler.is_ready(&mut ready));
+    endpoint.answers(500);
+    // A little before it expires, since a call takes time.
+    later(Duration::from_secs(996)).await;
+    let fresh = handler.at_once();
+    assert!(fresh.is_none() && !handler.is_ready(&mut ready));
+    let attempt = handler.send(&job("2"), ready, permit()).await;
+    assert_eq!(attempt.outcome, Outcome::Late);
+    let outcome = handler.handle(&job("2"), permit()).await;
+    assert!(matches!(outcome, Outcome::Retry { .. }), "{outcome:?}");
+    assert_eq!(api.requests().len(), 1);
+}
+
+#[tokio::test]
+async fn a_token_that_the_api_refuses_is_renewed_at_once_unless_it_is_young() {
+    let api = Downstream::start(|request| {
+        let text = match request.header("authorization") {
+            Some(b"Bearer token-1") => answer("401 Unauthorized", "", "who is token-1?"),
+            _ => answer("200 OK", "", "fine"),
+        };
+        (text.into_bytes(), Then::Keep)
+    });
+    let (api, endpoint) = (api.await, Endpoint::start(3600).await);
+    let http = with_tokens(&api, &endpoint, LONG);
+    let handler = HttpHandler::new(&http, 4).expect("usable");
+    let reason = "the API answered 401 Unauthorized: who is ***?".to_owned();
+    let refused = Outcome::Retry {
+        after: None,
+        reason: reason.clone(),
+    };
+    for _ in 0..2 {
+        let attempt = handler.attempt(&job("1"), permit()).await;
+        assert_eq!((attempt.outcome, attempt.trouble), (refused.clone(), None));
+    }
+    assert_eq!(endpoint.requests().len(), 1);
+    later(Duration::from_secs(10)).await;
+    assert_eq!(handler.handle(&job("1"), permit()).await, refused);
+    assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
+    assert_eq!(carried(&api).last().expect("a call"), "Bearer token-2");
+    assert_eq!(endpoint.requests().len(), 2);
+
+    // What is configured of a 401 counts.
+    let mut answers = Answers::default();
+    let which = Which::parse("401").expect("a status");
+    assert!(answers.set(which, Meaning::Reject));
+    let again = Endpoint::start(3600).await;
+    let http = Http {
+        answers,
+        ..with_tokens(&api, &again, LONG)
+    };
+    let handler = HttpHandler::new(&http, 4).expect("usable");
+    let outcome = handler.handle(&job("1"), permit()).await;
+    assert_eq!(outcome, Outcome::Reject { reason });
+}
+
+#[tokio::test]
+async fn nothing_shows_the_token_or_the_clients_secret() {
+    let api = Downstream::start(|request| {
+        let echo = String::from_utf8_lossy(request.header("authorization").unwrap_or_default());
+        (
+            answer("400 Bad Request", "", &format!("{echo}!")).into_bytes(),
+            Then::Keep,
+        )
+    });
+    let (api, endpoint) = (api.await, Endpoint::start(3600).await);
+    let http = with_tokens(&api, &endpoint, LONG);
+    let shown = format!("{http:?}");
+    assert!(!shown.contains("hunter2"), "{shown}");
+    let handler = HttpHandler::new(&http, 4).expect("usable");
+    let Outcome::Reject { reason } = handler.handle(&job("1"), permit()).await else {
+        panic!("400 is no success");
+    };
+    assert_eq!(reason, "the API answered 400 Bad Request: Bearer ***!");
+}
+
+#[tokio::test]
+async fn tokens_come_over_tls_from_who_is_trusted_alone() {
+    let (ours, theirs) = (Papers::new(), Papers::new());
+    for (papers, is_trusted) in [(&ours, true), (&theirs, false)] {
+        papers.issue("server", &["127.0.0.1"]);
+        let manner = Manner {
+            tls: Some(papers.acceptor("server", None)),
+            ..Manner::default()
+        };
+        let (api, endpoint) = (api().await, Endpoint::with(manner, 3600).await);
+        let http = Http {
+            oauth2: Some(endpoint.oauth2("https")),
+            tls: ours.trusted(),
+            ..with_tokens(&api, &endpoint, Duration::from_secs(5))
+        };
+        let timeout = if is_trusted {
+            LONG
+        } else {
+            Duration::from_secs(1)
+        };
+        let handler = HttpHandler::new(&Http { timeout, ..http }, 4).expect("usable");
+        match handler.handle(&job("1"), permit()).await {
+            Outcome::Done => assert!(is_trusted),
+            Outcome::Retry { reason, .. } => {
+                let words = "no connection to the token's url: ";
+                assert!(!is_trusted && reason.contains(words), "{reason}");
+                assert!(reason.contains("dispatch.http.ca-file"), "{reason}");
+                assert!(endpoint.requests().is_empty() && api.requests().is_empty());
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn answers_without_a_token_or_without_an_end_are_failures() {
+    let endless = "HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
+    for (bytes, then, words) in [
+        (
+            answer("200 OK", "", "hunter3"),
+            Then::Keep,
+            "without an access_token",
+        ),
+        (endless.to_owned(), Then::Repeat, "larger than 64 KiB"),
+        (String::new(), Then::Hang, "no answer within 300ms"),
+        (String::new(), Then::Close, "gave no answer"),
+    ] {
+        let api = api().await;
+        let endpoint = Endpoint {
+            downstream: Downstream::answering(bytes, then).await,
+            status: Arc::default(),
+        };
+        let http = with_tokens(&api, &endpoint, Duration::from_millis(300));
+        let handler = HttpHandler::new(&http, 4).expect("usable");
+        // The first wait may end before the first answer does.
+        let mut said = String::new();
+        for _ in 0..10 {
+            match handler.handle(&job("1"), permit()).await {
+                Outcome::Retry { reason, .. } => said = reason,
+                other => panic!("{other:?}"),
+            }
+            if said.contains(words) {
+                break;
+            }
+        }
+        assert!(said.contains(words) && !said.contains("hunter"), "{said}");
+        assert!(api.requests().is_empty());
+    }
+}

@@ -1,0 +1,104 @@
+//! Calls through a proxy.
+
+use hyper::Version;
+use kit::api::{Api, Manner};
+use kit::connect::ConnectProxy;
+use kit::papers::Papers;
+use sluicegate::config::SecretUrl;
+
+use super::*;
+
+/// `http` through `proxy`, which is told `user`.
+fn through(proxy: &ConnectProxy, user: &str, http: Http) -> HttpHandler {
+    let url = format!("http://{user}{}", proxy.door.address);
+    let http = Http {
+        proxy: Some(SecretUrl::new(url)),
+        ..http
+    };
+    HttpHandler::new(&http, 4).expect("usable")
+}
+
+/// The text that Basic authorization has for `us:p@ss`.
+const BASIC: &str = "Basic dXM6cEBzcw==";
+
+#[tokio::test]
+async fn calls_go_through_a_tunnel_with_and_without_tls() {
+    let papers = Papers::new();
+    for (manner, version) in [
+        (Manner::default(), Version::HTTP_11),
+        (Manner::https(&papers, &["http/1.1"]), Version::HTTP_11),
+        (Manner::https(&papers, &["h2"]), Version::HTTP_2),
+    ] {
+        let (api, proxy) = (
+            Api::with(manner).await,
+            ConnectProxy::start(Some(BASIC)).await,
+        );
+        let http = Http {
+            tls: papers.trusted(),
+            ..http(api.url(), LONG)
+        };
+        let handler = through(&proxy, "us:p%40ss@", http);
+        for n in 0..5 {
+            let attempt = handler.attempt(&job(&n.to_string()), permit()).await;
+            assert_eq!(attempt.outcome, Outcome::Done);
+        }
+        let calls = api.calls();
+        assert!(calls.len() == 5 && calls.iter().all(|call| call.version == version));
+        let leaked = calls
+            .iter()
+            .any(|call| call.headers.contains_key("proxy-authorization"));
+        assert!(!leaked, "the API sees nothing of the proxy's password");
+        assert_eq!(proxy.asked(), [api.door.address.to_string()]);
+    }
+}
+
+#[tokio::test]
+async fn access_tokens_come_through_the_proxy_too() {
+    use sluicegate::config::{ClientAuth, OAuth2, Secret};
+
+    let token = r#"{"access_token": "token-1"}"#;
+    let tokens = Downstream::answering(answer("200 OK", "", token), Then::Keep).await;
+    let (api, proxy) = (Api::start().await, ConnectProxy::start(None).await);
+    let oauth2 = OAuth2 {
+        token_url: SecretUrl::new(format!("http://{}/", tokens.addr)),
+        client_id: "shop".to_owned(),
+        client_secret: Secret::new("hunter2"),
+        client_auth: ClientAuth::Basic,
+        scope: None,
+        audience: None,
+    };
+    let http = Http {
+        oauth2: Some(oauth2),
+        ..http(api.url(), LONG)
+    };
+    let handler = through(&proxy, "", http);
+    assert_eq!(handler.handle(&job("1"), permit()).await, Outcome::Done);
+    let there = [tokens.addr, api.door.address].map(|at| at.to_string());
+    assert_eq!(proxy.asked(), there);
+}
+
+#[tokio::test]
+async fn a_proxy_that_refuses_or_is_not_there_is_named_without_its_password() {
+    let (api, proxy) = (Api::start().await, ConnectProxy::start(Some(BASIC)).await);
+    let address = proxy.door.address;
+    let reason = async |handler: HttpHandler| match handler.handle(&job("1"), permit()).await {
+        Outcome::Retry { reason, .. } => reason,
+        other => panic!("{other:?}"),
+    };
+    let handler = through(&proxy, "us:hunter2@", http(api.url(), LONG));
+    assert_eq!(
+        reason(handler).await,
+        format!(
+            "no connection: through the proxy http://{address}/: tunnel error: proxy authorization required"
+        )
+    );
+    let handler = through(&proxy, "us:hunter2@", http(api.url(), LONG));
+    drop(proxy);
+    let words = reason(handler).await;
+    let begin = format!("no connection: through the proxy http://{address}/: tunnel error: ");
+    assert!(
+        words.starts_with(&begin) && !words.contains("hunter2"),
+        "{words}"
+    );
+    assert_eq!(api.count(), 0);
+}

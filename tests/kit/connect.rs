@@ -1,0 +1,67 @@
+//! An HTTP proxy that opens tunnels (CONNECT), and records to where and for whom.
+
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy_bidirectional};
+use tokio::net::TcpStream;
+
+use super::door::Door;
+
+/// A running one. Dropped, it ends, and its tunnels with it.
+pub struct ConnectProxy {
+    pub door: Door,
+    asked: Arc<Mutex<Vec<String>>>,
+}
+
+impl ConnectProxy {
+    /// Lets all in, or those alone who send this `proxy-authorization`.
+    pub async fn start(authorization: Option<&str>) -> Self {
+        let asked = Arc::<Mutex<Vec<String>>>::default();
+        let wanted =
+            authorization.map(|value| format!("proxy-authorization: {value}").to_lowercase());
+        let (seen, wanted) = (Arc::clone(&asked), Arc::new(wanted));
+        let door = Door::open(move |stream, _| {
+            let (seen, wanted) = (Arc::clone(&seen), Arc::clone(&wanted));
+            async move {
+                // An error is an end's.
+                let _ = serve(stream, &seen, wanted.as_deref()).await;
+            }
+        });
+        Self {
+            door: door.await,
+            asked,
+        }
+    }
+
+    /// Where tunnels were wanted to, in this order: `host:port`.
+    pub fn asked(&self) -> Vec<String> {
+        self.asked.lock().expect("nobody panics").clone()
+    }
+}
+
+async fn serve(
+    mut stream: TcpStream,
+    asked: &Mutex<Vec<String>>,
+    wanted: Option<&str>,
+) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await?);
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    let target = head
+        .strip_prefix("CONNECT ")
+        .and_then(|rest| rest.split_once(' '));
+    let (target, _) = target.unwrap_or_else(|| panic!("no tunnel is wanted: {head}"));
+    asked.lock().expect("nobody panics").push(target.to_owned());
+    let has = |line: &str| head.lines().any(|own| own.to_lowercase() == line);
+    if wanted.is_some_and(|line| !has(line)) {
+        let refusal = b"HTTP/1.1 407 Proxy Authentication Required\r\nproxy-authenticate: Basic\r\ncontent-length: 0\r\n\r\n";
+        return stream.write_all(refusal).await;
+    }
+    let mut there = TcpStream::connect(target).await?;
+    stream
+        .write_all(b"HTTP/1.1 200 Connection established\r\n\r\n")
+        .await?;
+    copy_bidirectional(&mut stream, &mut there).await.map(drop)
+}
