@@ -3,10 +3,12 @@
 use super::key::Key;
 use super::limit_keys::LIST_ONLY;
 use super::suggest::closest;
-use super::{admin, amqp, breaker, delay, dispatch, http, job, limit_keys, log, redis, retry};
+use super::{
+    admin, amqp, breaker, delay, dispatch, http, job, limit_keys, log, redis, results, retry,
+};
 
 /// The keys of each section, in the order of the reference page.
-const SECTIONS: [&[&Key]; 11] = [
+const SECTIONS: [&[&Key]; 12] = [
     amqp::KEYS,
     redis::KEYS,
     job::KEYS,
@@ -14,6 +16,7 @@ const SECTIONS: [&[&Key]; 11] = [
     dispatch::KEYS,
     http::KEYS,
     breaker::KEYS,
+    results::KEYS,
     delay::KEYS,
     retry::KEYS,
     admin::KEYS,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::broker::memory::Fault;
-use sluicegate::broker::{Broker, Delivery, Event, Outgoing, PublishError, Source, Tag};
+use sluicegate::broker::{Broker, Delivery, Event, Outgoing, PublishError, Reply, Source, Tag};
 use sluicegate::rules::headers;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -76,6 +76,14 @@ impl Broker for SimBroker {
             Ok(Ok(results)) => results,
             _ => vec![Err(PublishError::Down("no confirm in time".to_owned())); count],
         }
+    }
+
+    async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
+        let Self(life) = self;
+        life.point("reply, before").await;
+        let results = life.broker.reply(batch).await;
+        life.point("reply, after").await;
+        results
     }
 
     async fn ack(&self, tags: Vec<Tag>) {

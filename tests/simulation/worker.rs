@@ -48,6 +48,7 @@ fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
         levels: DelayLevels::new(plan.max_delay),
         throttle_scope: plan.throttle_scope,
         breaker: plan.away.rule,
+        results: None,
     }
 }
 
