@@ -93,7 +93,8 @@ pub async fn run(config: Config, file: Option<PathBuf>, fresh: bool) -> Result<(
     install_tls_provider();
     let http = config.dispatch.http.as_ref().ok_or(AppError::NoHandler)?;
     let handler = HttpHandler::in_environment(http, config.dispatch.concurrency)
-        .map_err(|why| AppError::Http(why.to_string()))?;
+        .map_err(|why| AppError::Http(why.to_string()))?
+        .with_results(&config.dispatch.results);
     let stop = Stop::default();
     let signals = signals::listen(&stop).map_err(AppError::Signals)?;
     let mut worker = Worker::new(config, handler)?.reloading(file);

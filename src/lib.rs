@@ -41,7 +41,9 @@ pub mod untrusted;
 pub use app::{AppError, run_until, run_with};
 pub use config::{Config, ConfigErrors};
 pub use engine::Stop;
-pub use handler::{Attempt, Fate, Handler, LateEnd, Outcome, Permit, PreparingHandler, Trouble};
+pub use handler::{
+    Answered, Attempt, Fate, Handler, LateEnd, Outcome, Permit, PreparingHandler, Trouble,
+};
 pub use rules::answers::{Pushback, Quota, Quotas, Seen};
 pub use rules::job::Job;
 pub use rules::tenant::{Tenant, TenantError};

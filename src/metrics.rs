@@ -15,6 +15,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
 use crate::broker::{PublishError, Source};
+use crate::engine::facts::Sent;
 use crate::gate::Primaries;
 use crate::handler::Outcome;
 use crate::rules::lateness::Heard;
@@ -69,6 +70,7 @@ pub struct Metrics {
     waits: Family<How, Counter>,
     wait_seconds: Histogram,
     dead_letters: Family<Reason, Counter>,
+    results: Family<Ended, Counter>,
     publish_failures: Family<Kind, Counter>,
     disconnects: Family<Server, Counter>,
     up: Family<Server, Gauge>,
@@ -184,6 +186,16 @@ impl Metrics {
     /// A job became a dead letter: `bad-message`, `rejected`, `attempts`, `expired`, `given-up` or `crashed`.
     pub fn dead(&self, reason: &'static str) {
         self.dead_letters.get_or_create(&Reason { reason }).inc();
+    }
+
+    /// What became of a job's result.
+    pub fn result(&self, sent: Sent) {
+        let outcome = match sent {
+            Sent::Published => "published",
+            Sent::Unroutable => "unroutable",
+            Sent::Refused => "refused",
+        };
+        self.results.get_or_create(&Ended { outcome }).inc();
     }
 
     /// A publish was not confirmed.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tracing::info;
 
 use crate::app::reload::changeable;
-use crate::config::Config;
-use crate::engine::action::Settings;
+use crate::config::{self, Config};
+use crate::engine::action::{Results, ResultsTo, Settings};
 use crate::gate::Rule;
 use crate::rules::delays::{DelayLevels, QueueNames};
 use crate::rules::limit::{Algorithm, ceil_ms};
@@ -30,7 +30,22 @@ pub(super) fn settings(config: &Config) -> Settings {
             longest_wait_ms: ceil_ms(breaker.max_interval),
             lease_ms: ceil_ms(probe_lease(config)),
         }),
+        results: results(&config.dispatch.results),
     }
+}
+
+/// Who is told how jobs end.
+fn results(results: &config::Results) -> Option<Results> {
+    let to = match results.to {
+        config::ResultsTo::None => return None,
+        config::ResultsTo::ReplyTo => ResultsTo::ReplyTo,
+        config::ResultsTo::Exchange => ResultsTo::Exchange {
+            exchange: results.exchange.as_deref().unwrap_or_default().into(),
+            routing_key: results.routing_key.as_str().into(),
+        },
+    };
+    let max_body = results.max_body;
+    Some(Results { to, max_body })
 }
 
 /// A probe that is not heard of for so long is given up.

@@ -13,7 +13,7 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
 
-use crate::broker::{Broker, Event, Message, Outgoing, PublishError, Tag};
+use crate::broker::{Broker, Event, Message, Outgoing, PublishError, Reply, Tag};
 use crate::rules::delays::{DelayLevels, QueueNames};
 use server::State;
 
@@ -143,6 +143,17 @@ impl MemoryBroker {
         self.server.change(|state| state.delete(queue));
     }
 
+    /// Makes a queue for results, which no client of this kind consumes: `exchange` takes to it what has the key `key`.
+    pub fn bind(&self, exchange: &str, key: &str, queue: &str) {
+        self.server.change(|state| state.bind(exchange, key, queue));
+    }
+
+    /// The results in `queue`.
+    pub fn replies(&self, queue: &str) -> Vec<Message> {
+        let state = self.server.lock();
+        state.replies.get(queue).cloned().unwrap_or_default()
+    }
+
     /// Ends this client's session; the next one begins at once.
     pub fn kill_session(&self) {
         self.kill_session_for(Duration::ZERO);
@@ -162,6 +173,14 @@ impl Broker for MemoryBroker {
         self.server.change(|state| {
             let publish = |outgoing| state.publish(self.client, outgoing);
             batch.into_iter().map(publish).collect()
+        })
+    }
+
+    async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
+        tokio::task::yield_now().await;
+        self.server.change(|state| {
+            let reply = |reply| state.reply(self.client, reply);
+            batch.into_iter().map(reply).collect()
         })
     }
 

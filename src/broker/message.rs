@@ -107,6 +107,46 @@ impl Message {
             .map(|t| t.as_str())
     }
 
+    /// The queue to which its publisher wants an answer.
+    pub fn reply_to(&self) -> Option<&str> {
+        let queue = self.properties.reply_to().as_ref()?.as_str();
+        (!queue.is_empty()).then_some(queue)
+    }
+
+    /// When it was published, in milliseconds since the epoch, where the message says so.
+    pub fn published_at_ms(&self) -> Option<u64> {
+        match self.header(TIMESTAMP_MS) {
+            Field::Int(ms) => u64::try_from(ms).ok(),
+            _ => Some(self.properties.timestamp().as_ref()?.saturating_mul(1000)),
+        }
+    }
+
+    /// A persistent message that answers this one: with its id, and with its correlation id, or with its id in place of that. What is
+    /// too long for AMQP is left out.
+    #[must_use]
+    pub fn answered_by(&self, body: Bytes, content: [Option<&str>; 2]) -> Self {
+        let id = self.properties.message_id().clone();
+        let mut properties = BasicProperties::default().with_delivery_mode(PERSISTENT);
+        if let Some(correlation) = (self.properties.correlation_id().clone()).or(id.clone()) {
+            properties = properties.with_correlation_id(correlation);
+        }
+        if let Some(id) = id {
+            properties = properties.with_message_id(id);
+        }
+        let [kind, encoding] = content.map(|text| text.and_then(|t| ShortString::try_new(t).ok()));
+        if let Some(kind) = kind {
+            properties = properties.with_content_type(kind);
+        }
+        if let Some(encoding) = encoding {
+            properties = properties.with_content_encoding(encoding);
+        }
+        Self {
+            routing_key: String::new(),
+            properties,
+            body,
+        }
+    }
+
     /// The message as it may be published again: persistent, without the headers that the broker set
     /// and interprets, without `user_id` (the broker refuses a foreign one) and without `expiration`
     /// (in a delay queue it would end the wait early). All else stays as its publisher set it.

@@ -99,10 +99,31 @@ pub struct Outgoing {
     pub message: Message,
 }
 
+/// A job's result, for whoever waits for it (mandatory, persistent). Where it goes is not ours: it may not exist.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reply {
+    /// The exchange's name; empty: the default exchange, which takes a queue's name as the key.
+    pub exchange: Arc<str>,
+    /// The routing key.
+    pub routing_key: Arc<str>,
+    /// What is published; it must have a message id.
+    pub message: Message,
+}
+
+impl Reply {
+    /// What the name of a client's direct reply-to begins with.
+    const DIRECT: &str = "amq.rabbitmq.reply-to.";
+
+    /// Whether RabbitMQ says when nobody gets it. Of a direct reply-to it would say so in any case: that is no queue.
+    pub fn is_mandatory(&self) -> bool {
+        !(self.exchange.is_empty() && self.routing_key.starts_with(Self::DIRECT))
+    }
+}
+
 /// Why a publish was not confirmed. The original stays unacked, and the publish is tried again.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PublishError {
-    /// The queue does not exist (the broker returned the mandatory message).
+    /// The queue does not exist (the broker returned the mandatory message), or a result's exchange does not.
     #[error("no queue takes it")]
     Returned,
     /// The broker refused it (the queue is full or unavailable).
@@ -121,6 +142,13 @@ pub trait Broker: Send + Sync + 'static {
     fn publish(
         &self,
         batch: Vec<Outgoing>,
+    ) -> impl Future<Output = Vec<Result<(), PublishError>>> + Send;
+
+    /// Publishes results and waits for all their confirms; results of that in the order of `batch`. One whose target does not exist is
+    /// [`PublishError::Returned`], and harms no other. It ends as [`Broker::publish`] does.
+    fn reply(
+        &self,
+        batch: Vec<Reply>,
     ) -> impl Future<Output = Vec<Result<(), PublishError>>> + Send;
 
     /// Acks deliveries; stale tags are ignored. On an error the broker delivers them again.

@@ -6,6 +6,7 @@ use super::breaker::{self, Breaker};
 use super::http::Http;
 use super::input::Input;
 use super::key::{HOUR, duration, integer, keys};
+use super::results::Results;
 use super::shown::{Shown, Values};
 use crate::rules::job::call::Carried;
 
@@ -30,6 +31,8 @@ pub struct Dispatch {
     pub shutdown_timeout: Duration,
     /// `dispatch.breaker`; `None` where it is not `enabled`.
     pub breaker: Option<Breaker>,
+    /// `dispatch.results`
+    pub results: Results,
     /// `dispatch.http`; a worker with a handler of its own needs none.
     pub http: Option<Http>,
 }
@@ -41,6 +44,7 @@ impl Dispatch {
             concurrency,
             shutdown_timeout,
             breaker,
+            results,
             http,
         } = self;
         values.set(&CONCURRENCY.key, Shown::bare(concurrency));
@@ -49,6 +53,7 @@ impl Dispatch {
             http.show(values);
         }
         breaker::show(breaker.as_ref(), values);
+        results.show(values);
     }
 
     /// Takes from `new` what can change in a running worker.
@@ -63,12 +68,14 @@ impl Input {
         let concurrency = self.get(&CONCURRENCY);
         let shutdown_timeout = self.get(&SHUTDOWN_TIMEOUT);
         let breaker = self.breaker();
+        let results = self.results();
         let http = self.http();
         let (http, carried) = http?.unzip();
         let dispatch = Dispatch {
             concurrency: concurrency?,
             shutdown_timeout: shutdown_timeout?,
             breaker: breaker?,
+            results: results?,
             http,
         };
         Some((dispatch, carried.unwrap_or_default()))

@@ -4,11 +4,12 @@ use super::key::Key;
 use super::limit_keys::LIST_ONLY;
 use super::suggest::closest;
 use super::{
-    admin, amqp, breaker, delay, dispatch, http, http_oauth2, job, limit_keys, log, redis, retry,
+    admin, amqp, breaker, delay, dispatch, http, http_oauth2, job, limit_keys, log, redis, results,
+    retry,
 };
 
 /// The keys of each section, in the order of the reference page.
-const SECTIONS: [&[&Key]; 12] = [
+const SECTIONS: [&[&Key]; 13] = [
     amqp::KEYS,
     redis::KEYS,
     job::KEYS,
@@ -17,6 +18,7 @@ const SECTIONS: [&[&Key]; 12] = [
     http::KEYS,
     http_oauth2::KEYS,
     breaker::KEYS,
+    results::KEYS,
     delay::KEYS,
     retry::KEYS,
     admin::KEYS,

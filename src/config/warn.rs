@@ -6,6 +6,7 @@ use super::admin::Admin;
 use super::form::show as show_duration;
 use super::http_secrets::Sign;
 use super::load::Config;
+use super::results::ResultsTo;
 use crate::rules::limit::{Algorithm, Large, Limits};
 use crate::rules::policy::{Own, Policy, Source};
 use crate::rules::scope::Scope;
@@ -27,6 +28,10 @@ impl Config {
                 "dispatch.http.sign-secrets: no call is signed: dispatch.http.sign is none"
                     .to_owned(),
             );
+        }
+        let results = &self.dispatch.results;
+        if results.to != ResultsTo::Exchange && results.exchange.is_some() {
+            found.push("dispatch.results.exchange: no result goes there: dispatch.results.to is not exchange".to_owned());
         }
         found
     }

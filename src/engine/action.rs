@@ -1,11 +1,12 @@
 //! What the scheduler is told and what it says: its settings and its actions.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use crate::broker::{Outgoing, Tag};
+use crate::broker::{Outgoing, Reply, Tag};
 use crate::gate::fleet::Fleet;
 use crate::gate::{Event, Rule, ShardId, Suspected, TenantAsk, TenantSettled, Whose};
 use crate::handler::LateEnd;
@@ -36,6 +37,31 @@ pub struct Settings {
     pub throttle_scope: ThrottleScope,
     /// When failures in a row stop calls; `None`: never.
     pub breaker: Option<Rule>,
+    /// Who is told how jobs end; `None`: nobody.
+    pub results: Option<Results>,
+}
+
+/// Who is told how jobs end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Results {
+    /// Where results go.
+    pub to: ResultsTo,
+    /// So much of an answer's body is told, in bytes.
+    pub max_body: usize,
+}
+
+/// Where results go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ResultsTo {
+    /// To the queue that a job names in its `reply_to`; of one that names none nobody is told.
+    ReplyTo,
+    /// All to an exchange.
+    Exchange {
+        /// Its name.
+        exchange: Arc<str>,
+        /// Their routing key.
+        routing_key: Arc<str>,
+    },
 }
 
 /// What changes while the worker runs.
@@ -111,6 +137,8 @@ pub enum Action {
     },
     /// Publish, then call [`super::scheduler::Scheduler::moved`] with the result of each.
     Publish(Vec<(Key, Outgoing)>),
+    /// Publish results, then call [`super::scheduler::Scheduler::replied_to`] with what came of each.
+    Reply(Vec<(Key, Reply)>),
     /// Ack; nothing more is heard of these.
     Ack(Vec<Tag>),
     /// Tell the gate how starts of one shard ended, then call [`super::scheduler::Scheduler::settled`].

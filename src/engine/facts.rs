@@ -58,6 +58,17 @@ pub enum Death {
     Crashed,
 }
 
+/// What became of a job's result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sent {
+    /// It was confirmed.
+    Published,
+    /// Its target does not exist.
+    Unroutable,
+    /// The queue that its publisher named refused it again and again.
+    Refused,
+}
+
 /// Why the gate decided nothing for a tenant, and what follows.
 #[derive(Debug)]
 pub enum Undecided {
@@ -179,6 +190,19 @@ pub enum Fact {
     DeadLetter(Named, Death, String),
     /// A publish was not confirmed, for the first time, or again. It is tried again.
     PublishFailed(PublishError, bool),
+    /// A job's result was confirmed.
+    ResultPublished,
+    /// Nobody gets a job's result, and the job goes on without.
+    ResultLost {
+        /// Why not.
+        sent: Sent,
+        /// Where it was to go.
+        exchange: Arc<str>,
+        /// With this key.
+        routing_key: Arc<str>,
+        /// This was not told a moment ago.
+        is_news: bool,
+    },
     /// So many starts used what the gate could not be told.
     UsageLost(usize, GateError),
     /// What the API says of its own limits allows less than ours do.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tracing::field::{DisplayValue, display};
 use tracing::{debug, error, info, warn};
 
-use crate::engine::facts::{Death, Decision, Delay, Fact, Gauges, Named, Undecided};
+use crate::engine::facts::{Death, Decision, Delay, Fact, Gauges, Named, Sent, Undecided};
 use crate::engine::scheduler::{Scheduler, millis};
 use crate::gate::Whose;
 use crate::metrics::Metrics;
@@ -167,6 +167,24 @@ fn note(metrics: &Metrics, fact: Fact) {
             metrics.publish_failed(&why);
             if is_first {
                 warn!(reason = %why, "publish not confirmed: the job stays where it was, the publish is tried again");
+            }
+        }
+        Fact::ResultPublished => metrics.result(Sent::Published),
+        Fact::ResultLost {
+            sent,
+            exchange,
+            routing_key,
+            is_news,
+        } => {
+            metrics.result(sent);
+            if is_news {
+                let reason = match sent {
+                    Sent::Refused => "the queue refuses it",
+                    _ => {
+                        "there is no such queue or exchange, or it is one of the worker's own queues"
+                    }
+                };
+                warn!(%exchange, %routing_key, reason, "a result has no target: its job ends without");
             }
         }
         Fact::UsageLost(calls, why) => {

@@ -27,6 +27,7 @@ pub(super) enum Report<R> {
     Advertised(Result<(), GateError>),
     Reported(Result<Standings, GateError>),
     Suspected(ShardId, Result<Verdicts, GateError>),
+    Replied(Vec<(Key, Result<(), PublishError>)>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
     /// With the time that it took, unless it was there at once.
     Prepared(Key, Result<R, Outcome>, Option<Duration>),
@@ -92,6 +93,14 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         let (keys, outgoing): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
                         let results = broker.publish(outgoing).await;
                         Report::Moved(keys.into_iter().zip(results).collect())
+                    });
+                }
+                Action::Reply(batch) => {
+                    let broker = Arc::clone(&self.broker);
+                    tasks.spawn(async move {
+                        let (keys, replies): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+                        let results = broker.reply(replies).await;
+                        Report::Replied(keys.into_iter().zip(results).collect())
                     });
                 }
                 Action::Await {

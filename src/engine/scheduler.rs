@@ -51,6 +51,7 @@ mod old;
 mod preparing;
 mod questions;
 mod queues;
+mod results;
 mod round_size;
 mod seldom;
 mod settlement;
@@ -78,6 +79,7 @@ use self::intake::Intake;
 use self::moves::Moves;
 use self::notes::Notes;
 use self::queues::Queues;
+use self::results::LostResults;
 use self::settlement::Settlement;
 use crate::broker::Delivery;
 use crate::engine::action::{Action, Changeable, Key, Settings};
@@ -121,6 +123,8 @@ pub struct Scheduler {
     away: Away,
     /// The messages on their way to other queues.
     moves: Moves,
+    /// The results that nobody got.
+    lost_results: LostResults,
     /// What is to be done.
     agenda: Agenda,
     /// What has happened.
@@ -148,6 +152,7 @@ impl Scheduler {
             notes: Notes::new(seed),
             away: Away::default(),
             moves: Moves::default(),
+            lost_results: LostResults::default(),
             agenda: Agenda::default(),
             facts: Vec::new(),
             settings,
@@ -285,8 +290,8 @@ impl Scheduler {
     /// Everything whose time has come, but for the next question: see [`Scheduler::ask`].
     pub fn tick(&mut self, now: Duration) {
         while let Some((at, key)) = self.waiting.due(now) {
-            if let Some(publish) = self.moves.again(at, key) {
-                self.agenda.publish(publish);
+            if let Some(next) = self.moves.again(at, key) {
+                self.do_next(next);
             }
             self.look_at(now, at, key);
         }

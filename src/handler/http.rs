@@ -19,6 +19,7 @@
 //! asks again with another connection.
 
 mod abandoned;
+mod answered;
 mod bounded;
 mod call;
 mod connection;
@@ -47,13 +48,14 @@ use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
-use super::{Attempt, Fate, Outcome, Permit, PreparingHandler, Trouble};
-use crate::config::{Http, OAuth2};
+use super::{Answered, Attempt, Fate, Outcome, Permit, PreparingHandler, Trouble};
+use crate::config::{Http, OAuth2, Results};
 use crate::rules::answers::{Answers, Meaning, Pushback, Verdict, verdict};
 use crate::rules::job::Job;
 use crate::rules::job::call::{Template, encode};
 use crate::tls;
 use abandoned::Abandoned;
+use answered::Kept;
 use call::{Exchange, Failure, Sent};
 use pool::{Pool, Pooled};
 use proxy::Proxy;
@@ -91,6 +93,8 @@ pub struct HttpHandler {
     answers: Answers,
     /// What an API that echoes our request must not bring into a reason.
     secrets: Vec<String>,
+    /// What is kept of answers for results; `None`: nobody wants them.
+    kept: Option<Kept>,
 }
 
 /// What came back for a request.
@@ -198,7 +202,15 @@ impl HttpHandler {
             },
             tokens: endpoint.transpose()?.map(Tokens::new),
             timeout: http.timeout,
+            kept: None,
         })
+    }
+
+    /// A handler that keeps of each answer what `results` tell.
+    #[must_use]
+    pub fn with_results(mut self, results: &Results) -> Self {
+        self.kept = Kept::new(results);
+        self
     }
 
     /// Works on `job` at once: prepares, and sends if `permit` is still good then.
@@ -286,7 +298,9 @@ impl HttpHandler {
                 self.refused.store(0, Ordering::Relaxed);
                 let mut start = Vec::new();
                 // A body that breaks off or does not end in time has told what it could.
-                let read = read_start(&mut exchange, &mut start);
+                // One byte more shows that there are more.
+                let keep = self.kept.as_ref().map_or(0, |kept| kept.max_body + 1);
+                let read = read_start(&mut exchange, &mut start, keep.max(KEPT));
                 let ended = timeout_at(deadline, read).await == Ok(true);
                 if let Some(connection) = exchange.into_connection().filter(|_| ended) {
                     self.pool.put_back(connection);
@@ -294,7 +308,7 @@ impl HttpHandler {
                 Ok(Answer {
                     status: head.status,
                     headers: head.headers,
-                    cut: !ended || start.len() == KEPT,
+                    cut: !ended,
                     start,
                     secret: made.secret,
                     token,
@@ -367,30 +381,44 @@ impl HttpHandler {
 
     /// The first bytes of the body as one line of text, without our secrets.
     fn shown(&self, answer: &Answer) -> String {
-        let mut text = String::from_utf8_lossy(&answer.start).into_owned();
-        let token = answer.token.iter().map(|token| &*token.text);
-        let of_tenant = answer
-            .secret
-            .iter()
-            .flat_map(|secret| secret.split_whitespace());
-        let of_tenant = of_tenant.chain(token);
-        // Of a url that is shown in an answer, too.
-        let both = of_tenant.flat_map(|secret| {
-            let mut encoded = String::new();
-            encode(secret, &mut encoded);
-            [secret.to_owned(), encoded]
-        });
-        let of_tenant: Vec<String> = both.collect();
-        for secrets in [&of_tenant, &self.secrets] {
+        let start = &answer.start[..answer.start.len().min(KEPT)];
+        let is_cut = answer.cut || answer.start.len() >= KEPT;
+        let mut text = String::from_utf8_lossy(start).into_owned();
+        for secrets in [&of_call(answer), &self.secrets] {
             for secret in secrets {
                 text = text.replace(secret, "***");
             }
-            if answer.cut {
+            if is_cut {
                 drop_begun(&mut text, secrets);
             }
         }
         one_line(&text)
     }
+
+    /// What is told of the answer in its job's result.
+    fn answered(&self, answer: Answer) -> Option<Box<Answered>> {
+        let kept = self.kept.as_ref()?;
+        let mut secrets = of_call(&answer);
+        secrets.extend_from_slice(&self.secrets);
+        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        let (status, start) = (answer.status.as_u16(), (answer.start, answer.cut));
+        let answered = kept.answered(status, &answer.headers, start, &secrets);
+        Some(Box::new(answered))
+    }
+}
+
+/// The secret of its job's tenant and the access token, in the forms in which they may come back.
+fn of_call(answer: &Answer) -> Vec<String> {
+    let token = answer.token.iter().map(|token| &*token.text);
+    let of_tenant = answer.secret.iter();
+    let of_call = of_tenant.flat_map(|secret| secret.split_whitespace());
+    // Of a url that is shown in an answer, too.
+    let both = of_call.chain(token).flat_map(|secret| {
+        let mut encoded = String::new();
+        encode(secret, &mut encoded);
+        [secret.to_owned(), encoded]
+    });
+    both.collect()
 }
 
 impl PreparingHandler for HttpHandler {
@@ -432,6 +460,7 @@ impl PreparingHandler for HttpHandler {
                     seen: verdict.seen,
                     fate: Fate::Answered,
                     trouble: fails.then_some(Trouble::Failing),
+                    answered: self.answered(answer),
                 }
             }
             Err(attempt) => attempt,
@@ -439,17 +468,17 @@ impl PreparingHandler for HttpHandler {
     }
 }
 
-/// Reads to the body's end or [`MAX_BODY`], and keeps the first [`KEPT`] bytes in `kept`. Whether it was the end.
-async fn read_start(exchange: &mut Exchange, kept: &mut Vec<u8>) -> bool {
+/// Reads to the body's end or [`MAX_BODY`], or as far as it is kept: the first `keep` bytes, in `kept`. Whether it was the end.
+async fn read_start(exchange: &mut Exchange, kept: &mut Vec<u8>, keep: usize) -> bool {
     let mut read = 0;
-    while read < MAX_BODY {
+    while read < MAX_BODY.max(keep) {
         let chunk = match exchange.next().await {
             Some(Ok(chunk)) => chunk,
             Some(Err(_)) => return false,
             None => return true,
         };
         read += chunk.len();
-        let room = KEPT - kept.len();
+        let room = keep - kept.len();
         kept.extend_from_slice(&chunk[..chunk.len().min(room)]);
     }
     false

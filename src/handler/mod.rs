@@ -10,6 +10,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use bytes::Bytes;
 use tokio::time::Instant;
 
 use crate::rules::answers::Seen;
@@ -158,6 +159,25 @@ pub struct Attempt {
     pub fate: Fate,
     /// What a failure says of the API's health, for its breaker (`dispatch.breaker`); `None`: the API is sound.
     pub trouble: Option<Trouble>,
+    /// What the API answered, for whoever waits for the job's result (`dispatch.results`); `None`: nothing is told of it.
+    pub answered: Option<Box<Answered>>,
+}
+
+/// What the API answered to a call, for the job's result.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Answered {
+    /// The status; `None`: the API has none.
+    pub status: Option<u16>,
+    /// Names and values of headers that are told, up to 32; a value longer than 2,048 bytes is left out.
+    pub headers: Vec<(String, String)>,
+    /// What the body is.
+    pub content_type: Option<String>,
+    /// How the body is packed.
+    pub content_encoding: Option<String>,
+    /// The body; what is longer than `dispatch.results.max-body` is cut.
+    pub body: Bytes,
+    /// The body went on.
+    pub truncated: bool,
 }
 
 impl From<Outcome> for Attempt {
@@ -173,6 +193,7 @@ impl From<Outcome> for Attempt {
             seen: Seen::default(),
             fate,
             trouble: failed.then_some(Trouble::Failing),
+            answered: None,
         }
     }
 }

@@ -116,6 +116,12 @@ impl Metrics {
                 "Dead letters, by kind of reason",
                 Family::default(),
             ),
+            results: register(
+                r,
+                "results",
+                "Results of jobs, by what became of them",
+                Family::default(),
+            ),
             publish_failures: register(
                 r,
                 "publish_failures",
@@ -230,6 +236,9 @@ impl Metrics {
         ];
         for reason in reasons {
             drop(self.dead_letters.get_or_create(&Reason { reason }));
+        }
+        for outcome in ["published", "unroutable", "refused"] {
+            drop(self.results.get_or_create(&Ended { outcome }));
         }
         for whose in ["api", "tenant"] {
             drop(self.breaker_opened.get_or_create(&Whose { whose }));

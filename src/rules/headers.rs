@@ -36,6 +36,30 @@ pub const UNREADABLE: &str = "x-sluicegate-unreadable";
 /// The properties that can't be read: their bytes, as they came.
 pub const PROPERTIES: &str = "x-sluicegate-properties";
 
+/// How a job ended, in its result: `done`, `dead` or `expired`.
+pub const RESULT: &str = "x-sluicegate-result";
+/// The status of the API's answer.
+pub const STATUS: &str = "x-sluicegate-status";
+/// The body of a result is not all that the API answered.
+pub const TRUNCATED: &str = "x-sluicegate-truncated";
+/// Whose result it is.
+pub const JOB_ID: &str = "x-sluicegate-job-id";
+/// The tenant of that job.
+pub const TENANT: &str = "x-sluicegate-tenant";
+/// When that job was published, as its publisher said, in milliseconds since the epoch.
+pub const PUBLISHED: &str = "x-sluicegate-published";
+/// When its last call was made, by the store's clock, in milliseconds since the epoch.
+pub const CALLED: &str = "x-sluicegate-called";
+/// When that call ended, the same way.
+pub const ANSWERED: &str = "x-sluicegate-answered";
+/// What the names of headers of the API's answer begin with in a result.
+pub const ANSWER_PREFIX: &str = "x-answer-";
+
+/// Every header that only results have; beside them they have [`ATTEMPT`], [`REASON`] and [`FIRST_CALL`].
+pub const OF_RESULTS: [&str; 8] = [
+    RESULT, STATUS, TRUNCATED, JOB_ID, TENANT, PUBLISHED, CALLED, ANSWERED,
+];
+
 const POLICY: &str = "x-ratelimit-policy";
 const LIMIT: &str = "x-ratelimit-limit";
 const REMAINING: &str = "x-ratelimit-remaining";
@@ -148,6 +172,23 @@ pub fn dead(attempt: u32, reason: &str) -> Headers {
     ]
 }
 
+/// What the result of a job that is done carries.
+pub fn done(attempt: u32) -> Headers {
+    let result = HeaderValue::Text("done".to_owned());
+    vec![
+        (RESULT, result),
+        (ATTEMPT, HeaderValue::Int(i64::from(attempt))),
+    ]
+}
+
+/// What the result of a dead letter carries.
+pub fn ended(expired: bool, attempt: u32, reason: &str) -> Headers {
+    let result = if expired { "expired" } else { "dead" };
+    let mut headers = dead(attempt, reason);
+    headers.push((RESULT, HeaderValue::Text(result.to_owned())));
+    headers
+}
+
 /// What a job carries from its first call on that was not its last.
 pub fn called(first_call_ms: u64) -> (&'static str, HeaderValue) {
     (FIRST_CALL, int(first_call_ms))
@@ -188,7 +229,8 @@ pub fn read_ticket(text: &str) -> Option<Ticket> {
     (ticket.generation > 0 && ticket.number > 0).then_some(ticket)
 }
 
-pub(super) fn int(n: u64) -> HeaderValue {
+/// A number as a header.
+pub fn int(n: u64) -> HeaderValue {
     HeaderValue::Int(i64::try_from(n).unwrap_or(i64::MAX))
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, DecimalValue, FieldArray, FieldTable, ShortString};
-use sluicegate::broker::{Broker, Event, Outgoing, PublishError, Source};
+use sluicegate::broker::{Broker, Event, Outgoing, PublishError, Reply, Source};
 
 use crate::broker_bed::{
     Bed, PREFETCH, WINDOW, classic, ids, levels, memory, message, quorum, tags, to,
@@ -51,6 +51,7 @@ conformance!(
     what_one_client_leaves_another_takes,
     at_rest_it_takes_nothing_whatever_it_loses,
     closed_it_answers,
+    results_go_where_they_belong_and_one_without_a_target_harms_no_other,
 );
 
 async fn acked_messages_are_gone<B: Broker>(mut bed: Bed<B>) {
@@ -151,6 +152,52 @@ async fn a_missing_queue_returns_the_message<B: Broker>(mut bed: Bed<B>) {
     );
     assert_eq!(bed.broker.publish(Vec::new()).await, []);
     bed.broker.close().await;
+}
+
+async fn results_go_where_they_belong_and_one_without_a_target_harms_no_other<B: Broker>(
+    mut bed: Bed<B>,
+) {
+    let reply = |exchange: &str, key: &str, id: &str| Reply {
+        exchange: exchange.into(),
+        routing_key: key.into(),
+        message: message(id),
+    };
+    bed.nothing_but_a_marker().await;
+    let work = bed.names.fresh.clone();
+    let batch = vec![
+        reply("", "no such queue", "a"),
+        reply("", &work, "b"),
+        reply("", &"q".repeat(300), "c"),
+        reply("", &work, "a"),
+    ];
+    let returned = Err(PublishError::Returned);
+    let expected = [returned.clone(), Ok(()), returned.clone(), Ok(())];
+    assert_eq!(bed.broker.reply(batch).await, expected);
+    let taken = bed.take(2).await;
+    assert_eq!(ids(&taken), ["b", "a"]);
+    for delivery in &taken {
+        assert_eq!(*delivery.message.properties.delivery_mode(), Some(2));
+    }
+    bed.broker.ack(tags(&taken)).await;
+    // An exchange to which nothing is bound, and one that does not exist, which closes a channel of RabbitMQ.
+    for exchange in ["amq.direct", "no such exchange", "no such exchange"] {
+        let key = kit::servers::unique("key");
+        let batch = vec![reply(exchange, &key, "a"), reply(exchange, &key, "b")];
+        let answers = bed.broker.reply(batch).await;
+        assert_eq!(answers, [returned.clone(), returned.clone()], "{exchange}");
+    }
+    assert_eq!(
+        bed.broker.reply(vec![reply("", &work, "d")]).await,
+        [Ok(())]
+    );
+    let taken = bed.take(1).await;
+    assert_eq!(taken[0].tag.session, bed.session, "no session was lost");
+    bed.broker.ack(tags(&taken)).await;
+    bed.nothing_but_a_marker().await;
+    assert_eq!(bed.broker.reply(Vec::new()).await, []);
+    bed.broker.close().await;
+    let answers = bed.broker.reply(vec![reply("", &work, "e")]).await;
+    assert!(matches!(answers[..], [Err(PublishError::Down(_))]));
 }
 
 async fn answers_stand_in_the_order_of_the_batch<B: Broker>(bed: Bed<B>) {

@@ -9,7 +9,9 @@ use kit::redis_topologies::RedisCluster;
 use kit::servers::{Redis, unique};
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
-use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Source, Tag};
+use sluicegate::broker::{
+    Broker, Delivery, Event, Message, Outgoing, PublishError, Reply, Source, Tag,
+};
 use sluicegate::engine::action::{Changeable, Settings};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Stop};
@@ -116,6 +118,9 @@ struct Acked(AtomicUsize);
 
 impl Broker for Acked {
     async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
+        batch.iter().map(|_| Ok(())).collect()
+    }
+    async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
         batch.iter().map(|_| Ok(())).collect()
     }
     async fn ack(&self, tags: Vec<Tag>) {

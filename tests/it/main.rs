@@ -59,6 +59,7 @@ mod servers_themselves;
 mod standstill;
 mod worker_calls;
 mod worker_epoch;
+mod worker_results;
 mod worker_scopes;
 mod world;
 

@@ -51,6 +51,7 @@ pub struct Reply {
     pub after: Duration,
     pub status: StatusCode,
     pub headers: HeaderMap,
+    pub body: Bytes,
     /// The connection is reset in place of an answer.
     pub reset: bool,
 }
@@ -61,6 +62,7 @@ impl Reply {
             after: Duration::ZERO,
             status: StatusCode::from_u16(status).expect("a status"),
             headers: HeaderMap::new(),
+            body: Bytes::new(),
             reset: false,
         }
     }
@@ -77,6 +79,11 @@ impl Reply {
     pub fn header(mut self, name: &'static str, value: &str) -> Self {
         let value = value.parse().expect("a value");
         self.headers.insert(name, value);
+        self
+    }
+
+    pub fn body(mut self, body: impl Into<Bytes>) -> Self {
+        self.body = body.into();
         self
     }
 
@@ -291,7 +298,7 @@ async fn call(
     if reply.reset {
         return Err(Reset);
     }
-    let mut response = Response::new(Full::default());
+    let mut response = Response::new(Full::new(reply.body));
     *response.status_mut() = reply.status;
     *response.headers_mut() = reply.headers;
     Ok(response)

@@ -57,5 +57,6 @@ pub fn open(jobs: usize) -> Settings {
         levels,
         throttle_scope: ThrottleScope::Tenant,
         breaker: None,
+        results: None,
     }
 }

@@ -9,7 +9,9 @@ use kit::settings;
 use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable};
 use sluicegate::admin::Health;
-use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Source, Tag};
+use sluicegate::broker::{
+    Broker, Delivery, Event, Message, Outgoing, PublishError, Reply, Source, Tag,
+};
 use sluicegate::engine::action::{Settings, Update};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Over, Stop};
@@ -48,6 +50,9 @@ impl Acked {
 
 impl Broker for Acked {
     async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
+        batch.iter().map(|_| Ok(())).collect()
+    }
+    async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
         batch.iter().map(|_| Ok(())).collect()
     }
     async fn ack(&self, tags: Vec<Tag>) {
@@ -445,6 +450,9 @@ struct Broken;
 impl Broker for Broken {
     async fn publish(&self, _: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
         panic!("a bug")
+    }
+    async fn reply(&self, _: Vec<Reply>) -> Vec<Result<(), PublishError>> {
+        Vec::new()
     }
     async fn ack(&self, _: Vec<Tag>) {}
     async fn rest(&self) {}

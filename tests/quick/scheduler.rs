@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use sluicegate::broker::{Delivery, Message, Outgoing, PublishError, Source, Tag};
+use sluicegate::broker::{Delivery, Message, Outgoing, PublishError, Reply, Source, Tag};
 use sluicegate::engine::action::{Action, Block, Changeable, Key, Settings};
 use sluicegate::engine::facts::Fact;
 use sluicegate::engine::scheduler::Scheduler;
@@ -44,6 +44,8 @@ pub struct Done {
     pub prepared: Vec<Key>,
     pub released: Vec<Key>,
     pub published: Vec<(Key, Outgoing)>,
+    /// Results.
+    pub replies: Vec<(Key, Reply)>,
     pub acked: Vec<u64>,
     pub settled: Vec<TenantSettled>,
     pub blocked: Vec<(Block, Duration)>,
@@ -95,6 +97,7 @@ pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> Sett
         levels,
         throttle_scope: ThrottleScope::Tenant,
         breaker: None,
+        results: None,
     }
 }
 
@@ -142,6 +145,7 @@ impl Desk {
                 Action::Prepare { key, .. } => done.prepared.push(key),
                 Action::Release(keys) => done.released.extend(keys),
                 Action::Rest | Action::Take => {}
+                Action::Reply(batch) => done.replies.extend(batch),
                 Action::Publish(batch) => done.published.extend(batch),
                 Action::Settle(_, batch) => done.settled.extend(batch),
                 Action::Await { permit, lease, .. } => done.awaited.push((permit, lease)),

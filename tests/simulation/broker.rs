@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::broker::memory::Fault;
-use sluicegate::broker::{Broker, Delivery, Event, Outgoing, PublishError, Source, Tag};
+use sluicegate::broker::memory::{Fault, MemoryBroker};
+use sluicegate::broker::{Broker, Delivery, Event, Outgoing, PublishError, Reply, Source, Tag};
 use sluicegate::rules::headers;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::world::{Life, World};
-use super::{mixed, scopes};
+use super::{mixed, results, scopes};
 
 /// As the real client: no confirm within this time is none at all.
 const CONFIRM: Duration = Duration::from_secs(10);
@@ -34,16 +34,22 @@ impl SimBroker {
     }
 }
 
-impl Broker for SimBroker {
-    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
+impl SimBroker {
+    /// Late, each way, or beyond its patience.
+    async fn send<M, F>(
+        &self,
+        batch: Vec<M>,
+        what: &str,
+        send: impl FnOnce(MemoryBroker, Vec<M>) -> F + Send + 'static,
+    ) -> Vec<Result<(), PublishError>>
+    where
+        M: Send + 'static,
+        F: Future<Output = Vec<Result<(), PublishError>>> + Send,
+    {
         let Self(life) = self;
         let world = Arc::clone(&life.world);
-        let name = life.name.clone();
         let count = batch.len();
-        for outgoing in &batch {
-            look_at(&world, outgoing);
-        }
-        life.point("publish, before").await;
+        life.point(&format!("{what}, before")).await;
         let slow = |rate| {
             if rate {
                 self.slow("a publish")
@@ -60,22 +66,64 @@ impl Broker for SimBroker {
         world.history().sent += 1;
         tokio::spawn(async move {
             sleep(way).await;
-            let results = broker.publish(batch.clone()).await;
+            let results = send(broker, batch).await;
             world.history().sent -= 1;
-            for (outgoing, result) in batch.iter().zip(&results) {
-                let (id, queue) = (outgoing.message.id().unwrap_or_default(), &outgoing.queue);
-                world.note(format_args!("{name} sends {id} to {queue}: {result:?}"));
-            }
             sleep(back).await;
             // Nobody may be left to hear it.
             let _ = sender.send(results);
         });
         let results = timeout(CONFIRM, confirms).await;
-        life.point("publish, after").await;
+        life.point(&format!("{what}, after")).await;
         match results {
             Ok(Ok(results)) => results,
             _ => vec![Err(PublishError::Down("no confirm in time".to_owned())); count],
         }
+    }
+}
+
+impl Broker for SimBroker {
+    async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
+        let Self(life) = self;
+        let world = Arc::clone(&life.world);
+        let name = life.name.clone();
+        for outgoing in &batch {
+            look_at(&world, outgoing);
+        }
+        self.send(
+            batch,
+            "publish",
+            move |broker, batch: Vec<Outgoing>| async move {
+                let results = broker.publish(batch.clone()).await;
+                for (outgoing, result) in batch.iter().zip(&results) {
+                    let (id, queue) = (outgoing.message.id().unwrap_or_default(), &outgoing.queue);
+                    world.note(format_args!("{name} sends {id} to {queue}: {result:?}"));
+                }
+                results
+            },
+        )
+        .await
+    }
+
+    async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
+        let Self(life) = self;
+        let world = Arc::clone(&life.world);
+        let name = life.name.clone();
+        for reply in &batch {
+            results::look_at(&world, reply);
+        }
+        self.send(
+            batch,
+            "reply",
+            move |broker, batch: Vec<Reply>| async move {
+                let results = broker.reply(batch.clone()).await;
+                for (reply, result) in batch.iter().zip(&results) {
+                    let id = reply.message.id().unwrap_or_default();
+                    world.note(format_args!("{name} tells of {id}: {result:?}"));
+                }
+                results
+            },
+        )
+        .await
     }
 
     async fn ack(&self, tags: Vec<Tag>) {

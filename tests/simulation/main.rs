@@ -14,6 +14,7 @@
 //! | `gate.settle` | as above | as above | one tenant's is lost, or unheard | told again, arrives again |
 //! | `gate.block`, `.advertised`, `.report`, `.suspect` | as above | unreachable | done, unheard | told again |
 //! | `broker.publish` | each way, beyond its patience | refused, returned, no session | each message by itself: lost, or its confirm | sent again after a lost confirm |
+//! | `broker.reply` ([`results`]) | as above | refused, no session | as above | as above |
 //! | `broker.ack` | after the session, too | lost with the session | some arrive, then the session ends | stale tags |
 //! | `broker.stop_consuming`, `.close` | at its points | with the session | the broker learns late that a worker is gone | |
 //! | events of the broker | late, behind a full channel | the session ends, for a while | | redelivered to others |
@@ -38,6 +39,7 @@ mod limits;
 mod mixed;
 mod operator;
 mod plan;
+mod results;
 mod scopes;
 mod worker;
 mod world;
@@ -64,7 +66,7 @@ use plan::{Costs, Plan, Planned, ms};
 use world::{Clock, World, micros};
 
 /// What runs unless `SIMULATION_SEEDS` says otherwise: a few of each kind.
-const SEEDS: [Range<u64>; 9] = [
+const SEEDS: [Range<u64>; 10] = [
     0..48,
     scopes::SCOPED..scopes::SCOPED + 48,
     later::LATER..later::LATER + 48,
@@ -74,6 +76,7 @@ const SEEDS: [Range<u64>; 9] = [
     closing::CLOSES_ALL..closing::CLOSES_ALL + 48,
     mixed::MIXED..mixed::MIXED + 48,
     crashes::CRASHES..crashes::CRASHES + 48,
+    results::RESULTS..results::RESULTS + 48,
 ];
 /// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
 /// wait takes shorter delay queues.
@@ -124,9 +127,11 @@ async fn run(plan: Plan, keep: bool) -> Report {
     ));
     let faults = Arc::downgrade(&world);
     // The server outlives nobody: a strong count in its plan would be a cycle.
-    world
-        .server
-        .plan(move |_, _| broker::faults(&*faults.upgrade()?));
+    world.server.plan(move |_, outgoing| {
+        let fault = broker::faults(&*faults.upgrade()?);
+        results::fault(outgoing, fault)
+    });
+    results::bind(&world.server);
 
     let drained = tokio::spawn(drain(events));
     let mut workers = JoinSet::new();
@@ -298,6 +303,7 @@ fn report(world: &World, lasted: Duration) -> Report {
         world.history().wrong(format_args!("jobs are left"));
     }
     check::nothing_lost(world);
+    results::all_told(world);
     away::attempts(world, plan);
     let deliveries: u64 = world.server.deliveries().values().sum();
     let deliveries = deliveries as f64 / plan.jobs.len() as f64;

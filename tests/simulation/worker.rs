@@ -22,6 +22,7 @@ use super::gate::SimGate;
 use super::later::{AtPoll, LATER, Strike, at_poll, update};
 use super::mixed;
 use super::plan::{Plan, ms};
+use super::results;
 use super::world::{Life, World};
 
 /// More polls than this at one moment: the engine spins.
@@ -48,6 +49,7 @@ fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
         levels: DelayLevels::new(plan.max_delay),
         throttle_scope: plan.throttle_scope,
         breaker: plan.away.rule,
+        results: results::settings(plan.seed),
     }
 }
 

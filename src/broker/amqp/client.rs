@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use lapin::Channel;
 use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
@@ -28,6 +29,20 @@ pub struct Client {
     publisher: Mutex<ConfirmChannel>,
     reader: Channel,
     link: Link,
+}
+
+/// As the `reply_to` of a message: whoever publishes it gets what is sent back, on its own channel and without a queue.
+pub const REPLY_TO: &str = "amq.rabbitmq.reply-to";
+
+/// What is sent back to a client. What nobody takes is lost with its connection.
+pub struct Replies(lapin::Consumer);
+
+impl Replies {
+    /// The next one; `None`: the connection has ended.
+    pub async fn next(&mut self) -> Option<Message> {
+        let delivery = self.0.next().await?.ok()?;
+        Some(Message::from_lapin(delivery))
+    }
 }
 
 /// A message that was fetched. Unless it is acked by its tag, it goes back when the client closes.
@@ -115,6 +130,17 @@ impl Client {
                 Err((self.link.target).failed(format!("no confirms within {CONFIRM_TIMEOUT:?}")))
             }
         }
+    }
+
+    /// What is sent back to [`REPLY_TO`] of messages that this client publishes from now on. To be asked for once.
+    ///
+    /// # Errors
+    /// [`BrokerError`]: the connection failed.
+    pub async fn replies(&self) -> Result<Replies, BrokerError> {
+        let channel = self.publisher.lock().await;
+        let consuming = channel.replies();
+        let consumer = self.link.target.rpc("basic.consume", consuming).await?;
+        Ok(Replies(consumer))
     }
 
     /// The next message of `queue`, unacked; `None`: there is none.

@@ -23,12 +23,12 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-pub use client::{Client, Fetched};
+pub use client::{Client, Fetched, REPLY_TO, Replies};
 pub use inventory::{Inventory, QueueState, in_use, inventory};
 pub use leftovers::Leftovers;
 
 use crate::broker::topology::Topology;
-use crate::broker::{Broker, BrokerError, Event, Outgoing, PublishError, Tag};
+use crate::broker::{Broker, BrokerError, Event, Outgoing, PublishError, Reply, Tag};
 use crate::config;
 use crate::rules::delays::{DelayLevels, QueueNames};
 use crate::tasks::Watched;
@@ -49,7 +49,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// uses [`Client`].
 #[derive(Debug)]
 pub struct AmqpBroker {
-    publisher: Publisher,
+    publisher: Publisher<Outgoing>,
+    replier: Publisher<Reply>,
     shared: Arc<Shared>,
     supervisors: [Watched; 2],
 }
@@ -100,6 +101,7 @@ impl AmqpBroker {
         });
         let (events, receiver) = mpsc::channel(EVENTS);
         let (publisher, requests) = Publisher::new();
+        let (replier, results) = Publisher::new();
         let (consuming, publishing) = (shared.clone(), shared.clone());
         let supervisors = [
             Watched::spawn(async move {
@@ -107,12 +109,13 @@ impl AmqpBroker {
                 NOBODY
             }),
             Watched::spawn(async move {
-                publish::supervise(publishing, requests).await;
+                publish::supervise(publishing, (requests, results)).await;
                 NOBODY
             }),
         ];
         let broker = Self {
             publisher,
+            replier,
             shared,
             supervisors,
         };
@@ -153,6 +156,10 @@ impl AmqpBroker {
 impl Broker for AmqpBroker {
     async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Result<(), PublishError>> {
         self.publisher.publish(batch).await
+    }
+
+    async fn reply(&self, batch: Vec<Reply>) -> Vec<Result<(), PublishError>> {
+        self.replier.publish(batch).await
     }
 
     async fn ack(&self, tags: Vec<Tag>) {

@@ -11,18 +11,19 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
-use lapin::types::ShortString;
+use lapin::options::{BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::{FieldTable, ShortString};
 use lapin::{Channel, Confirmation, PublisherConfirm};
 use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::Shared;
+use super::client::REPLY_TO;
 use super::connection::Link;
 use super::nodes::Turns;
 use super::supervise::Attempts;
-use crate::broker::{BrokerError, Outgoing, PublishError};
+use crate::broker::{BrokerError, Message, Outgoing, PublishError, Reply};
 
 /// Channels that publish, each with its own task.
 const CHANNELS: usize = 2;
@@ -43,26 +44,76 @@ const RENEW_PAUSE: Duration = Duration::from_secs(1);
 /// The connection's name in logs and in the broker's tools.
 const NAME: &str = "sluicegate publish";
 
-type Answer = Result<(), PublishError>;
+pub(super) type Answer = Result<(), PublishError>;
+
+/// What is published.
+pub(super) trait Publishing: core::marker::Send + Sync + 'static {
+    /// What is returned shows that a queue of ours is missing.
+    const TO_OUR_QUEUES: bool;
+
+    fn exchange(&self) -> &str;
+    fn key(&self) -> &str;
+    fn message(&self) -> &Message;
+    fn is_mandatory(&self) -> bool;
+}
+
+impl Publishing for Outgoing {
+    const TO_OUR_QUEUES: bool = true;
+
+    fn exchange(&self) -> &str {
+        ""
+    }
+    fn key(&self) -> &str {
+        &self.queue
+    }
+    fn message(&self) -> &Message {
+        &self.message
+    }
+    fn is_mandatory(&self) -> bool {
+        true
+    }
+}
+
+impl Publishing for Reply {
+    const TO_OUR_QUEUES: bool = false;
+
+    fn exchange(&self) -> &str {
+        &self.exchange
+    }
+    fn key(&self) -> &str {
+        &self.routing_key
+    }
+    fn message(&self) -> &Message {
+        &self.message
+    }
+    fn is_mandatory(&self) -> bool {
+        self.is_mandatory()
+    }
+}
+
+/// The broker closed the channel because there is no such exchange.
+fn is_not_found(error: &lapin::Error) -> bool {
+    matches!(error.kind(), lapin::ErrorKind::ProtocolError(refusal) if refusal.get_id() == 404)
+}
 
 /// A message that waits for its batch. A dropped `reply` reads as a lost connection.
 #[derive(Debug)]
-struct Request {
-    outgoing: Outgoing,
+struct Request<M> {
+    outgoing: M,
     reply: oneshot::Sender<Answer>,
 }
 
 /// The requests' end, kept over all sessions.
-pub(super) struct Requests {
-    waiting: Mutex<mpsc::Receiver<Request>>,
+pub(super) struct Requests<M> {
+    waiting: Mutex<mpsc::Receiver<Request<M>>>,
     /// The broker takes no publishes (a memory or disk alarm).
     blocked: watch::Sender<bool>,
 }
 
 /// Hands messages to the publishing tasks.
 #[derive(Debug)]
-pub(super) struct Publisher {
-    requests: mpsc::Sender<Request>,
+pub(super) struct Publisher<M> {
+    requests: mpsc::Sender<Request<M>>,
     blocked: watch::Receiver<bool>,
 }
 
@@ -94,8 +145,8 @@ impl Patience {
     }
 }
 
-impl Publisher {
-    pub fn new() -> (Self, Arc<Requests>) {
+impl<M: Publishing> Publisher<M> {
+    pub fn new() -> (Self, Arc<Requests<M>>) {
         let (requests, receiver) = mpsc::channel(WAITING);
         let (block, blocked) = watch::channel(false);
         let kept = Requests {
@@ -105,7 +156,7 @@ impl Publisher {
         (Self { requests, blocked }, Arc::new(kept))
     }
 
-    pub async fn publish(&self, batch: Vec<Outgoing>) -> Vec<Answer> {
+    pub async fn publish(&self, batch: Vec<M>) -> Vec<Answer> {
         let mut patience = Patience {
             until: Instant::now() + PUBLISH_TIMEOUT,
             blocked: self.blocked.clone(),
@@ -135,12 +186,16 @@ fn down(reason: &str) -> PublishError {
 }
 
 /// Keeps a session up until the broker is closed.
-pub(super) async fn supervise(shared: Arc<Shared>, requests: Arc<Requests>) {
+pub(super) async fn supervise(
+    shared: Arc<Shared>,
+    requests: (Arc<Requests<Outgoing>>, Arc<Requests<Reply>>),
+) {
     let (mut attempts, mut turns) = (Attempts::new(NAME), shared.nodes.turns());
     loop {
         let mut up = None;
         let ended = run(&shared, &mut turns, &mut up, &requests).await;
-        requests.fail_waiting().await;
+        requests.0.fail_waiting().await;
+        requests.1.fail_waiting().await;
         let Err(error) = ended else { break };
         attempts.ended(up);
         // Else the consuming connection tells it.
@@ -151,7 +206,8 @@ pub(super) async fn supervise(shared: Arc<Shared>, requests: Arc<Requests>) {
             break;
         }
     }
-    requests.close().await;
+    requests.0.close().await;
+    requests.1.close().await;
 }
 
 /// One session, `up` since then. `Ok`: it was closed as asked.
@@ -159,7 +215,7 @@ async fn run(
     shared: &Arc<Shared>,
     turns: &mut Turns<'_>,
     up: &mut Option<Instant>,
-    requests: &Arc<Requests>,
+    (requests, results): &(Arc<Requests<Outgoing>>, Arc<Requests<Reply>>),
 ) -> Result<(), BrokerError> {
     let open = async {
         let link = Arc::new(turns.open(NAME).await?);
@@ -173,6 +229,14 @@ async fn run(
                 requests.clone(),
             ));
         }
+        // A result whose exchange does not exist closes its channel, which no job's move should share.
+        let channel = ConfirmChannel::open(&link).await?;
+        tasks.spawn(publish(
+            channel,
+            link.clone(),
+            shared.clone(),
+            results.clone(),
+        ));
         Ok::<_, BrokerError>((link, tasks))
     };
     let (link, mut tasks) = tokio::select! {
@@ -182,7 +246,10 @@ async fn run(
     *up = Some(Instant::now());
     let result = tokio::select! {
         () = shared.closed.cancelled() => Ok(()),
-        error = link.failure(NAME, |blocked| _ = requests.blocked.send_replace(blocked)) => Err(error),
+        error = link.failure(NAME, |blocked| {
+            requests.blocked.send_replace(blocked);
+            results.blocked.send_replace(blocked);
+        }) => Err(error),
         ended = tasks.join_next() => match ended {
             Some(Ok(error)) => Err(error),
             Some(Err(error)) => Err(link.target.failed(format!("a publishing task failed: {error}"))),
@@ -190,6 +257,7 @@ async fn run(
         },
     };
     requests.blocked.send_replace(false);
+    results.blocked.send_replace(false);
     // In this order: the tasks own the channels.
     link.close().await;
     tasks.shutdown().await;
@@ -197,11 +265,11 @@ async fn run(
 }
 
 /// Publishes batch after batch on one channel; ends with the connection.
-async fn publish(
+async fn publish<M: Publishing>(
     mut channel: ConfirmChannel,
     link: Arc<Link>,
     shared: Arc<Shared>,
-    requests: Arc<Requests>,
+    requests: Arc<Requests<M>>,
 ) -> BrokerError {
     let mut renewed = Instant::now();
     while let Some(batch) = requests.next_batch().await {
@@ -234,7 +302,7 @@ async fn publish(
         };
         match result {
             Ok(answers) => {
-                if answers.contains(&Err(PublishError::Returned)) {
+                if M::TO_OUR_QUEUES && answers.contains(&Err(PublishError::Returned)) {
                     shared.heal.notify_one();
                 }
                 let nacked = answers.contains(&Err(PublishError::Nacked));
@@ -248,15 +316,23 @@ async fn publish(
                 }
             }
             Err(error) => {
+                let no_exchange = !M::TO_OUR_QUEUES && is_not_found(&error);
                 let error = link.target.error(&error);
-                answer(vec![Err(down(&error.to_string())); batch.len()]);
+                let all = match no_exchange {
+                    // All of a worker's results go to one exchange.
+                    true => PublishError::Returned,
+                    false => down(&error.to_string()),
+                };
+                answer(vec![Err(all); batch.len()]);
                 tokio::time::sleep(CHANNEL_PAUSE).await;
                 // A message that the broker refuses by closing the channel costs its batch, not the
                 // connection.
                 if !link.connected() {
                     return error;
                 }
-                tracing::warn!(%error, "a publishing channel was closed; opening another");
+                if !no_exchange {
+                    tracing::warn!(%error, "a publishing channel was closed; opening another");
+                }
                 channel = match ConfirmChannel::open(&link).await {
                     Ok(channel) => channel,
                     Err(error) => return error,
@@ -267,9 +343,9 @@ async fn publish(
     link.target.failed("closed")
 }
 
-impl Requests {
+impl<M: Publishing> Requests<M> {
     /// What waits, at most a batch, at least one; `None`: closed. The tasks take turns.
-    async fn next_batch(&self) -> Option<Vec<Request>> {
+    async fn next_batch(&self) -> Option<Vec<Request<M>>> {
         let mut receiver = self.waiting.lock().await;
         loop {
             let mut next = Some(receiver.recv().await?);
@@ -277,7 +353,7 @@ impl Requests {
             while let Some(request) = next {
                 // A caller that gave up will publish again; its copy would only be a duplicate.
                 if !request.reply.is_closed() {
-                    bytes += request.outgoing.message.body.len();
+                    bytes += request.outgoing.message().body.len();
                     batch.push(request);
                 }
                 let more = batch.len() < BATCH && bytes < BATCH_BYTES;
@@ -316,6 +392,17 @@ impl ConfirmChannel {
         Ok(Self(channel))
     }
 
+    /// What is sent back to this channel's direct reply-to.
+    pub async fn replies(&self) -> lapin::Result<lapin::Consumer> {
+        let options = BasicConsumeOptions {
+            no_ack: true,
+            ..BasicConsumeOptions::default()
+        };
+        let (queue, tag) = (REPLY_TO.into(), "replies".into());
+        let arguments = FieldTable::default();
+        self.0.basic_consume(queue, tag, options, arguments).await
+    }
+
     /// Another channel in its place, since it is with the channel that RabbitMQ remembers where a queue's leader is: one
     /// that first published to a quorum queue whose leader had just died gets a nack for each message until that node
     /// is back, though the queue has another leader (seen on 3.10.8; rabbitmq-server#9241).
@@ -327,7 +414,7 @@ impl ConfirmChannel {
 
     /// Publishes `batch` and waits for all of its confirms; the caller bounds the time. On an error the
     /// channel is gone, and nothing is known of any message of the batch.
-    pub async fn publish(&mut self, batch: &[Outgoing]) -> lapin::Result<Vec<Answer>> {
+    pub async fn publish<M: Publishing>(&mut self, batch: &[M]) -> lapin::Result<Vec<Answer>> {
         let sends: Vec<_> = batch.iter().map(|outgoing| self.send(outgoing)).collect();
         let mut answers = Vec::with_capacity(batch.len());
         let mut confirms = Vec::with_capacity(batch.len());
@@ -357,8 +444,8 @@ impl ConfirmChannel {
         }
         if !returned.is_empty() {
             for (outgoing, answer) in batch.iter().zip(&mut answers) {
-                let id = outgoing.message.properties.message_id().clone();
-                if short(&outgoing.queue).is_some_and(|queue| returned.contains(&(queue, id))) {
+                let id = outgoing.message().properties.message_id().clone();
+                if short(outgoing.key()).is_some_and(|key| returned.contains(&(key, id))) {
                     *answer = Err(PublishError::Returned);
                 }
             }
@@ -367,19 +454,19 @@ impl ConfirmChannel {
     }
 
     /// Hands a message to the connection at once, so that messages go out in the order of the calls.
-    /// `None`: no queue can have this name.
-    fn send<'a>(&'a self, outgoing: &'a Outgoing) -> Option<Send<'a>> {
-        let queue = short(&outgoing.queue)?;
+    /// `None`: no queue and no exchange can have this name.
+    fn send<'a, M: Publishing>(&'a self, outgoing: &'a M) -> Option<Send<'a>> {
+        let (exchange, key) = (short(outgoing.exchange())?, short(outgoing.key())?);
         let options = BasicPublishOptions {
-            mandatory: true,
+            mandatory: outgoing.is_mandatory(),
             immediate: false,
         };
-        let message = &outgoing.message;
+        let message = outgoing.message();
         let properties = message.properties.clone().with_delivery_mode(2);
         let mut sending =
             Box::pin(
                 self.0
-                    .basic_publish("".into(), queue, options, &message.body, properties),
+                    .basic_publish(exchange, key, options, &message.body, properties),
             );
         // The first poll queues the frames; who waits for them to be written polls again.
         Some(
@@ -411,6 +498,6 @@ impl Send<'_> {
     }
 }
 
-fn short(queue: &str) -> Option<ShortString> {
-    ShortString::try_new(queue).ok()
+fn short(name: &str) -> Option<ShortString> {
+    ShortString::try_new(name).ok()
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{Fault, Plan};
-use crate::broker::{Delivery, Event, Message, Outgoing, PublishError, Source, Tag};
+use crate::broker::{Delivery, Event, Message, Outgoing, PublishError, Reply, Source, Tag};
 use crate::rules::delays::{DelayLevels, QueueNames};
 
 /// Deliveries in one event.
@@ -82,6 +82,10 @@ pub(super) struct State {
     /// In the order of their delivery.
     sources: Vec<Source>,
     missing: HashSet<Arc<str>>,
+    /// The queue of each exchange and key that others made.
+    bound: HashMap<(String, String), String>,
+    /// What is in these.
+    pub replies: HashMap<String, Vec<Message>>,
     clients: Vec<Client>,
     last_number: u64,
 }
@@ -104,6 +108,8 @@ impl State {
             numbers,
             sources,
             missing: HashSet::new(),
+            bound: HashMap::new(),
+            replies: HashMap::new(),
             clients: Vec::new(),
             last_number: 0,
         }
@@ -145,6 +151,55 @@ impl State {
                 stored.and_then(|()| Err(lost()))
             }
         }
+    }
+
+    /// As [`State::publish`]; the plan sees it as a message to the queue that its key names.
+    pub fn reply(&mut self, client: usize, reply: Reply) -> Result<(), PublishError> {
+        self.publishes += 1;
+        if self.clients[client].is_down(Instant::now()) {
+            return Err(PublishError::Down("no session".to_owned()));
+        }
+        let lost = || PublishError::Down("injected".to_owned());
+        let shown = Outgoing {
+            queue: Arc::clone(&reply.routing_key),
+            message: reply.message.clone(),
+        };
+        match (self.plan)(self.publishes, &shown) {
+            None => self.route(reply),
+            Some(Fault::LoseConfirm) => self.route(reply).and_then(|()| Err(lost())),
+            Some(Fault::LosePublish) => Err(lost()),
+            Some(Fault::Nack) => Err(PublishError::Nacked),
+            Some(Fault::Return) => Err(PublishError::Returned),
+            Some(Fault::Disconnect) => {
+                let routed = self.route(reply);
+                self.disconnect(client, Duration::ZERO);
+                routed.and_then(|()| Err(lost()))
+            }
+        }
+    }
+
+    /// Stores it where it belongs: in queues of ours, and of others.
+    fn route(&mut self, reply: Reply) -> Result<(), PublishError> {
+        let (exchange, key) = (&reply.exchange, &reply.routing_key);
+        if exchange.is_empty() && self.numbers.contains_key(key) {
+            return self.store(Outgoing {
+                queue: Arc::clone(key),
+                message: reply.message,
+            });
+        }
+        let bound = self.bound.get(&(exchange.to_string(), key.to_string()));
+        let queue = bound.ok_or(PublishError::Returned)?;
+        let mut message = reply.message;
+        message.routing_key = key.to_string();
+        message.properties = message.properties.with_delivery_mode(2);
+        self.replies.entry(queue.clone()).or_default().push(message);
+        Ok(())
+    }
+
+    /// A queue that is not ours, bound to an exchange.
+    pub fn bind(&mut self, exchange: &str, key: &str, queue: &str) {
+        let bound = (exchange.to_owned(), key.to_owned());
+        self.bound.insert(bound, queue.to_owned());
     }
 
     fn store(&mut self, outgoing: Outgoing) -> Result<(), PublishError> {

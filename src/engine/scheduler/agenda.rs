@@ -1,6 +1,6 @@
 //! What the engine is to do next, in the order in which it must.
 
-use crate::broker::{Outgoing, Tag};
+use crate::broker::{Outgoing, Reply, Tag};
 use crate::engine::action::{Action, Key};
 
 /// Actions that were not taken yet.
@@ -9,6 +9,7 @@ pub(super) struct Agenda {
     /// Jobs whose prepared calls are not needed.
     released: Vec<Key>,
     actions: Vec<Action>,
+    replies: Vec<(Key, Reply)>,
     publishes: Vec<(Key, Outgoing)>,
     acks: Vec<Tag>,
 }
@@ -22,6 +23,11 @@ impl Agenda {
     /// What was prepared for the job is not needed.
     pub(super) fn release(&mut self, key: Key) {
         self.released.push(key);
+    }
+
+    /// A result is to be published.
+    pub(super) fn reply(&mut self, reply: (Key, Reply)) {
+        self.replies.push(reply);
     }
 
     /// A message is to be published.
@@ -39,6 +45,7 @@ impl Agenda {
         self.released.extend(jobs);
         // In the order of arrival, not the map's.
         self.released.sort_unstable();
+        self.replies.clear();
         self.publishes.clear();
         self.acks.clear();
     }
@@ -50,6 +57,9 @@ impl Agenda {
             actions.push(Action::Release(std::mem::take(&mut self.released)));
         }
         actions.append(&mut self.actions);
+        if !self.replies.is_empty() {
+            actions.push(Action::Reply(std::mem::take(&mut self.replies)));
+        }
         if !self.publishes.is_empty() {
             actions.push(Action::Publish(std::mem::take(&mut self.publishes)));
         }

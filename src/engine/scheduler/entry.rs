@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::results::LastCall;
 use crate::broker::{Message, Tag};
 use crate::engine::facts::Named;
 use crate::gate::{Receipt, Ticket};
@@ -61,6 +62,8 @@ pub(super) struct JobEntry {
     pub(super) hand: Hand,
     /// `None`: it has not started, or that is settled.
     pub(super) started: Option<Started>,
+    /// Its last call, where its end will be told.
+    pub(super) last_call: Option<Box<LastCall>>,
 }
 
 impl JobEntry {

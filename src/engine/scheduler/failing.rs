@@ -107,6 +107,7 @@ impl Scheduler {
                 self.facts.push(Fact::FailedWhileOpen(job.named(), reason));
                 // Its ticket was claimed when it started: it takes a new one.
                 job.claims.ticket = None;
+                job.last_call = None;
                 self.join(key, End::Due);
             }
             None => {

@@ -105,6 +105,7 @@ impl Intake {
             stays: None,
             hand: Hand::Empty,
             started: None,
+            last_call: None,
         })
     }
 

@@ -18,7 +18,7 @@ use super::entry::{Hand, JobEntry, Phase, Started};
 use super::intake::{Intake, Invalid};
 use super::questions::Question;
 use super::queues::End;
-use crate::broker::{Delivery, Message, Outgoing, PublishError, Source, Tag};
+use crate::broker::{Delivery, Message, Outgoing, PublishError, Reply, Source, Tag};
 use crate::engine::action::{Action, Key};
 use crate::engine::facts::{Death, Decision, Fact};
 use crate::gate::{Answer, GateError, Receipt, Replies, ShardId, TenantReply};
@@ -51,9 +51,10 @@ impl Scheduler {
                     let id = message.id().unwrap_or_default().to_owned();
                     let reason = why.to_string();
                     let headers = headers::dead(1, &reason);
+                    let reply = self.result_of_invalid(&message, &reason);
                     self.facts.push(Fact::InvalidMessage { id, reason });
                     let dead = Arc::clone(&self.settings.names.dead);
-                    self.publish(key, tag, message, dead, headers);
+                    self.publish(key, (tag, message), (dead, headers), reply);
                 }
             }
         }
@@ -345,6 +346,7 @@ impl Scheduler {
             seen,
             fate,
             trouble,
+            answered,
         } = attempt.into();
         if outcome != Outcome::Late {
             self.facts.push(Fact::Called(outcome.clone(), Some(took)));
@@ -360,6 +362,7 @@ impl Scheduler {
         if outcome != Outcome::Late && !matches!(fate, Fate::Unwritten) {
             self.survived(key);
         }
+        self.keep_answer(now, key, (&outcome, took), answered);
         let waits = self.report_health(now, key, &outcome, trouble);
         if let Some(job) = self.jobs.get_mut(&key)
             && let Some(started) = job.started.take()
@@ -387,12 +390,13 @@ impl Scheduler {
             Outcome::Throttled { after, reason } => self.throttled(now, key, after, reason),
             Outcome::Done => {
                 if !stale {
-                    self.agenda.ack(job.tag);
+                    self.done(key);
                 }
                 self.forget(key);
             }
             _ if stale => self.forget(key),
-            Outcome::Retry { .. } if waits => job.phase = Phase::Reporting,
+            // It may be given up when they were told.
+            Outcome::Retry { .. } if waits => return job.phase = Phase::Reporting,
             Outcome::Late => {
                 self.facts.push(Fact::ExpiredPermit);
                 job.had_its_turn();
@@ -409,6 +413,7 @@ impl Scheduler {
             }
             Outcome::Reject { reason } => self.bury(key, Death::Rejected, &reason),
         }
+        self.drop_answer(key);
     }
 
     /// Step 9a: The job becomes a dead letter.
@@ -419,17 +424,25 @@ impl Scheduler {
         let fact = Fact::DeadLetter(job.named(), death, reason.to_owned());
         self.facts.push(fact);
         let headers = headers::dead(job.claims.attempt, reason);
-        self.leave(key, Arc::clone(&self.settings.names.dead), headers);
+        let dead = Arc::clone(&self.settings.names.dead);
+        let reply = self.result_of_job(key, Some((death, reason)));
+        self.leave(key, (dead, headers), reply);
     }
 
     /// Step 9b: A dead letter, or a job that is delayed in a delay queue, leaves the memory: it is a message on its way to `queue`.
-    pub(super) fn leave(&mut self, key: Key, queue: Arc<str>, mut headers: Headers) {
+    /// Its result goes first, if there is one.
+    pub(super) fn leave(
+        &mut self,
+        key: Key,
+        (queue, mut headers): (Arc<str>, Headers),
+        reply: Option<Reply>,
+    ) {
         self.let_go(key);
         if let Some(job) = self.jobs.remove(&key) {
             self.waiting.forget(key);
             headers.extend(job::lasting(&job.claims));
             headers.extend(job.claims.first_call_ms.map(headers::called));
-            self.publish(key, job.tag, job.message, queue, headers);
+            self.publish(key, (job.tag, job.message), (queue, headers), reply);
         }
     }
 
@@ -437,10 +450,9 @@ impl Scheduler {
     fn publish(
         &mut self,
         key: Key,
-        tag: Tag,
-        message: Message,
-        queue: Arc<str>,
-        mut headers: Headers,
+        (tag, message): (Tag, Message),
+        (queue, mut headers): (Arc<str>, Headers),
+        reply: Option<Reply>,
     ) {
         if *message.routing_key != *self.settings.names.fresh {
             let key = HeaderValue::Text(message.routing_key.clone());
@@ -456,8 +468,12 @@ impl Scheduler {
             message.take_priority();
         }
         let message = message.with_headers(&headers, &headers::OURS);
-        let publish = self.moves.begin(key, tag, Outgoing { queue, message });
-        self.agenda.publish(publish);
+        let outgoing = Outgoing { queue, message };
+        let next = match reply {
+            None => self.moves.begin(key, tag, outgoing),
+            Some(reply) => (self.moves).begin_with_reply(key, tag, reply, Some(outgoing)),
+        };
+        self.do_next(next);
     }
 
     /// Step 10: A message whose publish is confirmed is acked. Else the publish is tried again.
@@ -468,15 +484,18 @@ impl Scheduler {
                     let confirmed = self.moves.confirmed(key);
                     confirmed.into_iter().for_each(|tag| self.agenda.ack(tag));
                 }
-                Err(why) => {
-                    let failed = self.moves.failed(now, key);
-                    if let Some((again_at, _)) = failed {
-                        self.waiting.look_at(again_at, key);
-                    }
-                    let is_first = failed.is_some_and(|(_, failures)| failures == 1);
-                    self.facts.push(Fact::PublishFailed(why, is_first));
-                }
+                Err(why) => self.publish_failed(now, key, why),
             }
         }
+    }
+
+    /// It is published again later.
+    pub(super) fn publish_failed(&mut self, now: Duration, key: Key, why: PublishError) {
+        let failed = self.moves.failed(now, key);
+        if let Some((again_at, _)) = failed {
+            self.waiting.look_at(again_at, key);
+        }
+        let is_first = failed.is_some_and(|(_, failures)| failures == 1);
+        self.facts.push(Fact::PublishFailed(why, is_first));
     }
 }

@@ -36,6 +36,14 @@ impl QueueNames {
         }
     }
 
+    /// Whether `queue` is one of these, or a delay queue of another version.
+    pub fn has(&self, queue: &str) -> bool {
+        let own = [&self.fresh, &self.due, &self.recheck, &self.dead];
+        let rest = queue.strip_prefix(&*self.fresh);
+        own.iter().any(|name| ***name == *queue)
+            || rest.is_some_and(|rest| rest.starts_with(".delay."))
+    }
+
     /// The delay queue of the route. A route by other levels falls back to `jobs.due`, where the job waits as well.
     pub fn delay(&self, route: Route) -> &Arc<str> {
         self.delays.get(route.level).unwrap_or(&self.due)

@@ -1,5 +1,6 @@
 //! The commands, and how they end: with one line on standard error and an exit status.
 
+mod answer;
 mod api;
 pub mod check;
 pub mod dead;

@@ -10,10 +10,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 use sluicegate::broker::Outgoing;
 use sluicegate::broker::amqp::Client;
-use sluicegate::config::{Config, TenantField};
+use sluicegate::config::{Config, TenantField, parse_duration};
 use sluicegate::rules::delays::DelayLevels;
 use tokio::io::{AsyncBufRead, BufReader};
 
+use super::answer;
 use super::jobs::{JobLine, JobMaker, body_of};
 use super::lines::{Line, Lines};
 use super::{Failure, count, headers, print_json};
@@ -35,6 +36,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[command(after_help = "Examples:
   sluicegate publish --tenant acme '{\"order\": 7}'
   sluicegate publish --tenant acme --id order-7 --cost 2 hello
+  sluicegate publish --tenant acme --wait 30s '{\"order\": 7}'
   sluicegate publish --tenant acme --header x-endpoint=/v1/orders '{\"order\": 7}'
   sluicegate publish --file jobs.jsonl
   generate-jobs | sluicegate publish --json")]
@@ -57,8 +59,13 @@ pub struct PublishArgs {
     /// The job's body [default: empty]
     #[arg(value_name = "BODY")]
     body: Option<String>,
+    /// Wait for the job's end, for so long at most, and print what the API answered; needs dispatch.results.to: reply-to
+    ///
+    /// The exit status is 0 for a job that is done, and 1 for a dead letter and where no result came in time. The job then goes on.
+    #[arg(long, value_name = "TIME", value_parser = wait)]
+    wait: Option<Duration>,
     /// A file with a job in JSON on each line
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["tenant", "id", "cost", "plan", "headers", "body"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tenant", "id", "cost", "plan", "headers", "body", "wait"])]
     file: Option<PathBuf>,
     /// Print what was confirmed as JSON
     #[arg(long)]
@@ -69,6 +76,12 @@ pub struct PublishArgs {
 fn cost(text: &str) -> Result<u64, &'static str> {
     let units = text.parse().ok().filter(|units| *units > 0);
     units.ok_or("a cost is a whole number from 1")
+}
+
+/// The value of `--wait`.
+fn wait(text: &str) -> Result<Duration, &'static str> {
+    let time = parse_duration(text).filter(|time| !time.is_zero());
+    time.ok_or("a duration is a number with a unit, from 1ms: 500ms, 30s, 4m")
 }
 
 /// What became of the jobs.
@@ -88,6 +101,7 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
     let queue = config.amqp.queue.as_str().into();
     let maker = JobMaker::new(config, &queue).map_err(Failure::Usage)?;
     let single = args.tenant.is_some() || args.id.is_some() || args.body.is_some();
+    let single = single || args.wait.is_some();
     if single || args.cost.is_some() || args.plan.is_some() || !args.headers.is_empty() {
         if args.tenant.is_none() && matches!(config.job.tenant, TenantField::Header(_)) {
             return Err(Failure::Usage(
@@ -105,6 +119,9 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
         };
         let job = (maker.make(line, body, kind))
             .map_err(|why| Failure::Usage(format!("the job: {why}")))?;
+        if let Some(time) = args.wait {
+            return answer::wait(job, time, config, args.json).await;
+        }
         let client = Client::connect(&config.amqp, &levels).await?;
         let id = job.message.id().unwrap_or_default().to_owned();
         let result = publish(&client, &[job]).await;

@@ -222,7 +222,7 @@ impl Scheduler {
             headers.extend(store_now.map(until).map(headers::not_before));
         }
         let queue = Arc::clone(self.settings.names.delay(route));
-        self.leave(key, queue, headers);
+        self.leave(key, (queue, headers), None);
     }
 
     /// Jobs move on where others that are behind them in their delay queue may be due before.

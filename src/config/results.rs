@@ -1,0 +1,209 @@
+//! `dispatch.results`: who is told how a job ended.
+
+use ::http::header::HeaderName;
+use serde_json::{Value as Json, json};
+
+use super::error::shown;
+use super::form::{self, Wrong, wrong};
+use super::input::Input;
+use super::key::{Named, choice, integer, keys, text, tree};
+use super::shown::{Shown, Values};
+use super::yaml::Raw;
+
+/// Names of headers.
+const MOST: usize = 32;
+/// Of a name in AMQP, in bytes.
+const LONGEST_NAME: usize = 255;
+/// Of a body, in bytes: a result is no way to move files.
+const LONGEST_BODY: u64 = 1 << 20;
+
+/// Where the key of a result may be anything.
+fn routing_key(raw: &Raw) -> Result<String, Wrong> {
+    const MUST: &str = "a routing key of up to 255 bytes";
+    match raw {
+        Raw::Text(text) if text.is_empty() => Ok(String::new()),
+        raw => name(raw, MUST),
+    }
+}
+
+fn name(raw: &Raw, must: &str) -> Result<String, Wrong> {
+    let text = form::text(raw, must)?;
+    if text.len() > LONGEST_NAME {
+        return Err(format!("has {} bytes; it must be {must}", text.len()));
+    }
+    Ok(text.to_owned())
+}
+
+keys! {
+    TO: ResultsTo = choice("dispatch.results.to")
+        .default("none")
+        .example("reply-to")
+        .about("Who is told how a job ended: nobody, the queue in the job's reply_to, or an exchange.")
+        .note("See [answers back](WORKERS.md#answers-back).");
+    EXCHANGE: String = text(
+        "dispatch.results.exchange",
+        "the name of an exchange",
+        || json!({"type": "string", "minLength": 1, "maxLength": LONGEST_NAME}),
+        |raw| name(raw, "the name of an exchange, of up to 255 bytes"),
+    )
+        .example("results")
+        .about("The exchange that all results go to with `to: exchange`.")
+        .note("It must exist.");
+    ROUTING_KEY: String = text(
+        "dispatch.results.routing-key",
+        "a routing key",
+        || json!({"type": "string", "maxLength": LONGEST_NAME}),
+        routing_key,
+    )
+        .example("done")
+        .about("The routing key of results with `to: exchange`.");
+    HEADERS: Vec<String> = tree(
+        "dispatch.results.headers",
+        "list of up to 32 names of headers",
+        headers_schema,
+        headers,
+    )
+        .example("[location]")
+        .about("Headers of the API's answer that its result carries, each as `x-answer-NAME`.")
+        .note("Such as `[location, x-request-id]`.");
+    MAX_BODY: usize = integer::<_, 0, LONGEST_BODY>("dispatch.results.max-body", "bytes")
+        .default("65536")
+        .example("0")
+        .about("How much of the body of the API's answer a result carries.");
+}
+
+/// `dispatch.results.to`
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ResultsTo {
+    /// Nobody.
+    None,
+    /// The queue in the job's `reply_to`.
+    ReplyTo,
+    /// `dispatch.results.exchange`
+    Exchange,
+}
+
+impl ResultsTo {
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::ReplyTo => "reply-to",
+            Self::Exchange => "exchange",
+        }
+    }
+}
+
+impl Named for ResultsTo {
+    fn all() -> Vec<(&'static str, Self)> {
+        [Self::None, Self::ReplyTo, Self::Exchange]
+            .map(|to| (to.name(), to))
+            .into()
+    }
+}
+
+/// `dispatch.results`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Results {
+    /// `dispatch.results.to`
+    pub to: ResultsTo,
+    /// `dispatch.results.exchange`
+    pub exchange: Option<String>,
+    /// `dispatch.results.routing-key`
+    pub routing_key: String,
+    /// `dispatch.results.headers`
+    pub headers: Vec<HeaderName>,
+    /// `dispatch.results.max-body`, in bytes.
+    pub max_body: usize,
+}
+
+impl Results {
+    /// What is set.
+    pub(super) fn show(&self, values: &mut Values) {
+        let Self {
+            to,
+            exchange,
+            routing_key,
+            headers,
+            max_body,
+        } = self;
+        values.set(&TO.key, Shown::bare(to.name()));
+        values.set_some(&EXCHANGE.key, exchange.as_ref().map(Shown::text));
+        if !routing_key.is_empty() {
+            values.set(&ROUTING_KEY.key, Shown::text(routing_key));
+        }
+        if !headers.is_empty() {
+            let names: Vec<String> = headers.iter().map(HeaderName::to_string).collect();
+            values.set(&HEADERS.key, Shown::texts(&names));
+        }
+        values.set(&MAX_BODY.key, Shown::bare(max_body));
+    }
+}
+
+impl Input {
+    /// The section; `None` after a problem.
+    pub(super) fn results(&mut self) -> Option<Results> {
+        let to = self.get(&TO);
+        let exchange = self.optional(&EXCHANGE);
+        let routing_key = self.optional(&ROUTING_KEY);
+        let headers = self.optional(&HEADERS);
+        let max_body = self.get(&MAX_BODY);
+        let (to, exchange) = (to?, exchange?);
+        if to == ResultsTo::Exchange && exchange.is_none() {
+            let words =
+                "is exchange: set dispatch.results.exchange, too, to the name of one that exists";
+            return self.wrong(&TO.key, words);
+        }
+        let headers = headers?.unwrap_or_default();
+        Some(Results {
+            to,
+            exchange,
+            routing_key: routing_key?.unwrap_or_default(),
+            // `headers` has looked at each.
+            headers: headers
+                .iter()
+                .filter_map(|name| name.parse().ok())
+                .collect(),
+            max_body: max_body?,
+        })
+    }
+}
+
+fn headers(raw: &Raw) -> Result<Vec<String>, Wrong> {
+    const MUST: &str = "a list of headers' names, such as [location, x-request-id]";
+    let Raw::List(items) = raw else {
+        return Err(wrong(raw, MUST));
+    };
+    if items.len() > MOST {
+        return Err(format!("has {} names; {MOST} are enough", items.len()));
+    }
+    let mut names: Vec<String> = Vec::new();
+    for item in items {
+        let Raw::Text(text) = &item.raw else {
+            return Err(format!("has an entry that is no text; it must be {MUST}"));
+        };
+        let called = shown(text);
+        // In AMQP a name may be 255 bytes long, with what stands before it.
+        let fits = text.len() <= LONGEST_NAME / 2;
+        let name = HeaderName::from_bytes(text.as_bytes())
+            .ok()
+            .filter(|_| fits);
+        let Some(name) = name else {
+            return Err(format!(
+                "{called} has characters that no header of HTTP may have, or too many"
+            ));
+        };
+        if names.iter().any(|known| known == name.as_str()) {
+            return Err(format!("{called} stands there twice"));
+        }
+        names.push(name.as_str().to_owned());
+    }
+    Ok(names)
+}
+
+fn headers_schema() -> Json {
+    json!({
+        "type": "array",
+        "maxItems": MOST,
+        "items": {"type": "string", "maxLength": LONGEST_NAME / 2, "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"},
+    })
+}

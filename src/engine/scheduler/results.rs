@@ -1,0 +1,248 @@
+//! Results: what whoever waits for a job is told of its end, before it is acked.
+//!
+//! A result is published and confirmed first, then the dead letter if the job is one, and then the job is acked. So a result may come
+//! twice, and none is missing whose target exists.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::moves::Next;
+use super::seldom::Seldom;
+use super::{Scheduler, millis};
+use crate::broker::{Message, PublishError, Reply};
+use crate::engine::action::{Key, ResultsTo};
+use crate::engine::facts::{Death, Fact, Sent};
+use crate::handler::{Answered, Outcome};
+use crate::rules::headers::{self, HeaderValue, Headers};
+
+/// So often the queue of one publisher may refuse a result before its job goes on without: it would fill the prefetch with jobs, of
+/// all tenants. By the pauses between them that is about 30 s.
+const MOST_REFUSALS: u32 = 10;
+/// That results have no target is told so often at most.
+const LOST_TOLD: Duration = Duration::from_secs(60);
+/// Headers of an answer in one result, and bytes of a value: they must fit into a frame, which is 128 KiB long.
+const MOST_HEADERS: usize = 32;
+const LONGEST_VALUE: usize = 2 << 10;
+/// Of a header's name, in bytes.
+const LONGEST_NAME: usize = 240;
+
+/// What was told of results that nobody got.
+#[derive(Debug, Default)]
+pub(super) struct LostResults {
+    seldom: Seldom,
+    /// That one was to go to a queue of ours was told.
+    own_told: bool,
+}
+
+/// The last call of a job that has a result.
+#[derive(Debug)]
+pub(super) struct LastCall {
+    /// By the store's clock, as far as it is known.
+    answered_ms: Option<u64>,
+    took: Duration,
+    answered: Option<Box<Answered>>,
+}
+
+impl Scheduler {
+    /// A call of the job has ended: its answer is kept until it is decided whether it was the last.
+    pub(super) fn keep_answer(
+        &mut self,
+        now: Duration,
+        key: Key,
+        (outcome, took): (&Outcome, Duration),
+        answered: Option<Box<Answered>>,
+    ) {
+        let Some(results) = self.settings.results.as_ref() else {
+            return;
+        };
+        let answered_ms = self.clock.at_least(now);
+        if let Some(job) = self.jobs.get_mut(&key)
+            && *outcome != Outcome::Late
+            && (results.to != ResultsTo::ReplyTo || job.message.reply_to().is_some())
+        {
+            job.last_call = Some(Box::new(LastCall {
+                answered_ms,
+                took,
+                answered,
+            }));
+        }
+    }
+
+    /// The job goes on: its answer is not told.
+    pub(super) fn drop_answer(&mut self, key: Key) {
+        if self.settings.results.is_some()
+            && let Some(job) = self.jobs.get_mut(&key)
+        {
+            job.last_call = None;
+        }
+    }
+
+    /// The job is done: it is acked once its result, if somebody wants one, is confirmed.
+    pub(super) fn done(&mut self, key: Key) {
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return;
+        };
+        let tag = job.tag;
+        match self.result_of_job(key, None) {
+            None => self.agenda.ack(tag),
+            Some(reply) => {
+                let next = self.moves.begin_with_reply(key, tag, reply, None);
+                self.do_next(next);
+            }
+        }
+    }
+
+    /// What is told of the end of a job: done, or dead for a reason.
+    pub(super) fn result_of_job(&mut self, key: Key, dead: Option<(Death, &str)>) -> Option<Reply> {
+        self.settings.results.as_ref()?;
+        let job = self.jobs.get_mut(&key)?;
+        let last_call = job.last_call.take();
+        let job = self.jobs.get(&key)?;
+        let mut own = match dead {
+            None => headers::done(job.claims.attempt),
+            Some((death, reason)) => {
+                let expired = death == Death::Expired;
+                headers::ended(expired, job.claims.attempt, reason)
+            }
+        };
+        let tenant = job.claims.tenant.as_str().to_owned();
+        own.push((headers::TENANT, HeaderValue::Text(tenant)));
+        own.extend(job.claims.first_call_ms.map(headers::called));
+        let reply = self.reply_for(&job.message, own, last_call);
+        self.with_a_target(reply?)
+    }
+
+    /// What is told of a message that is no usable job.
+    pub(super) fn result_of_invalid(&mut self, message: &Message, reason: &str) -> Option<Reply> {
+        self.settings.results.as_ref()?;
+        let own = headers::ended(false, 1, reason);
+        let reply = self.reply_for(message, own, None);
+        self.with_a_target(reply?)
+    }
+
+    /// `None`: nobody wants it.
+    fn reply_for(
+        &self,
+        message: &Message,
+        mut own: Headers,
+        last_call: Option<Box<LastCall>>,
+    ) -> Option<Reply> {
+        let results = self.settings.results.as_ref()?;
+        let (exchange, routing_key) = match &results.to {
+            ResultsTo::ReplyTo => (Arc::from(""), Arc::from(message.reply_to()?)),
+            ResultsTo::Exchange {
+                exchange,
+                routing_key,
+            } => (Arc::clone(exchange), Arc::clone(routing_key)),
+        };
+        let id = message.id().unwrap_or_default().to_owned();
+        own.push((headers::JOB_ID, HeaderValue::Text(id)));
+        let published = message.published_at_ms();
+        own.extend(published.map(|ms| (headers::PUBLISHED, headers::int(ms))));
+        let (mut answered, mut answer_headers) = (Answered::default(), Vec::new());
+        if let Some(call) = last_call {
+            if let Some(ms) = call.answered_ms {
+                let called = ms.saturating_sub(millis(call.took));
+                own.push((headers::CALLED, headers::int(called)));
+                own.push((headers::ANSWERED, headers::int(ms)));
+            }
+            answered = call.answered.map(|answered| *answered).unwrap_or_default();
+            let status = answered.status;
+            own.extend(status.map(|n| (headers::STATUS, headers::int(u64::from(n)))));
+            if answered.body.len() > results.max_body {
+                answered.body.truncate(results.max_body);
+                answered.truncated = true;
+            }
+            if answered.truncated {
+                own.push((headers::TRUNCATED, HeaderValue::Text("true".to_owned())));
+            }
+            let fits = |(name, value): &(String, String)| {
+                name.len() <= LONGEST_NAME && value.len() <= LONGEST_VALUE
+            };
+            let named = std::mem::take(&mut answered.headers)
+                .into_iter()
+                .filter(fits);
+            let named = named.map(|(name, value)| {
+                let name = format!("{}{name}", headers::ANSWER_PREFIX);
+                (name, HeaderValue::Text(value))
+            });
+            answer_headers = named.take(MOST_HEADERS).collect();
+        }
+        let content = [&answered.content_type, &answered.content_encoding];
+        let content = content.map(Option::as_deref);
+        let message = message.answered_by(answered.body, content);
+        let all = own
+            .into_iter()
+            .chain((answer_headers.iter()).map(|(name, value)| (name.as_str(), value.clone())));
+        let all: Vec<(&str, HeaderValue)> = all.collect();
+        Some(Reply {
+            exchange,
+            routing_key,
+            message: message.with_headers(&all, &[]),
+        })
+    }
+
+    /// A publisher can't make the worker write to its own queues: there headers count that only workers may set, and a result that came
+    /// back as a job would have results.
+    fn with_a_target(&mut self, reply: Reply) -> Option<Reply> {
+        let ours = reply.exchange.is_empty() && self.settings.names.has(&reply.routing_key);
+        if !ours {
+            return Some(reply);
+        }
+        let is_news = !std::mem::replace(&mut self.lost_results.own_told, true);
+        self.facts.push(lost(Sent::Unroutable, &reply, is_news));
+        None
+    }
+
+    /// What comes next in the move of a job.
+    pub(super) fn do_next(&mut self, next: Next) {
+        match next {
+            Next::Reply(reply) => self.agenda.reply(reply),
+            Next::Publish(publish) => self.agenda.publish(publish),
+            Next::Ack(tag) => self.agenda.ack(tag),
+        }
+    }
+
+    /// What [`crate::engine::action::Action::Reply`] came to: the job goes on to its dead letter or its ack. Where the broker did not
+    /// take it, it is tried again.
+    pub fn replied_to(&mut self, now: Duration, results: Vec<(Key, Result<(), PublishError>)>) {
+        for (key, result) in results {
+            let sent = match result {
+                Ok(()) => Sent::Published,
+                Err(PublishError::Returned) => Sent::Unroutable,
+                Err(PublishError::Nacked) if self.is_given_up(key) => Sent::Refused,
+                Err(why) => {
+                    self.publish_failed(now, key, why);
+                    continue;
+                }
+            };
+            let Some((reply, next)) = self.moves.replied(key) else {
+                continue;
+            };
+            self.facts.push(match sent {
+                Sent::Published => Fact::ResultPublished,
+                sent => {
+                    let is_news = self.lost_results.seldom.is_news(now, LOST_TOLD);
+                    lost(sent, &reply, is_news)
+                }
+            });
+            self.do_next(next);
+        }
+    }
+
+    /// The queue of one publisher has refused it often enough. An exchange is the operator's: its jobs wait.
+    fn is_given_up(&self, key: Key) -> bool {
+        let results = self.settings.results.as_ref();
+        let of_publisher = results.is_some_and(|results| results.to == ResultsTo::ReplyTo);
+        of_publisher && self.moves.failures(key) >= MOST_REFUSALS
+    }
+}
+
+fn lost(sent: Sent, reply: &Reply, is_news: bool) -> Fact {
+    Fact::ResultLost {
+        sent,
+        exchange: Arc::clone(&reply.exchange),
+        routing_key: Arc::clone(&reply.routing_key),
+        is_news,
+    }
+}

@@ -1,0 +1,166 @@
+//! What of an answer is told in its job's result: chosen headers and the body, without our secrets.
+
+use bytes::Bytes;
+use hyper::HeaderMap;
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName};
+
+use crate::config::{Results, ResultsTo};
+use crate::handler::Answered;
+
+/// What is shown in place of a secret.
+const HIDDEN: &[u8] = b"***";
+
+/// What is kept of each answer.
+pub(super) struct Kept {
+    headers: Vec<HeaderName>,
+    /// Of its body, in bytes.
+    pub max_body: usize,
+}
+
+impl Kept {
+    /// `None`: nobody wants a result.
+    pub fn new(results: &Results) -> Option<Self> {
+        (results.to != ResultsTo::None).then(|| Self {
+            headers: results.headers.clone(),
+            max_body: results.max_body,
+        })
+    }
+
+    /// What is told of an answer that begins with `start`; `cut`: it may go on. `secrets` are ours, the longest first: an API that echoes its
+    /// request must not bring them to publishers.
+    pub fn answered(
+        &self,
+        status: u16,
+        headers: &HeaderMap,
+        (start, cut): (Vec<u8>, bool),
+        secrets: &[String],
+    ) -> Answered {
+        let text = |name: &HeaderName| {
+            let values: Vec<_> = (headers.get_all(name).iter())
+                .map(|value| String::from_utf8_lossy(value.as_bytes()))
+                .collect();
+            let text = (!values.is_empty()).then(|| values.join(", "))?;
+            let shown = hide(text.into_bytes(), secrets);
+            Some(String::from_utf8_lossy(&shown).into_owned())
+        };
+        let chosen = self.headers.iter();
+        let chosen = chosen.filter_map(|name| Some((name.to_string(), text(name)?)));
+        let whole = start.len();
+        let mut body = start;
+        body.truncate(self.max_body);
+        let truncated = cut || body.len() < whole;
+        let mut body = hide(body, secrets);
+        if truncated {
+            drop_begun(&mut body, secrets);
+        }
+        Answered {
+            status: Some(status),
+            headers: chosen.collect(),
+            content_type: text(&CONTENT_TYPE),
+            content_encoding: text(&CONTENT_ENCODING),
+            body: Bytes::from(body),
+            truncated,
+        }
+    }
+}
+
+/// `text` without `secrets`, whatever else it holds; looked through once for each.
+fn hide(mut text: Vec<u8>, secrets: &[String]) -> Vec<u8> {
+    for secret in secrets.iter().map(String::as_bytes) {
+        let (mut shown, mut rest) = (Vec::new(), &text[..]);
+        while let Some(at) = find(rest, secret) {
+            shown.extend_from_slice(&rest[..at]);
+            shown.extend_from_slice(HIDDEN);
+            rest = &rest[at + secret.len()..];
+        }
+        if !shown.is_empty() {
+            shown.extend_from_slice(rest);
+            text = shown;
+        }
+    }
+    text
+}
+
+fn find(text: &[u8], part: &[u8]) -> Option<usize> {
+    let first = *part.first()?;
+    let mut from = 0;
+    loop {
+        let at = from + text[from..].iter().position(|byte| *byte == first)?;
+        if text[at..].starts_with(part) {
+            return Some(at);
+        }
+        from = at + 1;
+    }
+}
+
+/// Takes from the end of `text`, which goes on elsewhere, what may be the beginning of one of `secrets`.
+fn drop_begun(text: &mut Vec<u8>, secrets: &[String]) {
+    let begun = |secret: &String| {
+        let bytes = secret.as_bytes();
+        (1..bytes.len())
+            .rev()
+            .find(|at| text.ends_with(&bytes[..*at]))
+    };
+    let longest = secrets.iter().filter_map(begun).max().unwrap_or(0);
+    text.truncate(text.len() - longest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(max_body: usize) -> Kept {
+        let results = Results {
+            to: ResultsTo::ReplyTo,
+            exchange: None,
+            routing_key: String::new(),
+            headers: vec![HeaderName::from_static("location")],
+            max_body,
+        };
+        Kept::new(&results).expect("somebody wants it")
+    }
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let pairs = pairs.iter().map(|(name, value)| {
+            let value = value.parse().expect("a value");
+            (HeaderName::from_static(name), value)
+        });
+        pairs.collect()
+    }
+
+    #[test]
+    fn chosen_headers_and_the_body_are_told_up_to_the_bound() {
+        let headers = headers(&[
+            ("location", "/orders/7"),
+            ("set-cookie", "a"),
+            ("content-type", "text/plain"),
+        ]);
+        let body = |text: &str, cut| (text.as_bytes().to_vec(), cut);
+        let told = kept(4).answered(201, &headers, body("abcd", false), &[]);
+        assert_eq!(told.status, Some(201));
+        assert_eq!(
+            told.headers,
+            [("location".to_owned(), "/orders/7".to_owned())]
+        );
+        assert_eq!(told.content_type.as_deref(), Some("text/plain"));
+        assert_eq!((&told.body[..], told.truncated), (&b"abcd"[..], false));
+        for (text, cut) in [("abcde", false), ("abcd", true)] {
+            let told = kept(4).answered(201, &headers, body(text, cut), &[]);
+            assert_eq!((&told.body[..], told.truncated), (&b"abcd"[..], true));
+        }
+    }
+
+    #[test]
+    fn secrets_that_an_api_repeats_are_not_told() {
+        let secrets = ["hunter22".to_owned(), "***".to_owned(), "x".to_owned()];
+        let headers = headers(&[("location", "/?key=hunter22")]);
+        let mut body = b"\xff hunter22 and hunter22, and hunt".to_vec();
+        let told = kept(100).answered(200, &headers, (body.clone(), true), &secrets);
+        assert_eq!(&told.body[..], b"\xff *** and ***, and ");
+        assert_eq!(told.headers[0].1, "/?key=***");
+        // The bound cuts one in two.
+        body.truncate(8);
+        let told = kept(7).answered(200, &headers, (body, false), &secrets);
+        assert_eq!(&told.body[..], b"\xff ");
+    }
+}

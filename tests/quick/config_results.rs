@@ -1,0 +1,61 @@
+//! `dispatch.results`: who is told how jobs end.
+
+use sluicegate::config::{Config, ResultsTo};
+
+fn parse(results: &str) -> Result<Config, String> {
+    let yaml = format!("dispatch: {{results: {results}}}\n");
+    Config::parse("c.yaml", &yaml, std::iter::empty()).map_err(|errors| errors.to_string())
+}
+
+#[test]
+fn results_are_off_unless_they_are_wanted_and_are_shown() {
+    let off = parse("{}").expect("valid").dispatch.results;
+    assert_eq!((off.to, off.max_body), (ResultsTo::None, 65_536));
+    let text = "{to: exchange, exchange: ends, routing-key: 'a.b', headers: [Location, x-request-id], max-body: 10}";
+    let config = parse(text).expect("valid");
+    let results = &config.dispatch.results;
+    assert_eq!(results.to, ResultsTo::Exchange);
+    assert_eq!(results.exchange.as_deref(), Some("ends"));
+    assert_eq!(results.routing_key, "a.b");
+    assert_eq!(results.headers, ["location", "x-request-id"]);
+    assert_eq!(results.max_body, 10);
+    assert_eq!(config.warnings(), [""; 0]);
+    let again = Config::parse("c.yaml", &config.to_string(), std::iter::empty());
+    let again = again.expect("what is shown can be read");
+    assert_eq!(again.dispatch.results, *results);
+    let empty = parse("{to: exchange, exchange: ends, routing-key: ''}").expect("valid");
+    assert_eq!(empty.dispatch.results.routing_key, "");
+}
+
+#[test]
+fn what_can_not_work_is_refused_and_what_has_no_effect_is_told() {
+    for (results, expected) in [
+        (
+            "{to: exchange}".to_owned(),
+            "to: is exchange: set dispatch.results.exchange, too, to the name of one that exists",
+        ),
+        ("{to: reply}".to_owned(), "to: is \"reply\"; it must be"),
+        ("{exchange: ''}".to_owned(), "exchange: is empty"),
+        (
+            format!("{{exchange: '{}'}}", "e".repeat(256)),
+            "exchange: has 256 bytes",
+        ),
+        (
+            "{headers: ['a b']}".to_owned(),
+            "\"a b\" has characters that no header of HTTP may have",
+        ),
+        ("{headers: [a, A]}".to_owned(), "\"A\" stands there twice"),
+        (
+            format!("{{headers: [{}]}}", "a, ".repeat(33)),
+            "has 33 names; 32 are enough",
+        ),
+        ("{max-body: 1048577}".to_owned(), "max-body: "),
+    ] {
+        let errors = parse(&results).expect_err(&results);
+        assert!(errors.contains(expected), "{results}: {errors}");
+    }
+    let unused = parse("{exchange: ends}").expect("valid");
+    let warning =
+        "dispatch.results.exchange: no result goes there: dispatch.results.to is not exchange";
+    assert_eq!(unused.warnings(), [warning]);
+}

@@ -1,0 +1,361 @@
+//! Results: who is told what of a job's end, and that the ack comes last.
+
+use std::time::Duration;
+
+use lapin::BasicProperties;
+use sluicegate::broker::{Message, PublishError, Reply, Source};
+use sluicegate::engine::action::{Key, Results, ResultsTo};
+use sluicegate::engine::facts::{Fact, Sent};
+use sluicegate::handler::{Answered, Attempt, Outcome};
+use sluicegate::rules::headers::HeaderValue;
+use sluicegate::rules::job::Field;
+
+use crate::scheduler::{
+    Desk, Done, MS, START, STORE_MS, by_header, message, settings, usual, wait,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn desk(to: ResultsTo) -> Desk {
+    let mut settings = settings(4, usual(), by_header());
+    settings.results = Some(Results { to, max_body: 8 });
+    Desk::of(settings)
+}
+
+fn exchange() -> ResultsTo {
+    ResultsTo::Exchange {
+        exchange: "results".into(),
+        routing_key: "key".into(),
+    }
+}
+
+/// A job of tenant `a` whose publisher waits at `reply_to`.
+fn job(reply_to: &str) -> Message {
+    let plain = message(&[("x-tenant", HeaderValue::Text("a".to_owned()))]);
+    let headers = plain.properties.headers().clone().expect("its tenant");
+    let properties = BasicProperties::default()
+        .with_headers(headers)
+        .with_message_id("7".into())
+        .with_timestamp(1_600_000_000)
+        .with_correlation_id("c".into())
+        .with_reply_to(reply_to.into());
+    Message {
+        properties,
+        ..plain
+    }
+}
+
+fn start(desk: &mut Desk, job: Message) -> Key {
+    desk.deliver_messages(Source::Fresh, vec![job]);
+    let done = desk.answer(MS, vec![vec![START]]);
+    done.dispatched[0].0
+}
+
+fn answered(outcome: Outcome) -> Attempt {
+    let answered = Answered {
+        status: Some(201),
+        headers: vec![
+            ("location".to_owned(), "/orders/7".to_owned()),
+            ("long".to_owned(), "x".repeat(5_000)),
+        ],
+        content_type: Some("text/plain".to_owned()),
+        body: "0123456789".into(),
+        ..Answered::default()
+    };
+    Attempt {
+        answered: Some(Box::new(answered)),
+        ..outcome.into()
+    }
+}
+
+#[track_caller]
+fn one(done: &Done) -> (Key, &Reply) {
+    let [(key, reply)] = &done.replies[..] else {
+        panic!("one result, not {:?}", done.replies);
+    };
+    assert!(done.acked.is_empty() && done.published.is_empty());
+    (*key, reply)
+}
+
+fn text<'a>(reply: &'a Reply, name: &str) -> &'a str {
+    match reply.message.header(name) {
+        Field::Text(text) => text,
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+fn reject() -> Outcome {
+    Outcome::Reject {
+        reason: "no such order".to_owned(),
+    }
+}
+
+#[test]
+fn a_job_is_acked_when_its_result_is_confirmed() {
+    for (to, target) in [
+        (ResultsTo::ReplyTo, ("", "asker")),
+        (exchange(), ("results", "key")),
+    ] {
+        let mut desk = desk(to);
+        let key = start(&mut desk, job("asker"));
+        desk.now += 20 * MS;
+        let attempt = answered(Outcome::Done);
+        desk.scheduler.finished(desk.now, key, 15 * MS, attempt);
+        let done = desk.actions();
+        let (key, reply) = one(&done);
+        assert_eq!((&*reply.exchange, &*reply.routing_key), target);
+        let properties = &reply.message.properties;
+        let of = |name: &Option<lapin::types::ShortString>| name.as_ref().map(|n| n.to_string());
+        assert_eq!(of(properties.correlation_id()).as_deref(), Some("c"));
+        assert_eq!(reply.message.id(), Some("7"));
+        assert_eq!(reply.message.content_type(), Some("text/plain"));
+        assert_eq!(*properties.delivery_mode(), Some(2));
+        assert_eq!(reply.message.body, "01234567");
+        for (name, expected) in [
+            ("x-sluicegate-result", "done"),
+            ("x-sluicegate-tenant", "a"),
+            ("x-sluicegate-job-id", "7"),
+            ("x-sluicegate-truncated", "true"),
+            ("x-answer-location", "/orders/7"),
+        ] {
+            assert_eq!(text(reply, name), expected);
+        }
+        let store_ms = i64::try_from(STORE_MS).expect("small");
+        for (name, expected) in [
+            ("x-sluicegate-status", 201),
+            ("x-sluicegate-attempt", 1),
+            ("x-sluicegate-published", 1_600_000_000_000),
+            ("x-sluicegate-called", store_ms + 5),
+            ("x-sluicegate-answered", store_ms + 20),
+        ] {
+            assert_eq!(reply.message.header(name), Field::Int(expected), "{name}");
+        }
+        assert_eq!(reply.message.header("x-answer-long"), Field::Missing);
+        assert_eq!(reply.message.header("x-sluicegate-reason"), Field::Missing);
+        assert!(!desk.scheduler.is_idle(), "a worker that ends waits for it");
+        desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
+        let published = |fact: &Fact| matches!(fact, Fact::ResultPublished);
+        assert!(desk.scheduler.take_facts().iter().any(published));
+        assert_eq!(desk.actions().acked, [1]);
+        assert!(desk.scheduler.is_idle());
+    }
+}
+
+#[test]
+fn the_result_of_a_dead_letter_goes_first_then_the_letter_then_the_ack() {
+    let mut desk = desk(ResultsTo::ReplyTo);
+    let key = start(&mut desk, job("asker"));
+    let attempt = answered(reject());
+    desk.scheduler.finished(desk.now, key, MS, attempt);
+    let done = desk.actions();
+    let (key, reply) = one(&done);
+    assert_eq!(text(reply, "x-sluicegate-result"), "dead");
+    assert_eq!(text(reply, "x-sluicegate-reason"), "no such order");
+    assert_eq!(reply.message.header("x-sluicegate-status"), Field::Int(201));
+    desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
+    let done = desk.actions();
+    assert!(done.acked.is_empty());
+    let (key, letter) = &done.published[0];
+    assert_eq!(&*letter.queue, "jobs.dead");
+    // A reply is asked for by whoever replays it, too.
+    assert_eq!(letter.message.reply_to(), Some("asker"));
+    desk.scheduler.moved(desk.now, vec![(*key, Ok(()))]);
+    assert_eq!(desk.actions().acked, [1]);
+}
+
+#[test]
+fn a_message_that_is_no_job_and_a_job_that_expires_have_results() {
+    let mut desk = desk(ResultsTo::ReplyTo);
+    let key = start(&mut desk, job("asker"));
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    let key = desk.actions().replies[0].0;
+    desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
+    desk.actions();
+
+    let mut nobody = job("asker").with_headers(&[], &["x-tenant"]);
+    nobody.properties = nobody.properties.with_message_id("8".into());
+    let done = desk.deliver_messages(Source::Fresh, vec![nobody]);
+    let (_, reply) = one(&done);
+    assert_eq!(text(reply, "x-sluicegate-result"), "dead");
+    assert!(text(reply, "x-sluicegate-reason").contains("x-tenant"));
+    assert_eq!(reply.message.header("x-sluicegate-tenant"), Field::Missing);
+
+    let mut late = job("asker");
+    late.properties = late.properties.with_expiration("1000".into());
+    // It was published long ago.
+    let done = desk.deliver_messages(Source::Fresh, vec![late]);
+    let (_, reply) = one(&done);
+    assert_eq!(text(reply, "x-sluicegate-result"), "expired");
+    assert!(text(reply, "x-sluicegate-reason").starts_with("expired"));
+    assert_eq!(reply.message.header("x-sluicegate-status"), Field::Missing);
+}
+
+#[test]
+fn what_is_not_an_end_has_no_result_and_its_answer_is_not_told_later() {
+    let mut desk = desk(ResultsTo::ReplyTo);
+    for outcome in [
+        Outcome::Retry {
+            after: None,
+            reason: "500".to_owned(),
+        },
+        Outcome::Snooze { after: SECOND },
+        Outcome::Throttled {
+            after: Some(SECOND),
+            reason: "429".to_owned(),
+        },
+        Outcome::Late,
+    ] {
+        let key = start(&mut desk, job("asker"));
+        desk.scheduler
+            .finished(desk.now, key, MS, answered(outcome));
+        assert!(desk.actions().replies.is_empty());
+        desk.scheduler.session_up(1);
+        desk.actions();
+    }
+    // Nothing is told of the call before, when its attempts are used up in a later one that had no answer.
+    let mut desk = desk_with_attempts(1);
+    let key = start(&mut desk, job("asker"));
+    let failed = Outcome::Retry {
+        after: None,
+        reason: "no answer".to_owned(),
+    };
+    desk.scheduler
+        .finished(desk.now, key, MS, Attempt::from(failed));
+    let done = desk.actions();
+    let (_, reply) = one(&done);
+    assert_eq!(text(reply, "x-sluicegate-result"), "dead");
+    assert!(text(reply, "x-sluicegate-reason").starts_with("gave up after 1 attempts"));
+    assert_eq!(reply.message.header("x-sluicegate-status"), Field::Missing);
+    assert!(reply.message.body.is_empty());
+}
+
+fn desk_with_attempts(most: u32) -> Desk {
+    let mut settings = settings(4, usual(), by_header());
+    settings.results = Some(Results {
+        to: ResultsTo::ReplyTo,
+        max_body: 8,
+    });
+    settings.live.retry.max_attempts = most;
+    Desk::of(settings)
+}
+
+#[test]
+fn nobody_is_told_who_did_not_ask() {
+    let mut plain = Desk::new(4);
+    let key = start(&mut plain, job("asker"));
+    plain
+        .scheduler
+        .finished(plain.now, key, MS, answered(Outcome::Done));
+    let done = plain.actions();
+    assert_eq!((done.replies.len(), &done.acked[..]), (0, &[1][..]));
+
+    let mut desk = desk(ResultsTo::ReplyTo);
+    let key = desk.start_one();
+    desk.scheduler
+        .finished(desk.now, key, MS, answered(Outcome::Done));
+    let done = desk.actions();
+    assert_eq!((done.replies.len(), &done.acked[..]), (0, &[1][..]));
+}
+
+#[test]
+fn a_job_that_names_a_queue_of_the_workers_is_done_without_a_result() {
+    for queue in ["jobs", "jobs.dead", "jobs.due", "jobs.delay.from-250"] {
+        let mut desk = desk(ResultsTo::ReplyTo);
+        let key = start(&mut desk, job(queue));
+        desk.scheduler
+            .finished(desk.now, key, MS, answered(Outcome::Done));
+        let done = desk.actions();
+        assert_eq!((done.replies.len(), &done.acked[..]), (0, &[1][..]));
+        let lost = |fact: &Fact| {
+            let sent = Sent::Unroutable;
+            matches!(fact, Fact::ResultLost { sent: s, is_news: true, .. } if *s == sent)
+        };
+        assert!(desk.scheduler.take_facts().iter().any(lost), "{queue}");
+    }
+}
+
+#[test]
+fn a_result_without_a_target_is_counted_and_one_that_is_not_confirmed_is_sent_again() {
+    let mut desk = desk(ResultsTo::ReplyTo);
+    let key = start(&mut desk, job("asker"));
+    desk.scheduler
+        .finished(desk.now, key, MS, answered(Outcome::Done));
+    let done = desk.actions();
+    let (key, first) = one(&done);
+    let first = first.clone();
+    let down = PublishError::Down("cut".to_owned());
+    desk.scheduler.replied_to(desk.now, vec![(key, Err(down))]);
+    let done = desk.actions();
+    assert!(done.acked.is_empty() && done.replies.is_empty());
+    let done = desk.step(100 * MS);
+    let (key, again) = one(&done);
+    assert_eq!(*again, first);
+    let returned = Err(PublishError::Returned);
+    desk.scheduler.take_facts();
+    desk.scheduler.replied_to(desk.now, vec![(key, returned)]);
+    assert_eq!(desk.actions().acked, [1]);
+    let facts = desk.scheduler.take_facts();
+    let [Fact::ResultLost { sent, is_news, .. }] = &facts[..] else {
+        panic!("{facts:?}");
+    };
+    assert_eq!((*sent, *is_news), (Sent::Unroutable, true));
+}
+
+#[test]
+fn the_queue_of_one_publisher_that_refuses_results_does_not_hold_jobs_for_ever_and_an_exchange_does()
+ {
+    for (to, most) in [(ResultsTo::ReplyTo, Some(11)), (exchange(), None)] {
+        let mut desk = desk(to);
+        let key = start(&mut desk, job("asker"));
+        desk.scheduler
+            .finished(desk.now, key, MS, answered(Outcome::Done));
+        let mut done = desk.actions();
+        let began = desk.now;
+        let mut sent = 0;
+        while let [(key, _)] = done.replies[..] {
+            sent += 1;
+            if sent == 30 {
+                break;
+            }
+            let nacked = Err(PublishError::Nacked);
+            desk.scheduler.replied_to(desk.now, vec![(key, nacked)]);
+            done = desk.actions();
+            if done.acked.is_empty() {
+                done = desk.step(10 * SECOND);
+            }
+        }
+        assert_eq!(sent, most.unwrap_or(30));
+        assert_eq!(done.acked.len(), usize::from(most.is_some()));
+        assert!(desk.now - began > 30 * SECOND);
+    }
+}
+
+#[test]
+fn with_its_session_a_result_is_forgotten() {
+    let mut desk = desk(ResultsTo::ReplyTo);
+    let key = start(&mut desk, job("asker"));
+    desk.scheduler
+        .finished(desk.now, key, MS, answered(Outcome::Done));
+    let key = one(&desk.actions()).0;
+    desk.scheduler.session_up(2);
+    desk.scheduler.replied_to(desk.now, vec![(key, Ok(()))]);
+    assert!(desk.actions().acked.is_empty(), "it is called again");
+    assert!(desk.step(60 * SECOND).replies.is_empty());
+    // What has ended after its session is told by the call that follows.
+    let mut desk = self::desk(ResultsTo::ReplyTo);
+    let key = start(&mut desk, job("asker"));
+    desk.scheduler.session_up(2);
+    desk.scheduler
+        .finished(desk.now, key, MS, answered(Outcome::Done));
+    let done = desk.actions();
+    assert!(done.replies.is_empty() && done.acked.is_empty());
+}
+
+#[test]
+fn a_job_that_waits_for_its_turn_has_no_result() {
+    let mut desk = desk(exchange());
+    desk.deliver_messages(Source::Fresh, vec![job("asker")]);
+    let done = desk.answer(MS, vec![vec![wait(10_100, 4)]]);
+    assert!(done.replies.is_empty());
+    assert_eq!(done.published.len(), 1);
+}

@@ -1,0 +1,82 @@
+//! Results: simulations from [`RESULTS`] on tell of each end of a job; those below keep the histories that they had.
+
+use std::collections::BTreeMap;
+
+use sluicegate::broker::memory::{Fault, MemoryBroker};
+use sluicegate::broker::{Message, Outgoing, Reply};
+use sluicegate::engine::action::{Results, ResultsTo};
+use sluicegate::rules::headers::RESULT;
+use sluicegate::rules::job::Field;
+
+use super::world::World;
+
+/// Simulations from this seed on have what this module adds.
+pub const RESULTS: u64 = 9_000_000;
+
+const EXCHANGE: &str = "ends";
+const KEY: &str = "end";
+const QUEUE: &str = "ends";
+
+/// Who is told.
+pub fn settings(seed: u64) -> Option<Results> {
+    let to = ResultsTo::Exchange {
+        exchange: EXCHANGE.into(),
+        routing_key: KEY.into(),
+    };
+    (seed >= RESULTS).then_some(Results { to, max_body: 0 })
+}
+
+/// Where results are kept.
+pub fn bind(server: &MemoryBroker) {
+    server.bind(EXCHANGE, KEY, QUEUE);
+}
+
+/// A result whose target is gone is lost by rights, and nothing could be said of it: it is refused in place of that.
+pub fn fault(outgoing: &Outgoing, fault: Option<Fault>) -> Option<Fault> {
+    match fault {
+        Some(Fault::Return) if &*outgoing.queue == KEY => Some(Fault::Nack),
+        fault => fault,
+    }
+}
+
+fn ended(message: &Message) -> &str {
+    match message.header(RESULT) {
+        Field::Text(ended) => ended,
+        _ => "no word",
+    }
+}
+
+/// A result never goes before its call.
+pub fn look_at(world: &World, reply: &Reply) {
+    let id = reply.message.id().unwrap_or_default();
+    let mut history = world.history();
+    let (done, ended) = (history.job(id).done, ended(&reply.message));
+    if ended != "dead" && !(ended == "done" && done) {
+        history.wrong(format_args!("{id} is told to be {ended} before it is"));
+    }
+}
+
+/// Each job that has ended has a result, and those that are dead letters have one that says so.
+pub fn all_told(world: &World) {
+    if world.plan.seed < RESULTS {
+        return;
+    }
+    let mut told: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for result in world.server.replies(QUEUE) {
+        let id = result.id().unwrap_or_default().to_owned();
+        told.entry(id).or_default().push(ended(&result).to_owned());
+    }
+    let letters = world.server.messages(&world.server.names().dead);
+    let mut history = world.history();
+    for planned in &world.plan.jobs {
+        let id = planned.id.as_str();
+        let ends = told.get(id).map_or(&[][..], Vec::as_slice);
+        if history.job(id).confirmed && ends.is_empty() {
+            history.wrong(format_args!("nobody was told of {id}"));
+        }
+        let is_dead = letters.iter().any(|letter| letter.id() == Some(id));
+        if is_dead && !ends.iter().any(|end| end == "dead") {
+            history.wrong(format_args!("{id} is dead, and only told to be {ends:?}"));
+        }
+    }
+}

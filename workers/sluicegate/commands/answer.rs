@@ -1,0 +1,115 @@
+//! The result of a job that was just published: waited for, and printed.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use sluicegate::broker::amqp::{Client, REPLY_TO, Replies};
+use sluicegate::broker::{Message, Outgoing};
+use sluicegate::config::{Config, show_duration};
+use sluicegate::rules::delays::DelayLevels;
+use sluicegate::rules::headers::{
+    ANSWER_PREFIX, ANSWERED, ATTEMPT, CALLED, REASON, RESULT, STATUS, TRUNCATED,
+};
+use sluicegate::rules::job::Field;
+use tokio::time::timeout;
+
+use super::letters::{headers, hex};
+use super::{Failure, plain, print_json};
+
+/// Publishes `job` and prints its result, for which it waits for `time` at most.
+pub async fn wait(
+    mut job: Outgoing,
+    time: Duration,
+    config: &Config,
+    as_json: bool,
+) -> Result<ExitCode, Failure> {
+    let id = job.message.id().unwrap_or_default().to_owned();
+    // The id may be one that others use, too.
+    let correlation = ulid::Ulid::new().to_string();
+    job.message.properties = (job.message.properties)
+        .with_reply_to(REPLY_TO.into())
+        .with_correlation_id(correlation.as_str().into());
+    let levels = DelayLevels::new(config.delay.max_delay);
+    let client = Client::connect(&config.amqp, &levels).await?;
+    let mut replies = client.replies().await?;
+    if let Some(Err(why)) = client.publish(&[job]).await?.into_iter().next() {
+        client.close().await;
+        return Err(Failure::Failed(format!("the job was not published: {why}")));
+    }
+    let result = timeout(time, find(&mut replies, &correlation)).await;
+    client.close().await;
+    match result {
+        Ok(Some(result)) => print(&id, &result, as_json),
+        Ok(None) => Err(Failure::Failed(format!(
+            "the connection ended before the result of {id} came; the job goes on"
+        ))),
+        Err(_) => Err(Failure::Failed(format!(
+            "no result of {id} within {}; the job goes on. Do workers run with dispatch.results.to: reply-to?",
+            show_duration(time)
+        ))),
+    }
+}
+
+/// The result with this correlation id.
+async fn find(replies: &mut Replies, correlation: &str) -> Option<Message> {
+    loop {
+        let reply = replies.next().await?;
+        let found = reply.properties.correlation_id();
+        if found.as_ref().is_some_and(|id| id.as_str() == correlation) {
+            return Some(reply);
+        }
+    }
+}
+
+fn print(id: &str, result: &Message, as_json: bool) -> Result<ExitCode, Failure> {
+    let text = |name| match result.header(name) {
+        Field::Text(text) => Some(text),
+        _ => None,
+    };
+    let number = |name| match result.header(name) {
+        Field::Int(n) => Some(n),
+        _ => None,
+    };
+    let ended = text(RESULT).unwrap_or("unknown");
+    if as_json {
+        let all = headers(result);
+        let of_answer = all.iter().filter_map(|(name, value)| {
+            Some((name.strip_prefix(ANSWER_PREFIX)?.to_owned(), value.clone()))
+        });
+        let of_answer: serde_json::Map<String, Value> = of_answer.collect();
+        let (body, encoding) = match str::from_utf8(&result.body) {
+            Ok(text) => (text.to_owned(), "utf-8"),
+            Err(_) => (hex(&result.body), "hex"),
+        };
+        print_json(&json!({
+            "id": id,
+            "result": ended,
+            "status": number(STATUS),
+            "attempt": number(ATTEMPT),
+            "reason": text(REASON),
+            "called_ms": number(CALLED),
+            "answered_ms": number(ANSWERED),
+            "headers": of_answer,
+            "content_type": result.content_type(),
+            "truncated": text(TRUNCATED).is_some(),
+            "encoding": encoding,
+            "body": body,
+        }))?;
+    } else {
+        let mut out = std::io::stdout().lock();
+        out.write_all(&result.body)?;
+        if !result.body.is_empty() && !result.body.ends_with(b"\n") {
+            out.write_all(b"\n")?;
+        }
+        if text(TRUNCATED).is_some() {
+            eprintln!("the answer is cut: dispatch.results.max-body bounds it");
+        }
+    }
+    if ended == "done" {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let reason = plain(text(REASON).unwrap_or("it says no reason"), 1_000);
+    Err(Failure::Failed(format!("the job is {ended}: {reason}")))
+}
