@@ -26,6 +26,7 @@ mod connection;
 mod openings;
 mod pool;
 mod proxy;
+mod redaction;
 mod requests;
 mod secrets;
 mod shared;
@@ -44,7 +45,6 @@ use std::time::{Duration, SystemTime};
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, HeaderMap};
 use hyper_util::client::proxy::matcher::Matcher;
-use percent_encoding::percent_decode_str;
 use tokio::time::{Instant, timeout_at};
 use url::Url;
 
@@ -52,13 +52,13 @@ use super::{Answered, Attempt, Fate, Outcome, Permit, PreparingHandler, Trouble}
 use crate::config::{Http, OAuth2, Results};
 use crate::rules::answers::{Answers, Meaning, Pushback, Verdict, verdict};
 use crate::rules::job::Job;
-use crate::rules::job::call::{Template, encode};
 use crate::tls;
 use abandoned::Abandoned;
 use answered::Kept;
 use call::{Exchange, Failure, Sent};
 use pool::{Pool, Pooled};
 use proxy::Proxy;
+use redaction::{Redaction, drop_begun, hide};
 use requests::{NoRequest, Requests};
 use text::{explain, one_line};
 use token_endpoint::Endpoint;
@@ -68,9 +68,6 @@ use tokens::{Token, Tokens};
 const MAX_BODY: usize = 64 * 1024;
 /// So much of it is kept, in bytes: what is shown, and room for a secret that crosses its end.
 const KEPT: usize = 4 * 1024;
-
-/// A configured header's value that is shorter, in bytes, is no secret.
-const SHORTEST_SECRET: usize = 8;
 
 /// Where the keys of TLS stand in the configuration.
 const SECTION: &str = "dispatch.http";
@@ -92,7 +89,7 @@ pub struct HttpHandler {
     /// What an answer means.
     answers: Answers,
     /// What an API that echoes our request must not bring into a reason.
-    secrets: Vec<String>,
+    redaction: Redaction,
     /// What is kept of answers for results; `None`: nobody wants them.
     kept: Option<Kept>,
 }
@@ -109,6 +106,15 @@ struct Answer {
     secret: Option<Arc<str>>,
     /// The access token that the call carried, which it may echo, too.
     token: Option<Arc<Token>>,
+}
+
+impl Answer {
+    /// What its call had for itself that nobody else may see.
+    fn secrets(&self) -> impl Iterator<Item = &str> {
+        let of_tenant = self.secret.iter();
+        let of_tenant = of_tenant.flat_map(|secret| secret.split_whitespace());
+        of_tenant.chain(self.token.iter().map(|token| &*token.text))
+    }
 }
 
 /// Why there can be no client; no text of it holds a part of the url.
@@ -194,7 +200,7 @@ impl HttpHandler {
             concurrency,
             refused: AtomicUsize::new(0),
             encrypted,
-            secrets: secrets(&url, http, &requests.headers),
+            redaction: Redaction::of(&url, http, &requests.headers),
             requests,
             answers: match &http.oauth2 {
                 Some(_) => answers.renewing_tokens(),
@@ -381,44 +387,26 @@ impl HttpHandler {
 
     /// The first bytes of the body as one line of text, without our secrets.
     fn shown(&self, answer: &Answer) -> String {
-        let start = &answer.start[..answer.start.len().min(KEPT)];
-        let is_cut = answer.cut || answer.start.len() >= KEPT;
-        let mut text = String::from_utf8_lossy(start).into_owned();
-        for secrets in [&of_call(answer), &self.secrets] {
-            for secret in secrets {
-                text = text.replace(secret, "***");
-            }
-            if is_cut {
-                drop_begun(&mut text, secrets);
-            }
+        let kept = answer.start.len().min(KEPT);
+        let secrets = self.redaction.with(answer.secrets());
+        let mut text = hide(&answer.start[..kept], &secrets);
+        if !answer.cut && answer.start.len() < KEPT {
+            return one_line(&String::from_utf8_lossy(&text));
         }
-        one_line(&text)
+        drop_begun(&mut text, &secrets);
+        let text = String::from_utf8_lossy(&text);
+        // The first bytes of a character.
+        one_line(text.trim_end_matches(char::REPLACEMENT_CHARACTER))
     }
 
     /// What is told of the answer in its job's result.
     fn answered(&self, answer: Answer) -> Option<Box<Answered>> {
         let kept = self.kept.as_ref()?;
-        let mut secrets = of_call(&answer);
-        secrets.extend_from_slice(&self.secrets);
-        secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+        let secrets = self.redaction.with(answer.secrets());
         let (status, start) = (answer.status.as_u16(), (answer.start, answer.cut));
         let answered = kept.answered(status, &answer.headers, start, &secrets);
         Some(Box::new(answered))
     }
-}
-
-/// The secret of its job's tenant and the access token, in the forms in which they may come back.
-fn of_call(answer: &Answer) -> Vec<String> {
-    let token = answer.token.iter().map(|token| &*token.text);
-    let of_tenant = answer.secret.iter();
-    let of_call = of_tenant.flat_map(|secret| secret.split_whitespace());
-    // Of a url that is shown in an answer, too.
-    let both = of_call.chain(token).flat_map(|secret| {
-        let mut encoded = String::new();
-        encode(secret, &mut encoded);
-        [secret.to_owned(), encoded]
-    });
-    both.collect()
 }
 
 impl PreparingHandler for HttpHandler {
@@ -498,62 +486,4 @@ fn failed(reason: String) -> Outcome {
         after: None,
         reason,
     }
-}
-
-/// Takes from the end of `text`, which goes on elsewhere, what may be the beginning of one of `secrets`.
-fn drop_begun(text: &mut String, secrets: &[String]) {
-    // The first bytes of a character.
-    text.truncate(text.trim_end_matches(char::REPLACEMENT_CHARACTER).len());
-    let begun = |secret: &String| {
-        let ends = |at: &usize| secret.get(..*at).is_some_and(|begin| text.ends_with(begin));
-        (1..secret.len()).rev().find(ends)
-    };
-    let longest = secrets.iter().filter_map(begun).max().unwrap_or(0);
-    text.truncate(text.len() - longest);
-}
-
-/// What an echo must not show: the password, or a user without one (a token), in the forms in which it may come back; the
-/// query; and what is `configured`, with and without a scheme such as `Bearer`.
-fn secrets(url: &Url, http: &Http, headers: &HeaderMap) -> Vec<String> {
-    let credential = url.password().unwrap_or(url.username());
-    let basic = headers
-        .get(AUTHORIZATION)
-        .and_then(|value| value.to_str().ok());
-    let basic = basic.and_then(|value| value.strip_prefix("Basic "));
-    let decoded = percent_decode_str(credential).decode_utf8_lossy();
-    let query = match http.target {
-        // What is the same for all jobs comes below.
-        Some(_) => "",
-        None => url.query().unwrap_or_default(),
-    };
-    let all = [basic.unwrap_or_default(), credential, &*decoded, query];
-    let all = all.into_iter().filter(|secret| !secret.is_empty());
-    let keys = http
-        .sign_secrets
-        .iter()
-        .flat_map(|keys| keys.expose().split_whitespace());
-    let values = (http.headers.same)
-        .values()
-        .filter_map(|value| str::from_utf8(value.as_bytes()).ok());
-    let of_jobs = http.headers.of_jobs.iter();
-    let of_jobs = of_jobs.flat_map(|(_, template)| template.literals().map(str::trim));
-    // Of a url with placeholders its query begins somewhere.
-    let mut has_begun = false;
-    let in_query = http.target.iter().flat_map(Template::literals);
-    let in_query = in_query.filter_map(|text| {
-        let query = match has_begun {
-            true => text,
-            false => text.split_once('?')?.1,
-        };
-        has_begun = true;
-        Some(query)
-    });
-    let values = values.chain(of_jobs).chain(in_query).chain(keys);
-    let parts = values.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, part)| part)]);
-    // A version, say, hides nothing, and words of the answer would be missing.
-    let long = parts.flatten().filter(|part| part.len() >= SHORTEST_SECRET);
-    let mut all: Vec<String> = all.chain(long).map(str::to_owned).collect();
-    // One that holds another is looked for first, or its rest would be seen.
-    all.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
-    all
 }

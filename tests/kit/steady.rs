@@ -25,8 +25,9 @@ impl Watch {
         let longest_ns = Arc::<AtomicU64>::default();
         let (wanted, dropped) = channel();
         let longest = Arc::clone(&longest_ns);
+        // What stands still before the thread runs counts as well.
+        let mut last = Instant::now();
         thread::spawn(move || {
-            let mut last = Instant::now();
             while dropped.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
                 let now = Instant::now();
                 let still = (now - last).saturating_sub(LOOK).as_nanos();

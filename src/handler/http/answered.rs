@@ -4,11 +4,9 @@ use bytes::Bytes;
 use hyper::HeaderMap;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderName};
 
+use super::redaction::{drop_begun, hide};
 use crate::config::{Results, ResultsTo};
 use crate::handler::Answered;
-
-/// What is shown in place of a secret.
-const HIDDEN: &[u8] = b"***";
 
 /// What is kept of each answer.
 pub(super) struct Kept {
@@ -40,7 +38,7 @@ impl Kept {
                 .map(|value| String::from_utf8_lossy(value.as_bytes()))
                 .collect();
             let text = (!values.is_empty()).then(|| values.join(", "))?;
-            let shown = hide(text.into_bytes(), secrets);
+            let shown = hide(text.as_bytes(), secrets);
             Some(String::from_utf8_lossy(&shown).into_owned())
         };
         let chosen = self.headers.iter();
@@ -49,7 +47,7 @@ impl Kept {
         let mut body = start;
         body.truncate(self.max_body);
         let truncated = cut || body.len() < whole;
-        let mut body = hide(body, secrets);
+        let mut body = hide(&body, secrets);
         if truncated {
             drop_begun(&mut body, secrets);
         }
@@ -62,47 +60,6 @@ impl Kept {
             truncated,
         }
     }
-}
-
-/// `text` without `secrets`, whatever else it holds; looked through once for each.
-fn hide(mut text: Vec<u8>, secrets: &[String]) -> Vec<u8> {
-    for secret in secrets.iter().map(String::as_bytes) {
-        let (mut shown, mut rest) = (Vec::new(), &text[..]);
-        while let Some(at) = find(rest, secret) {
-            shown.extend_from_slice(&rest[..at]);
-            shown.extend_from_slice(HIDDEN);
-            rest = &rest[at + secret.len()..];
-        }
-        if !shown.is_empty() {
-            shown.extend_from_slice(rest);
-            text = shown;
-        }
-    }
-    text
-}
-
-fn find(text: &[u8], part: &[u8]) -> Option<usize> {
-    let first = *part.first()?;
-    let mut from = 0;
-    loop {
-        let at = from + text[from..].iter().position(|byte| *byte == first)?;
-        if text[at..].starts_with(part) {
-            return Some(at);
-        }
-        from = at + 1;
-    }
-}
-
-/// Takes from the end of `text`, which goes on elsewhere, what may be the beginning of one of `secrets`.
-fn drop_begun(text: &mut Vec<u8>, secrets: &[String]) {
-    let begun = |secret: &String| {
-        let bytes = secret.as_bytes();
-        (1..bytes.len())
-            .rev()
-            .find(|at| text.ends_with(&bytes[..*at]))
-    };
-    let longest = secrets.iter().filter_map(begun).max().unwrap_or(0);
-    text.truncate(text.len() - longest);
 }
 
 #[cfg(test)]

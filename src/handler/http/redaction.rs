@@ -1,0 +1,124 @@
+//! Our secrets, which an API that repeats its request must not bring to anybody: neither in a reason nor in a result.
+
+use hyper::header::{AUTHORIZATION, HeaderMap};
+use percent_encoding::percent_decode_str;
+use url::Url;
+
+use crate::config::Http;
+use crate::rules::job::call::{Template, encode};
+
+/// A configured header's value that is shorter, in bytes, is no secret.
+const SHORTEST_SECRET: usize = 8;
+/// What is shown in place of a secret.
+const HIDDEN: &[u8] = b"***";
+
+/// The secrets that all calls have.
+pub(super) struct Redaction(Vec<String>);
+
+impl Redaction {
+    /// The password in `url`, or a user without one (a token), in the forms in which they may come back; the query; and what is
+    /// configured, with and without a scheme such as `Bearer`. `headers` are those of each call.
+    pub(super) fn of(url: &Url, http: &Http, headers: &HeaderMap) -> Self {
+        let credential = url.password().unwrap_or(url.username());
+        let basic = headers
+            .get(AUTHORIZATION)
+            .and_then(|value| value.to_str().ok());
+        let basic = basic.and_then(|value| value.strip_prefix("Basic "));
+        let decoded = percent_decode_str(credential).decode_utf8_lossy();
+        let query = match http.target {
+            // What is the same for all jobs comes below.
+            Some(_) => "",
+            None => url.query().unwrap_or_default(),
+        };
+        let all = [basic.unwrap_or_default(), credential, &*decoded, query];
+        let all = all.into_iter().filter(|secret| !secret.is_empty());
+        let keys = http
+            .sign_secrets
+            .iter()
+            .flat_map(|keys| keys.expose().split_whitespace());
+        let values = (http.headers.same)
+            .values()
+            .filter_map(|value| str::from_utf8(value.as_bytes()).ok());
+        let of_jobs = http.headers.of_jobs.iter();
+        let of_jobs = of_jobs.flat_map(|(_, template)| template.literals().map(str::trim));
+        // Of a url with placeholders its query begins somewhere.
+        let mut has_begun = false;
+        let in_query = http.target.iter().flat_map(Template::literals);
+        let in_query = in_query.filter_map(|text| {
+            let query = match has_begun {
+                true => text,
+                false => text.split_once('?')?.1,
+            };
+            has_begun = true;
+            Some(query)
+        });
+        let values = values.chain(of_jobs).chain(in_query).chain(keys);
+        let parts =
+            values.flat_map(|value| [Some(value), value.split_once(' ').map(|(_, part)| part)]);
+        // A version, say, hides nothing, and words of the answer would be missing.
+        let long = parts.flatten().filter(|part| part.len() >= SHORTEST_SECRET);
+        let mut all: Vec<String> = all.chain(long).map(str::to_owned).collect();
+        longest_first(&mut all);
+        Self(all)
+    }
+
+    /// These, and those of one call in the forms in which they may come back; the longest first.
+    pub(super) fn with<'s>(&self, of_call: impl Iterator<Item = &'s str>) -> Vec<String> {
+        // Of a url that is shown in an answer, too.
+        let both = of_call.flat_map(|secret| {
+            let mut encoded = String::new();
+            encode(secret, &mut encoded);
+            [secret.to_owned(), encoded]
+        });
+        let mut all: Vec<String> = both.chain(self.0.iter().cloned()).collect();
+        longest_first(&mut all);
+        all
+    }
+}
+
+/// One that holds another is looked for first, or its rest would be seen.
+fn longest_first(secrets: &mut [String]) {
+    secrets.sort_by_key(|secret| std::cmp::Reverse(secret.len()));
+}
+
+/// `text` without `secrets`, whatever else it holds; looked through once for each.
+pub(super) fn hide(text: &[u8], secrets: &[String]) -> Vec<u8> {
+    let mut text = text.to_vec();
+    for secret in secrets.iter().map(String::as_bytes) {
+        let (mut shown, mut rest) = (Vec::new(), &text[..]);
+        while let Some(at) = find(rest, secret) {
+            shown.extend_from_slice(&rest[..at]);
+            shown.extend_from_slice(HIDDEN);
+            rest = &rest[at + secret.len()..];
+        }
+        if !shown.is_empty() {
+            shown.extend_from_slice(rest);
+            text = shown;
+        }
+    }
+    text
+}
+
+fn find(text: &[u8], part: &[u8]) -> Option<usize> {
+    let first = *part.first()?;
+    let mut from = 0;
+    loop {
+        let at = from + text[from..].iter().position(|byte| *byte == first)?;
+        if text[at..].starts_with(part) {
+            return Some(at);
+        }
+        from = at + 1;
+    }
+}
+
+/// Takes from the end of `text`, which goes on elsewhere, what may be the beginning of one of `secrets`.
+pub(super) fn drop_begun(text: &mut Vec<u8>, secrets: &[String]) {
+    let begun = |secret: &String| {
+        let bytes = secret.as_bytes();
+        (1..bytes.len())
+            .rev()
+            .find(|at| text.ends_with(&bytes[..*at]))
+    };
+    let longest = secrets.iter().filter_map(begun).max().unwrap_or(0);
+    text.truncate(text.len() - longest);
+}
