@@ -189,11 +189,27 @@ impl<B: Broker> Bed<B> {
 
     /// Nothing else is there: a message published now is the next one.
     pub async fn nothing_but_a_marker(&mut self) {
+        let before = self.before_a_marker().await;
+        assert!(before.is_empty(), "{:?}", ids(&before));
+    }
+
+    /// What comes before a marker that is published now.
+    pub async fn before_a_marker(&mut self) -> Vec<Delivery> {
         let marker = unique("marker");
         self.publish_fresh(&[&marker]).await;
-        let taken = self.take(1).await;
-        assert_eq!(ids(&taken), [marker]);
-        self.broker.ack(tags(&taken)).await;
+        let mut taken = Vec::new();
+        loop {
+            match self.event().await {
+                Event::Deliveries(batch) => taken.extend(batch),
+                other => panic!("{other:?} instead of deliveries"),
+            }
+            let is_marker = |delivery: &Delivery| delivery.message.id() == Some(&*marker);
+            if let Some(at) = taken.iter().position(is_marker) {
+                let marker = taken.remove(at);
+                self.broker.ack(vec![marker.tag]).await;
+                return taken;
+            }
+        }
     }
 
     /// The first time in a session it waits for the publishing connection, which comes up by itself and
