@@ -47,6 +47,8 @@ pub struct Bed<B> {
     pub names: QueueNames,
     pub events: mpsc::Receiver<Event>,
     pub session: u64,
+    /// So often acks right before a clean close may be lost: RabbitMQ loses those of a quorum queue that is slow just then.
+    pub lost_acks: usize,
     /// The publishing connection was up in this session.
     publishes: bool,
     cut: Box<dyn Fn() + Send + Sync>,
@@ -90,7 +92,9 @@ pub async fn on(rabbit: &Rabbit, queue: &str, queue_type: QueueType) -> Bed<Amqp
     let (broker, events) = another();
     let names = broker.names().clone();
     let cut = Box::new(move || proxy.door.cut());
-    Bed::up(broker, names, events, cut, another).await
+    let mut bed = Bed::up(broker, names, events, cut, another).await;
+    bed.lost_acks = usize::from(queue_type == QueueType::Quorum);
+    bed
 }
 
 impl<B: Broker> Bed<B> {
@@ -106,6 +110,7 @@ impl<B: Broker> Bed<B> {
             names,
             events,
             session: 0,
+            lost_acks: 0,
             publishes: false,
             cut,
             another,

@@ -9,10 +9,10 @@ use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions};
 use lapin::types::{FieldTable, ShortString};
 use tokio::sync::Mutex;
 
+use super::confirm::ConfirmChannel;
 use super::connection::Link;
 use super::inventory::depth;
 use super::nodes::Nodes;
-use super::publish::ConfirmChannel;
 use crate::broker::topology::Topology;
 use crate::broker::{BrokerError, Message, Outgoing, PublishError};
 use crate::config;

@@ -7,6 +7,7 @@
 
 mod ack;
 mod client;
+mod confirm;
 mod connection;
 mod consume;
 pub(crate) mod content;

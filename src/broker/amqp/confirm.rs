@@ -1,0 +1,192 @@
+//! Channels in confirm mode: a batch of messages, their confirms, and what came back.
+//!
+//! `lapin` 4.12.3 attributes returned messages to the wrong publish when confirms come in bulk, and swaps
+//! confirms when several tasks publish on one channel. So each channel has one task, a batch waits for
+//! all of its confirms, and a returned message is recognised by its queue and its id, not by the
+//! confirm that it came with.
+
+use std::collections::HashSet;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use lapin::options::{BasicConsumeOptions, BasicPublishOptions, ConfirmSelectOptions};
+use lapin::types::{FieldTable, ShortString};
+use lapin::{Channel, Confirmation, PublisherConfirm};
+
+use super::client::REPLY_TO;
+use super::connection::Link;
+use crate::broker::{BrokerError, Message, Outgoing, PublishError, Reply};
+
+/// What became of a message.
+pub(super) type Answer = Result<(), PublishError>;
+
+/// What is published.
+pub(super) trait Publishing: core::marker::Send + Sync + 'static {
+    /// What is returned shows that a queue of ours is missing.
+    const TO_OUR_QUEUES: bool;
+
+    fn exchange(&self) -> &str;
+    fn key(&self) -> &str;
+    fn message(&self) -> &Message;
+    fn is_mandatory(&self) -> bool;
+}
+
+impl Publishing for Outgoing {
+    const TO_OUR_QUEUES: bool = true;
+
+    fn exchange(&self) -> &str {
+        ""
+    }
+    fn key(&self) -> &str {
+        &self.queue
+    }
+    fn message(&self) -> &Message {
+        &self.message
+    }
+    fn is_mandatory(&self) -> bool {
+        true
+    }
+}
+
+impl Publishing for Reply {
+    const TO_OUR_QUEUES: bool = false;
+
+    fn exchange(&self) -> &str {
+        &self.exchange
+    }
+    fn key(&self) -> &str {
+        &self.routing_key
+    }
+    fn message(&self) -> &Message {
+        &self.message
+    }
+    fn is_mandatory(&self) -> bool {
+        self.is_mandatory()
+    }
+}
+
+/// A channel in confirm mode. `&mut` keeps it to one batch at a time.
+pub(super) struct ConfirmChannel(Channel);
+
+impl ConfirmChannel {
+    pub async fn open(link: &Link) -> Result<Self, BrokerError> {
+        let channel = link.channel().await?;
+        let selecting = channel.confirm_select(ConfirmSelectOptions::default());
+        link.target.rpc("confirm.select", selecting).await?;
+        Ok(Self(channel))
+    }
+
+    /// What is sent back to this channel's direct reply-to.
+    pub async fn replies(&self) -> lapin::Result<lapin::Consumer> {
+        let options = BasicConsumeOptions {
+            no_ack: true,
+            ..BasicConsumeOptions::default()
+        };
+        let (queue, tag) = (REPLY_TO.into(), "replies".into());
+        let arguments = FieldTable::default();
+        self.0.basic_consume(queue, tag, options, arguments).await
+    }
+
+    /// Another channel in its place, since it is with the channel that RabbitMQ remembers where a queue's leader is: one
+    /// that first published to a quorum queue whose leader had just died gets a nack for each message until that node
+    /// is back, though the queue has another leader (seen on 3.10.8; rabbitmq-server#9241).
+    pub async fn renew(self, link: &Link) -> Result<Self, BrokerError> {
+        let closing = self.0.close(200, "renewed".into());
+        link.target.rpc("channel.close", closing).await?;
+        Self::open(link).await
+    }
+
+    /// Publishes `batch` and waits for all of its confirms; the caller bounds the time. On an error the
+    /// channel is gone, and nothing is known of any message of the batch.
+    pub async fn publish<M: Publishing>(&mut self, batch: &[M]) -> lapin::Result<Vec<Answer>> {
+        let sends: Vec<_> = batch.iter().map(|outgoing| self.send(outgoing)).collect();
+        let mut answers = Vec::with_capacity(batch.len());
+        let mut confirms = Vec::with_capacity(batch.len());
+        for send in sends {
+            match send {
+                Some(send) => confirms.push(Some(send.written().await?)),
+                None => confirms.push(None),
+            }
+        }
+        let mut returned = HashSet::new();
+        for confirm in confirms {
+            let Some(confirm) = confirm else {
+                answers.push(Err(PublishError::Returned));
+                continue;
+            };
+            let confirm = confirm.await?;
+            answers.push(match &confirm {
+                Confirmation::Ack(_) => Ok(()),
+                Confirmation::Nack(_) => Err(PublishError::Nacked),
+                // The channel is in confirm mode, so this is no confirm.
+                Confirmation::NotRequested => Err(down("the channel does not confirm")),
+            });
+            if let Some(message) = confirm.take_message() {
+                let id = message.properties.message_id().clone();
+                returned.insert((message.delivery.routing_key, id));
+            }
+        }
+        if !returned.is_empty() {
+            for (outgoing, answer) in batch.iter().zip(&mut answers) {
+                let id = outgoing.message().properties.message_id().clone();
+                if short(outgoing.key()).is_some_and(|key| returned.contains(&(key, id))) {
+                    *answer = Err(PublishError::Returned);
+                }
+            }
+        }
+        Ok(answers)
+    }
+
+    /// Hands a message to the connection at once, so that messages go out in the order of the calls.
+    /// `None`: no queue and no exchange can have this name.
+    fn send<'a, M: Publishing>(&'a self, outgoing: &'a M) -> Option<Send<'a>> {
+        let (exchange, key) = (short(outgoing.exchange())?, short(outgoing.key())?);
+        let options = BasicPublishOptions {
+            mandatory: outgoing.is_mandatory(),
+            immediate: false,
+        };
+        let message = outgoing.message();
+        let properties = message.properties.clone().with_delivery_mode(2);
+        let mut sending =
+            Box::pin(
+                self.0
+                    .basic_publish(exchange, key, options, &message.body, properties),
+            );
+        // The first poll queues the frames; who waits for them to be written polls again.
+        Some(
+            match sending
+                .as_mut()
+                .poll(&mut Context::from_waker(Waker::noop()))
+            {
+                Poll::Ready(result) => Send::Written(result),
+                Poll::Pending => Send::Queued(sending),
+            },
+        )
+    }
+}
+
+/// A message on its way to the socket.
+enum Send<'a> {
+    Queued(
+        Pin<Box<dyn Future<Output = lapin::Result<PublisherConfirm>> + core::marker::Send + 'a>>,
+    ),
+    Written(lapin::Result<PublisherConfirm>),
+}
+
+impl Send<'_> {
+    async fn written(self) -> lapin::Result<PublisherConfirm> {
+        match self {
+            Self::Queued(sending) => sending.await,
+            Self::Written(result) => result,
+        }
+    }
+}
+
+fn short(name: &str) -> Option<ShortString> {
+    ShortString::try_new(name).ok()
+}
+
+/// Nothing is known of the message.
+pub(super) fn down(reason: &str) -> PublishError {
+    PublishError::Down(reason.to_owned())
+}
