@@ -316,6 +316,13 @@ impl Input {
         let abandoned = self.get(&ABANDONED);
         let tls = self.tls(TLS);
         let url_known = url.as_ref().and_then(Option::as_ref);
+        let path = URL.key.path;
+        let target =
+            match url_known.map(|url| placeholders::target(url.expose(), path, &mut carried)) {
+                None => Some(None),
+                Some(Ok(target)) => Some(target),
+                Some(Err(words)) => self.wrong(self.set_of(&URL, &URL_FILE), words),
+            };
         let headers = self.headers(url_known, &HEADERS, &HEADERS_FILE, &mut carried);
         let answers = self.optional(&ANSWERS);
         let secret_files = self.secret_files(&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
@@ -327,7 +334,7 @@ impl Input {
         let (url, tls, headers, http2) = (url?, tls?, headers?, http2?);
         let (answers, timeout, abandoned) = (answers?, timeout?, abandoned?);
         let (method, forward) = (method?, forward?.unwrap_or_default());
-        let idempotency_key = idempotency_key?;
+        let (idempotency_key, target) = (idempotency_key?, target?);
         let (sign, sign_secrets) = sign?;
         let (secret_files, oauth2, proxy) = (secret_files?, oauth2?, proxy?);
         let Some(url) = url else {
@@ -336,10 +343,6 @@ impl Input {
         if !url.has_scheme("https") && !oauth2.as_ref().is_some_and(OAuth2::has_tls) {
             self.tls_unused(TLS, "dispatch.http.url begin with https://")?;
         }
-        let target = match placeholders::target(url.expose(), URL.key.path, &mut carried) {
-            Ok(target) => target,
-            Err(words) => return self.wrong(self.set_of(&URL, &URL_FILE), words),
-        };
         let headers = self.idempotent(headers, idempotency_key.as_deref(), &mut carried)?;
         let of_tenants = |keys: &Secret| sign != Sign::None && keys.expose() == OF_TENANTS;
         let mut templates = target

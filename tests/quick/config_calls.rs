@@ -90,6 +90,9 @@ fn a_wrong_placeholder_says_what_is_meant_and_nothing_of_the_url() {
         let shown = words.starts_with("dispatch.http.url: has a p");
         assert!(shown && !words.contains(url), "{words}");
     }
+    // With all other mistakes, in one run.
+    let both = parse("url: 'https://{id}/', forward-headers: [a, a]").expect_err("two mistakes");
+    assert_eq!(both.lines().count(), 2, "{both}");
     let header = wrong("url: 'https://h/', headers: {x-key: 'hunter2 {tennant}'}");
     assert_eq!(
         header,
