@@ -12,7 +12,7 @@ use super::http_answers::{self, answers};
 use super::http_headers::{self, Headers};
 use super::http_method::Method;
 use super::http_oauth2::OAuth2;
-use super::http_secrets::{SecretFiles, Sign, signing_keys};
+use super::http_secrets::{OF_TENANTS, SecretFiles, Sign, signing_keys};
 use super::input::Input;
 use super::key::{
     MINUTE, as_written, boolean, choice, duration, file, file_with, folder, keys, pem, text, tree,
@@ -43,8 +43,6 @@ const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
 /// RabbitMQ closes a channel whose delivery is unacked for 30 minutes.
 const LONGEST_CALL: u64 = 25 * MINUTE;
 
-/// The value of `dispatch.http.sign-secrets` where each tenant has keys of its own.
-pub const OF_TENANTS: &str = "{secret:tenant}";
 /// What a signed call carries (Standard Webhooks).
 pub const SIGNATURE_HEADERS: [&str; 3] = ["webhook-id", "webhook-timestamp", "webhook-signature"];
 
@@ -348,8 +346,9 @@ impl Input {
         let mut templates = target
             .iter()
             .chain(headers.of_jobs.iter().map(|(_, value)| value));
-        let is_used =
-            templates.any(Template::has_secret) || sign_secrets.as_ref().is_some_and(of_tenants);
+        let of_clients = oauth2.as_ref().is_some_and(OAuth2::has_secrets_of_tenants);
+        let of_keys = sign_secrets.as_ref().is_some_and(of_tenants);
+        let is_used = templates.any(Template::has_secret) || of_keys || of_clients;
         let keys = (&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
         let secrets = self.used_secrets(keys, secret_files, is_used)?;
         carried.forward.clone_from(&forward);

@@ -6,6 +6,7 @@ use ::http::header::AUTHORIZATION;
 
 use super::form::{self, Wrong, wrong};
 use super::http_headers::{Headers, has_user};
+use super::http_secrets::OF_TENANTS;
 use super::input::Input;
 use super::key::{Key, Named, choice, file, keys, text, url};
 use super::secret::{Secret, SecretUrl};
@@ -21,12 +22,17 @@ const URLS: UrlForm = UrlForm {
 const LONGEST: usize = 1 << 10;
 /// What a text of RFC 6749 (appendix A) is made of.
 const PATTERN: &str = "^[ -~]{1,1024}$";
-/// Placeholders of jobs, which look like a tenant's client.
-const OF_TENANTS: [&str; 2] = ["{tenant}", "{secret:tenant}"];
-const ONE_CLIENT: &str = "has a placeholder; one client fetches the token for all tenants";
+/// Stands for the tenant's name.
+pub const TENANT: &str = "{tenant}";
+const NO_SECRET: &str =
+    "has {secret:tenant}, which only dispatch.http.oauth2.client-secret can have";
 
 fn schema() -> serde_json::Value {
-    json!({"type": "string", "pattern": PATTERN, "not": {"pattern": "\\{(secret:)?tenant\\}"}})
+    json!({"type": "string", "pattern": PATTERN, "not": {"pattern": "\\{secret:tenant\\}"}})
+}
+
+fn secret_schema() -> serde_json::Value {
+    json!({"type": "string", "pattern": PATTERN})
 }
 
 fn fits(text: &str) -> bool {
@@ -36,22 +42,16 @@ fn fits(text: &str) -> bool {
     is_plain && (1..=LONGEST).contains(&text.len())
 }
 
-/// Without placeholders.
-fn of_all(text: &str) -> Result<(), Wrong> {
-    match OF_TENANTS.iter().any(|name| text.contains(name)) {
-        true => Err(ONE_CLIENT.to_owned()),
-        false => Ok(()),
-    }
-}
-
 fn plain(raw: &Raw) -> Result<String, Wrong> {
     const MUST: &str = "a text of 1 to 1024 ASCII characters";
     let text = form::text(raw, MUST)?;
     if !fits(text) {
         return Err(wrong(raw, MUST));
     }
-    of_all(text)?;
-    Ok(text.to_owned())
+    match text.contains(OF_TENANTS) {
+        true => Err(NO_SECRET.to_owned()),
+        false => Ok(text.to_owned()),
+    }
 }
 
 fn client_secret(raw: &Raw) -> Result<Secret, Wrong> {
@@ -60,22 +60,45 @@ fn client_secret(raw: &Raw) -> Result<Secret, Wrong> {
     if !fits(text) {
         return Err(format!("must be {MUST}"));
     }
-    of_all(text)?;
+    let is_all = text == OF_TENANTS;
+    if !is_all && (text.contains(OF_TENANTS) || text.contains(TENANT)) {
+        return Err(format!(
+            "must be {OF_TENANTS} alone, or have no placeholder"
+        ));
+    }
     Ok(Secret::new(text))
 }
 
+/// The url, whose path and query may have the tenant's name in them.
+fn token_url(raw: &Raw) -> Result<SecretUrl, Wrong> {
+    let url = URLS.one(raw)?;
+    let text = url.expose();
+    let server_ends = text
+        .find("://")
+        .map(|at| at + 3)
+        .and_then(|at| Some(at + text[at..].find('/')?));
+    match (text.find(TENANT), server_ends) {
+        _ if text.contains(OF_TENANTS) => Err(NO_SECRET.to_owned()),
+        (Some(at), Some(end)) if at > end => Ok(url),
+        (None, _) => Ok(url),
+        _ => Err("has {tenant} before its path; no job chooses a server".to_owned()),
+    }
+}
+
 keys! {
-    TOKEN_URL: SecretUrl = url("dispatch.http.oauth2.token-url", URLS.schemes, false, |raw| URLS.one(raw))
+    TOKEN_URL: SecretUrl = url("dispatch.http.oauth2.token-url", URLS.schemes, false, token_url)
         .example("http://h/token")
         .about("Where the access token of each call is fetched by OAuth2 client credentials; setting it switches this on.")
         .note("See [access tokens](WORKERS.md#access-tokens).");
     CLIENT_ID: String = text("dispatch.http.oauth2.client-id", "text of 1 to 1024 ASCII characters", schema, plain)
         .example("sluicegate")
-        .about("The client's name at the token's url.");
-    CLIENT_SECRET: Secret = text("dispatch.http.oauth2.client-secret", "text of 1 to 1024 ASCII characters", schema, client_secret)
+        .about("The client's name at the token's url.")
+        .note("`{tenant}` in it, in the url's path, in `scope` or in `audience` makes a token of its own for each tenant.");
+    CLIENT_SECRET: Secret = text("dispatch.http.oauth2.client-secret", "text of 1 to 1024 ASCII characters", secret_schema, client_secret)
         .secret()
         .example("hunter2")
-        .about("The client's secret.");
+        .about("The client's secret.")
+        .note("`{secret:tenant}` is that of the job's tenant, and makes a token of its own for each.");
     CLIENT_SECRET_FILE: String = file("dispatch.http.oauth2.client-secret-file")
         .about("A file that holds `dispatch.http.oauth2.client-secret`.");
     CLIENT_AUTH: ClientAuth = choice("dispatch.http.oauth2.client-auth")
@@ -95,8 +118,8 @@ keys! {
 pub struct OAuth2 {
     /// `dispatch.http.oauth2.token-url`
     pub token_url: SecretUrl,
-    /// `dispatch.http.oauth2.client-id`
-    pub client_id: String,
+    /// `dispatch.http.oauth2.client-id`; `None`: each tenant's secret names it, `client-id:client-secret`.
+    pub client_id: Option<String>,
     /// `dispatch.http.oauth2.client-secret`
     pub client_secret: Secret,
     /// `dispatch.http.oauth2.client-auth`
@@ -136,6 +159,19 @@ impl Named for ClientAuth {
 }
 
 impl OAuth2 {
+    /// Each tenant has a token of its own.
+    pub fn is_by_tenant(&self) -> bool {
+        let texts = [&self.client_id, &self.scope, &self.audience];
+        let texts = texts.into_iter().flatten().map(String::as_str);
+        let mut texts = texts.chain([self.token_url.expose()]);
+        self.has_secrets_of_tenants() || texts.any(|text| text.contains(TENANT))
+    }
+
+    /// Each tenant has a client's secret of its own.
+    pub fn has_secrets_of_tenants(&self) -> bool {
+        self.client_secret.expose() == OF_TENANTS
+    }
+
     /// Tokens come over TLS.
     pub fn has_tls(&self) -> bool {
         self.token_url.has_scheme("https")
@@ -152,7 +188,7 @@ impl OAuth2 {
             audience,
         } = self;
         values.set(&TOKEN_URL.key, Shown::urls(std::slice::from_ref(token_url)));
-        values.set(&CLIENT_ID.key, Shown::text(client_id));
+        values.set_some(&CLIENT_ID.key, client_id.as_ref().map(Shown::text));
         values.set(&CLIENT_SECRET.key, Shown::hidden(client_secret.expose()));
         values.set(&CLIENT_AUTH.key, Shown::bare(client_auth.name()));
         values.set_some(&SCOPE.key, scope.as_ref().map(Shown::text));
@@ -192,13 +228,13 @@ impl Input {
                 "has a user; name the client in dispatch.http.oauth2.client-id and client-secret";
             return self.wrong(key, words);
         }
-        let Some(client_id) = client_id else {
-            return self.wrong(key, "needs a client: set dispatch.http.oauth2.client-id");
-        };
         let Some(client_secret) = client_secret else {
             let words = "needs the client's secret: set dispatch.http.oauth2.client-secret or dispatch.http.oauth2.client-secret-file";
             return self.wrong(key, words);
         };
+        if client_id.is_none() && client_secret.expose() != OF_TENANTS {
+            return self.wrong(key, "needs a client: set dispatch.http.oauth2.client-id");
+        }
         let is_authorization = |name: &String| name.eq_ignore_ascii_case(AUTHORIZATION.as_str());
         let other = if url.is_some_and(has_user) {
             Some("the user in dispatch.http.url")

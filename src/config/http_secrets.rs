@@ -8,6 +8,8 @@ use base64::prelude::BASE64_STANDARD;
 use super::input::Input;
 use super::key::{Named, Setting};
 
+/// The value of `dispatch.http.sign-secrets` or `dispatch.http.oauth2.client-secret` where each tenant has its own.
+pub const OF_TENANTS: &str = "{secret:tenant}";
 /// Keys that sign a call: one, and the next one while they change.
 const MOST_KEYS: usize = 2;
 /// Bytes of a key that signs (Standard Webhooks).
@@ -108,7 +110,7 @@ impl Input {
             }
             (true, false) => {
                 let key = self.set_of(folder, default);
-                self.wrong(key, "is of no use: write {secret:tenant} in dispatch.http.url, headers or sign-secrets")
+                self.wrong(key, "is of no use: write {secret:tenant} in dispatch.http.url, headers, sign-secrets or oauth2.client-secret")
             }
             (is_set, _) => Some(is_set.then_some(files)),
         }

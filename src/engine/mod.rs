@@ -133,8 +133,9 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             self.metrics.set_agreed(agreed);
             // Before what follows from it is looked at: a call that ends leaves its connection to the next one.
             let handler = &*self.handler;
-            scheduler.ask(now, |key| {
-                prepared.is_ready(key, |call| handler.is_ready(call), || handler.at_once())
+            scheduler.ask(now, |key, tenant| {
+                let at_once = || handler.at_once_for(tenant);
+                prepared.is_ready(key, |call| handler.is_ready(call), at_once)
             });
             journal::keep(&self.metrics, &mut scheduler);
             let watch = (started, &heard);

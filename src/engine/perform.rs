@@ -116,7 +116,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Action::Release(keys) => keys.into_iter().for_each(|key| drop(prepared.take(key))),
                 Action::Prepare { key, job } => {
                     let handler = Arc::clone(&self.handler);
-                    match handler.at_once() {
+                    match handler.at_once_for(&job.tenant) {
                         Some(call) => {
                             tasks.spawn(async move { Report::Prepared(key, Ok(call), None) })
                         }
@@ -133,7 +133,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     look,
                 } => {
                     let handler = Arc::clone(&self.handler);
-                    let call = prepared.take(key).or_else(|| handler.at_once());
+                    let call = prepared.take(key);
+                    let call = call.or_else(|| handler.at_once_for(&job.tenant));
                     let permit = Permit::until(started + deadline);
                     let watch = look.map(|look| Watch {
                         key,

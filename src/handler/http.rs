@@ -52,6 +52,7 @@ use super::{Answered, Attempt, Fate, Outcome, Permit, PreparingHandler, Trouble}
 use crate::config::{Http, OAuth2, Results};
 use crate::rules::answers::{Answers, Meaning, Pushback, Verdict, verdict};
 use crate::rules::job::Job;
+use crate::rules::tenant::Tenant;
 use crate::tls;
 use abandoned::Abandoned;
 use answered::Kept;
@@ -59,10 +60,10 @@ use call::{Exchange, Failure, Sent};
 use pool::{Pool, Pooled};
 use proxy::Proxy;
 use redaction::{Redaction, drop_begun, hide};
-use requests::{NoRequest, Requests};
+use requests::Requests;
 use text::{explain, one_line};
 use token_endpoint::Endpoint;
-use tokens::{Token, Tokens};
+use tokens::{NoToken, Token, Tokens};
 
 /// So much of an answer's body is read, in bytes; a connection with more to come is closed.
 const MAX_BODY: usize = 64 * 1024;
@@ -92,6 +93,14 @@ pub struct HttpHandler {
     redaction: Redaction,
     /// What is kept of answers for results; `None`: nobody wants them.
     kept: Option<Kept>,
+}
+
+/// What a call needs beside its permit.
+pub struct Ready {
+    /// On which a request can be sent at once.
+    connection: Pooled,
+    /// Where calls carry one.
+    token: Option<Arc<Token>>,
 }
 
 /// What came back for a request.
@@ -177,11 +186,12 @@ impl HttpHandler {
         };
         let tls = tls.map_err(HttpHandlerError::Tls)?;
         let requests = Requests::to(&url, http).map_err(HttpHandlerError::Unsendable)?;
-        let endpoint = http.oauth2.as_ref().map(|oauth2| {
+        let tokens = http.oauth2.as_ref().map(|oauth2| {
             let endpoint = Endpoint::new(oauth2, tls.clone(), http.timeout, |server| {
                 Proxy::of(http, environment, server)
             });
-            endpoint.map_err(HttpHandlerError::TokenUrl)
+            let tokens = endpoint.and_then(|endpoint| Tokens::new(endpoint, http));
+            tokens.map_err(HttpHandlerError::TokenUrl)
         });
         let answers = http.answers.clone();
         let proxy = Proxy::of(http, environment, &requests.whole);
@@ -206,7 +216,7 @@ impl HttpHandler {
                 Some(_) => answers.renewing_tokens(),
                 None => answers,
             },
-            tokens: endpoint.transpose()?.map(Tokens::new),
+            tokens: tokens.transpose()?,
             timeout: http.timeout,
             kept: None,
         })
@@ -226,7 +236,7 @@ impl HttpHandler {
 
     /// [`HttpHandler::handle`], and what the answer said. For handlers that call this one: a worker prepares first.
     pub async fn attempt(&self, job: &Job, permit: Permit) -> Attempt {
-        let ready = match self.at_once() {
+        let ready = match self.at_once_for(&job.tenant) {
             Some(ready) => Ok(ready),
             None => self.prepare(job).await,
         };
@@ -240,19 +250,28 @@ impl HttpHandler {
         }
     }
 
-    /// A connection on which a request can be sent at once, and a token for it. The error says why there is none.
-    async fn open(&self) -> Result<Pooled, String> {
-        let deadline = Instant::now() + self.timeout;
-        if let Some(tokens) = &self.tokens {
-            tokens.wait(deadline).await.map_err(|why| {
+    /// The access token of a call of `tenant`, where calls carry one. The error is what becomes of its job.
+    async fn token(
+        &self,
+        tenant: &Tenant,
+        deadline: Instant,
+    ) -> Result<Option<Arc<Token>>, Outcome> {
+        let Some(tokens) = &self.tokens else {
+            return Ok(None);
+        };
+        match tokens.wait(tenant, deadline).await {
+            Ok(token) => Ok(Some(token)),
+            Err(NoToken::InTime(why)) => {
                 let why = why.map_or(String::new(), |why| format!(": {why}"));
-                format!("{}{why}", self.too_late("no access token"))
-            })?;
-            // It was not a connection that was missing.
-            if let Some(connection) = self.pool.take() {
-                return Ok(connection);
+                Err(failed(format!("{}{why}", self.too_late("no access token"))))
             }
+            Err(NoToken::Failed(why)) => Err(failed(format!("no access token: {why}"))),
+            Err(NoToken::NoClient(why)) => Err(why.into()),
         }
+    }
+
+    /// A connection on which a request can be sent at once. The error says why there is none.
+    async fn open(&self, deadline: Instant) -> Result<Pooled, String> {
         let why = match timeout_at(deadline, self.pool.open()).await {
             Ok(Ok(connection)) => return Ok(connection),
             Ok(Err(why)) => why,
@@ -265,33 +284,34 @@ impl HttpHandler {
         Err(format!("no connection: {}", told(why.as_ref(), advice)))
     }
 
+    /// A connection with `token`, if one is free.
+    fn with(&self, token: Option<Arc<Token>>) -> Option<Ready> {
+        let connection = self.pool.take()?;
+        Some(Ready { connection, token })
+    }
+
     /// Sends one request at most. The error is what becomes of a job without an answer.
-    async fn exchange(&self, job: &Job, ready: Pooled, permit: Permit) -> Result<Answer, Attempt> {
+    async fn exchange(&self, job: &Job, ready: Ready, permit: Permit) -> Result<Answer, Attempt> {
+        let Ready { connection, token } = ready;
         let deadline = Instant::now() + self.timeout;
         let made = self.requests.of(job);
         let mut made = made.map_err(|why| Attempt {
             fate: Fate::Unwritten,
             // The API has no part in it.
             trouble: None,
-            ..match why {
-                NoRequest::Now(reason) => failed(reason),
-                NoRequest::Ever(reason) => Outcome::Reject { reason },
-            }
-            .into()
+            ..Outcome::from(why).into()
         })?;
-        let token = match self.tokens.as_ref().map(|tokens| tokens.usable()) {
-            None => None,
-            Some(Some(token)) => {
-                let headers = made.request.headers_mut();
-                headers.insert(AUTHORIZATION, token.header.clone());
-                Some(token)
-            }
+        if let Some(token) = &token {
             // It has expired, or was refused, since it was looked at: the job asks again, with the next one.
-            Some(None) => return Err(Outcome::Late.into()),
-        };
+            if !token.is_usable() {
+                return Err(Outcome::Late.into());
+            }
+            let headers = made.request.headers_mut();
+            headers.insert(AUTHORIZATION, token.header.clone());
+        }
         // From here to the first poll of what sends, there is nothing to wait for.
-        let ready = Some(ready).filter(|_| permit.is_good());
-        let sent = ready.and_then(|ready| ready.send(made.request, &made.whole));
+        let connection = Some(connection).filter(|_| permit.is_good());
+        let sent = connection.and_then(|free| free.send(made.request, &made.whole));
         let Some(mut exchange) = sent else {
             return Err(Outcome::Late.into());
         };
@@ -410,26 +430,44 @@ impl HttpHandler {
 }
 
 impl PreparingHandler for HttpHandler {
-    /// A connection. The access token, where calls carry one, is the same for all.
-    type Ready = Pooled;
+    type Ready = Ready;
 
-    fn at_once(&self) -> Option<Pooled> {
+    fn at_once(&self) -> Option<Ready> {
         match &self.tokens {
-            Some(tokens) => tokens.usable().and_then(|_| self.pool.take()),
-            None => self.pool.take(),
+            Some(tokens) => tokens.usable().and_then(|token| self.with(Some(token))),
+            None => self.with(None),
         }
     }
 
-    async fn prepare(&self, _: &Job) -> Result<Pooled, Outcome> {
-        self.open().await.map_err(failed)
+    fn at_once_for(&self, tenant: &Tenant) -> Option<Ready> {
+        match &self.tokens {
+            Some(tokens) => {
+                let token = tokens.usable_for(tenant)?;
+                self.with(Some(token))
+            }
+            None => self.with(None),
+        }
     }
 
-    fn is_ready(&self, ready: &mut Pooled) -> bool {
-        let has_token = |tokens: &Tokens| tokens.usable().is_some();
-        ready.is_ready() && self.tokens.as_ref().is_none_or(has_token)
+    async fn prepare(&self, job: &Job) -> Result<Ready, Outcome> {
+        let deadline = Instant::now() + self.timeout;
+        let token = self.token(&job.tenant, deadline).await?;
+        // It may not have been a connection that was missing.
+        if token.is_some()
+            && let Some(connection) = self.pool.take()
+        {
+            return Ok(Ready { connection, token });
+        }
+        let connection = self.open(deadline).await.map_err(failed)?;
+        Ok(Ready { connection, token })
     }
 
-    async fn send(&self, job: &Job, ready: Pooled, permit: Permit) -> Attempt {
+    fn is_ready(&self, ready: &mut Ready) -> bool {
+        let is_usable = |token: &Arc<Token>| token.is_usable();
+        ready.connection.is_ready() && ready.token.as_ref().is_none_or(is_usable)
+    }
+
+    async fn send(&self, job: &Job, ready: Ready, permit: Permit) -> Attempt {
         match self.exchange(job, ready, permit).await {
             Ok(answer) => {
                 let headers = answer.headers.iter();
@@ -438,7 +476,7 @@ impl PreparingHandler for HttpHandler {
                 if let (Some(tokens), Some(token)) = (&self.tokens, &answer.token)
                     && answer.status == StatusCode::UNAUTHORIZED
                 {
-                    tokens.refused(token);
+                    tokens.refused(&job.tenant, token);
                 }
                 let verdict = verdict(&self.answers, status, headers, SystemTime::now());
                 // Another status that is mapped to a retry is the job's affair.

@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use crate::rules::answers::Seen;
 pub use crate::rules::breaker::Trouble;
 use crate::rules::job::Job;
+use crate::rules::tenant::Tenant;
 
 /// A handler's verdict on one attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -266,6 +267,12 @@ pub trait PreparingHandler: Send + Sync + 'static {
 
     /// What fits any job and is there without waiting, such as an open connection that no call uses.
     fn at_once(&self) -> Option<Self::Ready>;
+
+    /// As [`PreparingHandler::at_once`], for a job of `tenant`: what fits its jobs alone may be there, too, such as its token.
+    fn at_once_for(&self, tenant: &Tenant) -> Option<Self::Ready> {
+        let _ = tenant;
+        self.at_once()
+    }
 
     /// Prepares the call for `job`. It may wait and fail, and never calls the API: no permit is used. An error is what
     /// becomes of the job.

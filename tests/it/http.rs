@@ -7,6 +7,7 @@ pub mod downstream;
 mod frames;
 mod hostile;
 mod oauth2;
+mod oauth2_by_tenant;
 mod proxy;
 mod streams;
 mod tls;
@@ -601,4 +602,11 @@ fn an_unusable_url_says_what_is_wrong_and_nothing_else() {
         assert!(why.starts_with("url: ") && why.contains(part), "{why}");
         assert!(!why.contains("joe") && !why.contains("s3cr"), "{why}");
     }
+}
+
+/// Time goes on by so much at once.
+async fn later(time: Duration) {
+    tokio::time::pause();
+    tokio::time::advance(time).await;
+    tokio::time::resume();
 }

@@ -579,7 +579,10 @@ async fn the_demo_tells_nobody_what_its_workers_need() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_output_of_a_worker_holds_its_access_token_or_the_secret_for_it() {
-    for auth in ["basic", "post"] {
+    let of_all = "client-secret-file: client";
+    let of_tenants =
+        "client-secret: '{secret:tenant}'}, default-secret-file: client, headers: {x-a: b";
+    for (auth, whose) in [("basic", of_all), ("post", of_all), ("post", of_tenants)] {
         let mut secrets = Secrets::default();
         let [client, token, query, password] =
             ["Client", "Access", "TokenQuery", "Proxy"].map(|what| secrets.make(what));
@@ -623,7 +626,7 @@ async fn no_output_of_a_worker_holds_its_access_token_or_the_secret_for_it() {
                 "
 amqp: {{url: '{}', queue: '{queue}'}}
 redis: {{url: '{}', prefix: '{queue}'}}
-dispatch: {{http: {{url: 'http://{}/', timeout: 1s, proxy: 'http://us%40r:{password}%40@{}', oauth2: {{token-url: 'http://{}/?key={query}', client-id: shop, client-secret-file: client, client-auth: {auth}}}}}}}
+dispatch: {{http: {{url: 'http://{}/', timeout: 1s, proxy: 'http://us%40r:{password}%40@{}', oauth2: {{token-url: 'http://{}/?key={query}', client-id: shop, client-auth: {auth}, {whose}}}}}}}
 retry: {{initial-interval: 10ms, max-attempts: 20}}
 admin: {{listen: '127.0.0.1:0'}}
 log: {{level: '{LOUD}'}}

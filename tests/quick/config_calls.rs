@@ -192,7 +192,7 @@ fn secrets_are_where_calls_need_them_and_calls_are_signed_with_keys() {
         ),
         (
             format!(", secrets-folder: '{path}'"),
-            "secrets-folder: is of no use: write {secret:tenant} in dispatch.http.url, headers or sign-secrets",
+            "secrets-folder: is of no use: write {secret:tenant} in dispatch.http.url, headers, sign-secrets or oauth2.client-secret",
         ),
         (
             format!("{needs}, secrets-folder: '{file}'"),
@@ -245,6 +245,24 @@ fn an_access_token_needs_a_client_and_is_the_only_authorization() {
         .oauth2
         .expect("it is set");
     assert_eq!(oauth2.client_secret.expose(), "hunter2");
+    assert!(!oauth2.is_by_tenant());
+    // Each tenant's own, with its own client or without.
+    let folder = tempfile::tempdir().expect("a folder");
+    let folder = format!(", secrets-folder: '{}'", folder.path().display());
+    let of_tenants = "token-url: 'https://login/t', client-secret: '{secret:tenant}'";
+    for (oauth2, rest) in [
+        (of_tenants.to_owned(), &*folder),
+        (
+            format!("{of_tenants}, client-id: 'shop-{{tenant}}'"),
+            &folder,
+        ),
+        (all.replace("/t'", "/{tenant}'"), ""),
+        (format!("{all}, audience: 'https://{{tenant}}/'"), ""),
+    ] {
+        let config = parse(&with(&oauth2, rest)).expect("valid");
+        let http = config.dispatch.http.expect("a url");
+        assert!(http.oauth2.expect("it is set").is_by_tenant(), "{oauth2}");
+    }
     // The token's url alone needs the files of TLS here.
     let papers = Papers::new();
     let ca = papers.path("ca.pem").display().to_string();
@@ -256,7 +274,6 @@ fn an_access_token_needs_a_client_and_is_the_only_authorization() {
 
     let url = "dispatch.http.oauth2.token-url";
     let both = "sets authorization, and so does";
-    let one = "has a placeholder; one client fetches the token for all tenants";
     for (keys, expected) in [
         (
             with("client-id: shop", ""),
@@ -296,12 +313,23 @@ fn an_access_token_needs_a_client_and_is_the_only_authorization() {
             format!("{url}: {both} the user in dispatch.http.url; keep one of them"),
         ),
         (
-            with(&all.replace("hunter2", "'{secret:tenant}'"), ""),
-            format!("dispatch.http.oauth2.client-secret: {one}"),
+            with(&all.replace("hunter2", "'x{secret:tenant}'"), ""),
+            "dispatch.http.oauth2.client-secret: must be {secret:tenant} alone, or have no placeholder"
+                .to_owned(),
         ),
         (
-            with(&all.replace("shop", "'shop-{tenant}'"), ""),
-            format!("dispatch.http.oauth2.client-id: {one}"),
+            with(&all.replace("shop", "'{secret:tenant}'"), ""),
+            "dispatch.http.oauth2.client-id: has {secret:tenant}, which only dispatch.http.oauth2.client-secret can have"
+                .to_owned(),
+        ),
+        (
+            with(&all.replace("hunter2", "'{secret:tenant}'"), ""),
+            "dispatch.http.secrets-folder: is not set, and {secret:tenant} needs it or dispatch.http.default-secret-file"
+                .to_owned(),
+        ),
+        (
+            with(&all.replace("//login", "//{tenant}.login"), ""),
+            format!("{url}: has {{tenant}} before its path; no job chooses a server"),
         ),
         (
             with(&all.replace("hunter2", "hunterü"), ""),

@@ -126,7 +126,7 @@ impl Desk {
         self.now += forward;
         self.scheduler.tick(self.now);
         let mut ready = self.ready;
-        self.scheduler.ask(self.now, |_| {
+        self.scheduler.ask(self.now, |_, _| {
             let is_ready = ready > 0;
             ready = ready.saturating_sub(1);
             is_ready

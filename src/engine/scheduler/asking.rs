@@ -13,6 +13,7 @@ use crate::engine::action::Key;
 use crate::gate::{Ask, ShardId, TenantAsk};
 use crate::rules::job::{self, Claims};
 use crate::rules::scope::Labels;
+use crate::rules::tenant::Tenant;
 
 /// Questions that are being put together.
 pub(super) type Rounds = BTreeMap<ShardId, (Vec<TenantAsk>, Round)>;
@@ -78,7 +79,7 @@ impl Scheduler {
     pub(super) fn questions_of_jobs(
         &mut self,
         now: Duration,
-        is_ready: &mut impl FnMut(Key) -> bool,
+        is_ready: &mut impl FnMut(Key, &Tenant) -> bool,
     ) -> Rounds {
         // Of an API whose breaker is open, one job is the probe.
         let most = match self.breakers.only_one() {
@@ -125,7 +126,7 @@ impl Scheduler {
         &mut self,
         now: Duration,
         mut turn: Turn,
-        is_ready: &mut impl FnMut(Key) -> bool,
+        is_ready: &mut impl FnMut(Key, &Tenant) -> bool,
     ) -> Vec<(TenantAsk, Question)> {
         turn.keys.retain(|key| !self.expire(now, *key));
         if turn.keys.is_empty() {
@@ -194,7 +195,7 @@ impl Scheduler {
         &mut self,
         key: Key,
         slots: &mut u32,
-        is_ready: &mut impl FnMut(Key) -> bool,
+        is_ready: &mut impl FnMut(Key, &Tenant) -> bool,
     ) -> bool {
         let hand = |job: &JobEntry| job.hand;
         if self.jobs.get(&key).map(hand) == Some(Hand::Empty) && *slots > 0 {
@@ -204,7 +205,7 @@ impl Scheduler {
         let Some(job) = self.jobs.get_mut(&key) else {
             return false;
         };
-        let ready = job.hand != Hand::Empty && is_ready(key);
+        let ready = job.hand != Hand::Empty && is_ready(key, &job.claims.tenant);
         job.hand = match (job.hand, ready) {
             (Hand::Empty, _) => Hand::Empty,
             (_, true) => Hand::Ready,

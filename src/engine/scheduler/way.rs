@@ -25,6 +25,7 @@ use crate::gate::{Answer, GateError, Receipt, Replies, ShardId, TenantReply};
 use crate::handler::{Attempt, Fate, Outcome};
 use crate::rules::headers::{self, HeaderValue, Headers};
 use crate::rules::job::{self, InBody};
+use crate::rules::tenant::Tenant;
 
 /// A tenant's jobs that ask again, with their places among those that asked.
 #[derive(Default)]
@@ -131,7 +132,7 @@ impl Scheduler {
 
     /// Step 3: The next question for each shard that is open, if one is due (`asking`). Whether a job's call could be made at once is
     /// looked at now: as many jobs may start as have one.
-    pub fn ask(&mut self, now: Duration, mut is_ready: impl FnMut(Key) -> bool) {
+    pub fn ask(&mut self, now: Duration, mut is_ready: impl FnMut(Key, &Tenant) -> bool) {
         if !self.wants_to_ask(now) || self.ask_at() > now {
             return;
         }

@@ -19,6 +19,7 @@ use url::{Position, Url};
 use super::secrets::{Missing, Secrets};
 use super::sign::Signer;
 use crate::config::{self, Http, OF_TENANTS, SIGNATURE_HEADERS, signing_keys};
+use crate::handler::Outcome;
 use crate::rules::job::Job;
 use crate::rules::job::call::Template;
 
@@ -67,6 +68,18 @@ impl From<Missing> for NoRequest {
         match why {
             Missing::Absent(why) => Self::Ever(why),
             Missing::Unreadable(why) => Self::Now(why),
+        }
+    }
+}
+
+impl From<NoRequest> for Outcome {
+    fn from(why: NoRequest) -> Self {
+        match why {
+            NoRequest::Now(reason) => Self::Retry {
+                after: None,
+                reason,
+            },
+            NoRequest::Ever(reason) => Self::Reject { reason },
         }
     }
 }

@@ -21,7 +21,9 @@ use super::pool::Pool;
 use super::proxy::Proxy;
 use super::requests::{AGENT, uri};
 use super::{SECTION, told};
-use crate::config::{ClientAuth, OAuth2};
+use crate::config::{ClientAuth, OAuth2, TENANT};
+use crate::rules::job::call::{Place, encode};
+use crate::rules::tenant::Tenant;
 use crate::tls;
 
 /// So much of an answer is read, in bytes.
@@ -38,14 +40,20 @@ const LONGEST_CODE: usize = 64;
 /// Asks for tokens.
 pub(super) struct Endpoint {
     pool: Arc<Pool>,
+    oauth2: OAuth2,
+    host: HeaderValue,
+    timeout: Duration,
+    encrypted: bool,
+}
+
+/// Who asks for a token: what its request is made of.
+pub(super) struct Client {
     /// The url without and with its server.
     target: Uri,
     whole: Uri,
     headers: HeaderMap,
     body: Bytes,
-    timeout: Duration,
-    encrypted: bool,
-    client_secret: String,
+    secret: String,
 }
 
 /// A token, and how long it lives from when it was asked for.
@@ -67,53 +75,117 @@ impl Endpoint {
     ) -> Result<Self, String> {
         let url = Url::parse(oauth2.token_url.expose()).map_err(|why| why.to_string())?;
         let host = &url[Position::BeforeHost..Position::AfterPort];
+        let server = uri(&format!("{}://{host}/", url.scheme()))?;
+        // A token is rare: its connection is for it alone, and HTTP/1.1 does.
+        let pool = Pool::new((server.clone(), proxy(&server)?), (tls, false), timeout, 1);
+        Ok(Self {
+            pool,
+            oauth2: oauth2.clone(),
+            host: HeaderValue::from_str(host).map_err(|why| why.to_string())?,
+            timeout,
+            encrypted: url.scheme() == "https",
+        })
+    }
+
+    /// The client of all tenants.
+    ///
+    /// # Errors
+    /// In words: what is configured can't be sent.
+    pub(super) fn client(&self) -> Result<Client, String> {
+        let secret = self.oauth2.client_secret.expose();
+        self.with(str::to_owned, self.oauth2.token_url.expose(), secret)
+    }
+
+    /// The client of `tenant`; `secret` is what its file says, where clients have secrets of their own.
+    ///
+    /// # Errors
+    /// In words, without the secret: it can't be sent.
+    pub(super) fn client_of(
+        &self,
+        tenant: &Tenant,
+        secret: Option<&str>,
+    ) -> Result<Client, String> {
+        let name = tenant.as_str();
+        let mut url = self.oauth2.token_url.expose().to_owned();
+        if url.contains(TENANT) {
+            if let Some(why) = Place::Path.refuses(name) {
+                return Err(format!(
+                    "the tenant {why}, which the token's url can't have"
+                ));
+            }
+            let mut encoded = String::new();
+            encode(name, &mut encoded);
+            url = url.replace(TENANT, &encoded);
+        }
+        let secret = secret.unwrap_or(self.oauth2.client_secret.expose());
+        self.with(|text| text.replace(TENANT, name), &url, secret)
+    }
+
+    /// A client of this url and secret, in whose other texts `fill` puts what they lack.
+    fn with(
+        &self,
+        fill: impl Fn(&str) -> String,
+        url: &str,
+        secret: &str,
+    ) -> Result<Client, String> {
+        let url = Url::parse(url).map_err(|why| why.to_string())?;
+        let host = &url[Position::BeforeHost..Position::AfterPort];
         let path = &url[Position::BeforePath..Position::AfterQuery];
-        let whole = uri(&format!("{}://{host}{path}", url.scheme()))?;
-        let secret = oauth2.client_secret.expose();
+        let OAuth2 {
+            client_id,
+            scope,
+            audience,
+            ..
+        } = &self.oauth2;
+        let (id, secret) = match client_id {
+            Some(id) => (fill(id), secret),
+            None => {
+                let pair = secret.split_once(':').filter(|(id, _)| !id.is_empty());
+                let (id, secret) = pair.ok_or(
+                    "the secret of this tenant is not client-id:client-secret (dispatch.http.oauth2.client-id is not set)",
+                )?;
+                (id.to_owned(), secret)
+            }
+        };
         let mut form = Serializer::new(String::new());
         form.append_pair("grant_type", "client_credentials");
-        for (name, value) in [("scope", &oauth2.scope), ("audience", &oauth2.audience)] {
+        for (name, value) in [("scope", scope), ("audience", audience)] {
             if let Some(value) = value {
-                form.append_pair(name, value);
+                form.append_pair(name, &fill(value));
             }
         }
         let mut headers = HeaderMap::new();
-        match oauth2.client_auth {
+        match self.oauth2.client_auth {
             ClientAuth::Basic => {
-                headers.insert(AUTHORIZATION, basic(&oauth2.client_id, secret)?);
+                headers.insert(AUTHORIZATION, basic(&id, secret)?);
             }
             ClientAuth::Post => {
-                form.append_pair("client_id", &oauth2.client_id);
+                form.append_pair("client_id", &id);
                 form.append_pair("client_secret", secret);
             }
         }
-        let host = HeaderValue::from_str(host).map_err(|why| why.to_string())?;
         let body = Bytes::from(form.finish());
         let kind = HeaderValue::from_static("application/x-www-form-urlencoded");
-        headers.insert(HOST, host);
+        headers.insert(HOST, self.host.clone());
         headers.insert(USER_AGENT, HeaderValue::from_static(AGENT));
         headers.insert(ACCEPT, HeaderValue::from_static("application/json"));
         headers.insert(CONTENT_TYPE, kind);
         headers.insert(CONTENT_LENGTH, body.len().into());
-        Ok(Self {
-            // A token is rare: its connection is for it alone, and HTTP/1.1 does.
-            pool: Pool::new((whole.clone(), proxy(&whole)?), (tls, false), timeout, 1),
+        Ok(Client {
             target: uri(path)?,
-            whole,
+            whole: uri(&format!("{}://{host}{path}", url.scheme()))?,
             headers,
             body,
-            timeout,
-            encrypted: url.scheme() == "https",
-            client_secret: secret.to_owned(),
+            secret: secret.to_owned(),
         })
     }
 
-    /// A token.
+    /// A token for `client`.
     ///
     /// # Errors
     /// In words, which hold neither the client's secret nor a part of the url: there is none now.
-    pub(super) async fn fetch(&self) -> Result<Granted, String> {
-        match timeout(self.timeout, self.ask()).await {
+    pub(super) async fn fetch(&self, client: &Client) -> Result<Granted, String> {
+        match timeout(self.timeout, self.ask(client)).await {
             Ok(result) => result,
             Err(_) => {
                 let timeout = self.timeout;
@@ -124,7 +196,7 @@ impl Endpoint {
         }
     }
 
-    async fn ask(&self) -> Result<Granted, String> {
+    async fn ask(&self, client: &Client) -> Result<Granted, String> {
         let pooled = self.pool.open().await.map_err(|why| {
             let advice = match self.encrypted {
                 true => tls::setup_advice(why.as_ref(), SECTION),
@@ -135,12 +207,12 @@ impl Endpoint {
                 told(why.as_ref(), advice)
             )
         })?;
-        let mut request = Request::new(self.body.clone());
+        let mut request = Request::new(client.body.clone());
         *request.method_mut() = Method::POST;
-        *request.uri_mut() = self.target.clone();
-        request.headers_mut().clone_from(&self.headers);
+        *request.uri_mut() = client.target.clone();
+        request.headers_mut().clone_from(&client.headers);
         let closed = || "the token's url has closed the connection".to_owned();
-        let mut exchange = pooled.send(request, &self.whole).ok_or_else(closed)?;
+        let mut exchange = pooled.send(request, &client.whole).ok_or_else(closed)?;
         let status = match exchange.answer().await {
             Sent::Answered(head) => head.status,
             Sent::Unwritten => return Err(closed()),
@@ -150,9 +222,11 @@ impl Endpoint {
             }
         };
         let body = whole_body(&mut exchange).await?;
-        self.read(status, &body)
+        client.read(status, &body)
     }
+}
 
+impl Client {
     /// What the answer says. Nothing of it is shown but the code of an error: it may repeat what was sent, and holds the token.
     fn read(&self, status: StatusCode, body: &[u8]) -> Result<Granted, String> {
         let value: Value = serde_json::from_slice(body).unwrap_or_default();
@@ -194,9 +268,7 @@ impl Endpoint {
     /// It is a code, and no echo of the client's secret.
     fn may_be_shown(&self, code: &str) -> bool {
         let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
-        code.len() <= LONGEST_CODE
-            && code.bytes().all(is_plain)
-            && !code.contains(&*self.client_secret)
+        code.len() <= LONGEST_CODE && code.bytes().all(is_plain) && !code.contains(&*self.secret)
     }
 }
 
@@ -232,33 +304,78 @@ mod tests {
     use super::*;
     use crate::config::{Secret, SecretUrl};
 
-    fn endpoint() -> Endpoint {
-        let oauth2 = OAuth2 {
+    fn oauth2() -> OAuth2 {
+        OAuth2 {
             token_url: SecretUrl::new("http://h/token?key=hunter3"),
-            client_id: "a client".to_owned(),
+            client_id: Some("a client".to_owned()),
             client_secret: Secret::new("hunter2:/"),
             client_auth: ClientAuth::Basic,
             scope: Some("a b".to_owned()),
             audience: None,
-        };
+        }
+    }
+
+    fn endpoint(oauth2: &OAuth2) -> Endpoint {
         let tls = tls::nobody().expect("nothing can fail");
-        Endpoint::new(&oauth2, tls, Duration::from_secs(1), |_| Ok(None)).expect("a url")
+        Endpoint::new(oauth2, tls, Duration::from_secs(1), |_| Ok(None)).expect("a url")
+    }
+
+    fn client() -> Client {
+        endpoint(&oauth2()).client().expect("it can be sent")
     }
 
     #[test]
     fn a_client_is_encoded_as_the_standard_says() {
-        let endpoint = endpoint();
+        let client = client();
         let basic = BASE64_STANDARD.encode("a+client:hunter2%3A%2F");
-        assert_eq!(endpoint.headers[AUTHORIZATION], format!("Basic {basic}"));
-        assert_eq!(endpoint.body, "grant_type=client_credentials&scope=a+b");
+        assert_eq!(client.headers[AUTHORIZATION], format!("Basic {basic}"));
+        assert_eq!(client.body, "grant_type=client_credentials&scope=a+b");
+    }
+
+    #[test]
+    fn a_tenants_client_has_its_name_and_secret_where_they_belong() {
+        let mut oauth2 = OAuth2 {
+            token_url: SecretUrl::new("http://h/{tenant}/token?of={tenant}"),
+            client_id: Some("shop-{tenant}".to_owned()),
+            client_secret: Secret::new("{secret:tenant}"),
+            client_auth: ClientAuth::Post,
+            scope: Some("of:{tenant}".to_owned()),
+            audience: None,
+        };
+        let of = |oauth2: &OAuth2, name: &str, secret: &str| {
+            let tenant = Tenant::parse(name).expect("a tenant");
+            let client = endpoint(oauth2).client_of(&tenant, Some(secret))?;
+            let body = String::from_utf8(client.body.to_vec()).expect("a form");
+            Ok::<_, String>((client.target.to_string(), body))
+        };
+        let (target, body) = of(&oauth2, "a/b&", "hunter2").expect("it can be sent");
+        assert_eq!(target, "/a%2Fb%26/token?of=a%2Fb%26");
+        let form = "grant_type=client_credentials&scope=of%3Aa%2Fb%26&client_id=shop-a%2Fb%26&client_secret=hunter2";
+        assert_eq!(body, form);
+        let why = of(&oauth2, "..", "hunter2").expect_err("it would be another path");
+        assert!(why.contains("a part of a path"), "{why}");
+
+        oauth2.client_id = None;
+        let (_, body) = of(&oauth2, "acme", "own:hunter2:3").expect("it can be sent");
+        assert!(
+            body.ends_with("&client_id=own&client_secret=hunter2%3A3"),
+            "{body}"
+        );
+        for secret in ["hunter2", ":hunter2"] {
+            let why = of(&oauth2, "acme", secret).expect_err("there is no client");
+            assert!(
+                why.contains("client-id:client-secret") && !why.contains("hunter"),
+                "{why}"
+            );
+        }
     }
 
     #[test]
     fn an_answer_is_a_token_or_says_why_there_is_none() {
-        let endpoint = endpoint();
+        let client = client();
         let read = |status, body: &str| {
             let status = StatusCode::from_u16(status).expect("a status");
-            let granted = endpoint.read(status, body.as_bytes());
+            let granted = client.read(status, body.as_bytes());
             granted.map(|granted| (granted.token, granted.life.as_secs()))
         };
         for (body, token, seconds) in [

@@ -1,16 +1,23 @@
-//! The access token of all calls: fetched and renewed beside them, so that none waits for it with a permit.
+//! The access tokens of calls: fetched and renewed beside them, so that none waits for one with a permit.
 
-use std::sync::{Arc, Mutex, PoisonError};
+mod by_tenant;
+mod of_all;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hyper::header::HeaderValue;
-use tokio::runtime::Handle;
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tokio::time::Instant;
 
-use super::token_endpoint::{Endpoint, Granted};
+use super::requests::NoRequest;
+use super::secrets::Secrets;
+use super::token_endpoint::{Client, Endpoint, Granted};
+use crate::config::Http;
 use crate::rules::retry::Reconnect;
+use crate::rules::tenant::Tenant;
+use by_tenant::ByTenant;
+use of_all::OfAll;
 
 /// Pauses after failures: the first, and the longest.
 const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(30)];
@@ -20,24 +27,6 @@ const YOUNG: Duration = Duration::from_secs(10);
 const MARGIN: Duration = Duration::from_secs(5);
 /// A failure that goes on is logged so often.
 const REMIND: Duration = Duration::from_secs(60);
-
-/// Keeps a token. Dropped, it ends.
-pub(super) struct Tokens {
-    shared: Arc<Shared>,
-    task: Mutex<Option<JoinHandle<()>>>,
-}
-
-struct Shared {
-    endpoint: Endpoint,
-    state: watch::Sender<State>,
-}
-
-#[derive(Default)]
-struct State {
-    token: Option<Arc<Token>>,
-    /// Why there is no other one.
-    why: Option<String>,
-}
 
 /// What calls carry.
 pub(super) struct Token {
@@ -49,11 +38,14 @@ pub(super) struct Token {
     until: Instant,
     /// and another one is fetched from then on.
     renew: Instant,
+    refused: AtomicBool,
 }
 
 impl Token {
-    /// What was `granted` to who asked at that time.
-    fn new(Granted { token, life }: Granted, asked: Instant) -> Result<Self, String> {
+    /// One that `client` gets now.
+    async fn fetch(endpoint: &Endpoint, client: &Client) -> Result<Self, String> {
+        let asked = Instant::now();
+        let Granted { token, life } = endpoint.fetch(client).await?;
         let header = HeaderValue::from_str(&format!("Bearer {token}"));
         let mut header = header.map_err(|why| why.to_string())?;
         header.set_sensitive(true);
@@ -64,125 +56,126 @@ impl Token {
             until: asked + life - MARGIN.min(life / 10),
             // One that lives for a moment is not fetched in a loop.
             renew: asked + (life * 3 / 4).max(PAUSES[0]),
+            refused: AtomicBool::default(),
         })
+    }
+
+    /// A call can carry it now.
+    pub(super) fn is_usable(&self) -> bool {
+        Instant::now() < self.until && !self.refused.load(Ordering::Relaxed)
     }
 }
 
-impl State {
-    fn usable(&self) -> Option<&Arc<Token>> {
-        (self.token.as_ref()).filter(|token| Instant::now() < token.until)
+/// The failure that was logged last.
+#[derive(Default)]
+struct Told(Option<(String, Instant)>);
+
+impl Told {
+    /// Logs a failure to fetch a token for all calls, or those of a tenant, if it is news.
+    fn tell(&mut self, why: &str, of: Option<&Tenant>) {
+        // Where tenants fail in turns, each for a reason of its own, it is one line a second.
+        let is_told = |(last, at): &(String, Instant)| {
+            at.elapsed() < if last == why { REMIND } else { PAUSES[0] }
+        };
+        if !self.0.as_ref().is_some_and(is_told) {
+            let of = of.map(Tenant::as_str);
+            tracing::warn!(error = %why, tenant = of, "no access token; trying again");
+            self.0 = Some((why.to_owned(), Instant::now()));
+        }
     }
+
+    /// There is a token.
+    fn over(&mut self) {
+        if self.0.take().is_some() {
+            tracing::info!("access tokens can be fetched again");
+        }
+    }
+}
+
+/// The pauses between attempts.
+fn pauses() -> Reconnect {
+    Reconnect::between(PAUSES[0], PAUSES[1])
+}
+
+/// Keeps the tokens of one API.
+pub(super) enum Tokens {
+    /// One for all calls.
+    OfAll(OfAll),
+    /// One for each tenant.
+    ByTenant(ByTenant),
 }
 
 impl Tokens {
-    /// From `endpoint`; the first one is fetched now, or when one is first looked for in a runtime.
-    pub(super) fn new(endpoint: Endpoint) -> Self {
-        let tokens = Self {
-            shared: Arc::new(Shared {
-                endpoint,
-                state: watch::Sender::default(),
-            }),
-            task: Mutex::default(),
-        };
-        tokens.start();
-        tokens
-    }
-
-    /// Sees to it that tokens are fetched.
-    fn start(&self) {
-        let Ok(runtime) = Handle::try_current() else {
-            return;
-        };
-        // What it holds is whole at any time.
-        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
-        if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            *task = Some(runtime.spawn(keep(Arc::clone(&self.shared))));
-        }
-    }
-
-    /// The one that a call can carry now.
-    pub(super) fn usable(&self) -> Option<Arc<Token>> {
-        let usable = self.shared.state.borrow().usable().cloned();
-        if usable.is_none() {
-            self.start();
-        }
-        usable
-    }
-
-    /// Waits until there is one.
+    /// From `endpoint`, as `http` has it.
     ///
     /// # Errors
-    /// There is none at `deadline`: why the last attempt to fetch one failed, if it is known.
-    pub(super) async fn wait(&self, deadline: Instant) -> Result<(), Option<String>> {
-        self.start();
-        let mut states = self.shared.state.subscribe();
-        let usable = states.wait_for(|state| state.usable().is_some());
-        match timeout_at(deadline, usable).await {
-            Ok(_) => Ok(()),
-            Err(_) => Err(self.shared.state.borrow().why.clone()),
+    /// In words: what is configured can't be sent.
+    pub(super) fn new(endpoint: Endpoint, http: &Http) -> Result<Self, String> {
+        let oauth2 = http.oauth2.as_ref();
+        if !oauth2.is_some_and(|oauth2| oauth2.is_by_tenant()) {
+            let client = endpoint.client()?;
+            return Ok(Self::OfAll(OfAll::new(endpoint, client)));
+        }
+        let has_secrets = oauth2.is_some_and(|oauth2| oauth2.has_secrets_of_tenants());
+        let secrets = http.secrets.clone().filter(|_| has_secrets);
+        Ok(Self::ByTenant(ByTenant::new(
+            endpoint,
+            secrets.map(Secrets::new),
+        )))
+    }
+
+    /// The one that any call can carry now.
+    pub(super) fn usable(&self) -> Option<Arc<Token>> {
+        match self {
+            Self::OfAll(tokens) => tokens.usable(),
+            Self::ByTenant(_) => None,
         }
     }
 
-    /// The API has refused `token`: no call carries it from now on, and another one is fetched at once; once in [`YOUNG`] at most.
-    pub(super) fn refused(&self, token: &Arc<Token>) {
-        let dropped = self.shared.state.send_if_modified(|state| {
-            let same = |own: &Arc<Token>| Arc::ptr_eq(own, token);
-            let is_at_fault =
-                state.token.as_ref().is_some_and(same) && token.asked.elapsed() >= YOUNG;
-            if is_at_fault {
-                *state = State::default();
-            }
-            is_at_fault
-        });
-        if dropped {
-            tracing::info!("the API refused the access token (401): fetching another one");
+    /// The one that a call of `tenant` can carry now.
+    pub(super) fn usable_for(&self, tenant: &Tenant) -> Option<Arc<Token>> {
+        match self {
+            Self::OfAll(tokens) => tokens.usable(),
+            Self::ByTenant(tokens) => tokens.usable(tenant),
+        }
+    }
+
+    /// Waits until there is one for a call of `tenant`.
+    ///
+    /// # Errors
+    /// [`NoToken`]; where there is none at `deadline`, too.
+    pub(super) async fn wait(
+        &self,
+        tenant: &Tenant,
+        deadline: Instant,
+    ) -> Result<Arc<Token>, NoToken> {
+        match self {
+            Self::OfAll(tokens) => tokens.wait(deadline).await.map_err(NoToken::InTime),
+            Self::ByTenant(tokens) => tokens.wait(tenant, deadline).await,
+        }
+    }
+
+    /// The API has refused `token` of `tenant`: no call carries it from now on, and another one is fetched at once; once in
+    /// [`YOUNG`] at most.
+    pub(super) fn refused(&self, tenant: &Tenant, token: &Arc<Token>) {
+        if token.asked.elapsed() < YOUNG || token.refused.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        tracing::info!("the API refused the access token (401): fetching another one");
+        match self {
+            Self::OfAll(tokens) => tokens.refused(token),
+            // The next call of this tenant fetches one.
+            Self::ByTenant(_) => drop(self.usable_for(tenant)),
         }
     }
 }
 
-impl Drop for Tokens {
-    fn drop(&mut self) {
-        let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner);
-        if let Some(task) = task.take() {
-            task.abort();
-        }
-    }
-}
-
-/// Fetches a token, and the next one before it expires, or when it was refused.
-async fn keep(shared: Arc<Shared>) {
-    let mut states = shared.state.subscribe();
-    let mut pauses = Reconnect::between(PAUSES[0], PAUSES[1]);
-    let mut logged: Option<(String, Instant)> = None;
-    loop {
-        let asked = Instant::now();
-        let granted = shared.endpoint.fetch().await;
-        match granted.and_then(|granted| Token::new(granted, asked)) {
-            Ok(token) => {
-                let renew = token.renew;
-                pauses.reset();
-                if logged.take().is_some() {
-                    tracing::info!("access tokens can be fetched again");
-                }
-                shared.state.send_replace(State {
-                    token: Some(Arc::new(token)),
-                    why: None,
-                });
-                tokio::select! {
-                    () = sleep_until(renew) => {}
-                    _ = states.wait_for(|state| state.token.is_none()) => {}
-                }
-            }
-            Err(why) => {
-                let is_told =
-                    |(last, at): &(String, Instant)| *last == why && at.elapsed() < REMIND;
-                if !logged.as_ref().is_some_and(is_told) {
-                    tracing::warn!(error = %why, "no access token; trying again");
-                    logged = Some((why.clone(), Instant::now()));
-                }
-                shared.state.send_modify(|state| state.why = Some(why));
-                sleep(pauses.next(rand::random())).await;
-            }
-        }
-    }
+/// Why there is no token; no text of it holds a secret.
+pub(super) enum NoToken {
+    /// There was none in time; why the last attempt failed, if it is known.
+    InTime(Option<String>),
+    /// The last attempt failed, a moment ago.
+    Failed(String),
+    /// Nobody can ask for one.
+    NoClient(NoRequest),
 }

@@ -123,7 +123,7 @@ impl Source {
 
 impl Place {
     /// What no value may be here.
-    fn refuses(self, value: &str) -> Option<&'static str> {
+    pub(crate) fn refuses(self, value: &str) -> Option<&'static str> {
         match self {
             Self::Path if value.is_empty() => Some("is empty"),
             // Some servers decode `%2F` before they look for such parts, which would lead to another path.

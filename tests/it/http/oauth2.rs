@@ -73,7 +73,7 @@ impl Endpoint {
     fn oauth2(&self, scheme: &str) -> OAuth2 {
         OAuth2 {
             token_url: SecretUrl::new(format!("{scheme}://{}/token?a=b", self.downstream.addr)),
-            client_id: "shop".to_owned(),
+            client_id: Some("shop".to_owned()),
             client_secret: Secret::new("hunter2"),
             client_auth: ClientAuth::Basic,
             scope: Some("orders:write".to_owned()),
@@ -101,13 +101,6 @@ fn carried(api: &Downstream) -> Vec<String> {
         String::from_utf8_lossy(value).into_owned()
     };
     api.requests().iter().map(text).collect()
-}
-
-/// Time goes on by so much at once.
-async fn later(time: Duration) {
-    tokio::time::pause();
-    tokio::time::advance(time).await;
-    tokio::time::resume();
 }
 
 #[tokio::test]

@@ -61,7 +61,7 @@ async fn access_tokens_come_through_the_proxy_too() {
     let (api, proxy) = (Api::start().await, ConnectProxy::start(None).await);
     let oauth2 = OAuth2 {
         token_url: SecretUrl::new(format!("http://{}/", tokens.addr)),
-        client_id: "shop".to_owned(),
+        client_id: Some("shop".to_owned()),
         client_secret: Secret::new("hunter2"),
         client_auth: ClientAuth::Basic,
         scope: None,

@@ -1,0 +1,137 @@
+//! One access token for all calls: fetched and renewed beside them.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+
+use super::super::token_endpoint::{Client, Endpoint};
+use super::{Token, Told, pauses};
+
+/// Keeps a token. Dropped, it ends.
+pub(in crate::handler::http) struct OfAll {
+    shared: Arc<Shared>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+struct Shared {
+    endpoint: Endpoint,
+    client: Client,
+    state: watch::Sender<State>,
+}
+
+#[derive(Default)]
+struct State {
+    token: Option<Arc<Token>>,
+    /// Why there is no other one.
+    why: Option<String>,
+}
+
+impl State {
+    fn usable(&self) -> Option<&Arc<Token>> {
+        self.token.as_ref().filter(|token| token.is_usable())
+    }
+}
+
+impl OfAll {
+    /// That of `client` from `endpoint`; the first one is fetched now, or when one is first looked for in a runtime.
+    pub(super) fn new(endpoint: Endpoint, client: Client) -> Self {
+        let tokens = Self {
+            shared: Arc::new(Shared {
+                endpoint,
+                client,
+                state: watch::Sender::default(),
+            }),
+            task: Mutex::default(),
+        };
+        tokens.start();
+        tokens
+    }
+
+    /// Sees to it that tokens are fetched.
+    fn start(&self) {
+        let Ok(runtime) = Handle::try_current() else {
+            return;
+        };
+        // What it holds is whole at any time.
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        if task.as_ref().is_none_or(JoinHandle::is_finished) {
+            *task = Some(runtime.spawn(keep(Arc::clone(&self.shared))));
+        }
+    }
+
+    /// The one that a call can carry now.
+    pub(super) fn usable(&self) -> Option<Arc<Token>> {
+        let usable = self.shared.state.borrow().usable().cloned();
+        if usable.is_none() {
+            self.start();
+        }
+        usable
+    }
+
+    /// Waits until there is one.
+    ///
+    /// # Errors
+    /// There is none at `deadline`: why the last attempt to fetch one failed, if it is known.
+    pub(super) async fn wait(&self, deadline: Instant) -> Result<Arc<Token>, Option<String>> {
+        self.start();
+        let mut states = self.shared.state.subscribe();
+        let usable = states.wait_for(|state| state.usable().is_some());
+        let token = match timeout_at(deadline, usable).await {
+            Ok(Ok(state)) => state.usable().cloned(),
+            Ok(Err(_)) | Err(_) => None,
+        };
+        token.ok_or_else(|| self.shared.state.borrow().why.clone())
+    }
+
+    /// `token` was refused: another one is fetched at once.
+    pub(super) fn refused(&self, token: &Arc<Token>) {
+        let same = |own: &Arc<Token>| Arc::ptr_eq(own, token);
+        self.shared.state.send_if_modified(|state| {
+            let is_own = state.token.as_ref().is_some_and(same);
+            if is_own {
+                *state = State::default();
+            }
+            is_own
+        });
+    }
+}
+
+impl Drop for OfAll {
+    fn drop(&mut self) {
+        let task = self.task.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(task) = task.take() {
+            task.abort();
+        }
+    }
+}
+
+/// Fetches a token, and the next one before it expires, or when it was refused.
+async fn keep(shared: Arc<Shared>) {
+    let mut states = shared.state.subscribe();
+    let (mut pauses, mut told) = (pauses(), Told::default());
+    loop {
+        match Token::fetch(&shared.endpoint, &shared.client).await {
+            Ok(token) => {
+                let renew = token.renew;
+                pauses.reset();
+                told.over();
+                shared.state.send_replace(State {
+                    token: Some(Arc::new(token)),
+                    why: None,
+                });
+                tokio::select! {
+                    () = sleep_until(renew) => {}
+                    _ = states.wait_for(|state| state.token.is_none()) => {}
+                }
+            }
+            Err(why) => {
+                told.tell(&why, None);
+                shared.state.send_modify(|state| state.why = Some(why));
+                sleep(pauses.next(rand::random())).await;
+            }
+        }
+    }
+}

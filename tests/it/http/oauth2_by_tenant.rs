@@ -1,0 +1,236 @@
+//! Calls whose access token is that of their tenant.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use sluicegate::config::{ClientAuth, OAuth2, Secret, SecretFiles, SecretUrl};
+use sluicegate::handler::PreparingHandler;
+use tokio::time::Instant;
+
+use super::downstream::Request;
+use super::*;
+
+const ONE_TOKEN: Duration = Duration::from_secs(1000);
+
+/// A token endpoint that knows the secret of each client. Its n-th token for `a` is `a-n`.
+struct Endpoint {
+    downstream: Downstream,
+    secrets: Arc<Mutex<BTreeMap<&'static str, &'static str>>>,
+    folder: tempfile::TempDir,
+}
+
+impl Endpoint {
+    async fn start() -> Self {
+        let secrets: Arc<Mutex<BTreeMap<_, _>>> = Arc::default();
+        let (known, given) = (Arc::clone(&secrets), Mutex::new(BTreeMap::new()));
+        let downstream = Downstream::start(move |request| {
+            let basic = request.header("authorization").expect("a client");
+            let basic = basic.strip_prefix(b"Basic ").expect("basic");
+            let pair = BASE64_STANDARD.decode(basic).expect("base64");
+            let pair = String::from_utf8(pair).expect("text");
+            let (id, secret) = pair.split_once(':').expect("a pair");
+            let text = match known.lock().expect("whole").get(id) {
+                Some(known) if *known == secret => {
+                    let mut given = given.lock().expect("whole");
+                    let number: &mut u32 = given.entry(id.to_owned()).or_default();
+                    *number += 1;
+                    let life = ONE_TOKEN.as_secs();
+                    let json =
+                        format!(r#"{{"access_token": "{id}-{number}", "expires_in": {life}}}"#);
+                    answer("200 OK", "", &json)
+                }
+                _ => answer("401 No", "", r#"{"error": "invalid_client"}"#),
+            };
+            (text.into_bytes(), Then::Keep)
+        });
+        Self {
+            downstream: downstream.await,
+            secrets,
+            folder: tempfile::tempdir().expect("a folder"),
+        }
+    }
+
+    /// The secret of this client is `secret` from now on.
+    fn knows(&self, id: &'static str, secret: &'static str) {
+        let mut secrets = self.secrets.lock().expect("whole");
+        secrets.insert(id, secret);
+    }
+
+    /// The file of this tenant.
+    fn write(&self, tenant: &str, text: &str) {
+        std::fs::write(self.folder.path().join(tenant), text).expect("written");
+    }
+
+    fn calls(&self, api: &Downstream, client_id: Option<&str>) -> Http {
+        Http {
+            oauth2: Some(OAuth2 {
+                token_url: SecretUrl::new(format!("http://{}/{{tenant}}", self.downstream.addr)),
+                client_id: client_id.map(str::to_owned),
+                client_secret: Secret::new("{secret:tenant}"),
+                client_auth: ClientAuth::Basic,
+                scope: None,
+                audience: None,
+            }),
+            secrets: Some(SecretFiles {
+                folder: Some(self.folder.path().to_owned()),
+                default: None,
+            }),
+            ..http(format!("http://{}/", api.addr), LONG)
+        }
+    }
+}
+
+fn job_of(tenant: &str) -> Job {
+    let mut job = job("1");
+    job.tenant = Tenant::parse(tenant).expect("a tenant");
+    job
+}
+
+/// Echoes the token, and refuses those whose number is in `refused`.
+async fn api(refused: &'static str) -> Downstream {
+    Downstream::start(move |request| {
+        let text = String::from_utf8_lossy(request.header("authorization").unwrap_or_default());
+        let text = match text.ends_with(refused) {
+            true => answer("401 Unauthorized", "", &format!("{text}!")),
+            false => answer("200 OK", "", ""),
+        };
+        (text.into_bytes(), Then::Keep)
+    })
+    .await
+}
+
+/// With which tenant and token `api` was called, each once.
+fn carried(api: &Downstream) -> Vec<String> {
+    let text = |request: &Request| {
+        let of = |name| String::from_utf8_lossy(request.header(name).unwrap_or_default());
+        format!("{}: {}", of("x-tenant"), of("authorization"))
+    };
+    let mut all: Vec<_> = api.requests().iter().map(text).collect();
+    all.sort();
+    all.dedup();
+    all
+}
+
+#[tokio::test]
+async fn each_tenant_has_a_token_of_its_own_which_is_fetched_once() {
+    let (api, endpoint) = (api("none").await, Endpoint::start().await);
+    for (tenant, id, secret) in [("a", "shop-a", "hunter2"), ("b", "shop-b", "hunter3")] {
+        endpoint.knows(id, secret);
+        endpoint.write(tenant, secret);
+    }
+    let http = endpoint.calls(&api, Some("shop-{tenant}"));
+    let handler = HttpHandler::new(&http, 4).expect("usable");
+    assert!(handler.at_once().is_none(), "no token fits any job");
+    let jobs: Vec<_> = (0..20)
+        .map(|n| job_of(if n % 2 == 0 { "a" } else { "b" }))
+        .collect();
+    let calls = jobs.iter().map(|job| handler.handle(job, permit()));
+    for outcome in futures_util::future::join_all(calls).await {
+        assert_eq!(outcome, Outcome::Done);
+    }
+    assert_eq!(
+        carried(&api),
+        ["a: Bearer shop-a-1", "b: Bearer shop-b-1"].map(str::to_owned)
+    );
+    let asked = endpoint.downstream.requests();
+    let mut asked: Vec<_> = asked.iter().map(Request::what).collect();
+    asked.sort();
+    assert_eq!(asked, ["POST /a", "POST /b"]);
+    // A job of a tenant that has one need not be prepared, and no other has.
+    let mut ready = handler
+        .at_once_for(&job_of("a").tenant)
+        .expect("a token, and a connection");
+    assert!(handler.is_ready(&mut ready));
+    assert!(handler.at_once_for(&job_of("c").tenant).is_none());
+}
+
+#[tokio::test]
+async fn a_tenant_whose_client_is_refused_fails_alone_and_goes_on_with_a_new_secret() {
+    let (api, endpoint) = (api("none").await, Endpoint::start().await);
+    endpoint.knows("own-a", "new");
+    endpoint.knows("own-b", "good");
+    endpoint.write("a", "own-a:old");
+    endpoint.write("b", "own-b:good\n");
+    endpoint.write("odd", "no-colon");
+    let handler = HttpHandler::new(&endpoint.calls(&api, None), 4).expect("usable");
+    for _ in 0..20 {
+        let outcome = handler.handle(&job_of("a"), permit()).await;
+        let reason = "no access token: the token's url answered 401: invalid_client".to_owned();
+        let expected = Outcome::Retry {
+            after: None,
+            reason,
+        };
+        assert_eq!(outcome, expected);
+        assert_eq!(handler.handle(&job_of("b"), permit()).await, Outcome::Done);
+    }
+    // Within a pause nobody asks again.
+    let of = |path: &str| {
+        let requests = endpoint.downstream.requests();
+        requests
+            .iter()
+            .filter(|request| request.what() == path)
+            .count()
+    };
+    let (of_a, of_b) = (of("POST /a"), of("POST /b"));
+    assert!(of_a < 10, "{of_a}");
+    assert_eq!(of_b, 1);
+    endpoint.write("a", "own-a:new");
+    let patience = Instant::now() + LONG;
+    while handler.handle(&job_of("a"), permit()).await != Outcome::Done {
+        assert!(Instant::now() < patience);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    for (tenant, part) in [
+        ("odd", "is not client-id:client-secret"),
+        ("nobody", "there is no secret for this tenant"),
+    ] {
+        match handler.handle(&job_of(tenant), permit()).await {
+            Outcome::Reject { reason } => assert!(reason.contains(part), "{reason}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(
+        carried(&api),
+        ["a: Bearer own-a-1", "b: Bearer own-b-1"].map(str::to_owned)
+    );
+}
+
+#[tokio::test]
+async fn a_tenants_token_is_renewed_while_it_has_jobs_and_when_the_api_refuses_it() {
+    let (api, endpoint) = (api("-2").await, Endpoint::start().await);
+    endpoint.knows("own", "good");
+    endpoint.write("a", "own:good");
+    let handler = HttpHandler::new(&endpoint.calls(&api, None), 4).expect("usable");
+    let job = job_of("a");
+    let call = || handler.handle(&job, permit());
+    assert_eq!(call().await, Outcome::Done);
+    later(ONE_TOKEN * 3 / 4 - Duration::from_secs(10)).await;
+    assert_eq!(call().await, Outcome::Done);
+    assert_eq!(endpoint.downstream.requests().len(), 1);
+    // From then on the next one is fetched, and calls carry the old one until it is there.
+    later(Duration::from_secs(11)).await;
+    let patience = Instant::now() + LONG;
+    let reason = loop {
+        assert!(Instant::now() < patience);
+        match call().await {
+            Outcome::Done => {}
+            Outcome::Retry { reason, .. } => break reason,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(reason, "the API answered 401 Unauthorized: Bearer ***!");
+    assert_eq!(endpoint.downstream.requests().len(), 2);
+    // It is young: the job may be at fault.
+    assert!(matches!(call().await, Outcome::Retry { .. }));
+    assert_eq!(endpoint.downstream.requests().len(), 2);
+    later(Duration::from_secs(10)).await;
+    assert!(matches!(call().await, Outcome::Retry { .. }));
+    assert_eq!(call().await, Outcome::Done);
+    assert_eq!(endpoint.downstream.requests().len(), 3);
+    assert_eq!(
+        carried(&api),
+        ["a: Bearer own-1", "a: Bearer own-2", "a: Bearer own-3"].map(str::to_owned)
+    );
+}
