@@ -94,6 +94,18 @@ fn throttling() {
 }
 
 #[test]
+fn results() {
+    let figures = demo("results", "30");
+    let p9 = &figures["answers_back"];
+    assert_eq!(p9["holds"], true, "{p9}");
+    assert_eq!(
+        (&p9["results"], &p9["again"]),
+        (&60.into(), &0.into()),
+        "{p9}"
+    );
+}
+
+#[test]
 fn what_makes_no_demo_is_told() {
     for (args, why) in [
         (

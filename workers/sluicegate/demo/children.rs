@@ -19,6 +19,7 @@ use trial::fetch;
 use super::DemoError;
 use super::plan::Plan;
 use super::queues::MAX_DELAY;
+use super::scenario::Scenario;
 
 /// From the start of a worker until `/readyz` says yes: it declares some forty queues in that time.
 const READY: Duration = Duration::from_secs(60);
@@ -80,7 +81,7 @@ impl Settings<'_> {
             "amqp:\n  url: {amqp}\n  queue: {queue}\n  queue-type: {queue_type}\n  prefetch: {prefetch}\n\
              redis:\n  url: {redis}\n  prefix: {prefix}\n\
              rate-limiter:\n  limits:\n{limits}\
-             dispatch:\n  concurrency: {concurrency}\n  http:\n    url: {url}\n    timeout: 10s\n\
+             dispatch:\n  concurrency: {concurrency}\n  http:\n    url: {url}\n    timeout: 10s\n{results}\
              delay:\n  max-delay: {max_delay}s\n\
              admin:\n  listen: {admin}\n",
             amqp = quoted(&self.config.amqp.url.expose()),
@@ -90,6 +91,10 @@ impl Settings<'_> {
             prefix = quoted(self.prefix),
             concurrency = self.config.dispatch.concurrency,
             url = quoted(self.url),
+            results = match self.plan.scenario {
+                Scenario::Results => "  results: {to: reply-to}\n",
+                _ => "",
+            },
             max_delay = MAX_DELAY.as_secs(),
             admin = quoted(&admin.to_string()),
         )

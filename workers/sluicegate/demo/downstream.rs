@@ -12,6 +12,7 @@ use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use trial::apart::Apart;
 
+use super::answers::words_of;
 use super::ledger::{Arrival, Ledger, Progress};
 use super::plan::Plan;
 use super::scenario::Scenario;
@@ -98,7 +99,9 @@ async fn call(
                 let (status, wait) = ledger.arrive(job, attempt, mono_ns, wall_ns);
                 let plan = ledger.plan();
                 let costs = plan.scenario == Scenario::Costs;
-                answer(status, wait, costs.then(|| plan.cost(job).actual))
+                let actual_cost = costs.then(|| plan.cost(job).actual);
+                let (status, headers, words) = answer(status, wait, actual_cost);
+                (status, headers, words_of(ledger.last(), &words))
             }
             None => {
                 ledger.stranger();

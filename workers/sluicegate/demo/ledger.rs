@@ -135,6 +135,11 @@ impl Ledger {
             .collect()
     }
 
+    /// The number of the last arrival, from 0.
+    pub fn last(&self) -> usize {
+        self.arrivals.len().saturating_sub(1)
+    }
+
     /// Every arrival so far, in order, and how many strangers came.
     pub fn arrivals(&self) -> (Vec<Arrival>, usize) {
         (self.arrivals.clone(), self.strangers)

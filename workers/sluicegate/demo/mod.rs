@@ -1,6 +1,7 @@
 //! `sluicegate demo`: the main job on a live workload. A strict downstream, tenants that publish, workers
 //! that throttle, a live view, and at the end the figures of the promises, counted by the downstream's clock.
 
+mod answers;
 mod check;
 mod children;
 mod downstream;
@@ -28,6 +29,7 @@ pub use plan::DemoArgs;
 use plan::{Job, Plan};
 use queues::Queues;
 use report::{Figures, Observed};
+use scenario::Scenario;
 use view::View;
 
 /// Between two looks at the dead-letter queue.
@@ -134,6 +136,10 @@ async fn observe(
         plan.scenario.in_words(plan.limit().max()),
         plan.workers,
     ));
+    let wants_results = plan.scenario == Scenario::Results;
+    if wants_results {
+        queues.declare_results().await?;
+    }
     let folder = Folder::new(name)?;
     let url = downstream.url();
     let prefix = name.replace('-', ":");
@@ -162,12 +168,18 @@ async fn observe(
     while let Some(stopped) = stopping.join_next().await {
         stopped.map_err(|error| DemoError(error.to_string()))??;
     }
+    // What the workers published last is there, since they have ended in order.
+    let results = match wants_results {
+        true => queues.take_results(plan.total() * 2).await?,
+        false => Vec::new(),
+    };
     let (arrivals, strangers) = downstream.arrivals();
     Ok(Observed {
         confirmed,
         arrivals,
         strangers,
         dead,
+        results,
         left: 0,
         deliveries,
     })

@@ -16,6 +16,7 @@ use super::scenario::{Cost, Scenario};
   sluicegate demo --scenario limits                     several limits at once, in 45 s
   sluicegate demo --scenario costs --tenants 2          calls and tokens, as LLM APIs count
   sluicegate demo --scenario throttling --json          an API that throttles tenants (429)
+  sluicegate demo --scenario results                    each publisher is told what the API answered
   sluicegate demo --algo fixed-window-algo --seconds 60
   sluicegate demo --tenants 1 --jobs 2000 --limit 20")]
 pub struct DemoArgs {
@@ -286,6 +287,7 @@ mod tests {
             ("limits", 3, 35, 45),
             ("costs", 2, 10, 30),
             ("throttling", 1, 13, 20),
+            ("results", 1, 9, 10),
             // Its old name.
             ("penalties", 1, 13, 20),
         ] {

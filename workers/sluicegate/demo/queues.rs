@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::DemoError;
 use super::plan::{Job, Plan};
+use super::scenario::Scenario;
 
 /// `delay.max-delay` of the demo's workers; it decides which delay queues there are.
 pub const MAX_DELAY: Duration = Duration::from_secs(300);
@@ -40,6 +41,7 @@ pub struct DeadLetter {
 
 /// The demo's queues, on a connection of their own.
 pub struct Queues {
+    work: String,
     connection: Connection,
     names: QueueNames,
 }
@@ -53,10 +55,23 @@ impl Queues {
         let connecting = Connection::connect(url.expose(), ConnectionProperties::default());
         let connection = within(&format!("connecting to {url}"), connecting).await?;
         let names = QueueNames::new(work, &DelayLevels::new(MAX_DELAY));
-        Ok(Self { connection, names })
+        Ok(Self {
+            work: work.to_owned(),
+            connection,
+            names,
+        })
     }
 
-    async fn channel(&self) -> Result<Channel, DemoError> {
+    /// What the queues are named after.
+    pub fn work(&self) -> &str {
+        &self.work
+    }
+
+    /// A channel of their connection.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub async fn channel(&self) -> Result<Channel, DemoError> {
         within("opening a channel", self.connection.create_channel()).await
     }
 
@@ -115,11 +130,18 @@ impl Queues {
                 "x-cost".into(),
                 AMQPValue::LongLongInt(plan.cost(*job).asked.into()),
             );
-            let properties = BasicProperties::default()
-                .with_message_id(plan.id(*job).to_string().into())
+            let id = plan.id(*job).to_string();
+            let mut properties = BasicProperties::default()
+                .with_message_id(id.clone().into())
                 .with_content_type("application/json".into())
                 .with_delivery_mode(2)
                 .with_headers(headers);
+            if plan.scenario == Scenario::Results {
+                let reply_to = self.results().into();
+                properties = properties
+                    .with_reply_to(reply_to)
+                    .with_correlation_id(id.into());
+            }
             let queue = (&*self.names.fresh).into();
             let sent =
                 channel.basic_publish("".into(), queue, options, body.as_bytes(), properties);
@@ -206,7 +228,10 @@ impl Queues {
 }
 
 /// Awaits an answer of RabbitMQ, for at most [`REQUEST`].
-async fn within<T>(
+///
+/// # Errors
+/// It refused, or did not answer.
+pub async fn within<T>(
     what: &str,
     answer: impl Future<Output = lapin::Result<T>>,
 ) -> Result<T, DemoError> {

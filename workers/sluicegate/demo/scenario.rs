@@ -21,6 +21,8 @@ pub enum Scenario {
     /// One limit, and now and then the API answers 429 with Retry-After: 2, and takes no call of that tenant meanwhile
     #[value(alias = "penalties")]
     Throttling,
+    /// One limit, and each job's publisher is told what the API answered to it (reply_to)
+    Results,
 }
 
 /// Units that a job costs.
@@ -49,7 +51,9 @@ impl Scenario {
             Ok(Limit::new(name, algorithm, max, window, guard)?.with_unit(unit))
         };
         match self {
-            Self::Limit | Self::Throttling => Ok(vec![limit("default", 1, 1, Unit::Calls)?]),
+            Self::Limit | Self::Throttling | Self::Results => {
+                Ok(vec![limit("default", 1, 1, Unit::Calls)?])
+            }
             Self::Limits => Ok(vec![
                 limit("short", 1, 1, Unit::Calls)?,
                 limit("middle", 4, 10, Unit::Calls)?,
@@ -66,7 +70,7 @@ impl Scenario {
     pub fn jobs(self, max: u32) -> u32 {
         match self {
             Self::Limits => max * 16,
-            Self::Limit | Self::Costs | Self::Throttling => 200,
+            Self::Limit | Self::Costs | Self::Throttling | Self::Results => 200,
         }
     }
 
@@ -109,6 +113,7 @@ impl Scenario {
     pub fn in_words(self, max: u32) -> String {
         match (self, self.closes_each(max)) {
             (Self::Costs, _) => ", and says what each took".to_owned(),
+            (Self::Results, _) => ", and its answers go back to the publishers".to_owned(),
             (_, Some(each)) => {
                 format!(", and throttles a tenant for {CLOSED:?} at each {each}th of its calls")
             }
@@ -119,7 +124,7 @@ impl Scenario {
     /// Deliveries per job that P4 promises for a backlog of one tenant's jobs.
     pub fn deliveries_per_job(self) -> f64 {
         match self {
-            Self::Limit => 3.1,
+            Self::Limit | Self::Results => 3.1,
             Self::Limits => 3.6,
             Self::Costs => 4.1,
             // What is delivered while the tenant is throttled goes round once more, each time.

@@ -114,6 +114,24 @@ impl fmt::Display for Figures {
                 "{} calls with a used attempt; {} dead letters with headers that grow, the largest headers have {} bytes",
                 p6.attempts_used, p6.with_broker_headers, p6.header_bytes,
             ),
+        )?;
+        let Some(p9) = &self.answers_back else {
+            return Ok(());
+        };
+        line(
+            "P9 answers come back",
+            p9.holds,
+            format!(
+                "{} results, held against {} calls: {} jobs have none, {} tell of another call, {} are repeats",
+                p9.results,
+                self.tenants
+                    .iter()
+                    .map(|tenant| tenant.done + tenant.dead)
+                    .sum::<usize>(),
+                p9.missing,
+                p9.wrong,
+                p9.again,
+            ),
         )
     }
 }

@@ -1,5 +1,6 @@
 //! From what was observed to the figures of the promises, and their words. Pure.
 
+mod answers;
 mod count;
 mod tenant;
 #[cfg(test)]
@@ -9,9 +10,12 @@ use std::collections::HashSet;
 
 use serde::Serialize;
 
+use super::answers::Answer;
 use super::ledger::Arrival;
 use super::plan::{Job, Plan};
 use super::queues::DeadLetter;
+use super::scenario::Scenario;
+use answers::{AnswersBack, answers_back};
 use tenant::TenantFigures;
 
 /// What happened, as the publishers, the downstream, the dead-letter queue and the workers saw it.
@@ -25,6 +29,8 @@ pub struct Observed {
     pub strangers: usize,
     /// Dead letters.
     pub dead: Vec<DeadLetter>,
+    /// Results, where the scenario has some.
+    pub results: Vec<Answer>,
     /// Messages that were still in a queue after the workers had ended.
     pub left: usize,
     /// Deliveries that the workers got.
@@ -46,6 +52,9 @@ pub struct Figures {
     pub cheap_waiting: CheapWaiting,
     /// P6
     pub throttling_is_not_failure: NotFailure,
+    /// P9, where the scenario has results.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub answers_back: Option<AnswersBack>,
     /// Each tenant's own.
     pub tenants: Vec<TenantFigures>,
 }
@@ -146,17 +155,21 @@ impl Figures {
         let never_idle = count::never_idle(plan, &tenants);
         let cheap_waiting = count::cheap_waiting(plan, observed);
         let not_failure = count::not_failure(observed);
+        let has_results = plan.scenario == Scenario::Results;
+        let answers_back = has_results.then(|| answers_back(plan, observed));
         Self {
             holds: never_lost.holds
                 && never_exceeded.holds
                 && never_idle.holds
                 && cheap_waiting.holds
-                && not_failure.holds,
+                && not_failure.holds
+                && answers_back.as_ref().is_none_or(|answers| answers.holds),
             never_lost,
             never_exceeded,
             never_idle,
             cheap_waiting,
             throttling_is_not_failure: not_failure,
+            answers_back,
             tenants,
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use sluicegate::rules::limit::Algorithm;
 
 use super::*;
+use crate::demo::answers::words_of;
 use crate::demo::ledger::Refused;
 use crate::demo::scenario::Scenario;
 
@@ -53,6 +54,18 @@ fn good() -> Observed {
         arrivals: jobs().map(arrival).collect(),
         strangers: 0,
         dead: jobs().filter(|job| plan.rejected(*job)).map(dead).collect(),
+        results: jobs()
+            .enumerate()
+            .map(|(number, job)| {
+                let rejected = plan.rejected(job);
+                Answer {
+                    id: plan.id(job).to_string(),
+                    ended: (if rejected { "dead" } else { "done" }).to_owned(),
+                    status: Some(if rejected { 422 } else { 200 }),
+                    body: words_of(number, "done"),
+                }
+            })
+            .collect(),
         left: 0,
         deliveries: 25,
     }
@@ -171,4 +184,28 @@ fn a_call_of_a_closed_tenant_may_be_under_way_and_not_later() {
         (late.under_way, late.while_closed, late.holds),
         (0, 2, false)
     );
+}
+
+#[test]
+fn each_job_has_the_result_of_its_own_call() {
+    let failing = |spoil: fn(&mut Vec<Answer>)| {
+        failing_of(Scenario::Results, |observed| spoil(&mut observed.results))
+    };
+    assert_eq!(failing(|_| {}), [""; 0]);
+    assert_eq!(failing(|results| _ = results.pop()), ["P9"]);
+    // Of another job's call, of none, and of another end.
+    assert_eq!(
+        failing(|results| results[1].body = words_of(2, "done")),
+        ["P9"]
+    );
+    assert_eq!(failing(|results| results[1].body.clear()), ["P9"]);
+    assert_eq!(failing(|results| results[1].status = Some(422)), ["P9"]);
+    assert_eq!(failing(|results| results[1].ended = "dead".into()), ["P9"]);
+    // One more is a repeat, as after a crash.
+    let mut observed = good();
+    observed.results.push(observed.results[0].clone());
+    let figures = Figures::new(&plan_of(Scenario::Results), &observed);
+    let answers = figures.answers_back.expect("the scenario has results");
+    assert!(answers.holds);
+    assert_eq!((answers.results, answers.again), (11, 1));
 }

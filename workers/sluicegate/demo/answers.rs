@@ -1,0 +1,104 @@
+//! The results that the demo's publishers get, where the scenario wants them: their queue, and what is in it.
+
+use lapin::options::{BasicAckOptions, BasicGetOptions, QueueDeclareOptions, QueueDeleteOptions};
+use lapin::types::{AMQPValue, FieldTable};
+
+use super::DemoError;
+use super::queues::{Queues, within};
+
+/// A result, as far as the figures need it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// Whose it is: its `correlation_id`.
+    pub id: String,
+    /// How the job ended.
+    pub ended: String,
+    /// The status of the API's answer.
+    pub status: Option<u16>,
+    /// What the API answered.
+    pub body: String,
+}
+
+/// What the API answers to the call of this number.
+pub fn words_of(call: usize, words: &str) -> String {
+    format!("call {call}: {words}")
+}
+
+impl Answer {
+    /// The number of the call that it tells of.
+    pub fn call(&self) -> Option<usize> {
+        let (number, _) = self.body.strip_prefix("call ")?.split_once(':')?;
+        number.parse().ok()
+    }
+}
+
+impl Queues {
+    /// The queue that results go to.
+    pub fn results(&self) -> String {
+        format!("{}-results", self.work())
+    }
+
+    /// Makes it.
+    ///
+    /// # Errors
+    /// The connection failed, or RabbitMQ refuses.
+    pub async fn declare_results(&self) -> Result<(), DemoError> {
+        let channel = self.channel().await?;
+        let durable = QueueDeclareOptions {
+            durable: true,
+            ..QueueDeclareOptions::default()
+        };
+        let name = self.results().into();
+        let declared = channel.queue_declare(name, durable, FieldTable::default());
+        within("making the queue of results", declared).await?;
+        within("closing a channel", channel.close(200, "done".into())).await
+    }
+
+    /// Takes the results, `at_most` of them, and deletes their queue.
+    ///
+    /// # Errors
+    /// The connection failed.
+    pub async fn take_results(&self, at_most: usize) -> Result<Vec<Answer>, DemoError> {
+        let channel = self.channel().await?;
+        let mut results = Vec::new();
+        while results.len() < at_most {
+            let got = channel.basic_get(self.results().into(), BasicGetOptions::default());
+            let Some(message) = within("reading results", got).await? else {
+                break;
+            };
+            let properties = &message.delivery.properties;
+            let none = FieldTable::default();
+            let headers = properties.headers().as_ref().unwrap_or(&none).inner();
+            results.push(Answer {
+                id: properties
+                    .correlation_id()
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .unwrap_or_default(),
+                ended: match headers.get("x-sluicegate-result") {
+                    Some(AMQPValue::LongString(text)) => text.to_string(),
+                    _ => String::new(),
+                },
+                status: headers.get("x-sluicegate-status").and_then(number),
+                body: String::from_utf8_lossy(&message.delivery.data).into_owned(),
+            });
+            let acked = message.delivery.ack(BasicAckOptions::default());
+            within("acking a result", acked).await?;
+        }
+        let deleted = channel.queue_delete(self.results().into(), QueueDeleteOptions::default());
+        within("deleting the queue of results", deleted).await?;
+        Ok(results)
+    }
+}
+
+/// A whole number, however many bytes it has.
+fn number(value: &AMQPValue) -> Option<u16> {
+    let number = match value {
+        AMQPValue::LongLongInt(number) => *number,
+        AMQPValue::LongInt(number) => (*number).into(),
+        AMQPValue::ShortInt(number) => (*number).into(),
+        AMQPValue::ShortUInt(number) => (*number).into(),
+        _ => return None,
+    };
+    number.try_into().ok()
+}

@@ -1,0 +1,61 @@
+//! P9: what publishers were told, held against what the API answered.
+
+use std::collections::HashSet;
+
+use serde::Serialize;
+
+use super::Observed;
+use crate::demo::answers::Answer;
+use crate::demo::ledger::Arrival;
+use crate::demo::plan::Plan;
+
+/// P9: every job has a result, with the answer of its own call.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct AnswersBack {
+    pub holds: bool,
+    pub results: usize,
+    /// Jobs without a result.
+    pub missing: usize,
+    /// Results that tell of another call than the job's last one, or of none.
+    pub wrong: usize,
+    /// Results beyond the first one of each job.
+    pub again: usize,
+}
+
+/// Holds the results against the calls.
+pub fn answers_back(plan: &Plan, observed: &Observed) -> AnswersBack {
+    let mut told = HashSet::new();
+    let (mut wrong, mut again) = (0, 0);
+    for result in &observed.results {
+        if !tells_of_its_call(plan, &observed.arrivals, result) {
+            wrong += 1;
+        } else if !told.insert(&*result.id) {
+            again += 1;
+        }
+    }
+    let has_none = |id: &String| !told.contains(&**id);
+    let jobs = observed
+        .confirmed
+        .iter()
+        .map(|job| plan.id(*job).to_string());
+    let missing = jobs.filter(has_none).count();
+    AnswersBack {
+        holds: missing == 0 && wrong == 0,
+        results: observed.results.len(),
+        missing,
+        wrong,
+        again,
+    }
+}
+
+/// The call that it names was made for its job, and ended it as it says.
+fn tells_of_its_call(plan: &Plan, arrivals: &[Arrival], result: &Answer) -> bool {
+    let call = result.call().and_then(|number| arrivals.get(number));
+    let expected = call.map(|call| match call.status {
+        200 => "done",
+        _ => "dead",
+    });
+    expected == Some(&*result.ended)
+        && call.map(|call| call.status) == result.status
+        && call.map(|call| call.job) == plan.job(&result.id)
+}
