@@ -57,7 +57,12 @@ pub fn sluicegate_with(yaml: Option<&str>, args: &[&str], input: &[u8]) -> Done 
     if let Some(yaml) = yaml {
         std::fs::write(folder.path().join("sluicegate.yaml"), yaml).expect("written");
     }
-    let mut child = command(folder.path(), args)
+    sluicegate_in(folder.path(), args, input)
+}
+
+/// Runs `sluicegate args` in `folder`, with `input` as standard input.
+pub fn sluicegate_in(folder: &Path, args: &[&str], input: &[u8]) -> Done {
+    let mut child = command(folder, args)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -82,6 +87,7 @@ pub fn sluicegate(yaml: &str, args: &[&str]) -> Done {
 fn every_command_has_help_with_an_example() {
     for args in [
         &[][..],
+        &["init"],
         &["run"],
         &["publish"],
         &["check"],

@@ -12,6 +12,7 @@ mod broker_stop;
 mod broker_tls;
 mod cli;
 mod cli_echo;
+mod cli_init;
 mod cli_inspect;
 mod cli_queues;
 mod cli_scopes;

@@ -10,12 +10,13 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use sluicegate::config::Config;
 
-use commands::{Failure, check, dead, echo, inspect, publish, queues, run, schema, tenant};
+use commands::{Failure, check, dead, echo, init, inspect, publish, queues, run, schema, tenant};
 
 /// Rate-limits RabbitMQ workers per tenant with an atomic gate in Redis
 #[derive(Parser)]
 #[command(name = "sluicegate", version, propagate_version = true)]
 #[command(after_help = "Examples:
+  sluicegate init
   sluicegate check
   sluicegate publish --tenant acme '{\"order\": 7}'
   sluicegate run
@@ -31,6 +32,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    Init(init::InitArgs),
     Run(run::RunArgs),
     Publish(publish::PublishArgs),
     Check(check::CheckArgs),
@@ -73,6 +75,7 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Queues(args) => queues::run(args, &load()?).await,
         // These have no configuration, so a wrong one does not keep them from running.
         Command::Echo(args) => echo::run(args).await,
+        Command::Init(args) => init::run(&args),
         Command::Schema(args) => schema::run(&args),
         Command::Demo(args) => demo::run(args, load()?)
             .await

@@ -6,6 +6,7 @@ pub mod check;
 pub mod dead;
 pub mod echo;
 mod headers;
+pub mod init;
 pub mod inspect;
 pub mod jobs;
 pub mod labels;

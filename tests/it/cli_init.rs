@@ -1,0 +1,61 @@
+//! `sluicegate init`: a file that is there, private, valid, and never written over unasked.
+
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use crate::cli::{Done, sluicegate_in};
+
+fn init(folder: &Path, args: &[&str]) -> Done {
+    sluicegate_in(folder, &[&["init"], args].concat(), b"")
+}
+
+const API: [&str; 4] = [
+    "--url",
+    "https://api.example.com/",
+    "--limit",
+    "100/min, 5 at once",
+];
+
+#[test]
+fn it_writes_a_file_that_check_accepts_and_only_its_user_can_read() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let done = init(folder.path(), &API).exited(0);
+    let told = "sluicegate.yaml: 100 calls in 1m, 5 at once for each tenant. Next:";
+    assert!(done.out.starts_with(told), "{}", done.out);
+    let file = folder.path().join("sluicegate.yaml");
+    let mode = file.metadata().expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let check = sluicegate_in(folder.path(), &["check", "--offline"], b"").exited(0);
+    let findings: Vec<&str> = check
+        .out
+        .lines()
+        .filter(|line| line.starts_with("warn"))
+        .collect();
+    assert_eq!(findings, [""; 0]);
+}
+
+#[test]
+fn a_file_that_is_there_stays_unless_it_is_forced() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("sluicegate.yaml");
+    std::fs::write(&file, "mine").expect("written");
+    let done = init(folder.path(), &API).exited(2);
+    assert!(
+        done.err.contains("is there already; --force"),
+        "{}",
+        done.err
+    );
+    assert_eq!(std::fs::read_to_string(&file).expect("it is there"), "mine");
+    let printed = init(folder.path(), &[&API[..], &["--output", "-"]].concat()).exited(0);
+    init(folder.path(), &[&API[..], &["--force"]].concat()).exited(0);
+    let written = std::fs::read_to_string(&file).expect("it is there");
+    assert_eq!(printed.out, written);
+}
+
+#[test]
+fn without_a_terminal_nobody_is_asked() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let done = init(folder.path(), &["--limit", "3/s"]).exited(2);
+    assert!(done.err.contains("--url is needed"), "{}", done.err);
+    assert!(!folder.path().join("sluicegate.yaml").exists());
+}

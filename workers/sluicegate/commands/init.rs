@@ -1,0 +1,366 @@
+//! `sluicegate init`: a first configuration, for the API that the user names.
+
+mod forms;
+
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, IsTerminal as _, Read as _, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use sluicegate::config::Config;
+
+use super::Failure;
+use forms::{Form, parse_all, section};
+
+/// An answer that is longer, in bytes, is none.
+const LONGEST_ANSWER: u64 = 4096;
+/// So often a question is asked.
+const MOST_QUESTIONS: usize = 5;
+
+/// Write a first configuration for an API
+///
+/// Asks for what it is not told, where there is a terminal. It reads limits as documentations of APIs write them. The file has comments,
+/// and is checked before it is written; it contacts no server.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sluicegate init
+  sluicegate init --url https://api.example.com/v1/orders --limit '100/min'
+  sluicegate init --url https://api.example.com/ --limit '10 per second, 10,000 per day' --windows aligned
+  sluicegate init --url https://llm.example.com/v1/chat --limit '500 rpm, 90000 tokens/min, 5 at once'
+  sluicegate init --url https://shop.example.com/ --limit '2/s burst 40' --tenant json:/shop/id --output shop.yaml")]
+pub struct InitArgs {
+    /// Where each job is sent
+    #[arg(long)]
+    url: Option<String>,
+    /// What the API allows each tenant, as its documentation says it; several with commas between them
+    #[arg(long)]
+    limit: Option<String>,
+    /// Where the API's windows begin: any moment, or multiples of the window on the clock (such as full minutes)
+    #[arg(long, value_enum, default_value_t = Windows::Any)]
+    windows: Windows,
+    /// Where a job names its tenant: header:NAME, json:/pointer, routing-key, or all (there is one quota for all jobs)
+    #[arg(long)]
+    tenant: Option<String>,
+    /// The work queue in RabbitMQ
+    #[arg(long, default_value = "jobs")]
+    queue: String,
+    /// RabbitMQ
+    #[arg(
+        long,
+        value_name = "URL",
+        default_value = "amqp://guest:guest@127.0.0.1:5672/%2f"
+    )]
+    amqp: String,
+    /// Redis
+    #[arg(long, value_name = "URL", default_value = "redis://127.0.0.1:6379")]
+    redis: String,
+    /// The file to write; - prints it
+    #[arg(long, default_value = "sluicegate.yaml")]
+    output: PathBuf,
+    /// Write over a file that is there
+    #[arg(long)]
+    force: bool,
+}
+
+/// The values of `--windows`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Windows {
+    /// Any window of the length: safe for every API
+    Any,
+    /// Windows that begin at multiples of their length
+    Aligned,
+}
+
+/// Writes it.
+pub fn run(args: &InitArgs) -> Result<ExitCode, Failure> {
+    let prints = args.output.as_os_str() == "-";
+    if !prints && !args.force && args.output.exists() {
+        return Err(Failure::Usage(format!(
+            "{} is there already; --force writes over it, --output names another file",
+            args.output.display()
+        )));
+    }
+    let stdin = io::stdin();
+    let mut asked = stdin.is_terminal().then(|| Asked {
+        answers: stdin.lock(),
+        questions: io::stderr(),
+    });
+    let asked = asked.as_mut();
+    let (text, forms) = match asked {
+        Some(asked) => written(args, Some(asked))?,
+        None => written::<io::Empty, io::Stderr>(args, None)?,
+    };
+    // Passwords may be in it.
+    let mut file = OpenOptions::new();
+    file.write(true).create(true).truncate(true).mode(0o600);
+    if !args.force {
+        file.create_new(true);
+    }
+    if prints {
+        io::stdout().lock().write_all(text.as_bytes())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let name = args.output.display();
+    let wrote = file
+        .open(&args.output)
+        .and_then(|mut file| file.write_all(text.as_bytes()));
+    wrote.map_err(|error| Failure::Failed(format!("{name} can't be written: {error}")))?;
+    let words: Vec<String> = forms.iter().map(Form::in_words).collect();
+    let config = match args.output.to_str() {
+        Some("sluicegate.yaml") => String::new(),
+        _ => format!(" --config {name}"),
+    };
+    println!("{name}: {} for each tenant. Next:", words.join(", "));
+    for (command, what) in [
+        ("check", "looks at the configuration, RabbitMQ and Redis"),
+        ("publish --tenant acme '{\"order\": 7}'", "a first job"),
+        ("run", "a worker; as many as you like, on as many machines"),
+        (
+            "inspect acme",
+            "what the tenant may do now, and why its jobs wait",
+        ),
+    ] {
+        println!("  {:<58} # {what}", format!("sluicegate {command}{config}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Somebody who can be asked.
+struct Asked<R, W> {
+    answers: R,
+    questions: W,
+}
+
+impl<R: BufRead, W: Write> Asked<R, W> {
+    /// Asks until the answer `fits`; an empty one is `usual`.
+    fn ask<T>(
+        &mut self,
+        question: &str,
+        usual: Option<&str>,
+        fits: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<T, Failure> {
+        for _ in 0..MOST_QUESTIONS {
+            let shown = usual.map_or(String::new(), |usual| format!(" [{usual}]"));
+            write!(self.questions, "{question}{shown}: ")?;
+            self.questions.flush()?;
+            let mut line = String::new();
+            let mut answers = (&mut self.answers).take(LONGEST_ANSWER);
+            let read = answers.read_line(&mut line);
+            match read {
+                Ok(0) => break,
+                Ok(_) => {}
+                Err(error) => {
+                    return Err(Failure::Usage(format!("the answer can't be read: {error}")));
+                }
+            }
+            let answer = match (line.trim(), usual) {
+                ("", Some(usual)) => usual,
+                (answer, _) => answer,
+            };
+            match fits(answer) {
+                Ok(value) => return Ok(value),
+                Err(why) => writeln!(self.questions, "  {why}")?,
+            }
+        }
+        Err(Failure::Usage(
+            "there was no answer that can be used; sluicegate init --help names the flags for all of it"
+                .to_owned(),
+        ))
+    }
+}
+
+/// The file's text, and its limits.
+fn written<R: BufRead, W: Write>(
+    args: &InitArgs,
+    mut asked: Option<&mut Asked<R, W>>,
+) -> Result<(String, Vec<Form>), Failure> {
+    let missing = |flag: &str| {
+        Failure::Usage(format!(
+            "{flag} is needed, since there is no terminal to ask at; see sluicegate init --help"
+        ))
+    };
+    let url = match (&args.url, &mut asked) {
+        (Some(url), _) => url.clone(),
+        (None, Some(asked)) => asked.ask(
+            "Where shall jobs be sent (the API's url)?",
+            None,
+            |text| match text.starts_with("http://") || text.starts_with("https://") {
+                true => Ok(text.to_owned()),
+                false => Err("it begins with http:// or https://".to_owned()),
+            },
+        )?,
+        (None, None) => return Err(missing("--url")),
+    };
+    let forms = match (&args.limit, &mut asked) {
+        (Some(text), _) => {
+            parse_all(text).map_err(|why| Failure::Usage(format!("--limit: {why}")))?
+        }
+        (None, Some(asked)) => asked.ask(
+            "What does it allow each tenant, such as 100/min, or 10 per second, 5 at once?",
+            None,
+            parse_all,
+        )?,
+        (None, None) => return Err(missing("--limit")),
+    };
+    let tenant = match (&args.tenant, &mut asked) {
+        (Some(tenant), _) => tenant.clone(),
+        (None, Some(asked)) => asked.ask(
+            "Where does a job name its tenant (header:NAME, json:/pointer, routing-key), or all?",
+            Some("header:x-tenant"),
+            |text| Ok(text.to_owned()),
+        )?,
+        (None, None) => "header:x-tenant".to_owned(),
+    };
+    let text = text(args, &url, &tenant, &forms);
+    // What cannot be used is told with the place in the text, which the user has not seen.
+    let checked = Config::parse("the configuration", &text, std::iter::empty());
+    checked.map_err(Failure::Config)?;
+    Ok((text, forms))
+}
+
+fn text(args: &InitArgs, url: &str, tenant: &str, forms: &[Form]) -> String {
+    // A JSON string is a YAML string, too.
+    let quoted = |text: &str| serde_json::Value::from(text).to_string();
+    let of_cost = forms
+        .iter()
+        .any(|form| matches!(form, Form::Window { of_cost: true, .. }));
+    let cost = match of_cost {
+        true => {
+            "  cost: header:x-cost    # or json:/tokens: what a job may use; the API's x-actual-cost corrects it\n"
+        }
+        false => "",
+    };
+    let limits = section(forms, args.windows == Windows::Aligned);
+    format!(
+        "# Written by sluicegate init. docs/sluicegate.yaml has every key with its default; `sluicegate check` shows what is in force.
+
+amqp:
+  url: {amqp}    # or url-file: a file that holds it
+  queue: {queue}    # where publishers send jobs; dead letters go to a queue named after it
+
+redis:
+  url: {redis}
+
+job:
+  tenant: {tenant}    # whose quota a job uses
+{cost}
+# What the API allows each tenant.
+{limits}
+dispatch:
+  concurrency: 64    # calls that one worker has running
+  http:
+    url: {url}    # may have {{tenant}}, {{id}} or {{json:/pointer}} in its path and query
+    method: POST
+    timeout: 10s
+    # headers: {{authorization: \"Bearer …\"}}    # or headers-file; a tenant's own: \"Bearer {{secret:tenant}}\"
+
+retry:
+  max-attempts: 5    # of a job that fails; a wait for quota is none
+",
+        amqp = quoted(&args.amqp),
+        queue = quoted(&args.queue),
+        redis = quoted(&args.redis),
+        tenant = quoted(tenant),
+        url = quoted(url),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        init: InitArgs,
+    }
+
+    fn init(args: &[&str], answers: Option<&str>) -> Result<(Config, String), Failure> {
+        let args = Cli::try_parse_from([&["init"], args].concat()).expect("the arguments fit");
+        let mut asked = answers.map(|answers| Asked {
+            answers: answers.as_bytes(),
+            questions: Vec::new(),
+        });
+        let (text, _) = written(&args.init, asked.as_mut())?;
+        let said = asked.map_or_else(Vec::new, |asked| asked.questions);
+        let config = Config::parse("c.yaml", &text, std::iter::empty()).expect("valid");
+        Ok((config, String::from_utf8(said).expect("text")))
+    }
+
+    fn why(failure: Failure) -> String {
+        match failure {
+            Failure::Usage(why) => why,
+            Failure::Config(errors) => errors.to_string(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_say_all_of_it() {
+        let url = ["--url", "https://h/v1/{tenant}?key=a\"b"];
+        let limits = "2/s burst 40, 10,000/day, 90000 tokens/min, 5 at once, 20/day";
+        let args = [&url[..], &["--limit", limits, "--tenant", "json:/shop"]].concat();
+        let (config, _) = init(&args, None).expect("valid");
+        let limits = config.rate_limiter.policy.default_limits();
+        let names: Vec<&str> = limits.iter().map(|limit| limit.name()).collect();
+        let expected = ["calls-1s", "calls-1d", "tokens-1m", "running", "calls-1d-2"];
+        assert_eq!(names, expected);
+        assert!(config.to_string().contains("tenant: \"json:/shop\""));
+        let one = [&url[..], &["--limit", "3/min", "--windows", "aligned"]].concat();
+        let (config, _) = init(&one, None).expect("valid");
+        let limit = &config.rate_limiter.policy.default_limits()[0];
+        assert_eq!((limit.max(), limit.window_ms()), (3, 60_000));
+        assert_eq!(limit.algorithm().name(), "fixed-window-algo");
+    }
+
+    #[test]
+    fn what_is_not_said_is_asked_for_until_it_can_be_used() {
+        let answers = "example.com\nhttps://example.com/\nlots\n100/min\n\n";
+        let (config, said) = init(&[], Some(answers)).expect("valid");
+        let limit = &config.rate_limiter.policy.default_limits()[0];
+        assert_eq!((limit.max(), limit.window_ms()), (100, 60_000));
+        for part in [
+            "it begins with http",
+            "\"lots\" is no limit",
+            "[header:x-tenant]: ",
+        ] {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        for answers in ["", "x\nx\nx\nx\nx\nhttps://late/\n"] {
+            let failure = init(&[], Some(answers)).expect_err("there is no answer");
+            assert!(why(failure).contains("no answer that can be used"));
+        }
+    }
+
+    #[test]
+    fn what_makes_no_configuration_is_told_and_nobody_is_asked_without_a_terminal() {
+        for (args, part) in [
+            (&["--limit", "3/s"][..], "--url is needed"),
+            (&["--url", "http://h/"], "--limit is needed"),
+            (
+                &["--url", "http://h/", "--limit", "3/x"],
+                "--limit: \"3/x\" is no limit",
+            ),
+            (
+                &["--url", "ftp://h/", "--limit", "3/s"],
+                "dispatch.http.url",
+            ),
+            (
+                &["--url", "http://h/", "--limit", "3/s", "--tenant", "x"],
+                "job.tenant",
+            ),
+            (
+                &["--url", "http://h/", "--limit", "3/s", "--queue", ""],
+                "amqp.queue",
+            ),
+        ] {
+            let failure = init(args, None).expect_err(part);
+            let why = why(failure);
+            assert!(why.contains(part), "{part}: {why}");
+        }
+    }
+}

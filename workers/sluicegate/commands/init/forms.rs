@@ -1,0 +1,309 @@
+//! How APIs write their limits, and what each form is in a configuration.
+
+use std::fmt::Write as _;
+
+use sluicegate::config::{parse_duration, show_duration};
+
+/// What is told of a limit that can't be read.
+const FORMS: &str = "write it as the API's documentation does: 100/min, 10 per second, 5 rps, 10,000 per day, 40 per 10s, \
+                     90000 tokens/min, 2/s burst 40, or 5 at once; several with commas between them";
+/// Names of lengths of time, beside those of the configuration; in seconds.
+const WINDOWS: [(&str, u64); 12] = [
+    ("second", 1),
+    ("sec", 1),
+    ("minute", 60),
+    ("min", 60),
+    ("hour", 3600),
+    ("hr", 3600),
+    ("day", 86_400),
+    ("week", 604_800),
+    ("s", 1),
+    ("m", 60),
+    ("h", 3600),
+    ("d", 86_400),
+];
+
+/// A limit as an API has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Form {
+    /// So many in a window.
+    Window {
+        max: u64,
+        window_ms: u64,
+        /// Units of cost, such as tokens, and not calls.
+        of_cost: bool,
+        /// A bucket that holds so many.
+        burst: Option<u64>,
+    },
+    /// So many at the same time.
+    AtOnce { max: u64 },
+}
+
+/// The limits in `text`, with commas or "and" between them.
+///
+/// # Errors
+/// Which one can't be read, and what forms there are.
+pub fn parse_all(text: &str) -> Result<Vec<Form>, String> {
+    let text = without_commas_in_numbers(text).to_lowercase();
+    let parts = text.replace(" and ", ",");
+    let parts = parts.split([',', ';']).map(str::trim);
+    let forms = parts.map(|part| {
+        parse(part).ok_or_else(|| format!("{part:?} is no limit that I know: {FORMS}"))
+    });
+    forms.collect()
+}
+
+/// `10,000` is one number.
+fn without_commas_in_numbers(text: &str) -> String {
+    let bytes = text.as_bytes();
+    let is_digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
+    let between_digits = |at: usize| {
+        at > 0 && is_digit(at - 1) && (1..=3).all(|more| is_digit(at + more)) && !is_digit(at + 4)
+    };
+    let kept = text.char_indices();
+    let kept = kept.filter(|(at, c)| !(matches!(c, ',' | '_') && between_digits(*at)));
+    kept.map(|(_, c)| c).collect()
+}
+
+fn parse(text: &str) -> Option<Form> {
+    let (text, burst) = match text.split_once("burst") {
+        Some((rest, burst)) => {
+            let burst = burst.trim_start_matches([' ', ':', '=']).trim();
+            (rest.trim(), Some(burst.parse().ok()?))
+        }
+        None => (text, None),
+    };
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (max, rest) = text.split_at(digits);
+    let max = max.parse().ok().filter(|max| *max > 0)?;
+    let rest = rest.trim();
+    if matches!(
+        rest,
+        "at once" | "concurrent" | "in flight" | "parallel" | "at a time"
+    ) {
+        return burst.is_none().then_some(Form::AtOnce { max });
+    }
+    let (what, window) = match rest {
+        "rps" | "qps" | "tps" => ("", "s"),
+        "rpm" | "qpm" => ("", "m"),
+        "tpm" => ("tokens", "m"),
+        "rpd" => ("", "d"),
+        rest => rest
+            .split_once('/')
+            .or_else(|| rest.split_once("per "))
+            .or_else(|| rest.split_once("every "))?,
+    };
+    let of_cost = match what.trim() {
+        "" | "calls" | "call" | "requests" | "request" | "req" | "r" => false,
+        "tokens" | "token" | "units" | "unit" | "points" | "point" | "credits" => true,
+        _ => return None,
+    };
+    Some(Form::Window {
+        max,
+        window_ms: window_ms(window.trim())?,
+        of_cost,
+        burst,
+    })
+}
+
+fn window_ms(text: &str) -> Option<u64> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(text.len());
+    let (times, unit) = text.split_at(digits);
+    let times: u64 = match times {
+        "" => 1,
+        times => times.parse().ok()?,
+    };
+    let unit = unit.trim();
+    let singular = unit.strip_suffix('s').filter(|unit| unit.len() > 1);
+    let known = |(name, _): &&(&str, u64)| *name == unit || Some(*name) == singular;
+    if let Some((_, seconds)) = WINDOWS.iter().find(known) {
+        return times.checked_mul(seconds * 1000);
+    }
+    let window = parse_duration(text)?;
+    u64::try_from(window.as_millis()).ok()
+}
+
+impl Form {
+    fn window(&self) -> String {
+        match self {
+            Self::Window { window_ms, .. } => {
+                show_duration(std::time::Duration::from_millis(*window_ms))
+            }
+            Self::AtOnce { .. } => String::new(),
+        }
+    }
+
+    /// The name of it among several.
+    fn name(&self) -> String {
+        match self {
+            Self::AtOnce { .. } => "running".to_owned(),
+            Self::Window { of_cost, .. } => {
+                let what = if *of_cost { "tokens" } else { "calls" };
+                format!("{what}-{}", self.window())
+            }
+        }
+    }
+
+    /// In words.
+    pub fn in_words(&self) -> String {
+        match self {
+            Self::AtOnce { max } => format!("{max} at once"),
+            Self::Window {
+                max,
+                of_cost,
+                burst,
+                ..
+            } => {
+                let what = if *of_cost { "units of cost" } else { "calls" };
+                let mut words = format!("{max} {what} in {}", self.window());
+                if let Some(burst) = burst {
+                    // Writing into a text can't fail.
+                    let _ = write!(words, ", burst {burst}");
+                }
+                words
+            }
+        }
+    }
+
+    /// The keys of it, with `aligned` windows where the API counts in those.
+    fn keys(&self, aligned: bool) -> Vec<(&'static str, String)> {
+        match self {
+            Self::AtOnce { max } => vec![("max-concurrent", max.to_string())],
+            Self::Window {
+                max,
+                of_cost,
+                burst,
+                ..
+            } => {
+                let mut keys = Vec::new();
+                let algorithm = match (burst, aligned) {
+                    (Some(_), _) => "token-bucket-algo",
+                    (None, true) => "fixed-window-algo",
+                    (None, false) => "sliding-window-algo",
+                };
+                keys.push(("use-algo", algorithm.to_owned()));
+                keys.push(("max-requests", max.to_string()));
+                keys.push(("window-size", self.window()));
+                keys.extend(burst.map(|burst| ("burst", burst.to_string())));
+                if *of_cost {
+                    keys.push(("unit", "cost".to_owned()));
+                }
+                keys
+            }
+        }
+    }
+}
+
+/// The section `rate-limiter` with all of `forms`.
+pub fn section(forms: &[Form], aligned: bool) -> String {
+    let mut text = "rate-limiter:\n".to_owned();
+    if let [form @ Form::Window { .. }] = forms {
+        for (key, value) in form.keys(aligned) {
+            text.push_str(&format!("  {key}: {value}\n"));
+        }
+        return text;
+    }
+    text.push_str(
+        "  limits:    # all must admit a job; none is charged for a job that another one denies\n",
+    );
+    let mut names: Vec<String> = Vec::new();
+    for form in forms {
+        let mut name = form.name();
+        let same = names
+            .iter()
+            .filter(|other| other.starts_with(&name))
+            .count();
+        if same > 0 {
+            name = format!("{name}-{}", same + 1);
+        }
+        let mut keys = vec![format!("name: {name}")];
+        names.push(name);
+        let own = form.keys(aligned).into_iter();
+        keys.extend(own.map(|(key, value)| format!("{key}: {value}")));
+        text.push_str(&format!("    - {{{}}}\n", keys.join(", ")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn window(max: u64, window_ms: u64) -> Form {
+        Form::Window {
+            max,
+            window_ms,
+            of_cost: false,
+            burst: None,
+        }
+    }
+
+    #[test]
+    fn limits_are_read_as_apis_write_them() {
+        for (text, max, ms) in [
+            ("100/min", 100, 60_000),
+            ("100 / minute", 100, 60_000),
+            ("10 per second", 10, 1000),
+            ("10 requests per second", 10, 1000),
+            ("10,000 calls per day", 10_000, 86_400_000),
+            ("1_000/h", 1000, 3_600_000),
+            ("40 per 10 seconds", 40, 10_000),
+            ("40 per 10s", 40, 10_000),
+            ("3/1m", 3, 60_000),
+            ("1/500ms", 1, 500),
+            ("5 RPS", 5, 1000),
+            ("500rpm", 500, 60_000),
+            ("2 requests every 5 minutes", 2, 300_000),
+        ] {
+            assert_eq!(parse_all(text), Ok(vec![window(max, ms)]), "{text}");
+        }
+        let several = parse_all("10,000/day, 90000 tokens/min and 5 at once; 2/s burst 40");
+        let tokens = Form::Window {
+            max: 90_000,
+            window_ms: 60_000,
+            of_cost: true,
+            burst: None,
+        };
+        let bucket = Form::Window {
+            max: 2,
+            window_ms: 1000,
+            of_cost: false,
+            burst: Some(40),
+        };
+        let expected = vec![
+            window(10_000, 86_400_000),
+            tokens,
+            Form::AtOnce { max: 5 },
+            bucket,
+        ];
+        assert_eq!(several, Ok(expected));
+    }
+
+    #[test]
+    fn what_is_no_limit_is_told_with_the_forms() {
+        for text in [
+            "",
+            "many",
+            "10",
+            "0/s",
+            "-1/s",
+            "10/",
+            "10/fortnight",
+            "10 cats per s",
+            "99999999999999999999/s",
+            "5 at once burst 3",
+            "10/s,",
+            "2/s burst",
+        ] {
+            let why = parse_all(text).expect_err(text);
+            assert!(
+                why.contains("is no limit that I know: write it as"),
+                "{why}"
+            );
+        }
+    }
+}
