@@ -4,6 +4,7 @@ mod closings;
 mod lives;
 #[cfg(test)]
 mod tests;
+mod told;
 mod windows;
 
 use std::collections::BTreeMap;
@@ -76,6 +77,14 @@ pub enum Finding {
     Mangled { job: Job },
     /// A call for a job that nobody published.
     Stranger { job: Job },
+    /// A confirmed job whose publisher was told of no end.
+    Untold { job: Job },
+    /// A result tells of an end that its job did not have by then.
+    Mistold {
+        at: u64,
+        job: Option<Job>,
+        how: String,
+    },
     /// A worker ended by itself, or not as it should have.
     Worker { worker: usize, how: String },
 }
@@ -133,6 +142,15 @@ impl fmt::Display for Finding {
                 write!(f, "job {job} arrived with another body or another tenant")
             }
             Self::Stranger { job } => write!(f, "job {job} was called, and nobody published it"),
+            Self::Untold { job } => write!(f, "nobody was told how job {job} ended"),
+            Self::Mistold { at, job, how } => {
+                let job = job.map_or("a stranger".to_owned(), |job| format!("job {job}"));
+                write!(
+                    f,
+                    "a result at {:.6} s says of {job}: {how}, which was not so by then",
+                    seconds(at)
+                )
+            }
             Self::Worker { worker, how } => write!(f, "worker {worker}: {how}"),
         }
     }
@@ -147,6 +165,8 @@ pub struct Verdict {
     pub done: usize,
     pub dead: usize,
     pub calls: usize,
+    /// Results that came: one for each end at least.
+    pub results: usize,
     /// Calls answered by other than 2xx.
     pub refused: usize,
     /// Jobs that ran again after their end, by the latest fault before that could explain it.
@@ -205,6 +225,7 @@ pub fn check(events: &[Event], rules: Rules) -> Verdict {
     }
     verdict.windows(events, rules);
     verdict.closings(events, rules);
+    verdict.told(events, &lives);
     for event in events {
         match &event.what {
             What::Broken { kind, .. } => *verdict.faults.entry(*kind).or_default() += 1,

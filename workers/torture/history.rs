@@ -109,6 +109,12 @@ pub enum What {
     Mangled { job: Job },
     /// The downstream answered, or will not.
     Answered { call: u64, answer: Answer },
+    /// A result came: of which job, how it says that it ended, and with which status of its last call.
+    Told {
+        job: Option<Job>,
+        ended: String,
+        status: Option<u16>,
+    },
     /// A dead letter, found at the end.
     Dead { job: Job, reason: String },
     /// From now on a window may hold as many.

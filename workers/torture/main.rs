@@ -15,6 +15,7 @@ mod plan;
 mod publishers;
 mod report;
 mod rest;
+mod results;
 mod workers;
 
 use std::fmt::Display;
@@ -39,6 +40,7 @@ use faults::{Kind, Schedule};
 use history::{Event, History, What};
 use plan::{Args, MAX, Plan};
 use publishers::Publisher;
+use results::Listener;
 use workers::{Common, Worker};
 
 /// From the start of the workers until all consume.
@@ -132,6 +134,14 @@ async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
     let queue = kit::servers::unique("torture");
     let bed = set_up(args, plan, folder, &queue).await?;
     say(&"servers and workers are ready");
+    let listener = Listener {
+        urls: bed.rabbit.urls(),
+        work: queue.clone(),
+        history: Arc::clone(&bed.history),
+    };
+    listener.declare().await?;
+    let mut listening = JoinSet::new();
+    listening.spawn(listener.run());
     let outcome = tokio::select! {
         outcome = run(&bed, plan, &queue, &say) => outcome,
         died = bed.watch() => died,
@@ -142,6 +152,7 @@ async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
     }
     let left = rest::come_to_rest(&bed).await?;
     bed.end().await?;
+    drop(listening);
     let strangers = rest::read_the_dead(&bed).await?;
     let events = bed.history.events();
     let mut verdict = checker::check(&events, plan.rules());

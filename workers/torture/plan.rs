@@ -208,7 +208,7 @@ impl Plan {
             "amqp:\n  url: {amqp}\n  queue: {queue}\n  prefetch: 100\n\
              redis:\n{redis}  prefix: {PREFIX}\n\
              rate-limiter:\n  max-requests: {max}\n  window-size: {window}ms\n  guard: {guard}\n\
-             dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  breaker:\n    enabled: {breakers}\n  http:\n    url: {downstream}\n    timeout: 5s\n    abandoned: 2s\n\
+             dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  breaker:\n    enabled: {breakers}\n  http:\n    url: {downstream}\n    timeout: 5s\n    abandoned: 2s\n  results:\n    to: reply-to\n\
              delay:\n  max-delay: {max_delay}s\n\
              retry:\n  max-attempts: {MAX_ATTEMPTS}\n  max-crashes: {MAX_CRASHES}\n  initial-interval: 200ms\n  max-interval: 3s\n\
              admin:\n  listen: {admin}\n",

@@ -14,6 +14,7 @@ use rand::{Rng, SeedableRng};
 use tokio::time::{sleep, timeout};
 
 use crate::history::{History, Job, What};
+use crate::results;
 
 /// A batch, its confirms included, and a connect take at most this.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -111,8 +112,11 @@ impl Publisher {
             let tenant = AMQPValue::LongString(job.tenant_name().into());
             let mut headers = FieldTable::default();
             headers.insert("x-tenant".into(), tenant);
+            let (id, results) = (job.to_string(), results::queue(&self.queue));
             let properties = BasicProperties::default()
-                .with_message_id(job.to_string().into())
+                .with_message_id(id.clone().into())
+                .with_correlation_id(id.into())
+                .with_reply_to(results.into())
                 .with_delivery_mode(2)
                 .with_headers(headers);
             self.history.add(What::Publishing { job: *job });

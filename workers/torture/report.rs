@@ -42,6 +42,7 @@ pub fn table(verdict: &Verdict, run: &Run, left: u64) -> String {
             verdict.calls, verdict.refused, verdict.attempts
         ),
     );
+    line("results", verdict.results.to_string());
     let repeated: usize = verdict.repeated.values().sum();
     line(
         "ran again after the end",

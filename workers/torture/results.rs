@@ -1,0 +1,110 @@
+//! Whoever waits for the jobs' ends: takes their results from a queue, and writes down each when it comes.
+
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use lapin::message::Delivery;
+use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions, QueueDeclareOptions};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{Channel, Connection, ConnectionProperties};
+use tokio::time::{sleep, timeout};
+
+use crate::Failure;
+use crate::history::{History, What};
+
+/// A connect, or one request.
+const WITHIN: Duration = Duration::from_secs(10);
+/// Before another try.
+const PAUSE: Duration = Duration::from_millis(500);
+/// Results that are on their way at once.
+const PREFETCH: u16 = 200;
+
+/// The queue of the results of the jobs in `work`.
+pub fn queue(work: &str) -> String {
+    format!("{work}-results")
+}
+
+/// Takes results until it is dropped.
+pub struct Listener {
+    /// The nodes that it may connect to, in turn.
+    pub urls: Vec<String>,
+    /// The work queue.
+    pub work: String,
+    pub history: Arc<History>,
+}
+
+impl Listener {
+    /// Makes the queue: a job whose results have nowhere to go ends without.
+    ///
+    /// # Errors
+    /// RabbitMQ does not answer.
+    pub async fn declare(&self) -> Result<(), Failure> {
+        let url = self.urls.first().map_or("", String::as_str);
+        let connecting = Connection::connect(url, ConnectionProperties::default());
+        let connection = timeout(WITHIN, connecting).await??;
+        let channel = timeout(WITHIN, connection.create_channel()).await??;
+        let durable = QueueDeclareOptions {
+            durable: true,
+            ..QueueDeclareOptions::default()
+        };
+        let mut arguments = FieldTable::default();
+        let kind = AMQPValue::LongString("quorum".into());
+        arguments.insert("x-queue-type".into(), kind);
+        let declaring = channel.queue_declare(queue(&self.work).into(), durable, arguments);
+        timeout(WITHIN, declaring).await??;
+        timeout(WITHIN, connection.close(200, "done".into())).await??;
+        Ok(())
+    }
+
+    /// Takes results; after any trouble it connects anew, and a result may come again.
+    pub async fn run(self) {
+        for url in self.urls.iter().cycle() {
+            // Trouble is what this is made for.
+            let _ = self.session(url).await;
+            sleep(PAUSE).await;
+        }
+    }
+
+    async fn session(&self, url: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let connecting = Connection::connect(url, ConnectionProperties::default());
+        let connection = timeout(WITHIN, connecting).await??;
+        let channel: Channel = timeout(WITHIN, connection.create_channel()).await??;
+        let qos = channel.basic_qos(PREFETCH, BasicQosOptions::default());
+        timeout(WITHIN, qos).await??;
+        let consuming = channel.basic_consume(
+            queue(&self.work).into(),
+            "".into(),
+            BasicConsumeOptions::default(),
+            FieldTable::default(),
+        );
+        let mut results = timeout(WITHIN, consuming).await??;
+        while let Some(result) = results.next().await {
+            let result = result?;
+            self.history.add(told(&result));
+            timeout(WITHIN, result.ack(BasicAckOptions::default())).await??;
+        }
+        Ok(())
+    }
+}
+
+/// What the result says.
+fn told(result: &Delivery) -> What {
+    let properties = &result.properties;
+    let headers = properties.headers().as_ref();
+    let header = |name: &str| headers.and_then(|headers| headers.inner().get(name));
+    let id = properties.correlation_id().as_ref();
+    What::Told {
+        job: id.and_then(|id| id.as_str().parse().ok()),
+        ended: match header("x-sluicegate-result") {
+            Some(AMQPValue::LongString(text)) => text.to_string(),
+            _ => String::new(),
+        },
+        status: match header("x-sluicegate-status") {
+            Some(AMQPValue::LongLongInt(status)) => u16::try_from(*status).ok(),
+            Some(AMQPValue::LongInt(status)) => u16::try_from(*status).ok(),
+            _ => None,
+        },
+    }
+}
