@@ -1,0 +1,87 @@
+//! Results that are right, and each way in which one can be wrong.
+
+use super::*;
+
+/// The result of `ONE` among those of a whole history, as `tell` has it.
+fn told(tell: impl FnOnce(&mut Story)) -> Vec<Finding> {
+    let mut story = whole();
+    let jobs: Vec<Job> = (0..10)
+        .map(|number| Job {
+            tenant: number % 2,
+            number,
+        })
+        .collect();
+    for job in jobs {
+        if job != ONE.of_whole() {
+            story.told(900, Some(job), "done", Some(200));
+        }
+    }
+    tell(&mut story);
+    story.verdict().findings
+}
+
+impl Job {
+    /// The one of this number in [`whole`].
+    fn of_whole(self) -> Self {
+        Self {
+            tenant: self.number % 2,
+            ..self
+        }
+    }
+}
+
+impl Story {
+    fn told(&mut self, ms: u64, job: Option<Job>, ended: &str, status: Option<u16>) {
+        let ended = ended.to_owned();
+        self.add(ms, What::Told { job, ended, status });
+    }
+}
+
+#[test]
+fn each_job_is_told_of_once_at_least_and_never_before_its_call() {
+    let one = ONE.of_whole();
+    let right = |story: &mut Story| story.told(900, Some(one), "done", Some(200));
+    assert_eq!(told(right), []);
+    let twice = |story: &mut Story| {
+        right(story);
+        right(story);
+    };
+    assert_eq!(told(twice), []);
+    assert_eq!(told(|_| {}), [Finding::Untold { job: one }]);
+    let mistold = |ms: u64, job, how: &str| Finding::Mistold {
+        at: ms * MS,
+        job,
+        how: how.to_owned(),
+    };
+    for (ms, job, ended, status) in [
+        // Before its call was answered, with another status, another end, none, and of nobody.
+        (5, Some(one), "done", Some(200)),
+        (900, Some(one), "done", Some(422)),
+        (900, Some(one), "done", None),
+        (900, Some(one), "dead", Some(200)),
+        (900, Some(one), "", Some(200)),
+        (900, None, "done", Some(200)),
+    ] {
+        let findings = told(|story| {
+            right(story);
+            story.told(ms, job, ended, status);
+        });
+        let how = format!("{ended} {status:?}");
+        assert_eq!(findings, [mistold(ms, job, &how)]);
+    }
+}
+
+#[test]
+fn a_dead_job_may_be_told_with_the_status_that_it_had() {
+    let verdict = |status| {
+        let mut story = Story::new();
+        story.published(0, ONE);
+        story.called(1, ONE, 1, Answer::Rejected);
+        story.told(7, Some(ONE), "dead", status);
+        let reason = "422".to_owned();
+        story.add(9, What::Dead { job: ONE, reason });
+        story.verdict()
+    };
+    assert!(verdict(Some(422)).holds() && verdict(None).holds());
+    assert!(!verdict(Some(500)).holds());
+}
