@@ -4,6 +4,7 @@ mod body;
 pub mod call;
 mod carried;
 mod labels;
+mod published;
 
 use bytes::Bytes;
 
@@ -12,6 +13,7 @@ use self::call::{Carried, Values};
 pub use self::carried::{lasting, postponed};
 use self::labels::label;
 pub use self::labels::labels;
+pub use self::published::{Carrier, Properties, Published, Value};
 use crate::rules::decision::Ticket;
 use crate::rules::delays::Trip;
 use crate::rules::expiry::{self, Expiry};
@@ -122,6 +124,9 @@ pub struct Job {
     /// For the HTTP handler: what its url and headers name by placeholders.
     #[doc(hidden)]
     pub values: Values,
+    /// The message that it came as.
+    #[doc(hidden)]
+    pub published: Published,
 }
 
 impl Job {
@@ -136,6 +141,7 @@ impl Job {
             content_encoding: None,
             body: body.into(),
             values: Values::default(),
+            published: Published::default(),
         }
     }
 }
