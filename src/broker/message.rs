@@ -158,6 +158,30 @@ impl Message {
         self.with_headers(&[], &BROKER_HEADERS)
     }
 
+    /// The message as it goes to workers of others: as its publisher made it, persistent and without `user_id`, which the broker refuses
+    /// from anybody else. Headers of ours and of the broker are not the publisher's, whoever set them; `set` are added.
+    #[must_use]
+    pub fn for_workers(&self, set: &[(&str, HeaderValue)]) -> Self {
+        let expiration = self.expiration().filter(|text| text.parse::<u32>().is_ok());
+        let expiration = expiration.and_then(|text| ShortString::try_new(text).ok());
+        let mut message = self.clone();
+        let priority = message.take_priority();
+        let mut properties = std::mem::take(&mut message.properties);
+        if let Some(priority) = priority {
+            properties = properties.with_priority(priority);
+        }
+        if let Some(expiration) = expiration {
+            properties = properties.with_expiration(expiration);
+        }
+        if let Some(headers) = properties.headers() {
+            let mut kept = headers.inner().clone();
+            kept.retain(|name, _| !headers::is_reserved(name.as_str()));
+            properties = properties.with_headers(kept.into());
+        }
+        message.properties = properties;
+        message.with_headers(set, &[])
+    }
+
     /// Its priority, which it has no more; else it is as [`Message::for_republish`] makes it. In a delay queue nobody may pass.
     pub fn take_priority(&mut self) -> Option<u8> {
         let old = std::mem::take(&mut self.properties);
@@ -394,6 +418,32 @@ mod tests {
         assert_eq!(edited.header("a"), Field::Missing);
         assert_eq!(edited.header("b"), Field::Int(3));
         assert_eq!(edited.header("c"), Field::Text("x"));
+    }
+
+    #[test]
+    fn workers_of_others_get_what_the_publisher_made() {
+        let theirs = message(&[("x-tenant", AMQPValue::Boolean(true))]);
+        let clean = (theirs.properties.clone())
+            .with_correlation_id("c".into())
+            .with_priority(3)
+            .with_reply_to("r".into());
+        let mut dirty = theirs.properties.headers().clone().expect("some");
+        for name in headers::OURS.into_iter().chain(BROKER_HEADERS) {
+            dirty.insert(name.into(), AMQPValue::LongLongInt(1));
+        }
+        dirty.insert(
+            headers::EXPIRATION.into(),
+            AMQPValue::LongString("100".into()),
+        );
+        dirty.insert(headers::DONE.into(), AMQPValue::LongString("own".into()));
+        let mut came = theirs.clone();
+        came.properties = (clean.clone())
+            .with_headers(dirty)
+            .with_user_id("guest".into());
+        let kept = clean.with_expiration("100".into()).with_delivery_mode(2);
+        assert_eq!(came.for_workers(&[]).properties, kept);
+        let set = came.for_workers(&[(headers::DONE, HeaderValue::Text("q".into()))]);
+        assert_eq!(set.header(headers::DONE), Field::Text("q"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ mod body;
 pub mod call;
 mod carried;
 mod labels;
+mod line;
 mod published;
 
 use bytes::Bytes;
