@@ -5,6 +5,8 @@ mod redis;
 mod reload;
 mod settings;
 mod signals;
+#[cfg(feature = "http")]
+mod ways;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -29,11 +31,11 @@ use crate::gate::fleet::registry::{Named, Registry};
 use crate::gate::redis::RedisGate;
 use crate::gate::{GateError, Start};
 use crate::handler::PreparingHandler;
-#[cfg(feature = "http")]
-use crate::handler::http::HttpHandler;
 use crate::metrics::Metrics;
 use crate::rules::delays;
 use crate::tasks::{Ended, Tasks, Watched};
+#[cfg(feature = "http")]
+pub use ways::run;
 
 /// News for the engine that may wait.
 const UPDATES: usize = 4;
@@ -46,9 +48,9 @@ const LEAVE_WITHIN: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AppError {
-    /// There is neither a handler nor an API.
+    /// There is neither a handler nor a way for jobs to go.
     #[error(
-        "dispatch.http.url is not set: name the API that jobs are sent to, such as http://127.0.0.1:8080/"
+        "nothing says where jobs go: set dispatch.http.url (an API, such as http://127.0.0.1:8080/), dispatch.exec.command (a program) or dispatch.forward (a queue of other workers)"
     )]
     NoHandler,
     /// The HTTP client can't be built.
@@ -80,27 +82,6 @@ pub enum AppError {
     /// A part without which the worker would stand still has ended.
     #[error("the worker can't go on: {0}")]
     Ended(#[doc(hidden)] Ended),
-}
-
-/// Runs a worker that sends each job to `dispatch.http.url`, until SIGTERM or SIGINT. With `fresh`, an operator says
-/// that nothing was started within the longest window: see [`Worker::fresh`]. The configuration was read from `file`, and is
-/// applied again when it changes: see [`Worker::reloading`].
-///
-/// # Errors
-/// [`AppError`] when it can't start.
-#[cfg(feature = "http")]
-pub async fn run(config: Config, file: Option<PathBuf>, fresh: bool) -> Result<(), AppError> {
-    install_tls_provider();
-    let http = config.dispatch.http.as_ref().ok_or(AppError::NoHandler)?;
-    let handler = HttpHandler::in_environment(http, config.dispatch.concurrency)
-        .map_err(|why| AppError::Http(why.to_string()))?
-        .with_results(&config.dispatch.results);
-    let stop = Stop::default();
-    let signals = signals::listen(&stop).map_err(AppError::Signals)?;
-    let mut worker = Worker::new(config, handler)?.reloading(file);
-    worker.signals = Some(signals);
-    let worker = if fresh { worker.fresh() } else { worker };
-    worker.run(stop).await
 }
 
 /// Runs a worker that gives each job to `handler`, until SIGTERM or SIGINT: the first stops softly (no more

@@ -45,6 +45,6 @@ pub use handler::{
     Answered, Attempt, Fate, Handler, LateEnd, Outcome, Permit, PreparingHandler, Trouble,
 };
 pub use rules::answers::{Pushback, Quota, Quotas, Seen};
-pub use rules::job::Job;
+pub use rules::job::{Job, Properties, Value};
 pub use rules::tenant::{Tenant, TenantError};
 pub use telemetry::{TelemetryError, init_log};

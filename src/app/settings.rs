@@ -50,8 +50,11 @@ fn results(results: &config::Results) -> Option<Results> {
 
 /// A probe that is not heard of for so long is given up.
 fn probe_lease(config: &Config) -> Duration {
-    let timeout = config.dispatch.http.as_ref().map(|http| http.timeout);
-    let call = timeout.unwrap_or_default() + Duration::from_secs(10);
+    let dispatch = &config.dispatch;
+    let http = dispatch.http.as_ref().map(|http| http.timeout);
+    let exec = dispatch.exec.as_ref().map(|exec| exec.timeout);
+    let forward = dispatch.forward.as_ref().map(|forward| forward.timeout);
+    let call = http.or(exec).or(forward).unwrap_or_default() + Duration::from_secs(10);
     call.max(Duration::from_secs(60))
 }
 

@@ -7,7 +7,7 @@ use lapin::BasicProperties;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 use crate::rules::headers::{self, BROKER_HEADERS, HeaderValue};
-use crate::rules::job::{Envelope, Field};
+use crate::rules::job::{Carrier, Envelope, Field, Properties, Value};
 
 /// When RabbitMQ got a message, in milliseconds since the epoch, where it is told to say so.
 const TIMESTAMP_MS: &str = "timestamp_in_ms";
@@ -158,6 +158,30 @@ impl Message {
         self.with_headers(&[], &BROKER_HEADERS)
     }
 
+    /// The message as it goes to workers of others: as its publisher made it, persistent and without `user_id`, which the broker refuses
+    /// from anybody else. Headers of ours and of the broker are not the publisher's, whoever set them; `set` are added.
+    #[must_use]
+    pub fn for_workers(&self, set: &[(&str, HeaderValue)]) -> Self {
+        let expiration = self.expiration().filter(|text| text.parse::<u32>().is_ok());
+        let expiration = expiration.and_then(|text| ShortString::try_new(text).ok());
+        let mut message = self.clone();
+        let priority = message.take_priority();
+        let mut properties = std::mem::take(&mut message.properties);
+        if let Some(priority) = priority {
+            properties = properties.with_priority(priority);
+        }
+        if let Some(expiration) = expiration {
+            properties = properties.with_expiration(expiration);
+        }
+        if let Some(headers) = properties.headers() {
+            let mut kept = headers.inner().clone();
+            kept.retain(|name, _| !headers::is_reserved(name.as_str()));
+            properties = properties.with_headers(kept.into());
+        }
+        message.properties = properties;
+        message.with_headers(set, &[])
+    }
+
     /// Its priority, which it has no more; else it is as [`Message::for_republish`] makes it. In a delay queue nobody may pass.
     pub fn take_priority(&mut self) -> Option<u8> {
         let old = std::mem::take(&mut self.properties);
@@ -253,6 +277,70 @@ impl Envelope for Message {
     }
 }
 
+impl Carrier for Message {
+    fn routing_key(&self) -> &str {
+        &self.routing_key
+    }
+    fn header(&self, name: &str) -> Option<Value<'_>> {
+        let headers = self.properties.headers().as_ref()?;
+        headers.inner().get(name).map(value)
+    }
+    fn headers(&self) -> Vec<(&str, Value<'_>)> {
+        (self.properties.headers().as_ref()).map_or_else(Vec::new, table)
+    }
+    fn properties(&self) -> Properties<'_> {
+        let of = &self.properties;
+        fn text(field: &Option<ShortString>) -> Option<&str> {
+            field.as_ref().map(ShortString::as_str)
+        }
+        Properties {
+            correlation_id: text(of.correlation_id()),
+            reply_to: text(of.reply_to()),
+            kind: text(of.kind()),
+            app_id: text(of.app_id()),
+            timestamp: *of.timestamp(),
+            priority: *of.priority(),
+            expiration: self.expiration(),
+        }
+    }
+}
+
+/// A header as a handler sees it. AMQP's tables have a depth that the screen has looked at.
+fn value(value: &AMQPValue) -> Value<'_> {
+    match value {
+        AMQPValue::Void => Value::Nothing,
+        AMQPValue::LongString(text) => match std::str::from_utf8(text.as_bytes()) {
+            Ok(text) => Value::Text(text),
+            Err(_) => Value::Bytes(text.as_bytes()),
+        },
+        AMQPValue::ShortString(text) => Value::Text(text.as_str()),
+        AMQPValue::ShortShortInt(n) => Value::Int(i64::from(*n)),
+        AMQPValue::ShortShortUInt(n) => Value::Int(i64::from(*n)),
+        AMQPValue::ShortInt(n) => Value::Int(i64::from(*n)),
+        AMQPValue::ShortUInt(n) => Value::Int(i64::from(*n)),
+        AMQPValue::LongInt(n) => Value::Int(i64::from(*n)),
+        AMQPValue::LongUInt(n) => Value::Int(i64::from(*n)),
+        AMQPValue::LongLongInt(n) => Value::Int(*n),
+        AMQPValue::Boolean(value) => Value::Bool(*value),
+        AMQPValue::Float(n) => Value::Float(f64::from(*n)),
+        AMQPValue::Double(n) => Value::Float(*n),
+        AMQPValue::DecimalValue(n) => {
+            Value::Float(f64::from(n.value) / 10_f64.powi(i32::from(n.scale)))
+        }
+        AMQPValue::Timestamp(seconds) => Value::Time(*seconds),
+        AMQPValue::ByteArray(bytes) => Value::Bytes(bytes.as_slice()),
+        AMQPValue::FieldArray(list) => {
+            Value::List(list.as_slice().iter().map(self::value).collect())
+        }
+        AMQPValue::FieldTable(of) => Value::Table(table(of)),
+    }
+}
+
+fn table(table: &FieldTable) -> Vec<(&str, Value<'_>)> {
+    let all = table.inner().iter();
+    all.map(|(name, it)| (name.as_str(), value(it))).collect()
+}
+
 impl From<&HeaderValue> for AMQPValue {
     fn from(value: &HeaderValue) -> Self {
         match value {
@@ -330,6 +418,61 @@ mod tests {
         assert_eq!(edited.header("a"), Field::Missing);
         assert_eq!(edited.header("b"), Field::Int(3));
         assert_eq!(edited.header("c"), Field::Text("x"));
+    }
+
+    #[test]
+    fn workers_of_others_get_what_the_publisher_made() {
+        let theirs = message(&[("x-tenant", AMQPValue::Boolean(true))]);
+        let clean = (theirs.properties.clone())
+            .with_correlation_id("c".into())
+            .with_priority(3)
+            .with_reply_to("r".into());
+        let mut dirty = theirs.properties.headers().clone().expect("some");
+        for name in headers::OURS.into_iter().chain(BROKER_HEADERS) {
+            dirty.insert(name.into(), AMQPValue::LongLongInt(1));
+        }
+        dirty.insert(
+            headers::EXPIRATION.into(),
+            AMQPValue::LongString("100".into()),
+        );
+        dirty.insert(headers::DONE.into(), AMQPValue::LongString("own".into()));
+        let mut came = theirs.clone();
+        came.properties = (clean.clone())
+            .with_headers(dirty)
+            .with_user_id("guest".into());
+        let kept = clean.with_expiration("100".into()).with_delivery_mode(2);
+        assert_eq!(came.for_workers(&[]).properties, kept);
+        let set = came.for_workers(&[(headers::DONE, HeaderValue::Text("q".into()))]);
+        assert_eq!(set.header(headers::DONE), Field::Text("q"));
+    }
+
+    #[test]
+    fn a_handler_sees_headers_of_each_kind_and_the_properties() {
+        let list = vec![AMQPValue::ShortInt(1), AMQPValue::Boolean(true)];
+        let mut carried = message(&[
+            ("a", AMQPValue::LongString("x".into())),
+            ("b", AMQPValue::LongString(vec![0xff].into())),
+            ("c", AMQPValue::FieldArray(list.into())),
+            ("d", AMQPValue::Void),
+        ]);
+        carried.properties = (carried.properties)
+            .with_correlation_id("c".into())
+            .with_priority(3)
+            .with_expiration("100".into());
+        let list = Value::List(vec![Value::Int(1), Value::Bool(true)]);
+        let all = [
+            ("a", Value::Text("x")),
+            ("b", Value::Bytes(&[0xff])),
+            ("c", list),
+            ("d", Value::Nothing),
+        ];
+        assert_eq!(Carrier::headers(&carried), all);
+        assert_eq!(Carrier::header(&carried, "a"), Some(Value::Text("x")));
+        let properties = Carrier::properties(&carried);
+        assert_eq!(properties.correlation_id, Some("c"));
+        assert_eq!(properties.priority, Some(3));
+        assert_eq!(properties.expiration, Some("100"));
+        assert_eq!(properties.reply_to, None);
     }
 
     #[test]

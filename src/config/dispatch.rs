@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use super::breaker::{self, Breaker};
+use super::exec::Exec;
+use super::forward::Forward;
 use super::http::Http;
 use super::input::Input;
 use super::key::{HOUR, duration, integer, keys};
@@ -33,8 +35,12 @@ pub struct Dispatch {
     pub breaker: Option<Breaker>,
     /// `dispatch.results`
     pub results: Results,
-    /// `dispatch.http`; a worker with a handler of its own needs none.
+    /// `dispatch.http`; a worker with a handler of its own needs none of this and what follows, any other one has one.
     pub http: Option<Http>,
+    /// `dispatch.exec`
+    pub exec: Option<Exec>,
+    /// `dispatch.forward`
+    pub forward: Option<Forward>,
 }
 
 impl Dispatch {
@@ -46,11 +52,19 @@ impl Dispatch {
             breaker,
             results,
             http,
+            exec,
+            forward,
         } = self;
         values.set(&CONCURRENCY.key, Shown::bare(concurrency));
         values.set(&SHUTDOWN_TIMEOUT.key, Shown::duration(*shutdown_timeout));
         if let Some(http) = http {
             http.show(values);
+        }
+        if let Some(exec) = exec {
+            exec.show(values);
+        }
+        if let Some(forward) = forward {
+            forward.show(values);
         }
         breaker::show(breaker.as_ref(), values);
         results.show(values);
@@ -70,14 +84,30 @@ impl Input {
         let breaker = self.breaker();
         let results = self.results();
         let http = self.http();
+        let exec = self.exec();
+        let forward = self.forward();
         let (http, carried) = http?.unzip();
+        let (exec, (forward, of_forward)) = (exec?, forward?.unzip());
+        if http.is_some() && exec.is_some() {
+            return self.exec_with("dispatch.http.url");
+        }
+        let other = match (&http, &exec) {
+            (Some(_), _) => Some("dispatch.http.url"),
+            (_, Some(_)) => Some("dispatch.exec.command"),
+            _ => None,
+        };
+        if let (Some(other), Some(_)) = (other, &forward) {
+            return self.forward_with(other);
+        }
         let dispatch = Dispatch {
             concurrency: concurrency?,
             shutdown_timeout: shutdown_timeout?,
             breaker: breaker?,
             results: results?,
             http,
+            exec,
+            forward,
         };
-        Some((dispatch, carried.unwrap_or_default()))
+        Some((dispatch, carried.or(of_forward).unwrap_or_default()))
     }
 }

@@ -4,12 +4,12 @@ use super::key::Key;
 use super::limit_keys::LIST_ONLY;
 use super::suggest::closest;
 use super::{
-    admin, amqp, breaker, delay, dispatch, http, http_oauth2, job, limit_keys, log, redis, results,
-    retry,
+    admin, amqp, breaker, delay, dispatch, exec, forward, http, http_oauth2, job, limit_keys, log,
+    redis, results, retry,
 };
 
 /// The keys of each section, in the order of the reference page.
-const SECTIONS: [&[&Key]; 13] = [
+const SECTIONS: [&[&Key]; 15] = [
     amqp::KEYS,
     redis::KEYS,
     job::KEYS,
@@ -17,6 +17,8 @@ const SECTIONS: [&[&Key]; 13] = [
     dispatch::KEYS,
     http::KEYS,
     http_oauth2::KEYS,
+    exec::KEYS,
+    forward::KEYS,
     breaker::KEYS,
     results::KEYS,
     delay::KEYS,
@@ -52,17 +54,7 @@ const fn concat<const N: usize>() -> [&'static Key; N] {
 }
 
 /// Keys that the design names and this version has not: refused with what to use instead.
-pub(super) const NOT_BUILT: &[(&str, &str)] = &[
-    ("rate-limiter.max-concurrent", LIST_ONLY),
-    (
-        "dispatch.exec",
-        "commands as handlers are not built yet; use dispatch.http",
-    ),
-    (
-        "dispatch.forward",
-        "forwarding to a queue is not built yet; use dispatch.http",
-    ),
-];
+pub(super) const NOT_BUILT: &[(&str, &str)] = &[("rate-limiter.max-concurrent", LIST_ONLY)];
 
 /// The key that is, or was, called `path`, and that name.
 pub(super) fn find(path: &str) -> Option<(&'static Key, &'static str)> {

@@ -286,6 +286,10 @@ mod tests {
             path if path.starts_with("dispatch.http.oauth2.") => {
                 "dispatch: {http: {url: 'http://base/', oauth2: {token-url: 'http://base/', client-id: base, client-secret: base}}}"
             }
+            path if path.starts_with("dispatch.exec.") => "dispatch: {exec: {command: [base]}}",
+            path if path.starts_with("dispatch.forward.") => {
+                "dispatch: {forward: {exchange: base}}"
+            }
             _ => "dispatch: {http: {url: 'http://base/'}}",
         };
         let set = (!value.is_empty()).then(|| (env_name(key.path), value.to_owned()));

@@ -29,6 +29,14 @@ impl Config {
                     .to_owned(),
             );
         }
+        let handed_over = (self.dispatch.forward.as_ref()).is_some_and(|forward| !forward.done);
+        let counts_running = |(_, limits): (_, &Limits)| {
+            let mut limits = limits.iter();
+            limits.any(|limit| limit.algorithm() == Algorithm::Concurrency)
+        };
+        if handed_over && sources(policy).any(counts_running) {
+            found.push("max-concurrent: it ends when a job is handed over, since dispatch.forward.done is false".to_owned());
+        }
         let results = &self.dispatch.results;
         if results.to != ResultsTo::Exchange && results.exchange.is_some() {
             found.push("dispatch.results.exchange: no result goes there: dispatch.results.to is not exchange".to_owned());

@@ -1,7 +1,10 @@
 //! What is done with a job that may start.
 
+pub mod exec;
+pub mod forward;
 #[cfg(feature = "http")]
 pub mod http;
+mod ruled;
 
 use std::fmt;
 use std::future::Future;

@@ -60,6 +60,11 @@ pub const OF_RESULTS: [&str; 8] = [
     RESULT, STATUS, TRUNCATED, JOB_ID, TENANT, PUBLISHED, CALLED, ANSWERED,
 ];
 
+/// In a job that is forwarded: the queue where its worker says that it is done (`dispatch.forward.done`).
+pub const DONE: &str = "x-sluicegate-done";
+/// In such a job: the `correlation_id` of what its worker says of it.
+pub const DONE_TOKEN: &str = "x-sluicegate-done-token";
+
 const POLICY: &str = "x-ratelimit-policy";
 const LIMIT: &str = "x-ratelimit-limit";
 const REMAINING: &str = "x-ratelimit-remaining";

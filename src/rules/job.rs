@@ -4,6 +4,8 @@ mod body;
 pub mod call;
 mod carried;
 mod labels;
+mod line;
+mod published;
 
 use bytes::Bytes;
 
@@ -12,6 +14,7 @@ use self::call::{Carried, Values};
 pub use self::carried::{lasting, postponed};
 use self::labels::label;
 pub use self::labels::labels;
+pub use self::published::{Carrier, Properties, Published, Value};
 use crate::rules::decision::Ticket;
 use crate::rules::delays::Trip;
 use crate::rules::expiry::{self, Expiry};
@@ -122,6 +125,9 @@ pub struct Job {
     /// For the HTTP handler: what its url and headers name by placeholders.
     #[doc(hidden)]
     pub values: Values,
+    /// The message that it came as.
+    #[doc(hidden)]
+    pub published: Published,
 }
 
 impl Job {
@@ -136,6 +142,7 @@ impl Job {
             content_encoding: None,
             body: body.into(),
             values: Values::default(),
+            published: Published::default(),
         }
     }
 }

@@ -20,5 +20,6 @@ pub mod scope;
 pub mod slots;
 pub mod tenant;
 pub mod usage;
+pub mod verdict;
 pub mod waitlist;
 pub mod way;

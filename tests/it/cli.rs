@@ -216,7 +216,7 @@ fn wrong_usage_is_exit_code_2() {
     let done = sluicegate("", &["run"]).exited(2);
     assert_eq!(
         done.err,
-        "error: sluicegate.yaml: dispatch.http.url: is not set; run needs to know where jobs are sent\n"
+        "error: sluicegate.yaml: dispatch.http.url: is not set; run needs to know where jobs go: there, to dispatch.exec.command or by dispatch.forward\n"
     );
 }
 

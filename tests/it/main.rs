@@ -60,6 +60,8 @@ mod servers_themselves;
 mod standstill;
 mod worker_calls;
 mod worker_epoch;
+mod worker_exec;
+mod worker_forward;
 mod worker_results;
 mod worker_scopes;
 mod world;

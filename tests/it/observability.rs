@@ -11,7 +11,9 @@ use sluicegate::gate::Whose;
 use sluicegate::gate::keys::Keys;
 use sluicegate::metrics::Metrics;
 use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::headers::{HeaderValue, OF_RESULTS, OURS, PROPERTIES, UNREADABLE};
+use sluicegate::rules::headers::{
+    DONE, DONE_TOKEN, HeaderValue, OF_RESULTS, OURS, PROPERTIES, UNREADABLE,
+};
 use sluicegate::rules::layout::Layout;
 use sluicegate::rules::limit::{Algorithm, DEFAULT_LIMIT, Limit, Unit};
 use sluicegate::rules::scope::{Labels, Scope};
@@ -151,6 +153,7 @@ fn every_header_is_listed_and_no_other() {
     let mut known: BTreeSet<String> = OURS.map(str::to_owned).into();
     known.extend([UNREADABLE.to_owned(), PROPERTIES.to_owned()]);
     known.extend(OF_RESULTS.map(str::to_owned));
+    known.extend([DONE, DONE_TOKEN].map(str::to_owned));
     let starts = ["x-sluicegate-", "x-ratelimit-", "retry-after"];
     assert_eq!(names(&listed("Headers"), &starts), known);
 }

@@ -31,6 +31,7 @@ use crate::papers::Papers;
 pub struct Call {
     pub job: String,
     pub tenant: String,
+    /// 0: a program does not say.
     pub attempt: u32,
     /// When its head had been read.
     pub at: Instant,
@@ -262,14 +263,21 @@ async fn call(
     request: Request<Incoming>,
     connection: usize,
 ) -> Result<Response<Full<Bytes>>, Reset> {
+    let headers = request.headers();
+    // A program that says nothing of its job by headers has it in the body.
+    let by_program = !headers.contains_key("x-job-id");
     let text = |name: &str| {
-        let value = request.headers().get(name).and_then(|v| v.to_str().ok());
+        let value = headers.get(name).and_then(|v| v.to_str().ok());
+        let value = value.or(by_program.then_some(""));
         value.expect("the worker sets it").to_owned()
     };
     let mut seen = Call {
         job: text("x-job-id"),
         tenant: text("x-tenant"),
-        attempt: text("x-attempt").parse().expect("a number"),
+        attempt: match by_program {
+            true => 0,
+            false => text("x-attempt").parse().expect("a number"),
+        },
         at: Instant::now(),
         ended: None,
         connection,

@@ -300,20 +300,6 @@ fn old_names_are_accepted_with_a_warning_and_never_beside_the_new_ones() {
 
 #[test]
 fn what_is_not_built_yet_says_so() {
-    for (yaml, place, words) in [
-        (
-            "dispatch:\n  exec: {command: [cat]}\n",
-            "2:3: dispatch.exec",
-            "commands as handlers are not built yet; use dispatch.http",
-        ),
-        (
-            "dispatch:\n  forward: {queue: x}\n",
-            "2:3: dispatch.forward",
-            "forwarding to a queue is not built yet; use dispatch.http",
-        ),
-    ] {
-        check(yaml, &format!("c.yaml:{place}: {words}"));
-    }
     check_env(
         "SLUICEGATE_RATE_LIMITER__MAX_CONCURRENT",
         "5",

@@ -11,6 +11,7 @@ mod config_headers;
 mod config_limits;
 mod config_redis;
 mod config_results;
+mod config_ways;
 mod corpus;
 mod documents;
 mod engine_events;

@@ -11,12 +11,13 @@ pub mod pushback;
 pub mod reply;
 pub mod stored;
 pub mod tenant;
+pub mod verdict;
 
 /// A name, and what is called with each input.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All targets.
-pub const TARGETS: [Target; 8] = [
+pub const TARGETS: [Target; 9] = [
     ("config", config::check),
     ("frames", frames::check),
     ("job", job::check),
@@ -25,4 +26,5 @@ pub const TARGETS: [Target; 8] = [
     ("reply", reply::check),
     ("stored", stored::check),
     ("tenant", tenant::check),
+    ("verdict", verdict::check),
 ];

@@ -173,7 +173,9 @@ async fn look(
 }
 
 /// The answer; `None` for a 404.
-async fn not_found<T>(asking: impl Future<Output = lapin::Result<T>>) -> lapin::Result<Option<T>> {
+pub(super) async fn not_found<T>(
+    asking: impl Future<Output = lapin::Result<T>>,
+) -> lapin::Result<Option<T>> {
     match asking.await {
         Ok(answer) => Ok(Some(answer)),
         Err(error) => match error.kind() {

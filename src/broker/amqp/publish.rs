@@ -164,18 +164,13 @@ async fn run(
             tasks.spawn(publish(
                 channel,
                 link.clone(),
-                shared.clone(),
+                Some(shared.clone()),
                 requests.clone(),
             ));
         }
         // A result whose exchange does not exist closes its channel, which no job's move should share.
         let channel = ConfirmChannel::open(&link).await?;
-        tasks.spawn(publish(
-            channel,
-            link.clone(),
-            shared.clone(),
-            results.clone(),
-        ));
+        tasks.spawn(publish(channel, link.clone(), None, results.clone()));
         Ok::<_, BrokerError>((link, tasks))
     };
     let (link, mut tasks) = tokio::select! {
@@ -186,8 +181,8 @@ async fn run(
     let result = tokio::select! {
         () = shared.closed.cancelled() => Ok(()),
         error = link.failure(NAME, |blocked| {
-            requests.blocked.send_replace(blocked);
-            results.blocked.send_replace(blocked);
+            requests.block(blocked);
+            results.block(blocked);
         }) => Err(error),
         ended = tasks.join_next() => match ended {
             Some(Ok(error)) => Err(error),
@@ -195,19 +190,19 @@ async fn run(
             None => Ok(()),
         },
     };
-    requests.blocked.send_replace(false);
-    results.blocked.send_replace(false);
+    requests.block(false);
+    results.block(false);
     // In this order: the tasks own the channels.
     link.close().await;
     tasks.shutdown().await;
     result
 }
 
-/// Publishes batch after batch on one channel; ends with the connection.
-async fn publish<M: Publishing>(
+/// Publishes batch after batch on one channel; ends with the connection. `shared` hears of queues of ours that are missing.
+pub(super) async fn publish<M: Publishing>(
     mut channel: ConfirmChannel,
     link: Arc<Link>,
-    shared: Arc<Shared>,
+    shared: Option<Arc<Shared>>,
     requests: Arc<Requests<M>>,
 ) -> BrokerError {
     let mut renewed = Instant::now();
@@ -241,7 +236,9 @@ async fn publish<M: Publishing>(
         };
         match result {
             Ok(answers) => {
-                if M::TO_OUR_QUEUES && answers.contains(&Err(PublishError::Returned)) {
+                if let Some(shared) = shared.as_ref().filter(|_| M::TO_OUR_QUEUES)
+                    && answers.contains(&Err(PublishError::Returned))
+                {
                     shared.heal.notify_one();
                 }
                 let nacked = answers.contains(&Err(PublishError::Nacked));
@@ -304,8 +301,13 @@ impl<M: Publishing> Requests<M> {
         }
     }
 
+    /// The broker takes no publishes, or takes them again.
+    pub(super) fn block(&self, blocked: bool) {
+        self.blocked.send_replace(blocked);
+    }
+
     /// What waited when the session ended is answered by being dropped.
-    async fn fail_waiting(&self) {
+    pub(super) async fn fail_waiting(&self) {
         let mut receiver = self.waiting.lock().await;
         // At most what was there: callers may add more meanwhile, for the next session.
         for _ in 0..receiver.len() {
@@ -313,7 +315,7 @@ impl<M: Publishing> Requests<M> {
         }
     }
 
-    async fn close(&self) {
+    pub(super) async fn close(&self) {
         let mut receiver = self.waiting.lock().await;
         receiver.close();
         while receiver.try_recv().is_ok() {}

@@ -111,7 +111,7 @@ impl Scheduler {
         let (tenant, plan) = (job.claims.tenant.clone(), job.claims.plan.as_deref());
         // The job's own: the gate forgets what the limits that it is asked for don't count any more.
         let limits = self.agreement.limits(&tenant, plan);
-        let labels = job::labels(&job.message, &limits);
+        let labels = job::labels(&*job.message, &limits);
         let shard = self.queues.shard_of(&tenant);
         let question = Question::new(tenant, labels, limits, String::new());
         let mut round = self.admission.begin(now);
@@ -168,7 +168,7 @@ impl Scheduler {
             job.phase = Phase::Asking;
             let Claims { tenant, plan, .. } = &job.claims;
             let limits = self.agreement.limits(tenant, plan.as_deref());
-            let labels = job::labels(&job.message, &limits);
+            let labels = job::labels(&*job.message, &limits);
             let known = alike.entry(labels.clone()).or_default();
             let same = (known.iter().copied()).find(|at| questions[*at].0.limits == limits);
             let at = same.unwrap_or_else(|| {

@@ -1,12 +1,13 @@
 //! A job in the worker's memory: what it is, how far it is, and what it has.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::results::LastCall;
 use crate::broker::{Message, Tag};
 use crate::engine::facts::Named;
 use crate::gate::{Receipt, Ticket};
-use crate::rules::job::{Claims, Job};
+use crate::rules::job::{Claims, Job, Published};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 
@@ -53,7 +54,8 @@ pub(super) struct JobEntry {
     /// When it arrived.
     pub(super) since: Duration,
     pub(super) claims: Claims,
-    pub(super) message: Message,
+    /// Shared with the handler while it is called.
+    pub(super) message: Arc<Message>,
     /// Its id is that of each delivery.
     pub(super) has_own_id: bool,
     pub(super) phase: Phase,
@@ -78,6 +80,7 @@ impl JobEntry {
             content_encoding: self.message.content_encoding().map(str::to_owned),
             body: self.message.body.clone(),
             values: self.claims.values.clone(),
+            published: Published::new(self.message.clone()),
         }
     }
 

@@ -1,5 +1,6 @@
 //! What comes in: deliveries of the session that there is, each read into a job or found to be none.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ulid::Ulid;
@@ -99,7 +100,7 @@ impl Intake {
             tag,
             since: now,
             claims,
-            message,
+            message: Arc::new(message),
             has_own_id,
             phase: Phase::Ready,
             stays: None,

@@ -443,7 +443,9 @@ impl Scheduler {
             self.waiting.forget(key);
             headers.extend(job::lasting(&job.claims));
             headers.extend(job.claims.first_call_ms.map(headers::called));
-            self.publish(key, (job.tag, job.message), (queue, headers), reply);
+            // The handler has ended: nobody else has it.
+            let message = Arc::unwrap_or_clone(job.message);
+            self.publish(key, (job.tag, message), (queue, headers), reply);
         }
     }
 

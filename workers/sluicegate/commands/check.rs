@@ -18,7 +18,7 @@ use sluicegate::rules::policy::Source;
 use sluicegate::rules::tenant::Tenant;
 
 use super::recovery::Recovery;
-use super::{Failure, count, gate, limits, plain, print_json};
+use super::{Failure, check_way, count, gate, limits, plain, print_json};
 
 /// A shorter round trip to Redis is nothing to speak of, and a longer one is too long.
 const FAR: Duration = Duration::from_millis(10);
@@ -53,7 +53,7 @@ pub struct CheckArgs {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-enum Level {
+pub(super) enum Level {
     Ok,
     Warn,
     Error,
@@ -61,17 +61,17 @@ enum Level {
 
 /// One thing that was checked.
 #[derive(Debug, Serialize)]
-struct Finding {
+pub(super) struct Finding {
     level: Level,
     what: &'static str,
     text: String,
 }
 
 #[derive(Default)]
-struct Findings(Vec<Finding>);
+pub(super) struct Findings(Vec<Finding>);
 
 impl Findings {
-    fn add(&mut self, level: Level, what: &'static str, text: impl Into<String>) {
+    pub(super) fn add(&mut self, level: Level, what: &'static str, text: impl Into<String>) {
         // Servers may say anything; it stays on its line.
         let text = plain(&text.into(), 1_000);
         self.0.push(Finding { level, what, text });
@@ -94,13 +94,7 @@ pub async fn run(args: CheckArgs, config: &Config) -> Result<ExitCode, Failure> 
     for warning in config.warnings().into_iter().chain(config.advice()) {
         findings.add(Level::Warn, "config", warning);
     }
-    if config.dispatch.http.is_none() {
-        findings.add(
-            Level::Warn,
-            "config",
-            "dispatch.http.url is not set; run needs it",
-        );
-    }
+    check_way::offline(config, &mut findings);
     if !args.offline {
         // One silent server must not keep the other from being checked.
         match tokio::time::timeout(SERVER_TIMEOUT, rabbitmq(config, &mut findings)).await {
@@ -242,6 +236,7 @@ async fn rabbitmq(config: &Config, findings: &mut Findings) {
             ),
         );
     }
+    check_way::rabbitmq(config, findings).await;
 }
 
 async fn redis(

@@ -3,6 +3,7 @@
 mod answer;
 mod api;
 pub mod check;
+mod check_way;
 pub mod dead;
 pub mod echo;
 mod headers;

@@ -30,9 +30,10 @@ pub async fn run(
     config: Config,
     file: Option<PathBuf>,
 ) -> Result<ExitCode, Failure> {
-    if config.dispatch.http.is_none() {
+    let dispatch = &config.dispatch;
+    if dispatch.http.is_none() && dispatch.exec.is_none() && dispatch.forward.is_none() {
         return Err(Failure::Usage(format!(
-            "{}: dispatch.http.url: is not set; run needs to know where jobs are sent",
+            "{}: dispatch.http.url: is not set; run needs to know where jobs go: there, to dispatch.exec.command or by dispatch.forward",
             file.unwrap_or_else(|| DEFAULT_FILE.into()).display()
         )));
     }

@@ -1,0 +1,35 @@
+"""Calls an API for each job: reads jobs from its input, a line of JSON each, and answers each with a line."""
+
+import json
+import os
+import sys
+import urllib.error
+import urllib.request
+
+API = os.environ["API_URL"]
+
+
+def call(job):
+    headers = {
+        "x-tenant": job["tenant"],
+        "x-job-id": job["id"],
+        "x-attempt": str(job["attempt"]),
+    }
+    request = urllib.request.Request(API, job["body"].encode(), headers)
+    try:
+        with urllib.request.urlopen(request, timeout=8) as answer:
+            body = answer.read().decode()
+            return {"outcome": "done", "status": answer.status, "body": body}
+    except urllib.error.HTTPError as refusal:
+        if refusal.code == 429:
+            return {"outcome": "throttled", "after": int(refusal.headers.get("retry-after", 1))}
+        outcome = "retry" if refusal.code >= 500 else "reject"
+        return {"outcome": outcome, "reason": str(refusal)}
+    except OSError as error:
+        return {"outcome": "retry", "reason": str(error)}
+
+
+# What takes long, such as a login, belongs here: no job waits for it with a permit.
+print(json.dumps({"ready": True}), flush=True)
+for line in sys.stdin:
+    print(json.dumps(call(json.loads(line))), flush=True)

@@ -1,0 +1,322 @@
+//! A connection for jobs that go to workers of others (`dispatch.forward`), and for what these say of them: it renews itself.
+//!
+//! It is none of the two of [`super::AmqpBroker`]: an exchange that does not exist closes a channel, and what strangers send to the
+//! done queue must not stand in the way of deliveries.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt;
+use lapin::options::{
+    BasicAckOptions, BasicConsumeOptions, BasicQosOptions, ExchangeDeclareOptions,
+    QueueDeclareOptions, QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::{Channel, Consumer, ExchangeKind};
+use tokio::sync::{oneshot, watch};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::confirm::ConfirmChannel;
+use super::connection::Link;
+use super::inventory::{depth, not_found};
+use super::nodes::{Nodes, Turns};
+use super::publish::{Publisher, Requests, publish};
+use super::supervise::Attempts;
+use crate::broker::{BrokerError, PublishError, Reply};
+use crate::config;
+use crate::tasks::Watched;
+
+/// The connection's name in logs and in the broker's tools.
+const NAME: &str = "sluicegate forward";
+/// Messages of the done queue that are unacked at once.
+const PREFETCH: u16 = 64;
+/// A done queue that nobody reads for so long, in milliseconds, goes.
+const EXPIRES_MS: i64 = 10 * 60 * 1000;
+/// What it holds at most: messages, and bytes.
+const MOST: i64 = 100_000;
+const MOST_BYTES: i64 = 64 << 20;
+/// That something came of which nobody knows is told so often at most.
+const REMIND: Duration = Duration::from_secs(60);
+/// For a clean end.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Publishes jobs, and hears of their ends.
+#[derive(Debug)]
+pub struct Forwarder {
+    publisher: Publisher<Reply>,
+    state: Arc<State>,
+    supervisor: Watched,
+}
+
+#[derive(Debug)]
+struct State {
+    nodes: Nodes,
+    /// Where workers say that a job is done; `None`: they are not asked to.
+    done: Option<String>,
+    /// Who waits for which token.
+    waiting: Mutex<HashMap<String, oneshot::Sender<Bytes>>>,
+    up: watch::Sender<bool>,
+    closed: CancellationToken,
+}
+
+/// The end of one job, which is waited for; dropped, it is not any more.
+#[derive(Debug)]
+pub struct Expected {
+    state: Arc<State>,
+    token: String,
+    end: oneshot::Receiver<Bytes>,
+}
+
+impl Expected {
+    /// What the worker said of it.
+    pub async fn end(&mut self) -> Option<Bytes> {
+        (&mut self.end).await.ok()
+    }
+}
+
+impl Drop for Expected {
+    fn drop(&mut self) {
+        self.state.waiting().remove(&self.token);
+    }
+}
+
+impl State {
+    fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<String, oneshot::Sender<Bytes>>> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Forwarder {
+    /// Connects in the background, for ever. `done` is the name of a queue for what workers say of jobs, which is made. Must be called
+    /// within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`BrokerError::Url`]: the URL can't be used.
+    pub fn start(amqp: &config::Amqp, done: Option<String>) -> Result<Self, BrokerError> {
+        let state = Arc::new(State {
+            nodes: Nodes::new(amqp)?,
+            done,
+            waiting: Mutex::default(),
+            up: watch::Sender::new(false),
+            closed: CancellationToken::new(),
+        });
+        let (publisher, requests) = Publisher::new();
+        let supervised = Arc::clone(&state);
+        let supervisor = Watched::spawn(async move {
+            supervise(supervised, requests).await;
+            "it was closed"
+        });
+        Ok(Self {
+            publisher,
+            state,
+            supervisor,
+        })
+    }
+
+    /// Whether something can be published now.
+    pub fn is_up(&self) -> bool {
+        *self.state.up.borrow()
+    }
+
+    /// Waits until something can be published.
+    pub async fn up(&self) {
+        // Its sender lives as long as this.
+        let _ = self.state.up.subscribe().wait_for(|up| *up).await;
+    }
+
+    /// The queue for what workers say of jobs.
+    pub fn done_queue(&self) -> Option<&str> {
+        self.state.done.as_deref()
+    }
+
+    /// The end of the job with `token` is waited for from now on.
+    pub fn expect(&self, token: String) -> Expected {
+        let (sender, end) = oneshot::channel();
+        self.state.waiting().insert(token.clone(), sender);
+        Expected {
+            state: Arc::clone(&self.state),
+            token,
+            end,
+        }
+    }
+
+    /// Publishes (mandatory, persistent), and waits for the confirm.
+    ///
+    /// # Errors
+    /// [`PublishError`]: no queue has it for certain.
+    pub async fn publish(&self, outgoing: Reply) -> Result<(), PublishError> {
+        let mut answers = self.publisher.publish(vec![outgoing]).await;
+        answers.pop().unwrap_or(Err(PublishError::Nacked))
+    }
+
+    /// Ends the connection, and the done queue with it.
+    pub async fn close(&self) {
+        self.state.closed.cancel();
+        if timeout(CLOSE_TIMEOUT, self.supervisor.ended())
+            .await
+            .is_err()
+        {
+            self.supervisor.abort();
+        }
+    }
+}
+
+impl Drop for Forwarder {
+    fn drop(&mut self) {
+        self.state.closed.cancel();
+    }
+}
+
+/// Keeps a session up until the end.
+async fn supervise(state: Arc<State>, requests: Arc<Requests<Reply>>) {
+    let (mut attempts, mut turns) = (Attempts::new(NAME), state.nodes.turns());
+    loop {
+        let mut up = None;
+        let ended = run(&state, &mut turns, &mut up, &requests).await;
+        state.up.send_replace(false);
+        requests.fail_waiting().await;
+        let Err(error) = ended else { break };
+        attempts.ended(up);
+        attempts.tell(&error);
+        if !attempts.pause(&state.closed).await {
+            break;
+        }
+    }
+    requests.close().await;
+}
+
+/// One session, `up` since then. `Ok`: it was closed as asked.
+async fn run(
+    state: &Arc<State>,
+    turns: &mut Turns<'_>,
+    up: &mut Option<Instant>,
+    requests: &Arc<Requests<Reply>>,
+) -> Result<(), BrokerError> {
+    let open = async {
+        let link = Arc::new(turns.open(NAME).await?);
+        let channel = ConfirmChannel::open(&link).await?;
+        let done = match &state.done {
+            Some(queue) => Some(consume(&link, queue).await?),
+            None => None,
+        };
+        Ok::<_, BrokerError>((link, channel, done))
+    };
+    let (link, channel, done) = tokio::select! {
+        () = state.closed.cancelled() => return Ok(()),
+        opened = open => opened?,
+    };
+    *up = Some(Instant::now());
+    state.up.send_replace(true);
+    let mut publishing = tokio::spawn(publish(channel, link.clone(), None, requests.clone()));
+    let (reader, consumer) = done.unzip();
+    let result = tokio::select! {
+        () = state.closed.cancelled() => Ok(()),
+        error = link.failure(NAME, |blocked| {
+            requests.block(blocked);
+            state.up.send_replace(!blocked);
+        }) => Err(error),
+        error = &mut publishing => {
+            Err(error.unwrap_or_else(|error| link.target.failed(format!("a publishing task failed: {error}"))))
+        }
+        () = hear(state, consumer) => Err(link.target.failed("the done queue can't be read any more")),
+    };
+    requests.block(false);
+    if let (Ok(()), Some(queue), Some(reader)) = (&result, &state.done, &reader) {
+        let deleting = reader.queue_delete(queue.as_str().into(), QueueDeleteOptions::default());
+        // It expires where that fails.
+        let _ = link.target.rpc("queue.delete", deleting).await;
+    }
+    // In this order: the task owns its channel.
+    link.close().await;
+    publishing.abort();
+    result
+}
+
+/// Declares the done queue, and begins to read it.
+async fn consume(link: &Link, queue: &str) -> Result<(Channel, Consumer), BrokerError> {
+    let channel = link.channel().await?;
+    let text = |text: &str| AMQPValue::LongString(text.into());
+    let arguments = BTreeMap::from([
+        (ShortString::from("x-queue-type"), text("classic")),
+        ("x-expires".into(), AMQPValue::LongLongInt(EXPIRES_MS)),
+        ("x-max-length".into(), AMQPValue::LongLongInt(MOST)),
+        (
+            "x-max-length-bytes".into(),
+            AMQPValue::LongLongInt(MOST_BYTES),
+        ),
+    ]);
+    let options = QueueDeclareOptions {
+        durable: true,
+        ..QueueDeclareOptions::default()
+    };
+    let declaring = channel.queue_declare(queue.into(), options, FieldTable::from(arguments));
+    link.target.rpc("queue.declare", declaring).await?;
+    let limiting = channel.basic_qos(PREFETCH, BasicQosOptions::default());
+    link.target.rpc("basic.qos", limiting).await?;
+    let options = BasicConsumeOptions::default();
+    let consuming =
+        channel.basic_consume(queue.into(), "done".into(), options, FieldTable::default());
+    let consumer = link.target.rpc("basic.consume", consuming).await?;
+    Ok((channel, consumer))
+}
+
+/// Hands what comes to who waits for it, and drops the rest; ends with the consumer. Without one it never ends.
+async fn hear(state: &State, consumer: Option<Consumer>) {
+    let Some(mut consumer) = consumer else {
+        return std::future::pending().await;
+    };
+    let (mut unknown, mut told) = (0_u64, None::<Instant>);
+    while let Some(Ok(delivery)) = consumer.next().await {
+        let token = delivery.properties.correlation_id().as_ref();
+        let waiting = token.and_then(|token| state.waiting().remove(token.as_str()));
+        let acked = delivery.acker.ack(BasicAckOptions::default()).await;
+        match waiting {
+            // Who waited may just have given up.
+            Some(waiting) => drop(waiting.send(Bytes::from(delivery.data))),
+            None => {
+                unknown += 1;
+                if told.is_none_or(|at| at.elapsed() >= REMIND) {
+                    told = Some(Instant::now());
+                    tracing::warn!(
+                        messages = unknown,
+                        "the done queue got messages of which no job is known"
+                    );
+                }
+            }
+        }
+        if acked.is_err() {
+            return;
+        }
+    }
+}
+
+/// Whether there is an exchange of this name, or, where it is empty, a queue of the name `key`.
+///
+/// # Errors
+/// [`BrokerError`] says why it can't be told.
+pub async fn target_exists(
+    amqp: &config::Amqp,
+    exchange: &str,
+    key: &str,
+) -> Result<bool, BrokerError> {
+    let link = Nodes::new(amqp)?.turns().open(NAME).await?;
+    let channel = link.channel().await?;
+    let found = match exchange {
+        "" => (depth(&link.target, &channel, key).await).map(|found| found.is_some()),
+        exchange => {
+            let options = ExchangeDeclareOptions {
+                passive: true,
+                ..ExchangeDeclareOptions::default()
+            };
+            let (kind, none) = (ExchangeKind::Direct, FieldTable::default());
+            let asking = channel.exchange_declare(exchange.into(), kind, options, none);
+            let asking = link.target.rpc("exchange.declare", not_found(asking)).await;
+            asking.map(|found| found.is_some())
+        }
+    };
+    link.close().await;
+    found
+}

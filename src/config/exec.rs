@@ -1,0 +1,124 @@
+//! `dispatch.exec`: the program that is given each job.
+
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+use super::form::{Wrong, wrong};
+use super::input::Input;
+use super::key::{MINUTE, duration, keys, tree};
+use super::shown::{Shown, Values};
+use super::yaml::Raw;
+
+/// Words of a command.
+const MOST: usize = 64;
+/// Of a word, in bytes.
+const LONGEST: usize = 4 << 10;
+/// RabbitMQ closes a channel whose delivery is unacked for 30 minutes.
+const LONGEST_CALL: u64 = 25 * MINUTE;
+
+keys! {
+    COMMAND: Vec<String> = tree(
+        "dispatch.exec.command",
+        "list of texts: a program and its arguments",
+        schema,
+        command,
+    )
+        .example("[python3, worker.py]")
+        .about("The program that is given jobs, in place of an API.")
+        .note("It is no line for a shell. See [commands](EXEC.md).");
+    TIMEOUT: Duration = duration::<1, LONGEST_CALL>("dispatch.exec.timeout")
+        .default("10s")
+        .example("2m")
+        .about("How long a program may take for one job; then it is killed, and the job is tried again.");
+    START_TIMEOUT: Duration = duration::<1, { 10 * MINUTE }>("dispatch.exec.start-timeout")
+        .default("30s")
+        .example("2m")
+        .about("How long a program may take from its start until it is ready for jobs.");
+}
+
+/// `dispatch.exec`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Exec {
+    /// `dispatch.exec.command`: a program and its arguments, at least one text.
+    pub command: Vec<String>,
+    /// `dispatch.exec.timeout`
+    pub timeout: Duration,
+    /// `dispatch.exec.start-timeout`
+    pub start_timeout: Duration,
+}
+
+impl Exec {
+    /// What is set.
+    pub(super) fn show(&self, values: &mut Values) {
+        let Self {
+            command,
+            timeout,
+            start_timeout,
+        } = self;
+        values.set(&COMMAND.key, Shown::texts(command));
+        values.set(&TIMEOUT.key, Shown::duration(*timeout));
+        values.set(&START_TIMEOUT.key, Shown::duration(*start_timeout));
+    }
+}
+
+impl Input {
+    /// The section, `Some(None)` where it has no command; `None` after a problem.
+    pub(super) fn exec(&mut self) -> Option<Option<Exec>> {
+        let command = self.optional(&COMMAND);
+        let timeout = self.get(&TIMEOUT);
+        let start_timeout = self.get(&START_TIMEOUT);
+        let (command, timeout, start_timeout) = (command?, timeout?, start_timeout?);
+        Some(command.map(|command| Exec {
+            command,
+            timeout,
+            start_timeout,
+        }))
+    }
+
+    /// The command is set, and so is what `other` says.
+    pub(super) fn exec_with<T>(&mut self, other: &str) -> Option<T> {
+        let words = format!("is set, and so is {other}: jobs go one way; keep one of them");
+        self.wrong(&COMMAND.key, words)
+    }
+}
+
+fn command(raw: &Raw) -> Result<Vec<String>, Wrong> {
+    const MUST: &str = "a list of a program and its arguments, such as [python3, worker.py]";
+    let Raw::List(items) = raw else {
+        return Err(wrong(raw, MUST));
+    };
+    if items.is_empty() || items.len() > MOST {
+        let number = items.len();
+        return Err(format!(
+            "has {number} texts; it must be {MUST}, of up to {MOST} texts"
+        ));
+    }
+    let mut words = Vec::new();
+    for item in items {
+        let word = match &item.raw {
+            Raw::Text(text) => text.clone(),
+            Raw::Int(number) => number.to_string(),
+            _ => return Err(format!("has an entry that is no text; it must be {MUST}")),
+        };
+        if word.len() > LONGEST || word.contains('\0') {
+            return Err(format!(
+                "has a text with a zero byte, or of more than {LONGEST} bytes"
+            ));
+        }
+        words.push(word);
+    }
+    match words.first() {
+        Some(program) if !program.is_empty() => Ok(words),
+        _ => Err(format!("names no program; it must be {MUST}")),
+    }
+}
+
+fn schema() -> Json {
+    json!({
+        "type": "array",
+        "minItems": 1,
+        "maxItems": MOST,
+        "items": {"type": ["string", "integer"], "maxLength": LONGEST},
+    })
+}

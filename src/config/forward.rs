@@ -1,0 +1,150 @@
+//! `dispatch.forward`: the queue of other workers, to which each job goes.
+
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+use super::form::{self, Wrong};
+use super::input::Input;
+use super::key::{MINUTE, boolean, duration, keys, text};
+use super::placeholders;
+use super::shown::{Shown, Values};
+use super::yaml::Raw;
+use crate::rules::job::call::{Carried, Template};
+
+/// Of a name in AMQP, in bytes.
+const LONGEST_NAME: usize = 255;
+/// RabbitMQ closes a channel whose delivery is unacked for 30 minutes.
+const LONGEST_CALL: u64 = 25 * MINUTE;
+
+/// A name that may be empty.
+fn name(raw: &Raw, must: &str) -> Result<String, Wrong> {
+    let text = match raw {
+        Raw::Text(text) if text.is_empty() => "",
+        raw => form::text(raw, must)?,
+    };
+    if text.len() > LONGEST_NAME {
+        return Err(format!("has {} bytes; it must be {must}", text.len()));
+    }
+    Ok(text.to_owned())
+}
+
+keys! {
+    EXCHANGE: String = text(
+        "dispatch.forward.exchange",
+        "the name of an exchange; empty: the default exchange, where the routing key is a queue's name",
+        || json!({"type": "string", "maxLength": LONGEST_NAME}),
+        |raw| name(raw, "the name of an exchange, of up to 255 bytes"),
+    )
+        .example("work")
+        .about("The exchange that each job is published to when its turn has come, in place of a call of an API.")
+        .note("It must exist. See [forwarding](FORWARD.md).");
+    ROUTING_KEY: String = text(
+        "dispatch.forward.routing-key",
+        "a routing key, which may have [placeholders](WORKERS.md#what-a-call-carries)",
+        key_schema,
+        |raw| name(raw, "a routing key of up to 255 bytes"),
+    )
+        .example("work.{tenant}")
+        .about("The routing key of jobs that are forwarded; without it, that with which each was published.");
+    DONE: bool = boolean("dispatch.forward.done")
+        .default("false")
+        .example("true")
+        .about("Whether a job is done only when the worker that got it says so.")
+        .note("Then `max-concurrent` counts it until then. See [forwarding](FORWARD.md#until-a-job-is-done).");
+    TIMEOUT: Duration = duration::<1, LONGEST_CALL>("dispatch.forward.timeout")
+        .default("60s")
+        .example("2m")
+        .about("How long a worker may take to say that a job is done; then the job is tried again.");
+}
+
+fn key_schema() -> Json {
+    let literal = "([^{]|\\{[^a-z-])*";
+    let placeholder = "\\{(tenant|id|attempt|header:[^}]+|json:/[^}]*)\\}";
+    let pattern = format!("^{literal}({placeholder}{literal})*$");
+    json!({"type": "string", "maxLength": LONGEST_NAME, "pattern": pattern})
+}
+
+/// `dispatch.forward`
+#[derive(Debug, Clone, PartialEq)]
+pub struct Forward {
+    /// `dispatch.forward.exchange`; empty: the default exchange.
+    pub exchange: String,
+    /// `dispatch.forward.routing-key`; `None`: each job's own.
+    pub routing_key: Option<RoutingKey>,
+    /// `dispatch.forward.done`
+    pub done: bool,
+    /// `dispatch.forward.timeout`
+    pub timeout: Duration,
+}
+
+/// `dispatch.forward.routing-key`
+#[derive(Debug, Clone, PartialEq)]
+pub struct RoutingKey {
+    /// As it is written.
+    pub text: String,
+    /// With the values of jobs; `None`: it has none.
+    pub of_jobs: Option<Template>,
+}
+
+impl Forward {
+    /// What is set.
+    pub(super) fn show(&self, values: &mut Values) {
+        let Self {
+            exchange,
+            routing_key,
+            done,
+            timeout,
+        } = self;
+        values.set(&EXCHANGE.key, Shown::text(exchange));
+        let key = routing_key.as_ref();
+        values.set_some(&ROUTING_KEY.key, key.map(|key| Shown::text(&key.text)));
+        values.set(&DONE.key, Shown::bare(done));
+        values.set(&TIMEOUT.key, Shown::duration(*timeout));
+    }
+}
+
+impl Input {
+    /// The section with what it takes from jobs, `Some(None)` where it names no target; `None` after a problem.
+    pub(super) fn forward(&mut self) -> Option<Option<(Forward, Carried)>> {
+        let mut carried = Carried::default();
+        let exchange = self.optional(&EXCHANGE);
+        let routing_key = self.optional(&ROUTING_KEY);
+        let done = self.get(&DONE);
+        let timeout = self.get(&TIMEOUT);
+        let (exchange, routing_key) = (exchange?, routing_key?);
+        let (done, timeout) = (done?, timeout?);
+        if exchange.is_none() && routing_key.is_none() {
+            return Some(None);
+        }
+        let routing_key = match routing_key {
+            None => None,
+            Some(text) => {
+                let path = ROUTING_KEY.key.path;
+                let of_jobs = match placeholders::header(&text, path, &mut carried) {
+                    Ok(of_jobs) => of_jobs,
+                    Err(words) => return self.wrong(&ROUTING_KEY.key, words),
+                };
+                if of_jobs.as_ref().is_some_and(Template::has_secret) {
+                    let words = "has {secret:tenant}; a routing key is no place for a secret";
+                    return self.wrong(&ROUTING_KEY.key, words);
+                }
+                Some(RoutingKey { text, of_jobs })
+            }
+        };
+        let forward = Forward {
+            exchange: exchange.unwrap_or_default(),
+            routing_key,
+            done,
+            timeout,
+        };
+        Some(Some((forward, carried)))
+    }
+
+    /// A target is set, and so is what `other` says.
+    pub(super) fn forward_with<T>(&mut self, other: &str) -> Option<T> {
+        let key = self.set_of(&EXCHANGE, &ROUTING_KEY);
+        let words = format!("is set, and so is {other}: jobs go one way; keep one of them");
+        self.wrong(key, words)
+    }
+}

@@ -1,0 +1,79 @@
+//! Gives each job to a program that runs beside the worker (`dispatch.exec`): one line of JSON to its input, one line from its output.
+//!
+//! A program lives for many jobs and has one at a time. It says when it is ready, which may take as long as it likes, and only then a
+//! permit is asked for. One that hangs, ends or says what nobody understands is killed with all that it has started, and another one
+//! takes its place: its next line might be the answer to the job before.
+
+mod child;
+mod lines;
+mod pool;
+mod stderr;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::ruled::retry;
+use super::{Attempt, Outcome, Permit, PreparingHandler};
+use crate::config::Exec;
+use crate::rules::job::Job;
+use pool::{Pool, Ready, Work};
+
+/// Programs that are told to end have so long for it.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Gives jobs to programs.
+pub struct ExecHandler {
+    pool: Arc<Pool>,
+}
+
+impl ExecHandler {
+    /// Starts the first program of `exec`; more follow as jobs want them, up to `dispatch.concurrency`. Must be called within a tokio runtime.
+    pub fn new(exec: &Exec) -> Self {
+        Self {
+            pool: Arc::new(Pool::new(exec)),
+        }
+    }
+
+    /// Ends all programs when the worker has ended.
+    pub fn closer(&self) -> impl Future<Output = ()> + use<> {
+        let pool = Arc::clone(&self.pool);
+        async move { pool.close(GRACE).await }
+    }
+}
+
+impl PreparingHandler for ExecHandler {
+    type Ready = Ready;
+
+    fn at_once(&self) -> Option<Ready> {
+        self.pool.take()
+    }
+
+    async fn prepare(&self, _: &Job) -> Result<Ready, Outcome> {
+        self.pool.wait().await.map_err(retry)
+    }
+
+    fn is_ready(&self, ready: &mut Ready) -> bool {
+        ready.is_good()
+    }
+
+    async fn send(&self, job: &Job, ready: Ready, permit: Permit) -> Attempt {
+        let (reply, answer) = oneshot::channel();
+        let work = Work {
+            id: job.id.clone(),
+            line: job.line(),
+            permit: permit.clone(),
+            reply,
+        };
+        if !permit.is_good() {
+            return Outcome::Late.into();
+        }
+        // Between its offer and this the program has ended: nothing was written.
+        let Ok(_seat) = ready.give(work) else {
+            return Outcome::Late.into();
+        };
+        let gone = || retry("the program's task has ended").into();
+        answer.await.unwrap_or_else(|_| gone())
+    }
+}

@@ -1,0 +1,191 @@
+//! One program: started, asked, and ended with all that it has started itself.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use tokio::io::{AsyncWriteExt, BufReader};
+use tokio::process::{self, ChildStdin, ChildStdout, Command};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
+
+use super::lines::{Line, Lines};
+use super::stderr::{self, Told};
+use crate::config::{Exec, env_name};
+use crate::rules::verdict::{self, MAX_VERDICT};
+
+/// A program that has closed its output ends within this, or is killed.
+const ENDS_WITHIN: Duration = Duration::from_millis(500);
+/// A killed program is gone within this.
+const GONE_WITHIN: Duration = Duration::from_secs(5);
+/// How often it is looked whether a program has ended.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A program that runs. Dropped, it is killed, and what it has started.
+pub(super) struct Child {
+    process: process::Child,
+    group: Group,
+    /// `None`: it was closed.
+    input: Option<ChildStdin>,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+/// The processes of a program. It stays theirs until the program's end is taken from the system, which is done last.
+struct Group(Option<Pid>);
+
+impl Group {
+    fn signal(&self, signal: Signal) {
+        if let Some(leader) = self.0 {
+            // An error says that all of them have ended.
+            let _ = kill_process_group(leader, signal);
+        }
+    }
+
+    /// How the program has ended; `None`: it runs. The system keeps it.
+    fn ended(&self) -> Option<String> {
+        let leader = self.0?;
+        let how = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        let status = waitid(WaitId::Pid(leader), how).ok()??;
+        Some(match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => format!("with exit status {code}"),
+            (None, Some(signal)) => format!("by signal {signal}"),
+            (None, None) => "in an unknown way".to_owned(),
+        })
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL);
+    }
+}
+
+impl Child {
+    /// Starts the program, and waits until it says that it is ready. The error says in words why it is not.
+    pub async fn start(exec: &Exec, told: Arc<Told>) -> Result<Self, String> {
+        let (program, arguments) = exec.command.split_first().ok_or("there is no command")?;
+        let mut command = Command::new(program);
+        command.args(arguments);
+        // The worker's own settings have passwords in them.
+        let own = env_name("");
+        for (name, _) in std::env::vars_os() {
+            if name.as_encoded_bytes().starts_with(own.as_bytes()) {
+                command.env_remove(name);
+            }
+        }
+        let started = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            // A Ctrl-C in the terminal is for the worker, and what it has started is ended with it.
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn();
+        let mut process = started.map_err(|why| format!("{program} can't be started: {why}"))?;
+        let id = process.id().and_then(|id| i32::try_from(id).ok());
+        let group = Group(id.and_then(Pid::from_raw));
+        let pipes = (
+            process.stdin.take(),
+            process.stdout.take(),
+            process.stderr.take(),
+        );
+        let (Some(input), Some(output), Some(errors)) = pipes else {
+            return Err(format!("{program} has no pipes"));
+        };
+        tokio::spawn(stderr::log(errors, id.unwrap_or_default(), told));
+        let mut child = Self {
+            process,
+            group,
+            input: Some(input),
+            output: Lines::new(BufReader::new(output), MAX_VERDICT),
+        };
+        let within = exec.start_timeout;
+        match timeout(within, child.line()).await {
+            Ok(Ok(line)) if verdict::is_ready(&line) => Ok(child),
+            Ok(Ok(_)) => Err(r#"its first line must be {"ready": true}"#.to_owned()),
+            Ok(Err(why)) => Err(format!("{why} before it was ready")),
+            Err(_) => Err(format!(
+                r#"it did not write {{"ready": true}} within {within:?} (dispatch.exec.start-timeout)"#
+            )),
+        }
+    }
+
+    /// Its next line. An error says why there is none.
+    pub async fn line(&mut self) -> Result<Vec<u8>, String> {
+        match self.output.next().await {
+            Ok(Line::Whole(line)) => Ok(line),
+            Ok(Line::TooLong) => Err(format!("it wrote a line of more than {MAX_VERDICT} bytes")),
+            Ok(Line::End) => Err(self.end_in_words().await),
+            Err(why) => Err(format!("its output can't be read: {why}")),
+        }
+    }
+
+    /// Writes `line`, and reads the one that answers it.
+    pub async fn ask(&mut self, line: &[u8], deadline: Instant) -> Result<Vec<u8>, Failed> {
+        let asked = async {
+            let Some(input) = &mut self.input else {
+                return Err("its input is closed".to_owned());
+            };
+            let written = match input.write_all(line).await {
+                Ok(()) => input.flush().await,
+                Err(why) => Err(why),
+            };
+            if let Err(why) = written {
+                // What it has to say is how it ended.
+                return Err(match self.line().await {
+                    Err(ended) => ended,
+                    Ok(_) => format!("it does not read its input: {why}"),
+                });
+            }
+            self.line().await
+        };
+        match timeout_at(deadline, asked).await {
+            Ok(answer) => answer.map_err(Failed::Broken),
+            Err(_) => Err(Failed::Late),
+        }
+    }
+
+    async fn end_in_words(&mut self) -> String {
+        match self.has_ended(ENDS_WITHIN).await {
+            Some(how) => format!("it ended {how}"),
+            None => "it closed its output".to_owned(),
+        }
+    }
+
+    async fn has_ended(&self, within: Duration) -> Option<String> {
+        let until = Instant::now() + within;
+        loop {
+            let ended = self.group.ended();
+            if ended.is_some() || Instant::now() >= until {
+                return ended;
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// Tells it to end, and kills it where it has not within `grace`.
+    pub async fn stop(mut self, grace: Duration) {
+        self.input = None;
+        self.group.signal(Signal::TERM);
+        let _ = self.has_ended(grace).await;
+        self.kill().await;
+    }
+
+    /// Kills it, and what it has started.
+    pub async fn kill(mut self) {
+        self.group.signal(Signal::KILL);
+        // What can't be killed is left to the system.
+        if timeout(GONE_WITHIN, self.process.wait()).await.is_ok() {
+            // Its number may be another one's from now on.
+            self.group.0 = None;
+        }
+    }
+}
+
+/// Why there is no answer.
+pub(super) enum Failed {
+    /// It took too long.
+    Late,
+    /// In words: the program can't be used any more.
+    Broken(String),
+}

@@ -1,0 +1,100 @@
+//! Lines of a bounded length, from a program that may write anything.
+
+use std::io;
+
+use tokio::io::{AsyncBufRead, AsyncBufReadExt};
+
+/// What was read.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Line {
+    /// A line, without its newline.
+    Whole(Vec<u8>),
+    /// It has more bytes than may be; the rest of it is not read.
+    TooLong,
+    /// The program has closed it.
+    End,
+}
+
+/// Reads lines. A wait that is given up loses nothing.
+pub(super) struct Lines<R> {
+    reader: R,
+    begun: Vec<u8>,
+    longest: usize,
+}
+
+impl<R: AsyncBufRead + Unpin> Lines<R> {
+    /// Lines of up to `longest` bytes.
+    pub fn new(reader: R, longest: usize) -> Self {
+        Self {
+            reader,
+            begun: Vec::new(),
+            longest,
+        }
+    }
+
+    /// The next line. What comes last without a newline is one, too.
+    pub async fn next(&mut self) -> io::Result<Line> {
+        loop {
+            let read = self.reader.fill_buf().await?;
+            if read.is_empty() {
+                return Ok(match self.begun.is_empty() {
+                    true => Line::End,
+                    false => Line::Whole(std::mem::take(&mut self.begun)),
+                });
+            }
+            let end = read.iter().position(|byte| *byte == b'\n');
+            let part = end.unwrap_or(read.len());
+            if self.begun.len() + part > self.longest {
+                return Ok(Line::TooLong);
+            }
+            self.begun.extend_from_slice(&read[..part]);
+            self.reader.consume(part + usize::from(end.is_some()));
+            if end.is_some() {
+                return Ok(Line::Whole(std::mem::take(&mut self.begun)));
+            }
+        }
+    }
+
+    /// Leaves out the line that was too long: reads to its end.
+    pub async fn skip(&mut self) -> io::Result<()> {
+        self.begun.clear();
+        loop {
+            let read = self.reader.fill_buf().await?;
+            if read.is_empty() {
+                return Ok(());
+            }
+            let end = read.iter().position(|byte| *byte == b'\n');
+            let part = end.map_or(read.len(), |end| end + 1);
+            self.reader.consume(part);
+            if end.is_some() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn lines_are_read_to_their_bound() {
+        let text: &[u8] = b"one\n\nfour!\nthree\nend";
+        let mut lines = Lines::new(text, 5);
+        let whole = |text: &str| Line::Whole(text.as_bytes().to_vec());
+        for expected in [
+            whole("one"),
+            whole(""),
+            whole("four!"),
+            whole("three"),
+            whole("end"),
+            Line::End,
+        ] {
+            assert_eq!(lines.next().await.expect("read"), expected);
+        }
+        let mut lines = Lines::new(&b"sixsix\nok\n"[..], 5);
+        assert_eq!(lines.next().await.expect("read"), Line::TooLong);
+        lines.skip().await.expect("read");
+        assert_eq!(lines.next().await.expect("read"), whole("ok"));
+    }
+}

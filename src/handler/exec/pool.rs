@@ -1,0 +1,326 @@
+//! The programs, as many as are wanted at once: each is started, offered while it waits for a job, and replaced when it is of no use
+//! any more.
+
+use std::pin::pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tracing::{debug, warn};
+
+use super::child::{Child, Failed};
+use super::stderr::Told;
+use crate::config::Exec;
+use crate::handler::ruled::{self, retry};
+use crate::handler::{Attempt, Outcome, Permit};
+use crate::rules::retry::Reconnect;
+use crate::rules::verdict;
+
+/// The same reason is logged so often at most.
+const REMIND: Duration = Duration::from_secs(60);
+/// A program that ran for so long was a good one, though it had no job.
+const GOOD_RUN: Duration = Duration::from_secs(60);
+
+/// A job for a program.
+pub(super) struct Work {
+    pub id: String,
+    pub line: Vec<u8>,
+    pub permit: Permit,
+    pub reply: oneshot::Sender<Attempt>,
+}
+
+/// A program that waits for a job, or is promised to one.
+pub struct Ready {
+    offer: oneshot::Sender<Work>,
+    _seat: Seat,
+}
+
+impl Ready {
+    /// It still waits.
+    pub(super) fn is_good(&self) -> bool {
+        !self.offer.is_closed()
+    }
+
+    /// Gives it a job; false: it has ended meanwhile. The seat is free when the job has ended.
+    pub(super) fn give(self, work: Work) -> Result<Seat, ()> {
+        let Self { offer, _seat: seat } = self;
+        offer.send(work).map(|()| seat).map_err(drop)
+    }
+}
+
+/// One that wants a program, or has one: there are as many programs as there ever were of these at once.
+pub(super) struct Seat(Arc<Shared>);
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.0.seats.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+struct Shared {
+    exec: Exec,
+    idle: Mutex<Vec<oneshot::Sender<Work>>>,
+    offered: Notify,
+    seats: AtomicUsize,
+    programs: AtomicUsize,
+    told: Arc<Told>,
+    /// Why the last program ended, and when that was logged.
+    last: Mutex<(String, Option<Instant>)>,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// All programs.
+pub(super) struct Pool(Arc<Shared>);
+
+impl Pool {
+    /// Starts the first one, so that a command which can't run shows at once. Must be called within a tokio runtime.
+    pub fn new(exec: &Exec) -> Self {
+        let shared = Arc::new(Shared {
+            exec: exec.clone(),
+            idle: Mutex::default(),
+            offered: Notify::new(),
+            seats: AtomicUsize::new(0),
+            programs: AtomicUsize::new(0),
+            told: Arc::new(Told::new()),
+            last: Mutex::default(),
+            stop: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        });
+        shared.add_program();
+        Self(shared)
+    }
+
+    /// A program that waits for a job.
+    pub fn take(&self) -> Option<Ready> {
+        let offer = self.0.take()?;
+        Some(Ready {
+            offer,
+            _seat: self.0.seat(),
+        })
+    }
+
+    /// The next program that waits for a job. The error says why there is none.
+    pub async fn wait(&self) -> Result<Ready, String> {
+        let shared = &self.0;
+        let within = shared.exec.start_timeout;
+        let deadline = Instant::now() + within;
+        let seat = shared.seat();
+        loop {
+            let mut offered = pin!(shared.offered.notified());
+            // From here on: between the look and the wait one may be offered.
+            offered.as_mut().enable();
+            if let Some(offer) = shared.take() {
+                return Ok(Ready { offer, _seat: seat });
+            }
+            if timeout_at(deadline, offered).await.is_err() {
+                let last = shared.last.lock().unwrap_or_else(PoisonError::into_inner);
+                let why = match last.0.as_str() {
+                    "" => "all are busy",
+                    why => why,
+                };
+                return Err(format!(
+                    "no program is ready within {within:?} (dispatch.exec.start-timeout): {why}"
+                ));
+            }
+        }
+    }
+
+    /// Ends all programs: each is told to, and killed where it has not ended within `grace`.
+    pub async fn close(&self, grace: Duration) {
+        *(self.0.last.lock().unwrap_or_else(PoisonError::into_inner)) = Default::default();
+        self.0.stop.cancel();
+        self.0.tasks.close();
+        // Each ends by itself; what hangs is dropped with the process.
+        let _ = tokio::time::timeout(grace + Duration::from_secs(5), self.0.tasks.wait()).await;
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.0.stop.cancel();
+    }
+}
+
+impl Shared {
+    fn take(&self) -> Option<oneshot::Sender<Work>> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let offer = idle.pop()?;
+            if !offer.is_closed() {
+                return Some(offer);
+            }
+        }
+    }
+
+    fn seat(self: &Arc<Self>) -> Seat {
+        let seats = self.seats.fetch_add(1, Ordering::Relaxed) + 1;
+        if seats > self.programs.load(Ordering::Relaxed) {
+            self.add_program();
+        }
+        Seat(Arc::clone(self))
+    }
+
+    fn add_program(self: &Arc<Self>) {
+        if !self.stop.is_cancelled() {
+            self.programs.fetch_add(1, Ordering::Relaxed);
+            let shared = Arc::clone(self);
+            self.tasks.spawn(async move { shared.keep_one().await });
+        }
+    }
+
+    /// Keeps one program running until the end.
+    async fn keep_one(&self) {
+        let mut pauses = Reconnect::default();
+        while !self.stop.is_cancelled() {
+            let started = tokio::select! {
+                started = Child::start(&self.exec, Arc::clone(&self.told)) => started,
+                () = self.stop.cancelled() => return,
+            };
+            let (began, mut served) = (Instant::now(), 0_u64);
+            let why = match started {
+                Err(why) => Some(why),
+                Ok(mut child) => {
+                    let why = self.serve(&mut child, &mut served).await;
+                    match why {
+                        None => child.stop(self.grace()).await,
+                        Some(_) => child.kill().await,
+                    }
+                    why
+                }
+            };
+            let Some(why) = why else { return };
+            self.tell(&why, served);
+            if served > 0 || began.elapsed() >= GOOD_RUN {
+                pauses.reset();
+            }
+            let pause = pauses.next(rand::random());
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.stop.cancelled() => return,
+            }
+        }
+    }
+
+    /// For what is told to end.
+    fn grace(&self) -> Duration {
+        super::GRACE.min(self.exec.timeout)
+    }
+
+    /// Offers `child` for one job after another; why it is of no use any more. `None`: it is to stop.
+    async fn serve(&self, child: &mut Child, served: &mut u64) -> Option<String> {
+        loop {
+            let (offer, mut offered) = oneshot::channel::<Work>();
+            {
+                let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+                idle.retain(|offer| !offer.is_closed());
+                idle.push(offer);
+            }
+            self.offered.notify_one();
+            let work = tokio::select! {
+                biased;
+                work = &mut offered => match work {
+                    Ok(work) => work,
+                    // It was promised to a job that did not come.
+                    Err(_) => continue,
+                },
+                line = child.line() => {
+                    not_begun(&mut offered);
+                    return Some(match line {
+                        Ok(_) => "it wrote a line when it had no job".to_owned(),
+                        Err(why) => why,
+                    });
+                }
+                () = self.stop.cancelled() => {
+                    not_begun(&mut offered);
+                    return None;
+                }
+            };
+            let end = self.work(child, work).await;
+            *served += u64::from(end.is_none());
+            if end.is_some() {
+                return end;
+            }
+        }
+    }
+
+    /// One job; why the program is of no use any more.
+    async fn work(&self, child: &mut Child, work: Work) -> Option<String> {
+        let Work {
+            id,
+            line,
+            permit,
+            mut reply,
+        } = work;
+        if !permit.is_good() {
+            // Nobody may be there any more.
+            let _ = reply.send(Outcome::Late.into());
+            return None;
+        }
+        let within = self.exec.timeout;
+        let answer = tokio::select! {
+            answer = child.ask(&line, Instant::now() + within) => answer,
+            // The worker ends and waits no longer: the job runs again elsewhere, and must not go on here.
+            () = reply.closed() => return Some("its job was given up".to_owned()),
+        };
+        let (outcome, why) = match answer {
+            Ok(answer) => match verdict::read(&answer) {
+                Ok(verdict) if verdict.id.as_ref().is_none_or(|of| *of == id) => {
+                    let _ = reply.send(ruled::attempt(verdict));
+                    return None;
+                }
+                Ok(_) => {
+                    let why = "its answer has the id of another job";
+                    (retry(format!("the program: {why}")), why.to_owned())
+                }
+                Err(why) => (
+                    retry(format!("the program's answer can't be used: {why}")),
+                    format!("its answer can't be used: {why}"),
+                ),
+            },
+            Err(Failed::Late) => (
+                retry(format!(
+                    "no answer of the program within {within:?} (dispatch.exec.timeout)"
+                )),
+                format!("it did not answer within {within:?}"),
+            ),
+            Err(Failed::Broken(why)) => (
+                retry(format!("the program with this job: {why}")),
+                format!("{why}, with a job"),
+            ),
+        };
+        let _ = reply.send(outcome.into());
+        Some(why)
+    }
+
+    fn tell(&self, why: &str, served: u64) {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = last.0 == why && last.1.is_some_and(|at| at.elapsed() < REMIND);
+        if known {
+            debug!(
+                reason = why,
+                jobs = served,
+                "a program has ended; starting another"
+            );
+            return;
+        }
+        warn!(
+            reason = why,
+            jobs = served,
+            "a program has ended; starting another"
+        );
+        *last = (why.to_owned(), Some(Instant::now()));
+    }
+}
+
+/// A job that may have been given at the last moment: its program has not seen it.
+fn not_begun(offered: &mut oneshot::Receiver<Work>) {
+    offered.close();
+    if let Ok(work) = offered.try_recv() {
+        let _ = work.reply.send(Outcome::Late.into());
+    }
+}

@@ -1,0 +1,233 @@
+//! Forwards each job, when its turn has come, to the queue of workers that exist already (`dispatch.forward`).
+//!
+//! A job is done when RabbitMQ has confirmed its copy, or, with `done`, when the worker that got it says so: then it stays unacked until
+//! that, and what limits calls in flight counts it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::RngCore;
+use tokio::time::timeout;
+
+use super::ruled::{self, retry};
+use super::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
+use crate::broker::amqp::{Expected, Forwarder};
+use crate::broker::{BrokerError, Message, PublishError, Reply};
+use crate::config::{self, Config, Forward};
+use crate::rules::decision::LEASE_MS;
+use crate::rules::delays::{DelayLevels, QueueNames};
+use crate::rules::headers::{self, HeaderValue};
+use crate::rules::job::Job;
+use crate::rules::verdict::{self, Verdict};
+
+/// Of a name in AMQP, in bytes.
+const LONGEST_NAME: usize = 255;
+/// A connection is waited for so long.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
+
+/// Forwards jobs.
+pub struct ForwardHandler {
+    forwarder: Arc<Forwarder>,
+    exchange: Arc<str>,
+    routing_key: Option<config::RoutingKey>,
+    timeout: Duration,
+    /// The worker's own queues: a job that goes there comes back.
+    own: QueueNames,
+}
+
+impl ForwardHandler {
+    /// Connects in the background. Must be called within a tokio runtime.
+    ///
+    /// # Errors
+    /// [`BrokerError::Url`]: the URL can't be used.
+    pub fn new(config: &Config, forward: &Forward) -> Result<Self, BrokerError> {
+        let work = &config.amqp.queue;
+        let done = forward.done.then(|| format!("{work}.done.{}", token()));
+        Ok(Self {
+            forwarder: Arc::new(Forwarder::start(&config.amqp, done)?),
+            exchange: forward.exchange.as_str().into(),
+            routing_key: forward.routing_key.clone(),
+            timeout: forward.timeout,
+            own: QueueNames::new(work, &DelayLevels::new(config.delay.max_delay)),
+        })
+    }
+
+    /// Ends its connection when the worker has ended.
+    pub fn closer(&self) -> impl Future<Output = ()> + use<> {
+        let forwarder = Arc::clone(&self.forwarder);
+        async move { forwarder.close().await }
+    }
+
+    /// The job as it goes on, and who waits for its end. The error says why it can never go there.
+    fn outgoing(&self, job: &Job) -> Result<(Reply, Option<Expected>), String> {
+        let key = match &self.routing_key {
+            None => job.routing_key().to_owned(),
+            Some(key) => match &key.of_jobs {
+                None => key.text.clone(),
+                Some(of_jobs) => of_jobs.render(job, ""),
+            },
+        };
+        if key.len() > LONGEST_NAME {
+            let length = key.len();
+            return Err(format!(
+                "its routing key would have {length} bytes; {LONGEST_NAME} are possible"
+            ));
+        }
+        if self.exchange.is_empty() && self.own.has(&key) {
+            return Err(format!(
+                "it would come back: dispatch.forward sends it to {key}, which is a queue of Sluicegate"
+            ));
+        }
+        let message = job.published.message::<Message>();
+        let message = message.ok_or("it came as no message")?;
+        let mut set = Vec::new();
+        let expected = self.forwarder.done_queue().map(|queue| {
+            let token = token();
+            set.push((headers::DONE, HeaderValue::Text(queue.to_owned())));
+            set.push((headers::DONE_TOKEN, HeaderValue::Text(token.clone())));
+            self.forwarder.expect(token)
+        });
+        let outgoing = Reply {
+            exchange: Arc::clone(&self.exchange),
+            routing_key: key.into(),
+            message: message.for_workers(&set),
+        };
+        Ok((outgoing, expected))
+    }
+
+    /// What the worker says of the job, in time.
+    async fn end(&self, job: &Job, mut expected: Expected) -> Attempt {
+        let within = self.timeout;
+        match timeout(within, expected.end()).await {
+            Ok(Some(body)) => said(&body, &job.id),
+            Ok(None) => retry("nobody waits for its end any more").into(),
+            Err(_) => Attempt {
+                // The worker may be at it still.
+                fate: Fate::Abandoned {
+                    lease: Duration::from_millis(LEASE_MS),
+                    ended: LateEnd::new(async move {
+                        expected.end().await;
+                    }),
+                },
+                ..retry(format!(
+                    "no worker said that it is done within {within:?} (dispatch.forward.timeout)"
+                ))
+                .into()
+            },
+        }
+    }
+}
+
+/// What a worker said of the job `id`; nothing: it is done.
+fn said(body: &[u8], id: &str) -> Attempt {
+    if body.is_empty() {
+        return ruled::attempt(Verdict::DONE);
+    }
+    let why = match verdict::read(body) {
+        Ok(verdict) if verdict.id.as_ref().is_none_or(|of| of == id) => {
+            return ruled::attempt(verdict);
+        }
+        Ok(_) => "it has the id of another job".to_owned(),
+        Err(why) => why.to_string(),
+    };
+    Attempt {
+        fate: Fate::Answered,
+        ..retry(format!("what the worker said of it can't be used: {why}")).into()
+    }
+}
+
+/// What nobody guesses.
+fn token() -> String {
+    let mut bytes = [0; 16];
+    rand::rng().fill_bytes(&mut bytes);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl PreparingHandler for ForwardHandler {
+    /// The connection is there; it is the same for all.
+    type Ready = ();
+
+    fn at_once(&self) -> Option<()> {
+        self.forwarder.is_up().then_some(())
+    }
+
+    async fn prepare(&self, _: &Job) -> Result<(), Outcome> {
+        let up = timeout(CONNECTS_WITHIN, self.forwarder.up()).await;
+        up.map_err(|_| {
+            retry(format!(
+                "RabbitMQ takes no jobs for workers: no connection within {CONNECTS_WITHIN:?}"
+            ))
+        })
+    }
+
+    fn is_ready(&self, (): &mut ()) -> bool {
+        self.forwarder.is_up()
+    }
+
+    async fn send(&self, job: &Job, (): (), permit: Permit) -> Attempt {
+        let (outgoing, expected) = match self.outgoing(job) {
+            Ok(both) => both,
+            Err(reason) => {
+                return Attempt {
+                    fate: Fate::Unwritten,
+                    ..Outcome::Reject { reason }.into()
+                };
+            }
+        };
+        if !permit.is_good() || !self.forwarder.is_up() {
+            return Outcome::Late.into();
+        }
+        let key = Arc::clone(&outgoing.routing_key);
+        let why = match (self.forwarder.publish(outgoing).await, expected) {
+            (Ok(()), None) => return ruled::attempt(Verdict::DONE),
+            (Ok(()), Some(expected)) => return self.end(job, expected).await,
+            (Err(why), _) => why,
+        };
+        let exchange = match &*self.exchange {
+            "" => "the default exchange",
+            name => name,
+        };
+        Attempt {
+            fate: match why {
+                PublishError::Returned | PublishError::Nacked => Fate::Answered,
+                PublishError::Down(_) => Fate::Unknown,
+            },
+            ..retry(format!(
+                "not forwarded to {exchange} with the key {key}: {why}"
+            ))
+            .into()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_is_done_and_nonsense_is_tried_again() {
+        assert_eq!(said(b"", "7").outcome, Outcome::Done);
+        assert_eq!(
+            said(br#"{"outcome":"done","id":"7"}"#, "7").outcome,
+            Outcome::Done
+        );
+        for (body, word) in [
+            (&br#"{"outcome":"done","id":"8"}"#[..], "another job"),
+            (b"ok", "no verdict"),
+            (b"\xff", "no verdict"),
+        ] {
+            let attempt = said(body, "7");
+            let Outcome::Retry { reason, .. } = &attempt.outcome else {
+                panic!("{attempt:?}")
+            };
+            assert!(reason.contains(word), "{reason}");
+            assert!(matches!(attempt.fate, Fate::Answered));
+        }
+    }
+
+    #[test]
+    fn no_two_tokens_are_the_same() {
+        assert_ne!(token(), token());
+        assert_eq!(token().len(), 32);
+    }
+}

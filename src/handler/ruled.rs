@@ -1,0 +1,74 @@
+//! What a program said of its job, as the worker takes it: from children of `dispatch.exec`, and from workers behind `dispatch.forward`.
+
+use super::{Answered, Attempt, Fate, Outcome};
+use crate::rules::verdict::{Ruling, Verdict};
+
+/// The verdict as an attempt's end.
+pub(super) fn attempt(verdict: Verdict) -> Attempt {
+    let Verdict {
+        id: _,
+        ruling,
+        cost,
+        status,
+        said,
+    } = verdict;
+    let outcome = match ruling {
+        Ruling::Done => Outcome::Done,
+        Ruling::Retry { after, reason } => Outcome::Retry { after, reason },
+        Ruling::Snooze { after } => Outcome::Snooze { after },
+        Ruling::Throttled { after, reason } => Outcome::Throttled { after, reason },
+        Ruling::Reject { reason } => Outcome::Reject { reason },
+    };
+    let mut attempt = Attempt::from(outcome);
+    attempt.fate = Fate::Answered;
+    attempt.seen.actual_cost = cost;
+    if status.is_some() || said.is_some() {
+        let (body, content_type) = match said {
+            Some(said) => (said.body, said.content_type),
+            None => Default::default(),
+        };
+        attempt.answered = Some(Box::new(Answered {
+            status,
+            content_type,
+            body,
+            ..Answered::default()
+        }));
+    }
+    attempt
+}
+
+/// It failed for now, and an attempt is used.
+pub(super) fn retry(reason: impl Into<String>) -> Outcome {
+    Outcome::Retry {
+        after: None,
+        reason: reason.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::verdict;
+
+    #[test]
+    fn a_verdict_brings_its_cost_and_its_answer() {
+        let text = br#"{"outcome":"done","cost":12,"status":201,"body":{"a":1}}"#;
+        let attempt = attempt(verdict::read(text).expect("a verdict"));
+        assert_eq!(attempt.outcome, Outcome::Done);
+        assert_eq!(attempt.seen.actual_cost, Some(12));
+        assert!(attempt.trouble.is_none() && matches!(attempt.fate, Fate::Answered));
+        let answered = attempt.answered.expect("an answer");
+        assert_eq!(
+            (answered.status, &answered.body[..]),
+            (Some(201), &b"{\"a\":1}"[..])
+        );
+        assert!(super::attempt(Verdict::DONE).answered.is_none());
+    }
+
+    #[test]
+    fn a_retry_says_that_the_api_fails() {
+        let text = br#"{"outcome":"retry","after":1}"#;
+        let attempt = attempt(verdict::read(text).expect("a verdict"));
+        assert!(attempt.trouble.is_some());
+    }
+}

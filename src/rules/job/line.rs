@@ -1,0 +1,151 @@
+//! A job as one line of JSON, for programs that are given jobs.
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use super::{Job, Properties, Value};
+
+impl Job {
+    /// Itself as one line of JSON, with the newline.
+    pub(crate) fn line(&self) -> Vec<u8> {
+        // Of numbers and texts JSON can be made always; nothing here fails by itself.
+        let mut line = serde_json::to_vec(&Line(self)).unwrap_or_default();
+        line.push(b'\n');
+        line
+    }
+}
+
+struct Line<'a>(&'a Job);
+struct Headers<'a>(&'a [(&'a str, Value<'a>)]);
+struct Others<'a>(&'a Properties<'a>);
+struct Written<'a>(&'a Value<'a>);
+
+impl Serialize for Line<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let Self(job) = self;
+        let mut map = to.serialize_map(None)?;
+        map.serialize_entry("id", &job.id)?;
+        map.serialize_entry("tenant", job.tenant.as_str())?;
+        map.serialize_entry("cost", &job.cost)?;
+        map.serialize_entry("attempt", &job.attempt)?;
+        map.serialize_entry("routing_key", job.routing_key())?;
+        map.serialize_entry("headers", &Headers(&job.headers()))?;
+        map.serialize_entry("properties", &Others(&job.properties()))?;
+        let kinds = [
+            ("content_type", &job.content_type),
+            ("content_encoding", &job.content_encoding),
+        ];
+        for (name, kind) in kinds {
+            if let Some(kind) = kind {
+                map.serialize_entry(name, kind)?;
+            }
+        }
+        match std::str::from_utf8(&job.body) {
+            Ok(text) => map.serialize_entry("body", text)?,
+            Err(_) => map.serialize_entry("body_base64", &BASE64_STANDARD.encode(&job.body))?,
+        }
+        map.end()
+    }
+}
+
+impl Serialize for Headers<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(name, value)| (*name, Written(value))))
+    }
+}
+
+impl Serialize for Others<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        let of = self.0;
+        let mut map = to.serialize_map(None)?;
+        let texts = [
+            ("correlation_id", of.correlation_id),
+            ("reply_to", of.reply_to),
+            ("type", of.kind),
+            ("app_id", of.app_id),
+            ("expiration", of.expiration),
+        ];
+        for (name, text) in texts {
+            if let Some(text) = text {
+                map.serialize_entry(name, text)?;
+            }
+        }
+        if let Some(timestamp) = of.timestamp {
+            map.serialize_entry("timestamp", &timestamp)?;
+        }
+        if let Some(priority) = of.priority {
+            map.serialize_entry("priority", &priority)?;
+        }
+        map.end()
+    }
+}
+
+impl Serialize for Written<'_> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self.0 {
+            Value::Text(text) => to.serialize_str(text),
+            Value::Bytes(bytes) => {
+                let base64 = BASE64_STANDARD.encode(bytes);
+                to.collect_map([("base64", base64)])
+            }
+            Value::Int(n) => to.serialize_i64(*n),
+            // JSON has none that are not finite: these are null.
+            Value::Float(n) => to.serialize_f64(*n),
+            Value::Bool(value) => to.serialize_bool(*value),
+            Value::Time(seconds) => to.serialize_u64(*seconds),
+            Value::Nothing => to.serialize_unit(),
+            Value::List(list) => to.collect_seq(list.iter().map(Written)),
+            Value::Table(table) => Headers(table).serialize(to),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::rules::tenant::Tenant;
+
+    fn read(job: &Job) -> serde_json::Value {
+        let line = job.line();
+        assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+        serde_json::from_slice(&line).expect("JSON")
+    }
+
+    #[test]
+    fn a_job_is_one_line() {
+        let tenant = Tenant::parse("acme").expect("a name");
+        let mut job = Job::new("7", tenant, "one\ntwo");
+        job.content_type = Some("text/plain".to_owned());
+        let job = job.published_with("orders", [("a", "x\ny"), ("retry-after", "1")]);
+        let line = json!({
+            "id": "7", "tenant": "acme", "cost": 1, "attempt": 1, "routing_key": "orders",
+            "headers": {"a": "x\ny"}, "properties": {}, "content_type": "text/plain", "body": "one\ntwo",
+        });
+        assert_eq!(read(&job), line);
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_base64() {
+        let tenant = Tenant::parse("acme").expect("a name");
+        let line = read(&Job::new("7", tenant, &[0xff][..]));
+        assert_eq!(line["body_base64"], "/w==");
+        assert_eq!(line.get("body"), None);
+        let values = [
+            ("bytes", Value::Bytes(&[0xff])),
+            ("nan", Value::Float(f64::NAN)),
+            (
+                "list",
+                Value::List(vec![Value::Nothing, Value::Bool(true), Value::Time(7)]),
+            ),
+            ("table", Value::Table(vec![("a", Value::Int(-1))])),
+        ];
+        let headers = serde_json::to_value(Headers(&values)).expect("JSON");
+        let expected = json!({
+            "bytes": {"base64": "/w=="}, "nan": null, "list": [null, true, 7], "table": {"a": -1},
+        });
+        assert_eq!(headers, expected);
+    }
+}

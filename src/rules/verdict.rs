@@ -1,0 +1,419 @@
+//! What a program says of a job it was given, as a line of JSON: a child of `dispatch.exec`, or a worker behind `dispatch.forward`.
+//!
+//! Both are of the operator, and may be wrong: what is not understood to the last field is no verdict.
+
+use std::fmt;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use serde::Deserialize;
+use serde::de::{Deserializer, Error, Visitor};
+use serde_json::Value as Json;
+
+/// The longest verdict, in bytes: a body of a megabyte, as base64.
+pub const MAX_VERDICT: usize = 3 << 19;
+/// So much of a reason is kept, in characters.
+const MAX_REASON: usize = 500;
+/// Nothing waits longer.
+const MAX_AFTER: Duration = Duration::from_secs(365 * 86_400);
+/// Names of types are short.
+const MAX_TYPE: usize = 255;
+
+/// What becomes of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Ruling {
+    /// `done`
+    Done,
+    /// `retry`: it failed, and an attempt is used.
+    Retry {
+        /// When to try again; `None`: by the retry schedule.
+        after: Option<Duration>,
+        /// Why.
+        reason: String,
+    },
+    /// `snooze`: again, and no attempt is used.
+    Snooze {
+        /// When.
+        after: Duration,
+    },
+    /// `throttled`: the API stopped the tenant.
+    Throttled {
+        /// For how long; `None`: it did not say.
+        after: Option<Duration>,
+        /// Why.
+        reason: String,
+    },
+    /// `reject`: never.
+    Reject {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// A body for the job's result.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Said {
+    /// The bytes.
+    pub body: Bytes,
+    /// What they are.
+    pub content_type: Option<String>,
+}
+
+/// A verdict.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Verdict {
+    /// Which job it is of, where it says so.
+    pub id: Option<String>,
+    /// What becomes of the job.
+    pub ruling: Ruling,
+    /// What the job really cost.
+    pub cost: Option<u32>,
+    /// The status of an answer, for the result.
+    pub status: Option<u16>,
+    /// The body of an answer, for the result.
+    pub said: Option<Said>,
+}
+
+impl Verdict {
+    /// Done, and nothing else is said.
+    pub const DONE: Self = Self {
+        id: None,
+        ruling: Ruling::Done,
+        cost: None,
+        status: None,
+        said: None,
+    };
+}
+
+/// Why a text is no verdict.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NoVerdict(String);
+
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Word {
+    Done,
+    Retry,
+    Snooze,
+    Throttled,
+    Reject,
+}
+
+/// A number of seconds, or a text such as `500ms`.
+struct After(Duration);
+
+impl<'de> Deserialize<'de> for After {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Seen;
+        const MUST: &str = "a number of seconds, or a text such as \"500ms\", \"10s\" or \"5m\"";
+        impl Visitor<'_> for Seen {
+            type Value = Duration;
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(MUST)
+            }
+            fn visit_u64<E: Error>(self, seconds: u64) -> Result<Duration, E> {
+                Ok(Duration::from_secs(seconds))
+            }
+            fn visit_f64<E: Error>(self, seconds: f64) -> Result<Duration, E> {
+                Duration::try_from_secs_f64(seconds)
+                    .map_err(|_| E::custom(format!("after must be {MUST}")))
+            }
+            fn visit_str<E: Error>(self, text: &str) -> Result<Duration, E> {
+                duration(text).ok_or_else(|| E::custom(format!("after must be {MUST}")))
+            }
+        }
+        let after = from.deserialize_any(Seen)?;
+        if after > MAX_AFTER {
+            return Err(D::Error::custom("after is more than 365 days"));
+        }
+        Ok(Self(after))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    id: Option<String>,
+    outcome: Word,
+    after: Option<After>,
+    reason: Option<String>,
+    cost: Option<u32>,
+    status: Option<u16>,
+    body: Option<Json>,
+    body_base64: Option<String>,
+    content_type: Option<String>,
+}
+
+/// Reads a verdict.
+///
+/// # Errors
+/// [`NoVerdict`] says what is wrong with it, in one bounded line that holds none of its values.
+pub fn read(text: &[u8]) -> Result<Verdict, NoVerdict> {
+    let wrong = |why: &str| Err(NoVerdict(why.to_owned()));
+    if text.len() > MAX_VERDICT {
+        return Err(NoVerdict(format!("it is longer than {MAX_VERDICT} bytes")));
+    }
+    let written: Written = match serde_json::from_slice(text) {
+        Ok(written) => written,
+        Err(why) => return Err(NoVerdict(format!("it is no verdict: {}", explained(&why)))),
+    };
+    let after = written.after.map(|After(after)| after);
+    let reason = one_line(written.reason.as_deref());
+    let ruling = match (written.outcome, after) {
+        (Word::Snooze, Some(after)) => Ruling::Snooze { after },
+        (Word::Snooze, None) => return wrong("snooze needs after: when the job is to run again"),
+        (Word::Done | Word::Reject, Some(_)) => {
+            return wrong("only retry, snooze and throttled have after");
+        }
+        (Word::Done, None) => Ruling::Done,
+        (Word::Reject, None) => Ruling::Reject { reason },
+        (Word::Retry, after) => Ruling::Retry { after, reason },
+        (Word::Throttled, after) => Ruling::Throttled { after, reason },
+    };
+    if written
+        .status
+        .is_some_and(|status| !(100..=999).contains(&status))
+    {
+        return wrong("status is no number from 100 to 999");
+    }
+    let own_type = written.content_type;
+    if own_type
+        .as_ref()
+        .is_some_and(|text| text.len() > MAX_TYPE || text.contains(char::is_control))
+    {
+        return wrong("content_type is no name of a type");
+    }
+    let body = match (written.body, written.body_base64) {
+        (Some(_), Some(_)) => return wrong("it has both body and body_base64"),
+        (None, None) => None,
+        (None, Some(text)) => match BASE64_STANDARD.decode(text) {
+            Ok(bytes) => Some((Bytes::from(bytes), None)),
+            Err(_) => return wrong("body_base64 is no base64"),
+        },
+        (Some(Json::String(text)), None) => {
+            Some((Bytes::from(text), Some("text/plain; charset=utf-8")))
+        }
+        (Some(json), None) => Some((Bytes::from(json.to_string()), Some("application/json"))),
+    };
+    Ok(Verdict {
+        id: written.id,
+        ruling,
+        cost: written.cost,
+        status: written.status,
+        said: body.map(|(body, kind)| Said {
+            body,
+            content_type: own_type.or(kind.map(str::to_owned)),
+        }),
+    })
+}
+
+/// What is wrong with the JSON. It may quote a text of the other side: bounded, and on one line.
+fn explained(why: &serde_json::Error) -> String {
+    let words = why.to_string();
+    words
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(200)
+        .collect()
+}
+
+fn one_line(reason: Option<&str>) -> String {
+    let Some(reason) = reason.filter(|reason| !reason.trim().is_empty()) else {
+        return "it gave no reason".to_owned();
+    };
+    reason
+        .chars()
+        .map(|c| if c.is_control() { ' ' } else { c })
+        .take(MAX_REASON)
+        .collect()
+}
+
+/// A whole number with `ms`, `s`, `m`, `h` or `d`.
+fn duration(text: &str) -> Option<Duration> {
+    let digits = text.find(|c: char| !c.is_ascii_digit())?;
+    let (number, unit) = text.split_at(digits);
+    let number: u64 = number.parse().ok()?;
+    let of = |unit: u64| number.checked_mul(unit).map(Duration::from_secs);
+    match unit {
+        "ms" => Some(Duration::from_millis(number)),
+        "s" => of(1),
+        "m" => of(60),
+        "h" => of(3_600),
+        "d" => of(86_400),
+        _ => None,
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Ready {
+    ready: bool,
+}
+
+/// Whether `text` says that its program is ready for a job: `{"ready": true}`.
+pub fn is_ready(text: &[u8]) -> bool {
+    serde_json::from_slice::<Ready>(text).is_ok_and(|said| said.ready)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(text: &str) -> Result<Verdict, String> {
+        read(text.as_bytes()).map_err(|why| why.to_string())
+    }
+
+    fn ruling(text: &str) -> Ruling {
+        said(text)
+            .unwrap_or_else(|why| panic!("{text}: {why}"))
+            .ruling
+    }
+
+    #[test]
+    fn each_outcome_is_read_with_what_it_may_have() {
+        const S: Duration = Duration::from_secs(1);
+        assert_eq!(said(r#"{"outcome": "done"}"#), Ok(Verdict::DONE));
+        let reason = || "busy".to_owned();
+        for (text, meant) in [
+            (
+                r#"{"outcome":"retry","reason":"busy"}"#,
+                Ruling::Retry {
+                    after: None,
+                    reason: reason(),
+                },
+            ),
+            (
+                r#"{"outcome":"retry","after":5,"reason":"busy"}"#,
+                Ruling::Retry {
+                    after: Some(5 * S),
+                    reason: reason(),
+                },
+            ),
+            (
+                r#"{"outcome":"snooze","after":"5m"}"#,
+                Ruling::Snooze { after: 300 * S },
+            ),
+            (
+                r#"{"outcome":"snooze","after":0.5}"#,
+                Ruling::Snooze { after: S / 2 },
+            ),
+            (
+                r#"{"outcome":"throttled","after":"30s","reason":"busy"}"#,
+                Ruling::Throttled {
+                    after: Some(30 * S),
+                    reason: reason(),
+                },
+            ),
+            (
+                r#"{"outcome":"reject","reason":"busy"}"#,
+                Ruling::Reject { reason: reason() },
+            ),
+        ] {
+            assert_eq!(ruling(text), meant, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_body_is_a_text_json_or_bytes() {
+        let body = |text: &str| {
+            let said = said(text).expect(text).said.expect("a body");
+            (said.body, said.content_type.unwrap_or_default())
+        };
+        let json = "application/json".to_owned();
+        assert_eq!(
+            body(r#"{"outcome":"done","body":{"a": 1}}"#),
+            (r#"{"a":1}"#.into(), json)
+        );
+        let (text, kind) = body(r#"{"outcome":"done","body":"a\nb"}"#);
+        assert_eq!(
+            (&text[..], &*kind),
+            (&b"a\nb"[..], "text/plain; charset=utf-8")
+        );
+        let (bytes, kind) =
+            body(r#"{"outcome":"done","body_base64":"/w==","content_type":"image/png"}"#);
+        assert_eq!((&bytes[..], &*kind), (&[0xff][..], "image/png"));
+        let full =
+            said(r#"{"id":"7","outcome":"done","cost":12,"status":201}"#).expect("a verdict");
+        assert_eq!(
+            (full.id.as_deref(), full.cost, full.status),
+            (Some("7"), Some(12), Some(201))
+        );
+    }
+
+    #[test]
+    fn what_is_not_understood_is_no_verdict() {
+        for (text, word) in [
+            ("", "EOF"),
+            ("done", "expected"),
+            ("{}", "outcome"),
+            (r#"{"outcome":"ok"}"#, "unknown variant"),
+            (r#"{"outcome":"done","more":1}"#, "unknown field"),
+            (r#"{"outcome":"done"} x"#, "trailing"),
+            (r#"{"outcome":"done","outcome":"retry"}"#, "duplicate"),
+            (r#"{"outcome":"snooze"}"#, "after"),
+            (r#"{"outcome":"done","after":1}"#, "after"),
+            (r#"{"outcome":"retry","after":-1}"#, "seconds"),
+            (r#"{"outcome":"retry","after":-0.5}"#, "seconds"),
+            (r#"{"outcome":"retry","after":"soon"}"#, "seconds"),
+            (r#"{"outcome":"retry","after":"9999d"}"#, "365"),
+            (r#"{"outcome":"done","cost":-1}"#, "u32"),
+            (r#"{"outcome":"done","status":9}"#, "status"),
+            (r#"{"outcome":"done","body":1,"body_base64":""}"#, "both"),
+            (r#"{"outcome":"done","body_base64":"?"}"#, "base64"),
+            (
+                r#"{"outcome":"done","content_type":"a\nb"}"#,
+                "content_type",
+            ),
+        ] {
+            let why = said(text).expect_err(text);
+            assert!(why.contains(word), "{text}: {why}");
+        }
+        let long = format!(
+            r#"{{"outcome":"done","body":"{}"}}"#,
+            "x".repeat(MAX_VERDICT)
+        );
+        assert!(said(&long).expect_err("too long").contains("longer"));
+    }
+
+    #[test]
+    fn a_reason_is_one_bounded_line() {
+        let long = format!(
+            r#"{{"outcome":"reject","reason":"a\nb{}"}}"#,
+            "x".repeat(1000)
+        );
+        let Ruling::Reject { reason } = ruling(&long) else {
+            panic!("rejected")
+        };
+        assert!(reason.starts_with("a bxxx") && reason.len() == MAX_REASON);
+        for nothing in [
+            r#"{"outcome":"retry"}"#,
+            r#"{"outcome":"retry","reason":" "}"#,
+        ] {
+            let reason = "it gave no reason".to_owned();
+            assert_eq!(
+                ruling(nothing),
+                Ruling::Retry {
+                    after: None,
+                    reason
+                }
+            );
+        }
+    }
+
+    #[test]
+    fn ready_is_one_line() {
+        assert!(is_ready(br#"{"ready": true}"#));
+        for text in [
+            "",
+            "ready",
+            "{}",
+            r#"{"ready": false}"#,
+            r#"{"ready": true, "x": 1}"#,
+        ] {
+            assert!(!is_ready(text.as_bytes()), "{text}");
+        }
+    }
+}

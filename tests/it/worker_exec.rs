@@ -1,0 +1,268 @@
+//! Workers that give jobs to programs (`dispatch.exec`).
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use kit::api::{Api, Call, Reply};
+use kit::process::Process;
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::sources::page;
+use kit::{Bed, jobs, root, until};
+use tempfile::TempDir;
+use tokio::time::Instant;
+
+use crate::PROGRAM;
+use crate::cli::sluicegate;
+
+fn bed() -> Bed {
+    Bed::on(shared_rabbit().url(), shared_redis().url())
+}
+
+/// Says that it is ready, and then runs `commands` for each job, which they have in `$job`.
+fn each_job(commands: &str) -> String {
+    format!("echo '{{\"ready\": true}}'; while IFS= read -r job; do {commands}; done")
+}
+
+/// A worker's configuration with a shell that runs `script`.
+fn yaml(bed: &Bed, limits: &str, script: &str, more: &str) -> String {
+    let command = serde_json::json!(["sh", "-c", script]);
+    with_command(bed, limits, &command.to_string(), more)
+}
+
+fn with_command(bed: &Bed, limits: &str, command: &str, more: &str) -> String {
+    let api = bed.yaml(limits, "http://unused/", "");
+    let exec = format!("dispatch: {{exec: {{command: {command}{more}}}");
+    let yaml = api.replace("dispatch: {http: {url: 'http://unused/'}", &exec);
+    format!("{yaml}retry: {{max-attempts: 2, initial-interval: 100ms}}\n")
+}
+
+const MANY: &str = "max-requests: 1000, window-size: 1s";
+
+/// The reasons of all dead letters, once there are so many.
+async fn reasons(bed: &Bed, yaml: &str, count: usize) -> Vec<String> {
+    let mut letters = Vec::new();
+    let begun = Instant::now();
+    while letters.len() < count {
+        assert!(begun.elapsed() < Duration::from_secs(90), "{letters:?}");
+        letters.extend(bed.dead(yaml).await);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let reason = |letter: &sluicegate::broker::Message| {
+        format!("{:?}", letter.header("x-sluicegate-reason"))
+    };
+    letters.iter().map(reason).collect()
+}
+
+/// The dead letter of a job whose program runs `commands`; `word` is in its reason.
+async fn fails(commands: &str, more: &str, word: &str) -> Process {
+    let bed = bed();
+    let yaml = yaml(&bed, MANY, &each_job(commands), more);
+    let worker = PROGRAM.start(&yaml);
+    bed.publish(&yaml, jobs("acme", 1)).await;
+    let reasons = reasons(&bed, &yaml, 1).await;
+    assert!(reasons[0].contains(word), "{reasons:?}");
+    assert!(
+        reasons[0].contains("2 attempts") || word == "no such order",
+        "{reasons:?}"
+    );
+    worker
+}
+
+/// The example `name` does all jobs of two tenants, each once, and each tenant within its limit.
+async fn example(command: &str, job_of: fn(&Call) -> String) {
+    let api = Api::start().await;
+    let (bed, folder) = (bed(), tempfile::tempdir().expect("a folder"));
+    let script = folder_with_url(&folder, &api, command);
+    let yaml = with_command(
+        &bed,
+        "max-requests: 5, window-size: 1s, guard: strict",
+        &script,
+        "",
+    );
+    let worker = PROGRAM.start(&yaml);
+    bed.publish(&yaml, jobs("one", 15).chain(jobs("two", 15)))
+        .await;
+    let begun = Instant::now();
+    while api.count() < 30 {
+        let waited = begun.elapsed();
+        assert!(waited < Duration::from_secs(60), "{:#?}", worker.log());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let calls = api.calls();
+    let ids: HashSet<String> = calls.iter().map(job_of).collect();
+    assert_eq!((ids.len(), calls.len()), (30, 30), "each is called once");
+    for tenant in ["one", "two"] {
+        let of = calls.iter().filter(|call| job_of(call).starts_with(tenant));
+        let times: Vec<Instant> = of.map(|call| call.at).collect();
+        // However long a program takes from its job to its call; Redis counts whole milliseconds.
+        for six in times.windows(6) {
+            let took = six[5] - six[0];
+            assert!(
+                took >= Duration::from_millis(990),
+                "{tenant}: 6 calls in {took:?}"
+            );
+        }
+    }
+    worker.stop();
+    assert_eq!(bed.dead(&yaml).await, []);
+}
+
+/// A command that runs `command`, which is a file of docs/workers behind its program, with the url of `api`.
+fn folder_with_url(folder: &TempDir, api: &Api, command: &str) -> String {
+    let (program, file) = command.split_once(' ').expect("a program and a file");
+    let file = root().join("docs/workers").join(file);
+    let script = format!(
+        "#!/bin/sh\nexport API_URL='{}'\nexec {program} {}\n",
+        api.url(),
+        file.display()
+    );
+    let path = folder.path().join("run.sh");
+    std::fs::write(&path, script).expect("written");
+    format!("[sh, '{}']", path.display())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_in_python_does_jobs_within_the_limit() {
+    example("/usr/bin/python3 worker.py", |call| call.job.clone()).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_example_in_a_shell_does_jobs_within_the_limit() {
+    example("sh worker.sh", |call| {
+        let job: serde_json::Value = serde_json::from_slice(&call.body).expect("a job");
+        job["id"].as_str().expect("an id").to_owned()
+    })
+    .await;
+}
+
+#[test]
+fn the_page_shows_the_examples_as_they_are() {
+    for (file, fence) in [("worker.py", "```python\n"), ("worker.sh", "```sh\n")] {
+        let text = page("docs/EXEC.md");
+        let code = text
+            .split_once(fence)
+            .and_then(|(_, rest)| rest.split_once("```\n"));
+        let file = page(&format!("docs/workers/{file}"));
+        assert_eq!(code.map(|(code, _)| code), Some(file.as_str()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_an_answer_says_is_done_with_the_job() {
+    let api = Api::start().await;
+    api.answers(|call: &Call| match &*call.job {
+        "acme-1" => Reply::status(503),
+        "acme-2" => Reply::status(422),
+        _ => Reply::ok(),
+    });
+    let (bed, folder) = (bed(), tempfile::tempdir().expect("a folder"));
+    let command = folder_with_url(&folder, &api, "/usr/bin/python3 worker.py");
+    let yaml = with_command(&bed, MANY, &command, "");
+    let worker = PROGRAM.start(&yaml);
+    bed.publish(&yaml, jobs("acme", 3)).await;
+    let reasons = reasons(&bed, &yaml, 2).await;
+    assert!(
+        reasons.iter().any(|reason| reason.contains("422")),
+        "{reasons:?}"
+    );
+    assert!(
+        reasons.iter().any(|reason| reason.contains("503")),
+        "{reasons:?}"
+    );
+    // acme-0 once, acme-1 twice, acme-2 once.
+    assert_eq!(api.count(), 4);
+    worker.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_dies_with_a_job_uses_an_attempt_and_is_replaced() {
+    let worker = fails("exit 3", "", "exit status 3").await;
+    worker.says(&["a program has ended", "exit status 3"]).await;
+    worker.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_hangs_is_killed_with_all_that_it_started() {
+    let mark = format!("{}.5", 86_400 + std::process::id());
+    let hang = format!("sleep {mark} & sleep {mark}");
+    let worker = fails(&hang, ", timeout: 200ms", "dispatch.exec.timeout").await;
+    let left = || {
+        let all = std::process::Command::new("pgrep")
+            .args(["-f", &format!("^sleep {mark}")])
+            .output();
+        String::from_utf8(all.expect("pgrep").stdout).expect("numbers")
+    };
+    until("nothing of it is left", || left().is_empty()).await;
+    worker.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rubbish_and_lines_without_an_end_are_no_answers() {
+    fails("echo rubbish", "", "can't be used").await.stop();
+    let other = r#"echo '{"outcome": "done", "id": "another"}'"#;
+    fails(other, "", "another job").await.stop();
+    fails(
+        "head -c 3000000 /dev/zero | tr '\\0' x",
+        "",
+        "a line of more than",
+    )
+    .await
+    .stop();
+    let rejects = r#"echo '{"outcome": "reject", "reason": "no such order"}'"#;
+    fails(rejects, "", "no such order").await.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_program_that_is_not_ready_costs_no_permit() {
+    let bed = bed();
+    let folder = tempfile::tempdir().expect("a folder");
+    let (go, log) = (folder.path().join("go"), folder.path().join("log"));
+    let script = format!(
+        "while [ ! -e {} ]; do sleep 0.02; done; {}",
+        go.display(),
+        each_job(&format!(
+            "echo x >>{}; echo '{{\"outcome\": \"done\"}}'",
+            log.display()
+        )),
+    );
+    let yaml = yaml(&bed, "max-requests: 3, window-size: 1h", &script, "");
+    let worker = PROGRAM.start(&yaml);
+    bed.publish(&yaml, jobs("acme", 5)).await;
+    let used = || {
+        let inspect = sluicegate(&yaml, &["inspect", "acme", "--json"]).exited(0);
+        let seen: serde_json::Value = serde_json::from_str(&inspect.out).expect("JSON");
+        seen["limits"][0]["used"].as_u64().expect("a number")
+    };
+    until("it has the jobs", || {
+        worker
+            .metric("sluicegate_deliveries_total{queue=\"fresh\"}")
+            .unwrap_or_default()
+            >= 5.0
+    })
+    .await;
+    assert_eq!(used(), 0, "nothing is ready");
+    std::fs::write(&go, "").expect("written");
+    let done = || std::fs::read_to_string(&log).map_or(0, |text| text.lines().count());
+    until("as many as may run have run", || done() >= 3).await;
+    assert_eq!(used(), 3);
+    worker.stop();
+    assert_eq!(done(), 3, "and no more");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn programs_end_with_their_worker() {
+    let bed = bed();
+    let folder = tempfile::tempdir().expect("a folder");
+    let log = folder.path().join("log");
+    let script = format!(
+        "trap 'echo stopped >>{0}; exit' TERM; echo said-by-it >&2; echo '{{\"ready\": true}}'; while :; do sleep 0.05; done",
+        log.display()
+    );
+    let worker = PROGRAM.start(&yaml(&bed, MANY, &script, ""));
+    worker.says(&["program: said-by-it"]).await;
+    worker.says(&["starting"]).await;
+    // Its trap is set before it says so.
+    worker.stop();
+    let told = std::fs::read_to_string(&log).expect("it was told to end");
+    assert_eq!(told, "stopped\n");
+}

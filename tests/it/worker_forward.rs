@@ -1,0 +1,412 @@
+//! Workers that forward jobs to the queues of other workers (`dispatch.forward`): a real Celery worker, and a real Node worker.
+//! `scripts/test` installs Python and Node; Celery and amqplib come from PyPI and npm.
+
+use std::path::Path;
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use kit::process::Process;
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::sources::page;
+use kit::{Bed, job, jobs, root, until};
+use lapin::options::{
+    BasicAckOptions, BasicGetOptions, BasicPublishOptions, QueueDeclareOptions, QueueDeleteOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+use tempfile::TempDir;
+
+use crate::PROGRAM;
+use crate::cli::sluicegate;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+fn bed() -> Bed {
+    Bed::on(shared_rabbit().url(), shared_redis().url())
+}
+
+fn yaml(bed: &Bed, limits: &str, forward: &str) -> String {
+    let yaml = bed.yaml(limits, "http://unused/", "");
+    let forward = format!("dispatch: {{forward: {{{forward}}}");
+    let yaml = yaml.replace("dispatch: {http: {url: 'http://unused/'}", &forward);
+    format!("{yaml}retry: {{max-attempts: 2, initial-interval: 100ms}}\n")
+}
+
+async fn channel() -> Channel {
+    let properties = ConnectionProperties::default();
+    let link = Connection::connect(shared_rabbit().url(), properties).await;
+    let link = link.expect("RabbitMQ answers");
+    link.create_channel().await.expect("a channel")
+}
+
+async fn queue(channel: &Channel, name: &str) {
+    let options = QueueDeclareOptions {
+        durable: true,
+        ..QueueDeclareOptions::default()
+    };
+    let declared = channel.queue_declare(name.into(), options, FieldTable::default());
+    declared.await.expect("a queue");
+}
+
+/// The next message of `queue`, acked.
+async fn next(channel: &Channel, queue: &str) -> lapin::message::BasicGetMessage {
+    let getting = async {
+        loop {
+            let options = BasicGetOptions::default();
+            if let Some(got) = channel
+                .basic_get(queue.into(), options)
+                .await
+                .expect("an answer")
+            {
+                got.acker
+                    .ack(BasicAckOptions::default())
+                    .await
+                    .expect("acked");
+                return got;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let got = tokio::time::timeout(PATIENCE, getting).await;
+    got.unwrap_or_else(|_| panic!("nothing comes to {queue}"))
+}
+
+fn header(message: &lapin::message::BasicGetMessage, name: &str) -> Option<String> {
+    let headers = message.properties.headers().as_ref()?;
+    match headers.inner().get(name)? {
+        AMQPValue::LongString(text) => Some(text.to_string()),
+        other => Some(format!("{other:?}")),
+    }
+}
+
+/// Says of the job of `message` what `body` says.
+async fn say(channel: &Channel, message: &lapin::message::BasicGetMessage, body: &str) {
+    let queue = header(message, "x-sluicegate-done").expect("a queue");
+    let token = header(message, "x-sluicegate-done-token").expect("a token");
+    let properties = BasicProperties::default().with_correlation_id(token.into());
+    let options = BasicPublishOptions::default();
+    let body = body.as_bytes();
+    let publishing = channel.basic_publish("".into(), queue.into(), options, body, properties);
+    publishing.await.expect("it is sent");
+}
+
+const MANY: &str = "max-requests: 1000, window-size: 1s";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_goes_on_as_its_publisher_made_it() {
+    let bed = bed();
+    let work = format!("{}-orders", bed.name);
+    let limits = "max-requests: 1, window-size: 1s";
+    let yaml = yaml(&bed, limits, "routing-key: '{header:x-to}'");
+    let channel = channel().await;
+    queue(&channel, &work).await;
+    let publisher = |id: &str| {
+        let mut message = job("acme", id);
+        let mut headers = message.properties.headers().clone().expect("some");
+        headers.insert("x-to".into(), AMQPValue::LongString(work.as_str().into()));
+        headers.insert(
+            "x-list".into(),
+            AMQPValue::FieldArray(vec![AMQPValue::Boolean(true)].into()),
+        );
+        message.properties = BasicProperties::default()
+            .with_message_id(id.into())
+            .with_headers(headers)
+            .with_content_type("application/json".into())
+            .with_correlation_id("c".into())
+            .with_reply_to("answers".into())
+            .with_type("order".into())
+            .with_priority(4);
+        message
+    };
+    let jobs = ["first", "second", "third"].map(publisher);
+    let sent = jobs.clone();
+    let worker = PROGRAM.start(&yaml);
+    bed.publish(&yaml, jobs).await;
+    // The second and the third wait, in a delay queue or in memory, and carry headers of ours there.
+    for _ in 0..3 {
+        let got = next(&channel, &work).await;
+        let id = got.properties.message_id().clone();
+        let of = |message: &&sluicegate::broker::Message| *message.properties.message_id() == id;
+        let came = sent.iter().find(of).expect("one of them");
+        let expected = came.properties.clone().with_delivery_mode(2);
+        assert_eq!(got.properties, expected);
+        assert_eq!(got.data, came.body);
+    }
+    worker.stop();
+    assert_eq!(bed.dead(&yaml).await, []);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_nobody_takes_is_kept_and_one_that_would_come_back_is_refused() {
+    let bed = bed();
+    let (missing, exchange) = (format!("{}-missing", bed.name), format!("{}-x", bed.name));
+    for (forward, reason) in [
+        (format!("routing-key: {missing}"), "no queue takes it"),
+        (format!("exchange: {exchange}"), "no queue takes it"),
+        ("exchange: ''".to_owned(), "it would come back"),
+    ] {
+        let yaml = yaml(&bed, MANY, &forward);
+        let check = sluicegate(&yaml, &["check"]);
+        let worker = PROGRAM.start(&yaml);
+        bed.publish(&yaml, jobs("acme", 1)).await;
+        let begun = tokio::time::Instant::now();
+        let mut letters = Vec::new();
+        while letters.is_empty() {
+            assert!(begun.elapsed() < PATIENCE, "{:#?}", worker.log());
+            letters = bed.dead(&yaml).await;
+        }
+        let said = format!("{:?}", letters[0].header("x-sluicegate-reason"));
+        assert!(said.contains(reason), "{said}");
+        if reason.starts_with("no queue") {
+            assert!(check.exited(1).out.contains("does not exist"));
+        }
+        worker.stop();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_is_done_when_its_worker_says_so() {
+    let bed = bed();
+    let work = format!("{}-orders", bed.name);
+    let limits = "limits: [{name: running, max-concurrent: 1}]";
+    let forward = format!("routing-key: {work}, done: true, timeout: 2s");
+    let yaml = yaml(&bed, limits, &forward);
+    let channel = channel().await;
+    queue(&channel, &work).await;
+    let worker = PROGRAM.start(&yaml);
+    bed.publish(&yaml, jobs("acme", 4)).await;
+
+    let first = next(&channel, &work).await;
+    let done = header(&first, "x-sluicegate-done").expect("a queue");
+    assert!(done.starts_with(&format!("{}.done.", bed.name)), "{done}");
+    let none = async |why: &str| {
+        let got = channel
+            .basic_get(work.as_str().into(), BasicGetOptions::default())
+            .await;
+        assert!(got.expect("an answer").is_none(), "{why}");
+    };
+    none("one at a time").await;
+    // What strangers say changes nothing.
+    let options = BasicPublishOptions::default();
+    let nobody = BasicProperties::default().with_correlation_id("0".into());
+    for properties in [BasicProperties::default(), nobody] {
+        let queue = done.as_str().into();
+        let publishing = channel.basic_publish("".into(), queue, options, b"{}", properties);
+        publishing.await.expect("it is sent");
+    }
+    worker.says(&["of which no job is known"]).await;
+    none("the first is not done").await;
+    say(&channel, &first, "").await;
+    let second = next(&channel, &work).await;
+    say(
+        &channel,
+        &second,
+        r#"{"outcome": "reject", "reason": "no such order"}"#,
+    )
+    .await;
+    let third = next(&channel, &work).await;
+    say(&channel, &third, "rubbish").await;
+    // Two are left, one of which was tried already: nobody says anything of the next one, in time.
+    let fourth = next(&channel, &work).await;
+    let begun = tokio::time::Instant::now();
+    worker.says(&["dispatch.forward.timeout"]).await;
+    assert!(begun.elapsed() >= Duration::from_secs(1));
+    none("it may be under way still").await;
+    say(&channel, &fourth, "").await;
+    for _ in 0..2 {
+        let again = next(&channel, &work).await;
+        say(&channel, &again, r#"{"outcome": "done"}"#).await;
+    }
+    until("all are done", || {
+        worker.metric("sluicegate_calls_in_flight").unwrap_or(1.0) == 0.0
+    })
+    .await;
+    let letters = bed.dead(&yaml).await;
+    assert_eq!(letters.len(), 1, "{letters:?}");
+    worker.stop();
+    let options = QueueDeclareOptions {
+        passive: true,
+        ..QueueDeclareOptions::default()
+    };
+    let gone = channel
+        .queue_declare(done.into(), options, FieldTable::default())
+        .await;
+    assert!(gone.is_err(), "the done queue ends with its worker");
+}
+
+fn run(what: &str, command: &mut Command) -> Output {
+    let output = command
+        .output()
+        .unwrap_or_else(|why| panic!("{command:?}: {why}"));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{what}: {said}");
+    output
+}
+
+/// Most jobs of `log` that were under way at once, and how many have ended: it has a line for each begin and each end.
+fn most(log: &Path) -> (usize, usize) {
+    let text = std::fs::read_to_string(log).unwrap_or_default();
+    let (mut now, mut most, mut ended) = (0, 0, 0);
+    for line in text.lines() {
+        match line {
+            "begin" => now += 1,
+            _ => {
+                now -= 1;
+                ended += 1;
+            }
+        }
+        most = most.max(now);
+    }
+    (most, ended)
+}
+
+/// The forwarding worker and its queue, for workers with the code of `file`, in which each `from` is `to`.
+struct Theirs {
+    bed: Bed,
+    queue: String,
+    yaml: String,
+    folder: TempDir,
+}
+
+impl Theirs {
+    fn new(file: &str, [from, to]: [&str; 2]) -> Self {
+        let bed = bed();
+        let queue = format!("{}-orders", bed.name);
+        let limits = "limits: [{name: running, max-concurrent: 2}]";
+        let yaml = yaml(&bed, limits, &format!("routing-key: {queue}, done: true"));
+        let folder = tempfile::tempdir().expect("a folder");
+        let code = page(&format!("docs/workers/{file}"));
+        assert!(code.contains(from), "{file} has no {from}");
+        std::fs::write(folder.path().join(file), code.replace(from, to)).expect("written");
+        Self {
+            bed,
+            queue,
+            yaml,
+            folder,
+        }
+    }
+
+    fn start(&self, mut command: Command) -> Process {
+        command
+            .current_dir(self.folder.path())
+            .env("AMQP_URL", shared_rabbit().url())
+            .env("QUEUE", &self.queue)
+            .env("LOG", self.folder.path().join("log"));
+        Process::start(command)
+    }
+
+    /// Twelve jobs are done by workers that would take many at once; never more than two are.
+    async fn never_more_than_two(&self, sluice: Process) {
+        let log = self.folder.path().join("log");
+        until("all are done", || most(&log).1 >= 12).await;
+        assert_eq!(most(&log), (2, 12));
+        until("it knows", || {
+            sluice.metric("sluicegate_calls_in_flight").unwrap_or(1.0) == 0.0
+        })
+        .await;
+        sluice.stop();
+        assert_eq!(self.bed.dead(&self.yaml).await, []);
+        let channel = channel().await;
+        let options = QueueDeleteOptions::default();
+        let left = channel
+            .queue_delete(self.queue.as_str().into(), options)
+            .await;
+        assert_eq!(left.expect("it is there"), 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_celery_worker_never_has_more_than_max_concurrent() {
+    let slow = "import time\n    log = open(os.environ['LOG'], 'a', buffering=1)\n    log.write('begin\\n'); time.sleep(0.2); log.write('end\\n')";
+    let theirs = Theirs::new(
+        "celery_tasks.py",
+        [r#"print(f"made {order}", flush=True)"#, slow],
+    );
+    let venv = theirs.folder.path().join("venv");
+    run(
+        "venv",
+        Command::new("python3").args(["-m", "venv"]).arg(&venv),
+    );
+    let mut pip = Command::new(venv.join("bin/pip"));
+    run("Celery", pip.args(["install", "--quiet", "celery"]));
+    let channel = channel().await;
+    queue(&channel, &theirs.queue).await;
+    let mut celery = Command::new(venv.join("bin/celery"));
+    celery.args([
+        "-A",
+        "celery_tasks",
+        "worker",
+        "--concurrency",
+        "6",
+        "--loglevel",
+        "INFO",
+    ]);
+    let worker = theirs.start(celery);
+    worker.says(&["ready"]).await;
+    let sluice = PROGRAM.start(&theirs.yaml);
+    // Its queues are there.
+    theirs.bed.client(&theirs.yaml).await.close().await;
+    std::fs::write(theirs.folder.path().join("publish.py"), publisher()).expect("written");
+    let mut publish = Command::new(venv.join("bin/python"));
+    publish
+        .arg("publish.py")
+        .current_dir(theirs.folder.path())
+        .env("AMQP_URL", shared_rabbit().url())
+        .env("WORK", &theirs.bed.name);
+    run("publishing", &mut publish);
+    theirs.never_more_than_two(sluice).await;
+    assert!(worker.count(&["succeeded"]) >= 12, "{:#?}", worker.log());
+    worker.signal(rustix::process::Signal::TERM);
+}
+
+/// How the page publishes tasks, twelve of them.
+fn publisher() -> String {
+    let page = page("docs/FORWARD.md");
+    let code = page
+        .split_once("```python publish\n")
+        .and_then(|(_, rest)| rest.split_once("```\n"));
+    let (code, _) = code.expect("the page shows it");
+    let one = "make.apply_async([7], queue=jobs, headers={\"x-tenant\": \"acme\"})";
+    assert!(code.contains(one));
+    code.replace(one, &format!("for _ in range(12):\n    {one}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_worker_never_has_more_than_max_concurrent() {
+    let slow = "const work = async () => {\n  const log = (word) => require('fs').appendFileSync(process.env.LOG, word + '\\n');\n  log('begin'); await new Promise((done) => setTimeout(done, 200)); log('end');\n};";
+    let plain = "const work = async (message) => console.log(`made ${message.content}`);";
+    let theirs = Theirs::new("amqplib_worker.js", [plain, slow]);
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--no-audit", "--no-fund", "amqplib"]);
+    run("npm", npm.current_dir(theirs.folder.path()));
+    let channel = channel().await;
+    queue(&channel, &theirs.queue).await;
+    // Three workers with prefetch 1 would have three at once.
+    let mut workers = Vec::new();
+    for _ in 0..3 {
+        let mut node = Command::new("node");
+        node.arg("amqplib_worker.js");
+        let worker = theirs.start(node);
+        worker.says(&["ready"]).await;
+        workers.push(worker);
+    }
+    let sluice = PROGRAM.start(&theirs.yaml);
+    theirs.bed.publish(&theirs.yaml, jobs("acme", 12)).await;
+    theirs.never_more_than_two(sluice).await;
+}
+
+#[test]
+fn the_page_shows_the_workers_as_they_are() {
+    for (file, fence) in [
+        ("celery_tasks.py", "```python worker\n"),
+        ("amqplib_worker.js", "```javascript\n"),
+    ] {
+        let text = page("docs/FORWARD.md");
+        let code = text
+            .split_once(fence)
+            .and_then(|(_, rest)| rest.split_once("```\n"));
+        let file = page(&format!("docs/workers/{file}"));
+        assert_eq!(code.map(|(code, _)| code), Some(file.as_str()));
+        assert!(root().join("docs/FORWARD.md").exists());
+    }
+}

@@ -1,0 +1,39 @@
+//! What programs and other workers say of jobs.
+
+use sluicegate::rules::verdict::{MAX_VERDICT, Ruling, read};
+
+/// A line.
+///
+/// What is read is bounded, and on one line where people see it; an error is, too, and holds no more than a part of what came.
+pub fn check(data: &[u8]) {
+    let verdict = match read(data) {
+        Ok(verdict) => verdict,
+        Err(why) => {
+            let why = why.to_string();
+            assert!(
+                why.chars().count() <= 250 && !why.contains(char::is_control),
+                "{why}"
+            );
+            return;
+        }
+    };
+    assert!(data.len() <= MAX_VERDICT);
+    assert!(
+        verdict
+            .status
+            .is_none_or(|status| (100..=999).contains(&status))
+    );
+    let reason = match &verdict.ruling {
+        Ruling::Retry { reason, .. }
+        | Ruling::Throttled { reason, .. }
+        | Ruling::Reject { reason } => reason,
+        Ruling::Done | Ruling::Snooze { .. } => "",
+    };
+    assert!(reason.chars().count() <= 500 && !reason.contains(char::is_control));
+    if let Some(said) = &verdict.said {
+        // Escapes make a text shorter, and numbers may be written longer.
+        assert!(said.body.len() <= 8 * data.len());
+        let kind = said.content_type.as_deref().unwrap_or_default();
+        assert!(kind.len() <= 255 && !kind.contains(char::is_control));
+    }
+}

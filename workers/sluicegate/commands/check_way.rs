@@ -1,0 +1,107 @@
+//! What `check` says of where jobs go: to an API, to a program, or to the queue of other workers.
+
+use std::env;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use sluicegate::broker::amqp::target_exists;
+use sluicegate::config::{Config, Forward};
+
+use super::check::{Findings, Level};
+
+const CONFIG: &str = "config";
+
+/// What needs no server.
+pub(super) fn offline(config: &Config, findings: &mut Findings) {
+    let dispatch = &config.dispatch;
+    if let Some(exec) = &dispatch.exec {
+        let program = exec.command.first().map_or("", String::as_str);
+        match found(program) {
+            Some(path) => {
+                let most = dispatch.concurrency;
+                let text = format!("jobs are given to {}, up to {most} of them", path.display());
+                findings.add(Level::Ok, CONFIG, text);
+            }
+            None => findings.add(
+                Level::Error,
+                CONFIG,
+                format!("dispatch.exec.command: there is no program {program} that can be run"),
+            ),
+        }
+    } else if let Some(forward) = &dispatch.forward {
+        let until = match forward.done {
+            true => "their workers say when they are done",
+            false => "a job ends when it is handed over",
+        };
+        let text = format!("jobs go to {}; {until}", target(forward));
+        findings.add(Level::Ok, CONFIG, text);
+    } else if dispatch.http.is_none() {
+        findings.add(
+            Level::Warn,
+            CONFIG,
+            "nothing says where jobs go: run needs dispatch.http.url, dispatch.exec.command or dispatch.forward",
+        );
+    }
+}
+
+/// Whether there is what jobs are forwarded to.
+pub(super) async fn rabbitmq(config: &Config, findings: &mut Findings) {
+    const WHAT: &str = "rabbitmq";
+    let Some(forward) = &config.dispatch.forward else {
+        return;
+    };
+    let key = match &forward.routing_key {
+        Some(key) if key.of_jobs.is_none() => key.text.as_str(),
+        // Only each job says which queue.
+        _ if forward.exchange.is_empty() => return,
+        _ => "",
+    };
+    let target = target(forward);
+    match target_exists(&config.amqp, &forward.exchange, key).await {
+        Ok(true) => findings.add(Level::Ok, WHAT, format!("{target} exists")),
+        Ok(false) => findings.add(
+            Level::Error,
+            WHAT,
+            format!("{target} does not exist: jobs can't be forwarded (dispatch.forward)"),
+        ),
+        Err(error) => findings.add(Level::Error, WHAT, error.to_string()),
+    }
+}
+
+fn target(forward: &Forward) -> String {
+    let key = forward.routing_key.as_ref().map(|key| key.text.as_str());
+    match (forward.exchange.as_str(), key) {
+        ("", Some(key)) => format!("the queue {key}"),
+        ("", None) => "the queue that is each job's routing key".to_owned(),
+        (exchange, _) => format!("the exchange {exchange}"),
+    }
+}
+
+/// The program that `name` means, as the system looks for it.
+fn found(name: &str) -> Option<PathBuf> {
+    if name.contains('/') {
+        return can_be_run(Path::new(name)).then(|| PathBuf::from(name));
+    }
+    let folders = env::var_os("PATH")?;
+    let mut paths = env::split_paths(&folders).map(|folder| folder.join(name));
+    paths.find(|path| can_be_run(path))
+}
+
+fn can_be_run(path: &Path) -> bool {
+    path.metadata()
+        .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_looked_for_as_the_system_does() {
+        assert!(found("sh").is_some_and(|path| path.is_absolute()));
+        assert_eq!(found("/bin/sh"), Some(PathBuf::from("/bin/sh")));
+        for none in ["", "no-such-program-here", "/etc/passwd", "/"] {
+            assert_eq!(found(none), None, "{none}");
+        }
+    }
+}
