@@ -1,6 +1,7 @@
 //! `job`: where a message says what a job needs.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
@@ -8,11 +9,12 @@ use super::error::shown;
 use super::form::{Wrong, text as parse_text, wrong};
 use super::header::after_prefix;
 use super::input::Input;
-use super::key::{keys, text};
+use super::key::{DAY, duration, keys, text};
 use super::shown::{Shown, Values};
 use super::yaml::Raw;
 use crate::rules::job::call::Carried;
 use crate::rules::job::{Fields, TenantField, ValueField};
+use crate::rules::limit::ceil_ms;
 
 keys! {
     TENANT: TenantField = text(
@@ -44,6 +46,11 @@ keys! {
         .example("header:x-deadline")
         .about("Where a job says until when it may be called.")
         .note("See [jobs that expire](WORKERS.md#jobs-that-expire).");
+    MAX_DELAYED_START: Duration = duration::<0, { 366 * DAY }>("job.max-delayed-start")
+        .default("30d")
+        .example("7d")
+        .about("By how much a publisher may delay a job's start (`x-delay`, `x-not-before`); one that asks for more goes to `jobs.dead`.")
+        .note("With 0 both headers mean nothing. See [jobs that start later](WORKERS.md#jobs-that-start-later).");
 }
 
 /// What is set.
@@ -52,12 +59,15 @@ pub(super) fn show(fields: &Fields, values: &mut Values) {
         tenant,
         cost,
         deadline,
+        max_delayed_start_ms,
         // What dispatch.http shows.
         call: _,
     } = fields;
     values.set(&TENANT.key, Shown::text(tenant));
     values.set(&COST.key, Shown::text(cost));
     values.set_some(&DEADLINE.key, deadline.as_ref().map(Shown::text));
+    let max_delayed_start = Duration::from_millis(*max_delayed_start_ms);
+    values.set(&MAX_DELAYED_START.key, Shown::duration(max_delayed_start));
 }
 
 impl Input {
@@ -66,10 +76,12 @@ impl Input {
         let tenant = self.get(&TENANT);
         let cost = self.get(&COST);
         let deadline = self.optional(&DEADLINE);
+        let max_delayed_start = self.get(&MAX_DELAYED_START);
         Some(Fields {
             tenant: tenant?,
             cost: cost?,
             deadline: deadline?,
+            max_delayed_start_ms: ceil_ms(max_delayed_start?),
             call: Carried::default(),
         })
     }

@@ -56,6 +56,8 @@ pub enum Death {
     GivenUp,
     /// Its calls ended their workers.
     Crashed,
+    /// What it says of its start can't be used.
+    Invalid,
 }
 
 /// What became of a job's result.
@@ -143,6 +145,8 @@ pub enum Fact {
     ExpiredPermit,
     /// A job begins to wait.
     Delayed(Delay),
+    /// The publisher of a job delays its start, by so many milliseconds from now.
+    DelayedStart(Named, u64),
     /// A call of the handler took so long. A call that was not made has no time.
     Called(Outcome, Option<Duration>),
     /// A call came later than the guard covers, and counts longer by so much.

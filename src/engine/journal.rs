@@ -103,6 +103,10 @@ fn note(metrics: &Metrics, fact: Fact) {
             Delay::Queue => "delay-queue",
             Delay::Recheck => "recheck",
         }),
+        Fact::DelayedStart(Named { id, tenant }, ms) => {
+            debug!(job.id = id, %tenant, ms, "its publisher delays its start");
+            metrics.start_delayed();
+        }
         Fact::Called(outcome, took) => {
             metrics.dispatched(&outcome);
             if let Some(took) = took {
@@ -161,6 +165,7 @@ fn note(metrics: &Metrics, fact: Fact) {
                 Death::Expired => "expired",
                 Death::GivenUp => "given-up",
                 Death::Crashed => "crashed",
+                Death::Invalid => "bad-message",
             });
         }
         Fact::PublishFailed(why, is_first) => {

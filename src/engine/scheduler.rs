@@ -55,6 +55,7 @@ mod results;
 mod round_size;
 mod seldom;
 mod settlement;
+mod starting;
 mod suspects;
 mod undecided;
 mod way;

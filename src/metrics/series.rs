@@ -104,6 +104,12 @@ impl Metrics {
                 "Deprecated, use sluicegate_delays_total",
                 Family::default(),
             ),
+            delayed_starts: register(
+                r,
+                "delayed_starts",
+                "Jobs whose publisher delayed their start",
+                Counter::default(),
+            ),
             wait_seconds: register_seconds(
                 r,
                 "wait",

@@ -4,6 +4,7 @@ mod body;
 pub mod call;
 mod carried;
 mod labels;
+pub mod start;
 
 use bytes::Bytes;
 
@@ -12,6 +13,7 @@ use self::call::{Carried, Values};
 pub use self::carried::{lasting, postponed};
 use self::labels::label;
 pub use self::labels::labels;
+use self::start::DelayedStart;
 use crate::rules::decision::Ticket;
 use crate::rules::delays::Trip;
 use crate::rules::expiry::{self, Expiry};
@@ -97,6 +99,8 @@ pub struct Fields {
     pub cost: ValueField,
     /// Until when it may be called; `None`: no job says so there.
     pub deadline: Option<ValueField>,
+    /// Its publisher may delay its start by so much, in milliseconds; 0: not at all.
+    pub max_delayed_start_ms: u64,
     /// What its call carries of it.
     pub call: Carried,
 }
@@ -155,6 +159,8 @@ pub struct Claims {
     pub ticket: Option<Ticket>,
     /// It may not be asked for before this.
     pub not_before: Option<NotBefore>,
+    /// What its publisher says of its start, as long as that is not counted.
+    pub start: Option<DelayedStart>,
     /// Until when it may be called.
     pub expiry: Expiry,
     /// When it was first called without an end, by the store's clock (milliseconds since the epoch).
@@ -253,6 +259,10 @@ pub fn read_with(
         Some(ends_ms) => Expiry::ends(ends_ms),
         None => Expiry::lasts(message.expiration_ms(), message.published_ms()),
     };
+    let start = match returned && start::is_counted(message) {
+        true => None,
+        false => start::read(message, fields.max_delayed_start_ms).map_err(BadMessage)?,
+    };
     let mut claims = Claims {
         tenant,
         plan,
@@ -260,6 +270,7 @@ pub fn read_with(
         attempt: 1,
         ticket: None,
         not_before: None,
+        start,
         expiry: expiry.with_deadline(deadline_ms),
         first_call_ms: None,
         trip: None,

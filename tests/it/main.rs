@@ -19,6 +19,7 @@ mod cli_servers;
 mod cli_tenant;
 mod config_schema;
 mod delay_queue_policies;
+mod delayed_starts;
 mod demo;
 mod flood;
 mod gate_access;

@@ -37,6 +37,7 @@ pub fn open(jobs: usize) -> Settings {
             tenant: TenantField::Header("x-tenant".into()),
             cost: ValueField::Header("x-cost".into()),
             deadline: None,
+            max_delayed_start_ms: 30 * 86_400_000,
             call: Default::default(),
         },
         live: Changeable {

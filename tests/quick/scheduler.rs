@@ -77,6 +77,7 @@ pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> Sett
             tenant,
             cost: ValueField::Header("x-cost".into()),
             deadline: None,
+            max_delayed_start_ms: 30 * 86_400_000,
             call: Default::default(),
         },
         live: Changeable {

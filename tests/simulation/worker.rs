@@ -35,6 +35,7 @@ fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
             tenant: TenantField::Header("x-tenant".into()),
             cost: ValueField::Header("x-cost".into()),
             deadline: None,
+            max_delayed_start_ms: 30 * 86_400_000,
             call: Default::default(),
         },
         live: Changeable {

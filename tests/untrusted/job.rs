@@ -50,6 +50,7 @@ pub fn check(data: &[u8]) {
         match job::read(&message, returned, &fields, &policy) {
             Ok(claims) => {
                 bounded(&message, &claims, returned, &policy);
+                starts(&claims, fields.max_delayed_start_ms);
                 moved(&message, &claims, &fields, &policy);
             }
             Err(why) => one_line(&why.to_string()),
@@ -86,6 +87,7 @@ fn fields(how: u8) -> Fields {
             0x80 => Some(ValueField::Json("/d".to_owned())),
             _ => None,
         },
+        max_delayed_start_ms: [0, 1, 30 * 86_400_000, u64::MAX][usize::from(how >> 2 & 3)],
         call: Carried::default(),
     }
 }
@@ -195,6 +197,16 @@ fn bounded(message: &Message, claims: &Claims, returned: bool, policy: &Policy) 
     }
 }
 
+/// Nobody waits for longer than the operator allows, or it is said why not.
+fn starts(claims: &Claims, max_ms: u64) {
+    let Some(start) = claims.start else { return };
+    assert!(max_ms > 0, "it is read, and means nothing");
+    match start.too_far(NOW_MS, max_ms) {
+        Some(why) => one_line(&why),
+        None => assert!(start.at_ms(NOW_MS) <= NOW_MS.saturating_add(max_ms)),
+    }
+}
+
 /// Through a delay queue and back.
 fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
     let not_before = NOW_MS + u64::from(claims.cost);
@@ -218,6 +230,7 @@ fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
     sent(&back);
     back.routing_key = job::first_routing_key(&back, "jobs").to_owned();
     let expected = Claims {
+        start: None,
         trip: Some(trip),
         not_before: Some(job::NotBefore {
             at_ms: not_before,

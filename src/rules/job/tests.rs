@@ -49,6 +49,7 @@ fn fields(tenant: TenantField) -> Fields {
         tenant,
         cost: ValueField::Header("x-cost".to_owned()),
         deadline: None,
+        max_delayed_start_ms: 30 * 86_400_000,
         call: Default::default(),
     }
 }

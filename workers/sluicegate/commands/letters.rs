@@ -8,6 +8,7 @@ use sluicegate::broker::{Message, Outgoing};
 use sluicegate::rules::delays::QueueNames;
 use sluicegate::rules::headers::{HeaderValue, OURS, REASON, ROUTING_KEY};
 use sluicegate::rules::job::Field;
+use sluicegate::rules::job::start::{self, DELAY};
 
 /// The letter as a job, and the queue where it starts again. Its publisher's routing key can't be had by publishing it to
 /// the work queue; where jobs come back from delay queues, our header says it.
@@ -29,12 +30,13 @@ pub fn again(letter: Message, names: &QueueNames) -> Outgoing {
     }
 }
 
-/// The message as a fresh job: without what the worker and the broker wrote on it.
+/// The message as a fresh job: without what the worker and the broker wrote on it. Its delay is over.
 fn afresh(message: Message) -> Message {
     let id = ulid::Ulid::new().to_string();
+    let over = start::over(&message).map(|ms| (DELAY, HeaderValue::Int(ms)));
     message
         .for_republish()
-        .with_headers(&[], &OURS)
+        .with_headers(over.as_slice(), &OURS)
         .with_id_if_missing(&id)
 }
 
@@ -129,6 +131,7 @@ mod tests {
                 (ATTEMPT, HeaderValue::Int(5)),
                 (REASON, text("HTTP 500")),
                 ("x-tenant", text("acme")),
+                (DELAY, HeaderValue::Int(60_000)),
                 ("x-death", text("…")),
             ],
             &[],
@@ -149,7 +152,10 @@ mod tests {
         assert_eq!(fresh.id(), Some("7"));
         assert_eq!(
             headers(&fresh),
-            BTreeMap::from([("x-tenant".to_owned(), json!("acme"))])
+            BTreeMap::from([
+                ("x-tenant".to_owned(), json!("acme")),
+                (DELAY.to_owned(), json!(-60_000)),
+            ])
         );
         let properties = &fresh.properties;
         assert_eq!(properties.expiration(), &None);

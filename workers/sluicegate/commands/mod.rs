@@ -9,6 +9,7 @@ mod headers;
 pub mod inspect;
 pub mod jobs;
 pub mod labels;
+mod later;
 pub mod letters;
 pub mod limits;
 pub mod lines;
