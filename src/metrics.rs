@@ -70,6 +70,7 @@ pub struct Metrics {
     waits: Family<How, Counter>,
     delayed_starts: Counter,
     wait_seconds: Histogram,
+    duplicates: Counter,
     dead_letters: Family<Reason, Counter>,
     results: Family<Ended, Counter>,
     publish_failures: Family<Kind, Counter>,
@@ -129,6 +130,11 @@ impl Metrics {
     /// A job's publisher delays its start.
     pub fn start_delayed(&self) {
         self.delayed_starts.inc();
+    }
+
+    /// A job is dropped, since another one with its dedupe key was seen before.
+    pub fn duplicate(&self) {
+        self.duplicates.inc();
     }
 
     /// A permit's deadline passed before its call was sent.
@@ -344,6 +350,7 @@ mod tests {
             "sluicegate_up{server=\"redis\"} 0",
             "sluicegate_expired_permits_total 0",
             "sluicegate_delayed_starts_total 0",
+            "sluicegate_duplicates_total 0",
             "sluicegate_late_calls_total{told_by=\"nothing\"} 0",
             "sluicegate_late_calls_not_counted_total 0",
             "sluicegate_gate_base_seconds 0.0",

@@ -51,6 +51,11 @@ keys! {
         .example("7d")
         .about("By how much a publisher may delay a job's start (`x-delay`, `x-not-before`); one that asks for more goes to `jobs.dead`.")
         .note("With 0 both headers mean nothing. See [jobs that start later](WORKERS.md#jobs-that-start-later).");
+    DEDUPE_FOR: Duration = duration::<0, { 7 * DAY }>("job.dedupe-for")
+        .default("0s")
+        .example("10m")
+        .about("For how long one job of a tenant with one `x-dedupe-key` is called: within it the others are dropped, and counted.")
+        .note("With 0 the header means nothing. See [jobs that are published twice](WORKERS.md#jobs-that-are-published-twice).");
 }
 
 /// What is set.
@@ -60,6 +65,7 @@ pub(super) fn show(fields: &Fields, values: &mut Values) {
         cost,
         deadline,
         max_delayed_start_ms,
+        dedupe_for_ms,
         // What dispatch.http shows.
         call: _,
     } = fields;
@@ -68,6 +74,8 @@ pub(super) fn show(fields: &Fields, values: &mut Values) {
     values.set_some(&DEADLINE.key, deadline.as_ref().map(Shown::text));
     let max_delayed_start = Duration::from_millis(*max_delayed_start_ms);
     values.set(&MAX_DELAYED_START.key, Shown::duration(max_delayed_start));
+    let dedupe_for = Duration::from_millis(*dedupe_for_ms);
+    values.set(&DEDUPE_FOR.key, Shown::duration(dedupe_for));
 }
 
 impl Input {
@@ -77,11 +85,13 @@ impl Input {
         let cost = self.get(&COST);
         let deadline = self.optional(&DEADLINE);
         let max_delayed_start = self.get(&MAX_DELAYED_START);
+        let dedupe_for = self.get(&DEDUPE_FOR);
         Some(Fields {
             tenant: tenant?,
             cost: cost?,
             deadline: deadline?,
             max_delayed_start_ms: ceil_ms(max_delayed_start?),
+            dedupe_for_ms: ceil_ms(dedupe_for?),
             call: Carried::default(),
         })
     }

@@ -190,6 +190,8 @@ pub enum Fact {
     },
     /// A job failed while a breaker is open, which uses no attempt.
     FailedWhileOpen(Named, String),
+    /// A job is dropped: within so many milliseconds only the first one with its dedupe key goes on.
+    Duplicate(Named, u64),
     /// A job became a dead letter.
     DeadLetter(Named, Death, String),
     /// A publish was not confirmed, for the first time, or again. It is tried again.

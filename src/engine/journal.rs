@@ -157,6 +157,10 @@ fn note(metrics: &Metrics, fact: Fact) {
         Fact::FailedWhileOpen(Named { id, tenant }, reason) => {
             info!(job.id = id, %tenant, reason, "failed while a breaker is open: no attempt is used");
         }
+        Fact::Duplicate(Named { id, tenant }, left_ms) => {
+            debug!(job.id = id, %tenant, left_ms, "a duplicate: another job with its dedupe key was seen before");
+            metrics.duplicate();
+        }
         Fact::DeadLetter(Named { id, tenant }, death, reason) => {
             warn!(job.id = id, %tenant, reason, "dead letter");
             metrics.dead(match death {

@@ -104,6 +104,12 @@ impl Metrics {
                 "Deprecated, use sluicegate_delays_total",
                 Family::default(),
             ),
+            duplicates: register(
+                r,
+                "duplicates",
+                "Jobs that were dropped, since another one with their dedupe key was seen before",
+                Counter::default(),
+            ),
             delayed_starts: register(
                 r,
                 "delayed_starts",

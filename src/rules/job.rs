@@ -3,6 +3,7 @@
 mod body;
 pub mod call;
 mod carried;
+pub mod dedupe;
 mod labels;
 pub mod start;
 
@@ -11,6 +12,7 @@ use bytes::Bytes;
 pub use self::body::InBody;
 use self::call::{Carried, Values};
 pub use self::carried::{lasting, postponed};
+use self::dedupe::Dedupe;
 use self::labels::label;
 pub use self::labels::labels;
 use self::start::DelayedStart;
@@ -101,6 +103,9 @@ pub struct Fields {
     pub deadline: Option<ValueField>,
     /// Its publisher may delay its start by so much, in milliseconds; 0: not at all.
     pub max_delayed_start_ms: u64,
+    /// For so long, in milliseconds, one job of a tenant with one dedupe key is called, where its publisher does not say for how long; 0: keys
+    /// mean nothing.
+    pub dedupe_for_ms: u64,
     /// What its call carries of it.
     pub call: Carried,
 }
@@ -161,6 +166,10 @@ pub struct Claims {
     pub not_before: Option<NotBefore>,
     /// What its publisher says of its start, as long as that is not counted.
     pub start: Option<DelayedStart>,
+    /// Its dedupe key, as long as it is not known to be the first with it.
+    pub dedupe: Option<Dedupe>,
+    /// It was found to be that.
+    pub is_first: bool,
     /// Until when it may be called.
     pub expiry: Expiry,
     /// When it was first called without an end, by the store's clock (milliseconds since the epoch).
@@ -263,6 +272,11 @@ pub fn read_with(
         true => None,
         false => start::read(message, fields.max_delayed_start_ms).map_err(BadMessage)?,
     };
+    let is_first = returned && dedupe::is_first(message);
+    let dedupe = match is_first {
+        true => None,
+        false => dedupe::read(message, returned, fields.dedupe_for_ms).map_err(BadMessage)?,
+    };
     let mut claims = Claims {
         tenant,
         plan,
@@ -271,6 +285,8 @@ pub fn read_with(
         ticket: None,
         not_before: None,
         start,
+        dedupe,
+        is_first,
         expiry: expiry.with_deadline(deadline_ms),
         first_call_ms: None,
         trip: None,

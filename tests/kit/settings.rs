@@ -38,6 +38,7 @@ pub fn open(jobs: usize) -> Settings {
             cost: ValueField::Header("x-cost".into()),
             deadline: None,
             max_delayed_start_ms: 30 * 86_400_000,
+            dedupe_for_ms: 600_000,
             call: Default::default(),
         },
         live: Changeable {

@@ -18,6 +18,7 @@ mod gate_lua;
 mod scheduler;
 mod scheduler_breaker;
 mod scheduler_closing;
+mod scheduler_dedupe;
 mod scheduler_delays;
 mod scheduler_expiry;
 mod scheduler_prepare;

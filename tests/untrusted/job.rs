@@ -10,6 +10,7 @@ use sluicegate::broker::Message;
 use sluicegate::rules::delays::Trip;
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::call::{Carried, Part, Place, Source, Template};
+use sluicegate::rules::job::dedupe::Dedupe;
 use sluicegate::rules::job::{self, Claims, Fields, Job, TenantField, ValueField};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::policy::{Own, Pattern, Policy};
@@ -87,6 +88,7 @@ fn fields(how: u8) -> Fields {
             0x80 => Some(ValueField::Json("/d".to_owned())),
             _ => None,
         },
+        dedupe_for_ms: [0, 600_000][usize::from(how >> 5 & 1)],
         max_delayed_start_ms: [0, 1, 30 * 86_400_000, u64::MAX][usize::from(how >> 2 & 3)],
         call: Carried::default(),
     }
@@ -189,6 +191,11 @@ fn bounded(message: &Message, claims: &Claims, returned: bool, policy: &Policy) 
         let ours = (claims.attempt, claims.ticket, claims.not_before);
         assert_eq!(ours, (1, None, None), "a publisher's word counts");
         assert_eq!(claims.trip, None, "a publisher's word counts");
+        assert!(!claims.is_first, "a publisher's word counts");
+    }
+    if let Some(dedupe) = &claims.dedupe {
+        assert!((1..=255).contains(&dedupe.key.len()) && !dedupe.key.contains(char::is_control));
+        assert!((1..=600_000).contains(&dedupe.lasts_ms));
     }
     let again = Tenant::parse(claims.tenant.as_str());
     assert_eq!(again.as_ref(), Ok(&claims.tenant));
@@ -231,6 +238,10 @@ fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
     back.routing_key = job::first_routing_key(&back, "jobs").to_owned();
     let expected = Claims {
         start: None,
+        dedupe: claims.dedupe.as_ref().map(|dedupe| Dedupe {
+            seen_before: true,
+            ..dedupe.clone()
+        }),
         trip: Some(trip),
         not_before: Some(job::NotBefore {
             at_ms: not_before,

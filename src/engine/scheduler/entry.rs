@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::results::LastCall;
-use crate::broker::{Message, Tag};
+use crate::broker::{Message, Source, Tag};
 use crate::engine::facts::Named;
 use crate::gate::{Receipt, Ticket};
 use crate::rules::job::{Claims, Job};
@@ -15,6 +15,8 @@ use crate::rules::scope::Labels;
 pub(super) enum Phase {
     /// In the queues, or waiting for the store's clock.
     Ready,
+    /// It asks whether it is the first with its dedupe key.
+    Sighting,
     /// A suspect: before it asks, the gate is told.
     Noting,
     /// The gate was asked for its permit.
@@ -79,6 +81,11 @@ impl JobEntry {
             body: self.message.body.clone(),
             values: self.claims.values.clone(),
         }
+    }
+
+    /// It came from the work queue.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.tag.source == Source::Fresh
     }
 
     /// As logs name it.

@@ -91,13 +91,17 @@ impl Scheduler {
         let trip = claims.trip;
         let has_no_time = trip.is_none() && claims.not_before.is_none() && claims.start.is_none();
         if has_no_time && claims.expiry.is_never() {
-            return self.join(key, end);
+            if claims.dedupe.is_none() || !self.asks_whether_first(now, key) {
+                self.join(key, end);
+            }
+            return;
         }
         let Some(store_now) = self.clock.at_least(now) else {
             return self.clock.wait(key, end);
         };
         self.count_expiration(now, key);
-        if self.expire(now, key) || self.count_start(now, key) {
+        if self.expire(now, key) || self.count_start(now, key) || self.asks_whether_first(now, key)
+        {
             return;
         }
         if let Some(trip) = trip {

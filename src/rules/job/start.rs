@@ -119,7 +119,7 @@ fn too_long(what: &str, ms: u64, max_ms: u64) -> String {
 }
 
 /// A value that can't be used, bounded.
-fn shown(found: Field<'_>) -> String {
+pub(super) fn shown(found: Field<'_>) -> String {
     match found {
         Field::Text(text) => format!("{:?}", text.chars().take(40).collect::<String>()),
         Field::Int(n) => n.to_string(),
