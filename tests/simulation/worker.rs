@@ -36,7 +36,7 @@ fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
             cost: ValueField::Header("x-cost".into()),
             deadline: None,
             max_delayed_start_ms: 30 * 86_400_000,
-            dedupe_for_ms: 600_000,
+            dedupe_for_ms: plan.dedupe_for_ms,
             call: Default::default(),
         },
         live: Changeable {
