@@ -6,6 +6,8 @@ use crate::rules::limit::Limit;
 
 /// Units of the limit that a job uses; set by its publisher.
 pub const COST: &str = "x-cost";
+/// A job's level among its tenant's; set by its publisher.
+pub const LEVEL: &str = "x-priority";
 /// Which attempt comes next, from 1.
 pub const ATTEMPT: &str = "x-sluicegate-attempt";
 /// A waiting job's ticket: `generation:number`.

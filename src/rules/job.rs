@@ -5,6 +5,7 @@ pub mod call;
 mod carried;
 pub mod dedupe;
 mod labels;
+pub mod priority;
 pub mod start;
 
 use bytes::Bytes;
@@ -15,6 +16,7 @@ pub use self::carried::{lasting, postponed};
 use self::dedupe::Dedupe;
 use self::labels::label;
 pub use self::labels::labels;
+use self::priority::Priorities;
 use self::start::DelayedStart;
 use crate::rules::decision::Ticket;
 use crate::rules::delays::Trip;
@@ -106,6 +108,8 @@ pub struct Fields {
     /// For so long, in milliseconds, one job of a tenant with one dedupe key is called, where its publisher does not say for how long; 0: keys
     /// mean nothing.
     pub dedupe_for_ms: u64,
+    /// The levels of a tenant's jobs.
+    pub priorities: Priorities,
     /// What its call carries of it.
     pub call: Carried,
 }
@@ -245,6 +249,7 @@ pub fn read_with(
             BadMessage(format!("{why}; the limit {name} tells jobs apart by it"))
         })?;
     }
+    fields.priorities.label(message).map_err(BadMessage)?;
     let cost = read_cost(message, inside, &fields.cost, limits.max_cost())?;
     let deadline_ms = match &fields.deadline {
         Some(field) => read_deadline(message, inside, field)?,

@@ -52,6 +52,7 @@ mod guard;
 mod http;
 mod least_rights;
 mod observability;
+mod priorities;
 mod publishers;
 mod readme;
 mod reload;

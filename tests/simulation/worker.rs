@@ -37,6 +37,7 @@ fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
             deadline: None,
             max_delayed_start_ms: 30 * 86_400_000,
             dedupe_for_ms: plan.dedupe_for_ms,
+            priorities: Default::default(),
             call: Default::default(),
         },
         live: Changeable {

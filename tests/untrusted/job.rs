@@ -11,6 +11,7 @@ use sluicegate::rules::delays::Trip;
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::call::{Carried, Part, Place, Source, Template};
 use sluicegate::rules::job::dedupe::Dedupe;
+use sluicegate::rules::job::priority::Priorities;
 use sluicegate::rules::job::{self, Claims, Fields, Job, TenantField, ValueField};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::policy::{Own, Pattern, Policy};
@@ -87,6 +88,10 @@ fn fields(how: u8) -> Fields {
             0x40 => Some(ValueField::Header("x-deadline".to_owned())),
             0x80 => Some(ValueField::Json("/d".to_owned())),
             _ => None,
+        },
+        priorities: match how & 0x20 {
+            0 => Priorities::default(),
+            _ => Priorities::new(vec![("high".to_owned(), 4), ("7".to_owned(), 1)]),
         },
         dedupe_for_ms: [0, 600_000][usize::from(how >> 5 & 1)],
         max_delayed_start_ms: [0, 1, 30 * 86_400_000, u64::MAX][usize::from(how >> 2 & 3)],

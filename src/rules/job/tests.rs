@@ -60,6 +60,7 @@ fn fields(tenant: TenantField) -> Fields {
         deadline: None,
         max_delayed_start_ms: 30 * 86_400_000,
         dedupe_for_ms: 600_000,
+        priorities: Default::default(),
         call: Default::default(),
     }
 }
