@@ -68,7 +68,9 @@ pub struct Metrics {
     delays: Family<Where, Counter>,
     /// The old name of `delays`.
     waits: Family<How, Counter>,
+    delayed_starts: Counter,
     wait_seconds: Histogram,
+    duplicates: Counter,
     dead_letters: Family<Reason, Counter>,
     results: Family<Ended, Counter>,
     publish_failures: Family<Kind, Counter>,
@@ -123,6 +125,16 @@ impl Metrics {
     /// The gate answered for one job: `start`, `wait` or `capacity`.
     pub fn decided(&self, answer: &'static str) {
         self.decisions.get_or_create(&Decision { answer }).inc();
+    }
+
+    /// A job's publisher delays its start.
+    pub fn start_delayed(&self) {
+        self.delayed_starts.inc();
+    }
+
+    /// A job is dropped, since another one with its dedupe key was seen before.
+    pub fn duplicate(&self) {
+        self.duplicates.inc();
     }
 
     /// A permit's deadline passed before its call was sent.
@@ -337,6 +349,8 @@ mod tests {
             "sluicegate_disconnects_total{server=\"rabbitmq\"} 0",
             "sluicegate_up{server=\"redis\"} 0",
             "sluicegate_expired_permits_total 0",
+            "sluicegate_delayed_starts_total 0",
+            "sluicegate_duplicates_total 0",
             "sluicegate_late_calls_total{told_by=\"nothing\"} 0",
             "sluicegate_late_calls_not_counted_total 0",
             "sluicegate_gate_base_seconds 0.0",

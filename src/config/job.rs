@@ -1,6 +1,7 @@
 //! `job`: where a message says what a job needs.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
@@ -8,11 +9,14 @@ use super::error::shown;
 use super::form::{Wrong, text as parse_text, wrong};
 use super::header::after_prefix;
 use super::input::Input;
-use super::key::{keys, text};
+use super::key::{DAY, duration, keys, text, tree};
+use super::priorities;
 use super::shown::{Shown, Values};
 use super::yaml::Raw;
 use crate::rules::job::call::Carried;
+use crate::rules::job::priority::Priorities;
 use crate::rules::job::{Fields, TenantField, ValueField};
+use crate::rules::limit::ceil_ms;
 
 keys! {
     TENANT: TenantField = text(
@@ -44,6 +48,25 @@ keys! {
         .example("header:x-deadline")
         .about("Where a job says until when it may be called.")
         .note("See [jobs that expire](WORKERS.md#jobs-that-expire).");
+    MAX_DELAYED_START: Duration = duration::<0, { 366 * DAY }>("job.max-delayed-start")
+        .default("30d")
+        .example("7d")
+        .about("By how much a publisher may delay a job's start (`x-delay`, `x-not-before`); one that asks for more goes to `jobs.dead`.")
+        .note("With 0 both headers mean nothing. See [jobs that start later](WORKERS.md#jobs-that-start-later).");
+    DEDUPE_FOR: Duration = duration::<0, { 7 * DAY }>("job.dedupe-for")
+        .default("0s")
+        .example("10m")
+        .about("For how long one job of a tenant with one `x-dedupe-key` is called: within it the others are dropped, and counted.")
+        .note("With 0 the header means nothing. See [jobs that are published twice](WORKERS.md#jobs-that-are-published-twice).");
+    PRIORITIES: Priorities = tree(
+        "job.priorities",
+        "mapping of levels to weights",
+        priorities::schema,
+        priorities::priorities,
+    )
+        .example("{high: 4, low: 1}")
+        .about("Levels of a tenant's jobs (`x-priority`), and how many turns each has while jobs of others wait.")
+        .note("All weights together are 32 at most. A job that names no level is `normal`, of weight 1 unless it is set. See [jobs that go first](WORKERS.md#jobs-that-go-first).");
 }
 
 /// What is set.
@@ -52,12 +75,24 @@ pub(super) fn show(fields: &Fields, values: &mut Values) {
         tenant,
         cost,
         deadline,
+        max_delayed_start_ms,
+        dedupe_for_ms,
+        priorities,
         // What dispatch.http shows.
         call: _,
     } = fields;
     values.set(&TENANT.key, Shown::text(tenant));
     values.set(&COST.key, Shown::text(cost));
     values.set_some(&DEADLINE.key, deadline.as_ref().map(Shown::text));
+    let max_delayed_start = Duration::from_millis(*max_delayed_start_ms);
+    values.set(&MAX_DELAYED_START.key, Shown::duration(max_delayed_start));
+    let dedupe_for = Duration::from_millis(*dedupe_for_ms);
+    values.set(&DEDUPE_FOR.key, Shown::duration(dedupe_for));
+    if !priorities.levels().is_empty() {
+        let levels = priorities.levels().iter();
+        let levels = levels.map(|(name, weight)| (name, Shown::bare(weight)));
+        values.set(&PRIORITIES.key, Shown::names(levels));
+    }
 }
 
 impl Input {
@@ -66,10 +101,16 @@ impl Input {
         let tenant = self.get(&TENANT);
         let cost = self.get(&COST);
         let deadline = self.optional(&DEADLINE);
+        let max_delayed_start = self.get(&MAX_DELAYED_START);
+        let dedupe_for = self.get(&DEDUPE_FOR);
+        let priorities = self.optional(&PRIORITIES);
         Some(Fields {
             tenant: tenant?,
             cost: cost?,
             deadline: deadline?,
+            max_delayed_start_ms: ceil_ms(max_delayed_start?),
+            dedupe_for_ms: ceil_ms(dedupe_for?),
+            priorities: priorities?.unwrap_or_default(),
             call: Carried::default(),
         })
     }

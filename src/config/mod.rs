@@ -33,6 +33,7 @@ mod load;
 mod log;
 mod part;
 mod placeholders;
+mod priorities;
 mod rate_limiter;
 mod redis;
 mod redis_servers;

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::broker::{Outgoing, Reply, Tag};
 use crate::gate::fleet::Fleet;
-use crate::gate::{Event, Rule, ShardId, Suspected, TenantAsk, TenantSettled, Whose};
+use crate::gate::{Event, Rule, ShardId, Sighting, Suspected, TenantAsk, TenantSettled, Whose};
 use crate::handler::LateEnd;
 use crate::rules::answers::{Quotas, ThrottleScope};
 use crate::rules::delays::{DelayLevels, QueueNames};
@@ -154,6 +154,9 @@ pub enum Action {
     Report(Rule, Vec<(Whose, Event)>),
     /// Tell the gate of calls of suspects in one shard, then call [`super::scheduler::Scheduler::suspected`].
     Suspect(ShardId, Vec<Suspected>),
+    /// Ask of jobs of one shard whether they are the first with their dedupe keys, then call
+    /// [`super::scheduler::Scheduler::sighted`].
+    Sight(ShardId, Vec<Sighting>),
     /// Close the tenant for so long, then call [`super::scheduler::Scheduler::blocked`].
     Block(Block, Duration),
 }

@@ -56,6 +56,8 @@ pub enum Death {
     GivenUp,
     /// Its calls ended their workers.
     Crashed,
+    /// What it says of its start can't be used.
+    Invalid,
 }
 
 /// What became of a job's result.
@@ -143,6 +145,8 @@ pub enum Fact {
     ExpiredPermit,
     /// A job begins to wait.
     Delayed(Delay),
+    /// The publisher of a job delays its start, by so many milliseconds from now.
+    DelayedStart(Named, u64),
     /// A call of the handler took so long. A call that was not made has no time.
     Called(Outcome, Option<Duration>),
     /// A call came later than the guard covers, and counts longer by so much.
@@ -186,6 +190,8 @@ pub enum Fact {
     },
     /// A job failed while a breaker is open, which uses no attempt.
     FailedWhileOpen(Named, String),
+    /// A job is dropped: within so many milliseconds only the first one with its dedupe key goes on.
+    Duplicate(Named, u64),
     /// A job became a dead letter.
     DeadLetter(Named, Death, String),
     /// A publish was not confirmed, for the first time, or again. It is tried again.

@@ -103,6 +103,10 @@ fn note(metrics: &Metrics, fact: Fact) {
             Delay::Queue => "delay-queue",
             Delay::Recheck => "recheck",
         }),
+        Fact::DelayedStart(Named { id, tenant }, ms) => {
+            debug!(job.id = id, %tenant, ms, "its publisher delays its start");
+            metrics.start_delayed();
+        }
         Fact::Called(outcome, took) => {
             metrics.dispatched(&outcome);
             if let Some(took) = took {
@@ -153,6 +157,10 @@ fn note(metrics: &Metrics, fact: Fact) {
         Fact::FailedWhileOpen(Named { id, tenant }, reason) => {
             info!(job.id = id, %tenant, reason, "failed while a breaker is open: no attempt is used");
         }
+        Fact::Duplicate(Named { id, tenant }, left_ms) => {
+            debug!(job.id = id, %tenant, left_ms, "a duplicate: another job with its dedupe key was seen before");
+            metrics.duplicate();
+        }
         Fact::DeadLetter(Named { id, tenant }, death, reason) => {
             warn!(job.id = id, %tenant, reason, "dead letter");
             metrics.dead(match death {
@@ -161,6 +169,7 @@ fn note(metrics: &Metrics, fact: Fact) {
                 Death::Expired => "expired",
                 Death::GivenUp => "given-up",
                 Death::Crashed => "crashed",
+                Death::Invalid => "bad-message",
             });
         }
         Fact::PublishFailed(why, is_first) => {

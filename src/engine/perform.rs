@@ -14,7 +14,9 @@ use crate::engine::action::{Action, Block, Key};
 use crate::engine::calls::{self, Ended};
 use crate::engine::ready::Prepared;
 use crate::engine::watch::Watch;
-use crate::gate::{Gate, GateError, Replies, SettleReplies, ShardId, Standings, Verdicts};
+use crate::gate::{
+    Gate, GateError, Replies, SettleReplies, ShardId, SightedAll, Standings, Verdicts,
+};
 use crate::handler::{Outcome, Permit, PreparingHandler};
 use crate::rules::job::InBody;
 use crate::rules::lateness::Heard;
@@ -27,6 +29,7 @@ pub(super) enum Report<R> {
     Advertised(Result<(), GateError>),
     Reported(Result<Standings, GateError>),
     Suspected(ShardId, Result<Verdicts, GateError>),
+    Sighted(ShardId, Result<SightedAll, GateError>),
     Replied(Vec<(Key, Result<(), PublishError>)>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
     /// With the time that it took, unless it was there at once.
@@ -86,6 +89,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     let gate = Arc::clone(&self.gate);
                     tasks
                         .spawn(async move { Report::Suspected(shard, gate.suspect(&batch).await) });
+                }
+                Action::Sight(shard, batch) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(async move { Report::Sighted(shard, gate.sight(&batch).await) });
                 }
                 Action::Publish(batch) => {
                     let broker = Arc::clone(&self.broker);

@@ -15,6 +15,7 @@
 //!                |         |-> Preparing   there is room, and its call was not prepared -> Ready
 //!                |         |-> leaves      a long wait, or never
 //!                |         '-> Ready       the gate failed, or no slot was free
+//!                |-- Sighting   it has a dedupe key: the gate is asked whether it is the first
 //!                |-- Noting     before a suspect asks, the gate is told
 //!                |-- Delayed    its time has not come
 //!                '-- InWindow   delivered from a delay queue before its turn
@@ -25,7 +26,7 @@
 //!
 //! The scheduler is put together of parts that have their own state and do not know each other: `intake`, `agreement`,
 //! `clock`, `queues`, `delays::waiting`, `admission`, `settlement`, `answers::throttles`, `answers::advertised`, `breakers`, `away`,
-//! `notes`, `moves` and `agenda`.
+//! `notes`, `sightings`, `moves` and `agenda`.
 //! The other files say what happens to jobs by them.
 
 mod abandoned;
@@ -39,6 +40,7 @@ mod breakers;
 mod budget;
 mod clock;
 mod closing;
+mod deduping;
 mod delays;
 mod entry;
 mod expiring;
@@ -55,6 +57,8 @@ mod results;
 mod round_size;
 mod seldom;
 mod settlement;
+mod sightings;
+mod starting;
 mod suspects;
 mod undecided;
 mod way;
@@ -81,6 +85,7 @@ use self::notes::Notes;
 use self::queues::Queues;
 use self::results::LostResults;
 use self::settlement::Settlement;
+use self::sightings::Sightings;
 use crate::broker::Delivery;
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::facts::{Fact, Gauges};
@@ -119,6 +124,8 @@ pub struct Scheduler {
     breakers: Breakers,
     /// What the gate is to be told of suspects' calls.
     notes: Notes,
+    /// Who is to ask whether it is the first with its dedupe key.
+    sightings: Sightings,
     /// The tenants for which it can't decide.
     away: Away,
     /// The messages on their way to other queues.
@@ -150,6 +157,7 @@ impl Scheduler {
             advertised: Advertised::default(),
             breakers: Breakers::new(settings.breaker),
             notes: Notes::new(seed),
+            sightings: Sightings::new(seed),
             away: Away::default(),
             moves: Moves::default(),
             lost_results: LostResults::default(),
@@ -163,7 +171,8 @@ impl Scheduler {
     pub fn shard_by(&mut self, shards: Shards) {
         self.queues.shard_by(shards.clone());
         self.settlement.shard_by(shards.clone());
-        self.notes.shard_by(shards);
+        self.notes.shard_by(shards.clone());
+        self.sightings.shard_by(shards);
     }
 
     /// Asks the gate only after an [`Scheduler::agreed`].
@@ -236,6 +245,7 @@ impl Scheduler {
         });
         self.queues.forget_waiting();
         self.waiting.clear();
+        self.sightings.clear();
         self.moves.clear();
         self.clock.take_waiting();
         self.agenda.end_session(released);
@@ -308,6 +318,7 @@ impl Scheduler {
         }
         self.look_at_breaker(now);
         self.tell_notes(now);
+        self.ask_who_is_first(now);
         self.rest_or_take(now);
     }
 
@@ -319,6 +330,7 @@ impl Scheduler {
             self.queues.surplus_at(),
             self.waiting.surplus_at(now),
             self.breakers.next(now),
+            self.sightings.send_at(),
         ];
         let always = [
             self.waiting.next(),

@@ -96,6 +96,12 @@ impl Keys {
         format!("{base}:%suspect:{}", tenant::encode(job))
     }
 
+    /// Which job of a tenant is the first with a dedupe key, a STRING that `lua/dedupe.lua` explains.
+    pub fn first(&self, tenant: &Tenant, key: &str) -> String {
+        let base = self.base(&Partition::Tenant(tenant.clone()));
+        format!("{base}:%first:{}", tenant::encode(key))
+    }
+
     /// The waitlist, what the limits need, and what tells the shared partitions of `layout` who waits. `now_ms` is the best
     /// guess of Redis's clock: a guess that is late by up to a window names the right key.
     pub fn call(&self, layout: &Layout, limits: &[Limit], now_ms: u64) -> CallKeys {
@@ -336,9 +342,11 @@ mod tests {
         let tenant = Tenant::parse("}{").unwrap_or_else(|why| panic!("{why}"));
         let suspect = keys.suspect(&tenant, "a:{1}");
         assert!(suspect.ends_with(":%suspect:a%3A%7B1%7D"), "{suspect}");
+        let first = keys.first(&tenant, "{a}*");
+        assert!(first.ends_with(":%first:%7Ba%7D%2A"), "{first}");
         for key in names(true, "}{", Algorithm::FixedWindow)
             .into_iter()
-            .chain([suspect])
+            .chain([suspect, first])
         {
             assert!(key.starts_with("rlaas:rate_limit:{%7D%7B}:"), "{key}");
         }

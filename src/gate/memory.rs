@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::gate::{
-    Change, Event, Gate, GateError, Inspection, Replies, Rule, SettleReplies, Standings, Suspected,
-    TenantAsk, TenantReply, TenantSettled, Verdict, Verdicts, Whose,
+    Change, Event, Gate, GateError, Inspection, Replies, Rule, SettleReplies, Sighted, SightedAll,
+    Sighting, Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdict, Verdicts,
+    Whose,
 };
 use crate::rules::answers::Quotas;
 use crate::rules::crash::{KEEP_MS, Suspect};
+use crate::rules::dedupe::First;
 use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Limits, ceil_ms};
 use crate::rules::model::{Scopes, State};
@@ -35,7 +37,9 @@ struct States {
     of: HashMap<Partition, Arc<State>>,
     /// By tenant and job: what is known of each, and until when.
     suspects: HashMap<(Tenant, String), (Suspect, u64)>,
-    /// How many there may be of either before the next sweep.
+    /// By tenant and dedupe key: who was the first.
+    firsts: HashMap<(Tenant, String), First>,
+    /// How many there may be of each before the next sweep.
     sweep_at: usize,
 }
 
@@ -44,6 +48,7 @@ impl Default for States {
         Self {
             of: HashMap::new(),
             suspects: HashMap::new(),
+            firsts: HashMap::new(),
             sweep_at: SWEEP_AT,
         }
     }
@@ -62,11 +67,13 @@ impl States {
     }
 
     fn sweep(&mut self, now_ms: u64) {
-        if self.of.len().max(self.suspects.len()) >= self.sweep_at {
+        let most = |it: &Self| it.of.len().max(it.suspects.len()).max(it.firsts.len());
+        if most(self) >= self.sweep_at {
             self.of
                 .retain(|_, state| !Arc::make_mut(state).expire(now_ms));
             self.suspects.retain(|_, (_, until)| *until > now_ms);
-            self.sweep_at = SWEEP_AT.max(self.of.len().max(self.suspects.len()) * 2);
+            self.firsts.retain(|_, first| !first.is_over(now_ms));
+            self.sweep_at = SWEEP_AT.max(most(self) * 2);
         }
     }
 
@@ -87,6 +94,14 @@ impl States {
             self.suspects.insert(key, (suspect, until));
         }
         verdict
+    }
+
+    fn sight(&mut self, sighting: &Sighting, now_ms: u64) -> Sighted {
+        let key = (sighting.tenant.clone(), sighting.key.clone());
+        let mut known = self.firsts.remove(&key);
+        let sighted = First::ask(&mut known, now_ms, sighting);
+        self.firsts.extend(known.map(|first| (key, first)));
+        sighted
     }
 }
 
@@ -217,6 +232,12 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         let (mut states, clock) = self.states();
         let hear = |suspected| Ok(states.suspect(suspected, clock.now_ms));
         Ok(batch.iter().map(hear).collect())
+    }
+
+    async fn sight(&self, batch: &[Sighting]) -> Result<SightedAll, GateError> {
+        let (mut states, clock) = self.states();
+        let ask = |sighting| Ok(states.sight(sighting, clock.now_ms));
+        Ok(batch.iter().map(ask).collect())
     }
 
     async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {

@@ -27,7 +27,7 @@ use crate::gate::store::{Meaning, Store};
 use crate::gate::watches::Watches;
 use crate::gate::{
     Change, Event, Gate, GateError, Inspection, Primaries, Replies, Rule, SettleReplies, ShardId,
-    Standings, Start, Suspected, TenantAsk, TenantSettled, Verdicts, Whose,
+    SightedAll, Sighting, Standings, Start, Suspected, TenantAsk, TenantSettled, Verdicts, Whose,
 };
 use crate::rules::answers::Quotas;
 use crate::rules::layout::Layout;
@@ -359,6 +359,23 @@ impl Gate for RedisGate {
             .collect();
         let replies = self.run(calls, None).await?;
         let decode = |reply: Result<Value, GateError>| reply::suspected(&reply?);
+        Ok(replies.into_iter().map(decode).collect())
+    }
+
+    async fn sight(&self, batch: &[Sighting]) -> Result<SightedAll, GateError> {
+        let calls = (batch.iter())
+            .map(|sighting| {
+                let Sighting { tenant, key, .. } = sighting;
+                let more = reply::dedupe_arguments(sighting);
+                let mut call = self.call_tenant(scripts::dedupe(), tenant, more);
+                call.keys.names = vec![self.keys.first(tenant, key)];
+                call.keys.types = vec!["string"];
+                call.meaning = Meaning::Sight(sighting);
+                call
+            })
+            .collect();
+        let replies = self.run(calls, None).await?;
+        let decode = |reply: Result<Value, GateError>| reply::sighted(&reply?);
         Ok(replies.into_iter().map(decode).collect())
     }
 

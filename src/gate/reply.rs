@@ -5,7 +5,7 @@ use ::redis::Value;
 use crate::gate::keys::CallKeys;
 use crate::gate::{
     Answer, Change, End, Event, GateError, Inspection, LEASE_MS, Note, Rule, Sequences, Settled,
-    Standing, Suspected, TenantAsk, TenantReply, Ticket, Usage, Verdict,
+    Sighted, Sighting, Standing, Suspected, TenantAsk, TenantReply, Ticket, Usage, Verdict,
 };
 use crate::rules::answers::Quotas;
 use crate::rules::crash;
@@ -212,6 +212,33 @@ pub fn suspected(reply: &Value) -> Result<Verdict, GateError> {
         }
     };
     decode().ok_or_else(|| unreadable("crash"))
+}
+
+/// What `dedupe` is told.
+pub fn dedupe_arguments(sighting: &Sighting) -> Vec<Vec<u8>> {
+    let arguments = [
+        sighting.by.clone(),
+        sighting.job.clone(),
+        u8::from(sighting.seen_before).to_string(),
+        sighting.lasts_ms.to_string(),
+    ];
+    arguments.map(String::into_bytes).to_vec()
+}
+
+/// The reply of `dedupe`.
+pub fn sighted(reply: &Value) -> Result<Sighted, GateError> {
+    let decode = || {
+        let Value::Array(values) = reply else {
+            return None;
+        };
+        let numbers: Vec<u64> = values.iter().map(number).collect::<Option<_>>()?;
+        match *numbers.as_slice() {
+            [1, _, 1, _] => Some(Sighted::First),
+            [1, _, 0, left_ms] => Some(Sighted::Duplicate { left_ms }),
+            _ => None,
+        }
+    };
+    decode().ok_or_else(|| unreadable("dedupe"))
 }
 
 /// What the replies of `acquire` and `inspect` begin with: whether it was decided, and the store's clock.

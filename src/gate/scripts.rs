@@ -198,6 +198,13 @@ pub fn crash() -> &'static Script {
     &CRASH
 }
 
+/// Asks whether a job is the first with its dedupe key.
+pub fn dedupe() -> &'static Script {
+    static DEDUPE: LazyLock<Script> =
+        LazyLock::new(|| Script::new("dedupe", &[lua!("clock"), lua!("dedupe")]));
+    &DEDUPE
+}
+
 /// Registers a worker's policies, and reads those of all.
 pub fn policies() -> &'static Script {
     static POLICIES: LazyLock<Script> =

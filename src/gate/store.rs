@@ -6,7 +6,9 @@ use std::time::Duration;
 use ::redis::{Cmd, Value};
 use futures_util::future::BoxFuture;
 
-use crate::gate::{Change, Event, GateError, Rule, Suspected, TenantAsk, TenantSettled, Whose};
+use crate::gate::{
+    Change, Event, GateError, Rule, Sighting, Suspected, TenantAsk, TenantSettled, Whose,
+};
 use crate::rules::answers::Quotas;
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
@@ -58,6 +60,8 @@ pub enum Meaning<'a> {
     Report(&'a Rule, &'a (Whose, Event)),
     /// `crash`
     Suspect(&'a Suspected),
+    /// `dedupe`
+    Sight(&'a Sighting),
     /// `quota`
     Advertised(&'a Tenant, Quotas),
     /// `change`

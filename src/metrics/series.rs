@@ -104,6 +104,18 @@ impl Metrics {
                 "Deprecated, use sluicegate_delays_total",
                 Family::default(),
             ),
+            duplicates: register(
+                r,
+                "duplicates",
+                "Jobs that were dropped, since another one with their dedupe key was seen before",
+                Counter::default(),
+            ),
+            delayed_starts: register(
+                r,
+                "delayed_starts",
+                "Jobs whose publisher delayed their start",
+                Counter::default(),
+            ),
             wait_seconds: register_seconds(
                 r,
                 "wait",

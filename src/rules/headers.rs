@@ -6,6 +6,8 @@ use crate::rules::limit::Limit;
 
 /// Units of the limit that a job uses; set by its publisher.
 pub const COST: &str = "x-cost";
+/// A job's level among its tenant's; set by its publisher.
+pub const LEVEL: &str = "x-priority";
 /// Which attempt comes next, from 1.
 pub const ATTEMPT: &str = "x-sluicegate-attempt";
 /// A waiting job's ticket: `generation:number`.
@@ -28,6 +30,8 @@ pub const FIRST_CALL: &str = "x-sluicegate-first-call";
 /// A job that was delivered again before it took a delay queue, where RabbitMQ does not say so any more: how many of its calls are known to
 /// have ended their worker.
 pub const SUSPECT: &str = "x-sluicegate-suspect";
+/// A job was found to be the first with its dedupe key: it does not ask again.
+pub const FIRST: &str = "x-sluicegate-first";
 /// Why a job is a dead letter.
 pub const REASON: &str = "x-sluicegate-reason";
 
@@ -36,7 +40,7 @@ pub const UNREADABLE: &str = "x-sluicegate-unreadable";
 /// The properties that can't be read: their bytes, as they came.
 pub const PROPERTIES: &str = "x-sluicegate-properties";
 
-/// How a job ended, in its result: `done`, `dead` or `expired`.
+/// How a job ended, in its result: `done`, `dead`, `expired` or `duplicate`.
 pub const RESULT: &str = "x-sluicegate-result";
 /// The status of the API's answer.
 pub const STATUS: &str = "x-sluicegate-status";
@@ -73,7 +77,7 @@ const RESET: &str = "x-ratelimit-reset";
 pub const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
-pub const OURS: [&str; 16] = [
+pub const OURS: [&str; 17] = [
     ATTEMPT,
     TICKET,
     NOT_BEFORE,
@@ -84,6 +88,7 @@ pub const OURS: [&str; 16] = [
     ROUTING_KEY,
     FIRST_CALL,
     SUSPECT,
+    FIRST,
     REASON,
     POLICY,
     LIMIT,
@@ -183,6 +188,16 @@ pub fn done(attempt: u32) -> Headers {
     vec![
         (RESULT, result),
         (ATTEMPT, HeaderValue::Int(i64::from(attempt))),
+    ]
+}
+
+/// What the result of a job carries that was dropped, since another one with its dedupe key goes on.
+pub fn duplicate() -> Headers {
+    let result = HeaderValue::Text("duplicate".to_owned());
+    let reason = "another job with its dedupe key was seen before";
+    vec![
+        (RESULT, result),
+        (REASON, HeaderValue::Text(reason.to_owned())),
     ]
 }
 

@@ -3,18 +3,24 @@
 mod body;
 pub mod call;
 mod carried;
+pub mod dedupe;
 mod labels;
 mod line;
+pub mod priority;
 mod published;
+pub mod start;
 
 use bytes::Bytes;
 
 pub use self::body::InBody;
 use self::call::{Carried, Values};
 pub use self::carried::{lasting, postponed};
+use self::dedupe::Dedupe;
 use self::labels::label;
 pub use self::labels::labels;
+use self::priority::Priorities;
 pub use self::published::{Carrier, Properties, Published, Value};
+use self::start::DelayedStart;
 use crate::rules::decision::Ticket;
 use crate::rules::delays::Trip;
 use crate::rules::expiry::{self, Expiry};
@@ -100,6 +106,13 @@ pub struct Fields {
     pub cost: ValueField,
     /// Until when it may be called; `None`: no job says so there.
     pub deadline: Option<ValueField>,
+    /// Its publisher may delay its start by so much, in milliseconds; 0: not at all.
+    pub max_delayed_start_ms: u64,
+    /// For so long, in milliseconds, one job of a tenant with one dedupe key is called, where its publisher does not say for how long; 0: keys
+    /// mean nothing.
+    pub dedupe_for_ms: u64,
+    /// The levels of a tenant's jobs.
+    pub priorities: Priorities,
     /// What its call carries of it.
     pub call: Carried,
 }
@@ -162,6 +175,12 @@ pub struct Claims {
     pub ticket: Option<Ticket>,
     /// It may not be asked for before this.
     pub not_before: Option<NotBefore>,
+    /// What its publisher says of its start, as long as that is not counted.
+    pub start: Option<DelayedStart>,
+    /// Its dedupe key, as long as it is not known to be the first with it.
+    pub dedupe: Option<Dedupe>,
+    /// It was found to be that.
+    pub is_first: bool,
     /// Until when it may be called.
     pub expiry: Expiry,
     /// When it was first called without an end, by the store's clock (milliseconds since the epoch).
@@ -237,6 +256,7 @@ pub fn read_with(
             BadMessage(format!("{why}; the limit {name} tells jobs apart by it"))
         })?;
     }
+    fields.priorities.label(message).map_err(BadMessage)?;
     let cost = read_cost(message, inside, &fields.cost, limits.max_cost())?;
     let deadline_ms = match &fields.deadline {
         Some(field) => read_deadline(message, inside, field)?,
@@ -260,6 +280,15 @@ pub fn read_with(
         Some(ends_ms) => Expiry::ends(ends_ms),
         None => Expiry::lasts(message.expiration_ms(), message.published_ms()),
     };
+    let start = match returned && start::is_counted(message) {
+        true => None,
+        false => start::read(message, fields.max_delayed_start_ms).map_err(BadMessage)?,
+    };
+    let is_first = returned && dedupe::is_first(message);
+    let dedupe = match is_first {
+        true => None,
+        false => dedupe::read(message, returned, fields.dedupe_for_ms).map_err(BadMessage)?,
+    };
     let mut claims = Claims {
         tenant,
         plan,
@@ -267,6 +296,9 @@ pub fn read_with(
         attempt: 1,
         ticket: None,
         not_before: None,
+        start,
+        dedupe,
+        is_first,
         expiry: expiry.with_deadline(deadline_ms),
         first_call_ms: None,
         trip: None,

@@ -1,7 +1,8 @@
 //! Where the jobs of one tenant and the same labels wait, and from which partitions they draw quota.
 
+use crate::rules::headers::LEVEL as PRIORITY;
 use crate::rules::limit::Limit;
-use crate::rules::scope::{Labels, Scope};
+use crate::rules::scope::{Labels, MAX_PARTS, Scope};
 use crate::rules::tenant::Tenant;
 
 impl Labels {
@@ -16,6 +17,17 @@ impl Labels {
         }
         labels.sort_unstable();
         Self(labels)
+    }
+
+    /// The same, told apart by the waitlist of a level too, where that is not done by its header already.
+    #[must_use]
+    pub fn with_level(mut self, value: String) -> Self {
+        let scope = Scope::Header(PRIORITY.to_owned());
+        if self.0.len() < MAX_PARTS && self.0.iter().all(|(known, _)| *known != scope) {
+            self.0.push((scope, value));
+            self.0.sort_unstable();
+        }
+        self
     }
 }
 

@@ -5,6 +5,7 @@ pub mod breaker;
 pub mod clock;
 pub mod crash;
 pub mod decision;
+pub mod dedupe;
 pub mod delays;
 pub mod expiry;
 pub mod fair_queue;

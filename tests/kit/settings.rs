@@ -37,6 +37,9 @@ pub fn open(jobs: usize) -> Settings {
             tenant: TenantField::Header("x-tenant".into()),
             cost: ValueField::Header("x-cost".into()),
             deadline: None,
+            max_delayed_start_ms: 30 * 86_400_000,
+            dedupe_for_ms: 600_000,
+            priorities: Default::default(),
             call: Default::default(),
         },
         live: Changeable {

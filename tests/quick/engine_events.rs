@@ -17,8 +17,8 @@ use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Over, Stop};
 use sluicegate::gate::{
     Answer, Change, Event as CallEvent, Gate, GateError, Inspection, Note, Replies, Rule,
-    Sequences, SettleReplies, Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdict,
-    Verdicts, Whose,
+    Sequences, SettleReplies, Sighted, SightedAll, Sighting, Standings, Suspected, TenantAsk,
+    TenantReply, TenantSettled, Verdict, Verdicts, Whose,
 };
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::metrics::Metrics;
@@ -146,6 +146,9 @@ impl Gate for Opens {
         });
         arrives.await.expect("no panic");
         Ok(batch.iter().map(|_| Ok(Verdict::Go)).collect())
+    }
+    async fn sight(&self, batch: &[Sighting]) -> Result<SightedAll, GateError> {
+        Ok(vec![Ok(Sighted::First); batch.len()])
     }
     async fn advertised(&self, _: &[(Tenant, Quotas)]) -> Result<(), GateError> {
         Ok(())

@@ -3,8 +3,8 @@
 use kit::root;
 use sluicegate::gate::scripts::SHARED;
 
-const ENTRIES: [&str; 8] = [
-    "acquire", "settle", "inspect", "block", "change", "quota", "policies", "report",
+const ENTRIES: [&str; 9] = [
+    "acquire", "settle", "inspect", "block", "change", "quota", "policies", "report", "dedupe",
 ];
 const PARTS: [&str; 18] = [
     "formats",

@@ -10,7 +10,7 @@ use sluicegate::engine::facts::Fact;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::fleet::{Fleet, Known, Registered};
 use sluicegate::gate::{
-    Answer, End, Event, GateError, Sequences, ShardId, Suspected, TenantAsk, TenantReply,
+    Answer, End, Event, GateError, Sequences, ShardId, Sighting, Suspected, TenantAsk, TenantReply,
     TenantSettled, Ticket, Whose,
 };
 use sluicegate::handler::{Attempt, Fate, Outcome};
@@ -55,6 +55,8 @@ pub struct Done {
     pub awaited: Vec<(String, Duration)>,
     /// What the gate is told of suspects.
     pub suspected: Vec<Suspected>,
+    /// Who asks whether it is the first with its dedupe key.
+    pub sighted: Vec<Sighting>,
 }
 
 /// 20 calls in a second.
@@ -77,6 +79,9 @@ pub fn settings(concurrency: usize, policy: Policy, tenant: TenantField) -> Sett
             tenant,
             cost: ValueField::Header("x-cost".into()),
             deadline: None,
+            max_delayed_start_ms: 30 * 86_400_000,
+            dedupe_for_ms: 600_000,
+            priorities: Default::default(),
             call: Default::default(),
         },
         live: Changeable {
@@ -153,6 +158,7 @@ impl Desk {
                 Action::Ack(tags) => done.acked.extend(tags.iter().map(|t| t.tag)),
                 Action::Report(_, batch) => done.reported.extend(batch),
                 Action::Suspect(_, batch) => done.suspected.extend(batch),
+                Action::Sight(_, batch) => done.sighted.extend(batch),
                 Action::Block(block, duration) => done.blocked.push((block, duration)),
             }
         }

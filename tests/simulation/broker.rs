@@ -10,12 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::world::{Life, World};
-use super::{mixed, results, scopes};
+use super::{mixed, results, scopes, steered};
 
 /// As the real client: no confirm within this time is none at all.
 const CONFIRM: Duration = Duration::from_secs(10);
-/// The most headers that a job is published with.
-const OWN_HEADERS: usize = 3;
 
 pub struct SimBroker(pub Arc<Life>);
 
@@ -182,9 +180,10 @@ fn look_at(world: &World, outgoing: &Outgoing) {
         return;
     };
     let own = ["x-tenant", headers::COST, scopes::HEADER, mixed::HEADER];
+    let own = [&own[..], &steered::HEADERS].concat();
     let foreign = |name: &str| !own.contains(&name) && !headers::OURS.contains(&name);
     let names = || table.inner().keys().map(|name| name.as_str());
-    if names().count() > OWN_HEADERS + headers::OURS.len() || names().any(foreign) {
+    if names().count() > own.len() + headers::OURS.len() || names().any(foreign) {
         let (id, all) = (outgoing.message.id(), names().collect::<Vec<_>>());
         world
             .history()

@@ -18,6 +18,7 @@ use super::limits::WITNESS;
 use super::mixed::{self, most_before};
 use super::plan::{Costs, Plan};
 use super::scopes::{Partition, behind};
+use super::steered;
 use super::world::World;
 
 /// P1, and that nobody is dead without a reason.
@@ -30,12 +31,14 @@ pub fn nothing_lost(world: &World) {
             .push(letter);
     }
     let mut history = world.history();
+    let letters: BTreeSet<&str> = dead.keys().copied().collect();
     for planned in &world.plan.jobs {
         let id = planned.id.as_str();
+        let is_duplicate = steered::is_duplicate(&world.plan, &mut history, planned, &letters);
         let letters = dead.get(id).map_or(&[][..], Vec::as_slice);
         let job = history.job(id);
         let (done, rejected, failures) = (job.done, job.rejected, job.failures);
-        if job.confirmed && !done && letters.is_empty() {
+        if job.confirmed && !done && letters.is_empty() && !is_duplicate {
             history.wrong(format_args!("{id} is lost"));
         }
         for letter in letters {

@@ -18,6 +18,7 @@ use super::crashes;
 use super::history::Call;
 use super::plan::{Costs, ms};
 use super::scopes::{Partition, published};
+use super::steered;
 use super::world::{Life, World};
 
 /// Why a tenant is closed.
@@ -280,6 +281,7 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
             ));
         }
     }
+    steered::look_at_call(&world.plan, &mut history, id, at_us);
     drop(history);
     called(world, job);
     let mut history = world.history();

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use sluicegate::gate::{
     Answer, Change, End, Event, Gate, GateError, Inspection, Replies, Rule, SettleReplies,
-    Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts, Whose,
+    SightedAll, Sighting, Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts,
+    Whose,
 };
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::limit::{Limits, ceil_ms};
@@ -203,6 +204,16 @@ impl Gate for SimGate {
             let verdicts = world.gate.suspect(&batch).await;
             world.note(format_args!("{batch:?}: {verdicts:?}"));
             verdicts
+        })
+        .await
+    }
+
+    async fn sight(&self, batch: &[Sighting]) -> Result<SightedAll, GateError> {
+        let batch = batch.to_vec();
+        self.call("sight", |world| async move {
+            let sighted = world.gate.sight(&batch).await;
+            world.note(format_args!("{batch:?}: {sighted:?}"));
+            sighted
         })
         .await
     }

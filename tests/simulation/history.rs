@@ -80,6 +80,8 @@ pub struct JobRecord {
     pub throttles: u32,
     /// Its calls that arrived.
     pub calls: u32,
+    /// When it was first published, by the gate's clock.
+    pub published_ms: Option<u64>,
     /// The most attempts that had been used when it was called, or had become a dead letter.
     pub attempts_used: u32,
 }

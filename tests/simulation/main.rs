@@ -12,7 +12,7 @@
 //! |---|---|---|---|---|
 //! | `gate.ask` | each way, beyond its patience | unreachable, refused, cold: all, or one tenant for a while | all or one tenant was decided, unheard | never sent twice |
 //! | `gate.settle` | as above | as above | one tenant's is lost, or unheard | told again, arrives again |
-//! | `gate.block`, `.advertised`, `.report`, `.suspect` | as above | unreachable | done, unheard | told again |
+//! | `gate.block`, `.advertised`, `.report`, `.suspect`, `.sight` | as above | unreachable | done, unheard | told again |
 //! | `broker.publish` | each way, beyond its patience | refused, returned, no session | each message by itself: lost, or its confirm | sent again after a lost confirm |
 //! | `broker.reply` ([`results`]) | as above | refused, no session | as above | as above |
 //! | `broker.ack` | after the session, too | lost with the session | some arrive, then the session ends | stale tags |
@@ -41,6 +41,7 @@ mod operator;
 mod plan;
 mod results;
 mod scopes;
+mod steered;
 mod worker;
 mod world;
 
@@ -66,7 +67,7 @@ use plan::{Costs, Plan, Planned, ms};
 use world::{Clock, World, micros};
 
 /// What runs unless `SIMULATION_SEEDS` says otherwise: a few of each kind.
-const SEEDS: [Range<u64>; 10] = [
+const SEEDS: [Range<u64>; 11] = [
     0..48,
     scopes::SCOPED..scopes::SCOPED + 48,
     later::LATER..later::LATER + 48,
@@ -77,6 +78,7 @@ const SEEDS: [Range<u64>; 10] = [
     mixed::MIXED..mixed::MIXED + 48,
     crashes::CRASHES..crashes::CRASHES + 48,
     results::RESULTS..results::RESULTS + 48,
+    steered::STEERED..steered::STEERED + 48,
 ];
 /// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
 /// wait takes shorter delay queues.
@@ -198,6 +200,7 @@ fn patience(world: &World) -> Duration {
         + ms(60_000 + set_aside)
         + plan.away.patience()
         + plan.crashes.patience()
+        + steered::patience(plan)
 }
 
 /// Ends when no message is left but the dead letters.
@@ -226,7 +229,7 @@ async fn publish_all(world: &World) {
             loop {
                 let outgoing = Outgoing {
                     queue: world.server.names().fresh,
-                    message: message(planned),
+                    message: message(world, planned),
                 };
                 let result = world.server.publish(vec![outgoing]).await;
                 world.note(format_args!("{} is published: {result:?}", planned.id));
@@ -240,7 +243,7 @@ async fn publish_all(world: &World) {
     }
 }
 
-fn message(planned: &Planned) -> Message {
+fn message(world: &World, planned: &Planned) -> Message {
     let mut headers = FieldTable::default();
     if let Some(tenant) = &planned.tenant {
         headers.insert(
@@ -263,6 +266,7 @@ fn message(planned: &Planned) -> Message {
     if planned.cost > 1 {
         headers.insert("x-cost".into(), AMQPValue::LongUInt(planned.cost));
     }
+    steered::add(world, planned, &mut headers);
     Message {
         routing_key: "jobs".into(),
         properties: BasicProperties::default()
@@ -335,6 +339,7 @@ fn report(world: &World, lasted: Duration) -> Report {
         check::turns(plan, &mut history);
     }
     check::closings(plan, &mut history);
+    steered::one_of_each(plan, &mut history);
     Report {
         hash: history.hash(),
         events: history.events,

@@ -15,6 +15,7 @@ use super::later;
 use super::limits::pick_limits;
 use super::mixed;
 use super::scopes;
+use super::steered::{self, Steered};
 
 pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -33,6 +34,8 @@ pub struct Planned {
     pub routing_key: &'static str,
     /// It is under other limits than those without a plan.
     pub names_plan: bool,
+    /// When it is to run.
+    pub steered: Steered,
 }
 
 /// How often each thing goes wrong, as a probability for each time it could. A seed has some kinds and not
@@ -81,6 +84,8 @@ pub struct Plan {
     /// Those of jobs that name the plan.
     pub others: Option<Limits>,
     pub jobs: Vec<Planned>,
+    /// For how long a dedupe key counts.
+    pub dedupe_for_ms: u64,
     pub workers: usize,
     pub prefetch: u16,
     pub concurrency: usize,
@@ -160,6 +165,7 @@ impl Plan {
             scopes::uneven(random, &mut jobs);
         }
         let others = mixed::mix(seed, ideal, &limits, &mut jobs);
+        let dedupe_for_ms = steered::steer(seed, ideal, &mut jobs);
         let in_force = || {
             limits
                 .iter()
@@ -290,6 +296,7 @@ impl Plan {
             limits,
             others,
             jobs,
+            dedupe_for_ms,
         }
     }
 
@@ -357,6 +364,7 @@ fn jobs(
                 part: "",
                 routing_key: "jobs",
                 names_plan: false,
+                steered: Steered::default(),
             });
         }
     }

@@ -35,6 +35,9 @@ fn settings(plan: &Plan, broker: &SimBroker) -> Settings {
             tenant: TenantField::Header("x-tenant".into()),
             cost: ValueField::Header("x-cost".into()),
             deadline: None,
+            max_delayed_start_ms: 30 * 86_400_000,
+            dedupe_for_ms: plan.dedupe_for_ms,
+            priorities: Default::default(),
             call: Default::default(),
         },
         live: Changeable {

@@ -10,6 +10,8 @@ use sluicegate::broker::Message;
 use sluicegate::rules::delays::Trip;
 use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::call::{Carried, Part, Place, Source, Template};
+use sluicegate::rules::job::dedupe::Dedupe;
+use sluicegate::rules::job::priority::Priorities;
 use sluicegate::rules::job::{self, Claims, Fields, Job, TenantField, ValueField};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::policy::{Own, Pattern, Policy};
@@ -50,6 +52,7 @@ pub fn check(data: &[u8]) {
         match job::read(&message, returned, &fields, &policy) {
             Ok(claims) => {
                 bounded(&message, &claims, returned, &policy);
+                starts(&claims, fields.max_delayed_start_ms);
                 moved(&message, &claims, &fields, &policy);
             }
             Err(why) => one_line(&why.to_string()),
@@ -86,6 +89,12 @@ fn fields(how: u8) -> Fields {
             0x80 => Some(ValueField::Json("/d".to_owned())),
             _ => None,
         },
+        priorities: match how & 0x20 {
+            0 => Priorities::default(),
+            _ => Priorities::new(vec![("high".to_owned(), 4), ("7".to_owned(), 1)]),
+        },
+        dedupe_for_ms: [0, 600_000][usize::from(how >> 5 & 1)],
+        max_delayed_start_ms: [0, 1, 30 * 86_400_000, u64::MAX][usize::from(how >> 2 & 3)],
         call: Carried::default(),
     }
 }
@@ -187,11 +196,26 @@ fn bounded(message: &Message, claims: &Claims, returned: bool, policy: &Policy) 
         let ours = (claims.attempt, claims.ticket, claims.not_before);
         assert_eq!(ours, (1, None, None), "a publisher's word counts");
         assert_eq!(claims.trip, None, "a publisher's word counts");
+        assert!(!claims.is_first, "a publisher's word counts");
+    }
+    if let Some(dedupe) = &claims.dedupe {
+        assert!((1..=255).contains(&dedupe.key.len()) && !dedupe.key.contains(char::is_control));
+        assert!((1..=600_000).contains(&dedupe.lasts_ms));
     }
     let again = Tenant::parse(claims.tenant.as_str());
     assert_eq!(again.as_ref(), Ok(&claims.tenant));
     for (_, value) in job::labels(message, limits).iter() {
         assert!(value.len() <= MAX_VALUE_BYTES && !value.contains(char::is_control));
+    }
+}
+
+/// Nobody waits for longer than the operator allows, or it is said why not.
+fn starts(claims: &Claims, max_ms: u64) {
+    let Some(start) = claims.start else { return };
+    assert!(max_ms > 0, "it is read, and means nothing");
+    match start.too_far(NOW_MS, max_ms) {
+        Some(why) => one_line(&why),
+        None => assert!(start.at_ms(NOW_MS) <= NOW_MS.saturating_add(max_ms)),
     }
 }
 
@@ -218,6 +242,11 @@ fn moved(message: &Message, claims: &Claims, fields: &Fields, policy: &Policy) {
     sent(&back);
     back.routing_key = job::first_routing_key(&back, "jobs").to_owned();
     let expected = Claims {
+        start: None,
+        dedupe: claims.dedupe.as_ref().map(|dedupe| Dedupe {
+            seen_before: true,
+            ..dedupe.clone()
+        }),
         trip: Some(trip),
         not_before: Some(job::NotBefore {
             at_ms: not_before,

@@ -12,6 +12,7 @@ use super::suspects::May;
 use crate::engine::action::Key;
 use crate::gate::{Ask, ShardId, TenantAsk};
 use crate::rules::job::{self, Claims};
+use crate::rules::limit::Limit;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
 
@@ -111,7 +112,7 @@ impl Scheduler {
         let (tenant, plan) = (job.claims.tenant.clone(), job.claims.plan.as_deref());
         // The job's own: the gate forgets what the limits that it is asked for don't count any more.
         let limits = self.agreement.limits(&tenant, plan);
-        let labels = job::labels(&*job.message, &limits);
+        let labels = self.labels_of(job, &limits);
         let shard = self.queues.shard_of(&tenant);
         let question = Question::new(tenant, labels, limits, String::new());
         let mut round = self.admission.begin(now);
@@ -166,9 +167,12 @@ impl Scheduler {
                 continue;
             };
             job.phase = Phase::Asking;
+            let Some(job) = self.jobs.get(&key) else {
+                continue;
+            };
             let Claims { tenant, plan, .. } = &job.claims;
             let limits = self.agreement.limits(tenant, plan.as_deref());
-            let labels = job::labels(&*job.message, &limits);
+            let labels = self.labels_of(job, &limits);
             let known = alike.entry(labels.clone()).or_default();
             let same = (known.iter().copied()).find(|at| questions[*at].0.limits == limits);
             let at = same.unwrap_or_else(|| {
@@ -188,6 +192,17 @@ impl Scheduler {
             question.jobs.push(Asked { key, place, cost });
         }
         questions
+    }
+
+    /// What tells a job apart from others of its tenant: what its limits look at, and its level.
+    fn labels_of(&self, job: &JobEntry, limits: &[Limit]) -> Labels {
+        let labels = job::labels(&*job.message, limits);
+        let level = self.settings.fields.priorities.label(&*job.message);
+        // Whoever names no level is no job.
+        match level.ok().flatten() {
+            Some(level) => labels.with_level(level),
+            None => labels,
+        }
     }
 
     /// Whether the job's call could be made at once. A job without a slot gets one of `slots`.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::results::LastCall;
-use crate::broker::{Message, Tag};
+use crate::broker::{Message, Source, Tag};
 use crate::engine::facts::Named;
 use crate::gate::{Receipt, Ticket};
 use crate::rules::job::{Claims, Job, Published};
@@ -16,6 +16,8 @@ use crate::rules::scope::Labels;
 pub(super) enum Phase {
     /// In the queues, or waiting for the store's clock.
     Ready,
+    /// It asks whether it is the first with its dedupe key.
+    Sighting,
     /// A suspect: before it asks, the gate is told.
     Noting,
     /// The gate was asked for its permit.
@@ -82,6 +84,11 @@ impl JobEntry {
             values: self.claims.values.clone(),
             published: Published::new(self.message.clone()),
         }
+    }
+
+    /// It came from the work queue.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.tag.source == Source::Fresh
     }
 
     /// As logs name it.

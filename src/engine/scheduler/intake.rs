@@ -93,6 +93,11 @@ impl Intake {
             Ok(claims) => claims,
             Err(why) => return Err(Box::new(Invalid { tag, message, why })),
         };
+        if delivery.redelivered
+            && let Some(dedupe) = &mut claims.dedupe
+        {
+            dedupe.seen_before = true;
+        }
         if delivery.redelivered && settings.live.retry.max_crashes > 0 {
             claims.suspect.get_or_insert_default();
         }

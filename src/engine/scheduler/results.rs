@@ -120,6 +120,17 @@ impl Scheduler {
         self.with_a_target(reply?)
     }
 
+    /// What is told of a job that is dropped, since another one with its dedupe key goes on.
+    pub(super) fn result_of_duplicate(&mut self, key: Key) -> Option<Reply> {
+        self.settings.results.as_ref()?;
+        let job = self.jobs.get(&key)?;
+        let mut own = headers::duplicate();
+        let tenant = job.claims.tenant.as_str().to_owned();
+        own.push((headers::TENANT, HeaderValue::Text(tenant)));
+        let reply = self.reply_for(&job.message, own, None);
+        self.with_a_target(reply?)
+    }
+
     /// `None`: nobody wants it.
     fn reply_for(
         &self,

@@ -88,23 +88,29 @@ impl Scheduler {
             return;
         };
         job.phase = Phase::Ready;
-        let (trip, not_before) = (job.claims.trip, job.claims.not_before);
-        if trip.is_none() && not_before.is_none() && job.claims.expiry.is_never() {
-            return self.join(key, end);
+        let claims = &job.claims;
+        let trip = claims.trip;
+        let has_no_time = trip.is_none() && claims.not_before.is_none() && claims.start.is_none();
+        if has_no_time && claims.expiry.is_never() {
+            if claims.dedupe.is_none() || !self.asks_whether_first(now, key) {
+                self.join(key, end);
+            }
+            return;
         }
         let Some(store_now) = self.clock.at_least(now) else {
             return self.clock.wait(key, end);
         };
         self.count_expiration(now, key);
-        if self.expire(now, key) {
+        if self.expire(now, key) || self.count_start(now, key) || self.asks_whether_first(now, key)
+        {
             return;
         }
         if let Some(trip) = trip {
             return self.delay_for_trip(now, key, trip, store_now);
         }
+        let not_before = self.jobs.get(&key).and_then(|job| job.claims.not_before);
         let wait = not_before.map_or(0, |not_before| not_before.left_ms(store_now));
-        // The clock was read on its way here, and the question will be on its way.
-        let wait = Duration::from_millis(wait).saturating_sub(self.admission.base());
+        let wait = Duration::from_millis(wait);
         if wait.is_zero() {
             self.join(key, end);
         } else if self.delay_in_memory(now, key, wait) {

@@ -2,7 +2,7 @@
 
 use ::redis::Value;
 
-use crate::gate::{Answer, Inspection, Standing, TenantReply, Usage, Verdict};
+use crate::gate::{Answer, Inspection, Sighted, Standing, TenantReply, Usage, Verdict};
 
 /// Of `crash`.
 pub fn suspected(verdict: &Verdict) -> Value {
@@ -13,6 +13,15 @@ pub fn suspected(verdict: &Verdict) -> Value {
         Verdict::Alone { crashes } => (3, crashes.into()),
     };
     Value::Array([1, 0, word, more].map(integer).to_vec())
+}
+
+/// Of `dedupe`.
+pub fn sighted(sighted: &Sighted) -> Value {
+    let (first, left_ms) = match *sighted {
+        Sighted::First => (1, 0),
+        Sighted::Duplicate { left_ms } => (0, left_ms),
+    };
+    Value::Array([1, 0, first, left_ms].map(integer).to_vec())
 }
 
 /// Of `report`.

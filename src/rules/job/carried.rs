@@ -1,7 +1,8 @@
 //! What a job carries on its way, for the worker that gets it next.
 
 use crate::rules::headers::{
-    ATTEMPT, EXPIRES, HeaderValue, Headers, RETRY_AFTER, SUSPECT, int, not_before, ticket_header,
+    ATTEMPT, EXPIRES, FIRST, HeaderValue, Headers, RETRY_AFTER, SUSPECT, int, not_before,
+    ticket_header,
 };
 use crate::rules::job::Claims;
 
@@ -20,7 +21,8 @@ pub fn postponed(claims: &Claims, not_before_ms: Option<u64>, wait_ms: u64) -> H
 pub fn lasting(claims: &Claims) -> Headers {
     let ends = claims.expiry.ends_ms();
     let suspect = claims.suspect.map(u64::from);
-    let both = [(EXPIRES, ends), (SUSPECT, suspect)];
+    let first = claims.is_first.then_some(1);
+    let all = [(EXPIRES, ends), (SUSPECT, suspect), (FIRST, first)];
     let set = |(name, value): (_, Option<u64>)| Some((name, int(value?)));
-    both.into_iter().filter_map(set).collect()
+    all.into_iter().filter_map(set).collect()
 }

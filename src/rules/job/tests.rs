@@ -4,7 +4,7 @@ use super::*;
 use crate::rules::limit::{Algorithm, Limit, Limits};
 use crate::rules::scope::{MAX_VALUE_BYTES, Scope};
 
-struct Fake {
+pub(super) struct Fake {
     headers: Vec<(&'static str, Field<'static>)>,
     body: &'static [u8],
     expiration_ms: Option<u64>,
@@ -16,6 +16,15 @@ impl Default for Fake {
             headers: vec![("x-tenant", Field::Text("acme"))],
             body: b"",
             expiration_ms: None,
+        }
+    }
+}
+
+impl Fake {
+    pub(super) fn of(headers: &[(&'static str, Field<'static>)]) -> Self {
+        Self {
+            headers: headers.to_vec(),
+            ..Self::default()
         }
     }
 }
@@ -49,6 +58,9 @@ fn fields(tenant: TenantField) -> Fields {
         tenant,
         cost: ValueField::Header("x-cost".to_owned()),
         deadline: None,
+        max_delayed_start_ms: 30 * 86_400_000,
+        dedupe_for_ms: 600_000,
+        priorities: Default::default(),
         call: Default::default(),
     }
 }

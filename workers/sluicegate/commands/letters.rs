@@ -8,6 +8,8 @@ use sluicegate::broker::{Message, Outgoing};
 use sluicegate::rules::delays::QueueNames;
 use sluicegate::rules::headers::{HeaderValue, OURS, REASON, ROUTING_KEY};
 use sluicegate::rules::job::Field;
+use sluicegate::rules::job::dedupe::{DEDUPE_FOR, DEDUPE_KEY};
+use sluicegate::rules::job::start::{self, DELAY};
 
 /// The letter as a job, and the queue where it starts again. Its publisher's routing key can't be had by publishing it to
 /// the work queue; where jobs come back from delay queues, our header says it.
@@ -29,12 +31,17 @@ pub fn again(letter: Message, names: &QueueNames) -> Outgoing {
     }
 }
 
-/// The message as a fresh job: without what the worker and the broker wrote on it.
+/// The message as a fresh job: without what the worker and the broker wrote on it. Its delay is over.
 fn afresh(message: Message) -> Message {
     let id = ulid::Ulid::new().to_string();
+    let over = start::over(&message).map(|ms| (DELAY, HeaderValue::Int(ms)));
+    // Nor is it a duplicate of itself.
+    let has_key = message.header(DEDUPE_KEY) != Field::Missing;
+    let counts = has_key.then_some((DEDUPE_FOR, HeaderValue::Int(0)));
+    let set: Vec<_> = over.into_iter().chain(counts).collect();
     message
         .for_republish()
-        .with_headers(&[], &OURS)
+        .with_headers(&set, &OURS)
         .with_id_if_missing(&id)
 }
 
@@ -129,6 +136,8 @@ mod tests {
                 (ATTEMPT, HeaderValue::Int(5)),
                 (REASON, text("HTTP 500")),
                 ("x-tenant", text("acme")),
+                (DELAY, HeaderValue::Int(60_000)),
+                (DEDUPE_KEY, text("k")),
                 ("x-death", text("…")),
             ],
             &[],
@@ -149,7 +158,12 @@ mod tests {
         assert_eq!(fresh.id(), Some("7"));
         assert_eq!(
             headers(&fresh),
-            BTreeMap::from([("x-tenant".to_owned(), json!("acme"))])
+            BTreeMap::from([
+                ("x-tenant".to_owned(), json!("acme")),
+                (DELAY.to_owned(), json!(-60_000)),
+                (DEDUPE_KEY.to_owned(), json!("k")),
+                (DEDUPE_FOR.to_owned(), json!(0)),
+            ])
         );
         let properties = &fresh.properties;
         assert_eq!(properties.expiration(), &None);

@@ -11,6 +11,7 @@ pub mod init;
 pub mod inspect;
 pub mod jobs;
 pub mod labels;
+mod later;
 pub mod letters;
 pub mod limits;
 pub mod lines;

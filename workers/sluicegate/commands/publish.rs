@@ -16,6 +16,7 @@ use tokio::io::{AsyncBufRead, BufReader};
 
 use super::answer;
 use super::jobs::{JobLine, JobMaker, body_of};
+use super::later::Later;
 use super::lines::{Line, Lines};
 use super::{Failure, count, headers, print_json};
 
@@ -37,6 +38,7 @@ const PAUSE: Duration = Duration::from_millis(20);
   sluicegate publish --tenant acme '{\"order\": 7}'
   sluicegate publish --tenant acme --id order-7 --cost 2 hello
   sluicegate publish --tenant acme --wait 30s '{\"order\": 7}'
+  sluicegate publish --tenant acme --delay 10m '{\"order\": 7}'
   sluicegate publish --tenant acme --header x-endpoint=/v1/orders '{\"order\": 7}'
   sluicegate publish --file jobs.jsonl
   generate-jobs | sluicegate publish --json")]
@@ -56,6 +58,8 @@ pub struct PublishArgs {
     /// A header of the job, such as one by which limits tell a tenant's jobs apart; may be given several times
     #[arg(long = "header", value_name = "NAME=VALUE", value_parser = headers::pair)]
     headers: Vec<(String, String)>,
+    #[command(flatten)]
+    later: Later,
     /// The job's body [default: empty]
     #[arg(value_name = "BODY")]
     body: Option<String>,
@@ -65,7 +69,7 @@ pub struct PublishArgs {
     #[arg(long, value_name = "TIME", value_parser = wait)]
     wait: Option<Duration>,
     /// A file with a job in JSON on each line
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["tenant", "id", "cost", "plan", "headers", "body", "wait"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["tenant", "id", "cost", "plan", "headers", "body", "wait", "delay", "not_before"])]
     file: Option<PathBuf>,
     /// Print what was confirmed as JSON
     #[arg(long)]
@@ -102,19 +106,23 @@ pub async fn run(args: PublishArgs, config: &Config) -> Result<ExitCode, Failure
     let maker = JobMaker::new(config, &queue).map_err(Failure::Usage)?;
     let single = args.tenant.is_some() || args.id.is_some() || args.body.is_some();
     let single = single || args.wait.is_some();
+    let single = single || args.later.is_some();
     if single || args.cost.is_some() || args.plan.is_some() || !args.headers.is_empty() {
         if args.tenant.is_none() && matches!(config.job.tenant, TenantField::Header(_)) {
             return Err(Failure::Usage(
                 "the job: names no tenant: give --tenant, or --file FILE for lines".to_owned(),
             ));
         }
+        let mut given = headers::of_pairs(args.headers).map_err(Failure::Usage)?;
+        (args.later.add(&mut given, config))
+            .map_err(|why| Failure::Usage(format!("the job: {why}")))?;
         let (body, kind) = body_of(args.body.as_deref().unwrap_or_default());
         let line = JobLine {
             tenant: args.tenant,
             id: args.id,
             cost: args.cost,
             plan: args.plan,
-            headers: headers::of_pairs(args.headers).map_err(Failure::Usage)?,
+            headers: given,
             ..JobLine::default()
         };
         let job = (maker.make(line, body, kind))

@@ -113,8 +113,14 @@ impl Scheduler {
             return;
         };
         job.claims.trip = None;
-        let left = Duration::from_millis(trip.left_ms(store_now));
-        let until = now + left.saturating_sub(self.admission.base());
+        let is_over = |not_before: NotBefore| not_before.left_ms(store_now) == 0;
+        let waits_for_turn = job.claims.not_before.is_none_or(is_over);
+        let mut left = Duration::from_millis(trip.left_ms(store_now));
+        if waits_for_turn {
+            // The clock was read on its way here, and the question will be on its way.
+            left = left.saturating_sub(self.admission.base());
+        }
+        let until = now + left;
         // Who entered the delay queue after it did so for its shortest wait at least.
         let above = match job.tag.source {
             Source::Delay(level) => {
@@ -125,8 +131,6 @@ impl Scheduler {
             }
             _ => 0,
         };
-        let is_over = |not_before: NotBefore| not_before.left_ms(store_now) == 0;
-        let waits_for_turn = job.claims.not_before.is_none_or(is_over);
         let early = match waits_for_turn {
             true => delays::lead_ms(trip.wait_ms, self.random.random()),
             false => 0,

@@ -1,0 +1,91 @@
+//! `job.priorities`: levels of a tenant's jobs, and their weights.
+
+use serde_json::{Value as Json, json};
+
+use super::error::shown;
+use super::form::{self, Wrong};
+use super::yaml::Raw;
+use crate::rules::headers::is_name;
+use crate::rules::job::priority::{MOST_WEIGHT, Priorities};
+
+const MUST: &str = "a mapping of levels to weights, such as {high: 4, normal: 2, low: 1}";
+/// A level's name is no longer than this, in bytes.
+const LONGEST: usize = 32;
+
+/// `job.priorities`
+pub(super) fn priorities(raw: &Raw) -> Result<Priorities, Wrong> {
+    let Raw::Map(fields) = raw else {
+        return Err(form::wrong(raw, MUST));
+    };
+    let mut levels: Vec<(String, u32)> = Vec::with_capacity(fields.len());
+    for field in fields {
+        let called = shown(&field.name);
+        if !is_name(&field.name) || field.name.len() > LONGEST {
+            return Err(format!(
+                "{called} names no level: it has 1 to {LONGEST} bytes, no control characters, and no spaces at its ends"
+            ));
+        }
+        let weight = form::integer(&field.raw, 1, MOST_WEIGHT.into());
+        let weight = weight.map_err(|words| format!("{called} {words}"))?;
+        if levels.iter().any(|(name, _)| *name == field.name) {
+            return Err(format!("{called} is set twice"));
+        }
+        levels.push((field.name.clone(), weight));
+    }
+    let all = Priorities::new(levels);
+    let sum: u32 = all.levels().iter().map(|(_, weight)| weight).sum();
+    if sum > MOST_WEIGHT {
+        return Err(format!(
+            "has weights of {sum} together, with 1 for the level normal if it is not named; {MOST_WEIGHT} at most can be: {{high: 4, low: 1}} shares as {{high: 32, low: 8}} does"
+        ));
+    }
+    Ok(all)
+}
+
+pub(super) fn schema() -> Json {
+    json!({
+        "type": "object",
+        "propertyNames": {"minLength": 1, "maxLength": LONGEST},
+        "additionalProperties": {"type": "integer", "minimum": 1, "maximum": MOST_WEIGHT},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::Config;
+
+    fn read(levels: &str) -> Result<Vec<(String, u32)>, String> {
+        let yaml = format!("job: {{priorities: {levels}}}");
+        let config = Config::parse("c.yaml", &yaml, std::iter::empty());
+        let config = config.map_err(|errors| errors.to_string())?;
+        Ok(config.job.priorities.levels().to_vec())
+    }
+
+    #[test]
+    fn levels_have_weights_and_who_names_none_has_one() {
+        let level = |name: &str, weight| (name.to_owned(), weight);
+        let all = read("{high: 4, low: 1}").expect("valid");
+        assert_eq!(all, [level("high", 4), level("low", 1), level("normal", 1)]);
+        let all = read("{normal: 2, '9': 30}").expect("valid");
+        assert_eq!(all, [level("normal", 2), level("9", 30)]);
+        assert_eq!(read("{}").expect("valid"), []);
+    }
+
+    #[test]
+    fn what_is_no_level_or_no_weight_says_so() {
+        for (levels, why) in [
+            ("high", "a mapping of levels to weights"),
+            ("{high: 0}", "1 to 32"),
+            ("{high: 1.5}", "1 to 32"),
+            ("{high: 32}", "weights of 33 together"),
+            ("{'': 1}", "names no level"),
+            ("{' high': 1}", "names no level"),
+        ] {
+            let error = read(levels).expect_err(levels);
+            assert!(
+                error.contains("job.priorities") && error.contains(why),
+                "{levels}: {error}"
+            );
+        }
+    }
+}

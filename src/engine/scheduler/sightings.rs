@@ -1,0 +1,185 @@
+//! Jobs with dedupe keys that are to ask whether they are the first (`rules::dedupe`). One batch of a shard is asked at a time.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::engine::action::Key;
+use crate::engine::shards::Shards;
+use crate::gate::{GateError, ShardId, Sighted, SightedAll, Sighting};
+
+/// What could not be asked is asked again after this.
+const AGAIN: Duration = Duration::from_secs(1);
+/// Jobs that ask together at most.
+const MOST: usize = 256;
+
+#[derive(Debug, Default)]
+struct Part {
+    open: VecDeque<(Key, Sighting)>,
+    sent: Option<Vec<(Key, Sighting)>>,
+    not_before: Duration,
+}
+
+/// Who is to ask, by shard. They are jobs in memory: as many as the prefetch lets in, at most.
+#[derive(Debug)]
+pub struct Sightings {
+    /// A number that no other worker has.
+    worker: u64,
+    shards: Shards,
+    parts: BTreeMap<ShardId, Part>,
+}
+
+impl Sightings {
+    /// Nobody asks. `worker` is a number that no other worker has.
+    pub fn new(worker: u64) -> Self {
+        Self {
+            worker,
+            shards: Shards::default(),
+            parts: BTreeMap::new(),
+        }
+    }
+
+    /// Which shard each tenant is in.
+    pub fn shard_by(&mut self, shards: Shards) {
+        self.shards = shards;
+    }
+
+    /// The name of a delivery, which no other one of any worker has.
+    pub fn name(&self, key: Key) -> String {
+        format!("{:x}-{}", self.worker, key.0)
+    }
+
+    /// The job is to ask.
+    pub fn add(&mut self, key: Key, sighting: Sighting) {
+        let shard = self.shards.of(&sighting.tenant);
+        let part = self.parts.entry(shard).or_default();
+        part.open.push_back((key, sighting));
+    }
+
+    /// What is to be asked now.
+    pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<Sighting>)> {
+        let mut batches = Vec::new();
+        for (shard, part) in &mut self.parts {
+            if part.send_at().is_some_and(|at| at <= now) {
+                let batch: Vec<_> = part.open.drain(..part.open.len().min(MOST)).collect();
+                let asked = batch.iter().map(|(_, sighting)| sighting.clone());
+                batches.push((*shard, asked.collect()));
+                part.sent = Some(batch);
+            }
+        }
+        batches
+    }
+
+    /// When [`Sightings::send`] is worth a look.
+    pub fn send_at(&self) -> Option<Duration> {
+        self.parts.values().filter_map(Part::send_at).min()
+    }
+
+    /// What was asked last of `shard` came to this. What nobody could be asked is asked again later.
+    pub fn told(
+        &mut self,
+        now: Duration,
+        shard: ShardId,
+        result: Result<SightedAll, GateError>,
+    ) -> Vec<(Key, Result<Sighted, GateError>)> {
+        let Some(part) = self.parts.get_mut(&shard) else {
+            return Vec::new();
+        };
+        let sent = part.sent.take().unwrap_or_default();
+        let mut told = Vec::with_capacity(sent.len());
+        let mut replies = result.ok().unwrap_or_default().into_iter();
+        let mut again = VecDeque::new();
+        for (key, sighting) in sent {
+            match replies.next() {
+                Some(Ok(sighted)) => told.push((key, Ok(sighted))),
+                // What Redis refuses it refuses again.
+                Some(Err(why @ GateError::Refused(_))) => told.push((key, Err(why))),
+                _ => again.push_back((key, sighting)),
+            }
+        }
+        if !again.is_empty() {
+            part.not_before = now + AGAIN;
+            again.append(&mut part.open);
+            part.open = again;
+        }
+        if part.open.is_empty() {
+            self.parts.remove(&shard);
+        }
+        told
+    }
+
+    /// Forgets all who are to ask: the broker delivers them again.
+    pub fn clear(&mut self) {
+        self.parts.retain(|_, part| {
+            part.open.clear();
+            // It is under way: its reply is told to nobody.
+            part.sent.as_mut().is_some_and(|sent| {
+                sent.clear();
+                true
+            })
+        });
+    }
+}
+
+impl Part {
+    fn send_at(&self) -> Option<Duration> {
+        (self.sent.is_none() && !self.open.is_empty()).then_some(self.not_before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::tenant::Tenant;
+
+    fn add(sightings: &mut Sightings, key: u64) {
+        let by = sightings.name(Key(key));
+        sightings.add(
+            Key(key),
+            Sighting {
+                tenant: Tenant::parse("a").expect("a tenant"),
+                key: "k".to_owned(),
+                job: key.to_string(),
+                by,
+                seen_before: false,
+                lasts_ms: 5,
+            },
+        );
+    }
+
+    const HERE: fn() -> ShardId = ShardId::default;
+
+    #[test]
+    fn one_batch_is_asked_at_a_time_and_what_failed_is_asked_again_first() {
+        let (mut all, now) = (Sightings::new(7), Duration::from_secs(9));
+        add(&mut all, 1);
+        let sent = all.send(now);
+        assert_eq!((sent.len(), sent[0].1[0].by.as_str()), (1, "7-1"));
+        add(&mut all, 2);
+        assert!(all.send(now).is_empty() && all.send_at().is_none());
+        let away = GateError::Unreachable("a test".to_owned());
+        assert!(all.told(now, HERE(), Err(away)).is_empty());
+        assert_eq!(all.send_at(), Some(now + AGAIN));
+        assert!(all.send(now).is_empty(), "not yet");
+        let sent = all.send(now + AGAIN);
+        let jobs: Vec<_> = sent[0].1.iter().map(|it| it.job.as_str()).collect();
+        assert_eq!(jobs, ["1", "2"]);
+        let refused = GateError::Refused("a test".to_owned());
+        let told = all.told(now, HERE(), Ok(vec![Ok(Sighted::First), Err(refused)]));
+        assert!(matches!(told[0], (Key(1), Ok(Sighted::First))));
+        assert!(matches!(told[1], (Key(2), Err(GateError::Refused(_)))));
+        assert_eq!(all.send_at(), None);
+    }
+
+    #[test]
+    fn a_batch_is_bounded_and_with_its_session_all_is_forgotten() {
+        let mut all = Sightings::new(7);
+        (0..300).for_each(|key| add(&mut all, key));
+        assert_eq!(all.send(Duration::ZERO)[0].1.len(), MOST);
+        all.clear();
+        add(&mut all, 300);
+        assert!(all.send(Duration::ZERO).is_empty(), "one is under way");
+        let replies = vec![Ok(Sighted::First); MOST];
+        assert!(all.told(Duration::ZERO, HERE(), Ok(replies)).is_empty());
+        assert_eq!(all.send(Duration::ZERO)[0].1.len(), 1);
+    }
+}

@@ -1,0 +1,187 @@
+//! A job's dedupe key, as its publisher says it.
+
+use super::{Envelope, Field};
+use crate::rules::headers;
+
+/// Of the jobs of a tenant with the same value of it, one is called within a time.
+pub const DEDUPE_KEY: &str = "x-dedupe-key";
+/// For how long, in milliseconds, where that is to be shorter than what the operator says; 0: for no time.
+pub const DEDUPE_FOR: &str = "x-dedupe-for";
+/// A longer key, in bytes, makes a dead letter.
+const LONGEST: usize = 255;
+
+/// A dedupe key, and for how long it counts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dedupe {
+    /// The key.
+    pub key: String,
+    /// In milliseconds.
+    pub lasts_ms: u64,
+    /// A worker may have had the job before.
+    pub seen_before: bool,
+}
+
+/// What `message` says; for `max_ms` at most, and where that is 0 nothing is read. `returned`: it came from one of our own queues.
+///
+/// # Errors
+/// Which header can't be used, and why.
+pub(super) fn read(
+    message: &impl Envelope,
+    returned: bool,
+    max_ms: u64,
+) -> Result<Option<Dedupe>, String> {
+    if max_ms == 0 {
+        return Ok(None);
+    }
+    let number;
+    let key = match message.header(DEDUPE_KEY) {
+        Field::Missing => return Ok(None),
+        Field::Text(text) => text,
+        Field::Int(n) => {
+            number = n.to_string();
+            &number
+        }
+        other => {
+            let kind = other.kind();
+            return Err(format!(
+                "header {DEDUPE_KEY} is {kind}; a dedupe key is a text or a whole number"
+            ));
+        }
+    };
+    if key.is_empty() || key.len() > LONGEST || key.contains(char::is_control) {
+        return Err(format!(
+            "header {DEDUPE_KEY} has {} bytes; a dedupe key has 1 to {LONGEST}, and no control characters",
+            key.len()
+        ));
+    }
+    let lasts_ms = read_time(message.header(DEDUPE_FOR), max_ms)?;
+    let dedupe = || Dedupe {
+        key: key.to_owned(),
+        lasts_ms,
+        seen_before: returned,
+    };
+    Ok((lasts_ms > 0).then(dedupe))
+}
+
+fn read_time(found: Field<'_>, max_ms: u64) -> Result<u64, String> {
+    let ms = match found {
+        Field::Missing => return Ok(max_ms),
+        Field::Int(ms) => u64::try_from(ms).ok(),
+        // Digits only: no sign, no space, no fraction. One that does not fit is too long.
+        Field::Text(text) if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) => {
+            Some(text.parse().unwrap_or(u64::MAX))
+        }
+        _ => None,
+    };
+    match ms {
+        Some(ms) if ms <= max_ms => Ok(ms),
+        Some(ms) => Err(format!(
+            "header {DEDUPE_FOR} is {ms}; {max_ms} ms at most can be (job.dedupe-for)"
+        )),
+        None => Err(format!(
+            "header {DEDUPE_FOR} is {}; it is a whole number of milliseconds",
+            super::start::shown(found)
+        )),
+    }
+}
+
+/// It was found to be the first before it came to one of our own queues.
+pub(super) fn is_first(message: &impl Envelope) -> bool {
+    message.header(headers::FIRST) != Field::Missing
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::Fake;
+    use super::*;
+
+    fn read(
+        headers: &[(&'static str, Field<'static>)],
+        max_ms: u64,
+    ) -> Result<Option<Dedupe>, String> {
+        super::read(&Fake::of(headers), false, max_ms)
+    }
+
+    #[test]
+    fn a_key_counts_for_as_long_as_the_operator_says_or_for_less() {
+        let key = (DEDUPE_KEY, Field::Text("k"));
+        let lasts = |more: &[(&'static str, Field<'static>)]| {
+            let headers = [&[key], more].concat();
+            read(&headers, 600)
+                .expect("it can be used")
+                .map(|it| it.lasts_ms)
+        };
+        assert_eq!(lasts(&[]), Some(600));
+        assert_eq!(lasts(&[(DEDUPE_FOR, Field::Int(5))]), Some(5));
+        assert_eq!(lasts(&[(DEDUPE_FOR, Field::Text("600"))]), Some(600));
+        assert_eq!(lasts(&[(DEDUPE_FOR, Field::Int(0))]), None, "for no time");
+        assert_eq!(read(&[key], 0), Ok(None), "the operator wants none");
+        assert_eq!(
+            read(&[(DEDUPE_FOR, Field::Int(-5))], 600),
+            Ok(None),
+            "no key"
+        );
+        let number = read(&[(DEDUPE_KEY, Field::Int(-7))], 600).expect("it can be used");
+        assert_eq!(number.map(|it| it.key).as_deref(), Some("-7"));
+    }
+
+    #[test]
+    fn what_can_not_be_used_is_named_with_its_header() {
+        let long: &'static str = "k".repeat(256).leak();
+        for (name, field, why) in [
+            (
+                DEDUPE_KEY,
+                Field::Text(""),
+                "header x-dedupe-key has 0 bytes; ",
+            ),
+            (
+                DEDUPE_KEY,
+                Field::Text(long),
+                "header x-dedupe-key has 256 bytes; ",
+            ),
+            (
+                DEDUPE_KEY,
+                Field::Text("a\nb"),
+                "header x-dedupe-key has 3 bytes; ",
+            ),
+            (
+                DEDUPE_KEY,
+                Field::Other("a table"),
+                "header x-dedupe-key is a table; ",
+            ),
+            (
+                DEDUPE_KEY,
+                Field::Time(1),
+                "header x-dedupe-key is a timestamp; ",
+            ),
+            (
+                DEDUPE_FOR,
+                Field::Int(-1),
+                "header x-dedupe-for is -1; it is",
+            ),
+            (
+                DEDUPE_FOR,
+                Field::Int(601),
+                "header x-dedupe-for is 601; 600 ms at most",
+            ),
+            (
+                DEDUPE_FOR,
+                Field::Text("10m"),
+                "header x-dedupe-for is \"10m\"; it is",
+            ),
+            (
+                DEDUPE_FOR,
+                Field::Text("99999999999999999999999"),
+                "header x-dedupe-for is 18446744073709551615; ",
+            ),
+        ] {
+            let key = (DEDUPE_KEY, Field::Text("k"));
+            let headers = match name {
+                DEDUPE_KEY => vec![(name, field)],
+                _ => vec![key, (name, field)],
+            };
+            let error = read(&headers, 600).expect_err(why);
+            assert!(error.starts_with(why), "{error}");
+        }
+    }
+}

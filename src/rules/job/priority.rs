@@ -1,0 +1,115 @@
+//! Levels of a tenant's jobs, and how quota is shared among them.
+//!
+//! A level of weight w has w waitlists, and each job of it waits in one of them. The tenant's limits take turns between waitlists
+//! (`rules::fair_queue`), so of two levels that both wait the one has as many turns for each of the other's as the weights say, whichever
+//! workers ask, and nobody starves.
+
+use super::{Envelope, Field};
+pub use crate::rules::headers::LEVEL as PRIORITY;
+
+/// That of a job that names none.
+pub const NORMAL: &str = "normal";
+/// All weights together, so that a tenant has no more waitlists for it.
+pub const MOST_WEIGHT: u32 = 32;
+
+/// The levels, and their weights; none where jobs have no levels.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Priorities(Vec<(String, u32)>);
+
+impl Priorities {
+    /// Of levels with their weights. A job that names none is of the level [`NORMAL`], which has weight 1 unless it is said.
+    pub fn new(mut levels: Vec<(String, u32)>) -> Self {
+        if !levels.is_empty() && levels.iter().all(|(name, _)| name != NORMAL) {
+            levels.push((NORMAL.to_owned(), 1));
+        }
+        Self(levels)
+    }
+
+    /// Each level and its weight.
+    pub fn levels(&self) -> &[(String, u32)] {
+        &self.0
+    }
+
+    /// Which of the waitlists is that of `message`; `None`: there are no levels.
+    ///
+    /// # Errors
+    /// It names no level.
+    pub fn label(&self, message: &impl Envelope) -> Result<Option<String>, String> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let number;
+        let named = match message.header(PRIORITY) {
+            Field::Missing => Some(NORMAL),
+            Field::Text(text) => Some(text),
+            Field::Int(n) => {
+                number = n.to_string();
+                Some(number.as_str())
+            }
+            _ => None,
+        };
+        let level = self.0.iter().find(|(name, _)| Some(name.as_str()) == named);
+        let Some((name, weight)) = level else {
+            let found = super::start::shown(message.header(PRIORITY));
+            let names: Vec<&str> = self.0.iter().map(|(name, _)| name.as_str()).collect();
+            let names = names.join(", ");
+            return Err(format!(
+                "header {PRIORITY} is {found}; it is one of {names} (job.priorities)"
+            ));
+        };
+        let place = hash(message.id().unwrap_or_default()) % (*weight).max(1);
+        Ok(Some(format!("{name}/{place}")))
+    }
+}
+
+/// The same on each machine and in each version: FNV-1a, folded.
+fn hash(text: &str) -> u32 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+    ((hash >> 32) ^ (hash & 0xffff_ffff)) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::tests::Fake;
+    use super::*;
+
+    #[test]
+    fn a_level_has_as_many_waitlists_as_its_weight_and_jobs_of_it_are_spread_over_them() {
+        let mut places = BTreeMap::<u32, u32>::new();
+        for n in 0..8_000 {
+            *places.entry(hash(&format!("job-{n}")) % 4).or_default() += 1;
+        }
+        assert_eq!(places.len(), 4);
+        assert!(
+            places.values().all(|jobs| (1_800..2_200).contains(jobs)),
+            "{places:?}"
+        );
+    }
+
+    #[test]
+    fn a_job_is_of_a_level_that_there_is() {
+        let all = Priorities::new(vec![("high".to_owned(), 1), ("7".to_owned(), 1)]);
+        let label = |headers: &[(&'static str, Field<'static>)]| all.label(&Fake::of(headers));
+        let some = |text: &str| Ok(Some(text.to_owned()));
+        assert_eq!(label(&[]), some("normal/0"));
+        assert_eq!(label(&[(PRIORITY, Field::Text("high"))]), some("high/0"));
+        assert_eq!(label(&[(PRIORITY, Field::Int(7))]), some("7/0"));
+        for field in [
+            Field::Text("hihg"),
+            Field::Text(""),
+            Field::Int(8),
+            Field::Other("a table"),
+        ] {
+            let error = label(&[(PRIORITY, field)]).expect_err("no level");
+            assert!(
+                error.contains("it is one of high, 7, normal (job.priorities)"),
+                "{error}"
+            );
+        }
+        let none = Priorities::default().label(&Fake::of(&[(PRIORITY, Field::Text("x"))]));
+        assert_eq!(none, Ok(None), "jobs have no levels");
+    }
+}

@@ -1,0 +1,286 @@
+//! From when on a job may be called, by what its publisher says: [`DELAY`], a time from its publication on, and [`NOT_BEFORE`].
+//!
+//! All times are the store's, in milliseconds since the epoch.
+
+use super::{Envelope, Field};
+use crate::rules::expiry;
+use crate::rules::headers;
+
+/// So long after it was published a job may be called, in milliseconds: what RabbitMQ's plugin for delayed messages reads. That plugin
+/// makes it negative when the time is over.
+pub const DELAY: &str = "x-delay";
+/// From then on a job may be called.
+pub const NOT_BEFORE: &str = "x-not-before";
+
+/// From when on a job may be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DelayedStart {
+    delay: Option<Delay>,
+    not_before_ms: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Delay {
+    ms: u64,
+    /// It is known that the job was published then at the latest.
+    published_ms: Option<u64>,
+}
+
+impl DelayedStart {
+    /// Its time, for a job that was first seen at `seen_ms`: a delay counts from there, or from when the job was published, if that was
+    /// earlier. The later of both.
+    pub fn at_ms(&self, seen_ms: u64) -> u64 {
+        let delayed = self.delay.map(|Delay { ms, published_ms }| {
+            let from = published_ms.map_or(seen_ms, |published| published.min(seen_ms));
+            from.saturating_add(ms)
+        });
+        delayed.max(self.not_before_ms).unwrap_or(seen_ms)
+    }
+
+    /// Why nobody waits for it at `now_ms`, where at most `max_ms` may be waited for.
+    pub fn too_far(&self, now_ms: u64, max_ms: u64) -> Option<String> {
+        let ahead = self.not_before_ms?.saturating_sub(now_ms);
+        (ahead > max_ms).then(|| too_long(&format!("header {NOT_BEFORE}"), ahead, max_ms))
+    }
+}
+
+/// What `message` says of its start; at most `max_ms` may be waited for, and where that is 0 nothing is read. `None`: at once.
+///
+/// # Errors
+/// Which header can't be used, and why.
+pub fn read(message: &impl Envelope, max_ms: u64) -> Result<Option<DelayedStart>, String> {
+    if max_ms == 0 {
+        return Ok(None);
+    }
+    let delay = match message.header(DELAY) {
+        Field::Missing => None,
+        found => read_delay(found, max_ms)?,
+    };
+    let not_before_ms = match message.header(NOT_BEFORE) {
+        Field::Missing => None,
+        found => Some(read_time(found)?),
+    };
+    let delay = delay.map(|ms| Delay {
+        ms,
+        published_ms: message.published_ms(),
+    });
+    let says_so = delay.is_some() || not_before_ms.is_some();
+    Ok(says_so.then_some(DelayedStart {
+        delay,
+        not_before_ms,
+    }))
+}
+
+/// `None`: it is over, as the plugin says.
+fn read_delay(found: Field<'_>, max_ms: u64) -> Result<Option<u64>, String> {
+    let ms = match found {
+        Field::Int(ms) => Some(ms),
+        Field::Text(text) => whole_number(text),
+        _ => None,
+    };
+    match ms.map(u64::try_from) {
+        Some(Ok(0) | Err(_)) => Ok(None),
+        Some(Ok(ms)) if ms <= max_ms => Ok(Some(ms)),
+        Some(Ok(ms)) => Err(too_long(&format!("header {DELAY}"), ms, max_ms)),
+        None => Err(format!(
+            "header {DELAY} is {}; a delay is a whole number of milliseconds",
+            shown(found)
+        )),
+    }
+}
+
+/// Digits, perhaps behind a minus; one that does not fit is the largest.
+fn whole_number(text: &str) -> Option<i64> {
+    let (digits, sign) = match text.strip_prefix('-') {
+        Some(digits) => (digits, -1),
+        None => (text, 1),
+    };
+    let is_number = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_number.then(|| sign * digits.parse().unwrap_or(i64::MAX))
+}
+
+fn read_time(found: Field<'_>) -> Result<u64, String> {
+    let ms = match found {
+        Field::Text(text) => expiry::deadline_ms(text),
+        Field::Int(n) => u64::try_from(n).ok().map(expiry::epoch_ms),
+        Field::Time(seconds) => Some(seconds.saturating_mul(1000)),
+        _ => None,
+    };
+    ms.ok_or_else(|| {
+        format!(
+            "header {NOT_BEFORE} is {}; it is a time of RFC 3339, such as 2026-01-31T12:00:00Z, or seconds or milliseconds since 1970",
+            shown(found)
+        )
+    })
+}
+
+fn too_long(what: &str, ms: u64, max_ms: u64) -> String {
+    format!("{what} delays it by {ms} ms; {max_ms} ms at most can be (job.max-delayed-start)")
+}
+
+/// A value that can't be used, bounded.
+pub(super) fn shown(found: Field<'_>) -> String {
+    match found {
+        Field::Text(text) => format!("{:?}", text.chars().take(40).collect::<String>()),
+        Field::Int(n) => n.to_string(),
+        other => other.kind().to_owned(),
+    }
+}
+
+/// A worker has moved a job that came from one of our own queues: what its publisher said of its start was counted before, and is in
+/// [`headers::NOT_BEFORE`] as long as it is ahead.
+pub fn is_counted(message: &impl Envelope) -> bool {
+    message.header(headers::ATTEMPT) != Field::Missing
+}
+
+/// What [`DELAY`] is once it is over, as the plugin says it; `None`: there is none that would count.
+pub fn over(message: &impl Envelope) -> Option<i64> {
+    match message.header(DELAY) {
+        Field::Int(ms) if ms > 0 => Some(-ms),
+        Field::Text(text) => whole_number(text).filter(|ms| *ms > 0).map(|ms| -ms),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAX: u64 = 1_000_000;
+
+    struct Fake(
+        &'static [(&'static str, Field<'static>)],
+        /// When it was published.
+        Option<u64>,
+    );
+
+    impl Envelope for Fake {
+        fn id(&self) -> Option<&str> {
+            None
+        }
+        fn header(&self, name: &str) -> Field<'_> {
+            let mut all = self.0.iter();
+            all.find(|(it, _)| *it == name)
+                .map_or(Field::Missing, |(_, field)| *field)
+        }
+        fn routing_key(&self) -> &str {
+            ""
+        }
+        fn expiration_ms(&self) -> Option<u64> {
+            None
+        }
+        fn published_ms(&self) -> Option<u64> {
+            self.1
+        }
+        fn body(&self) -> &[u8] {
+            b""
+        }
+    }
+
+    fn at(headers: &'static [(&'static str, Field<'static>)], published: Option<u64>) -> u64 {
+        let start = read(&Fake(headers, published), MAX).expect("it can be used");
+        start.expect("it says so").at_ms(50_000)
+    }
+
+    #[test]
+    fn a_delay_counts_from_the_publication_or_the_first_sight_whichever_is_earlier() {
+        let delay = &[(DELAY, Field::Int(1_000))];
+        assert_eq!(at(delay, None), 51_000);
+        assert_eq!(at(delay, Some(49_500)), 50_500);
+        // A publisher's clock that is ahead delays nobody for longer.
+        assert_eq!(at(delay, Some(99_000)), 51_000);
+        assert_eq!(at(delay, Some(1)), 1_001, "long over");
+    }
+
+    #[test]
+    fn of_a_delay_and_a_time_the_later_counts() {
+        let both = &[(DELAY, Field::Int(7)), (NOT_BEFORE, Field::Text("99000"))];
+        assert_eq!(at(both, None), 99_000_000, "seconds, by their size");
+        let both = &[
+            (DELAY, Field::Text("7")),
+            (NOT_BEFORE, Field::Text("1970-01-01T00:00:50.001Z")),
+        ];
+        assert_eq!(at(both, None), 50_007);
+        assert_eq!(at(&[(NOT_BEFORE, Field::Time(60))], None), 60_000);
+        let ms = &[(NOT_BEFORE, Field::Int(1_700_000_000_123))];
+        assert_eq!(at(ms, Some(3)), 1_700_000_000_123);
+    }
+
+    #[test]
+    fn what_the_plugin_has_delayed_is_not_delayed_again() {
+        for over in [
+            Field::Int(-1_000),
+            Field::Int(0),
+            Field::Int(i64::MIN),
+            Field::Text("-99999999999999999999"),
+        ] {
+            let headers: &'static [_] = Box::leak(Box::new([(DELAY, over)]));
+            assert_eq!(read(&Fake(headers, None), MAX), Ok(None), "{over:?}");
+            assert_eq!(super::over(&Fake(headers, None)), None);
+        }
+        let delayed = [(DELAY, Field::Int(5)), (DELAY, Field::Text("5"))];
+        for header in delayed {
+            let headers: &'static [_] = Box::leak(Box::new([header]));
+            assert_eq!(super::over(&Fake(headers, None)), Some(-5));
+        }
+        assert_eq!(read(&Fake(&[(DELAY, Field::Int(5))], None), 0), Ok(None));
+    }
+
+    #[test]
+    fn what_can_not_be_used_is_named_with_its_header() {
+        for (name, field, why) in [
+            (
+                DELAY,
+                Field::Text("soon"),
+                "header x-delay is \"soon\"; a delay is",
+            ),
+            (DELAY, Field::Text(""), "header x-delay is \"\""),
+            (DELAY, Field::Text("-"), "header x-delay is \"-\""),
+            (DELAY, Field::Text("1.5"), "header x-delay is \"1.5\""),
+            (
+                DELAY,
+                Field::Other("a fraction"),
+                "header x-delay is a fraction",
+            ),
+            (DELAY, Field::Time(1), "header x-delay is a timestamp"),
+            (
+                DELAY,
+                Field::Int(1_000_001),
+                "header x-delay delays it by 1000001 ms; 1000000 ms at most",
+            ),
+            (
+                DELAY,
+                Field::Text("99999999999999999999"),
+                "header x-delay delays it by 9223372036854775807 ms",
+            ),
+            (
+                NOT_BEFORE,
+                Field::Int(-1),
+                "header x-not-before is -1; it is a time",
+            ),
+            (
+                NOT_BEFORE,
+                Field::Text("tomorrow"),
+                "header x-not-before is \"tomorrow\"",
+            ),
+            (
+                NOT_BEFORE,
+                Field::Other("a table"),
+                "header x-not-before is a table",
+            ),
+        ] {
+            let headers: &'static [_] = Box::leak(Box::new([(name, field)]));
+            let error = read(&Fake(headers, None), MAX).expect_err(why);
+            assert!(error.starts_with(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_is_too_far_away_is_known_by_the_clock() {
+        let start = read(&Fake(&[(NOT_BEFORE, Field::Text("5000"))], None), MAX);
+        let start = start.expect("it can be used").expect("it says so");
+        assert_eq!(start.too_far(4_000_000, MAX), None);
+        let why = start.too_far(3_999_999, MAX).expect("one more");
+        assert!(why.starts_with("header x-not-before delays it by 1000001 ms; "));
+    }
+}

@@ -1,0 +1,143 @@
+//! What the gate knows of dedupe keys: the script on a real Redis against the model, and what it leaves behind.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use kit::servers::{shared_redis, unique};
+use kit::until;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use sluicegate::config::SecretUrl;
+use sluicegate::gate::memory::MemoryGate;
+use sluicegate::gate::memory::store::MemoryStore;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Gate, GateError, Sighted, Sighting};
+
+use crate::gate_conformance::tenant;
+
+/// Longer than a test: by Redis's own clock no key expires in it.
+const LASTS_MS: u64 = 600_000;
+
+fn connect(prefix: &str) -> RedisGate {
+    let url = SecretUrl::new(shared_redis().url());
+    RedisGate::connect(&url, prefix).expect("a good url")
+}
+
+fn sighting(key: &str, job: &str, by: &str) -> Sighting {
+    Sighting {
+        tenant: tenant("a:{b}"),
+        key: key.to_owned(),
+        job: job.to_owned(),
+        by: by.to_owned(),
+        seen_before: false,
+        lasts_ms: LASTS_MS,
+    }
+}
+
+/// One of a few jobs, with one of a few keys, in the hands of one of a few workers.
+fn any(random: &mut SmallRng) -> Sighting {
+    let mut any = |of: [&'static str; 3]| of[random.random_range(0..3)];
+    let (key, job) = (any(["k", "x:{y}%*\u{e4}", "7"]), any(["1", "a,b\n,", ""]));
+    Sighting {
+        seen_before: random.random_bool(0.5),
+        lasts_ms: LASTS_MS * random.random_range(1..3),
+        ..sighting(key, job, ["w-1", "w-2", "f-1"][random.random_range(0..3)])
+    }
+}
+
+#[tokio::test]
+async fn the_script_says_what_the_model_says() {
+    let clock = Arc::new(AtomicU64::new(0));
+    let read = {
+        let clock = Arc::clone(&clock);
+        move || clock.load(Ordering::Relaxed)
+    };
+    let mut seen = [0; 2];
+    for seed in 0..40 {
+        let mut random = SmallRng::seed_from_u64(seed);
+        let gate = connect(&unique("dedupe")).with_test_clock(Arc::new(read.clone()));
+        let model = MemoryGate::new(read.clone());
+        let store = MemoryStore::new(read.clone(), 0, false);
+        let stored = RedisGate::on(Arc::new(store), "p");
+        let mut now_ms = 1_700_000_000_000_u64;
+        for step in 0..30 {
+            let forward = [0, 1, LASTS_MS / 4, LASTS_MS - 1, LASTS_MS, 3 * LASTS_MS];
+            now_ms += forward[random.random_range(0..forward.len())];
+            // It is stepped back, at times.
+            now_ms -= u64::from(random.random_bool(0.1)) * LASTS_MS;
+            let micros = now_ms * 1000 + random.random_range(0..1000);
+            clock.store(micros, Ordering::Relaxed);
+            let batch: Vec<_> = (0..random.random_range(1..6))
+                .map(|_| any(&mut random))
+                .collect();
+            let redis = gate.sight(&batch).await.expect("Redis answers");
+            let model = model.sight(&batch).await.expect("it always does");
+            let again = stored.sight(&batch).await.expect("it always does");
+            for (((asked, redis), model), again) in batch.iter().zip(redis).zip(model).zip(again) {
+                let (redis, model) = (redis.expect("decided"), model.expect("decided"));
+                assert_eq!(redis, model, "seed {seed}, step {step}: {asked:?}");
+                assert_eq!(again.expect("decided"), model, "through the store");
+                seen[usize::from(model == Sighted::First)] += 1;
+            }
+        }
+    }
+    assert!(seen.iter().all(|seen| *seen > 500), "{seen:?}");
+}
+
+#[tokio::test]
+async fn a_batch_is_one_round_trip_and_its_keys_expire_by_themselves() {
+    let prefix = unique("dedupe");
+    let gate = connect(&prefix);
+    let keys: Vec<String> = (0..100).map(|number| number.to_string()).collect();
+    let all = |lasts_ms| {
+        let one = |key: &String| Sighting {
+            lasts_ms,
+            ..sighting(key, "1", "w-1")
+        };
+        keys.iter().map(one).collect::<Vec<_>>()
+    };
+    gate.sight(&all(1)[..1]).await.expect("the script is there");
+    let before = gate.round_trips();
+    let sighted = gate.sight(&all(1)[1..]).await.expect("Redis answers");
+    assert_eq!(gate.round_trips(), before + 1);
+    assert!(sighted.iter().all(|it| matches!(it, Ok(Sighted::First))));
+    let left = || shared_redis().ctl(&["keys", &format!("{prefix}:*")]);
+    until("the end of each", || left().trim().is_empty()).await;
+    let lasts = Duration::from_secs(60);
+    gate.sight(&all(60_000)[..1]).await.expect("Redis answers");
+    let ttl = shared_redis().ctl(&["pttl", left().trim()]);
+    let ttl: u128 = ttl.trim().parse().expect("it expires");
+    assert!((1..=lasts.as_millis()).contains(&ttl), "{ttl}");
+}
+
+#[tokio::test]
+async fn a_key_of_another_type_is_named_and_one_that_nobody_can_read_is_taken_over() {
+    let prefix = unique("dedupe");
+    let gate = connect(&prefix);
+    gate.sight(&[sighting("1", "j", "w-1")])
+        .await
+        .expect("Redis answers");
+    let redis = shared_redis();
+    let key = redis
+        .ctl(&["keys", &format!("{prefix}:*")])
+        .trim()
+        .to_owned();
+    assert!(key.ends_with(":%first:1"), "{key}");
+    redis.ctl(&["set", &key, "somebody's own"]);
+    let sighted = gate
+        .sight(&[sighting("1", "k", "w-2")])
+        .await
+        .expect("it can be");
+    assert!(matches!(sighted[0], Ok(Sighted::First)), "{sighted:?}");
+    redis.ctl(&["del", &key]);
+    redis.ctl(&["lpush", &key, "x"]);
+    let batch = [sighting("1", "j", "w-1"), sighting("2", "j", "w-1")];
+    let sighted = gate.sight(&batch).await.expect("it concerns one alone");
+    let why = match &sighted[0] {
+        Err(GateError::Refused(why)) => why,
+        other => panic!("{other:?}"),
+    };
+    assert!(why.contains(&key) && why.contains("list"), "{why}");
+    assert!(matches!(sighted[1], Ok(Sighted::First)));
+}

@@ -1,0 +1,93 @@
+//! Levels of a tenant's jobs (`x-priority`): turns by their weights, whichever worker asks, and nobody starves.
+
+use kit::api::{Api, Call};
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, SECOND, job, steadily, until};
+use sluicegate::broker::Message;
+use sluicegate::rules::headers::HeaderValue;
+
+use crate::PROGRAM;
+
+/// Of each level.
+const JOBS: usize = 100;
+/// A window's worth starts in the order in which it comes.
+const LIMITS: &str = "max-requests: 14, window-size: 1s, guard: 100ms";
+const LEVELS: &str = "job: {priorities: {high: 4, normal: 2, low: 1}}\n";
+
+fn of_level(level: &str, n: usize) -> Message {
+    let job = job("acme", format!("{level}-{n}"));
+    match level {
+        // It names none.
+        "normal" => job,
+        _ => job.with_headers(&[("x-priority", HeaderValue::Text(level.to_owned()))], &[]),
+    }
+}
+
+fn of(calls: &[Call], level: &str) -> usize {
+    let is_of = |call: &&Call| call.job.starts_with(level);
+    calls.iter().filter(is_of).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn levels_have_turns_by_their_weights_over_a_long_backlog_of_two_workers() {
+    steadily(SECOND, turns_are_by_weights).await;
+}
+
+async fn turns_are_by_weights() {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let yaml = bed.yaml(LIMITS, &api.url(), "") + LEVELS;
+    // The least important come first, so that order of arrival can't be what is seen.
+    let all = ["low", "normal", "high"].into_iter();
+    let all: Vec<_> = all
+        .flat_map(|level| (0..JOBS).map(move |n| of_level(level, n)))
+        .collect();
+    bed.publish(&yaml, all).await;
+    let workers = [PROGRAM.start(&yaml), PROGRAM.start(&yaml)];
+    until("all calls", || api.count() >= 3 * JOBS).await;
+    for worker in workers {
+        worker.stop();
+    }
+    let calls = api.calls();
+    assert_eq!(calls.len(), 3 * JOBS, "each once");
+    // While all wait: behind the first window, until most of the first level are called.
+    let last = calls
+        .iter()
+        .enumerate()
+        .filter(|(_, call)| call.job.starts_with("high"));
+    let last = last
+        .map(|(at, _)| at)
+        .nth(JOBS * 4 / 5 - 1)
+        .expect("so many were called");
+    let turns = &calls[14..=last];
+    let [high, normal, low] = ["high", "normal", "low"].map(|level| of(turns, level));
+    println!("turns: {high} high, {normal} normal, {low} low");
+    // By the weights 4 to 2 to 1; equal shares would have as many of each.
+    let about = |turns: usize, part: usize| {
+        let expected = high * part / 4;
+        (expected * 7 / 10..=expected * 13 / 10 + 2).contains(&turns)
+    };
+    assert!(
+        about(normal, 2) && about(low, 1),
+        "{high} high, {normal} normal, {low} low"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_of_no_level_is_a_dead_letter() {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let yaml = bed.yaml(LIMITS, &api.url(), "") + LEVELS;
+    bed.publish(&yaml, [of_level("hihg", 1), of_level("high", 1)])
+        .await;
+    let worker = PROGRAM.start(&yaml);
+    let dead = || worker.metric("sluicegate_dead_letters_total{reason=\"bad-message\"}");
+    until("both ends", || api.count() == 1 && dead() == Some(1.0)).await;
+    worker.stop();
+    let letters = bed.dead(&yaml).await;
+    let reason = format!("{:?}", letters[0].header("x-sluicegate-reason"));
+    assert!(
+        reason.contains("it is one of high, normal, low (job.priorities)"),
+        "{reason}"
+    );
+}

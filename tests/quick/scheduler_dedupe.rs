@@ -1,0 +1,175 @@
+//! Jobs with dedupe keys: each asks first whether it is the first, who is goes on for good, and the others are acked.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate::broker::{Message, Source};
+use sluicegate::engine::action::{Results, ResultsTo};
+use sluicegate::engine::facts::Fact;
+use sluicegate::gate::{GateError, ShardId, Sighted};
+use sluicegate::handler::Outcome;
+use sluicegate::rules::headers::HeaderValue;
+use sluicegate::rules::job::Field;
+
+use crate::scheduler::{Desk, Done, MS, START, by_header, message, settings, usual, wait};
+
+const DUPLICATE: Sighted = Sighted::Duplicate { left_ms: 5 };
+
+fn job(id: &str) -> Message {
+    let text = |text: &str| HeaderValue::Text(text.to_owned());
+    let mut job = message(&[("x-tenant", text("a")), ("x-dedupe-key", text("k"))]);
+    job.properties = job.properties.with_message_id(id.into());
+    job
+}
+
+/// A desk that knows the store's clock.
+fn desk() -> Desk {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    desk.actions();
+    desk
+}
+
+fn told(desk: &mut Desk, sighted: Vec<Sighted>) -> Done {
+    let all = sighted.into_iter().map(Ok).collect();
+    desk.scheduler
+        .sighted(desk.now, ShardId::default(), Ok(all));
+    desk.step(MS * 5)
+}
+
+#[test]
+fn the_first_goes_on_and_the_others_are_acked_and_told() {
+    let mut settings = settings(4, usual(), by_header());
+    settings.results = Some(Results {
+        to: ResultsTo::Exchange {
+            exchange: Arc::from("results"),
+            routing_key: Arc::from("jobs"),
+        },
+        max_body: 100,
+    });
+    let mut desk = Desk::of(settings);
+    let done = desk.deliver_messages(Source::Fresh, vec![job("1"), job("2")]);
+    assert!(done.asked.is_empty(), "before all else");
+    let [one, two] = &done.sighted[..] else {
+        panic!("{:?}", done.sighted);
+    };
+    assert_eq!(
+        (one.key.as_str(), one.job.as_str(), one.lasts_ms),
+        ("k", "1", 600_000)
+    );
+    assert!(one.by != two.by && !one.seen_before);
+    let done = told(&mut desk, vec![Sighted::First, DUPLICATE]);
+    assert_eq!(done.asked[0].asks.len(), 1);
+    let [(key, reply)] = &done.replies[..] else {
+        panic!("{:?}", done.replies);
+    };
+    assert_eq!(
+        reply.message.header("x-sluicegate-result"),
+        Field::Text("duplicate")
+    );
+    assert_eq!(
+        reply.message.header("x-sluicegate-job-id"),
+        Field::Text("2")
+    );
+    assert!(done.acked.is_empty(), "its result goes first");
+    desk.scheduler.replied_to(desk.now, vec![(*key, Ok(()))]);
+    assert_eq!(desk.actions().acked, [2]);
+    let facts = desk.scheduler.take_facts();
+    let duplicates = facts.iter().filter(|it| matches!(it, Fact::Duplicate(..)));
+    assert_eq!(duplicates.count(), 1);
+    let done = desk.answer(MS, vec![vec![START]]);
+    assert_eq!(done.dispatched[0].1.id, "1");
+}
+
+#[test]
+fn who_was_the_first_does_not_ask_again_behind_a_delay_queue() {
+    let mut desk = Desk::new(4);
+    desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    told(&mut desk, vec![Sighted::First]);
+    let (_, outgoing) = desk
+        .answer(MS, vec![vec![wait(10_000, 1)]])
+        .published
+        .remove(0);
+    let back = desk.back(outgoing);
+    assert!(back.sighted.is_empty(), "{:?}", back.sighted);
+    let (_, again) = desk
+        .answer(MS, vec![vec![wait(10_000, 1)]])
+        .published
+        .remove(0);
+    assert_eq!(again.message.header("x-sluicegate-first"), Field::Int(1));
+    // In a publisher's message that means nothing.
+    let forged = again.message.with_headers(&[], &["x-sluicegate-trip"]);
+    let done = desk.deliver_messages(Source::Fresh, vec![forged]);
+    assert_eq!(done.sighted.len(), 1);
+    assert!(!done.sighted[0].seen_before);
+}
+
+#[test]
+fn a_job_that_is_delivered_again_says_so() {
+    let mut desk = Desk::new(4);
+    let done = desk.deliver_marked(Source::Fresh, true, vec![job("1")]);
+    assert!(done.sighted[0].seen_before);
+    desk.scheduler.session_up(1);
+    let replies = vec![Ok(Sighted::First)];
+    desk.scheduler
+        .sighted(desk.now, ShardId::default(), Ok(replies));
+    assert!(desk.step(MS).asked.is_empty(), "its session is gone");
+}
+
+#[test]
+fn a_job_without_an_id_gets_one_before_it_asks() {
+    let mut desk = desk();
+    let mut nameless = job("1");
+    nameless.properties = Default::default();
+    let text = |text: &str| HeaderValue::Text(text.to_owned());
+    let headers = [("x-tenant", text("a")), ("x-dedupe-key", text("k"))];
+    let nameless = nameless.with_headers(&headers, &[]);
+    let mut done = desk.deliver_messages(Source::Fresh, vec![nameless]);
+    assert!(done.sighted.is_empty());
+    let (_, outgoing) = done.published.remove(0);
+    let id = outgoing.message.id().expect("it has one now").to_owned();
+    let done = desk.back(outgoing);
+    assert_eq!(done.sighted[0].job, id);
+    assert!(done.sighted[0].seen_before);
+}
+
+#[test]
+fn while_nobody_can_be_asked_the_job_waits_and_one_that_is_refused_comes_back_later() {
+    let mut desk = desk();
+    desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    let away = GateError::Unreachable("a test".into());
+    desk.scheduler
+        .sighted(desk.now, ShardId::default(), Err(away));
+    let done = desk.step(MS);
+    assert!(done.sighted.is_empty() && done.asked.is_empty() && done.published.is_empty());
+    let again = desk.step(Duration::from_secs(1));
+    assert_eq!(again.sighted.len(), 1);
+    let refused = vec![Err(GateError::Refused("WRONGTYPE".into()))];
+    desk.scheduler
+        .sighted(desk.now, ShardId::default(), Ok(refused));
+    let (_, outgoing) = desk.actions().published.remove(0);
+    assert_eq!(
+        outgoing.message.header("x-sluicegate-first"),
+        Field::Missing
+    );
+    let back = desk.back(outgoing);
+    assert_eq!(back.sighted.len(), 1, "it asks again");
+}
+
+#[test]
+fn a_job_without_a_key_asks_nobody_and_a_bad_key_makes_a_dead_letter() {
+    let mut desk = Desk::new(4);
+    let done = desk.deliver(Source::Fresh, &["a"]);
+    assert!(done.sighted.is_empty() && done.asked.len() == 1);
+    let bad = job("1").with_headers(&[("x-dedupe-key", HeaderValue::Text("k".repeat(256)))], &[]);
+    let done = desk.deliver_messages(Source::Fresh, vec![bad]);
+    assert_eq!(&*done.published[0].1.queue, "jobs.dead");
+    // An expired job is no first: nobody would be called.
+    let mut expired = job("2");
+    expired.properties = expired.properties.with_expiration("0".into());
+    desk.answer(MS, vec![vec![START]]);
+    let done = desk.deliver_messages(Source::Fresh, vec![expired]);
+    assert!(done.sighted.is_empty());
+    assert_eq!(&*done.published[0].1.queue, "jobs.dead");
+}

@@ -1,0 +1,186 @@
+//! From when on a job may be called: wherever it waits, it is not asked for earlier, and its time counts once.
+
+use sluicegate::broker::{Message, Source};
+use sluicegate::handler::Outcome;
+use sluicegate::rules::headers::HeaderValue;
+use sluicegate::rules::job::Field;
+
+use crate::scheduler::{Desk, Done, MS, START, message, trip, wait};
+
+const STORE_MS: i64 = 1_700_000_000_000;
+const DAY_MS: i64 = 86_400_000;
+
+/// Of tenant `a`, with one more header.
+fn job(name: &str, value: HeaderValue) -> Message {
+    let tenant = ("x-tenant", HeaderValue::Text("a".into()));
+    message(&[tenant, (name, value)])
+}
+
+fn delayed(ms: i64) -> Message {
+    job("x-delay", HeaderValue::Int(ms))
+}
+
+/// A desk that knows the store's clock: it says `STORE_MS` at `now`.
+fn desk() -> Desk {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    desk.actions();
+    desk
+}
+
+/// The one message that is on its way to a delay queue, which is confirmed.
+#[track_caller]
+fn travelling(desk: &mut Desk, mut done: Done) -> Message {
+    assert!(done.asked.is_empty() && done.dispatched.is_empty());
+    assert_eq!(done.published.len(), 1, "{:?}", done.published);
+    let (key, outgoing) = done.published.remove(0);
+    assert!(
+        outgoing.queue.starts_with("jobs.delay."),
+        "{}",
+        outgoing.queue
+    );
+    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+    desk.actions();
+    outgoing.message
+}
+
+fn not_before(message: &Message) -> i64 {
+    let Field::Int(ms) = message.header("x-sluicegate-not-before") else {
+        panic!("a time: {message:?}");
+    };
+    ms
+}
+
+#[test]
+fn a_short_delay_is_spent_in_memory_and_then_the_job_asks() {
+    let mut desk = desk();
+    let done = desk.deliver_messages(Source::Fresh, vec![delayed(300)]);
+    assert!(done.asked.is_empty() && done.published.is_empty());
+    assert!(desk.step(MS * 250).asked.is_empty());
+    // The clock is known within what its last reading took.
+    let asked = (0..80).any(|_| !desk.step(MS).asked.is_empty());
+    assert!(asked);
+    let done = desk.answer(MS, vec![vec![START]]);
+    assert_eq!(done.dispatched.len(), 1);
+}
+
+#[test]
+fn a_long_delay_is_counted_once_and_travels_as_a_time() {
+    let mut desk = desk();
+    let done = desk.deliver_messages(Source::Fresh, vec![delayed(3 * DAY_MS)]);
+    let first = travelling(&mut desk, done);
+    let at = not_before(&first);
+    let late = at - STORE_MS - 3 * DAY_MS;
+    assert!((0..=20).contains(&late), "{late} ms after its time");
+    assert!(trip(&first).wait_ms <= 300_000, "one trip of many");
+    assert_eq!(first.header("x-delay"), Field::Int(3 * DAY_MS));
+    // From trip to trip the time stays what it is, however often.
+    let mut travels = first;
+    for _ in 0..20 {
+        desk.step(MS * 300_000);
+        let done = desk.deliver_messages(Source::Due, vec![travels]);
+        travels = travelling(&mut desk, done);
+        assert_eq!(not_before(&travels), at);
+    }
+}
+
+#[test]
+fn what_came_back_after_its_time_asks_at_once_and_a_retry_does_not_delay_again() {
+    let mut desk = desk();
+    let done = desk.deliver_messages(Source::Fresh, vec![delayed(2_000)]);
+    let travels = travelling(&mut desk, done);
+    desk.step(MS * 2_100);
+    let done = desk.deliver_messages(Source::Due, vec![travels]);
+    assert_eq!(done.asked.len(), 1);
+    let key = desk.answer(MS, vec![vec![START]]).dispatched[0].0;
+    let retry = Outcome::Retry {
+        after: Some(MS * 1_000),
+        reason: "500".into(),
+    };
+    desk.scheduler.finished(desk.now, key, MS, retry);
+    let done = desk.actions();
+    let travels = travelling(&mut desk, done);
+    let ahead = not_before(&travels) - STORE_MS;
+    assert!(ahead < 3_300, "the retry's time alone: {ahead}");
+    desk.step(MS * 1_100);
+    let done = desk.deliver_messages(Source::Due, vec![travels]);
+    assert_eq!(done.asked.len(), 1);
+    // Denied, it waits for its turn, and not for its delay.
+    let done = desk.answer(MS, vec![vec![wait(10_000, 1)]]);
+    let travels = travelling(&mut desk, done);
+    assert!(trip(&travels).wait_ms <= 10_000);
+    desk.step(MS * 10_100);
+    let done = desk.deliver_messages(Source::Due, vec![travels]);
+    assert_eq!(done.asked.len(), 1);
+}
+
+#[test]
+fn a_redelivered_job_counts_from_when_it_was_published_where_it_says_so() {
+    let mut desk = desk();
+    let published = HeaderValue::Int(STORE_MS - 9_000);
+    let job = delayed(10_000).with_headers(&[("timestamp_in_ms", published)], &[]);
+    let done = desk.deliver_messages(Source::Fresh, vec![job.clone()]);
+    let travels = travelling(&mut desk, done);
+    assert_eq!(not_before(&travels), STORE_MS + 1_000);
+    desk.scheduler.session_up(1);
+    desk.step(MS * 1_100);
+    let done = desk.deliver_messages(Source::Fresh, vec![job]);
+    assert_eq!(done.asked.len(), 1);
+}
+
+#[test]
+fn a_time_is_waited_for_and_one_too_far_away_makes_a_dead_letter() {
+    let mut desk = desk();
+    let at = |ms| job("x-not-before", HeaderValue::Int(ms));
+    let done = desk.deliver_messages(Source::Fresh, vec![at(STORE_MS + 60_000)]);
+    let travels = travelling(&mut desk, done);
+    assert_eq!(not_before(&travels), STORE_MS + 60_000);
+    let past = desk.deliver_messages(Source::Fresh, vec![at(STORE_MS - 1)]);
+    assert_eq!(past.asked.len(), 1);
+    desk.answer(MS, vec![vec![START]]);
+    for far in [at(STORE_MS + 31 * DAY_MS), delayed(31 * DAY_MS)] {
+        let done = desk.deliver_messages(Source::Fresh, vec![far]);
+        let [(_, letter)] = &done.published[..] else {
+            panic!("{:?}", done.published);
+        };
+        assert_eq!(&*letter.queue, "jobs.dead");
+        let Field::Text(reason) = letter.message.header("x-sluicegate-reason") else {
+            panic!("a reason");
+        };
+        assert!(reason.contains("job.max-delayed-start"), "{reason}");
+    }
+}
+
+#[test]
+fn only_a_publishers_word_of_the_start_counts_in_the_work_queue() {
+    let mut desk = desk();
+    let forged = job(
+        "x-sluicegate-not-before",
+        HeaderValue::Int(STORE_MS + DAY_MS),
+    );
+    let done = desk.deliver_messages(Source::Fresh, vec![forged]);
+    assert_eq!(done.asked.len(), 1);
+    // Nor does a header that only workers set hide what the publisher says.
+    let hidden =
+        delayed(60_000).with_headers(&[("x-sluicegate-attempt", HeaderValue::Int(1))], &[]);
+    let done = desk.deliver_messages(Source::Fresh, vec![hidden]);
+    assert_eq!(done.published.len(), 1);
+}
+
+#[test]
+fn a_job_that_expires_before_it_may_start_is_never_asked_for() {
+    let mut desk = desk();
+    let mut job = delayed(60_000);
+    job.properties = job.properties.clone().with_expiration("1000".into());
+    let done = desk.deliver_messages(Source::Fresh, vec![job]);
+    let travels = travelling(&mut desk, done);
+    assert!(
+        trip(&travels).wait_ms <= 1_200,
+        "it looks when it has expired"
+    );
+    desk.step(MS * 1_200);
+    let done = desk.deliver_messages(Source::Due, vec![travels]);
+    assert!(done.asked.is_empty());
+    assert_eq!(&*done.published[0].1.queue, "jobs.dead");
+}

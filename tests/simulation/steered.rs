@@ -1,0 +1,158 @@
+//! What publishers say of when jobs run: simulations from [`STEERED`] on have jobs whose start is delayed, and jobs that are published
+//! under one dedupe key; those below keep the histories that they had.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use lapin::types::{AMQPValue, FieldTable};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use sluicegate::broker::Message;
+use sluicegate::rules::job::dedupe::DEDUPE_KEY;
+use sluicegate::rules::job::start::{DELAY, NOT_BEFORE};
+
+use super::history::History;
+use super::plan::{Plan, Planned, ms};
+use super::world::World;
+
+/// Simulations from this seed on have what this module adds.
+pub const STEERED: u64 = 10_000_000;
+/// What such a job's publisher sets.
+pub const HEADERS: [&str; 4] = [DELAY, TIMESTAMP, NOT_BEFORE, DEDUPE_KEY];
+const TIMESTAMP: &str = "timestamp_in_ms";
+/// The longest delay.
+const LONGEST_MS: u64 = 30_000;
+/// Longer than any simulation.
+const FOR_EVER_MS: u64 = 7 * 86_400_000;
+
+/// What a job's publisher says.
+#[derive(Debug, Clone, Default)]
+pub struct Steered {
+    delay_ms: Option<u64>,
+    /// It says when it was published.
+    dated: bool,
+    /// After the beginning of the simulation.
+    not_before: Option<Duration>,
+    key: Option<String>,
+}
+
+/// From a stream of its own. For how long a dedupe key counts, in milliseconds.
+pub fn steer(seed: u64, ideal: bool, jobs: &mut [Planned]) -> u64 {
+    if seed < STEERED || ideal {
+        return 0;
+    }
+    let mut random = SmallRng::seed_from_u64(seed.rotate_left(17) ^ 0x57EE);
+    let (delays, keys) = (random.random_bool(0.7), random.random_bool(0.7));
+    let few = random.random_range(1..=8);
+    for job in jobs {
+        let steered = &mut job.steered;
+        if delays && random.random_bool(0.4) {
+            steered.delay_ms = Some(random.random_range(1..=LONGEST_MS));
+            steered.dated = random.random_bool(0.5);
+        }
+        if delays && random.random_bool(0.2) {
+            let after = random.random_range(0..=LONGEST_MS);
+            steered.not_before = Some(job.at + ms(after));
+        }
+        if keys && random.random_bool(0.6) {
+            steered.key = Some(format!("key {}", random.random_range(0..few)));
+        }
+    }
+    match random.random_bool(0.7) {
+        true => FOR_EVER_MS,
+        false => random.random_range(1..=10_000),
+    }
+}
+
+/// How much longer all may take because of it.
+pub fn patience(plan: &Plan) -> Duration {
+    match plan.seed {
+        STEERED.. => ms(2 * LONGEST_MS) + plan.max_delay,
+        _ => Duration::ZERO,
+    }
+}
+
+/// A job's message says so, published now.
+pub fn add(world: &World, planned: &Planned, headers: &mut FieldTable) {
+    let (steered, now_ms) = (&planned.steered, world.now_us() / 1000);
+    let mut number = |name: &str, ms: u64| {
+        let ms = i64::try_from(ms).expect("in range");
+        headers.insert(name.into(), AMQPValue::LongLongInt(ms));
+    };
+    if let Some(ms) = steered.delay_ms {
+        number(DELAY, ms);
+        if steered.dated {
+            number(TIMESTAMP, now_ms);
+        }
+    }
+    if let Some(after) = steered.not_before {
+        number(NOT_BEFORE, at_ms(&world.plan, after));
+    }
+    if let Some(key) = &steered.key {
+        let key = AMQPValue::LongString(key.as_str().into());
+        headers.insert(DEDUPE_KEY.into(), key);
+    }
+    let mut history = world.history();
+    let record = history.job(&planned.id);
+    record.published_ms.get_or_insert(now_ms);
+}
+
+fn at_ms(plan: &Plan, after: Duration) -> u64 {
+    plan.epoch_us / 1000 + u64::try_from(after.as_millis()).expect("in range")
+}
+
+/// It is called: never before its time.
+pub fn look_at_call(plan: &Plan, history: &mut History, id: &str, at_us: u64) {
+    let steered = &plan.job(id).steered;
+    let published = history.job(id).published_ms.unwrap_or_default();
+    let delayed = steered.delay_ms.map_or(0, |ms| published + ms);
+    let not_before = steered.not_before.map_or(0, |after| at_ms(plan, after));
+    let (at_ms, earliest) = (at_us / 1000, delayed.max(not_before));
+    if at_ms < earliest {
+        let early = earliest - at_ms;
+        history.wrong(format_args!("{id} is called {early} ms before its time"));
+    }
+}
+
+/// Another job with its key has ended.
+pub fn is_duplicate(
+    plan: &Plan,
+    history: &mut History,
+    planned: &Planned,
+    letters: &BTreeSet<&str>,
+) -> bool {
+    let others = plan.jobs.iter().filter(|it| it.id != planned.id);
+    let mut same = others.filter(|it| is_same(it, planned));
+    same.any(|it| history.job(&it.id).done || letters.contains(it.id.as_str()))
+}
+
+fn is_same(one: &Planned, two: &Planned) -> bool {
+    one.steered.key.is_some() && one.steered.key == two.steered.key && one.tenant == two.tenant
+}
+
+/// Where the time of a key is never over, one job of each is called, whatever happened.
+pub fn one_of_each(plan: &Plan, history: &mut History) {
+    if plan.dedupe_for_ms != FOR_EVER_MS {
+        return;
+    }
+    let mut called: BTreeMap<_, BTreeSet<&str>> = BTreeMap::new();
+    for planned in &plan.jobs {
+        if let Some(key) = &planned.steered.key
+            && history.job(&planned.id).calls > 0
+        {
+            let of = called.entry((&planned.tenant, key)).or_default();
+            of.insert(&planned.id);
+        }
+    }
+    for ((tenant, key), ids) in called {
+        if ids.len() > 1 {
+            history.wrong(format_args!("of {key:?} of {tenant:?} are called: {ids:?}"));
+        }
+    }
+}
+
+/// A job that is told to be a duplicate has a key.
+pub fn may_be_duplicate(plan: &Plan, result: &Message) -> bool {
+    let id = result.id().unwrap_or_default();
+    plan.job(id).steered.key.is_some()
+}

@@ -1,0 +1,55 @@
+//! When a job that is published may start.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::Value;
+use sluicegate::config::{Config, parse_duration};
+use sluicegate::rules::job::start::{DELAY, NOT_BEFORE};
+
+/// The options.
+#[derive(Debug, Args)]
+pub struct Later {
+    /// The job starts so long after a worker first sees it, or later (the header x-delay)
+    #[arg(long, value_name = "TIME", value_parser = delay)]
+    delay: Option<Duration>,
+    /// The job starts at this time or later, by Redis's clock: 2026-01-31T12:00:00Z, or seconds or milliseconds since 1970 (the header x-not-before)
+    #[arg(long, value_name = "TIME")]
+    not_before: Option<String>,
+}
+
+/// The value of `--delay`.
+fn delay(text: &str) -> Result<Duration, &'static str> {
+    parse_duration(text).ok_or("a duration is a whole number with a unit: 500ms, 30s, 4m, 12h, 7d")
+}
+
+impl Later {
+    /// One of them is given.
+    pub fn is_some(&self) -> bool {
+        self.delay.is_some() || self.not_before.is_some()
+    }
+
+    /// Adds the headers that say so.
+    ///
+    /// # Errors
+    /// What is wrong, for the user.
+    pub fn add(self, headers: &mut BTreeMap<String, Value>, config: &Config) -> Result<(), String> {
+        if self.is_some() && config.job.max_delayed_start_ms == 0 {
+            return Err(
+                "job.max-delayed-start is 0: workers start each job as soon as they can".to_owned(),
+            );
+        }
+        let ms = self.delay.map(|delay| delay.as_millis());
+        // What is too long for a number is too long for any job.
+        let ms = ms.map(|ms| Value::from(i64::try_from(ms).unwrap_or(i64::MAX)));
+        let time = self.not_before.map(Value::String);
+        for (option, name, value) in [("--delay", DELAY, ms), ("--not-before", NOT_BEFORE, time)] {
+            let Some(value) = value else { continue };
+            if headers.insert(name.to_owned(), value).is_some() {
+                return Err(format!("{option} and --header {name}=… are both given"));
+            }
+        }
+        Ok(())
+    }
+}
