@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use crate::broker::{Outgoing, Reply, Tag};
 use crate::gate::fleet::Fleet;
-use crate::gate::{Event, Rule, ShardId, Sighting, Suspected, TenantAsk, TenantSettled, Whose};
+use crate::gate::{Candidate, Event, Rule, ShardId, Suspected, TenantAsk, TenantSettled, Whose};
 use crate::handler::LateEnd;
 use crate::rules::answers::{Quotas, ThrottleScope};
 use crate::rules::delays::{DelayLevels, QueueNames};
@@ -155,8 +155,8 @@ pub enum Action {
     /// Tell the gate of calls of suspects in one shard, then call [`super::scheduler::Scheduler::suspected`].
     Suspect(ShardId, Vec<Suspected>),
     /// Ask of jobs of one shard whether they are the first with their dedupe keys, then call
-    /// [`super::scheduler::Scheduler::sighted`].
-    Sight(ShardId, Vec<Sighting>),
+    /// [`super::scheduler::Scheduler::deduped`].
+    Dedupe(ShardId, Vec<Candidate>),
     /// Close the tenant for so long, then call [`super::scheduler::Scheduler::blocked`].
     Block(Block, Duration),
 }

@@ -321,7 +321,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             Report::Advertised(result) => scheduler.told(now, result),
             Report::Reported(result) => scheduler.reported(now, result),
             Report::Suspected(shard, result) => scheduler.suspected(now, shard, result),
-            Report::Sighted(shard, result) => scheduler.sighted(now, shard, result),
+            Report::Deduped(shard, result) => scheduler.deduped(now, shard, result),
             Report::Replied(results) => scheduler.replied_to(now, results),
             Report::Moved(results) => scheduler.moved(now, results),
             Report::Prepared(key, result, took) => {

@@ -15,7 +15,7 @@ use crate::engine::calls::{self, Ended};
 use crate::engine::ready::Prepared;
 use crate::engine::watch::Watch;
 use crate::gate::{
-    Gate, GateError, Replies, SettleReplies, ShardId, SightedAll, Standings, Verdicts,
+    DedupedAll, Gate, GateError, Replies, SettleReplies, ShardId, Standings, Verdicts,
 };
 use crate::handler::{Outcome, Permit, PreparingHandler};
 use crate::rules::job::InBody;
@@ -29,7 +29,7 @@ pub(super) enum Report<R> {
     Advertised(Result<(), GateError>),
     Reported(Result<Standings, GateError>),
     Suspected(ShardId, Result<Verdicts, GateError>),
-    Sighted(ShardId, Result<SightedAll, GateError>),
+    Deduped(ShardId, Result<DedupedAll, GateError>),
     Replied(Vec<(Key, Result<(), PublishError>)>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
     /// With the time that it took, unless it was there at once.
@@ -90,9 +90,9 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     tasks
                         .spawn(async move { Report::Suspected(shard, gate.suspect(&batch).await) });
                 }
-                Action::Sight(shard, batch) => {
+                Action::Dedupe(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move { Report::Sighted(shard, gate.sight(&batch).await) });
+                    tasks.spawn(async move { Report::Deduped(shard, gate.dedupe(&batch).await) });
                 }
                 Action::Publish(batch) => {
                     let broker = Arc::clone(&self.broker);

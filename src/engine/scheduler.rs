@@ -15,7 +15,7 @@
 //!                |         |-> Preparing   there is room, and its call was not prepared -> Ready
 //!                |         |-> leaves      a long wait, or never
 //!                |         '-> Ready       the gate failed, or no slot was free
-//!                |-- Sighting   it has a dedupe key: the gate is asked whether it is the first
+//!                |-- Candidate   it has a dedupe key: the gate is asked whether it is the first
 //!                |-- Noting     before a suspect asks, the gate is told
 //!                |-- Delayed    its time has not come
 //!                '-- InWindow   delivered from a delay queue before its turn
@@ -26,7 +26,7 @@
 //!
 //! The scheduler is put together of parts that have their own state and do not know each other: `intake`, `agreement`,
 //! `clock`, `queues`, `delays::waiting`, `admission`, `settlement`, `answers::throttles`, `answers::advertised`, `breakers`, `away`,
-//! `notes`, `sightings`, `moves` and `agenda`.
+//! `notes`, `candidates`, `moves` and `agenda`.
 //! The other files say what happens to jobs by them.
 
 mod abandoned;
@@ -38,6 +38,7 @@ mod asking;
 mod away;
 mod breakers;
 mod budget;
+mod candidates;
 mod clock;
 mod closing;
 mod deduping;
@@ -57,7 +58,6 @@ mod results;
 mod round_size;
 mod seldom;
 mod settlement;
-mod sightings;
 mod starting;
 mod suspects;
 mod undecided;
@@ -76,6 +76,7 @@ use self::agreement::{Agreement, Change};
 use self::answers::{Advertised, Throttles};
 use self::away::Away;
 use self::breakers::Breakers;
+use self::candidates::Candidates;
 use self::clock::StoreClock;
 use self::delays::Waiting;
 use self::entry::{Hand, JobEntry, Phase};
@@ -85,7 +86,6 @@ use self::notes::Notes;
 use self::queues::Queues;
 use self::results::LostResults;
 use self::settlement::Settlement;
-use self::sightings::Sightings;
 use crate::broker::Delivery;
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::facts::{Fact, Gauges};
@@ -125,7 +125,7 @@ pub struct Scheduler {
     /// What the gate is to be told of suspects' calls.
     notes: Notes,
     /// Who is to ask whether it is the first with its dedupe key.
-    sightings: Sightings,
+    candidates: Candidates,
     /// The tenants for which it can't decide.
     away: Away,
     /// The messages on their way to other queues.
@@ -157,7 +157,7 @@ impl Scheduler {
             advertised: Advertised::default(),
             breakers: Breakers::new(settings.breaker),
             notes: Notes::new(seed),
-            sightings: Sightings::new(seed),
+            candidates: Candidates::new(seed),
             away: Away::default(),
             moves: Moves::default(),
             lost_results: LostResults::default(),
@@ -172,7 +172,7 @@ impl Scheduler {
         self.queues.shard_by(shards.clone());
         self.settlement.shard_by(shards.clone());
         self.notes.shard_by(shards.clone());
-        self.sightings.shard_by(shards);
+        self.candidates.shard_by(shards);
     }
 
     /// Asks the gate only after an [`Scheduler::agreed`].
@@ -245,7 +245,7 @@ impl Scheduler {
         });
         self.queues.forget_waiting();
         self.waiting.clear();
-        self.sightings.clear();
+        self.candidates.clear();
         self.moves.clear();
         self.clock.take_waiting();
         self.agenda.end_session(released);
@@ -330,7 +330,7 @@ impl Scheduler {
             self.queues.surplus_at(),
             self.waiting.surplus_at(now),
             self.breakers.next(now),
-            self.sightings.send_at(),
+            self.candidates.send_at(),
         ];
         let always = [
             self.waiting.next(),

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::gate::{
-    Change, Event, Gate, GateError, Inspection, Replies, Rule, SettleReplies, Sighted, SightedAll,
-    Sighting, Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdict, Verdicts,
+    Candidate, Change, Deduped, DedupedAll, Event, Gate, GateError, Inspection, Replies, Rule,
+    SettleReplies, Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdict, Verdicts,
     Whose,
 };
 use crate::rules::answers::Quotas;
@@ -96,12 +96,12 @@ impl States {
         verdict
     }
 
-    fn sight(&mut self, sighting: &Sighting, now_ms: u64) -> Sighted {
-        let key = (sighting.tenant.clone(), sighting.key.clone());
+    fn dedupe(&mut self, candidate: &Candidate, now_ms: u64) -> Deduped {
+        let key = (candidate.tenant.clone(), candidate.key.clone());
         let mut known = self.firsts.remove(&key);
-        let sighted = First::ask(&mut known, now_ms, sighting);
+        let deduped = First::ask(&mut known, now_ms, candidate);
         self.firsts.extend(known.map(|first| (key, first)));
-        sighted
+        deduped
     }
 }
 
@@ -234,9 +234,9 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         Ok(batch.iter().map(hear).collect())
     }
 
-    async fn sight(&self, batch: &[Sighting]) -> Result<SightedAll, GateError> {
+    async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupedAll, GateError> {
         let (mut states, clock) = self.states();
-        let ask = |sighting| Ok(states.sight(sighting, clock.now_ms));
+        let ask = |candidate| Ok(states.dedupe(candidate, clock.now_ms));
         Ok(batch.iter().map(ask).collect())
     }
 

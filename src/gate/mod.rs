@@ -26,7 +26,7 @@ pub use crate::rules::decision::{
     Answer, Ask, Change, End, Inspection, LEASE_MS, Receipt, Sequences, Settled, TenantAsk,
     TenantReply, TenantSettled, Ticket, Usage,
 };
-pub use crate::rules::dedupe::{Sighted, Sighting};
+pub use crate::rules::dedupe::{Candidate, Deduped};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
@@ -95,8 +95,8 @@ pub type Standings = Vec<Result<Standing, GateError>>;
 /// One for each of [`Gate::suspect`].
 pub type Verdicts = Vec<Result<Verdict, GateError>>;
 
-/// One for each of [`Gate::sight`].
-pub type SightedAll = Vec<Result<Sighted, GateError>>;
+/// One for each of [`Gate::dedupe`].
+pub type DedupedAll = Vec<Result<Deduped, GateError>>;
 
 /// A store that decides atomically. The Redis scripts and the in-memory model pass one conformance suite.
 pub trait Gate: Send + Sync + 'static {
@@ -157,10 +157,10 @@ pub trait Gate: Send + Sync + 'static {
     /// Asks of jobs whether they are the first with their dedupe keys ([`crate::rules::dedupe`]), in the order of `batch`, in which the
     /// replies are. One of which nothing can be said gets an error of its own; the outer one is for all. Asked again by the same delivery,
     /// a job is what it was.
-    fn sight(
+    fn dedupe(
         &self,
-        batch: &[Sighting],
-    ) -> impl Future<Output = Result<SightedAll, GateError>> + Send;
+        batch: &[Candidate],
+    ) -> impl Future<Output = Result<DedupedAll, GateError>> + Send;
 
     /// Notes what the downstream says of its own limits for each tenant, for [`Inspection::quotas`]. It decides nothing.
     fn advertised(

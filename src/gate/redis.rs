@@ -26,8 +26,8 @@ use crate::gate::scripts::{self, Script, Shortcut};
 use crate::gate::store::{Meaning, Store};
 use crate::gate::watches::Watches;
 use crate::gate::{
-    Change, Event, Gate, GateError, Inspection, Primaries, Replies, Rule, SettleReplies, ShardId,
-    SightedAll, Sighting, Standings, Start, Suspected, TenantAsk, TenantSettled, Verdicts, Whose,
+    Candidate, Change, DedupedAll, Event, Gate, GateError, Inspection, Primaries, Replies, Rule,
+    SettleReplies, ShardId, Standings, Start, Suspected, TenantAsk, TenantSettled, Verdicts, Whose,
 };
 use crate::rules::answers::Quotas;
 use crate::rules::layout::Layout;
@@ -362,20 +362,20 @@ impl Gate for RedisGate {
         Ok(replies.into_iter().map(decode).collect())
     }
 
-    async fn sight(&self, batch: &[Sighting]) -> Result<SightedAll, GateError> {
+    async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupedAll, GateError> {
         let calls = (batch.iter())
-            .map(|sighting| {
-                let Sighting { tenant, key, .. } = sighting;
-                let more = reply::dedupe_arguments(sighting);
+            .map(|candidate| {
+                let Candidate { tenant, key, .. } = candidate;
+                let more = reply::dedupe_arguments(candidate);
                 let mut call = self.call_tenant(scripts::dedupe(), tenant, more);
                 call.keys.names = vec![self.keys.first(tenant, key)];
                 call.keys.types = vec!["string"];
-                call.meaning = Meaning::Sight(sighting);
+                call.meaning = Meaning::Dedupe(candidate);
                 call
             })
             .collect();
         let replies = self.run(calls, None).await?;
-        let decode = |reply: Result<Value, GateError>| reply::sighted(&reply?);
+        let decode = |reply: Result<Value, GateError>| reply::deduped(&reply?);
         Ok(replies.into_iter().map(decode).collect())
     }
 

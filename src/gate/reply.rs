@@ -4,8 +4,8 @@ use ::redis::Value;
 
 use crate::gate::keys::CallKeys;
 use crate::gate::{
-    Answer, Change, End, Event, GateError, Inspection, LEASE_MS, Note, Rule, Sequences, Settled,
-    Sighted, Sighting, Standing, Suspected, TenantAsk, TenantReply, Ticket, Usage, Verdict,
+    Answer, Candidate, Change, Deduped, End, Event, GateError, Inspection, LEASE_MS, Note, Rule,
+    Sequences, Settled, Standing, Suspected, TenantAsk, TenantReply, Ticket, Usage, Verdict,
 };
 use crate::rules::answers::Quotas;
 use crate::rules::crash;
@@ -215,26 +215,26 @@ pub fn suspected(reply: &Value) -> Result<Verdict, GateError> {
 }
 
 /// What `dedupe` is told.
-pub fn dedupe_arguments(sighting: &Sighting) -> Vec<Vec<u8>> {
+pub fn dedupe_arguments(candidate: &Candidate) -> Vec<Vec<u8>> {
     let arguments = [
-        sighting.by.clone(),
-        sighting.job.clone(),
-        u8::from(sighting.seen_before).to_string(),
-        sighting.lasts_ms.to_string(),
+        candidate.by.clone(),
+        candidate.job.clone(),
+        u8::from(candidate.seen_before).to_string(),
+        candidate.lasts_ms.to_string(),
     ];
     arguments.map(String::into_bytes).to_vec()
 }
 
 /// The reply of `dedupe`.
-pub fn sighted(reply: &Value) -> Result<Sighted, GateError> {
+pub fn deduped(reply: &Value) -> Result<Deduped, GateError> {
     let decode = || {
         let Value::Array(values) = reply else {
             return None;
         };
         let numbers: Vec<u64> = values.iter().map(number).collect::<Option<_>>()?;
         match *numbers.as_slice() {
-            [1, _, 1, _] => Some(Sighted::First),
-            [1, _, 0, left_ms] => Some(Sighted::Duplicate { left_ms }),
+            [1, _, 1, _] => Some(Deduped::First),
+            [1, _, 0, left_ms] => Some(Deduped::Duplicate { left_ms }),
             _ => None,
         }
     };

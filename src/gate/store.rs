@@ -7,7 +7,7 @@ use ::redis::{Cmd, Value};
 use futures_util::future::BoxFuture;
 
 use crate::gate::{
-    Change, Event, GateError, Rule, Sighting, Suspected, TenantAsk, TenantSettled, Whose,
+    Candidate, Change, Event, GateError, Rule, Suspected, TenantAsk, TenantSettled, Whose,
 };
 use crate::rules::answers::Quotas;
 use crate::rules::limit::Limits;
@@ -61,7 +61,7 @@ pub enum Meaning<'a> {
     /// `crash`
     Suspect(&'a Suspected),
     /// `dedupe`
-    Sight(&'a Sighting),
+    Dedupe(&'a Candidate),
     /// `quota`
     Advertised(&'a Tenant, Quotas),
     /// `change`

@@ -8,7 +8,7 @@ use crate::rules::tenant::Tenant;
 
 /// A job asks whether it is the first with its key.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sighting {
+pub struct Candidate {
     /// Whose it is.
     pub tenant: Tenant,
     /// Its dedupe key.
@@ -25,7 +25,7 @@ pub struct Sighting {
 
 /// What it is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sighted {
+pub enum Deduped {
     /// It is the first, and goes on.
     First,
     /// Another one was.
@@ -46,25 +46,25 @@ pub struct First {
 
 impl First {
     /// A job asks at `now_ms`, where `known` is what the store has.
-    pub fn ask(known: &mut Option<Self>, now_ms: u64, sighting: &Sighting) -> Sighted {
-        let Sighting { by, job, .. } = sighting;
+    pub fn ask(known: &mut Option<Self>, now_ms: u64, candidate: &Candidate) -> Deduped {
+        let Candidate { by, job, .. } = candidate;
         match known {
             Some(first) if first.until_ms > now_ms => {
-                let is_itself = first.by == *by || sighting.seen_before && first.job == *job;
+                let is_itself = first.by == *by || candidate.seen_before && first.job == *job;
                 match is_itself {
-                    true => Sighted::First,
-                    false => Sighted::Duplicate {
+                    true => Deduped::First,
+                    false => Deduped::Duplicate {
                         left_ms: first.until_ms - now_ms,
                     },
                 }
             }
             _ => {
                 *known = Some(Self {
-                    until_ms: now_ms.saturating_add(sighting.lasts_ms),
+                    until_ms: now_ms.saturating_add(candidate.lasts_ms),
                     by: by.clone(),
                     job: job.clone(),
                 });
-                Sighted::First
+                Deduped::First
             }
         }
     }
@@ -79,8 +79,8 @@ impl First {
 mod tests {
     use super::*;
 
-    fn sighting(job: &str, by: &str, seen_before: bool) -> Sighting {
-        Sighting {
+    fn candidate(job: &str, by: &str, seen_before: bool) -> Candidate {
+        Candidate {
             tenant: Tenant::parse("a").expect("a tenant"),
             key: "k".to_owned(),
             job: job.to_owned(),
@@ -93,29 +93,29 @@ mod tests {
     #[test]
     fn one_is_the_first_until_the_time_is_over() {
         let mut known = None;
-        let ask = |known: &mut _, now, job, by| First::ask(known, now, &sighting(job, by, false));
-        assert_eq!(ask(&mut known, 5, "1", "w-1"), Sighted::First);
+        let ask = |known: &mut _, now, job, by| First::ask(known, now, &candidate(job, by, false));
+        assert_eq!(ask(&mut known, 5, "1", "w-1"), Deduped::First);
         let left_ms = 1;
         let second = ask(&mut known, 1_004, "2", "w-2");
-        assert_eq!(second, Sighted::Duplicate { left_ms });
-        assert_eq!(ask(&mut known, 1_005, "2", "w-2"), Sighted::First);
+        assert_eq!(second, Deduped::Duplicate { left_ms });
+        assert_eq!(ask(&mut known, 1_005, "2", "w-2"), Deduped::First);
         let first = ask(&mut known, 1_006, "1", "w-1");
-        assert_eq!(first, Sighted::Duplicate { left_ms: 999 });
+        assert_eq!(first, Deduped::Duplicate { left_ms: 999 });
     }
 
     #[test]
     fn the_first_stays_it_when_it_asks_again_or_is_delivered_again() {
         let mut known = None;
-        let mut ask = |job, by, before| First::ask(&mut known, 7, &sighting(job, by, before));
-        assert_eq!(ask("1", "w-1", false), Sighted::First);
+        let mut ask = |job, by, before| First::ask(&mut known, 7, &candidate(job, by, before));
+        assert_eq!(ask("1", "w-1", false), Deduped::First);
         // The answer was lost on its way.
-        assert_eq!(ask("1", "w-1", false), Sighted::First);
+        assert_eq!(ask("1", "w-1", false), Deduped::First);
         // Its worker crashed, or lost its session.
-        assert_eq!(ask("1", "w-2", true), Sighted::First);
+        assert_eq!(ask("1", "w-2", true), Deduped::First);
         // It was published twice with one id.
         let copy = ask("1", "w-2", false);
-        assert_eq!(copy, Sighted::Duplicate { left_ms: 1_000 });
+        assert_eq!(copy, Deduped::Duplicate { left_ms: 1_000 });
         let other = ask("2", "w-3", true);
-        assert_eq!(other, Sighted::Duplicate { left_ms: 1_000 });
+        assert_eq!(other, Deduped::Duplicate { left_ms: 1_000 });
     }
 }

@@ -12,7 +12,7 @@ use sluicegate::config::SecretUrl;
 use sluicegate::gate::memory::MemoryGate;
 use sluicegate::gate::memory::store::MemoryStore;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Gate, GateError, Sighted, Sighting};
+use sluicegate::gate::{Candidate, Deduped, Gate, GateError};
 
 use crate::gate_conformance::tenant;
 
@@ -24,8 +24,8 @@ fn connect(prefix: &str) -> RedisGate {
     RedisGate::connect(&url, prefix).expect("a good url")
 }
 
-fn sighting(key: &str, job: &str, by: &str) -> Sighting {
-    Sighting {
+fn candidate(key: &str, job: &str, by: &str) -> Candidate {
+    Candidate {
         tenant: tenant("a:{b}"),
         key: key.to_owned(),
         job: job.to_owned(),
@@ -36,13 +36,13 @@ fn sighting(key: &str, job: &str, by: &str) -> Sighting {
 }
 
 /// One of a few jobs, with one of a few keys, in the hands of one of a few workers.
-fn any(random: &mut SmallRng) -> Sighting {
+fn any(random: &mut SmallRng) -> Candidate {
     let mut any = |of: [&'static str; 3]| of[random.random_range(0..3)];
     let (key, job) = (any(["k", "x:{y}%*\u{e4}", "7"]), any(["1", "a,b\n,", ""]));
-    Sighting {
+    Candidate {
         seen_before: random.random_bool(0.5),
         lasts_ms: LASTS_MS * random.random_range(1..3),
-        ..sighting(key, job, ["w-1", "w-2", "f-1"][random.random_range(0..3)])
+        ..candidate(key, job, ["w-1", "w-2", "f-1"][random.random_range(0..3)])
     }
 }
 
@@ -71,14 +71,14 @@ async fn the_script_says_what_the_model_says() {
             let batch: Vec<_> = (0..random.random_range(1..6))
                 .map(|_| any(&mut random))
                 .collect();
-            let redis = gate.sight(&batch).await.expect("Redis answers");
-            let model = model.sight(&batch).await.expect("it always does");
-            let again = stored.sight(&batch).await.expect("it always does");
+            let redis = gate.dedupe(&batch).await.expect("Redis answers");
+            let model = model.dedupe(&batch).await.expect("it always does");
+            let again = stored.dedupe(&batch).await.expect("it always does");
             for (((asked, redis), model), again) in batch.iter().zip(redis).zip(model).zip(again) {
                 let (redis, model) = (redis.expect("decided"), model.expect("decided"));
                 assert_eq!(redis, model, "seed {seed}, step {step}: {asked:?}");
                 assert_eq!(again.expect("decided"), model, "through the store");
-                seen[usize::from(model == Sighted::First)] += 1;
+                seen[usize::from(model == Deduped::First)] += 1;
             }
         }
     }
@@ -91,21 +91,23 @@ async fn a_batch_is_one_round_trip_and_its_keys_expire_by_themselves() {
     let gate = connect(&prefix);
     let keys: Vec<String> = (0..100).map(|number| number.to_string()).collect();
     let all = |lasts_ms| {
-        let one = |key: &String| Sighting {
+        let one = |key: &String| Candidate {
             lasts_ms,
-            ..sighting(key, "1", "w-1")
+            ..candidate(key, "1", "w-1")
         };
         keys.iter().map(one).collect::<Vec<_>>()
     };
-    gate.sight(&all(1)[..1]).await.expect("the script is there");
+    gate.dedupe(&all(1)[..1])
+        .await
+        .expect("the script is there");
     let before = gate.round_trips();
-    let sighted = gate.sight(&all(1)[1..]).await.expect("Redis answers");
+    let deduped = gate.dedupe(&all(1)[1..]).await.expect("Redis answers");
     assert_eq!(gate.round_trips(), before + 1);
-    assert!(sighted.iter().all(|it| matches!(it, Ok(Sighted::First))));
+    assert!(deduped.iter().all(|it| matches!(it, Ok(Deduped::First))));
     let left = || shared_redis().ctl(&["keys", &format!("{prefix}:*")]);
     until("the end of each", || left().trim().is_empty()).await;
     let lasts = Duration::from_secs(60);
-    gate.sight(&all(60_000)[..1]).await.expect("Redis answers");
+    gate.dedupe(&all(60_000)[..1]).await.expect("Redis answers");
     let ttl = shared_redis().ctl(&["pttl", left().trim()]);
     let ttl: u128 = ttl.trim().parse().expect("it expires");
     assert!((1..=lasts.as_millis()).contains(&ttl), "{ttl}");
@@ -115,7 +117,7 @@ async fn a_batch_is_one_round_trip_and_its_keys_expire_by_themselves() {
 async fn a_key_of_another_type_is_named_and_one_that_nobody_can_read_is_taken_over() {
     let prefix = unique("dedupe");
     let gate = connect(&prefix);
-    gate.sight(&[sighting("1", "j", "w-1")])
+    gate.dedupe(&[candidate("1", "j", "w-1")])
         .await
         .expect("Redis answers");
     let redis = shared_redis();
@@ -125,19 +127,19 @@ async fn a_key_of_another_type_is_named_and_one_that_nobody_can_read_is_taken_ov
         .to_owned();
     assert!(key.ends_with(":%first:1"), "{key}");
     redis.ctl(&["set", &key, "somebody's own"]);
-    let sighted = gate
-        .sight(&[sighting("1", "k", "w-2")])
+    let deduped = gate
+        .dedupe(&[candidate("1", "k", "w-2")])
         .await
         .expect("it can be");
-    assert!(matches!(sighted[0], Ok(Sighted::First)), "{sighted:?}");
+    assert!(matches!(deduped[0], Ok(Deduped::First)), "{deduped:?}");
     redis.ctl(&["del", &key]);
     redis.ctl(&["lpush", &key, "x"]);
-    let batch = [sighting("1", "j", "w-1"), sighting("2", "j", "w-1")];
-    let sighted = gate.sight(&batch).await.expect("it concerns one alone");
-    let why = match &sighted[0] {
+    let batch = [candidate("1", "j", "w-1"), candidate("2", "j", "w-1")];
+    let deduped = gate.dedupe(&batch).await.expect("it concerns one alone");
+    let why = match &deduped[0] {
         Err(GateError::Refused(why)) => why,
         other => panic!("{other:?}"),
     };
     assert!(why.contains(&key) && why.contains("list"), "{why}");
-    assert!(matches!(sighted[1], Ok(Sighted::First)));
+    assert!(matches!(deduped[1], Ok(Deduped::First)));
 }

@@ -16,8 +16,8 @@ use sluicegate::engine::action::{Settings, Update};
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::engine::{Engine, Over, Stop};
 use sluicegate::gate::{
-    Answer, Change, Event as CallEvent, Gate, GateError, Inspection, Note, Replies, Rule,
-    Sequences, SettleReplies, Sighted, SightedAll, Sighting, Standings, Suspected, TenantAsk,
+    Answer, Candidate, Change, Deduped, DedupedAll, Event as CallEvent, Gate, GateError,
+    Inspection, Note, Replies, Rule, Sequences, SettleReplies, Standings, Suspected, TenantAsk,
     TenantReply, TenantSettled, Verdict, Verdicts, Whose,
 };
 use sluicegate::handler::{Handler, Outcome, Permit};
@@ -147,8 +147,8 @@ impl Gate for Opens {
         arrives.await.expect("no panic");
         Ok(batch.iter().map(|_| Ok(Verdict::Go)).collect())
     }
-    async fn sight(&self, batch: &[Sighting]) -> Result<SightedAll, GateError> {
-        Ok(vec![Ok(Sighted::First); batch.len()])
+    async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupedAll, GateError> {
+        Ok(vec![Ok(Deduped::First); batch.len()])
     }
     async fn advertised(&self, _: &[(Tenant, Quotas)]) -> Result<(), GateError> {
         Ok(())

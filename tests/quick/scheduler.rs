@@ -10,8 +10,8 @@ use sluicegate::engine::facts::Fact;
 use sluicegate::engine::scheduler::Scheduler;
 use sluicegate::gate::fleet::{Fleet, Known, Registered};
 use sluicegate::gate::{
-    Answer, End, Event, GateError, Sequences, ShardId, Sighting, Suspected, TenantAsk, TenantReply,
-    TenantSettled, Ticket, Whose,
+    Answer, Candidate, End, Event, GateError, Sequences, ShardId, Suspected, TenantAsk,
+    TenantReply, TenantSettled, Ticket, Whose,
 };
 use sluicegate::handler::{Attempt, Fate, Outcome};
 use sluicegate::rules::answers::{Quotas, Seen, ThrottleScope};
@@ -56,7 +56,7 @@ pub struct Done {
     /// What the gate is told of suspects.
     pub suspected: Vec<Suspected>,
     /// Who asks whether it is the first with its dedupe key.
-    pub sighted: Vec<Sighting>,
+    pub deduped: Vec<Candidate>,
 }
 
 /// 20 calls in a second.
@@ -158,7 +158,7 @@ impl Desk {
                 Action::Ack(tags) => done.acked.extend(tags.iter().map(|t| t.tag)),
                 Action::Report(_, batch) => done.reported.extend(batch),
                 Action::Suspect(_, batch) => done.suspected.extend(batch),
-                Action::Sight(_, batch) => done.sighted.extend(batch),
+                Action::Dedupe(_, batch) => done.deduped.extend(batch),
                 Action::Block(block, duration) => done.blocked.push((block, duration)),
             }
         }

@@ -6,14 +6,14 @@ use std::time::Duration;
 use sluicegate::broker::{Message, Source};
 use sluicegate::engine::action::{Results, ResultsTo};
 use sluicegate::engine::facts::Fact;
-use sluicegate::gate::{GateError, ShardId, Sighted};
+use sluicegate::gate::{Deduped, GateError, ShardId};
 use sluicegate::handler::Outcome;
 use sluicegate::rules::headers::HeaderValue;
 use sluicegate::rules::job::Field;
 
 use crate::scheduler::{Desk, Done, MS, START, by_header, message, settings, usual, wait};
 
-const DUPLICATE: Sighted = Sighted::Duplicate { left_ms: 5 };
+const DUPLICATE: Deduped = Deduped::Duplicate { left_ms: 5 };
 
 fn job(id: &str) -> Message {
     let text = |text: &str| HeaderValue::Text(text.to_owned());
@@ -31,10 +31,10 @@ fn desk() -> Desk {
     desk
 }
 
-fn told(desk: &mut Desk, sighted: Vec<Sighted>) -> Done {
-    let all = sighted.into_iter().map(Ok).collect();
+fn told(desk: &mut Desk, deduped: Vec<Deduped>) -> Done {
+    let all = deduped.into_iter().map(Ok).collect();
     desk.scheduler
-        .sighted(desk.now, ShardId::default(), Ok(all));
+        .deduped(desk.now, ShardId::default(), Ok(all));
     desk.step(MS * 5)
 }
 
@@ -51,15 +51,15 @@ fn the_first_goes_on_and_the_others_are_acked_and_told() {
     let mut desk = Desk::of(settings);
     let done = desk.deliver_messages(Source::Fresh, vec![job("1"), job("2")]);
     assert!(done.asked.is_empty(), "before all else");
-    let [one, two] = &done.sighted[..] else {
-        panic!("{:?}", done.sighted);
+    let [one, two] = &done.deduped[..] else {
+        panic!("{:?}", done.deduped);
     };
     assert_eq!(
         (one.key.as_str(), one.job.as_str(), one.lasts_ms),
         ("k", "1", 600_000)
     );
     assert!(one.by != two.by && !one.seen_before);
-    let done = told(&mut desk, vec![Sighted::First, DUPLICATE]);
+    let done = told(&mut desk, vec![Deduped::First, DUPLICATE]);
     assert_eq!(done.asked[0].asks.len(), 1);
     let [(key, reply)] = &done.replies[..] else {
         panic!("{:?}", done.replies);
@@ -86,13 +86,13 @@ fn the_first_goes_on_and_the_others_are_acked_and_told() {
 fn who_was_the_first_does_not_ask_again_behind_a_delay_queue() {
     let mut desk = Desk::new(4);
     desk.deliver_messages(Source::Fresh, vec![job("1")]);
-    told(&mut desk, vec![Sighted::First]);
+    told(&mut desk, vec![Deduped::First]);
     let (_, outgoing) = desk
         .answer(MS, vec![vec![wait(10_000, 1)]])
         .published
         .remove(0);
     let back = desk.back(outgoing);
-    assert!(back.sighted.is_empty(), "{:?}", back.sighted);
+    assert!(back.deduped.is_empty(), "{:?}", back.deduped);
     let (_, again) = desk
         .answer(MS, vec![vec![wait(10_000, 1)]])
         .published
@@ -101,19 +101,19 @@ fn who_was_the_first_does_not_ask_again_behind_a_delay_queue() {
     // In a publisher's message that means nothing.
     let forged = again.message.with_headers(&[], &["x-sluicegate-trip"]);
     let done = desk.deliver_messages(Source::Fresh, vec![forged]);
-    assert_eq!(done.sighted.len(), 1);
-    assert!(!done.sighted[0].seen_before);
+    assert_eq!(done.deduped.len(), 1);
+    assert!(!done.deduped[0].seen_before);
 }
 
 #[test]
 fn a_job_that_is_delivered_again_says_so() {
     let mut desk = Desk::new(4);
     let done = desk.deliver_marked(Source::Fresh, true, vec![job("1")]);
-    assert!(done.sighted[0].seen_before);
+    assert!(done.deduped[0].seen_before);
     desk.scheduler.session_up(1);
-    let replies = vec![Ok(Sighted::First)];
+    let replies = vec![Ok(Deduped::First)];
     desk.scheduler
-        .sighted(desk.now, ShardId::default(), Ok(replies));
+        .deduped(desk.now, ShardId::default(), Ok(replies));
     assert!(desk.step(MS).asked.is_empty(), "its session is gone");
 }
 
@@ -126,12 +126,12 @@ fn a_job_without_an_id_gets_one_before_it_asks() {
     let headers = [("x-tenant", text("a")), ("x-dedupe-key", text("k"))];
     let nameless = nameless.with_headers(&headers, &[]);
     let mut done = desk.deliver_messages(Source::Fresh, vec![nameless]);
-    assert!(done.sighted.is_empty());
+    assert!(done.deduped.is_empty());
     let (_, outgoing) = done.published.remove(0);
     let id = outgoing.message.id().expect("it has one now").to_owned();
     let done = desk.back(outgoing);
-    assert_eq!(done.sighted[0].job, id);
-    assert!(done.sighted[0].seen_before);
+    assert_eq!(done.deduped[0].job, id);
+    assert!(done.deduped[0].seen_before);
 }
 
 #[test]
@@ -140,28 +140,28 @@ fn while_nobody_can_be_asked_the_job_waits_and_one_that_is_refused_comes_back_la
     desk.deliver_messages(Source::Fresh, vec![job("1")]);
     let away = GateError::Unreachable("a test".into());
     desk.scheduler
-        .sighted(desk.now, ShardId::default(), Err(away));
+        .deduped(desk.now, ShardId::default(), Err(away));
     let done = desk.step(MS);
-    assert!(done.sighted.is_empty() && done.asked.is_empty() && done.published.is_empty());
+    assert!(done.deduped.is_empty() && done.asked.is_empty() && done.published.is_empty());
     let again = desk.step(Duration::from_secs(1));
-    assert_eq!(again.sighted.len(), 1);
+    assert_eq!(again.deduped.len(), 1);
     let refused = vec![Err(GateError::Refused("WRONGTYPE".into()))];
     desk.scheduler
-        .sighted(desk.now, ShardId::default(), Ok(refused));
+        .deduped(desk.now, ShardId::default(), Ok(refused));
     let (_, outgoing) = desk.actions().published.remove(0);
     assert_eq!(
         outgoing.message.header("x-sluicegate-first"),
         Field::Missing
     );
     let back = desk.back(outgoing);
-    assert_eq!(back.sighted.len(), 1, "it asks again");
+    assert_eq!(back.deduped.len(), 1, "it asks again");
 }
 
 #[test]
 fn a_job_without_a_key_asks_nobody_and_a_bad_key_makes_a_dead_letter() {
     let mut desk = Desk::new(4);
     let done = desk.deliver(Source::Fresh, &["a"]);
-    assert!(done.sighted.is_empty() && done.asked.len() == 1);
+    assert!(done.deduped.is_empty() && done.asked.len() == 1);
     let bad = job("1").with_headers(&[("x-dedupe-key", HeaderValue::Text("k".repeat(256)))], &[]);
     let done = desk.deliver_messages(Source::Fresh, vec![bad]);
     assert_eq!(&*done.published[0].1.queue, "jobs.dead");
@@ -170,6 +170,6 @@ fn a_job_without_a_key_asks_nobody_and_a_bad_key_makes_a_dead_letter() {
     expired.properties = expired.properties.with_expiration("0".into());
     desk.answer(MS, vec![vec![START]]);
     let done = desk.deliver_messages(Source::Fresh, vec![expired]);
-    assert!(done.sighted.is_empty());
+    assert!(done.deduped.is_empty());
     assert_eq!(&*done.published[0].1.queue, "jobs.dead");
 }

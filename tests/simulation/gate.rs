@@ -4,9 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use sluicegate::gate::{
-    Answer, Change, End, Event, Gate, GateError, Inspection, Replies, Rule, SettleReplies,
-    SightedAll, Sighting, Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts,
-    Whose,
+    Answer, Candidate, Change, DedupedAll, End, Event, Gate, GateError, Inspection, Replies, Rule,
+    SettleReplies, Standings, Suspected, TenantAsk, TenantReply, TenantSettled, Verdicts, Whose,
 };
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::limit::{Limits, ceil_ms};
@@ -208,12 +207,12 @@ impl Gate for SimGate {
         .await
     }
 
-    async fn sight(&self, batch: &[Sighting]) -> Result<SightedAll, GateError> {
+    async fn dedupe(&self, batch: &[Candidate]) -> Result<DedupedAll, GateError> {
         let batch = batch.to_vec();
-        self.call("sight", |world| async move {
-            let sighted = world.gate.sight(&batch).await;
-            world.note(format_args!("{batch:?}: {sighted:?}"));
-            sighted
+        self.call("dedupe", |world| async move {
+            let deduped = world.gate.dedupe(&batch).await;
+            world.note(format_args!("{batch:?}: {deduped:?}"));
+            deduped
         })
         .await
     }

@@ -7,7 +7,7 @@ use super::entry::{JobEntry, Phase};
 use super::queues::End;
 use crate::engine::action::{Action, Key};
 use crate::engine::facts::Fact;
-use crate::gate::{GateError, ShardId, Sighted, SightedAll, Sighting};
+use crate::gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
 use crate::rules::scope::Labels;
 
 impl Scheduler {
@@ -24,16 +24,16 @@ impl Scheduler {
             self.delay_in_queue(now, key, Duration::ZERO);
             return true;
         }
-        job.phase = Phase::Sighting;
-        let sighting = Sighting {
+        job.phase = Phase::Candidate;
+        let candidate = Candidate {
             tenant: job.claims.tenant.clone(),
             key: dedupe.key.clone(),
             job: job.message.id().unwrap_or_default().to_owned(),
-            by: self.sightings.name(key),
+            by: self.candidates.name(key),
             seen_before: dedupe.seen_before,
             lasts_ms: dedupe.lasts_ms,
         };
-        self.sightings.add(key, sighting);
+        self.candidates.add(key, candidate);
         true
     }
 
@@ -42,25 +42,25 @@ impl Scheduler {
         if self.intake.is_draining() {
             return;
         }
-        for (shard, batch) in self.sightings.send(now) {
-            self.agenda.push(Action::Sight(shard, batch));
+        for (shard, batch) in self.candidates.send(now) {
+            self.agenda.push(Action::Dedupe(shard, batch));
         }
     }
 
-    /// What [`Action::Sight`] came to.
-    pub fn sighted(
+    /// What [`Action::Dedupe`] came to.
+    pub fn deduped(
         &mut self,
         now: Duration,
         shard: ShardId,
-        result: Result<SightedAll, GateError>,
+        result: Result<DedupedAll, GateError>,
     ) {
-        for (key, sighted) in self.sightings.told(now, shard, result) {
-            let asks = |job: &&mut JobEntry| job.phase == Phase::Sighting;
+        for (key, deduped) in self.candidates.told(now, shard, result) {
+            let asks = |job: &&mut JobEntry| job.phase == Phase::Candidate;
             let Some(job) = self.jobs.get_mut(&key).filter(asks) else {
                 continue;
             };
-            match sighted {
-                Ok(Sighted::First) => {
+            match deduped {
+                Ok(Deduped::First) => {
                     job.claims.dedupe = None;
                     job.claims.is_first = true;
                     let end = match job.is_fresh() {
@@ -69,7 +69,7 @@ impl Scheduler {
                     };
                     self.arrange(now, key, end);
                 }
-                Ok(Sighted::Duplicate { left_ms }) => self.drop_duplicate(key, left_ms),
+                Ok(Deduped::Duplicate { left_ms }) => self.drop_duplicate(key, left_ms),
                 Err(why) => {
                     let tenant = job.claims.tenant.clone();
                     self.set_aside(now, (&tenant, &Labels::default()), &[key], &why);

@@ -17,7 +17,7 @@ pub(super) enum Phase {
     /// In the queues, or waiting for the store's clock.
     Ready,
     /// It asks whether it is the first with its dedupe key.
-    Sighting,
+    Candidate,
     /// A suspect: before it asks, the gate is told.
     Noting,
     /// The gate was asked for its permit.

@@ -2,7 +2,7 @@
 
 use ::redis::Value;
 
-use crate::gate::{Answer, Inspection, Sighted, Standing, TenantReply, Usage, Verdict};
+use crate::gate::{Answer, Deduped, Inspection, Standing, TenantReply, Usage, Verdict};
 
 /// Of `crash`.
 pub fn suspected(verdict: &Verdict) -> Value {
@@ -16,10 +16,10 @@ pub fn suspected(verdict: &Verdict) -> Value {
 }
 
 /// Of `dedupe`.
-pub fn sighted(sighted: &Sighted) -> Value {
-    let (first, left_ms) = match *sighted {
-        Sighted::First => (1, 0),
-        Sighted::Duplicate { left_ms } => (0, left_ms),
+pub fn deduped(deduped: &Deduped) -> Value {
+    let (first, left_ms) = match *deduped {
+        Deduped::First => (1, 0),
+        Deduped::Duplicate { left_ms } => (0, left_ms),
     };
     Value::Array([1, 0, first, left_ms].map(integer).to_vec())
 }

@@ -180,10 +180,10 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryStore<C> {
                 let heard = heard.now_or_never().ok_or_else(never)??.pop();
                 Ok(replies::suspected(&heard.ok_or_else(never)??))
             }
-            Meaning::Sight(sighting) => {
-                let told = self.gate.sight(std::slice::from_ref(sighting));
+            Meaning::Dedupe(candidate) => {
+                let told = self.gate.dedupe(std::slice::from_ref(candidate));
                 let told = told.now_or_never().ok_or_else(never)??.pop();
-                Ok(replies::sighted(&told.ok_or_else(never)??))
+                Ok(replies::deduped(&told.ok_or_else(never)??))
             }
             Meaning::Advertised(tenant, quotas) => {
                 let batch = [(tenant.clone(), quotas)];

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::engine::action::Key;
 use crate::engine::shards::Shards;
-use crate::gate::{GateError, ShardId, Sighted, SightedAll, Sighting};
+use crate::gate::{Candidate, Deduped, DedupedAll, GateError, ShardId};
 
 /// What could not be asked is asked again after this.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -14,21 +14,21 @@ const MOST: usize = 256;
 
 #[derive(Debug, Default)]
 struct Part {
-    open: VecDeque<(Key, Sighting)>,
-    sent: Option<Vec<(Key, Sighting)>>,
+    open: VecDeque<(Key, Candidate)>,
+    sent: Option<Vec<(Key, Candidate)>>,
     not_before: Duration,
 }
 
 /// Who is to ask, by shard. They are jobs in memory: as many as the prefetch lets in, at most.
 #[derive(Debug)]
-pub struct Sightings {
+pub struct Candidates {
     /// A number that no other worker has.
     worker: u64,
     shards: Shards,
     parts: BTreeMap<ShardId, Part>,
 }
 
-impl Sightings {
+impl Candidates {
     /// Nobody asks. `worker` is a number that no other worker has.
     pub fn new(worker: u64) -> Self {
         Self {
@@ -49,19 +49,19 @@ impl Sightings {
     }
 
     /// The job is to ask.
-    pub fn add(&mut self, key: Key, sighting: Sighting) {
-        let shard = self.shards.of(&sighting.tenant);
+    pub fn add(&mut self, key: Key, candidate: Candidate) {
+        let shard = self.shards.of(&candidate.tenant);
         let part = self.parts.entry(shard).or_default();
-        part.open.push_back((key, sighting));
+        part.open.push_back((key, candidate));
     }
 
     /// What is to be asked now.
-    pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<Sighting>)> {
+    pub fn send(&mut self, now: Duration) -> Vec<(ShardId, Vec<Candidate>)> {
         let mut batches = Vec::new();
         for (shard, part) in &mut self.parts {
             if part.send_at().is_some_and(|at| at <= now) {
                 let batch: Vec<_> = part.open.drain(..part.open.len().min(MOST)).collect();
-                let asked = batch.iter().map(|(_, sighting)| sighting.clone());
+                let asked = batch.iter().map(|(_, candidate)| candidate.clone());
                 batches.push((*shard, asked.collect()));
                 part.sent = Some(batch);
             }
@@ -69,7 +69,7 @@ impl Sightings {
         batches
     }
 
-    /// When [`Sightings::send`] is worth a look.
+    /// When [`Candidates::send`] is worth a look.
     pub fn send_at(&self) -> Option<Duration> {
         self.parts.values().filter_map(Part::send_at).min()
     }
@@ -79,8 +79,8 @@ impl Sightings {
         &mut self,
         now: Duration,
         shard: ShardId,
-        result: Result<SightedAll, GateError>,
-    ) -> Vec<(Key, Result<Sighted, GateError>)> {
+        result: Result<DedupedAll, GateError>,
+    ) -> Vec<(Key, Result<Deduped, GateError>)> {
         let Some(part) = self.parts.get_mut(&shard) else {
             return Vec::new();
         };
@@ -88,12 +88,12 @@ impl Sightings {
         let mut told = Vec::with_capacity(sent.len());
         let mut replies = result.ok().unwrap_or_default().into_iter();
         let mut again = VecDeque::new();
-        for (key, sighting) in sent {
+        for (key, candidate) in sent {
             match replies.next() {
-                Some(Ok(sighted)) => told.push((key, Ok(sighted))),
+                Some(Ok(deduped)) => told.push((key, Ok(deduped))),
                 // What Redis refuses it refuses again.
                 Some(Err(why @ GateError::Refused(_))) => told.push((key, Err(why))),
-                _ => again.push_back((key, sighting)),
+                _ => again.push_back((key, candidate)),
             }
         }
         if !again.is_empty() {
@@ -131,11 +131,11 @@ mod tests {
     use super::*;
     use crate::rules::tenant::Tenant;
 
-    fn add(sightings: &mut Sightings, key: u64) {
-        let by = sightings.name(Key(key));
-        sightings.add(
+    fn add(candidates: &mut Candidates, key: u64) {
+        let by = candidates.name(Key(key));
+        candidates.add(
             Key(key),
-            Sighting {
+            Candidate {
                 tenant: Tenant::parse("a").expect("a tenant"),
                 key: "k".to_owned(),
                 job: key.to_string(),
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn one_batch_is_asked_at_a_time_and_what_failed_is_asked_again_first() {
-        let (mut all, now) = (Sightings::new(7), Duration::from_secs(9));
+        let (mut all, now) = (Candidates::new(7), Duration::from_secs(9));
         add(&mut all, 1);
         let sent = all.send(now);
         assert_eq!((sent.len(), sent[0].1[0].by.as_str()), (1, "7-1"));
@@ -164,21 +164,21 @@ mod tests {
         let jobs: Vec<_> = sent[0].1.iter().map(|it| it.job.as_str()).collect();
         assert_eq!(jobs, ["1", "2"]);
         let refused = GateError::Refused("a test".to_owned());
-        let told = all.told(now, HERE(), Ok(vec![Ok(Sighted::First), Err(refused)]));
-        assert!(matches!(told[0], (Key(1), Ok(Sighted::First))));
+        let told = all.told(now, HERE(), Ok(vec![Ok(Deduped::First), Err(refused)]));
+        assert!(matches!(told[0], (Key(1), Ok(Deduped::First))));
         assert!(matches!(told[1], (Key(2), Err(GateError::Refused(_)))));
         assert_eq!(all.send_at(), None);
     }
 
     #[test]
     fn a_batch_is_bounded_and_with_its_session_all_is_forgotten() {
-        let mut all = Sightings::new(7);
+        let mut all = Candidates::new(7);
         (0..300).for_each(|key| add(&mut all, key));
         assert_eq!(all.send(Duration::ZERO)[0].1.len(), MOST);
         all.clear();
         add(&mut all, 300);
         assert!(all.send(Duration::ZERO).is_empty(), "one is under way");
-        let replies = vec![Ok(Sighted::First); MOST];
+        let replies = vec![Ok(Deduped::First); MOST];
         assert!(all.told(Duration::ZERO, HERE(), Ok(replies)).is_empty());
         assert_eq!(all.send(Duration::ZERO)[0].1.len(), 1);
     }
