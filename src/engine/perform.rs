@@ -27,6 +27,7 @@ pub(super) enum Report<R> {
     Advertised(Result<(), GateError>),
     Reported(Result<Standings, GateError>),
     Suspected(ShardId, Result<Verdicts, GateError>),
+    Sighted(Result<(), GateError>),
     Replied(Vec<(Key, Result<(), PublishError>)>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
     /// With the time that it took, unless it was there at once.
@@ -77,6 +78,11 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Action::Take => {
                     info!("jobs can be admitted again: deliveries are taken");
                     self.broker.take().await;
+                }
+                Action::TakeNew(wanted) => self.broker.take_new(wanted).await,
+                Action::Sighted(batch) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(async move { Report::Sighted(gate.sighted(&batch).await) });
                 }
                 Action::Report(rule, batch) => {
                     let gate = Arc::clone(&self.gate);

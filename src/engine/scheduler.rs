@@ -55,6 +55,7 @@ mod results;
 mod round_size;
 mod seldom;
 mod settlement;
+mod steering;
 mod suspects;
 mod undecided;
 mod way;
@@ -81,6 +82,7 @@ use self::notes::Notes;
 use self::queues::Queues;
 use self::results::LostResults;
 use self::settlement::Settlement;
+use self::steering::Steered;
 use crate::broker::Delivery;
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::facts::{Fact, Gauges};
@@ -121,6 +123,8 @@ pub struct Scheduler {
     notes: Notes,
     /// The tenants for which it can't decide.
     away: Away,
+    /// What operators ask, and what they are to be told.
+    steered: Steered,
     /// The messages on their way to other queues.
     moves: Moves,
     /// The results that nobody got.
@@ -151,6 +155,7 @@ impl Scheduler {
             breakers: Breakers::new(settings.breaker),
             notes: Notes::new(seed),
             away: Away::default(),
+            steered: Steered::default(),
             moves: Moves::default(),
             lost_results: LostResults::default(),
             agenda: Agenda::default(),
@@ -308,6 +313,7 @@ impl Scheduler {
         }
         self.look_at_breaker(now);
         self.tell_notes(now);
+        self.tell_sightings(now);
         self.rest_or_take(now);
     }
 
@@ -326,6 +332,7 @@ impl Scheduler {
             self.lapses_at(),
             self.settlement.next(),
             self.notes.send_at(),
+            self.steered.next(),
             self.throttles.next(),
             self.agreement.ends_after(now),
         ];

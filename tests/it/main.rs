@@ -16,6 +16,7 @@ mod cli_inspect;
 mod cli_queues;
 mod cli_scopes;
 mod cli_servers;
+mod cli_steering;
 mod cli_tenant;
 mod config_schema;
 mod delay_queue_policies;

@@ -53,6 +53,8 @@ pub(super) struct JobEntry {
     /// When it arrived.
     pub(super) since: Duration,
     pub(super) claims: Claims,
+    /// The limits that denied it last, and which of them did.
+    pub(super) denied_by: Option<(Limits, usize)>,
     pub(super) message: Message,
     /// Its id is that of each delivery.
     pub(super) has_own_id: bool,

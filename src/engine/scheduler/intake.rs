@@ -99,6 +99,7 @@ impl Intake {
             tag,
             since: now,
             claims,
+            denied_by: None,
             message,
             has_own_id,
             phase: Phase::Ready,

@@ -25,6 +25,7 @@ use crate::gate::{Answer, GateError, Receipt, Replies, ShardId, TenantReply};
 use crate::handler::{Attempt, Fate, Outcome};
 use crate::rules::headers::{self, HeaderValue, Headers};
 use crate::rules::job::{self, InBody};
+use crate::rules::steering::State;
 
 /// A tenant's jobs that ask again, with their places among those that asked.
 #[derive(Default)]
@@ -88,7 +89,11 @@ impl Scheduler {
         };
         job.phase = Phase::Ready;
         let (trip, not_before) = (job.claims.trip, job.claims.not_before);
-        if trip.is_none() && not_before.is_none() && job.claims.expiry.is_never() {
+        let asks_now = trip.is_none() && not_before.is_none() && job.claims.expiry.is_never();
+        if self.obeys_in_turn(now, key) {
+            return;
+        }
+        if asks_now {
             return self.join(key, end);
         }
         let Some(store_now) = self.clock.at_least(now) else {
@@ -240,6 +245,9 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&key) else {
             return false;
         };
+        if !self.is_wanted(job) {
+            return false;
+        }
         let good_for = self.admission.good_for(limits);
         let deadline = match job.claims.expiry.at_ms() {
             None => asked_at + good_for,
@@ -308,6 +316,7 @@ impl Scheduler {
         let limits = &question.limits;
         let index = limit.min(limits.len() - 1);
         let limit = &limits[index];
+        job.denied_by = Some((limits.clone(), index));
         self.facts.push(Fact::MustWait {
             job: job.named(),
             labels: question.labels.clone(),
@@ -389,6 +398,7 @@ impl Scheduler {
         match outcome {
             Outcome::Throttled { after, reason } => self.throttled(now, key, after, reason),
             Outcome::Done => {
+                self.sight(now, key, State::Done);
                 if !stale {
                     self.done(key);
                 }
