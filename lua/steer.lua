@@ -10,7 +10,7 @@
 -- ARGV[4]  look: the worker's name, '' for nobody, who writes nothing; put: for how long (ms); drop: the second name, and so on
 -- ARGV[5]  look: the version that the worker follows; put: its text
 -- ARGV[6]  look: what the worker says of itself; put: the most instructions that there may be
--- ARGV[7]  look, put: a worker that is silent for longer than this, in milliseconds, is dropped
+-- ARGV[7]  look: a worker that is silent for longer than this, in milliseconds, is not told of, and dropped where a worker is told what is new
 -- ARGV[8]  look, put: the board is kept for so long (ms)
 --
 -- Reply:

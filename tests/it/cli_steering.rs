@@ -1,16 +1,21 @@
 //! What operators ask of workers that run: `job`, `pause --all`, `resume --all`, `drain`, `tenant divert`. Two workers, real servers.
 
 use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
+use sluicegate::broker::amqp::Client;
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::rules::job::Job;
 use tokio::sync::Semaphore;
 
+use crate::PROGRAM;
 use crate::cli::{Done, sluicegate};
-use crate::cli_servers::{client, yaml};
+use crate::cli_servers::{bury, client, yaml};
 use crate::running::Running;
 
 /// Nothing takes this long; it only ends a test that hangs.
@@ -358,5 +363,106 @@ fn what_can_not_be_asked_is_refused() {
     ] {
         let done = sluicegate(&yaml, args).exited(2);
         assert!(done.err.contains(why), "{args:?}: {}", done.err);
+    }
+}
+
+/// Waits until `queue` has so many messages ready.
+async fn holds(client: &Client, queue: &str, number: u32) {
+    let queue: Arc<str> = queue.into();
+    let waits = async {
+        while client.depth(&queue).await.expect("a depth") != number {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let ended = tokio::time::timeout(PATIENCE, waits).await;
+    assert!(ended.is_ok(), "never: {number} messages in {queue}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_of_a_diverted_tenant_wait_elsewhere_until_they_are_brought_back() {
+    let fleet = Fleet::start(yaml());
+    fleet.is_complete().await;
+    fleet.publish("acme", ids("j", 0..7)).await;
+    fleet.calls.are(5).await;
+    let done = fleet
+        .json(&["tenant", "divert", "acme", "--for", "10m"])
+        .await;
+    assert_eq!(done["workers_following"], 2, "{done}");
+    let queue = done["queue"].as_str().expect("a queue");
+    let rabbit = client(&fleet.yaml).await;
+    holds(&rabbit, queue, 2).await;
+    fleet.publish("acme", ids("k", 0..1)).await;
+    fleet.publish("other", ids("o", 0..1)).await;
+    holds(&rabbit, queue, 3).await;
+    fleet.calls.are(6).await;
+    let inspected = fleet.json(&["inspect", "acme"]).await;
+    assert_eq!(inspected["diverted_to"], queue);
+    fleet
+        .runs(&["tenant", "limit", "acme", "100"])
+        .await
+        .exited(0);
+    let done = fleet.runs(&["tenant", "undivert", "acme", "--back"]).await;
+    let done = done.exited(0).out;
+    assert!(done.contains("are not diverted any more"), "{done}");
+    assert!(done.contains("replayed 3 jobs"), "{done}");
+    fleet.calls.are(9).await;
+    holds(&rabbit, queue, 0).await;
+    let own = rabbit.names().fresh.to_string();
+    let args = ["tenant", "divert", "acme", "--to", &own];
+    let refused = fleet.runs(&args).await.exited(2);
+    assert!(
+        refused.err.contains("one of the workers' own queues"),
+        "{}",
+        refused.err
+    );
+    fleet.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_are_replayed_not_faster_than_asked_and_ctrl_c_loses_none() {
+    let yaml = yaml();
+    let rabbit = client(&yaml).await;
+    let letters: Vec<String> = ids("l", 0..8);
+    let letters: Vec<_> = letters.iter().map(|id| (id.as_str(), "a", "x")).collect();
+    bury(&rabbit, &letters).await;
+    let args = [
+        "dead", "replay", "--all", "--limit", "6", "--rate", "5/s", "--json",
+    ];
+    let began = Instant::now();
+    let done = sluicegate(&yaml, &args).exited(0).json();
+    // Two at once, the others a fifth of a second after each other.
+    assert!(began.elapsed() >= Duration::from_millis(800));
+    assert_eq!(
+        (&done["replayed"], &done["interrupted"]),
+        (&6.into(), &false.into())
+    );
+    let (work, dead) = (rabbit.names().fresh.clone(), rabbit.names().dead.clone());
+    holds(&rabbit, &work, 6).await;
+
+    let mut file = tempfile::NamedTempFile::with_suffix(".yaml").expect("a file");
+    file.write_all(yaml.as_bytes()).expect("written");
+    let mut command = Command::new(PROGRAM.0);
+    command.arg("--config").arg(file.path());
+    command.args(["dead", "replay", "--all", "--rate", "1/h"]);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().expect("it starts");
+    // One goes at once, the other an hour later.
+    holds(&rabbit, &work, 7).await;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    kill_process(pid.expect("a process"), Signal::INT).expect("it runs");
+    let ended = child.wait_with_output().expect("it ends");
+    let said = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{said}");
+    assert!(
+        said.contains("interrupted: the others are still in"),
+        "{said}"
+    );
+    holds(&rabbit, &dead, 1).await;
+    sluicegate(&yaml, &["dead", "replay", "--all"]).exited(0);
+    holds(&rabbit, &work, 8).await;
+    for wrong in ["0/s", "fast"] {
+        let args = ["dead", "replay", "--all", "--rate", wrong];
+        let done = sluicegate(&yaml, &args).exited(2);
+        assert!(done.err.contains("such as 10/s"), "{}", done.err);
     }
 }

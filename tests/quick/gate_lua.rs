@@ -3,8 +3,9 @@
 use kit::root;
 use sluicegate::gate::scripts::SHARED;
 
-const ENTRIES: [&str; 8] = [
-    "acquire", "settle", "inspect", "block", "change", "quota", "policies", "report",
+const ENTRIES: [&str; 10] = [
+    "acquire", "settle", "inspect", "block", "change", "quota", "policies", "report", "steer",
+    "sighting",
 ];
 const PARTS: [&str; 18] = [
     "formats",

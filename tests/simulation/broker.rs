@@ -160,6 +160,11 @@ impl Broker for SimBroker {
         life.broker.take().await;
     }
 
+    async fn take_new(&self, wanted: bool) {
+        let Self(life) = self;
+        life.broker.take_new(wanted).await;
+    }
+
     async fn stop_consuming(&self) {
         let Self(life) = self;
         life.point("cancel, before").await;

@@ -45,6 +45,7 @@ pub fn nothing_lost(world: &World) {
             };
             let right = match &planned.tenant {
                 None => reason.contains("no tenant"),
+                Some(_) if world.steered.is_right(id, reason) => true,
                 Some(_) if reason == "400" => rejected,
                 Some(_) if reason.contains("max-crashes") => world.plan.crashes.is_guilty(id),
                 Some(_) => reason.contains("gave up") && failures >= world.plan.retry.max_attempts,

@@ -18,6 +18,7 @@ use super::crashes;
 use super::history::Call;
 use super::plan::{Costs, ms};
 use super::scopes::{Partition, published};
+use super::steering;
 use super::world::{Life, World};
 
 /// Why a tenant is closed.
@@ -51,6 +52,7 @@ impl Handler for SimHandler {
         let Self(life) = self;
         let world = &life.world;
         let _running = Running::new(world);
+        steering::begins(life, &job.id);
         life.point("call, before").await;
         if world.dice(|t| t.panic) {
             panic(world, job);

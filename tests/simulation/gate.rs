@@ -10,6 +10,7 @@ use sluicegate::gate::{
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::limit::{Limits, ceil_ms};
 use sluicegate::rules::scope::Labels;
+use sluicegate::rules::steering::Sighted;
 use sluicegate::rules::tenant::Tenant;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
@@ -203,6 +204,15 @@ impl Gate for SimGate {
             let verdicts = world.gate.suspect(&batch).await;
             world.note(format_args!("{batch:?}: {verdicts:?}"));
             verdicts
+        })
+        .await
+    }
+
+    async fn sighted(&self, batch: &[Sighted]) -> Result<(), GateError> {
+        let batch = batch.to_vec();
+        self.call("sighted", |world| async move {
+            world.note(format_args!("{batch:?}"));
+            world.gate.sighted(&batch).await
         })
         .await
     }

@@ -12,14 +12,14 @@
 //! |---|---|---|---|---|
 //! | `gate.ask` | each way, beyond its patience | unreachable, refused, cold: all, or one tenant for a while | all or one tenant was decided, unheard | never sent twice |
 //! | `gate.settle` | as above | as above | one tenant's is lost, or unheard | told again, arrives again |
-//! | `gate.block`, `.advertised`, `.report`, `.suspect` | as above | unreachable | done, unheard | told again |
+//! | `gate.block`, `.advertised`, `.report`, `.suspect`, `.sighted` | as above | unreachable | done, unheard | told again |
 //! | `broker.publish` | each way, beyond its patience | refused, returned, no session | each message by itself: lost, or its confirm | sent again after a lost confirm |
 //! | `broker.reply` ([`results`]) | as above | refused, no session | as above | as above |
 //! | `broker.ack` | after the session, too | lost with the session | some arrive, then the session ends | stale tags |
 //! | `broker.stop_consuming`, `.close` | at its points | with the session | the broker learns late that a worker is gone | |
 //! | events of the broker | late, behind a full channel | the session ends, for a while | | redelivered to others |
 //! | the handler | before, on the way, beyond its timeout | each outcome, panics | the call arrives, the answer does not, or long after it was given up | after a crash |
-//! | updates (agreements, settings) | late, behind a full channel | no agreement for longer than it holds | | |
+//! | updates (agreements, settings, what operators ask: [`steering`]) | late, behind a full channel | no agreement for longer than it holds | | |
 //! | timers, ends of tasks | the worker stands still | | | |
 //!
 //! The gate in memory forgets nothing. [`forgets`] has the code that notices what Redis forgot.
@@ -41,6 +41,7 @@ mod operator;
 mod plan;
 mod results;
 mod scopes;
+mod steering;
 mod worker;
 mod world;
 
@@ -66,7 +67,7 @@ use plan::{Costs, Plan, Planned, ms};
 use world::{Clock, World, micros};
 
 /// What runs unless `SIMULATION_SEEDS` says otherwise: a few of each kind.
-const SEEDS: [Range<u64>; 10] = [
+const SEEDS: [Range<u64>; 11] = [
     0..48,
     scopes::SCOPED..scopes::SCOPED + 48,
     later::LATER..later::LATER + 48,
@@ -77,6 +78,7 @@ const SEEDS: [Range<u64>; 10] = [
     mixed::MIXED..mixed::MIXED + 48,
     crashes::CRASHES..crashes::CRASHES + 48,
     results::RESULTS..results::RESULTS + 48,
+    steering::STEERED..steering::STEERED + 48,
 ];
 /// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
 /// wait takes shorter delay queues.
@@ -96,6 +98,8 @@ struct Report {
     lasted: Duration,
     makespan: Option<f64>,
     deliveries: f64,
+    /// Jobs of which operators know that they are cancelled.
+    cancelled: usize,
     wrongs: Vec<String>,
     lines: Vec<String>,
 }
@@ -140,12 +144,15 @@ async fn run(plan: Plan, keep: bool) -> Report {
     }
     let striking = tokio::spawn(strike(Arc::clone(&world)));
     let operating = tokio::spawn(operator::operate(Arc::clone(&world)));
+    let steering = tokio::spawn(steering::operate(Arc::clone(&world)));
     let taking_away = tokio::spawn(later::take_away(Arc::clone(&world)));
     publish_all(&world).await;
     sleep(world.plan.trouble_until.saturating_sub(began.elapsed())).await;
     striking.abort();
     operating.abort();
     taking_away.abort();
+    steering.abort();
+    steering::end(&world);
     if timeout(patience(&world), quiet(&world)).await.is_err() {
         let server = &world.server;
         let (ready, unacked, waiting) = (server.ready(), server.unacked(), server.waiting());
@@ -198,6 +205,7 @@ fn patience(world: &World) -> Duration {
         + ms(60_000 + set_aside)
         + plan.away.patience()
         + plan.crashes.patience()
+        + steering::patience(world)
 }
 
 /// Ends when no message is left but the dead letters.
@@ -343,6 +351,7 @@ fn report(world: &World, lasted: Duration) -> Report {
         lasted,
         makespan,
         deliveries,
+        cancelled: steering::cancelled(world),
         wrongs: history.wrongs.iter().cloned().collect(),
         lines: history.take_lines(),
     }

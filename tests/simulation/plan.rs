@@ -15,6 +15,7 @@ use super::later;
 use super::limits::pick_limits;
 use super::mixed;
 use super::scopes;
+use super::steering;
 
 pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -242,7 +243,9 @@ impl Plan {
             hold: ms(pick(&mut random, &[100, 500, 500, 2000])),
             max_delay: if ideal { ms(300_000) } else { max_delay },
             max_throttle: ms(pick(&mut random, &[1000, 10_000, 60_000])),
-            agreed: seed >= later::LATER && !ideal && seed.is_multiple_of(3),
+            agreed: seed >= later::LATER
+                && !ideal
+                && (seed.is_multiple_of(3) || seed >= steering::STEERED),
             shutdown_timeout: ms(pick(&mut random, &[100, 1000, 10_000])),
             retry: RetryPolicy {
                 max_attempts: random.random_range(1..=5),

@@ -96,6 +96,11 @@ impl Board {
         self.workers.insert(name.to_owned(), follower);
     }
 
+    /// The workers that were not heard of within `silent_ms` are forgotten.
+    pub fn forget_silent(&mut self, now_ms: u64, silent_ms: u64) {
+        (self.workers).retain(|_, worker| worker.at_ms + silent_ms >= now_ms);
+    }
+
     /// What is in force at `now_ms`, by its name.
     pub fn instructions(&self, now_ms: u64) -> impl Iterator<Item = (&String, &Posted)> {
         let all = self.instructions.iter();
@@ -131,5 +136,7 @@ mod tests {
         board.hear(31, "w", 30, "");
         assert_eq!(board.workers(41, 10).count(), 1);
         assert_eq!(board.workers(42, 10).count(), 0);
+        board.forget_silent(42, 10);
+        assert_eq!(board.workers(41, 10).count(), 0, "it is forgotten");
     }
 }

@@ -398,6 +398,7 @@ impl Server {
                         reply.push(Value::Int(-1));
                         return Value::Array(reply);
                     }
+                    board.forget_silent(now_ms, number(silent_ms));
                 }
                 reply.push(integer(board.instructions(now_ms).count() as u64));
                 for (name, posted) in board.instructions(now_ms) {
