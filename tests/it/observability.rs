@@ -231,7 +231,9 @@ fn keys() -> BTreeMap<String, &'static str> {
         (keys.epoch(None), "hash"),
         (keys.policies(None), "hash"),
         (keys.breaker(&Whose::Api), "hash"),
+        (keys.board(None), "hash"),
         (keys.suspect(&tenant, "ID"), "string"),
+        (keys.sighting(&tenant, "ID"), "string"),
         (
             keys.mark(&Layout::of(&[], &tenant, &Labels::default()), "CALL"),
             "string",
