@@ -19,6 +19,7 @@ pub use self::none::{AdminServer, serve};
 pub use self::server::{AdminServer, serve};
 use crate::gate::Primaries;
 use crate::metrics::Metrics;
+use crate::rules::steering::Hold;
 
 /// What a worker needs to be ready; set by the engine.
 #[derive(Debug, Default)]
@@ -31,6 +32,9 @@ pub struct Health {
     consuming: AtomicBool,
     /// There is no agreement.
     alone: AtomicBool,
+    /// What an operator asks of all workers.
+    paused: AtomicBool,
+    draining: AtomicBool,
 }
 
 impl Health {
@@ -57,6 +61,11 @@ impl Health {
     pub fn set_agreed(&self, agreed: bool) {
         self.alone.store(!agreed, Ordering::Relaxed);
     }
+    /// What an operator asks of all workers.
+    pub fn set_held(&self, hold: Option<Hold>) {
+        (self.paused).store(hold == Some(Hold::Paused), Ordering::Relaxed);
+        (self.draining).store(hold == Some(Hold::Draining), Ordering::Relaxed);
+    }
     /// Jobs are being taken, or not.
     pub fn set_consuming(&self, consuming: bool) {
         self.consuming.store(consuming, Ordering::Relaxed);
@@ -72,6 +81,11 @@ impl Health {
                 &self.alone,
                 false,
                 "the workers do not agree on the limits, so no job is admitted; the log says why",
+            ),
+            (
+                &self.paused,
+                false,
+                "an operator paused all workers; sluicegate resume --all ends it",
             ),
             (&self.consuming, true, "no jobs are being taken"),
         ];
@@ -98,7 +112,11 @@ impl Health {
             line(recovering, "may have lost data"),
             line(away, "does not answer"),
         ];
-        lines.into_iter().flatten().collect()
+        let draining = self.draining.load(Ordering::Relaxed).then(|| {
+            "an operator drains all workers: no new job is taken; sluicegate resume --all ends it"
+                .to_owned()
+        });
+        lines.into_iter().flatten().chain(draining).collect()
     }
 }
 

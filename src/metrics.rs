@@ -19,6 +19,7 @@ use crate::engine::facts::Sent;
 use crate::gate::Primaries;
 use crate::handler::Outcome;
 use crate::rules::lateness::Heard;
+use crate::rules::steering::Hold;
 
 /// One label with a few fixed values; its name depends on the metric.
 macro_rules! label {
@@ -80,6 +81,9 @@ pub struct Metrics {
     primaries: Family<InState, Gauge>,
     agreed: Gauge,
     rests: Counter,
+    paused: Gauge,
+    draining: Gauge,
+    diverted: Counter,
     breaker_open: Gauge,
     breaker_opened: Family<Whose, Counter>,
     config_reloads: Family<Reloaded, Counter>,
@@ -236,6 +240,31 @@ impl Metrics {
     /// All deliveries are given back, since no job can be admitted.
     pub fn rest(&self) {
         self.rests.inc();
+    }
+
+    /// What an operator asks of all workers.
+    pub fn set_held(&self, hold: Option<Hold>) {
+        self.paused.set(i64::from(hold == Some(Hold::Paused)));
+        self.draining.set(i64::from(hold == Some(Hold::Draining)));
+    }
+
+    /// A job of a diverted tenant went to another queue.
+    pub fn diverted(&self) {
+        self.diverted.inc();
+    }
+
+    /// Calls in flight, jobs in memory, and how many deliveries there were, for operators.
+    pub fn loads(&self) -> [u64; 3] {
+        let gauge = |gauge: &Gauge| u64::try_from(gauge.get()).unwrap_or(0);
+        let queues = ["fresh", "due", "recheck", "lane"].map(|queue| Queue { queue });
+        let deliveries = queues
+            .iter()
+            .map(|queue| self.deliveries.get_or_create(queue).get());
+        [
+            gauge(&self.calls_in_flight),
+            gauge(&self.in_memory),
+            deliveries.sum(),
+        ]
     }
 
     /// So many primaries are in each state.

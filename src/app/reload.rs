@@ -17,6 +17,7 @@ use crate::gate::fleet::Fleet;
 use crate::gate::fleet::registry::{Agreed, Named, Registry};
 use crate::metrics::Metrics;
 use crate::rules::retry::RetryPolicy;
+use crate::rules::steering::Steering;
 
 /// How often the registry is read and the file looked at.
 const EVERY: Duration = Duration::from_secs(1);
@@ -39,6 +40,8 @@ pub struct Steward {
     /// A policy that Redis was not told of yet.
     next: Option<Named>,
     last: Option<Fleet>,
+    /// What the engine follows of what operators ask; `None`: it was told nothing yet.
+    steering: Option<Arc<Steering>>,
     /// The engine is known to enforce `last`.
     applied: bool,
     agreed_until: Instant,
@@ -62,6 +65,7 @@ impl Steward {
             registry,
             next: None,
             last: None,
+            steering: None,
             applied: true,
             agreed_until: started,
             outage: Outage::new("Redis"),
@@ -88,7 +92,7 @@ impl Steward {
                     Err(errors) => self.refuse(&errors),
                 }
             }
-            self.agree().await;
+            self.agree_and_follow().await;
         }
     }
 
@@ -144,8 +148,19 @@ impl Steward {
         self.next = (next.id != self.registry.own().id).then_some(next);
     }
 
+    /// Exchanges; and once more where an operator asks for something new, so that whoever waits for it learns that it is followed.
+    async fn agree_and_follow(&mut self) {
+        let before = self.steering.clone();
+        self.agree().await;
+        if before.is_some() && self.steering != before {
+            self.agree().await;
+        }
+    }
+
     /// One exchange with the other workers, with a changed policy if there is one.
     async fn agree(&mut self) {
+        let [running, in_memory, deliveries] = self.metrics.loads();
+        (self.registry).says(format!("{running} {in_memory} {deliveries}"));
         let agreed = match self.next.take() {
             Some(next) => match self.registry.switch_to(next.clone()).await {
                 Ok(agreed) => {
@@ -170,6 +185,10 @@ impl Steward {
     }
 
     async fn agreed(&mut self, agreed: Agreed) {
+        // Before jobs may start by this agreement.
+        if !self.followed(&agreed).await {
+            return;
+        }
         let fleet = &agreed.fleet;
         self.agreed_until = agreed.until;
         self.outage.over(self.started.elapsed());
@@ -202,6 +221,26 @@ impl Steward {
                 self.registry.open(&agreed);
             }
         }
+    }
+
+    /// The engine follows what operators ask: `true`.
+    async fn followed(&mut self, agreed: &Agreed) -> bool {
+        let known = self.steering.as_deref();
+        if known != Some(&agreed.steering) {
+            let steering = Arc::new(agreed.steering.clone());
+            let (told, done) = oneshot::channel();
+            let update = Update::Steer {
+                steering: Arc::clone(&steering),
+                applied: told,
+            };
+            self.send(update).await;
+            if !matches!(timeout(APPLIED_WITHIN, done).await, Ok(Ok(()))) {
+                return false;
+            }
+            self.steering = Some(steering);
+        }
+        self.registry.follows(agreed);
+        true
     }
 
     fn not_agreed(&mut self, why: &GateError) {

@@ -196,6 +196,11 @@ impl Broker for MemoryBroker {
         self.server.change(|state| state.take(self.client));
     }
 
+    async fn take_new(&self, wanted: bool) {
+        self.server
+            .change(|state| state.take_new(self.client, wanted));
+    }
+
     async fn stop_consuming(&self) {
         self.server.change(|state| state.stop(self.client));
     }

@@ -161,6 +161,12 @@ pub trait Broker: Send + Sync + 'static {
     /// Takes deliveries again.
     fn take(&self) -> impl Future<Output = ()> + Send;
 
+    /// Takes new jobs from the work queue, or none: only those that come back. It holds for later sessions, too.
+    fn take_new(&self, wanted: bool) -> impl Future<Output = ()> + Send {
+        let _ = wanted;
+        std::future::ready(())
+    }
+
     /// Stops taking deliveries; acks and publishes still work.
     fn stop_consuming(&self) -> impl Future<Output = ()> + Send;
 

@@ -98,6 +98,11 @@ impl Topology {
 }
 
 impl Queue {
+    /// One that keeps its messages however often they are delivered.
+    pub(crate) fn kept(name: &Arc<str>, queue_type: QueueType) -> Self {
+        kept(name, queue_type)
+    }
+
     /// Declares it: creates it, or compares it with the one there is.
     pub(crate) async fn declare(&self, channel: &Channel) -> lapin::Result<()> {
         let arguments: BTreeMap<ShortString, AMQPValue> = self

@@ -16,6 +16,7 @@ use crate::rules::job::{Fields, Job};
 use crate::rules::lateness::Look;
 use crate::rules::policy::Policy;
 use crate::rules::retry::RetryPolicy;
+use crate::rules::steering::{Sighted, Steering};
 use crate::rules::tenant::Tenant;
 
 /// What the scheduler needs to know of the configuration.
@@ -75,6 +76,13 @@ pub enum Update {
         until: Instant,
         /// To be told when `fleet` is all that is enforced: nothing is under way that was asked before.
         applied: Option<oneshot::Sender<()>>,
+    },
+    /// What operators ask of all workers.
+    Steer {
+        /// All that is in force.
+        steering: Arc<Steering>,
+        /// To be told when no job is called against it any more.
+        applied: oneshot::Sender<()>,
     },
     /// The configuration has changed.
     Settings(Changeable),
@@ -150,6 +158,10 @@ pub enum Action {
     Rest,
     /// Jobs may start again: take deliveries.
     Take,
+    /// New jobs are wanted, or only those that come back.
+    TakeNew(bool),
+    /// Store how jobs stand that an operator asked for, then call [`super::scheduler::Scheduler::sighted`].
+    Sighted(Vec<Sighted>),
     /// Tell breakers how calls ended, then call [`super::scheduler::Scheduler::reported`].
     Report(Rule, Vec<(Whose, Event)>),
     /// Tell the gate of calls of suspects in one shard, then call [`super::scheduler::Scheduler::suspected`].

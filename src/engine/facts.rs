@@ -10,6 +10,7 @@ use crate::handler::Outcome;
 use crate::rules::lateness::Heard;
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
+use crate::rules::steering::Hold;
 use crate::rules::tenant::Tenant;
 
 /// A job, as logs name it.
@@ -58,6 +59,8 @@ pub enum Death {
     Crashed,
     /// What it says of its start can't be used.
     Invalid,
+    /// An operator cancelled it.
+    Cancelled,
 }
 
 /// What became of a job's result.
@@ -225,6 +228,10 @@ pub enum Fact {
     CalledAlone(Named, u32),
     /// Another call of a suspect may be under way for so long: it waits.
     SuspectWaits(Named, u64),
+    /// A job of a diverted tenant goes to another queue.
+    Diverted,
+    /// An operator asks this of all workers; `None`: nothing any more.
+    Held(Option<Hold>),
     /// All deliveries are given back.
     Rests,
 }

@@ -10,6 +10,7 @@ use crate::engine::scheduler::{Scheduler, millis};
 use crate::gate::Whose;
 use crate::metrics::Metrics;
 use crate::rules::scope::Labels;
+use crate::rules::steering::Hold;
 
 /// Logs and counts what has happened, and shows how things stand now.
 pub(super) fn keep(metrics: &Metrics, scheduler: &mut Scheduler) {
@@ -170,6 +171,7 @@ fn note(metrics: &Metrics, fact: Fact) {
                 Death::GivenUp => "given-up",
                 Death::Crashed => "crashed",
                 Death::Invalid => "bad-message",
+                Death::Cancelled => "cancelled",
             });
         }
         Fact::PublishFailed(why, is_first) => {
@@ -216,6 +218,19 @@ fn note(metrics: &Metrics, fact: Fact) {
         }
         Fact::SuspectWaits(Named { id, tenant }, ms) => {
             debug!(job.id = id, %tenant, ms, "another call of this job may be in flight: it waits");
+        }
+        Fact::Diverted => metrics.diverted(),
+        Fact::Held(hold) => {
+            metrics.set_held(hold);
+            match hold {
+                Some(Hold::Paused) => {
+                    warn!("an operator paused all workers: no job is called or taken");
+                }
+                Some(Hold::Draining) => {
+                    warn!("an operator drains all workers: no new job is taken");
+                }
+                None => info!("an operator resumed all workers"),
+            }
         }
         Fact::Rests => metrics.rest(),
     }

@@ -192,6 +192,12 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         let asked = scheduler.asked();
                         unapplied = applied.map(|applied| (applied, asked)).or(unapplied);
                     }
+                    Update::Steer { steering, applied } => {
+                        self.health.set_held(steering.hold);
+                        scheduler.steer(started.elapsed(), steering);
+                        // Whoever does not wait any more asks again.
+                        let _ = applied.send(());
+                    }
                     Update::Settings(changed) => scheduler.change(changed),
                 },
                 event = events.recv(), if events_go_on => {
@@ -322,6 +328,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
             Report::Reported(result) => scheduler.reported(now, result),
             Report::Suspected(shard, result) => scheduler.suspected(now, shard, result),
             Report::Deduped(shard, result) => scheduler.deduped(now, shard, result),
+            Report::Sighted(result) => scheduler.sighted(now, &result),
             Report::Replied(results) => scheduler.replied_to(now, results),
             Report::Moved(results) => scheduler.moved(now, results),
             Report::Prepared(key, result, took) => {

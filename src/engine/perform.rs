@@ -30,6 +30,7 @@ pub(super) enum Report<R> {
     Reported(Result<Standings, GateError>),
     Suspected(ShardId, Result<Verdicts, GateError>),
     Deduped(ShardId, Result<DedupedAll, GateError>),
+    Sighted(Result<(), GateError>),
     Replied(Vec<(Key, Result<(), PublishError>)>),
     Moved(Vec<(Key, Result<(), PublishError>)>),
     /// With the time that it took, unless it was there at once.
@@ -42,7 +43,7 @@ pub(super) enum Report<R> {
 }
 
 impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
-    /// Performs `actions` in their order; acks come last. What is heard of calls on their way is sent to `heard`.
+    /// Performs `actions` in their order; acks come last, and a rest after them. What is heard of calls on their way is sent to `heard`.
     pub(super) async fn perform(
         &self,
         actions: Vec<Action>,
@@ -50,7 +51,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         tasks: &mut JoinSet<Report<H::Ready>>,
         prepared: &mut Prepared<H::Ready>,
     ) {
-        let mut acks = Vec::new();
+        let (mut acks, mut rests) = (Vec::new(), false);
         for action in actions {
             match action {
                 Action::Ack(tags) => acks.extend(tags),
@@ -76,10 +77,15 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     let gate = Arc::clone(&self.gate);
                     tasks.spawn(async move { Report::Advertised(gate.advertised(&batch).await) });
                 }
-                Action::Rest => self.broker.rest().await,
+                Action::Rest => rests = true,
                 Action::Take => {
                     info!("jobs can be admitted again: deliveries are taken");
                     self.broker.take().await;
+                }
+                Action::TakeNew(wanted) => self.broker.take_new(wanted).await,
+                Action::Sighted(batch) => {
+                    let gate = Arc::clone(&self.gate);
+                    tasks.spawn(async move { Report::Sighted(gate.sighted(&batch).await) });
                 }
                 Action::Report(rule, batch) => {
                     let gate = Arc::clone(&self.gate);
@@ -158,6 +164,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         }
         if !acks.is_empty() {
             self.broker.ack(acks).await;
+        }
+        // What is done is not given back.
+        if rests {
+            self.broker.rest().await;
         }
     }
 }

@@ -59,6 +59,7 @@ mod round_size;
 mod seldom;
 mod settlement;
 mod starting;
+mod steering;
 mod suspects;
 mod undecided;
 mod way;
@@ -86,6 +87,7 @@ use self::notes::Notes;
 use self::queues::Queues;
 use self::results::LostResults;
 use self::settlement::Settlement;
+use self::steering::Steered;
 use crate::broker::Delivery;
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::facts::{Fact, Gauges};
@@ -128,6 +130,8 @@ pub struct Scheduler {
     candidates: Candidates,
     /// The tenants for which it can't decide.
     away: Away,
+    /// What operators ask, and what they are to be told.
+    steered: Steered,
     /// The messages on their way to other queues.
     moves: Moves,
     /// The results that nobody got.
@@ -159,6 +163,7 @@ impl Scheduler {
             notes: Notes::new(seed),
             candidates: Candidates::new(seed),
             away: Away::default(),
+            steered: Steered::default(),
             moves: Moves::default(),
             lost_results: LostResults::default(),
             agenda: Agenda::default(),
@@ -319,6 +324,7 @@ impl Scheduler {
         self.look_at_breaker(now);
         self.tell_notes(now);
         self.ask_who_is_first(now);
+        self.tell_sightings(now);
         self.rest_or_take(now);
     }
 
@@ -338,6 +344,7 @@ impl Scheduler {
             self.lapses_at(),
             self.settlement.next(),
             self.notes.send_at(),
+            self.steered.next(),
             self.throttles.next(),
             self.agreement.ends_after(now),
         ];

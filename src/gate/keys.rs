@@ -102,6 +102,12 @@ impl Keys {
         format!("{base}:%first:{}", tenant::encode(key))
     }
 
+    /// What a worker said of a tenant's job that an operator asked for, a STRING; named as [`Keys::suspect`] is.
+    pub fn sighting(&self, tenant: &Tenant, job: &str) -> String {
+        let base = self.base(&Partition::Tenant(tenant.clone()));
+        format!("{base}:%sighting:{}", tenant::encode(job))
+    }
+
     /// The waitlist, what the limits need, and what tells the shared partitions of `layout` who waits. `now_ms` is the best
     /// guess of Redis's clock: a guess that is late by up to a window names the right key.
     pub fn call(&self, layout: &Layout, limits: &[Limit], now_ms: u64) -> CallKeys {
@@ -176,6 +182,11 @@ impl Keys {
     /// The policies of all workers, a HASH; as with [`Keys::epoch`].
     pub fn policies(&self, tag: Option<u32>) -> String {
         self.shared("%policies", tag)
+    }
+
+    /// What operators ask of all workers, a HASH that `lua/steer.lua` explains; as with [`Keys::epoch`].
+    pub fn board(&self, tag: Option<u32>) -> String {
+        self.shared("%board", tag)
     }
 
     fn shared(&self, name: &str, tag: Option<u32>) -> String {

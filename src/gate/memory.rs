@@ -19,6 +19,7 @@ use crate::rules::layout::{Layout, Partition};
 use crate::rules::limit::{Limits, ceil_ms};
 use crate::rules::model::{Scopes, State};
 use crate::rules::scope::Labels;
+use crate::rules::steering::{Sighted, Sighting};
 use crate::rules::tenant::Tenant;
 use crate::rules::usage::Clock;
 
@@ -29,6 +30,8 @@ const SWEEP_AT: usize = 1024;
 pub struct MemoryGate<C> {
     clock: C,
     states: Mutex<States>,
+    /// What was said of jobs that were asked for: as many as these.
+    sighted: Mutex<HashMap<(Tenant, String), Sighting>>,
 }
 
 #[derive(Clone)]
@@ -111,7 +114,14 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryGate<C> {
         Self {
             clock,
             states: Mutex::default(),
+            sighted: Mutex::default(),
         }
+    }
+
+    /// What was last said of a job.
+    pub fn sighting(&self, tenant: &Tenant, job: &str) -> Option<Sighting> {
+        let sighted = self.sighted.lock().unwrap_or_else(PoisonError::into_inner);
+        sighted.get(&(tenant.clone(), job.to_owned())).cloned()
     }
 
     fn now_us(&self) -> u64 {
@@ -238,6 +248,19 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> Gate for MemoryGate<C> {
         let (mut states, clock) = self.states();
         let ask = |candidate| Ok(states.dedupe(candidate, clock.now_ms));
         Ok(batch.iter().map(ask).collect())
+    }
+
+    async fn sighted(&self, batch: &[Sighted]) -> Result<(), GateError> {
+        let mut sighted = self.sighted.lock().unwrap_or_else(PoisonError::into_inner);
+        for Sighted {
+            tenant,
+            job,
+            sighting,
+        } in batch
+        {
+            sighted.insert((tenant.clone(), job.clone()), sighting.clone());
+        }
+        Ok(())
     }
 
     async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {

@@ -1,5 +1,6 @@
 //! The gate: one atomic decision for each job, one round trip for a whole batch.
 
+pub mod boards;
 pub mod epoch;
 pub mod fleet;
 pub mod keys;
@@ -29,6 +30,7 @@ pub use crate::rules::decision::{
 pub use crate::rules::dedupe::{Candidate, Deduped};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
+use crate::rules::steering::Sighted;
 use crate::rules::tenant::Tenant;
 
 /// Why the gate gave no answer. Nothing may be dispatched on an error; what was asked may or may not have
@@ -161,6 +163,11 @@ pub trait Gate: Send + Sync + 'static {
         &self,
         batch: &[Candidate],
     ) -> impl Future<Output = Result<DedupedAll, GateError>> + Send;
+    /// Stores how jobs stand that an operator asked for ([`crate::rules::steering`]).
+    fn sighted(&self, batch: &[Sighted]) -> impl Future<Output = Result<(), GateError>> + Send {
+        let _ = batch;
+        std::future::ready(Ok(()))
+    }
 
     /// Notes what the downstream says of its own limits for each tenant, for [`Inspection::quotas`]. It decides nothing.
     fn advertised(

@@ -22,6 +22,8 @@ pub struct Primary {
     pub epoch: String,
     /// The key of the registry of policies.
     pub policies: String,
+    /// The key of the board of instructions.
+    pub board: String,
     /// The slot of both.
     slot: Option<u16>,
 }
@@ -94,6 +96,7 @@ impl Finder {
             shard,
             epoch: self.keys.epoch(tag),
             policies: self.keys.policies(tag),
+            board: self.keys.board(tag),
             slot,
         }
     }

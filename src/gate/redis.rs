@@ -4,6 +4,7 @@ mod by_primary;
 mod calls;
 mod health;
 mod outlook;
+mod steering;
 mod watched;
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,6 +34,7 @@ use crate::rules::answers::Quotas;
 use crate::rules::layout::Layout;
 use crate::rules::limit::{Limit, Limits, ceil_ms};
 use crate::rules::scope::Labels;
+use crate::rules::steering::Sighted;
 use crate::rules::tenant::Tenant;
 
 /// A gate that all workers with the same Redis and prefix share.
@@ -221,7 +223,7 @@ impl RedisGate {
     }
 
     /// Where the registries of policies are: one, or that of each primary of a cluster.
-    pub(super) async fn registries(&self) -> Result<All, GateError> {
+    pub(in crate::gate) async fn registries(&self) -> Result<All, GateError> {
         self.finder.all(&self.link, true).await
     }
 
@@ -377,6 +379,10 @@ impl Gate for RedisGate {
         let replies = self.run(calls, None).await?;
         let decode = |reply: Result<Value, GateError>| reply::deduped(&reply?);
         Ok(replies.into_iter().map(decode).collect())
+    }
+
+    async fn sighted(&self, batch: &[Sighted]) -> Result<(), GateError> {
+        self.store_sightings(batch).await
     }
 
     async fn advertised(&self, batch: &[(Tenant, Quotas)]) -> Result<(), GateError> {

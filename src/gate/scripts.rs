@@ -212,6 +212,20 @@ pub fn policies() -> &'static Script {
     &POLICIES
 }
 
+/// What operators ask of all workers.
+pub fn steer() -> &'static Script {
+    static STEER: LazyLock<Script> =
+        LazyLock::new(|| Script::new("steer", &[lua!("clock"), lua!("steer")]));
+    &STEER
+}
+
+/// What a worker says of a job.
+pub fn sighting() -> &'static Script {
+    static SIGHTING: LazyLock<Script> =
+        LazyLock::new(|| Script::new("sighting", &[lua!("sighting")]));
+    &SIGHTING
+}
+
 /// Ends a batch: whether its decisions count.
 pub fn pulse() -> &'static Script {
     static PULSE: LazyLock<Script> =

@@ -154,6 +154,24 @@ impl Metrics {
                 "Times that all deliveries were given back since no job could be admitted",
                 Counter::default(),
             ),
+            paused: register(
+                r,
+                "paused",
+                "1 while an operator has paused all workers (sluicegate pause --all)",
+                Gauge::default(),
+            ),
+            draining: register(
+                r,
+                "draining",
+                "1 while an operator lets workers take no new jobs (sluicegate drain)",
+                Gauge::default(),
+            ),
+            diverted: register(
+                r,
+                "diverted_jobs",
+                "Jobs that went to another queue since their tenant is diverted",
+                Counter::default(),
+            ),
             gate_recovering: renamed(
                 r,
                 ("gate_recovering", "gate_cold", ""),
@@ -245,6 +263,7 @@ impl Metrics {
             "expired",
             "given-up",
             "crashed",
+            "cancelled",
         ];
         for reason in reasons {
             drop(self.dead_letters.get_or_create(&Reason { reason }));

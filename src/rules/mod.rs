@@ -19,6 +19,7 @@ pub mod policy;
 pub mod retry;
 pub mod scope;
 pub mod slots;
+pub mod steering;
 pub mod tenant;
 pub mod usage;
 pub mod verdict;

@@ -90,7 +90,7 @@ fn letter(id: &str, tenant: &str, reason: &str) -> Message {
 }
 
 /// Dead letters in the dead queue.
-async fn bury(client: &Client, letters: &[(&str, &str, &str)]) {
+pub async fn bury(client: &Client, letters: &[(&str, &str, &str)]) {
     let queue = Arc::clone(&client.names().dead);
     let batch: Vec<Outgoing> = letters
         .iter()
@@ -471,13 +471,19 @@ async fn replay_starts_jobs_afresh_and_drop_deletes_them() {
 
     buried(&client, 3).await;
     let done = sluicegate(&yaml, &["dead", "drop", "--tenant", "b", "--json"]).exited(0);
-    assert_eq!(done.json(), json!({"dropped": 1, "refused": 0}));
+    assert_eq!(
+        done.json(),
+        json!({"dropped": 1, "refused": 0, "interrupted": false})
+    );
     buried(&client, 2).await;
     let done = sluicegate(&yaml, &["dead", "drop", "--id", "9"]).exited(0);
     assert_eq!(done.out, "dropped 0 dead letters\n");
     buried(&client, 2).await;
     let done = sluicegate(&yaml, &["dead", "replay", "--all", "--json"]).exited(0);
-    assert_eq!(done.json(), json!({"replayed": 2, "refused": 0}));
+    assert_eq!(
+        done.json(),
+        json!({"replayed": 2, "refused": 0, "interrupted": false})
+    );
     assert_eq!(drain(&client, &client.names().fresh).await.len(), 2);
     assert_eq!(drain(&client, &client.names().dead).await, []);
 }

@@ -11,13 +11,15 @@ use kit::servers::{Redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::config::SecretUrl;
-use sluicegate::gate::fleet::registry::{Named, Registry, look};
+use sluicegate::gate::boards;
+use sluicegate::gate::fleet::registry::{Agreed, Named, Registry, look};
 use sluicegate::gate::memory::store::MemoryStore;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError, Start, TenantAsk};
 use sluicegate::rules::limit::{Algorithm, Limit};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::scope::Labels;
+use sluicegate::rules::steering::{Hold, Instruction};
 
 use crate::gate_conformance::{FRESH, tenant};
 
@@ -76,6 +78,26 @@ enum Step {
     Leave,
     Switch(u64),
     Look,
+    Put(usize, u64),
+    Drop(usize),
+    See,
+}
+
+/// What an operator asks.
+fn instruction(number: usize) -> Instruction {
+    let job = |id: &str| (tenant("t:{x}"), id.to_owned(), 7);
+    match number {
+        0 => Instruction::All(Hold::Paused),
+        1 => Instruction::All(Hold::Draining),
+        2 => {
+            let (tenant, id, number) = job("1");
+            Instruction::Cancel(tenant, id, number)
+        }
+        _ => {
+            let (tenant, id, number) = job("ä:2");
+            Instruction::Show(tenant, id, number)
+        }
+    }
 }
 
 impl Worker {
@@ -99,8 +121,38 @@ impl Worker {
             }
             Step::Switch(max) => {
                 let agreed = self.registry.switch_to(named(max)).await;
-                heard(agreed.map(|agreed| agreed.fleet.policies()))
+                if let Ok(agreed) = &agreed {
+                    self.registry.follows(agreed);
+                }
+                heard(agreed.map(|agreed| {
+                    let Agreed {
+                        fleet, steering, ..
+                    } = agreed;
+                    let wishes = ["1", "ä:2"].map(|id| steering.of_job(&tenant("t:{x}"), id));
+                    (fleet.policies(), steering.hold, wishes)
+                }))
             }
+            Step::Put(number, for_ms) => {
+                heard(boards::put(&self.gate, &instruction(number), for_ms).await)
+            }
+            Step::Drop(number) => {
+                let names = [instruction(number).name()];
+                heard(boards::drop_all(&self.gate, &names).await)
+            }
+            Step::See => heard(boards::see(&self.gate).await.map(|mut seen| {
+                for board in &mut seen {
+                    board
+                        .posted
+                        .sort_by_key(|(instruction, _)| instruction.name());
+                    // Each has names of its own.
+                    let workers = board.workers.drain(..);
+                    let mut workers: Vec<_> =
+                        workers.map(|(_, it)| (it.at_ms, it.follows)).collect();
+                    workers.sort_unstable();
+                    board.board = format!("{workers:?}");
+                }
+                seen
+            })),
             Step::Look => heard(look(&self.gate).await.map(|seen| {
                 let policies = seen.known.policies().iter();
                 let policies = policies.map(|it| (it.id.clone(), it.since_ms, it.used_ms));
@@ -143,7 +195,10 @@ async fn the_store_in_memory_answers_as_redis_does() {
                 _ => 0,
             };
             let who = random.random_range(0..WORKERS);
-            let does = match random.random_range(0..12) {
+            let does = match random.random_range(0..15) {
+                12 => Step::Put(random.random_range(0..4), random.random_range(1..400_000)),
+                13 => Step::Drop(random.random_range(0..4)),
+                14 => Step::See,
                 0 => Step::Begin(
                     [Start::Unknown, Start::Idle, Start::Fresh][random.random_range(0..3)],
                 ),

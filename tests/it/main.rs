@@ -17,6 +17,7 @@ mod cli_inspect;
 mod cli_queues;
 mod cli_scopes;
 mod cli_servers;
+mod cli_steering;
 mod cli_tenant;
 mod config_schema;
 mod deduping;

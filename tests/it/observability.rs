@@ -234,8 +234,10 @@ fn keys() -> BTreeMap<String, &'static str> {
         (keys.epoch(None), "hash"),
         (keys.policies(None), "hash"),
         (keys.breaker(&Whose::Api), "hash"),
+        (keys.board(None), "hash"),
         (keys.suspect(&tenant, "ID"), "string"),
         (keys.first(&tenant, "KEY"), "string"),
+        (keys.sighting(&tenant, "ID"), "string"),
         (
             keys.mark(&Layout::of(&[], &tenant, &Labels::default()), "CALL"),
             "string",
@@ -341,6 +343,27 @@ fn every_field_of_json_is_listed() {
     assert!(fields(&checked["checks"][0]).is_subset(&known), "{checked}");
     assert_eq!(fields(&checked["limits"][0]).len(), 10, "the page says ten");
     assert!(fields(&checked["limits"][0]).is_subset(&listed(limit)));
+    let known = of("pause`, `resume`, `drain");
+    let drained = run(&["drain", "--wait", "30s", "--json"]);
+    assert!(fields(&drained).is_subset(&known), "{drained}");
+    assert!(fields(&drained["left"]).is_subset(&known), "{drained}");
+    for of_all in ["pause", "resume"] {
+        let done = run(&[of_all, "--all", "--json"]);
+        assert!(fields(&done).is_subset(&known), "{done}");
+    }
+    let job = ["--tenant", "acme", "--id", "1", "--wait", "0s", "--json"];
+    let cancelled = run(&[&["job", "cancel"][..], &job].concat());
+    assert_eq!(fields(&cancelled), {
+        let states = [
+            "cancelled",
+            "running",
+            "done",
+            "requested",
+            "undone",
+            "null",
+        ];
+        &of("job cancel") - &BTreeSet::from(states)
+    });
     for change in [
         &["pause", "acme", "--json"][..],
         &["limit", "acme", "3", "--json"],
@@ -348,9 +371,16 @@ fn every_field_of_json_is_listed() {
         &["resume", "acme", "--json"],
         &["resume", "--all", "--json"],
         &["reset", "acme", "--json"],
+        &["divert", "acme", "--json"],
+        &["undivert", "acme", "--json"],
     ] {
         let changed = run(&[&["tenant"], change].concat());
-        let known = of("tenant …");
+        let known = match change[0] {
+            "divert" | "undivert" => {
+                &of("tenant divert`, `tenant undivert") | &["divert", "undivert"].into()
+            }
+            _ => of("tenant …"),
+        };
         assert!(fields(&changed).is_subset(&known), "{changed}");
         let word = changed["change"].as_str().expect("a word");
         assert!(known.contains(word), "{changed}");

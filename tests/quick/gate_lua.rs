@@ -3,8 +3,9 @@
 use kit::root;
 use sluicegate::gate::scripts::SHARED;
 
-const ENTRIES: [&str; 9] = [
+const ENTRIES: [&str; 11] = [
     "acquire", "settle", "inspect", "block", "change", "quota", "policies", "report", "dedupe",
+    "steer", "sighting",
 ];
 const PARTS: [&str; 18] = [
     "formats",

@@ -28,6 +28,7 @@ mod scheduler_scopes;
 mod scheduler_settle;
 mod scheduler_shards;
 mod scheduler_starts;
+mod scheduler_steering;
 mod scheduler_suspects;
 mod tidy;
 mod tidy_circles;

@@ -21,6 +21,7 @@ use sluicegate::rules::job::{Field, Fields, Job, TenantField, ValueField};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits};
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::retry::RetryPolicy;
+use sluicegate::rules::steering::Sighted;
 use sluicegate::rules::tenant::Tenant;
 
 pub const STORE_MS: u64 = 1_700_000_000_000;
@@ -57,6 +58,13 @@ pub struct Done {
     pub suspected: Vec<Suspected>,
     /// Who asks whether it is the first with its dedupe key.
     pub deduped: Vec<Candidate>,
+    /// What is said of jobs that operators asked for.
+    pub sighted: Vec<Sighted>,
+    /// Whether new jobs are wanted.
+    pub new: Vec<bool>,
+    /// How often deliveries were given back, and taken again.
+    pub rests: usize,
+    pub takes: usize,
 }
 
 /// 20 calls in a second.
@@ -149,7 +157,10 @@ impl Desk {
                 } => done.dispatched.push((key, job, deadline)),
                 Action::Prepare { key, .. } => done.prepared.push(key),
                 Action::Release(keys) => done.released.extend(keys),
-                Action::Rest | Action::Take => {}
+                Action::Rest => done.rests += 1,
+                Action::Take => done.takes += 1,
+                Action::TakeNew(wanted) => done.new.push(wanted),
+                Action::Sighted(batch) => done.sighted.extend(batch),
                 Action::Reply(batch) => done.replies.extend(batch),
                 Action::Publish(batch) => done.published.extend(batch),
                 Action::Settle(_, batch) => done.settled.extend(batch),

@@ -10,7 +10,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::world::{Life, World};
-use super::{mixed, results, scopes, steered};
+use super::{mixed, results, scopes, starts};
 
 /// As the real client: no confirm within this time is none at all.
 const CONFIRM: Duration = Duration::from_secs(10);
@@ -158,6 +158,11 @@ impl Broker for SimBroker {
         life.broker.take().await;
     }
 
+    async fn take_new(&self, wanted: bool) {
+        let Self(life) = self;
+        life.broker.take_new(wanted).await;
+    }
+
     async fn stop_consuming(&self) {
         let Self(life) = self;
         life.point("cancel, before").await;
@@ -180,7 +185,7 @@ fn look_at(world: &World, outgoing: &Outgoing) {
         return;
     };
     let own = ["x-tenant", headers::COST, scopes::HEADER, mixed::HEADER];
-    let own = [&own[..], &steered::HEADERS].concat();
+    let own = [&own[..], &starts::HEADERS].concat();
     let foreign = |name: &str| !own.contains(&name) && !headers::OURS.contains(&name);
     let names = || table.inner().keys().map(|name| name.as_str());
     if names().count() > own.len() + headers::OURS.len() || names().any(foreign) {

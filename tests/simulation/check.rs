@@ -18,7 +18,7 @@ use super::limits::WITNESS;
 use super::mixed::{self, most_before};
 use super::plan::{Costs, Plan};
 use super::scopes::{Partition, behind};
-use super::steered;
+use super::starts;
 use super::world::World;
 
 /// P1, and that nobody is dead without a reason.
@@ -34,7 +34,7 @@ pub fn nothing_lost(world: &World) {
     let letters: BTreeSet<&str> = dead.keys().copied().collect();
     for planned in &world.plan.jobs {
         let id = planned.id.as_str();
-        let is_duplicate = steered::is_duplicate(&world.plan, &mut history, planned, &letters);
+        let is_duplicate = starts::is_duplicate(&world.plan, &mut history, planned, &letters);
         let letters = dead.get(id).map_or(&[][..], Vec::as_slice);
         let job = history.job(id);
         let (done, rejected, failures) = (job.done, job.rejected, job.failures);
@@ -48,6 +48,7 @@ pub fn nothing_lost(world: &World) {
             };
             let right = match &planned.tenant {
                 None => reason.contains("no tenant"),
+                Some(_) if world.steered.is_right(id, reason) => true,
                 Some(_) if reason == "400" => rejected,
                 Some(_) if reason.contains("max-crashes") => world.plan.crashes.is_guilty(id),
                 Some(_) => reason.contains("gave up") && failures >= world.plan.retry.max_attempts,

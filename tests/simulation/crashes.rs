@@ -11,7 +11,7 @@ use sluicegate::rules::crash::LEASE_MS;
 
 use super::history::History;
 use super::plan::{Planned, Trouble, ms};
-use super::steered::STEERED;
+use super::starts::STARTS;
 use super::world::Life;
 
 /// Simulations from this seed on have what this module adds.
@@ -30,7 +30,7 @@ pub struct Crashes {
 impl Crashes {
     /// From a stream of its own. Where all is well, nobody crashes.
     pub fn new(seed: u64, jobs: &[Planned], troubled: bool) -> Self {
-        if !(CRASHES..STEERED).contains(&seed) {
+        if !(CRASHES..STARTS).contains(&seed) {
             return Self::default();
         }
         let mut random = SmallRng::seed_from_u64(seed.rotate_left(40) ^ 0xC4A5);
@@ -73,7 +73,7 @@ impl Crashes {
 
 /// Workers die of these jobs alone, and what they say at their end is heard: so nobody else's calls count.
 pub fn calm(trouble: &mut Trouble, seed: u64) {
-    if !(CRASHES..STEERED).contains(&seed) {
+    if !(CRASHES..STARTS).contains(&seed) {
         return;
     }
     let fails = trouble.gate_fails_before + trouble.gate_fails_after > 0.0;

@@ -18,7 +18,8 @@ use super::crashes;
 use super::history::Call;
 use super::plan::{Costs, ms};
 use super::scopes::{Partition, published};
-use super::steered;
+use super::starts;
+use super::steering;
 use super::world::{Life, World};
 
 /// Why a tenant is closed.
@@ -52,6 +53,7 @@ impl Handler for SimHandler {
         let Self(life) = self;
         let world = &life.world;
         let _running = Running::new(world);
+        steering::begins(life, &job.id);
         life.point("call, before").await;
         if world.dice(|t| t.panic) {
             panic(world, job);
@@ -281,7 +283,7 @@ fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
             ));
         }
     }
-    steered::look_at_call(&world.plan, &mut history, id, at_us);
+    starts::look_at_call(&world.plan, &mut history, id, at_us);
     drop(history);
     called(world, job);
     let mut history = world.history();

@@ -285,6 +285,7 @@ fn report(world: &World) -> Report {
         lasted: world.now(),
         makespan: None,
         deliveries: 0.0,
+        cancelled: 0,
         wrongs: world.wrongs.take(),
         lines,
     }

@@ -10,6 +10,7 @@ use sluicegate::gate::{
 use sluicegate::rules::answers::Quotas;
 use sluicegate::rules::limit::{Limits, ceil_ms};
 use sluicegate::rules::scope::Labels;
+use sluicegate::rules::steering::Sighted;
 use sluicegate::rules::tenant::Tenant;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep, timeout};
@@ -213,6 +214,15 @@ impl Gate for SimGate {
             let deduped = world.gate.dedupe(&batch).await;
             world.note(format_args!("{batch:?}: {deduped:?}"));
             deduped
+        })
+        .await
+    }
+
+    async fn sighted(&self, batch: &[Sighted]) -> Result<(), GateError> {
+        let batch = batch.to_vec();
+        self.call("sighted", |world| async move {
+            world.note(format_args!("{batch:?}"));
+            world.gate.sighted(&batch).await
         })
         .await
     }

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Instant, sleep};
 
 use super::plan::{Trouble as All, ms, pick};
+use super::steering::{self, Follows};
 use super::world::{Life, World};
 
 /// Simulations from this seed on have what this module adds.
@@ -199,6 +200,7 @@ pub async fn take_away(world: Arc<World>) {
 /// What a worker is told while it runs: exchanges with the others, some of which fail, and changed settings.
 pub async fn update(life: Arc<Life>, updates: mpsc::Sender<Update>) {
     let world = &life.world;
+    let mut follows = Follows::default();
     loop {
         life.point("exchange").await;
         if world.dice(|t| t.later.unagreed) {
@@ -206,8 +208,13 @@ pub async fn update(life: Arc<Life>, updates: mpsc::Sender<Update>) {
             world.fault(format_args!("{}: no exchange for {pause:?}", life.name));
             sleep(pause).await;
         }
-        if world.plan.agreed && agree(&life, &updates).await.is_none() {
-            return;
+        if world.plan.agreed {
+            // An exchange is as old as what it says.
+            let until = Instant::now() + AGREED_FOR;
+            let followed = steering::follow(&life, &mut follows, &updates).await;
+            if updates.is_closed() || followed && agree(&life, until, &updates).await.is_none() {
+                return;
+            }
         }
         if world.chance(|t| t.later.changes) {
             let changed = Changeable {
@@ -227,8 +234,7 @@ pub async fn update(life: Arc<Life>, updates: mpsc::Sender<Update>) {
 }
 
 /// One exchange that succeeds. `None`: the worker has ended.
-async fn agree(life: &Arc<Life>, updates: &mpsc::Sender<Update>) -> Option<()> {
-    let until = Instant::now() + AGREED_FOR;
+async fn agree(life: &Arc<Life>, until: Instant, updates: &mpsc::Sender<Update>) -> Option<()> {
     life.world.note(format_args!("{} has agreed", life.name));
     let wanted = life.world.below(2) == 0;
     let (applied, heard) = oneshot::channel();

@@ -12,14 +12,14 @@
 //! |---|---|---|---|---|
 //! | `gate.ask` | each way, beyond its patience | unreachable, refused, cold: all, or one tenant for a while | all or one tenant was decided, unheard | never sent twice |
 //! | `gate.settle` | as above | as above | one tenant's is lost, or unheard | told again, arrives again |
-//! | `gate.block`, `.advertised`, `.report`, `.suspect`, `.dedupe` | as above | unreachable | done, unheard | told again |
+//! | `gate.block`, `.advertised`, `.report`, `.suspect`, `.dedupe`, `.sighted` | as above | unreachable | done, unheard | told again |
 //! | `broker.publish` | each way, beyond its patience | refused, returned, no session | each message by itself: lost, or its confirm | sent again after a lost confirm |
 //! | `broker.reply` ([`results`]) | as above | refused, no session | as above | as above |
 //! | `broker.ack` | after the session, too | lost with the session | some arrive, then the session ends | stale tags |
 //! | `broker.stop_consuming`, `.close` | at its points | with the session | the broker learns late that a worker is gone | |
 //! | events of the broker | late, behind a full channel | the session ends, for a while | | redelivered to others |
 //! | the handler | before, on the way, beyond its timeout | each outcome, panics | the call arrives, the answer does not, or long after it was given up | after a crash |
-//! | updates (agreements, settings) | late, behind a full channel | no agreement for longer than it holds | | |
+//! | updates (agreements, settings, what operators ask: [`steering`]) | late, behind a full channel | no agreement for longer than it holds | | |
 //! | timers, ends of tasks | the worker stands still | | | |
 //!
 //! The gate in memory forgets nothing. [`forgets`] has the code that notices what Redis forgot.
@@ -41,7 +41,8 @@ mod operator;
 mod plan;
 mod results;
 mod scopes;
-mod steered;
+mod starts;
+mod steering;
 mod worker;
 mod world;
 
@@ -67,7 +68,7 @@ use plan::{Costs, Plan, Planned, ms};
 use world::{Clock, World, micros};
 
 /// What runs unless `SIMULATION_SEEDS` says otherwise: a few of each kind.
-const SEEDS: [Range<u64>; 11] = [
+const SEEDS: [Range<u64>; 12] = [
     0..48,
     scopes::SCOPED..scopes::SCOPED + 48,
     later::LATER..later::LATER + 48,
@@ -78,7 +79,8 @@ const SEEDS: [Range<u64>; 11] = [
     mixed::MIXED..mixed::MIXED + 48,
     crashes::CRASHES..crashes::CRASHES + 48,
     results::RESULTS..results::RESULTS + 48,
-    steered::STEERED..steered::STEERED + 48,
+    starts::STARTS..starts::STARTS + 48,
+    steering::STEERED..steering::STEERED + 48,
 ];
 /// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
 /// wait takes shorter delay queues.
@@ -98,6 +100,8 @@ struct Report {
     lasted: Duration,
     makespan: Option<f64>,
     deliveries: f64,
+    /// Jobs of which operators know that they are cancelled.
+    cancelled: usize,
     wrongs: Vec<String>,
     lines: Vec<String>,
 }
@@ -142,12 +146,15 @@ async fn run(plan: Plan, keep: bool) -> Report {
     }
     let striking = tokio::spawn(strike(Arc::clone(&world)));
     let operating = tokio::spawn(operator::operate(Arc::clone(&world)));
+    let steering = tokio::spawn(steering::operate(Arc::clone(&world)));
     let taking_away = tokio::spawn(later::take_away(Arc::clone(&world)));
     publish_all(&world).await;
     sleep(world.plan.trouble_until.saturating_sub(began.elapsed())).await;
     striking.abort();
     operating.abort();
     taking_away.abort();
+    steering.abort();
+    steering::end(&world);
     if timeout(patience(&world), quiet(&world)).await.is_err() {
         let server = &world.server;
         let (ready, unacked, waiting) = (server.ready(), server.unacked(), server.waiting());
@@ -200,7 +207,8 @@ fn patience(world: &World) -> Duration {
         + ms(60_000 + set_aside)
         + plan.away.patience()
         + plan.crashes.patience()
-        + steered::patience(plan)
+        + starts::patience(plan)
+        + steering::patience(world)
 }
 
 /// Ends when no message is left but the dead letters.
@@ -266,7 +274,7 @@ fn message(world: &World, planned: &Planned) -> Message {
     if planned.cost > 1 {
         headers.insert("x-cost".into(), AMQPValue::LongUInt(planned.cost));
     }
-    steered::add(world, planned, &mut headers);
+    starts::add(world, planned, &mut headers);
     Message {
         routing_key: "jobs".into(),
         properties: BasicProperties::default()
@@ -339,7 +347,7 @@ fn report(world: &World, lasted: Duration) -> Report {
         check::turns(plan, &mut history);
     }
     check::closings(plan, &mut history);
-    steered::one_of_each(plan, &mut history);
+    starts::one_of_each(plan, &mut history);
     Report {
         hash: history.hash(),
         events: history.events,
@@ -348,6 +356,7 @@ fn report(world: &World, lasted: Duration) -> Report {
         lasted,
         makespan,
         deliveries,
+        cancelled: steering::cancelled(world),
         wrongs: history.wrongs.iter().cloned().collect(),
         lines: history.take_lines(),
     }
@@ -518,6 +527,11 @@ fn who_wants_nothing_while_all_are_closed_waits_without_spinning() {
 #[test]
 fn a_held_job_takes_the_probe_when_its_turn_comes() {
     found(6_000_070);
+}
+
+#[test]
+fn a_clock_that_was_read_over_a_long_time_puts_no_start_earlier() {
+    found(11_000_294);
 }
 
 #[test]

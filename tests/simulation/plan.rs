@@ -15,7 +15,8 @@ use super::later;
 use super::limits::pick_limits;
 use super::mixed;
 use super::scopes;
-use super::steered::{self, Steered};
+use super::starts::{self, Start};
+use super::steering;
 
 pub fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -35,7 +36,7 @@ pub struct Planned {
     /// It is under other limits than those without a plan.
     pub names_plan: bool,
     /// When it is to run.
-    pub steered: Steered,
+    pub start: Start,
 }
 
 /// How often each thing goes wrong, as a probability for each time it could. A seed has some kinds and not
@@ -165,7 +166,7 @@ impl Plan {
             scopes::uneven(random, &mut jobs);
         }
         let others = mixed::mix(seed, ideal, &limits, &mut jobs);
-        let dedupe_for_ms = steered::steer(seed, ideal, &mut jobs);
+        let dedupe_for_ms = starts::pick(seed, ideal, &mut jobs);
         let in_force = || {
             limits
                 .iter()
@@ -248,7 +249,9 @@ impl Plan {
             hold: ms(pick(&mut random, &[100, 500, 500, 2000])),
             max_delay: if ideal { ms(300_000) } else { max_delay },
             max_throttle: ms(pick(&mut random, &[1000, 10_000, 60_000])),
-            agreed: seed >= later::LATER && !ideal && seed.is_multiple_of(3),
+            agreed: seed >= later::LATER
+                && !ideal
+                && (seed.is_multiple_of(3) || seed >= steering::STEERED),
             shutdown_timeout: ms(pick(&mut random, &[100, 1000, 10_000])),
             retry: RetryPolicy {
                 max_attempts: random.random_range(1..=5),
@@ -364,7 +367,7 @@ fn jobs(
                 part: "",
                 routing_key: "jobs",
                 names_plan: false,
-                steered: Steered::default(),
+                start: Start::default(),
             });
         }
     }

@@ -8,7 +8,7 @@ use sluicegate::engine::action::{Results, ResultsTo};
 use sluicegate::rules::headers::RESULT;
 use sluicegate::rules::job::Field;
 
-use super::steered;
+use super::starts;
 use super::world::World;
 
 /// Simulations from this seed on have what this module adds.
@@ -55,7 +55,7 @@ pub fn look_at(world: &World, reply: &Reply) {
     let is_true = match ended {
         "dead" => true,
         "done" => done,
-        "duplicate" => steered::may_be_duplicate(&world.plan, &reply.message),
+        "duplicate" => starts::may_be_duplicate(&world.plan, &reply.message),
         _ => false,
     };
     if !is_true {

@@ -17,6 +17,7 @@ use super::closing::Heard;
 use super::history::History;
 use super::later::Outage;
 use super::plan::{Plan, Trouble, ms};
+use super::steering::Steered;
 
 pub type Clock = Box<dyn Fn() -> u64 + Send + Sync>;
 
@@ -30,6 +31,7 @@ pub struct World {
     pub finish: CancellationToken,
     pub lives: Mutex<Vec<Option<Arc<Life>>>>,
     pub outages: Mutex<Vec<Outage>>,
+    pub steered: Steered,
     random: Mutex<SmallRng>,
     history: Mutex<History>,
 }
@@ -44,6 +46,7 @@ impl World {
             finish: CancellationToken::new(),
             lives: Mutex::new(vec![None; plan.workers]),
             outages: Mutex::default(),
+            steered: Steered::default(),
             random: Mutex::new(SmallRng::seed_from_u64(!plan.seed)),
             history: Mutex::new(History::new(keep)),
             plan,

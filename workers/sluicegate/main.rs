@@ -10,7 +10,9 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use sluicegate::config::Config;
 
-use commands::{Failure, check, dead, echo, init, inspect, publish, queues, run, schema, tenant};
+use commands::{
+    Failure, check, dead, echo, hold, init, inspect, job, publish, queues, run, schema, tenant,
+};
 
 /// Rate-limits RabbitMQ workers per tenant with an atomic gate in Redis
 #[derive(Parser)]
@@ -37,8 +39,12 @@ enum Command {
     Publish(publish::PublishArgs),
     Check(check::CheckArgs),
     Inspect(inspect::InspectArgs),
+    Job(job::JobArgs),
     Dead(dead::DeadArgs),
     Tenant(tenant::TenantArgs),
+    Pause(hold::PauseArgs),
+    Resume(hold::ResumeArgs),
+    Drain(hold::DrainArgs),
     Queues(queues::QueuesArgs),
     Echo(echo::EchoArgs),
     Schema(schema::SchemaArgs),
@@ -72,6 +78,10 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Inspect(args) => inspect::run(args, &load()?).await,
         Command::Dead(args) => dead::run(args, &load()?).await,
         Command::Tenant(args) => tenant::run(args, &load()?).await,
+        Command::Job(args) => job::run(args, &load()?).await,
+        Command::Pause(args) => hold::pause(args, &load()?).await,
+        Command::Resume(args) => hold::resume(args, &load()?).await,
+        Command::Drain(args) => hold::drain(args, &load()?).await,
         Command::Queues(args) => queues::run(args, &load()?).await,
         // These have no configuration, so a wrong one does not keep them from running.
         Command::Echo(args) => echo::run(args).await,

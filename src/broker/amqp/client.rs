@@ -13,7 +13,7 @@ use super::confirm::ConfirmChannel;
 use super::connection::Link;
 use super::inventory::depth;
 use super::nodes::Nodes;
-use crate::broker::topology::Topology;
+use crate::broker::topology::{Queue, Topology};
 use crate::broker::{BrokerError, Message, Outgoing, PublishError};
 use crate::config;
 use crate::rules::delays::{DelayLevels, QueueNames};
@@ -26,6 +26,7 @@ const NAME: &str = "sluicegate command";
 /// What `publish` and `dead` use. All queues exist once it is connected.
 pub struct Client {
     topology: Topology,
+    queue_type: config::QueueType,
     publisher: Mutex<ConfirmChannel>,
     reader: Channel,
     link: Link,
@@ -101,6 +102,7 @@ impl Client {
         Ok(Self {
             publisher: Mutex::new(ConfirmChannel::open(&link).await?),
             topology,
+            queue_type: amqp.queue_type,
             reader,
             link,
         })
@@ -164,6 +166,22 @@ impl Client {
     pub async fn ack(&self, tag: u64) -> Result<(), BrokerError> {
         let acking = self.reader.basic_ack(tag, BasicAckOptions::default());
         self.link.target.rpc("basic.ack", acking).await
+    }
+
+    /// Makes `queue`, which keeps its messages as the work queue does, where there is none.
+    ///
+    /// # Errors
+    /// [`BrokerError`]: the user may not make it, or the connection failed.
+    pub async fn make(&self, queue: &Arc<str>) -> Result<(), BrokerError> {
+        let target = &self.link.target;
+        let channel = self.link.channel().await?;
+        if depth(target, &channel, queue).await?.is_some() {
+            return Ok(());
+        }
+        // The refusal closed it.
+        let channel = self.link.channel().await?;
+        let queue = Queue::kept(queue, self.queue_type);
+        target.rpc("queue.declare", queue.declare(&channel)).await
     }
 
     /// How many messages are ready in `queue`.

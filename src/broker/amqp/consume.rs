@@ -106,7 +106,29 @@ async fn run(
 struct Tap {
     source: Source,
     channel: Channel,
-    consumer: Consumer,
+    /// `None`: it takes nothing now.
+    consumer: Option<Consumer>,
+    /// It is being cancelled: what `lapin` holds of it still comes.
+    ends: bool,
+}
+
+impl Tap {
+    /// Begins to consume, or ends it; what was delivered stays.
+    async fn turn(&mut self, link: &Link, names: &QueueNames, on: bool) -> Result<(), BrokerError> {
+        match &self.consumer {
+            Some(consumer) if !on && !self.ends => {
+                let options = BasicCancelOptions::default();
+                let cancelling = self.channel.basic_cancel(consumer.tag(), options);
+                self.ends = true;
+                link.target.rpc("basic.cancel", cancelling).await
+            }
+            None if on => {
+                self.consumer = Some(consume_from(link, &self.channel, names, self.source).await?);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// Declares the queues and begins to consume.
@@ -116,13 +138,15 @@ async fn open_taps(shared: &Shared, link: &Link) -> Result<Vec<Tap>, BrokerError
     let names = &shared.topology.names;
     let (main, rechecks) = (shared.prefetch, (shared.prefetch / RECHECK_SHARE).max(1));
     // In the order in which they are gathered: what has waited comes first.
-    let mut taps = open_taps_of(link, names, names.delay_sources(), shared.window).await?;
+    let mut taps = open_taps_of(link, names, names.delay_sources(), (shared.window, true)).await?;
     for (source, prefetch) in [
         (Source::Due, main),
         (Source::Fresh, main),
         (Source::Recheck, rechecks),
     ] {
-        taps.extend(open_taps_of(link, names, [source], prefetch).await?);
+        let wants_new = *shared.taking_new.borrow();
+        let begun = source != Source::Fresh || wants_new;
+        taps.extend(open_taps_of(link, names, [source], (prefetch, begun)).await?);
     }
     Ok(taps)
 }
@@ -144,6 +168,9 @@ async fn consume(
     let mut failure = pin!(link.failure(NAME, |_| ()));
     let mut healing = pin!(heal(shared, link));
     let mut stopped = false;
+    let mut taking_new = shared.taking_new.subscribe();
+    // It may have changed since the consumers were begun.
+    taking_new.mark_changed();
     loop {
         tokio::select! {
             biased;
@@ -154,6 +181,10 @@ async fn consume(
                 stopped = true;
                 waiting.clear();
                 shared.stopped.cancel();
+            }
+            Ok(()) = taking_new.changed(), if !stopped => {
+                let on = *taking_new.borrow_and_update();
+                turn_new(shared, link, &mut taps, on).await?;
             }
             error = &mut failure => return Err(error),
             error = &mut healing => return Err(error),
@@ -168,6 +199,11 @@ async fn consume(
                     Some(error) => link.target.error(&error),
                     None => link.target.failed("the broker cancelled a consumer: a queue was deleted or moved"),
                 })?;
+                let on = *taking_new.borrow();
+                turn_new(shared, link, &mut taps, on).await?;
+                if batch.is_empty() {
+                    continue;
+                }
                 shared.acks.delivered(batch.iter().map(|delivery| delivery.tag));
                 waiting.push_back(Event::Deliveries(batch));
             }
@@ -175,42 +211,75 @@ async fn consume(
     }
 }
 
-/// Consumers on one channel, each with a prefetch of its own.
+/// New jobs are wanted from now on, or are not.
+async fn turn_new(
+    shared: &Shared,
+    link: &Link,
+    taps: &mut [Tap],
+    on: bool,
+) -> Result<(), BrokerError> {
+    let names = &shared.topology.names;
+    for tap in taps.iter_mut().filter(|tap| tap.source == Source::Fresh) {
+        tap.turn(link, names, on).await?;
+    }
+    Ok(())
+}
+
+/// Consumers on one channel, each with a prefetch of its own, `begun` or to be begun later.
 async fn open_taps_of(
     link: &Link,
     names: &QueueNames,
     sources: impl IntoIterator<Item = Source>,
-    prefetch: u16,
+    (prefetch, begun): (u16, bool),
 ) -> Result<Vec<Tap>, BrokerError> {
     let target = &link.target;
     let channel = link.channel().await?;
     let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
     target.rpc("basic.qos", qos).await?;
     let opening = sources.into_iter().map(async |source| {
-        let (queue, options) = (&**names.of(source), BasicConsumeOptions::default());
-        let consume =
-            channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
-        let consumer = target.rpc("basic.consume", consume).await?;
+        let consumer = match begun {
+            true => Some(consume_from(link, &channel, names, source).await?),
+            false => None,
+        };
         let channel = channel.clone();
         Ok(Tap {
             source,
             channel,
             consumer,
+            ends: false,
         })
     });
     future::try_join_all(opening).await
 }
 
-/// What has arrived, at least one delivery. `Err(None)`: the broker cancelled a consumer.
+async fn consume_from(
+    link: &Link,
+    channel: &Channel,
+    names: &QueueNames,
+    source: Source,
+) -> Result<Consumer, BrokerError> {
+    let (queue, options) = (&**names.of(source), BasicConsumeOptions::default());
+    let consume = channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
+    link.target.rpc("basic.consume", consume).await
+}
+
+/// What has arrived: none where a consumer has ended as asked. `Err(None)`: the broker cancelled a consumer.
 ///
 /// `lapin` reports a channel's error or a cancel once and then stays silent for ever, so both end the
 /// session; what was gathered beside them is delivered again.
 async fn gather(taps: &mut [Tap], session: u64) -> Result<Vec<Delivery>, Option<lapin::Error>> {
     future::poll_fn(|cx| {
-        let mut batch = Vec::new();
+        let (mut batch, mut ended) = (Vec::new(), false);
         for tap in &mut *taps {
             for _ in 0..GATHER {
-                match tap.consumer.poll_next_unpin(cx) {
+                let Some(consumer) = &mut tap.consumer else {
+                    break;
+                };
+                match consumer.poll_next_unpin(cx) {
+                    Poll::Ready(None) if tap.ends => {
+                        (tap.consumer, tap.ends) = (None, false);
+                        ended = true;
+                    }
                     Poll::Pending => break,
                     Poll::Ready(None) => return Poll::Ready(Err(None)),
                     Poll::Ready(Some(Err(error))) => return Poll::Ready(Err(Some(error))),
@@ -220,7 +289,7 @@ async fn gather(taps: &mut [Tap], session: u64) -> Result<Vec<Delivery>, Option<
                 }
             }
         }
-        if batch.is_empty() {
+        if batch.is_empty() && !ended {
             Poll::Pending
         } else {
             Poll::Ready(Ok(batch))
@@ -244,9 +313,10 @@ fn taken(source: Source, session: u64, delivery: lapin::message::Delivery) -> De
 
 /// Cancels the consumers; what `lapin` still holds of them goes back when the session ends.
 async fn stop(link: &Link, taps: &[Tap]) -> Result<(), BrokerError> {
-    let cancels = taps.iter().map(|tap| {
+    let cancels = taps.iter().filter_map(|tap| {
+        let consumer = tap.consumer.as_ref().filter(|_| !tap.ends)?;
         let options = BasicCancelOptions::default();
-        (tap.channel).basic_cancel(tap.consumer.tag(), options)
+        Some((tap.channel).basic_cancel(consumer.tag(), options))
     });
     let cancelled = future::try_join_all(cancels);
     link.target.rpc("basic.cancel", cancelled).await?;

@@ -71,6 +71,8 @@ struct Shared {
     heal: tokio::sync::Notify,
     /// Deliveries are wanted; else there is no session to consume.
     taking: watch::Sender<bool>,
+    /// New jobs are wanted, too.
+    taking_new: watch::Sender<bool>,
     /// Take no more deliveries.
     stop: CancellationToken,
     /// No delivery comes any more.
@@ -98,6 +100,7 @@ impl AmqpBroker {
             acks: Acks::default(),
             heal: tokio::sync::Notify::new(),
             taking: watch::Sender::new(true),
+            taking_new: watch::Sender::new(true),
             stop: CancellationToken::new(),
             stopped: CancellationToken::new(),
             closed: CancellationToken::new(),
@@ -175,6 +178,10 @@ impl Broker for AmqpBroker {
 
     async fn take(&self) {
         self.shared.taking.send_replace(true);
+    }
+
+    async fn take_new(&self, wanted: bool) {
+        self.shared.taking_new.send_replace(wanted);
     }
 
     async fn stop_consuming(&self) {

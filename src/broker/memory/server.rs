@@ -30,6 +30,8 @@ struct Client {
     window: usize,
     /// It wants no session.
     resting: bool,
+    /// It wants jobs of the work queue.
+    takes_new: bool,
     stopped: bool,
     /// Stopped without a session: no other one begins, and no event comes any more.
     ended: bool,
@@ -122,6 +124,7 @@ impl State {
             prefetch: usize::from(prefetch),
             window,
             resting: false,
+            takes_new: true,
             stopped: false,
             ended: false,
             closed: false,
@@ -269,6 +272,10 @@ impl State {
         self.clients[client].resting = false;
     }
 
+    pub fn take_new(&mut self, client: usize, wanted: bool) {
+        self.clients[client].takes_new = wanted;
+    }
+
     fn requeue(&mut self, client: usize) {
         self.clients[client].held.fill(0);
         for (tag, mut stored) in std::mem::take(&mut self.clients[client].unacked) {
@@ -346,6 +353,7 @@ impl State {
     /// How many messages of the source with this number the client may take.
     fn room(&self, client: &Client, number: usize) -> usize {
         let prefetch = match self.sources[number] {
+            Source::Fresh if !client.takes_new => 0,
             Source::Fresh | Source::Due => client.prefetch,
             Source::Recheck => (client.prefetch / RECHECK_SHARE).max(1),
             Source::Delay(_) => client.window,

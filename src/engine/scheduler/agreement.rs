@@ -29,6 +29,8 @@ pub(super) struct Agreement {
     until: Option<Duration>,
     /// Deliveries are wanted.
     taking: bool,
+    /// An operator paused all workers.
+    paused: bool,
 }
 
 impl Agreement {
@@ -38,6 +40,7 @@ impl Agreement {
             fleet: Fleet::alone(Arc::new(own)),
             until: None,
             taking: true,
+            paused: false,
         }
     }
 
@@ -64,9 +67,14 @@ impl Agreement {
         self.fleet.limits(tenant, plan)
     }
 
-    /// The gate may be asked, as far as the other workers are concerned.
+    /// An operator paused all workers, or ended that.
+    pub(super) fn pause(&mut self, paused: bool) {
+        self.paused = paused;
+    }
+
+    /// The gate may be asked, as far as the other workers and operators are concerned.
     pub(super) fn allows(&self, now: Duration) -> bool {
-        self.until.is_none_or(|until| now < until)
+        !self.paused && self.until.is_none_or(|until| now < until)
     }
 
     /// Until when jobs may start; `None`: for ever.
@@ -84,10 +92,10 @@ impl Agreement {
         self.ends().filter(|ends| now < *ends)
     }
 
-    /// Without an agreement the jobs go back to their queues, for workers that have one, once this one is not `busy`: nothing
+    /// Without an agreement, and while all are paused, the jobs go back to their queues, for workers that have one, once this one is not `busy`: nothing
     /// runs that would run there again, and nothing moves.
     pub(super) fn change(&mut self, now: Duration, busy: bool) -> Option<Change> {
-        match (self.stands(now), self.taking) {
+        match (self.stands(now) && !self.paused, self.taking) {
             (false, true) if !busy => {
                 self.taking = false;
                 Some(Change::Rest)

@@ -129,9 +129,10 @@ impl Scheduler {
         mut turn: Turn,
         is_ready: &mut impl FnMut(Key, &Tenant) -> bool,
     ) -> Vec<(TenantAsk, Question)> {
-        turn.keys.retain(|key| !self.expire(now, *key));
+        turn.keys
+            .retain(|key| !self.expire(now, *key) && !self.obeys(*key, now));
         if turn.keys.is_empty() {
-            // All have expired.
+            // All have left.
             self.queues.set_limited(&turn.tenant, false);
         }
         let mut questions: Vec<(TenantAsk, Question)> = Vec::new();

@@ -56,6 +56,8 @@ pub(super) struct JobEntry {
     /// When it arrived.
     pub(super) since: Duration,
     pub(super) claims: Claims,
+    /// The limits that denied it last, and which of them did.
+    pub(super) denied_by: Option<(Limits, usize)>,
     /// Shared with the handler while it is called.
     pub(super) message: Arc<Message>,
     /// Its id is that of each delivery.

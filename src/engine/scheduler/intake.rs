@@ -105,6 +105,7 @@ impl Intake {
             tag,
             since: now,
             claims,
+            denied_by: None,
             message: Arc::new(message),
             has_own_id,
             phase: Phase::Ready,

@@ -25,6 +25,7 @@ use crate::gate::{Answer, GateError, Receipt, Replies, ShardId, TenantReply};
 use crate::handler::{Attempt, Fate, Outcome};
 use crate::rules::headers::{self, HeaderValue, Headers};
 use crate::rules::job::{self, InBody};
+use crate::rules::steering::State;
 use crate::rules::tenant::Tenant;
 
 /// A tenant's jobs that ask again, with their places among those that asked.
@@ -89,10 +90,14 @@ impl Scheduler {
         };
         job.phase = Phase::Ready;
         let claims = &job.claims;
-        let trip = claims.trip;
+        let (trip, has_key) = (claims.trip, claims.dedupe.is_some());
         let has_no_time = trip.is_none() && claims.not_before.is_none() && claims.start.is_none();
-        if has_no_time && claims.expiry.is_never() {
-            if claims.dedupe.is_none() || !self.asks_whether_first(now, key) {
+        let asks_now = has_no_time && claims.expiry.is_never();
+        if self.obeys_in_turn(now, key) {
+            return;
+        }
+        if asks_now {
+            if !has_key || !self.asks_whether_first(now, key) {
                 self.join(key, end);
             }
             return;
@@ -105,21 +110,9 @@ impl Scheduler {
         {
             return;
         }
-        if let Some(trip) = trip {
-            return self.delay_for_trip(now, key, trip, store_now);
-        }
-        let not_before = self.jobs.get(&key).and_then(|job| job.claims.not_before);
-        let wait = not_before.map_or(0, |not_before| not_before.left_ms(store_now));
-        let wait = Duration::from_millis(wait);
-        if wait.is_zero() {
-            self.join(key, end);
-        } else if self.delay_in_memory(now, key, wait) {
-            // Then it is over, whatever the store's clock says.
-            if let Some(job) = self.jobs.get_mut(&key) {
-                job.claims.not_before = None;
-            }
-        } else {
-            self.delay_in_queue(now, key, wait);
+        match trip {
+            Some(trip) => self.delay_for_trip(now, key, trip, store_now),
+            None => self.delay_or_join(now, key, end, store_now),
         }
     }
 
@@ -247,6 +240,9 @@ impl Scheduler {
         let Some(job) = self.jobs.get(&key) else {
             return false;
         };
+        if !self.is_wanted(job) {
+            return false;
+        }
         let good_for = self.admission.good_for(limits);
         let deadline = match job.claims.expiry.at_ms() {
             None => asked_at + good_for,
@@ -315,6 +311,7 @@ impl Scheduler {
         let limits = &question.limits;
         let index = limit.min(limits.len() - 1);
         let limit = &limits[index];
+        job.denied_by = Some((limits.clone(), index));
         self.facts.push(Fact::MustWait {
             job: job.named(),
             labels: question.labels.clone(),
@@ -396,6 +393,7 @@ impl Scheduler {
         match outcome {
             Outcome::Throttled { after, reason } => self.throttled(now, key, after, reason),
             Outcome::Done => {
+                self.sight(now, key, State::Done);
                 if !stale {
                     self.done(key);
                 }

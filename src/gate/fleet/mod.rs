@@ -51,6 +51,7 @@
 //! I/O: a worker's exchanges.
 
 mod agree;
+pub mod board;
 pub mod registry;
 pub mod shelf;
 mod superseded;

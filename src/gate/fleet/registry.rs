@@ -6,16 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ::redis::Value;
+use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::time::Instant;
 
 use crate::gate::GateError;
+use crate::gate::boards;
 use crate::gate::fleet::text::{self, MAX_TEXT};
 use crate::gate::fleet::{
     AGREED_FOR_MS, Fleet, Known, MARGIN_MS, MAX_POLICIES, Registered, memory_ms,
 };
 use crate::gate::redis::RedisGate;
 use crate::rules::policy::Policy;
+use crate::rules::steering::Steering;
 
 /// How often an exchange is sent: once more for texts that the registry lacks, and once for room in it.
 const TRIES: usize = 4;
@@ -62,6 +65,8 @@ pub struct Agreed {
     pub until: Instant,
     /// The keys of the registries that were exchanged: in a cluster, one for each primary that answered.
     pub registries: Vec<String>,
+    /// What operators ask of all workers.
+    pub steering: Steering,
 }
 
 /// One worker's view of the registry, of which each primary of a cluster has one: a tenant's limits are agreed on where the
@@ -69,6 +74,9 @@ pub struct Agreed {
 pub struct Registry {
     gate: Arc<RedisGate>,
     own: Named,
+    /// What the worker is called on the boards, and what it says of itself there.
+    name: String,
+    says: String,
     /// By the key of the registry.
     known: BTreeMap<String, Heard>,
 }
@@ -77,6 +85,7 @@ pub struct Registry {
 #[derive(Debug, Clone)]
 struct Heard {
     known: Known,
+    board: boards::Known,
     /// Redis's clock in milliseconds at the last exchange, and when that was.
     now_ms: u64,
     at: Instant,
@@ -96,6 +105,8 @@ impl Registry {
         Self {
             gate,
             own,
+            name: format!("{:016x}", rand::random::<u64>()),
+            says: String::new(),
             known: BTreeMap::new(),
         }
     }
@@ -103,6 +114,20 @@ impl Registry {
     /// The policy in force.
     pub fn own(&self) -> &Named {
         &self.own
+    }
+
+    /// What the worker says of itself from the next exchange on.
+    pub fn says(&mut self, says: String) {
+        self.says = says;
+    }
+
+    /// `agreed.steering` is followed: the next exchange says so.
+    pub fn follows(&mut self, agreed: &Agreed) {
+        for (key, heard) in &mut self.known {
+            if agreed.registries.contains(key) {
+                heard.board.follows = heard.board.version;
+            }
+        }
     }
 
     /// Says what is in force here, and learns what is elsewhere.
@@ -128,9 +153,16 @@ impl Registry {
         let until = sent + Duration::from_millis(AGREED_FOR_MS);
         let exchanges = primaries.iter().map(|primary| {
             let known = self.known.get(&primary.policies);
-            let known = known.map(|heard| heard.known.clone());
-            let known = known.unwrap_or_default();
-            let exchange = exchange(&self.gate, &primary.policies, &mine, known);
+            let known = known.map(|heard| (heard.known.clone(), heard.board.clone()));
+            let (known, board) = known.unwrap_or_default();
+            let (gate, mine) = (&self.gate, &mine);
+            let worker = (self.name.as_str(), self.says.as_str());
+            let exchange = async move {
+                let (known, now_ms) = exchange(gate, &primary.policies, mine, known).await?;
+                let board = board.look(gate, &primary.board, worker).await?;
+                Ok((known, board, now_ms))
+            }
+            .boxed();
             let several = primaries.len() > 1;
             async move {
                 if !several {
@@ -145,9 +177,14 @@ impl Registry {
         let (mut agreed, mut failed) = (Vec::new(), Vec::new());
         for (primary, exchanged) in primaries.iter().zip(join_all(exchanges).await) {
             match exchanged {
-                Ok((known, now_ms)) => {
+                Ok((known, board, now_ms)) => {
                     let at = Instant::now();
-                    let heard = Heard { known, now_ms, at };
+                    let heard = Heard {
+                        known,
+                        board,
+                        now_ms,
+                        at,
+                    };
                     self.known.insert(primary.policies.clone(), heard);
                     agreed.push(&primary.policies);
                 }
@@ -178,12 +215,16 @@ impl Registry {
             let own = Arc::clone(&self.own.policy);
             heard.known.fleet(own, &self.own.id, heard.now_ms())
         });
+        let boards = self.known.values();
+        let in_force = boards.flat_map(|heard| heard.board.in_force(heard.now_ms()));
+        let steering = Steering::of(in_force);
         let alone = Fleet::alone(Arc::clone(&self.own.policy));
         let fleet = fleets.fold(alone, Fleet::joined_with);
         Ok(Agreed {
             fleet,
             until,
             registries,
+            steering,
         })
     }
 

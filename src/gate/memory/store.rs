@@ -14,6 +14,7 @@ use super::{MemoryGate, States};
 use crate::gate::epoch::Memory;
 use crate::gate::epoch::kept::{Beat, Kept};
 use crate::gate::epoch::memory::NO_EVICTION;
+use crate::gate::fleet::board::{Board, Full};
 use crate::gate::fleet::shelf::{Said, Shelf, Unsaid};
 use crate::gate::store::{Command, Meaning, Store};
 use crate::gate::{Gate, GateError, scripts};
@@ -33,6 +34,8 @@ pub struct MemoryStore<C> {
 struct Hashes {
     epochs: BTreeMap<String, Arc<Kept>>,
     registries: BTreeMap<String, Arc<Shelf>>,
+    boards: BTreeMap<String, Arc<Board>>,
+    sightings: BTreeMap<String, String>,
 }
 
 struct Server {
@@ -113,6 +116,7 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryStore<C> {
         self.gate.restore(states);
         if registries {
             server.hashes.registries.clear();
+            server.hashes.boards.clear();
         }
         if epochs {
             server.hashes.epochs.clear();
@@ -220,6 +224,8 @@ impl<C: Fn() -> u64 + Send + Sync + 'static> MemoryStore<C> {
                     sha if sha == scripts::pulse().sha => server.pulse(key, more, now),
                     sha if sha == scripts::epoch().sha => server.change(key, more),
                     sha if sha == scripts::policies().sha => server.policies(key, more, now),
+                    sha if sha == scripts::steer().sha => server.steer(key, more, now),
+                    sha if sha == scripts::sighting().sha => server.sighting(key, more),
                     _ => error("ERR it has no such script"),
                 }
             }
@@ -368,6 +374,63 @@ impl Server {
             ]);
         }
         Value::Array(reply)
+    }
+}
+
+impl Server {
+    /// By the header of `lua/steer.lua`.
+    fn steer(&mut self, key: &str, more: &[&str], now_ms: u64) -> Value {
+        let number = |word: &str| word.parse::<u64>().unwrap_or(0);
+        let board = self.hashes.boards.entry(key.to_owned()).or_default();
+        let board = Arc::make_mut(board);
+        let head =
+            |word: &str, version| vec![integer(1), integer(now_ms), text(word), integer(version)];
+        match *more {
+            [_, "drop", ref names @ ..] => Value::Array(head("ok", board.drop_all(now_ms, names))),
+            [_, "put", name, for_ms, said, most, ..] => {
+                let until_ms = now_ms + number(for_ms);
+                let most = most.parse().unwrap_or(0);
+                Value::Array(match board.put(now_ms, name, until_ms, said, most) {
+                    Ok(version) => head("ok", version),
+                    Err(Full) => head("full", board.version()),
+                })
+            }
+            [_, "look", known, worker, follows, says, silent_ms, _] => {
+                let mut reply = head("ok", board.version());
+                if !worker.is_empty() {
+                    board.hear(now_ms, worker, number(follows), says);
+                    if number(known) == board.version() {
+                        reply.push(Value::Int(-1));
+                        return Value::Array(reply);
+                    }
+                    board.forget_silent(now_ms, number(silent_ms));
+                }
+                reply.push(integer(board.instructions(now_ms).count() as u64));
+                for (name, posted) in board.instructions(now_ms) {
+                    reply.extend([text(name), integer(posted.until_ms), text(&posted.text)]);
+                }
+                let workers = board.workers(now_ms, number(silent_ms));
+                for (name, it) in workers.filter(|_| worker.is_empty()) {
+                    let numbers = [it.at_ms, it.follows].map(integer);
+                    reply.push(text(name));
+                    reply.extend(numbers);
+                    reply.push(text(&it.says));
+                }
+                Value::Array(reply)
+            }
+            _ => error("ERR it is asked for something else"),
+        }
+    }
+
+    /// By the header of `lua/sighting.lua`.
+    fn sighting(&mut self, key: &str, more: &[&str]) -> Value {
+        let said = more.get(1).copied().unwrap_or_default();
+        if !said.is_empty() {
+            self.hashes
+                .sightings
+                .insert(key.to_owned(), said.to_owned());
+        }
+        text(self.hashes.sightings.get(key).map_or("", String::as_str))
     }
 }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 use serde_json::json;
 use sluicegate::broker::amqp::{QueueState, inventory};
 use sluicegate::config::{Config, RedisTopology};
+use sluicegate::gate::boards;
 use sluicegate::gate::fleet::registry::{self, Named};
 use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
 use sluicegate::gate::{Gate, GateError};
@@ -18,7 +19,7 @@ use sluicegate::rules::policy::Source;
 use sluicegate::rules::tenant::Tenant;
 
 use super::recovery::Recovery;
-use super::{Failure, check_way, count, gate, limits, plain, print_json};
+use super::{Failure, check_way, count, gate, hold, limits, plain, print_json};
 
 /// A shorter round trip to Redis is nothing to speak of, and a longer one is too long.
 const FAR: Duration = Duration::from_millis(10);
@@ -293,6 +294,11 @@ async fn redis(
         let (level, text) = recovery_in_words(&jobs, &recovery);
         findings.add(level, WHAT, format!("{primary}{text}"));
     }
+    match held(config).await {
+        Ok(words) if words.is_empty() => {}
+        Ok(words) => findings.add(Level::Warn, WHAT, words),
+        Err(error) => findings.add(Level::Error, WHAT, gate(&error)),
+    }
     match others(config).await {
         Ok((number, failed)) => {
             if number > 0 {
@@ -380,6 +386,12 @@ fn others_in_words(number: u64, failed: usize) -> String {
     format!(
         "{least}{number} {policies} of other workers {are} enforced as well; inspect TENANT shows the limits, and until when"
     )
+}
+
+/// What operators ask of all workers.
+async fn held(config: &Config) -> Result<String, GateError> {
+    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    Ok(hold::held_in_words(&boards::see(&gate).await?))
 }
 
 /// How many other policies workers enforce, or have enforced within the longest window, and why primaries did not say.

@@ -1,23 +1,34 @@
 //! `sluicegate dead`: the dead letters, and what to do with them.
 
 use std::io::Write;
+use std::pin::pin;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use sluicegate::broker::amqp::{Client, Fetched};
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::config::{Config, TenantField};
+use sluicegate::gate::boards::drop_all;
+use sluicegate::gate::redis::RedisGate;
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::ROUTING_KEY;
 use sluicegate::rules::job::{self, Field};
+use sluicegate::rules::steering::{CANCELLED, Instruction};
+use sluicegate::rules::tenant::Tenant;
+use tokio::time::{Instant, sleep_until};
 
 use super::letters::{again, headers, hex, reason};
+use super::pace::Rate;
+use super::steer::{FOLLOW_WITHIN, followed};
 use super::{Failure, count, plain, print_json};
 
 /// Jobs that are published again at once, before their confirms are awaited.
 const BATCH: usize = 100;
+/// With a rate it is said so often how far it is.
+const TOLD_EVERY: Duration = Duration::from_secs(2);
 /// Bytes of their bodies, and one job more.
 const BATCH_BYTES: usize = 4 << 20;
 
@@ -32,6 +43,7 @@ const BATCH_BYTES: usize = 4 << 20;
   sluicegate dead list --reason 'HTTP 422'
   sluicegate dead show 01JCW1X5
   sluicegate dead replay --tenant acme
+  sluicegate dead replay --all --rate 10/s
   sluicegate dead drop --all")]
 pub struct DeadArgs {
     #[command(subcommand)]
@@ -65,11 +77,16 @@ enum DeadCommand {
     /// Put dead letters back into the work queue, as new jobs with all attempts
     ///
     /// Each is published and confirmed before its dead letter goes away: after a crash in between it is in
-    /// both queues.
-    #[command(after_help = "Example:\n  sluicegate dead replay --reason 'HTTP 503' --limit 10")]
+    /// both queues. Ctrl-C ends it between two of them; run it again for the rest. A job that was cancelled is cancelled no more.
+    #[command(after_help = "Examples:
+  sluicegate dead replay --reason 'HTTP 503' --limit 10
+  sluicegate dead replay --all --rate 10/s")]
     Replay {
         #[command(flatten)]
         change: Change,
+        /// So many at most in a second, a minute or an hour: 10/s, 100/m, 5/h; it says how far it is
+        #[arg(long, value_name = "NUMBER/UNIT")]
+        rate: Option<Rate>,
     },
     /// Delete dead letters
     #[command(after_help = "Example:\n  sluicegate dead drop --id 01JCW1X5")]
@@ -111,7 +128,7 @@ struct Change {
 
 /// Does it.
 pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
-    if let DeadCommand::Replay { change } | DeadCommand::Drop { change } = &args.command {
+    if let DeadCommand::Replay { change, .. } | DeadCommand::Drop { change } = &args.command {
         let Filter { reason, tenant, id } = &change.filter;
         if !change.all && reason.is_none() && tenant.is_none() && id.is_none() {
             return Err(Failure::Usage(
@@ -131,6 +148,7 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
     let client = Client::connect_existing(&config.amqp, &levels).await?;
     let dead = Dead {
         queue: Arc::clone(&client.names().dead),
+        noun: "dead letter",
         client: &client,
         config,
     };
@@ -141,16 +159,51 @@ pub async fn run(args: DeadArgs, config: &Config) -> Result<ExitCode, Failure> {
             json,
         } => dead.list(&filter, limit, json).await,
         DeadCommand::Show { id, json } => dead.show(id, json).await,
-        DeadCommand::Replay { change } => dead.change(&change, true).await,
-        DeadCommand::Drop { change } => dead.change(&change, false).await,
+        DeadCommand::Replay { change, rate } => dead.change(&change, Some(rate)).await,
+        DeadCommand::Drop { change } => dead.change(&change, None).await,
     };
     // Everything that was fetched and not acked goes back to its queue.
     client.close().await;
     result
 }
 
+/// Puts the jobs of `tenant` that are in `queue` back into the work queue.
+pub async fn bring_back(
+    (client, config): (&Client, &Config),
+    queue: Arc<str>,
+    tenant: &Tenant,
+    json: bool,
+) -> Result<ExitCode, Failure> {
+    let dead = Dead {
+        queue,
+        noun: "job",
+        client,
+        config,
+    };
+    let change = Change {
+        filter: Filter {
+            reason: None,
+            tenant: Some(tenant.as_str().to_owned()),
+            id: None,
+        },
+        all: false,
+        limit: None,
+        json,
+    };
+    dead.change(&change, Some(None)).await
+}
+
+/// Waits for Ctrl-C; for ever where that can't be heard.
+async fn interrupted() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        std::future::pending().await
+    }
+}
+
 struct Dead<'a> {
     queue: Arc<str>,
+    /// What is in it.
+    noun: &'static str,
     client: &'a Client,
     config: &'a Config,
 }
@@ -244,8 +297,17 @@ impl Dead<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// Replays or drops what `change` names.
-    async fn change(&self, change: &Change, replay: bool) -> Result<ExitCode, Failure> {
+    /// Replays what `change` names, not faster than that, or drops it where `replay` is `None`.
+    async fn change(
+        &self,
+        change: &Change,
+        replay: Option<Option<Rate>>,
+    ) -> Result<ExitCode, Failure> {
+        let rate = replay.flatten();
+        let most = rate.map_or(BATCH, Rate::batch).min(BATCH);
+        let mut stop = pin!(interrupted());
+        let (mut stopped, began) = (false, Instant::now());
+        let mut told = began;
         // What dies again meanwhile is behind these.
         let mut left = self.client.depth(&self.queue).await?;
         let limit = u64::from(change.limit.unwrap_or(u32::MAX));
@@ -255,7 +317,7 @@ impl Dead<'_> {
         while more {
             let mut batch = Vec::new();
             let mut bytes = 0;
-            while batch.len() < BATCH && bytes < BATCH_BYTES {
+            while batch.len() < most && bytes < BATCH_BYTES {
                 let taken = done + refused + batch.len() as u64;
                 match if taken < limit {
                     self.next(&change.filter, &mut left).await
@@ -277,7 +339,7 @@ impl Dead<'_> {
                     }
                 }
             }
-            match self.settle(batch, replay).await {
+            match self.settle(batch, replay.is_some()).await {
                 Ok((settled, not)) => {
                     done += settled;
                     refused += not;
@@ -287,14 +349,33 @@ impl Dead<'_> {
                     more = false;
                 }
             }
+            if rate.is_some() && !change.json && more && told.elapsed() >= TOLD_EVERY {
+                told = Instant::now();
+                eprintln!("{done} so far, {left} to look at");
+            }
+            let due = began + rate.map_or(Duration::ZERO, |rate| rate.due(done + refused));
+            tokio::select! {
+                biased;
+                () = &mut stop, if more => (stopped, more) = (true, false),
+                () = sleep_until(due), if more => {}
+                else => {}
+            }
         }
-        let what = if replay { "replayed" } else { "dropped" };
-        if change.json {
-            print_json(&json!({what: done, "refused": refused}))?;
+        let what = if replay.is_some() {
+            "replayed"
         } else {
-            writeln!(std::io::stdout(), "{what} {}", count(done, "dead letter"))?;
+            "dropped"
+        };
+        if change.json {
+            print_json(&json!({what: done, "refused": refused, "interrupted": stopped}))?;
+        } else {
+            writeln!(std::io::stdout(), "{what} {}", count(done, self.noun))?;
         }
         match failure {
+            None if stopped => Err(Failure::Failed(format!(
+                "interrupted: the others are still in {}; run it again for them",
+                self.queue
+            ))),
             Some(error) => Err(error),
             None if refused > 0 => Err(Failure::Failed(format!(
                 "RabbitMQ refused {}; they are still in {}",
@@ -311,6 +392,7 @@ impl Dead<'_> {
         let tags: Vec<u64> = batch.iter().map(|fetched| fetched.tag).collect();
         let mut safe = vec![true; tags.len()];
         if replay && !batch.is_empty() {
+            self.end_cancels(&batch).await?;
             let names = self.client.names();
             let jobs: Vec<Outgoing> = (batch.into_iter())
                 .map(|fetched| again(fetched.message, names))
@@ -328,6 +410,29 @@ impl Dead<'_> {
             }
         }
         Ok((done, refused))
+    }
+
+    /// Jobs that were cancelled are cancelled no more, at any worker.
+    async fn end_cancels(&self, batch: &[Fetched]) -> Result<(), Failure> {
+        let cancelled = batch.iter().filter(|it| reason(&it.message) == CANCELLED);
+        let names = cancelled.filter_map(|Fetched { message, .. }| {
+            let tenant = Tenant::parse(&self.tenant(message)?).ok()?;
+            Some(Instruction::Cancel(tenant, message.id()?.to_owned(), 0).name())
+        });
+        let names: Vec<String> = names.collect();
+        if names.is_empty() {
+            return Ok(());
+        }
+        let gate = RedisGate::connect(&self.config.redis.url, &self.config.redis.prefix)?;
+        let versions = drop_all(&gate, &names).await?;
+        let (_, followers) = followed(&gate, &versions, FOLLOW_WITHIN).await?;
+        if !followers.are_all() {
+            return Err(Failure::Failed(format!(
+                "cancelled jobs are not replayed yet: {}; run it again",
+                followers.in_words()
+            )));
+        }
+        Ok(())
     }
 
     /// The next dead letter that `filter` names, of the `left` first ones. The others stay fetched until the

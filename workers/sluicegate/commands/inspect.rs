@@ -5,18 +5,21 @@ mod shown;
 mod waits;
 
 use std::io::Write as _;
+use std::ops::Deref;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Args;
 use serde_json::json;
 use sluicegate::config::Config;
+use sluicegate::gate::boards;
 use sluicegate::gate::fleet::registry::{self, Named};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Event, Gate, Rule, Standing, Usage, Whose};
 use sluicegate::rules::limit::Limit;
 use sluicegate::rules::policy::Policy;
 use sluicegate::rules::scope::Scope;
+use sluicegate::rules::steering::{Hold, Steering};
 use sluicegate::rules::tenant::Tenant;
 
 use self::others::Other;
@@ -25,7 +28,7 @@ use self::waits::Waits;
 use super::labels::LabelArgs;
 use super::recovery::Recovery;
 use super::times::when;
-use super::{Failure, api, limits, plain, print_json};
+use super::{Failure, api, hold, limits, plain, print_json};
 
 /// Show a tenant's limits: what is used, what is available, how much waits, why, and until when
 #[derive(Debug, Args)]
@@ -75,6 +78,7 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
         measured?;
     }
     let round_trip_ms = u64::try_from(gate.base().as_millis()).unwrap_or(u64::MAX);
+    let held = held_by_operator(&gate).await;
     let look = [(Whose::Api, Event::Look)];
     // In a cluster the primary that knows it may be away, and another have the tenant.
     let all = (gate.report(&Rule::NONE, &look).await?).into_iter().next();
@@ -123,6 +127,8 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             "all_suspended_until_ms": all.as_ref().ok().map(|all| all.closed_until_ms),
             "all_suspended_by": all.as_ref().ok().map(|all| &all.by),
             "all_suspended_unread": all.as_ref().err(),
+            "held": held.as_ref().ok().and_then(|held| held.hold).map(Hold::word),
+            "diverted_to": held.as_ref().ok().and_then(|held| held.diverts(&tenant)).map(|queue| &**queue),
             "blocked_until_ms": found.blocked_until_ms,
             "blocked_by": found.blocked_by,
             "all_blocked_until_ms": all.as_ref().ok().map(|all| all.closed_until_ms),
@@ -149,6 +155,16 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
                 format!("all       whether all tenants are suspended is not known: {why}\n")
             }
         };
+        match &held {
+            Ok(held) => {
+                text += &held.words;
+                if let Some(queue) = held.diverts(&tenant) {
+                    let queue = plain(queue, 255);
+                    text += &format!("diverted  its jobs go to {queue}; tenant undivert ends it\n");
+                }
+            }
+            Err(why) => text += &format!("all       what operators ask is not known: {why}\n"),
+        }
         text += &api::in_words(&found, &said);
         if round_trip_ms >= FAR_MS {
             text += &format!(
@@ -169,6 +185,31 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
         std::io::stdout().write_all(text.as_bytes())?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// What operators ask of all workers.
+struct Held {
+    steering: Steering,
+    words: String,
+}
+
+impl Deref for Held {
+    type Target = Steering;
+
+    fn deref(&self) -> &Steering {
+        &self.steering
+    }
+}
+
+async fn held_by_operator(gate: &RedisGate) -> Result<Held, String> {
+    let seen = boards::see(gate).await;
+    let seen = seen.map_err(|why| plain(&why.to_string(), 200))?;
+    let mut words = hold::held_in_words(&seen);
+    if !words.is_empty() {
+        words = format!("all       {words}\n");
+    }
+    let steering = boards::in_force(&seen);
+    Ok(Held { steering, words })
 }
 
 /// What suspends all tenants; empty: nothing does.

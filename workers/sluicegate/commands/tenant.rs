@@ -2,24 +2,22 @@
 
 use std::io::Write;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
-use sluicegate::config::{Config, closest, parse_duration, show_duration};
+use sluicegate::config::{Config, closest, show_duration};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Change, Gate, Whose};
-use sluicegate::rules::limit::{Limit, Limits, MAX_REQUESTS, ceil_ms};
+use sluicegate::rules::limit::{Limit, Limits, MAX_REQUESTS};
 use sluicegate::rules::policy::{Policy, Source};
 use sluicegate::rules::tenant::Tenant;
 
+use super::divert::{DivertArgs, UndivertArgs, divert, undivert};
+use super::steer::Span;
 use super::times::at;
 use super::{Failure, print_json};
 
-/// How long a change is in force when nobody says, and at most.
-const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// Pause a tenant, change its limits, or reset its waitlist: at once, for all workers
+/// Pause or divert a tenant, change its limits, or reset its waitlist: at once, for all workers
 ///
 /// Changes are kept in Redis and expire (--for). They apply to the next decision; a delayed job sees them within
 /// delay.max-delay. `sluicegate inspect` shows them.
@@ -30,6 +28,8 @@ const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
   sluicegate tenant resume --all
   sluicegate tenant limit acme 100 --for 30m
   sluicegate tenant limit acme --clear
+  sluicegate tenant divert acme --for 10m
+  sluicegate tenant undivert acme --back
   sluicegate tenant reset acme")]
 pub struct TenantArgs {
     #[command(subcommand)]
@@ -85,6 +85,19 @@ enum What {
         #[command(flatten)]
         span: Span,
     },
+    /// Let a tenant's jobs go to another queue instead of being called
+    ///
+    /// Out of the way of others, without losing any: each is moved at its next look. They stay there until `tenant undivert
+    /// TENANT --back` puts them back; the time of --for only ends that more go there.
+    #[command(after_help = "Examples:
+  sluicegate tenant divert acme --for 10m
+  sluicegate tenant divert acme --for 10m --to acme.parked --json")]
+    Divert(DivertArgs),
+    /// End a divert; with --back, bring its jobs back
+    #[command(after_help = "Examples:
+  sluicegate tenant undivert acme
+  sluicegate tenant undivert acme --back")]
+    Undivert(UndivertArgs),
     /// Empty a tenant's waitlist; usage still counts
     ///
     /// For a waitlist that is wrong, such as after its jobs were deleted from RabbitMQ. It leaves the fair queues of shared limits,
@@ -106,28 +119,6 @@ struct Of {
     json: bool,
 }
 
-#[derive(Debug, Args)]
-#[group(id = "span")]
-struct Span {
-    /// For how long: 90s, 30m, 1h, 7d; a bare number is in seconds [default: 365d]
-    #[arg(long = "for", value_name = "DURATION", value_parser = span)]
-    duration: Option<Duration>,
-}
-
-fn span(text: &str) -> Result<Duration, String> {
-    let span = parse_duration(text).ok_or("not a whole number with a unit, such as 90s or 1h")?;
-    if (Duration::from_secs(1)..=YEAR).contains(&span) {
-        return Ok(span);
-    }
-    Err(format!("it must be from 1s to {}", show_duration(YEAR)))
-}
-
-impl Span {
-    fn millis(&self) -> u64 {
-        ceil_ms(self.duration.unwrap_or(YEAR))
-    }
-}
-
 /// Changes what is asked for.
 pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure> {
     let policy = &config.rate_limiter.policy;
@@ -141,6 +132,14 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
                 return resume_all(config, json).await;
             };
             (Of { tenant, json }, Change::Resume)
+        }
+        What::Divert(args) => {
+            let tenant = parse(&args.tenant)?;
+            return divert(args, tenant, config).await;
+        }
+        What::Undivert(args) => {
+            let tenant = parse(&args.tenant)?;
+            return undivert(args, tenant, config).await;
         }
         What::Reset { of } => (of, Change::Reset),
         What::Limit {
@@ -193,7 +192,11 @@ async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
 }
 
 fn tenant(of: &Of) -> Result<Tenant, Failure> {
-    Tenant::parse(&of.tenant).map_err(|error| Failure::Usage(error.to_string()))
+    parse(&of.tenant)
+}
+
+fn parse(tenant: &str) -> Result<Tenant, Failure> {
+    Tenant::parse(tenant).map_err(|error| Failure::Usage(error.to_string()))
 }
 
 /// The name of the limit that is meant: one that `tenant` can have.

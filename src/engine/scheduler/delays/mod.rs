@@ -106,6 +106,38 @@ impl Scheduler {
         true
     }
 
+    /// The job may ask at once, or when the time has come before which it must not.
+    pub(super) fn delay_or_join(&mut self, now: Duration, key: Key, end: End, store_now: u64) {
+        let Some(job) = self.jobs.get(&key) else {
+            return;
+        };
+        let waits = |it: NotBefore| (it.at_ms, it.left_ms(store_now));
+        match job.claims.not_before.map(waits) {
+            None | Some((_, 0)) => self.join(key, end),
+            Some((at_ms, left_ms)) => {
+                let wait = Duration::from_millis(left_ms);
+                if !self.delay_in_memory(now, key, wait) {
+                    self.delay_until(now, key, at_ms, wait);
+                } else if let Some(job) = self.jobs.get_mut(&key) {
+                    // Then it is over, whatever the store's clock says.
+                    job.claims.not_before = None;
+                }
+            }
+        }
+    }
+
+    /// Sends the job through a delay queue until its time, which is in `wait` at most. The clock may be ahead of its lower bound by
+    /// far, where an answer was long on its way: the job's time is put earlier only where the clock was set back in any case.
+    fn delay_until(&mut self, now: Duration, key: Key, at_ms: u64, wait: Duration) {
+        let Some(job) = self.jobs.get(&key) else {
+            return;
+        };
+        let latest = (self.clock.at_most(now)).map(|it| it.saturating_add(millis(wait)));
+        let at_ms = latest.map_or(at_ms, |latest| at_ms.min(latest));
+        let headers = job::postponed(&job.claims, Some(at_ms), millis(wait));
+        self.enter_delay_queue(now, key, wait, headers);
+    }
+
     /// A job that came from a delay queue waits for the rest of its trip in that queue's window. One that waits for its turn asks a
     /// little before.
     pub(super) fn delay_for_trip(&mut self, now: Duration, key: Key, trip: Trip, store_now: u64) {

@@ -1,4 +1,4 @@
-//! What publishers say of when jobs run: simulations from [`STEERED`] on have jobs whose start is delayed, and jobs that are published
+//! What publishers say of when jobs run: simulations from [`STARTS`] on have jobs whose start is delayed, and jobs that are published
 //! under one dedupe key; those below keep the histories that they had.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use super::plan::{Plan, Planned, ms};
 use super::world::World;
 
 /// Simulations from this seed on have what this module adds.
-pub const STEERED: u64 = 10_000_000;
+pub const STARTS: u64 = 10_000_000;
 /// What such a job's publisher sets.
 pub const HEADERS: [&str; 4] = [DELAY, TIMESTAMP, NOT_BEFORE, DEDUPE_KEY];
 const TIMESTAMP: &str = "timestamp_in_ms";
@@ -27,7 +27,7 @@ const FOR_EVER_MS: u64 = 7 * 86_400_000;
 
 /// What a job's publisher says.
 #[derive(Debug, Clone, Default)]
-pub struct Steered {
+pub struct Start {
     delay_ms: Option<u64>,
     /// It says when it was published.
     dated: bool,
@@ -37,25 +37,25 @@ pub struct Steered {
 }
 
 /// From a stream of its own. For how long a dedupe key counts, in milliseconds.
-pub fn steer(seed: u64, ideal: bool, jobs: &mut [Planned]) -> u64 {
-    if seed < STEERED || ideal {
+pub fn pick(seed: u64, ideal: bool, jobs: &mut [Planned]) -> u64 {
+    if seed < STARTS || ideal {
         return 0;
     }
     let mut random = SmallRng::seed_from_u64(seed.rotate_left(17) ^ 0x57EE);
     let (delays, keys) = (random.random_bool(0.7), random.random_bool(0.7));
     let few = random.random_range(1..=8);
     for job in jobs {
-        let steered = &mut job.steered;
+        let start = &mut job.start;
         if delays && random.random_bool(0.4) {
-            steered.delay_ms = Some(random.random_range(1..=LONGEST_MS));
-            steered.dated = random.random_bool(0.5);
+            start.delay_ms = Some(random.random_range(1..=LONGEST_MS));
+            start.dated = random.random_bool(0.5);
         }
         if delays && random.random_bool(0.2) {
             let after = random.random_range(0..=LONGEST_MS);
-            steered.not_before = Some(job.at + ms(after));
+            start.not_before = Some(job.at + ms(after));
         }
         if keys && random.random_bool(0.6) {
-            steered.key = Some(format!("key {}", random.random_range(0..few)));
+            start.key = Some(format!("key {}", random.random_range(0..few)));
         }
     }
     match random.random_bool(0.7) {
@@ -67,28 +67,28 @@ pub fn steer(seed: u64, ideal: bool, jobs: &mut [Planned]) -> u64 {
 /// How much longer all may take because of it.
 pub fn patience(plan: &Plan) -> Duration {
     match plan.seed {
-        STEERED.. => ms(2 * LONGEST_MS) + plan.max_delay,
+        STARTS.. => ms(2 * LONGEST_MS) + plan.max_delay,
         _ => Duration::ZERO,
     }
 }
 
 /// A job's message says so, published now.
 pub fn add(world: &World, planned: &Planned, headers: &mut FieldTable) {
-    let (steered, now_ms) = (&planned.steered, world.now_us() / 1000);
+    let (start, now_ms) = (&planned.start, world.now_us() / 1000);
     let mut number = |name: &str, ms: u64| {
         let ms = i64::try_from(ms).expect("in range");
         headers.insert(name.into(), AMQPValue::LongLongInt(ms));
     };
-    if let Some(ms) = steered.delay_ms {
+    if let Some(ms) = start.delay_ms {
         number(DELAY, ms);
-        if steered.dated {
+        if start.dated {
             number(TIMESTAMP, now_ms);
         }
     }
-    if let Some(after) = steered.not_before {
+    if let Some(after) = start.not_before {
         number(NOT_BEFORE, at_ms(&world.plan, after));
     }
-    if let Some(key) = &steered.key {
+    if let Some(key) = &start.key {
         let key = AMQPValue::LongString(key.as_str().into());
         headers.insert(DEDUPE_KEY.into(), key);
     }
@@ -103,10 +103,10 @@ fn at_ms(plan: &Plan, after: Duration) -> u64 {
 
 /// It is called: never before its time.
 pub fn look_at_call(plan: &Plan, history: &mut History, id: &str, at_us: u64) {
-    let steered = &plan.job(id).steered;
+    let start = &plan.job(id).start;
     let published = history.job(id).published_ms.unwrap_or_default();
-    let delayed = steered.delay_ms.map_or(0, |ms| published + ms);
-    let not_before = steered.not_before.map_or(0, |after| at_ms(plan, after));
+    let delayed = start.delay_ms.map_or(0, |ms| published + ms);
+    let not_before = start.not_before.map_or(0, |after| at_ms(plan, after));
     let (at_ms, earliest) = (at_us / 1000, delayed.max(not_before));
     if at_ms < earliest {
         let early = earliest - at_ms;
@@ -127,7 +127,7 @@ pub fn is_duplicate(
 }
 
 fn is_same(one: &Planned, two: &Planned) -> bool {
-    one.steered.key.is_some() && one.steered.key == two.steered.key && one.tenant == two.tenant
+    one.start.key.is_some() && one.start.key == two.start.key && one.tenant == two.tenant
 }
 
 /// Where the time of a key is never over, one job of each is called, whatever happened.
@@ -137,7 +137,7 @@ pub fn one_of_each(plan: &Plan, history: &mut History) {
     }
     let mut called: BTreeMap<_, BTreeSet<&str>> = BTreeMap::new();
     for planned in &plan.jobs {
-        if let Some(key) = &planned.steered.key
+        if let Some(key) = &planned.start.key
             && history.job(&planned.id).calls > 0
         {
             let of = called.entry((&planned.tenant, key)).or_default();
@@ -154,5 +154,5 @@ pub fn one_of_each(plan: &Plan, history: &mut History) {
 /// A job that is told to be a duplicate has a key.
 pub fn may_be_duplicate(plan: &Plan, result: &Message) -> bool {
     let id = result.id().unwrap_or_default();
-    plan.job(id).steered.key.is_some()
+    plan.job(id).start.key.is_some()
 }

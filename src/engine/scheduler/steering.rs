@@ -1,0 +1,216 @@
+//! What operators ask (`rules::steering`): jobs that are to be called no more leave, jobs of diverted tenants go elsewhere, and how a job
+//! stands is told to whoever asked. Who follows an instruction has looked at all jobs in its memory; the others are looked at when they
+//! come. A call that runs is not interrupted.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::entry::{JobEntry, Phase};
+use super::{Scheduler, millis};
+use crate::engine::action::{Action, Key};
+use crate::engine::facts::{Death, Fact};
+use crate::gate::GateError;
+use crate::rules::headers;
+use crate::rules::steering::{CANCELLED, DIVERTED, Hold, Sighted, Sighting, State, Steering, Wish};
+use crate::rules::tenant::Tenant;
+
+/// What could not be told is told again after this.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// What is in force, and what is to be told of jobs. These are as many as were asked for, at most.
+#[derive(Debug, Default)]
+pub(super) struct Steered {
+    now: Arc<Steering>,
+    open: BTreeMap<(Tenant, String), Sighting>,
+    /// Being told.
+    sent: Vec<Sighted>,
+    not_before: Duration,
+}
+
+impl Steered {
+    /// What is asked of the job.
+    fn wish(&self, job: &JobEntry) -> Option<Wish> {
+        let id = job.message.id().filter(|_| job.has_own_id)?;
+        self.now.of_job(&job.claims.tenant, id)
+    }
+
+    /// It is to be called no more, or not now.
+    fn stops(&self, job: &JobEntry) -> bool {
+        self.now.diverts(&job.claims.tenant).is_some()
+            || self.wish(job).is_some_and(|wish| wish.cancel.is_some())
+    }
+
+    /// When there is something to be told.
+    pub(super) fn next(&self) -> Option<Duration> {
+        (self.sent.is_empty() && !self.open.is_empty()).then_some(self.not_before)
+    }
+}
+
+impl Scheduler {
+    /// This is in force from now on: no job is called against it any more, but for those that are being called.
+    pub fn steer(&mut self, now: Duration, steering: Arc<Steering>) {
+        let before = std::mem::replace(&mut self.steered.now, Arc::clone(&steering));
+        if before.hold != steering.hold {
+            self.facts.push(Fact::Held(steering.hold));
+            self.agreement.pause(steering.hold == Some(Hold::Paused));
+            let draining = |steering: &Steering| steering.hold == Some(Hold::Draining);
+            if draining(&before) != draining(&steering) {
+                self.agenda.push(Action::TakeNew(!draining(&steering)));
+            }
+        }
+        if steering.leaves_jobs_alone() {
+            return;
+        }
+        let concerned =
+            |job: &JobEntry| self.steered.stops(job) || self.steered.wish(job).is_some();
+        let concerned = self.jobs.iter().filter(|(_, job)| concerned(job));
+        let mut keys: Vec<Key> = concerned.map(|(key, _)| *key).collect();
+        // In the order of arrival, not the map's.
+        keys.sort_unstable();
+        for &key in &keys {
+            let state = self.jobs.get(&key).map(state_of);
+            state
+                .into_iter()
+                .for_each(|state| self.sight(now, key, state));
+        }
+        if self.intake.is_draining() {
+            return;
+        }
+        let stops = |key: &Key| (self.jobs.get(key)).is_some_and(|job| self.steered.stops(job));
+        let stopped: HashSet<Key> = keys.iter().copied().filter(stops).collect();
+        for key in self.queues.take_stale(|key| stopped.contains(&key)) {
+            self.obeys(key, now);
+        }
+        for key in keys.into_iter().filter(|key| stopped.contains(key)) {
+            self.wake(now, key);
+        }
+    }
+
+    /// The job is not to be called: it leaves, and `true`.
+    pub(super) fn obeys(&mut self, key: Key, now: Duration) -> bool {
+        if self.steered.now.leaves_jobs_alone() {
+            return false;
+        }
+        let Some(job) = self.jobs.get(&key) else {
+            return false;
+        };
+        if self
+            .steered
+            .wish(job)
+            .is_some_and(|wish| wish.cancel.is_some())
+        {
+            self.sight(now, key, State::Cancelled);
+            self.bury(key, Death::Cancelled, CANCELLED);
+            return true;
+        }
+        let Some(queue) = self.steered.now.diverts(&job.claims.tenant).cloned() else {
+            return false;
+        };
+        let headers = headers::dead(job.claims.attempt, DIVERTED);
+        self.sight(now, key, State::Diverted);
+        self.facts.push(Fact::Diverted);
+        self.leave(key, (queue, headers), None);
+        true
+    }
+
+    /// The job was looked at because its time has come. True: it left.
+    pub(super) fn obeys_in_turn(&mut self, now: Duration, key: Key) -> bool {
+        if self.steered.now.leaves_jobs_alone() {
+            return false;
+        }
+        if self.obeys(key, now) {
+            return true;
+        }
+        self.sight(now, key, State::Waiting);
+        false
+    }
+
+    /// The job may start, as far as operators are concerned.
+    pub(super) fn is_wanted(&self, job: &JobEntry) -> bool {
+        let steering = &self.steered.now;
+        steering.hold != Some(Hold::Paused)
+            && (steering.leaves_jobs_alone() || !self.steered.stops(job))
+    }
+
+    /// Where somebody asked for the job, this is told of it.
+    pub(super) fn sight(&mut self, now: Duration, key: Key, state: State) {
+        if self.steered.now.leaves_jobs_alone() {
+            return;
+        }
+        let Some(job) = self.jobs.get(&key) else {
+            return;
+        };
+        let Some(Wish { cancel, show }) = self.steered.wish(job) else {
+            return;
+        };
+        let wait = match job.phase {
+            Phase::Delayed { until } | Phase::InWindow { until } => Some(until.saturating_sub(now)),
+            _ => None,
+        };
+        let limit = job.denied_by.as_ref();
+        let limit = limit.and_then(|(limits, index)| limits.get(*index));
+        let sighting = Sighting {
+            cancel,
+            show,
+            state,
+            at_ms: self.clock.at_least(now).unwrap_or_default(),
+            attempt: job.claims.attempt,
+            cost: job.claims.cost,
+            queue: self.settings.names.of(job.tag.source).to_string(),
+            here_ms: millis(now.saturating_sub(job.since)),
+            wait_ms: wait.map(millis),
+            ticket: job.claims.ticket.map(|ticket| ticket.number),
+            limit: limit.map(|limit| limit.name().to_owned()),
+        };
+        let id = job.message.id().unwrap_or_default().to_owned();
+        let named = (job.claims.tenant.clone(), id);
+        self.steered.open.insert(named, sighting);
+    }
+
+    /// Tells what is to be told of jobs.
+    pub(super) fn tell_sightings(&mut self, now: Duration) {
+        if self.steered.next().is_none_or(|at| at > now) {
+            return;
+        }
+        let open = std::mem::take(&mut self.steered.open).into_iter();
+        let batch: Vec<Sighted> = open
+            .map(|((tenant, job), sighting)| Sighted {
+                tenant,
+                job,
+                sighting,
+            })
+            .collect();
+        self.steered.sent = batch.clone();
+        self.agenda.push(Action::Sighted(batch));
+    }
+
+    /// What [`Action::Sighted`] came to: what was not heard is told again, unless there is news of the job.
+    pub fn sighted(&mut self, now: Duration, result: &Result<(), GateError>) {
+        let sent = std::mem::take(&mut self.steered.sent);
+        if result.is_ok() {
+            return;
+        }
+        self.steered.not_before = now + AGAIN;
+        for Sighted {
+            tenant,
+            job,
+            sighting,
+        } in sent
+        {
+            // Nobody asks any more.
+            if self.steered.now.of_job(&tenant, &job).is_some() {
+                self.steered.open.entry((tenant, job)).or_insert(sighting);
+            }
+        }
+    }
+}
+
+/// How a job in memory stands.
+fn state_of(job: &JobEntry) -> State {
+    match job.phase {
+        Phase::Running => State::Running,
+        Phase::Noting | Phase::Asking | Phase::Preparing => State::Asking,
+        _ => State::Waiting,
+    }
+}

@@ -1,0 +1,293 @@
+//! What operators put on the board, and what a worker reads there. Each primary of a cluster has one, beside its registry of policies: a
+//! worker starts jobs at a primary only while it knows what is in force there.
+
+use ::redis::Value;
+use futures_util::future::join_all;
+
+use crate::gate::GateError;
+use crate::gate::fleet::board::{Follower, KEPT_MS, Posted, SILENT_MS};
+use crate::gate::redis::RedisGate;
+use crate::rules::steering::{Instruction, MAX_INSTRUCTIONS, Steering};
+
+/// A worker that was not heard of for longer may start no job before it has looked again: agreements are shorter.
+pub const LIVE_MS: u64 = 10_000;
+
+/// What a worker knows of one board.
+#[derive(Debug, Clone, Default)]
+pub(in crate::gate) struct Known {
+    pub(in crate::gate) version: u64,
+    posted: Vec<(Instruction, u64)>,
+    /// The version that the worker follows.
+    pub(in crate::gate) follows: u64,
+}
+
+impl Known {
+    /// What is in force at `now_ms` by the store's clock.
+    pub(in crate::gate) fn in_force(&self, now_ms: u64) -> impl Iterator<Item = Instruction> {
+        let posted = self.posted.iter();
+        let posted = posted.filter(move |(_, until_ms)| *until_ms > now_ms);
+        posted.map(|(instruction, _)| instruction.clone())
+    }
+
+    /// The worker `name` looks at `board`, and says this of itself.
+    pub(in crate::gate) async fn look(
+        mut self,
+        gate: &RedisGate,
+        board: &str,
+        (name, says): (&str, &str),
+    ) -> Result<Self, GateError> {
+        let Looked {
+            version, posted, ..
+        } = look(gate, board, self.version, (name, self.follows, says)).await?;
+        if let Some(posted) = posted {
+            (self.version, self.posted) = (version, known(posted));
+        }
+        Ok(self)
+    }
+}
+
+/// The instructions that this version knows.
+fn known(posted: Vec<(String, Posted)>) -> Vec<(Instruction, u64)> {
+    let read = |(name, Posted { until_ms, text }): (String, Posted)| {
+        Some((Instruction::read(&name, &text)?, until_ms))
+    };
+    posted.into_iter().filter_map(read).collect()
+}
+
+/// One board, as an operator sees it.
+#[derive(Debug, Clone, Default)]
+pub struct Seen {
+    /// Its key.
+    pub board: String,
+    /// Redis's clock in milliseconds.
+    pub now_ms: u64,
+    /// Its version.
+    pub version: u64,
+    /// What is in force, and until when (ms).
+    pub posted: Vec<(Instruction, u64)>,
+    /// The workers that live, by their names.
+    pub workers: Vec<(String, Follower)>,
+}
+
+/// Looks at all boards.
+///
+/// # Errors
+/// The first that any primary has.
+pub async fn see(gate: &RedisGate) -> Result<Vec<Seen>, GateError> {
+    let primaries = gate.registries().await?;
+    let looks = primaries.iter().map(async |primary| {
+        let board = &primary.board;
+        let looked = look(gate, board, 0, ("", 0, "")).await?;
+        let live = |(_, worker): &(String, Follower)| worker.at_ms + LIVE_MS >= looked.now_ms;
+        Ok(Seen {
+            board: board.clone(),
+            now_ms: looked.now_ms,
+            version: looked.version,
+            posted: known(looked.posted.unwrap_or_default()),
+            workers: looked.workers.into_iter().filter(live).collect(),
+        })
+    });
+    join_all(looks).await.into_iter().collect()
+}
+
+/// All that is in force at these boards.
+pub fn in_force(seen: &[Seen]) -> Steering {
+    let posted = seen.iter().flat_map(|board| &board.posted);
+    Steering::of(posted.map(|(instruction, _)| instruction.clone()))
+}
+
+/// An instruction's version at each board, by the board's key.
+pub type Versions = Vec<(String, u64)>;
+
+/// The names of the workers at `seen` that live, and of those of them that do not follow `versions` yet.
+pub fn followers(seen: &[Seen], versions: &Versions) -> (Vec<String>, Vec<String>) {
+    let (mut all, mut not_yet) = (Vec::new(), Vec::new());
+    for board in seen {
+        let version = versions.iter().find(|(key, _)| *key == board.board);
+        let version = version.map_or(0, |(_, version)| *version);
+        for (name, worker) in &board.workers {
+            all.push(name.clone());
+            if worker.follows < version {
+                not_yet.push(name.clone());
+            }
+        }
+    }
+    for names in [&mut all, &mut not_yet] {
+        names.sort_unstable();
+        names.dedup();
+    }
+    (all, not_yet)
+}
+
+/// Puts `instruction` on all boards for so long, from now on.
+///
+/// # Errors
+/// The first that any primary has: others may have it by then, and putting it again does no harm.
+pub async fn put(
+    gate: &RedisGate,
+    instruction: &Instruction,
+    for_ms: u64,
+) -> Result<Versions, GateError> {
+    let words = vec![
+        "put".to_owned(),
+        instruction.name(),
+        for_ms.to_string(),
+        instruction.text(),
+        MAX_INSTRUCTIONS.to_string(),
+        SILENT_MS.to_string(),
+        KEPT_MS.to_string(),
+    ];
+    change(gate, words).await
+}
+
+/// What has one of these names is on no board any more.
+///
+/// # Errors
+/// As [`put`].
+pub async fn drop_all(gate: &RedisGate, names: &[String]) -> Result<Versions, GateError> {
+    let words = [&["drop".to_owned()], names].concat();
+    change(gate, words).await
+}
+
+async fn change(gate: &RedisGate, words: Vec<String>) -> Result<Versions, GateError> {
+    let primaries = gate.registries().await?;
+    let changes = primaries.iter().map(async |primary| {
+        let reply = gate.run_board(&primary.board, words.clone()).await?;
+        let (head, _) = head(&reply).ok_or_else(broken)?;
+        match head.is_full {
+            true => Err(GateError::Refused(format!(
+                "{MAX_INSTRUCTIONS} instructions are in force, and no more can be: end some, or stop a whole tenant with tenant pause or tenant divert"
+            ))),
+            false => Ok((primary.board.clone(), head.version)),
+        }
+    });
+    join_all(changes).await.into_iter().collect()
+}
+
+struct Looked {
+    now_ms: u64,
+    version: u64,
+    /// `None`: those that are known.
+    posted: Option<Vec<(String, Posted)>>,
+    workers: Vec<(String, Follower)>,
+}
+
+async fn look(
+    gate: &RedisGate,
+    board: &str,
+    version: u64,
+    (name, follows, says): (&str, u64, &str),
+) -> Result<Looked, GateError> {
+    let words = vec![
+        "look".to_owned(),
+        version.to_string(),
+        name.to_owned(),
+        follows.to_string(),
+        says.to_owned(),
+        SILENT_MS.to_string(),
+        KEPT_MS.to_string(),
+    ];
+    let reply = gate.run_board(board, words).await?;
+    decode(&reply).ok_or_else(broken)
+}
+
+struct Head {
+    now_ms: u64,
+    is_full: bool,
+    version: u64,
+}
+
+fn head(reply: &Value) -> Option<(Head, &[Value])> {
+    let Value::Array(values) = reply else {
+        return None;
+    };
+    let [_, now, word, version, rest @ ..] = values.as_slice() else {
+        return None;
+    };
+    let head = Head {
+        now_ms: number(now)?,
+        is_full: text(word)? == "full",
+        version: number(version)?,
+    };
+    Some((head, rest))
+}
+
+fn decode(reply: &Value) -> Option<Looked> {
+    let (head, rest) = head(reply)?;
+    let (count, rest) = rest.split_first()?;
+    let mut looked = Looked {
+        now_ms: head.now_ms,
+        version: head.version,
+        posted: None,
+        workers: Vec::new(),
+    };
+    if *count == Value::Int(-1) {
+        return Some(looked);
+    }
+    let count = usize::try_from(number(count)?).ok()?;
+    let (posted, workers) = rest.split_at_checked(count.checked_mul(3)?)?;
+    let posted = posted.as_chunks::<3>().0.iter().map(|[name, until, said]| {
+        let until_ms = number(until)?;
+        let text = text(said)?;
+        Some((self::text(name)?, Posted { until_ms, text }))
+    });
+    looked.posted = Some(posted.collect::<Option<_>>()?);
+    let (workers, []) = workers.as_chunks::<4>() else {
+        return None;
+    };
+    let workers = workers.iter().map(|[name, at, follows, says]| {
+        let worker = Follower {
+            at_ms: number(at)?,
+            follows: number(follows)?,
+            says: text(says)?,
+        };
+        Some((text(name)?, worker))
+    });
+    looked.workers = workers.collect::<Option<_>>()?;
+    Some(looked)
+}
+
+fn number(value: &Value) -> Option<u64> {
+    match value {
+        Value::Int(number) => u64::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+fn text(value: &Value) -> Option<String> {
+    ::redis::from_redis_value_ref(value).ok()
+}
+
+fn broken() -> GateError {
+    GateError::Refused("the board of instructions: its reply has another form".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_lives_and_does_not_follow_yet_is_named_once() {
+        let worker = |follows| Follower {
+            at_ms: 5,
+            follows,
+            says: String::new(),
+        };
+        let board = |key: &str, workers: &[(&str, u64)]| Seen {
+            board: key.to_owned(),
+            workers: workers
+                .iter()
+                .map(|(name, follows)| ((*name).to_owned(), worker(*follows)))
+                .collect(),
+            ..Seen::default()
+        };
+        let seen = [
+            board("one", &[("a", 7), ("b", 6)]),
+            board("two", &[("a", 2), ("b", 3), ("c", 3)]),
+        ];
+        let versions = vec![("one".to_owned(), 7), ("two".to_owned(), 3)];
+        let (all, not_yet) = followers(&seen, &versions);
+        assert_eq!(all, ["a", "b", "c"]);
+        assert_eq!(not_yet, ["a", "b"]);
+    }
+}

@@ -1,0 +1,62 @@
+//! What operators ask of workers, as Redis has it: the boards, and what was said of single jobs.
+
+use ::redis::Value;
+
+use super::{RedisGate, nobody};
+use crate::gate::{GateError, scripts};
+use crate::rules::steering::{SIGHTING_KEPT_MS, Sighted, Sighting};
+use crate::rules::tenant::Tenant;
+
+impl RedisGate {
+    /// One call of `steer` for the board `key`: its arguments after the clock, and its reply.
+    pub(in crate::gate) async fn run_board(
+        &self,
+        key: &str,
+        more: Vec<String>,
+    ) -> Result<Value, GateError> {
+        let nobody = nobody("all-workers")?;
+        let more = more.into_iter().map(String::into_bytes).collect();
+        let mut call = self.call_tenant(scripts::steer(), &nobody, more);
+        call.keys.names = vec![key.to_owned()];
+        self.run_one(call).await
+    }
+
+    /// Stores what a worker says of jobs.
+    pub(super) async fn store_sightings(&self, batch: &[Sighted]) -> Result<(), GateError> {
+        let unwritable = |why: serde_json::Error| GateError::Refused(why.to_string());
+        let texts: Vec<Vec<u8>> = (batch.iter())
+            .map(|sighted| serde_json::to_vec(&sighted.sighting).map_err(unwritable))
+            .collect::<Result<_, _>>()?;
+        let calls = batch
+            .iter()
+            .zip(texts)
+            .map(|(Sighted { tenant, job, .. }, text)| {
+                let kept = SIGHTING_KEPT_MS.to_string().into_bytes();
+                let mut call = self.call_tenant(scripts::sighting(), tenant, vec![text, kept]);
+                call.keys.names = vec![self.keys.sighting(tenant, job)];
+                call.keys.types = vec!["string"];
+                call
+            });
+        let replies = self.run(calls.collect(), None).await?;
+        replies.into_iter().try_for_each(|reply| reply.map(drop))
+    }
+
+    /// What was last said of a job by any worker.
+    ///
+    /// # Errors
+    /// [`GateError`]
+    pub async fn sighting(
+        &self,
+        tenant: &Tenant,
+        job: &str,
+    ) -> Result<Option<Sighting>, GateError> {
+        let more = vec![Vec::new(), b"0".to_vec()];
+        let mut call = self.call_tenant(scripts::sighting(), tenant, more);
+        call.keys.names = vec![self.keys.sighting(tenant, job)];
+        call.keys.types = vec!["string"];
+        let reply = self.run_one(call).await?;
+        let text: String = ::redis::from_redis_value_ref(&reply).unwrap_or_default();
+        // What another version says is as good as nothing.
+        Ok(serde_json::from_str(&text).ok())
+    }
+}

@@ -1,0 +1,302 @@
+//! What an operator asks of all workers while they run: to hold still, to take no new jobs, and what is to become of single jobs and of
+//! tenants. Each such *instruction* has a name and a text in Redis (`lua/steer.lua`), and ends by itself. What is in force is [`Steering`].
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::rules::tenant::{Tenant, encode};
+
+/// Instructions that there may be at once.
+pub const MAX_INSTRUCTIONS: usize = 1_000;
+/// Of a job's id, in bytes: that of an AMQP short string.
+pub const MAX_ID_BYTES: usize = 255;
+/// What a worker says of a job is kept for so long, in milliseconds.
+pub const SIGHTING_KEPT_MS: u64 = 86_400_000;
+
+/// Why a cancelled job is a dead letter.
+pub const CANCELLED: &str = "cancelled by an operator";
+/// The same of one in the queue of a diverted tenant.
+pub const DIVERTED: &str = "diverted by an operator";
+
+/// What all workers are to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hold {
+    /// Call nobody, and take no jobs.
+    Paused,
+    /// Take no new jobs, and finish the others.
+    Draining,
+}
+
+impl Hold {
+    /// Its text.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Paused => "pause",
+            Self::Draining => "drain",
+        }
+    }
+}
+
+/// One instruction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Instruction {
+    /// To all workers.
+    All(Hold),
+    /// A job is to be called no more. The number is the request's: what is said of the job names it.
+    Cancel(Tenant, String, u64),
+    /// Whoever has this job, or sees it next, says how it stands.
+    Show(Tenant, String, u64),
+    /// A tenant's jobs go to this queue instead of being called.
+    Divert(Tenant, Arc<str>),
+}
+
+/// The name of what concerns all.
+pub const ALL: &str = "all";
+
+impl Instruction {
+    /// Under this name it replaces the one before it.
+    pub fn name(&self) -> String {
+        match self {
+            Self::All(_) => ALL.to_owned(),
+            Self::Cancel(tenant, id, _) => of_job("cancel", tenant, id),
+            Self::Show(tenant, id, _) => of_job("show", tenant, id),
+            Self::Divert(tenant, _) => format!("divert:{}", tenant.key()),
+        }
+    }
+
+    /// What it says beside its name.
+    pub fn text(&self) -> String {
+        match self {
+            Self::All(hold) => hold.word().to_owned(),
+            Self::Cancel(_, _, number) | Self::Show(_, _, number) => number.to_string(),
+            Self::Divert(_, queue) => queue.to_string(),
+        }
+    }
+
+    /// The instruction of this name and text; `None`: it is none that this version knows.
+    pub fn read(name: &str, text: &str) -> Option<Self> {
+        if name == ALL {
+            let holds = [Hold::Paused, Hold::Draining];
+            return holds
+                .into_iter()
+                .find(|hold| hold.word() == text)
+                .map(Self::All);
+        }
+        let (what, rest) = name.split_once(':')?;
+        let (tenant, id) = match rest.split_once(':') {
+            Some((tenant, id)) => (tenant, Some(id)),
+            None => (rest, None),
+        };
+        let tenant = Tenant::parse(&decode(tenant)?).ok()?;
+        match (what, id) {
+            ("cancel", Some(id)) => Some(Self::Cancel(tenant, decode(id)?, text.parse().ok()?)),
+            ("show", Some(id)) => Some(Self::Show(tenant, decode(id)?, text.parse().ok()?)),
+            ("divert", None) if !text.is_empty() => Some(Self::Divert(tenant, text.into())),
+            _ => None,
+        }
+    }
+}
+
+fn of_job(what: &str, tenant: &Tenant, id: &str) -> String {
+    format!("{what}:{}:{}", tenant.key(), encode(id))
+}
+
+/// What [`encode`] made of a text.
+fn decode(key: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(key.len());
+    let mut rest = key.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let (digits, after) = rest.split_at_checked(2)?;
+        let digits = std::str::from_utf8(digits).ok()?;
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = after;
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// What is asked of one job, by the numbers of the requests.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Wish {
+    /// It is to be called no more.
+    pub cancel: Option<u64>,
+    /// Somebody wants to know how it stands.
+    pub show: Option<u64>,
+}
+
+/// All that is in force.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Steering {
+    /// To all workers.
+    pub hold: Option<Hold>,
+    jobs: HashMap<Tenant, HashMap<String, Wish>>,
+    diverted: HashMap<Tenant, Arc<str>>,
+}
+
+impl Steering {
+    /// `instructions` together. Of two to all workers the one that stops more counts.
+    pub fn of(instructions: impl IntoIterator<Item = Instruction>) -> Self {
+        let mut all = Self::default();
+        for instruction in instructions {
+            match instruction {
+                Instruction::All(Hold::Draining) => {
+                    all.hold.get_or_insert(Hold::Draining);
+                }
+                Instruction::All(Hold::Paused) => all.hold = Some(Hold::Paused),
+                Instruction::Cancel(tenant, id, number) => {
+                    all.wish(tenant, id).cancel = Some(number);
+                }
+                Instruction::Show(tenant, id, number) => all.wish(tenant, id).show = Some(number),
+                Instruction::Divert(tenant, queue) => {
+                    all.diverted.insert(tenant, queue);
+                }
+            }
+        }
+        all
+    }
+
+    fn wish(&mut self, tenant: Tenant, id: String) -> &mut Wish {
+        self.jobs.entry(tenant).or_default().entry(id).or_default()
+    }
+
+    /// Nothing is asked of any job.
+    pub fn leaves_jobs_alone(&self) -> bool {
+        self.jobs.is_empty() && self.diverted.is_empty()
+    }
+
+    /// What is asked of a job.
+    pub fn of_job(&self, tenant: &Tenant, id: &str) -> Option<Wish> {
+        self.jobs.get(tenant)?.get(id).copied()
+    }
+
+    /// Where jobs of `tenant` are to go instead of being called.
+    pub fn diverts(&self, tenant: &Tenant) -> Option<&Arc<str>> {
+        self.diverted.get(tenant)
+    }
+}
+
+/// How a job stood when a worker saw it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// It waits in a worker's memory for its turn.
+    Waiting,
+    /// It asks for its permit, or its call is prepared.
+    Asking,
+    /// It is being called.
+    Running,
+    /// It was called, and is done.
+    Done,
+    /// It is a dead letter since it was cancelled, and is not called.
+    Cancelled,
+    /// It went to another queue, since its tenant is diverted.
+    Diverted,
+}
+
+/// What a worker says of a job that was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Sighting {
+    /// The number of the request to cancel it, and of the one to show it.
+    pub cancel: Option<u64>,
+    /// Which see.
+    pub show: Option<u64>,
+    /// How it stands,
+    pub state: State,
+    /// by the store's clock in milliseconds; 0: not known.
+    pub at_ms: u64,
+    /// Its next attempt, or that which runs.
+    pub attempt: u32,
+    /// Its units.
+    pub cost: u32,
+    /// The queue that has it.
+    pub queue: String,
+    /// For so long this worker has it, in milliseconds.
+    pub here_ms: u64,
+    /// For so long it waits, in milliseconds, where that is known.
+    pub wait_ms: Option<u64>,
+    /// Its ticket in the waitlist.
+    pub ticket: Option<u64>,
+    /// The limit that denied it last.
+    pub limit: Option<String>,
+}
+
+/// A [`Sighting`], and of which job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sighted {
+    /// Whose it is.
+    pub tenant: Tenant,
+    /// Its id.
+    pub job: String,
+    /// How it stands.
+    pub sighting: Sighting,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tenant(name: &str) -> Tenant {
+        Tenant::parse(name).expect("a tenant")
+    }
+
+    #[test]
+    fn instructions_survive_their_way_through_redis() {
+        for instruction in [
+            Instruction::All(Hold::Paused),
+            Instruction::All(Hold::Draining),
+            Instruction::Cancel(tenant("a:{b}%*"), "7:ä%".to_owned(), 12),
+            Instruction::Show(tenant("acme"), "order-7".to_owned(), u64::MAX),
+            Instruction::Divert(tenant("ü"), "jobs.diverted".into()),
+        ] {
+            let (name, text) = (instruction.name(), instruction.text());
+            assert_eq!(Instruction::read(&name, &text), Some(instruction), "{name}");
+        }
+        for (name, text) in [
+            ("", ""),
+            ("all", "explode"),
+            ("cancel:a", "1"),
+            ("cancel:a:b", "x"),
+            ("cancel::b", "1"),
+            ("cancel:%4:b", "1"),
+            ("cancel:%ff:b", "1"),
+            ("divert:a", ""),
+            ("divert:a:b", "q"),
+            ("fly:a", "1"),
+        ] {
+            assert_eq!(Instruction::read(name, text), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_stops_more_counts_and_each_job_has_its_own_wishes() {
+        let job = |number| Instruction::Cancel(tenant("a"), "1".to_owned(), number);
+        for order in [
+            [Hold::Paused, Hold::Draining],
+            [Hold::Draining, Hold::Paused],
+        ] {
+            let all = Steering::of(order.map(Instruction::All));
+            assert_eq!(all.hold, Some(Hold::Paused));
+            assert!(all.leaves_jobs_alone());
+        }
+        let show = Instruction::Show(tenant("a"), "1".to_owned(), 9);
+        let all = Steering::of([job(7), show]);
+        let wish = Wish {
+            cancel: Some(7),
+            show: Some(9),
+        };
+        assert_eq!(all.of_job(&tenant("a"), "1"), Some(wish));
+        assert_eq!(all.of_job(&tenant("b"), "1"), None);
+        assert_eq!(all.of_job(&tenant("a"), "2"), None);
+        assert!(!all.leaves_jobs_alone());
+        let all = Steering::of([Instruction::Divert(tenant("a"), "q".into())]);
+        assert_eq!(all.diverts(&tenant("a")).map(|queue| &**queue), Some("q"));
+        assert_eq!(all.diverts(&tenant("b")), None);
+        assert!(!all.leaves_jobs_alone());
+    }
+}

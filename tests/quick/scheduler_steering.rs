@@ -1,0 +1,225 @@
+//! What operators ask: from the moment when a worker follows it no job is called against it, wherever it was, and none is lost.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use sluicegate::broker::{Message, Source};
+use sluicegate::gate::{GateError, ShardId};
+use sluicegate::handler::Outcome;
+use sluicegate::rules::headers::HeaderValue;
+use sluicegate::rules::job::Field;
+use sluicegate::rules::steering::{Hold, Instruction, State, Steering};
+use sluicegate::rules::tenant::Tenant;
+
+use crate::scheduler::{CAPACITY, Desk, Done, MS, START, message, wait};
+
+/// A job of tenant `a` with this id.
+fn job(id: &str) -> Message {
+    let job = message(&[("x-tenant", HeaderValue::Text("a".into()))]);
+    job.with_id_if_missing(id)
+}
+
+fn tenant() -> Tenant {
+    Tenant::parse("a").expect("a tenant")
+}
+
+fn cancel(id: &str) -> Instruction {
+    Instruction::Cancel(tenant(), id.to_owned(), 7)
+}
+
+fn steer<const N: usize>(desk: &mut Desk, all: [Instruction; N]) -> Done {
+    let steering = Arc::new(Steering::of(all));
+    desk.scheduler.steer(desk.now, steering);
+    desk.step(Duration::ZERO)
+}
+
+/// So many permits are given back, and that is known.
+fn given_back(desk: &mut Desk) -> usize {
+    let settled = desk.step(MS).settled.len();
+    let known = Ok(vec![Ok(()); settled]);
+    desk.scheduler.settled(desk.now, ShardId::default(), known);
+    settled
+}
+
+/// The ids of the jobs that go to `queue`.
+fn sent(done: &Done, queue: &str) -> Vec<String> {
+    let there = (done.published.iter()).filter(|(_, outgoing)| &*outgoing.queue == queue);
+    let id = |outgoing: &Message| outgoing.id().unwrap_or_default().to_owned();
+    there.map(|(_, outgoing)| id(&outgoing.message)).collect()
+}
+
+fn states(done: &Done) -> Vec<(&str, State)> {
+    let all = done.sighted.iter();
+    all.map(|it| (it.job.as_str(), it.sighting.state)).collect()
+}
+
+#[test]
+fn a_cancelled_job_leaves_at_once_where_it_waits_in_memory_and_the_others_stay() {
+    let mut desk = Desk::new(4);
+    desk.deliver_messages(Source::Fresh, vec![job("1"), job("2")]);
+    desk.answer(MS, vec![vec![wait(300, 4), wait(300, 5)]]);
+    let done = steer(&mut desk, [cancel("1")]);
+    assert_eq!(sent(&done, "jobs.dead"), ["1"]);
+    let reason = done.published[0].1.message.header("x-sluicegate-reason");
+    assert_eq!(reason, Field::Text("cancelled by an operator"));
+    assert_eq!(states(&done), [("1", State::Cancelled)]);
+    let key = done.published[0].0;
+    desk.scheduler.moved(desk.now, vec![(key, Ok(()))]);
+    assert_eq!(desk.actions().acked, [1]);
+    let asked = desk.step(MS * 301).asked;
+    assert_eq!(asked[0].asks.len(), 1, "the other one");
+}
+
+#[test]
+fn a_job_that_waits_for_a_slot_or_comes_later_is_cancelled_without_a_question() {
+    let mut desk = Desk::new(1);
+    desk.start_one();
+    let done = desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    assert!(done.asked.is_empty(), "there is no slot");
+    let done = steer(&mut desk, [cancel("1"), cancel("2")]);
+    assert_eq!(sent(&done, "jobs.dead"), ["1"]);
+    let done = desk.deliver_messages(Source::Fresh, vec![job("2"), job("3")]);
+    assert_eq!(sent(&done, "jobs.dead"), ["2"]);
+}
+
+#[test]
+fn an_answer_on_its_way_starts_no_cancelled_job_and_its_permit_is_given_back() {
+    let mut desk = Desk::new(4);
+    desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    steer(&mut desk, [cancel("1")]);
+    let done = desk.answer(MS, vec![vec![START]]);
+    assert!(done.dispatched.is_empty());
+    assert_eq!(given_back(&mut desk), 1, "its unit is for another");
+    let done = desk.step(MS * 5);
+    assert!(done.asked.is_empty());
+    assert_eq!(sent(&done, "jobs.dead"), ["1"]);
+}
+
+#[test]
+fn a_job_without_a_prepared_call_is_cancelled_when_it_is_prepared() {
+    let mut desk = Desk::new(4);
+    desk.ready = 0;
+    desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    let key = desk.answer(MS, vec![vec![CAPACITY]]).prepared[0];
+    steer(&mut desk, [cancel("1")]);
+    desk.scheduler.prepared(desk.now, key, None, Ok(()));
+    let done = desk.step(MS * 5);
+    assert_eq!(sent(&done, "jobs.dead"), ["1"]);
+    assert_eq!(done.released, [key]);
+    assert!(done.asked.is_empty());
+}
+
+#[test]
+fn a_call_in_flight_goes_on_and_is_told_and_only_the_next_one_is_not_made() {
+    let mut desk = Desk::new(4);
+    let done = desk.deliver_messages(Source::Fresh, vec![job("1"), job("2")]);
+    assert_eq!(done.asked[0].asks.len(), 2);
+    let done = desk.answer(MS, vec![vec![START, START]]);
+    let keys: Vec<_> = done.dispatched.iter().map(|(key, ..)| *key).collect();
+    let done = steer(&mut desk, [cancel("1"), cancel("2")]);
+    assert!(done.published.is_empty());
+    assert_eq!(
+        states(&done),
+        [("1", State::Running), ("2", State::Running)]
+    );
+    desk.scheduler.sighted(desk.now, &Ok(()));
+    desk.scheduler
+        .finished(desk.now, keys[0], MS, Outcome::Done);
+    let done = desk.step(MS);
+    assert_eq!(done.acked, [1]);
+    assert_eq!(states(&done), [("1", State::Done)]);
+    desk.scheduler.sighted(desk.now, &Ok(()));
+    let failed = Outcome::Retry {
+        after: None,
+        reason: "HTTP 500".to_owned(),
+    };
+    desk.scheduler.finished(desk.now, keys[1], MS, failed);
+    let done = desk.step(MS);
+    let (_, outgoing) = done.published.into_iter().next().expect("it waits");
+    assert!(outgoing.queue.starts_with("jobs.delay."));
+    let done = desk.back(outgoing);
+    assert_eq!(sent(&done, "jobs.dead"), ["2"]);
+}
+
+#[test]
+fn what_could_not_be_told_is_told_again_unless_there_is_news_or_nobody_asks() {
+    let mut desk = Desk::new(4);
+    let show = || Instruction::Show(tenant(), "1".to_owned(), 9);
+    desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    desk.answer(MS, vec![vec![wait(400, 4)]]);
+    let done = steer(&mut desk, [show()]);
+    let [told] = &done.sighted[..] else {
+        panic!("{:?}", done.sighted)
+    };
+    let seen = &told.sighting;
+    assert_eq!((seen.state, seen.show), (State::Waiting, Some(9)));
+    assert_eq!((seen.wait_ms, seen.ticket), (Some(400), Some(4)));
+    assert_eq!(seen.limit.as_deref(), Some("default"));
+    assert_eq!((seen.queue.as_str(), seen.attempt), ("jobs", 1));
+    let lost = || Err(GateError::Unreachable("a test".to_owned()));
+    desk.scheduler.sighted(desk.now, &lost());
+    assert!(desk.step(MS * 100).sighted.is_empty(), "after a second");
+    desk.step(MS * 320);
+    let done = desk.step(MS * 600);
+    assert_eq!(states(&done), [("1", State::Waiting)]);
+    assert_eq!(done.sighted[0].sighting.wait_ms, None, "news");
+    steer(&mut desk, []);
+    desk.scheduler.sighted(desk.now, &lost());
+    assert!(desk.step(MS * 2_000).sighted.is_empty(), "nobody asks");
+}
+
+#[test]
+fn while_all_are_paused_nothing_is_asked_or_started_and_deliveries_are_given_back() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    let done = steer(&mut desk, [Instruction::All(Hold::Paused)]);
+    assert_eq!(done.rests, 0, "a call is in flight");
+    assert!(desk.answer(MS, vec![vec![START]]).dispatched.is_empty());
+    given_back(&mut desk);
+    let done = desk.deliver_messages(Source::Fresh, vec![job("2")]);
+    assert!(done.asked.is_empty());
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    let done = desk.step(MS);
+    assert_eq!((done.rests, done.acked), (1, vec![1]));
+    assert_eq!(desk.step(MS * 1_000).rests, 0, "once");
+    desk.scheduler.session_down();
+    let done = steer(&mut desk, []);
+    assert_eq!(done.takes, 1);
+    desk.scheduler
+        .settled(desk.now, ShardId::default(), Ok(vec![Ok(())]));
+    desk.scheduler.session_up(1);
+    let done = desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    assert_eq!(done.asked.len(), 1);
+}
+
+#[test]
+fn a_draining_fleet_takes_no_new_jobs_and_finishes_the_others() {
+    let mut desk = Desk::new(4);
+    let done = steer(&mut desk, [Instruction::All(Hold::Draining)]);
+    assert_eq!((done.new, done.rests), (vec![false], 0));
+    let asked = desk.deliver_messages(Source::Due, vec![job("1")]).asked;
+    assert_eq!(asked.len(), 1);
+    let done = steer(&mut desk, [Instruction::All(Hold::Paused)]);
+    assert_eq!(done.new, [true], "whoever is paused takes none at all");
+    let done = steer(&mut desk, [Instruction::All(Hold::Draining)]);
+    assert_eq!(done.new, [false]);
+    assert_eq!(steer(&mut desk, []).new, [true]);
+}
+
+#[test]
+fn jobs_of_a_diverted_tenant_go_to_its_queue_and_those_of_others_stay() {
+    let mut desk = Desk::new(4);
+    desk.deliver_messages(Source::Fresh, vec![job("1")]);
+    desk.answer(MS, vec![vec![wait(300, 4)]]);
+    let queue: Arc<str> = "jobs.diverted".into();
+    let done = steer(&mut desk, [Instruction::Divert(tenant(), queue)]);
+    assert_eq!(sent(&done, "jobs.diverted"), ["1"]);
+    let done = desk.deliver_messages(Source::Fresh, vec![job("2")]);
+    assert_eq!(sent(&done, "jobs.diverted"), ["2"]);
+    assert_eq!(desk.deliver(Source::Fresh, &["b"]).asked.len(), 1);
+    steer(&mut desk, []);
+    desk.answer(MS, vec![vec![START]]);
+    let asked = desk.deliver_messages(Source::Fresh, vec![job("3")]).asked;
+    assert_eq!(asked.len(), 1, "it is over");
+}

@@ -1,0 +1,73 @@
+//! How fast a command goes: so many in a second, minute or hour.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Steps in a second at most: a batch is a moment's.
+const STEPS: f64 = 4.0;
+/// The most in a second.
+const MOST: u32 = 100_000;
+
+/// `10/s`, `100/m`, `5/h`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rate {
+    per_second: f64,
+}
+
+impl FromStr for Rate {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || {
+            format!(
+                "not a number from 1 to {MOST} for each second, minute or hour, such as 10/s, 100/m or 5/h"
+            )
+        };
+        let (number, unit) = text.split_once('/').ok_or_else(wrong)?;
+        let seconds = match unit {
+            "s" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return Err(wrong()),
+        };
+        let number: u32 = number.parse().map_err(|_| wrong())?;
+        match number {
+            1..=MOST => Ok(Self {
+                per_second: f64::from(number) / seconds,
+            }),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+impl Rate {
+    /// So many go together.
+    pub fn batch(self) -> usize {
+        // Small, and at least one.
+        (self.per_second / STEPS).ceil().max(1.0) as usize
+    }
+
+    /// So long after the first of them `done` are due, so that no more go in any time than the rate and one batch.
+    pub fn due(self, done: u64) -> Duration {
+        Duration::try_from_secs_f64(done as f64 / self.per_second).unwrap_or(Duration::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_a_number_for_a_unit() {
+        let rate: Rate = "10/s".parse().expect("a rate");
+        assert_eq!((rate.batch(), rate.due(20)), (3, Duration::from_secs(2)));
+        let rate: Rate = "6/m".parse().expect("a rate");
+        assert_eq!((rate.batch(), rate.due(1)), (1, Duration::from_secs(10)));
+        for wrong in [
+            "", "10", "0/s", "-1/s", "1/d", "x/s", "100001/s", "1.5/s", "/s",
+        ] {
+            let why = wrong.parse::<Rate>().expect_err(wrong);
+            assert!(why.contains("such as 10/s"), "{why}");
+        }
+    }
+}
