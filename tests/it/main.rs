@@ -49,6 +49,7 @@ mod guard;
 mod http;
 mod least_rights;
 mod observability;
+mod pipelines;
 mod publishers;
 mod readme;
 mod reload;
