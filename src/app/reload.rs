@@ -177,8 +177,10 @@ impl Steward {
             Ok(pipelines) if !pipelines.are_named() => pipelines,
             Ok(_) => {
                 self.metrics.reloaded(false);
+                let why = "it has `pipelines` now, which takes a restart";
                 error!(
-                    "configuration refused, the old one stays effective: it has pipelines now, which takes a restart"
+                    reason = why,
+                    "configuration refused, the old one stays effective"
                 );
                 return;
             }

@@ -29,17 +29,20 @@ fn queues(own: &Config, theirs: &Config, other: &PipelineName) -> Option<String>
     if !share(&own.amqp.url.urls, &theirs.amqp.url.urls) {
         return None;
     }
-    let names = |config: &Config| {
-        let levels = DelayLevels::new(config.delay.max_delay);
-        QueueNames::new(&config.amqp.queue, &levels)
-    };
+    let names = |config: &Config| config.amqp.names(&DelayLevels::new(config.delay.max_delay));
     let (own, theirs) = (names(own), names(theirs));
-    let same = match theirs.has(&own.fresh) {
-        true => &own.fresh,
-        false => Some(&theirs.fresh).filter(|queue| own.has(queue))?,
+    let new = |names: &QueueNames| {
+        [&names.fresh]
+            .into_iter()
+            .chain(names.more())
+            .cloned()
+            .collect()
     };
+    let (own_new, their_new): (Vec<_>, Vec<_>) = (new(&own), new(&theirs));
+    let same = (own_new.iter().find(|queue| theirs.has(queue)))
+        .or_else(|| their_new.iter().find(|queue| own.has(queue)))?;
     Some(format!(
-        "has the queue {same:?}, which the pipeline {other} has on the same RabbitMQ; set amqp.queue of one of them to another name"
+        "has the queue {same:?}, which the pipeline {other} has on the same RabbitMQ; give amqp.queue or amqp.queues of one of them other names"
     ))
 }
 

@@ -342,19 +342,21 @@ fn named(
         input.problems.push(Problem::of(&at, &key, words));
     }
     let takes_queue = each.contains_key(&PipelineName::default_one());
-    let queue = input.entry(&amqp::QUEUE.key).filter(|_| !takes_queue);
-    let idle = queue.map(|entry| {
+    let queues = [&amqp::QUEUE.key, &amqp::QUEUES.key].map(|key| input.entry(key));
+    let queues = queues.into_iter().flatten().filter(|_| !takes_queue);
+    let idle = queues.map(|entry| {
         format!(
-            "{}: {}: no pipeline has this queue: of several, each has its own, by its name unless it names another",
+            "{}: {}: no pipeline has it: of several, each has queues of its own, one by its name unless it names another",
             entry.at, entry.path
         )
     });
+    let idle = idle.collect();
     Some(Pipelines {
         admin: top.admin,
         log: top.log,
         each,
         named: Some(declared.at),
-        idle: idle.into_iter().collect(),
+        idle,
     })
 }
 
@@ -368,12 +370,13 @@ fn one(input: &mut Input, sections: Sections, variables: Vec<Entry>) -> Option<C
     let own = [variables, entries];
     let sets = |is: &dyn Fn(&str) -> bool| own.iter().flatten().any(|entry| is(entry.path));
     let is_default = name.is_default();
-    let [queue, prefix] = [amqp::QUEUE.key.path, redis::PREFIX.key.path];
+    let [queue, queues] = [amqp::QUEUE.key.path, amqp::QUEUES.key.path];
+    let prefix = redis::PREFIX.key.path;
     let (own_queue, own_prefix) = (sets(&|path| path == queue), sets(&|path| path == prefix));
     let takes = |entry: &&Entry| {
         let together = TOGETHER.iter().find(|group| is_of(group, entry.path));
         let own = together.is_some_and(|group| sets(&|path| is_of(group, path)));
-        !own && (is_default || entry.path != queue)
+        !own && (is_default || ![queue, queues].contains(&entry.path))
     };
     let taken = |layer: &Vec<Entry>| layer.iter().filter(takes).cloned().collect();
     let taken: Vec<Vec<Entry>> = input.layers.iter().map(taken).collect();

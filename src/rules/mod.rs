@@ -17,6 +17,7 @@ pub mod model;
 pub mod policy;
 pub mod retry;
 pub mod scope;
+pub mod shares;
 pub mod slots;
 pub mod tenant;
 pub mod usage;

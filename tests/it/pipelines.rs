@@ -1,13 +1,15 @@
 //! Several pipelines in one worker: whatever happens to one, the others go on. A worker as users start it, on real servers.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kit::api::{Api, Reply};
 use kit::process::Process;
 use kit::servers::{free_port, shared_rabbit, shared_redis};
-use kit::{Bed, MS, SECOND, counts, jobs, until};
+use kit::{Bed, MS, SECOND, counts, job, jobs, until};
 use rustix::process::Signal;
+use sluicegate::broker::Outgoing;
 use tempfile::TempDir;
 
 use crate::PROGRAM;
@@ -332,4 +334,87 @@ async fn commands_are_for_the_pipeline_that_is_named() {
         .exited(0)
         .out;
     assert!(!flat.contains("pipeline"), "{flat}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_queues_feed_a_pipeline_by_their_weights() {
+    const EACH: usize = 200;
+    let api = Api::start().await;
+    api.answers(|call| match (call.job.as_str(), call.attempt) {
+        ("bulk-7", 1) => Reply::status(503),
+        ("bulk-9", _) => Reply::status(422),
+        _ => Reply::ok().after(5 * MS),
+    });
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let Bed { name, amqp, redis } = &bed;
+    let yaml = format!(
+        "amqp: {{url: '{amqp}', queue: '{name}', queues: {{'{name}': 3, '{name}-bulk': 1}}, prefetch: 40}}
+redis: {{url: '{redis}', prefix: '{name}'}}
+rate-limiter: {{max-requests: 100000}}
+retry: {{initial-interval: 100ms}}
+dispatch: {{concurrency: 4, http: {{url: '{}'}}}}
+admin: {{listen: '127.0.0.1:0'}}
+",
+        api.url()
+    );
+    // Both have a backlog before a worker is there.
+    let client = bed.client(&yaml).await;
+    let more = &client.names().more()[0];
+    for (queue, kind) in [(&client.names().fresh, "jobs"), (more, "bulk")] {
+        let outgoing = |number| Outgoing {
+            queue: Arc::clone(queue),
+            message: job("acme", format_args!("{kind}-{number}")),
+        };
+        let batch: Vec<_> = (0..EACH).map(outgoing).collect();
+        for answer in client.publish(&batch).await.expect("confirms") {
+            answer.expect("confirmed");
+        }
+    }
+    client.close().await;
+    let worker = PROGRAM.start(&yaml);
+    let series = "sluicegate_dispatches_total{outcome=\"done\"}";
+    let all = (2 * EACH - 1) as f64;
+    until("all jobs", || worker.metric(series) == Some(all)).await;
+    let calls = api.calls();
+    // Three of four are of the heavier queue while both have jobs; in which order acks arrive is chance.
+    let heavy = calls[..120]
+        .iter()
+        .filter(|call| call.job.starts_with("jobs-"));
+    let heavy = heavy.count();
+    assert!((72..=108).contains(&heavy), "{heavy} of 120");
+    let again: Vec<_> = calls.iter().filter(|call| call.attempt > 1).collect();
+    assert_eq!(again.len(), 1);
+    assert_eq!((&*again[0].job, counts::repeated(&calls)), ("bulk-7", 1));
+    worker.stop();
+    let dead = bed.dead(&yaml).await;
+    let ids: Vec<_> = dead.iter().filter_map(|letter| letter.id()).collect();
+    assert_eq!(ids, ["bulk-9"]);
+
+    // One queue alone gets all that it needs; a job that its worker had comes back to another.
+    let worker = PROGRAM.start(&yaml);
+    worker.says(&["RabbitMQ: consuming"]).await;
+    let before = api.count();
+    api.answers(|_| Reply::ok().after(60 * SECOND));
+    let client = bed.client(&yaml).await;
+    let queue = &client.names().more()[0];
+    let outgoing = |number| Outgoing {
+        queue: Arc::clone(queue),
+        message: job("other", number),
+    };
+    let batch: Vec<_> = (0..4).map(outgoing).collect();
+    for answer in client.publish(&batch).await.expect("confirms") {
+        answer.expect("confirmed");
+    }
+    client.close().await;
+    until("all worker slots to be used", || api.count() == before + 4).await;
+    drop(worker);
+    api.answers(|_| Reply::ok());
+    let worker = PROGRAM.start(&yaml);
+    until("the jobs", || worker.metric(series) == Some(4.0)).await;
+    worker.stop();
+    let checked = sluicegate(&yaml, &["check", "--json"]).exited(0).out;
+    assert!(
+        checked.contains(&format!("queue {name}-bulk: 0 messages ready")),
+        "{checked}"
+    );
 }

@@ -117,13 +117,9 @@ async fn open_taps(shared: &Shared, link: &Link) -> Result<Vec<Tap>, BrokerError
     let (main, rechecks) = (shared.prefetch, (shared.prefetch / RECHECK_SHARE).max(1));
     // In the order in which they are gathered: what has waited comes first.
     let mut taps = open_taps_of(link, names, names.delay_sources(), shared.window).await?;
-    for (source, prefetch) in [
-        (Source::Due, main),
-        (Source::Fresh, main),
-        (Source::Recheck, rechecks),
-    ] {
-        taps.extend(open_taps_of(link, names, [source], prefetch).await?);
-    }
+    taps.extend(open_taps_of(link, names, [Source::Due], main).await?);
+    taps.extend(open_taps_of_new(link, &shared.shares).await?);
+    taps.extend(open_taps_of(link, names, [Source::Recheck], rechecks).await?);
     Ok(taps)
 }
 
@@ -182,23 +178,49 @@ async fn open_taps_of(
     sources: impl IntoIterator<Item = Source>,
     prefetch: u16,
 ) -> Result<Vec<Tap>, BrokerError> {
-    let target = &link.target;
     let channel = link.channel().await?;
-    let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
-    target.rpc("basic.qos", qos).await?;
-    let opening = sources.into_iter().map(async |source| {
-        let (queue, options) = (&**names.of(source), BasicConsumeOptions::default());
-        let consume =
-            channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
-        let consumer = target.rpc("basic.consume", consume).await?;
-        let channel = channel.clone();
-        Ok(Tap {
-            source,
-            channel,
-            consumer,
-        })
-    });
+    limit(link, &channel, prefetch).await?;
+    let opening = sources
+        .into_iter()
+        .map(|source| open_tap(link, &channel, source, names.of(source)));
     future::try_join_all(opening).await
+}
+
+/// Consumers of all queues of new jobs on one channel, each with its share of the prefetch. To all others it is as if their jobs came
+/// from one queue.
+async fn open_taps_of_new(
+    link: &Link,
+    shares: &[(Arc<str>, u16)],
+) -> Result<Vec<Tap>, BrokerError> {
+    let channel = link.channel().await?;
+    let mut taps = Vec::with_capacity(shares.len());
+    for (queue, share) in shares {
+        limit(link, &channel, *share).await?;
+        taps.push(open_tap(link, &channel, Source::Fresh, queue).await?);
+    }
+    Ok(taps)
+}
+
+/// So many unacked deliveries each consumer has that begins from now on.
+async fn limit(link: &Link, channel: &Channel, prefetch: u16) -> Result<(), BrokerError> {
+    let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
+    link.target.rpc("basic.qos", qos).await
+}
+
+async fn open_tap(
+    link: &Link,
+    channel: &Channel,
+    source: Source,
+    queue: &str,
+) -> Result<Tap, BrokerError> {
+    let options = BasicConsumeOptions::default();
+    let consume = channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
+    let consumer = link.target.rpc("basic.consume", consume).await?;
+    Ok(Tap {
+        source,
+        channel: channel.clone(),
+        consumer,
+    })
 }
 
 /// What has arrived, at least one delivery. `Err(None)`: the broker cancelled a consumer.

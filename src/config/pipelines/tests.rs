@@ -235,6 +235,15 @@ fn what_two_pipelines_cannot_share_is_refused() {
             queues("queue: q, url: 'amqp://h'", "queue: q, url: 'amqp://i'"),
             None,
         ),
+        (
+            queues("queues: [x]", "queues: {x: 3}"),
+            Some("has the queue \"x\""),
+        ),
+        (
+            queues("queues: [x, b.dead]", "prefetch: 3"),
+            Some("has the queue \"b.dead\""),
+        ),
+        (queues("queues: [x]", "queues: [z]"), None),
         (queues("queue: q", "queue: qq"), None),
         (keys("prefix: p", "prefix: p"), Some("has the prefix \"p\"")),
         (
@@ -302,5 +311,5 @@ fn a_warning_of_all_is_said_once() {
         .map(|(name, _)| name.map(|name| name.as_str()))
         .collect();
     assert_eq!(names, [None, None, Some("b")], "{warnings:?}");
-    assert!(warnings[0].1.contains("no pipeline has this queue"));
+    assert!(warnings[0].1.contains("amqp.queue: no pipeline has it"));
 }

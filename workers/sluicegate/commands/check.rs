@@ -276,9 +276,8 @@ async fn rabbitmq(config: &Config, findings: &mut Findings) {
         findings.add(Level::Warn, WHAT, error.to_string());
     }
     let names = &found.names;
-    let work = [&names.fresh, &names.due, &names.recheck, &names.dead];
-    let (work, delay_queues): (Vec<_>, Vec<_>) =
-        (found.queues.iter()).partition(|(name, _)| work.iter().any(|known| ***known == **name));
+    let (delay_queues, work): (Vec<_>, Vec<_>) = (found.queues.iter())
+        .partition(|(name, _)| names.delays().iter().any(|known| **known == **name));
     for (name, state) in work {
         match state {
             QueueState::Ready { messages } => {
