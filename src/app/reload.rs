@@ -30,6 +30,8 @@ pub enum Reload {
     /// It looks itself.
     Read(Read),
     /// Somebody else looks, and says it while this start of the pipeline is wanted.
+    // Several pipelines are for programs with the HTTP handler.
+    #[cfg_attr(not(feature = "http"), expect(dead_code))]
     Told(watch::Receiver<Wanted>, u64),
 }
 
