@@ -16,6 +16,7 @@ use super::load::{Config, DEFAULT_FILE};
 use super::log::Log;
 use super::pipeline_name::{PIPELINES, PipelineName, SHARED};
 use super::suggest::closest;
+use super::yaml::Raw;
 use super::{amqp, env, redis};
 
 /// What belongs together, so that a pipeline takes either all of it from the top level or nothing: how a server is reached, since
@@ -330,7 +331,8 @@ fn named(
     let mut places = BTreeMap::new();
     for (sections, variables) in declared.each.into_iter().zip(variables) {
         let (name, lines) = (sections.name.clone(), sections.lines);
-        if let Some(config) = one(input, sections, variables) {
+        let at = declared.at.inside(lines.0);
+        if let Some(config) = one(input, (top.as_ref(), at), sections, variables) {
             places.insert(name.clone(), lines.0);
             each.insert(name, config);
         }
@@ -361,7 +363,12 @@ fn named(
 }
 
 /// One pipeline: what its sections and its variables set, above what it takes from the top level.
-fn one(input: &mut Input, sections: Sections, variables: Vec<Entry>) -> Option<Config> {
+fn one(
+    input: &mut Input,
+    (top, at): (Option<&Config>, Origin),
+    sections: Sections,
+    variables: Vec<Entry>,
+) -> Option<Config> {
     let Sections {
         name,
         entries,
@@ -371,8 +378,6 @@ fn one(input: &mut Input, sections: Sections, variables: Vec<Entry>) -> Option<C
     let sets = |is: &dyn Fn(&str) -> bool| own.iter().flatten().any(|entry| is(entry.path));
     let is_default = name.is_default();
     let [queue, queues] = [amqp::QUEUE.key.path, amqp::QUEUES.key.path];
-    let prefix = redis::PREFIX.key.path;
-    let (own_queue, own_prefix) = (sets(&|path| path == queue), sets(&|path| path == prefix));
     let takes = |entry: &&Entry| {
         let together = TOGETHER.iter().find(|group| is_of(group, entry.path));
         let own = together.is_some_and(|group| sets(&|path| is_of(group, path)));
@@ -380,20 +385,17 @@ fn one(input: &mut Input, sections: Sections, variables: Vec<Entry>) -> Option<C
     };
     let taken = |layer: &Vec<Entry>| layer.iter().filter(takes).cloned().collect();
     let taken: Vec<Vec<Entry>> = input.layers.iter().map(taken).collect();
+    let named = match (is_default, top) {
+        (false, Some(top)) => named_after(&name, top, &at),
+        _ => Vec::new(),
+    };
+    let layers = own.iter().cloned().chain([named]).chain(taken);
     let mut whole = Input {
-        layers: own.iter().cloned().chain(taken).collect(),
+        layers: layers.collect(),
         folder: input.folder.clone(),
         problems: Vec::new(),
     };
-    let mut config = whole.config();
-    if let Some(config) = config.as_mut().filter(|_| !is_default) {
-        if !own_queue {
-            config.amqp.queue = name.to_string();
-        }
-        if !own_prefix {
-            config.redis.prefix = of_pipeline(&config.redis.prefix, &name);
-        }
-    }
+    let config = whole.config();
     let begin = name.env_prefix();
     for problem in whole.problems {
         let is_own = match problem.origin() {
@@ -427,10 +429,20 @@ fn is_of(group: &[&str], path: &str) -> bool {
     })
 }
 
-/// The keys of a pipeline begin so, where it has no prefix of its own. No tenant's key has a `%` before anything but two digits, so
-/// it is none of the pipeline `default`, whose keys begin with `prefix` itself.
-fn of_pipeline(prefix: &str, name: &PipelineName) -> String {
-    format!("{prefix}:%pipeline:{name}")
+/// What is called after a pipeline, which stands at `at`, unless that sets it: its queue, and the prefix of its keys. No tenant's key
+/// has a `%` before anything but two digits, so it is none of the pipeline `default`, whose keys begin with the prefix of `top` itself.
+fn named_after(name: &PipelineName, top: &Config, at: &Origin) -> Vec<Entry> {
+    let entry = |path, text| Entry {
+        path,
+        name: path,
+        raw: Raw::Text(text),
+        at: at.clone(),
+    };
+    let prefix = format!("{}:%pipeline:{name}", top.redis.prefix);
+    vec![
+        entry(amqp::QUEUE.key.path, name.to_string()),
+        entry(redis::PREFIX.key.path, prefix),
+    ]
 }
 
 #[cfg(test)]

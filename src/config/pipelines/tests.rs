@@ -186,6 +186,18 @@ fn an_error_names_the_pipeline_and_its_line() {
             "pipeline: {orders: }".to_owned(),
             "c.yaml:1:1: unknown key \"pipeline\"; did you mean pipelines?",
         ),
+        // What is called after the pipeline is checked like all else.
+        (
+            format!(
+                "redis: {{prefix: {}}}\npipelines: {{orders: }}",
+                "p".repeat(120)
+            ),
+            "c.yaml:2:13: pipelines.orders.redis.prefix: has 137 bytes",
+        ),
+        (
+            orders("amqp: {queues: [orders.dead]}"),
+            "c.yaml:3:12: pipelines.orders.amqp.queues: has \"orders.dead\"",
+        ),
         // What is wrong at the top level is wrong once.
         (
             "delay: {max-delay: x}\npipelines: {a: , b: }".to_owned(),
