@@ -1,10 +1,12 @@
-//! What an operator's systems ask a worker over HTTP: `/metrics`, `/livez`, `/readyz`. Nothing can be changed there.
+//! What an operator's systems ask a worker over HTTP: `/metrics`, `/livez`, `/readyz`, `/readyz/PIPELINE`. Nothing can be changed
+//! there.
 //!
 //! With `admin.token` only those who show it (`Authorization: Bearer TOKEN`, RFC 6750) see what there is. Two questions
 //! are answered to everybody, yes or no: is it alive (`/livez`), is it ready (`/readyz`, without what is missing). What
 //! asks them, load balancers and kubelets, has no place to keep a token secret; and who may connect learns
 //! the first from that alone.
 
+mod board;
 #[cfg(not(feature = "admin"))]
 mod none;
 #[cfg(feature = "admin")]
@@ -13,6 +15,7 @@ mod server;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+pub use self::board::{Board, Readiness, Seen};
 #[cfg(not(feature = "admin"))]
 pub use self::none::{AdminServer, serve};
 #[cfg(feature = "admin")]
@@ -69,6 +72,13 @@ impl Health {
     /// Jobs are being taken, or not.
     pub fn set_consuming(&self, consuming: bool) {
         self.consuming.store(consuming, Ordering::Relaxed);
+    }
+
+    /// It runs no more: nothing is known of what it needs.
+    pub fn set_gone(&self) {
+        self.set_rabbitmq(false);
+        self.set_redis(false);
+        self.set_consuming(false);
     }
 
     /// What is missing for being ready; empty: nothing.

@@ -4,6 +4,8 @@ mod earlier;
 mod redis;
 mod reload;
 mod settings;
+#[cfg(feature = "http")]
+mod several;
 mod signals;
 #[cfg(feature = "http")]
 mod ways;
@@ -12,15 +14,15 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::{SignalKind, signal};
+use futures_util::future::BoxFuture;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tracing::{error, info, warn};
 
-use crate::admin::{self, Health};
+use crate::admin::{self, AdminServer, Board, Seen};
 use crate::app::earlier::earlier_starts;
 use crate::app::redis::{Phase, watch_redis};
-use crate::app::reload::{Reload, Steward};
+use crate::app::reload::{Read, Reload, Steward};
 use crate::app::settings::{settings, tell_policy};
 use crate::broker::BrokerError;
 use crate::broker::amqp::AmqpBroker;
@@ -28,6 +30,7 @@ use crate::config::{Config, Source};
 use crate::engine::scheduler::Scheduler;
 use crate::engine::{Engine, Over, Stop};
 use crate::gate::fleet::registry::{Named, Registry};
+use crate::gate::link::Links;
 use crate::gate::redis::RedisGate;
 use crate::gate::{GateError, Start};
 use crate::handler::PreparingHandler;
@@ -109,16 +112,43 @@ pub async fn run_until<H: PreparingHandler>(
     Worker::new(config, handler)?.run(stop).await
 }
 
+/// What a pipeline shares with others, or with its starts before.
+#[derive(Clone, Default)]
+struct Parts {
+    seen: Seen,
+    links: Arc<Links>,
+}
+
 /// A worker that is put together, but not started.
 pub struct Worker<H> {
     config: Config,
     handler: Arc<H>,
-    metrics: Arc<Metrics>,
+    seen: Seen,
     gate: Arc<RedisGate>,
+    own: Named,
     fresh: bool,
     source: Option<Source>,
     /// What listens for signals; `None`: somebody else stops the worker.
     signals: Option<Watched>,
+}
+
+impl<H> Worker<H> {
+    fn with(config: Config, handler: H, parts: &Parts) -> Result<Self, AppError> {
+        let gate = RedisGate::connect_by(&parts.links, &config.redis.url, &config.redis.prefix)
+            .map_err(AppError::Redis)?
+            .watching(config.rate_limiter.policy.memory());
+        let own = Named::new(config.rate_limiter.policy.clone()).map_err(AppError::Limits)?;
+        Ok(Self {
+            config,
+            handler: Arc::new(handler),
+            seen: parts.seen.clone(),
+            gate: Arc::new(gate),
+            own,
+            fresh: false,
+            source: None,
+            signals: None,
+        })
+    }
 }
 
 impl<H: PreparingHandler> Worker<H> {
@@ -128,18 +158,7 @@ impl<H: PreparingHandler> Worker<H> {
     /// [`AppError`] when the configuration can't be used.
     pub fn new(config: Config, handler: H) -> Result<Self, AppError> {
         install_tls_provider();
-        let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)
-            .map_err(AppError::Redis)?
-            .watching(config.rate_limiter.policy.memory());
-        Ok(Self {
-            config,
-            handler: Arc::new(handler),
-            metrics: Arc::new(Metrics::new()),
-            gate: Arc::new(gate),
-            fresh: false,
-            source: None,
-            signals: None,
-        })
+        Self::with(config, handler, &Parts::default())
     }
 
     /// The configuration came from `file` (as [`Config::load`] takes it) and the environment: when the file changes, or
@@ -159,49 +178,47 @@ impl<H: PreparingHandler> Worker<H> {
 
     /// What the worker counts.
     pub fn metrics(&self) -> Arc<Metrics> {
-        Arc::clone(&self.metrics)
+        Arc::clone(&self.seen.metrics)
     }
 
     /// Runs until `stop`. Servers that are away are waited for.
     ///
     /// # Errors
     /// [`AppError`] when it can't start.
-    pub async fn run(self, stop: Stop) -> Result<(), AppError> {
+    pub async fn run(mut self, stop: Stop) -> Result<(), AppError> {
+        let (source, signals) = (self.source.take(), self.signals.take());
+        self.work().alone(source, signals, stop).await
+    }
+
+    /// The same without its handler's type.
+    fn work(self) -> Work {
+        let (config, seen) = (self.config.clone(), self.seen.clone());
+        let moves =
+            |tasks, reload, stop| -> Moving { Box::pin(self.moves_jobs(tasks, reload, stop)) };
+        Work {
+            config,
+            seen,
+            moves: Box::new(moves),
+        }
+    }
+
+    /// Moves the jobs of its pipeline until `stop`. It can't go on where one of `tasks` ends.
+    async fn moves_jobs(
+        self,
+        mut tasks: Tasks,
+        reload: Reload,
+        stop: Stop,
+    ) -> Result<(), AppError> {
         let Self {
             config,
             handler,
-            metrics,
+            seen: Seen { metrics, health },
             gate,
+            own,
             fresh,
-            source,
-            signals,
+            ..
         } = self;
-        let reload = match source {
-            Some(source) => Some(Reload {
-                source,
-                hangups: signal(SignalKind::hangup()).map_err(AppError::Signals)?,
-            }),
-            None => None,
-        };
-        let own = Named::new(config.rate_limiter.policy.clone()).map_err(AppError::Limits)?;
-        tell_policy(&config.rate_limiter.policy);
-        for warning in config.warnings() {
-            warn!("configuration: {warning}");
-        }
-        info!(
-            queue = config.amqp.queue,
-            rabbitmq = %config.amqp.url,
-            redis = %config.redis.url,
-            "starting",
-        );
-        let health = Arc::new(Health::default());
-        let admin = admin::serve(&config.admin, Arc::clone(&metrics), Arc::clone(&health)).await?;
         let settings = settings(&config);
-        let mut tasks = Tasks::default();
-        tasks.watch("what answers at admin.listen", &admin.task);
-        if let Some(signals) = &signals {
-            tasks.watch("what listens for signals", signals);
-        }
         let start = if fresh {
             Some(Start::Fresh)
         } else {
@@ -211,11 +228,7 @@ impl<H: PreparingHandler> Worker<H> {
                 ended = tasks.first_end() => return Err(AppError::Ended(ended)),
             }
         };
-        let Some(start) = start else {
-            admin.stop().await;
-            info!("stopped");
-            return Ok(());
-        };
+        let Some(start) = start else { return Ok(()) };
         // Before the queues are made: a second worker that finds them finds the epoch, too. What fails here is done by the
         // next ping or batch. A gate that is cold says so itself, and a Redis that is away is said by the steward.
         if let Err(why @ GateError::Refused(_)) = gate.begin(start).await {
@@ -254,10 +267,66 @@ impl<H: PreparingHandler> Worker<H> {
         drop(tasks);
         // Unsaid, it may cost other workers a window after a restart of Redis, and nothing else.
         let _ = timeout(LEAVE_WITHIN, gate.leave()).await;
-        admin.stop().await;
-        info!("stopped");
         ended.map_err(AppError::Ended)
     }
+}
+
+/// The end of a pipeline's work.
+type Moving = BoxFuture<'static, Result<(), AppError>>;
+
+/// What moves the jobs of a pipeline, whatever calls its API.
+struct Work {
+    config: Config,
+    seen: Seen,
+    moves: Box<dyn FnOnce(Tasks, Reload, Stop) -> Moving + Send>,
+}
+
+impl Work {
+    /// Moves the jobs until `stop`. It can't go on where one of `tasks` ends.
+    async fn run(self, tasks: Tasks, reload: Reload, stop: Stop) -> Result<(), AppError> {
+        let config = &self.config;
+        tell_policy(&config.rate_limiter.policy);
+        info!(
+            queue = config.amqp.queue,
+            rabbitmq = %config.amqp.url,
+            redis = %config.redis.url,
+            "starting",
+        );
+        (self.moves)(tasks, reload, stop).await
+    }
+
+    /// The same as the only work of this process: with an admin port of its own.
+    async fn alone(
+        self,
+        source: Option<Source>,
+        signals: Option<Watched>,
+        stop: Stop,
+    ) -> Result<(), AppError> {
+        let reload = match source {
+            Some(source) => Reload::Read(Read::new(source).map_err(AppError::Signals)?),
+            None => Reload::Never,
+        };
+        for warning in self.config.warnings() {
+            warn!("configuration: {warning}");
+        }
+        let board = Arc::new(Board::only(self.seen.clone()));
+        let admin = admin::serve(&self.config.admin, board).await?;
+        let tasks = of_the_process(&admin, signals.as_ref());
+        let ended = self.run(tasks, reload, stop).await;
+        admin.stop().await;
+        info!("stopped");
+        ended
+    }
+}
+
+/// Those that a process has once, whatever it runs.
+fn of_the_process(admin: &AdminServer, signals: Option<&Watched>) -> Tasks {
+    let mut tasks = Tasks::default();
+    tasks.watch("what answers at admin.listen", &admin.task);
+    if let Some(signals) = signals {
+        tasks.watch("what listens for signals", signals);
+    }
+    tasks
 }
 
 /// The engine's run, whose end is in order only where it was stopped.

@@ -2,6 +2,7 @@
 //! 100,000 series. `sluicegate inspect TENANT` answers for one tenant.
 
 mod series;
+mod together;
 
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
+pub use self::together::together;
 use crate::broker::{PublishError, Source};
 use crate::engine::facts::Sent;
 use crate::gate::Primaries;
@@ -87,6 +89,7 @@ pub struct Metrics {
     breaker_open: Gauge,
     breaker_opened: Family<Whose, Counter>,
     config_reloads: Family<Reloaded, Counter>,
+    restarts: Counter,
     active_policies: Gauge,
     calls_in_flight: Gauge,
     delayed_in_memory: Gauge,
@@ -300,6 +303,21 @@ impl Metrics {
         self.config_reloads
             .get_or_create(&Reloaded { result })
             .inc();
+    }
+
+    /// The pipeline ended by an error, and is started again.
+    pub fn restarted(&self) {
+        self.restarts.inc();
+    }
+
+    /// The pipeline does not run: nothing answers, and nothing is in memory.
+    pub fn gone(&self) {
+        self.set_up("rabbitmq", false);
+        self.set_up("redis", false);
+        self.set_agreed(false);
+        self.set_breaker_open(false);
+        self.show(0, 0, 0);
+        self.show_abandoned(0);
     }
 
     /// So many policies are enforced together.

@@ -1,5 +1,6 @@
 //! Supervision: the tasks that run for as long as the worker does, in one set. None of them may end by itself: the worker would
-//! go on without it, and look as if it were well. So the first that does names itself and its reason, and the worker ends.
+//! go on without it, and look as if it were well. So the first that does names itself and its reason, and the worker ends. A
+//! task logs as who started it: for the same pipeline.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -11,7 +12,7 @@ use futures_util::future::{BoxFuture, Shared};
 use futures_util::{FutureExt, TryFutureExt};
 use tokio::task::{AbortHandle, Id, JoinSet};
 use tokio_util::sync::CancellationToken;
-use tracing::error;
+use tracing::{Instrument, error};
 
 /// How a task ended: what it gave, or what it said when it panicked.
 pub type End = Result<String, String>;
@@ -56,7 +57,8 @@ impl Watched {
     pub fn spawn<R: fmt::Display + 'static>(
         task: impl Future<Output = R> + Send + 'static,
     ) -> Self {
-        let task = tokio::spawn(to_its_end(task).map_ok(|why| why.to_string()));
+        let task = to_its_end(task).map_ok(|why| why.to_string());
+        let task = tokio::spawn(task.in_current_span());
         let abort = task.abort_handle();
         let end = task.map(|joined| joined.unwrap_or_else(|why| Ok(why.to_string())));
         let end = end.boxed().shared();
@@ -112,7 +114,7 @@ impl Tasks {
         name: &'static str,
         end: impl Future<Output = OrderlyEnd> + Send + 'static,
     ) -> Id {
-        let id = self.set.spawn(end).id();
+        let id = self.set.spawn(end.in_current_span()).id();
         self.names.insert(id, name);
         id
     }

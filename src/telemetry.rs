@@ -42,7 +42,12 @@ pub fn init_log(config: &Config) -> Result<(), TelemetryError> {
     init(&config.log)
 }
 
-fn init(log: &Log) -> Result<(), TelemetryError> {
+/// The same of `log` alone.
+///
+/// # Errors
+/// As [`init_log`].
+#[doc(hidden)]
+pub fn init(log: &Log) -> Result<(), TelemetryError> {
     let filter = EnvFilter::try_new(format!("{QUIET},{}", log.level))
         .map_err(|why| TelemetryError::Filter(log.level.clone(), why.to_string()))?;
     let lines = fmt::layer()

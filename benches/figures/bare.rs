@@ -38,6 +38,7 @@ impl Bare {
             url: SecretUrl::new(url).into(),
             tls: Default::default(),
             queue: queue.to_owned(),
+            queues: Default::default(),
             queue_type,
             prefetch: PREFETCH,
         };

@@ -3,9 +3,8 @@
 use std::future::pending;
 use std::sync::Arc;
 
-use super::{AdminError, Health};
+use super::{AdminError, Board};
 use crate::config::Admin;
-use crate::metrics::Metrics;
 use crate::tasks::Watched;
 
 /// No server.
@@ -25,7 +24,7 @@ impl AdminServer {
 ///
 /// # Errors
 /// None.
-pub async fn serve(_: &Admin, _: Arc<Metrics>, _: Arc<Health>) -> Result<AdminServer, AdminError> {
+pub async fn serve(_: &Admin, _: Arc<Board>) -> Result<AdminServer, AdminError> {
     let task = Watched::spawn(pending::<&str>());
     Ok(AdminServer { task })
 }

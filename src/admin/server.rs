@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::extract::{Request, State};
+use axum::extract::{Path, Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
@@ -21,9 +21,8 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{AdminError, Health};
+use super::{AdminError, Board, Readiness};
 use crate::config::{Admin, Secret};
-use crate::metrics::Metrics;
 use crate::tasks::Watched;
 
 /// Stopping waits so long for answers that are being written.
@@ -58,8 +57,7 @@ impl AdminServer {
 
 #[derive(Clone)]
 struct Shown {
-    metrics: Arc<Metrics>,
-    health: Arc<Health>,
+    board: Arc<Board>,
     token: Option<Secret>,
 }
 
@@ -67,11 +65,7 @@ struct Shown {
 ///
 /// # Errors
 /// [`AdminError`] when the address can't be had.
-pub async fn serve(
-    admin: &Admin,
-    metrics: Arc<Metrics>,
-    health: Arc<Health>,
-) -> Result<AdminServer, AdminError> {
+pub async fn serve(admin: &Admin, board: Arc<Board>) -> Result<AdminServer, AdminError> {
     let failed = |why: std::io::Error| match why.kind() {
         std::io::ErrorKind::AddrInUse => AdminError::Taken(admin.listen),
         _ => AdminError::Listen(admin.listen, why),
@@ -80,14 +74,14 @@ pub async fn serve(
     let listen = listener.local_addr().map_err(failed)?;
     info!(admin.listen = %listen, "metrics and health");
     let shown = Shown {
-        metrics,
-        health,
+        board,
         token: admin.token.clone(),
     };
     let routes = Router::new()
         .route("/metrics", get(show_metrics))
         .route("/livez", get(|| async { "ok\n" }))
         .route("/readyz", get(ready))
+        .route("/readyz/{pipeline}", get(ready_of))
         .layer(from_fn_with_state(shown.clone(), door))
         .with_state(shown);
     let stop = CancellationToken::new();
@@ -149,13 +143,19 @@ async fn door(State(shown): State<Shown>, request: Request, next: Next) -> Respo
         return next.run(request).await;
     }
     let asks = matches!(*request.method(), Method::GET | Method::HEAD);
-    match request.uri().path() {
-        "/livez" => next.run(request).await,
-        "/readyz" if asks => match shown.health.missing().is_empty() {
-            true => (StatusCode::OK, "ready\n").into_response(),
-            false => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response(),
-        },
-        _ => {
+    let path = request.uri().path();
+    if path == "/livez" {
+        return next.run(request).await;
+    }
+    let readiness = match path.strip_prefix("/readyz") {
+        Some("") => Some(shown.board.readiness()),
+        Some(rest) => (rest.strip_prefix('/')).and_then(|name| shown.board.readiness_of(name)),
+        None => None,
+    };
+    match readiness.filter(|_| asks) {
+        Some(Readiness { is_ready: true, .. }) => (StatusCode::OK, "ready\n").into_response(),
+        Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response(),
+        None => {
             // RFC 6750, 3: who showed nothing is told the scheme alone.
             let challenge = match request.headers().contains_key(header::AUTHORIZATION) {
                 true => "Bearer realm=\"sluicegate\", error=\"invalid_token\"",
@@ -182,21 +182,31 @@ fn shows(headers: &HeaderMap, token: &Secret) -> bool {
 
 async fn show_metrics(State(shown): State<Shown>) -> impl IntoResponse {
     let openmetrics = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    (
-        [(header::CONTENT_TYPE, openmetrics)],
-        shown.metrics.encode(),
-    )
+    ([(header::CONTENT_TYPE, openmetrics)], shown.board.metrics())
 }
 
 async fn ready(State(shown): State<Shown>) -> (StatusCode, String) {
-    let missing = shown.health.missing();
-    let (status, head, lines) = match missing.is_empty() {
-        true => (StatusCode::OK, "ready", shown.health.partly()),
-        false => {
-            let missing = missing.into_iter().map(str::to_owned).collect();
-            (StatusCode::SERVICE_UNAVAILABLE, "not ready", missing)
-        }
+    said(shown.board.readiness())
+}
+
+async fn ready_of(
+    State(shown): State<Shown>,
+    Path(pipeline): Path<String>,
+) -> (StatusCode, String) {
+    match shown.board.readiness_of(&pipeline) {
+        Some(readiness) => said(readiness),
+        None => (
+            StatusCode::NOT_FOUND,
+            "there is no such pipeline\n".to_owned(),
+        ),
+    }
+}
+
+fn said(readiness: Readiness) -> (StatusCode, String) {
+    let (status, head) = match readiness.is_ready {
+        true => (StatusCode::OK, "ready"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "not ready"),
     };
-    let lines = lines.iter().map(|line| format!("{line}\n"));
+    let lines = readiness.lines.iter().map(|line| format!("{line}\n"));
     (status, format!("{head}\n{}", lines.collect::<String>()))
 }

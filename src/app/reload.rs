@@ -4,12 +4,12 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::signal::unix::Signal;
-use tokio::sync::{mpsc, oneshot};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{error, info, warn};
 
-use crate::config::{Config, ConfigErrors, Source};
+use crate::config::{Config, ConfigErrors, Pipelines, Source};
 use crate::engine::action::{Changeable, Update};
 use crate::engine::outage::Outage;
 use crate::gate::GateError;
@@ -20,16 +20,91 @@ use crate::rules::retry::RetryPolicy;
 use crate::rules::steering::Steering;
 
 /// How often the registry is read and the file looked at.
-const EVERY: Duration = Duration::from_secs(1);
+pub(super) const EVERY: Duration = Duration::from_secs(1);
 /// The engine enforces what has changed within this, or is told again: it may wait for a round trip, and agreements last 5 s.
 const APPLIED_WITHIN: Duration = Duration::from_secs(2);
 
+/// How a worker hears that its configuration has changed.
+pub enum Reload {
+    /// It does not.
+    Never,
+    /// It looks itself.
+    Read(Read),
+    /// Somebody else looks, and says it while this start of the pipeline is wanted.
+    // Several pipelines are for programs with the HTTP handler.
+    #[cfg_attr(not(feature = "http"), expect(dead_code))]
+    Told(watch::Receiver<Wanted>, u64),
+}
+
 /// Where the configuration comes from, and who says that it is to be read again.
-pub struct Reload {
+pub struct Read {
     /// The file and the environment.
     pub source: Source,
     /// SIGHUP.
     pub hangups: Signal,
+}
+
+impl Read {
+    /// Of `source`, at each SIGHUP from now on.
+    ///
+    /// # Errors
+    /// When the handler can't be installed.
+    pub fn new(source: Source) -> std::io::Result<Self> {
+        let hangups = signal(SignalKind::hangup())?;
+        Ok(Self { source, hangups })
+    }
+
+    /// Waits for SIGHUP.
+    pub async fn hangup(&mut self) {
+        if self.hangups.recv().await.is_none() {
+            std::future::pending().await
+        }
+    }
+}
+
+/// What is wanted of a pipeline.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// What it runs with.
+    pub config: Config,
+    /// Another number is another start of it.
+    pub start: u64,
+    /// It is to end.
+    pub end: bool,
+}
+
+/// What a steward hears.
+enum News {
+    Nothing,
+    Config(Box<Config>),
+    /// Somebody waits for an answer, unless the file was seen to have changed.
+    Look {
+        asked: bool,
+    },
+}
+
+impl Reload {
+    /// Waits for news.
+    async fn news(&mut self) -> News {
+        match self {
+            Self::Never => std::future::pending().await,
+            Self::Read(read) => {
+                read.hangup().await;
+                News::Look { asked: true }
+            }
+            Self::Told(wanted, start) => {
+                // Who tells it ends later than this.
+                if wanted.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+                let now = wanted.borrow_and_update();
+                match now.start == *start && !now.end {
+                    true => News::Config(Box::new(now.config.clone())),
+                    false => News::Nothing,
+                }
+            }
+        }
+    }
 }
 
 /// Keeps a running worker up to date.
@@ -76,35 +151,58 @@ impl Steward {
     }
 
     /// Runs until it is aborted.
-    pub async fn run(mut self, mut reload: Option<Reload>) -> Infallible {
+    pub async fn run(mut self, mut reload: Reload) -> Infallible {
         let mut ticks = interval(EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let asked = tokio::select! {
-                _ = ticks.tick() => false,
-                () = hangup(&mut reload) => true,
+            let news = tokio::select! {
+                _ = ticks.tick() => News::Look { asked: false },
+                news = reload.news() => news,
             };
-            if let Some(Reload { source, .. }) = &mut reload
-                && (source.has_changed() || asked)
-            {
-                match source.load() {
-                    Ok(config) => self.apply(config, asked).await,
-                    Err(errors) => self.refuse(&errors),
+            match news {
+                News::Nothing => {}
+                News::Config(config) => {
+                    self.apply(*config, false).await;
+                }
+                News::Look { asked } => {
+                    if let Reload::Read(Read { source, .. }) = &mut reload
+                        && (source.has_changed() || asked)
+                    {
+                        let read = source.load();
+                        self.read(read, asked).await;
+                    }
                 }
             }
             self.agree_and_follow().await;
         }
     }
 
-    fn refuse(&self, errors: &ConfigErrors) {
-        self.metrics.reloaded(false);
-        for line in errors.to_string().lines() {
-            error!("configuration refused, the old one stays effective: {line}");
+    /// Applies what was read, if it can be.
+    async fn read(&mut self, read: Result<Pipelines, ConfigErrors>, asked: bool) {
+        let pipelines = match read {
+            Ok(pipelines) if !pipelines.are_named() => pipelines,
+            Ok(_) => {
+                self.metrics.reloaded(false);
+                let why = "it has `pipelines` now, which takes a restart";
+                error!(
+                    reason = why,
+                    "configuration refused, the old one stays effective"
+                );
+                return;
+            }
+            Err(errors) => return refuse(&errors, [&*self.metrics]),
+        };
+        for config in pipelines.each().values() {
+            if self.apply(config.clone(), asked).await {
+                for warning in config.warnings() {
+                    warn!("configuration: {warning}");
+                }
+            }
         }
     }
 
-    /// Applies what can change at run time. `asked`: somebody waits for an answer.
-    async fn apply(&mut self, new: Config, asked: bool) {
+    /// Applies what can change at run time, and says whether something has changed. `asked`: somebody waits for an answer.
+    async fn apply(&mut self, new: Config, asked: bool) -> bool {
         let restart = self.running.takes_restart(&new);
         let applied = self.running.with_live(&new);
         if applied == self.running && restart.is_empty() {
@@ -112,26 +210,23 @@ impl Steward {
                 self.metrics.reloaded(true);
                 info!("configuration read again: nothing has changed");
             }
-            return;
+            return false;
         }
         // The new file fits itself, but the old prefix stays effective.
         if let Some(why) = applied.redis.misfit(&applied.rate_limiter.policy) {
             self.metrics.reloaded(false);
             error!(reason = %why, "configuration refused, the old one stays effective; it takes a restart");
-            return;
+            return false;
         }
         let next = match Named::new(applied.rate_limiter.policy.clone()) {
             Ok(next) => next,
             Err(why) => {
                 self.metrics.reloaded(false);
                 error!(reason = %why, "configuration refused, the old one stays effective");
-                return;
+                return false;
             }
         };
         self.metrics.reloaded(true);
-        for warning in new.warnings() {
-            warn!("configuration: {warning}");
-        }
         if !restart.is_empty() {
             warn!(
                 keys = restart.join(", "),
@@ -146,6 +241,7 @@ impl Steward {
         }
         self.running = applied;
         self.next = (next.id != self.registry.own().id).then_some(next);
+        true
     }
 
     /// Exchanges; and once more where an operator asks for something new, so that whoever waits for it learns that it is followed.
@@ -273,14 +369,14 @@ pub fn changeable(config: &Config) -> Changeable {
     }
 }
 
-/// Waits for SIGHUP; for ever where nobody listens.
-async fn hangup(reload: &mut Option<Reload>) {
-    if let Some(reload) = reload
-        && reload.hangups.recv().await.is_some()
-    {
-        return;
+/// Says why what was read is refused, and counts it in `metrics`.
+pub fn refuse<'a>(errors: &ConfigErrors, metrics: impl IntoIterator<Item = &'a Metrics>) {
+    metrics
+        .into_iter()
+        .for_each(|metrics| metrics.reloaded(false));
+    for line in errors.to_string().lines() {
+        error!("configuration refused, the old one stays effective: {line}");
     }
-    std::future::pending().await
 }
 
 #[cfg(test)]

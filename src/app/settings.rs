@@ -8,7 +8,7 @@ use crate::app::reload::changeable;
 use crate::config::{self, Config};
 use crate::engine::action::{Results, ResultsTo, Settings};
 use crate::gate::Rule;
-use crate::rules::delays::{DelayLevels, QueueNames};
+use crate::rules::delays::DelayLevels;
 use crate::rules::limit::{Algorithm, ceil_ms};
 use crate::rules::policy::Policy;
 
@@ -20,7 +20,7 @@ pub(super) fn settings(config: &Config) -> Settings {
         fields: config.job.clone(),
         live: changeable(config),
         prefetch: usize::from(config.amqp.prefetch),
-        names: QueueNames::new(&config.amqp.queue, &levels),
+        names: config.amqp.names(&levels),
         levels,
         throttle_scope: config.rate_limiter.throttle_scope,
         breaker: config.dispatch.breaker.map(|breaker| Rule {

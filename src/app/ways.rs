@@ -1,55 +1,94 @@
 //! Which way the jobs of `sluicegate run` go: to an API, to a program, or to the queue of other workers.
 
-use std::path::PathBuf;
+use std::sync::Arc;
 
-use super::{AppError, Worker, install_tls_provider, signals};
-use crate::config::Config;
+use super::{AppError, Parts, Work, Worker, install_tls_provider, several, signals};
+use crate::config::{Config, Pipelines, Source};
 use crate::engine::Stop;
 use crate::handler::PreparingHandler;
 use crate::handler::exec::ExecHandler;
 use crate::handler::forward::ForwardHandler;
 use crate::handler::http::HttpHandler;
 
-/// Runs a worker that sends each job to `dispatch.http.url`, gives it to `dispatch.exec.command` or forwards it by `dispatch.forward`,
-/// until SIGTERM or SIGINT. With `fresh`, an operator says that nothing was started within the longest window: see [`Worker::fresh`]. The
-/// configuration was read from `file`, and is applied again when it changes: see [`Worker::reloading`].
+/// Runs workers that send each job to `dispatch.http.url`, give it to `dispatch.exec.command` or forward it by `dispatch.forward`, one
+/// for each pipeline, until SIGTERM or SIGINT. With `fresh`, an operator says that nothing was started within the longest window: see
+/// [`Worker::fresh`]. The configuration was read from `source`, and is applied again when it changes: see [`Worker::reloading`].
 ///
 /// # Errors
 /// [`AppError`] when it can't start.
-pub async fn run(config: Config, file: Option<PathBuf>, fresh: bool) -> Result<(), AppError> {
+pub async fn run(pipelines: Pipelines, source: Source, fresh: bool) -> Result<(), AppError> {
     install_tls_provider();
-    let dispatch = &config.dispatch;
-    if let Some(exec) = &dispatch.exec {
-        let handler = ExecHandler::new(exec);
-        let closing = handler.closer();
-        let ended = run_handler(config, file, fresh, handler).await;
-        closing.await;
-        return ended;
+    let stop = Stop::default();
+    let signals = signals::listen(&stop).map_err(AppError::Signals)?;
+    let mut all = pipelines.each().values();
+    match all.next() {
+        Some(config) if !pipelines.are_named() => {
+            let work = work(config.clone(), &Parts::default(), fresh)?;
+            work.alone(Some(source), Some(signals), stop).await
+        }
+        _ => several::run(pipelines, source, fresh, work, (stop, signals)).await,
     }
-    if let Some(forward) = &dispatch.forward {
-        let handler = ForwardHandler::new(&config, forward)?;
-        let closing = handler.closer();
-        let ended = run_handler(config, file, fresh, handler).await;
-        closing.await;
-        return ended;
+}
+
+/// What moves the jobs of a pipeline, with the handler that its configuration asks for. No server is contacted yet, and nothing begun.
+fn work(config: Config, parts: &Parts, fresh: bool) -> Result<Work, AppError> {
+    let dispatch = &config.dispatch;
+    if let Some(exec) = dispatch.exec.clone() {
+        return later(config, parts, fresh, move |_| {
+            let handler = ExecHandler::new(&exec);
+            let closing = handler.closer();
+            Ok((handler, closing))
+        });
+    }
+    if let Some(forward) = dispatch.forward.clone() {
+        return later(config, parts, fresh, move |config| {
+            let handler = ForwardHandler::new(config, &forward)?;
+            let closing = handler.closer();
+            Ok((handler, closing))
+        });
     }
     let http = dispatch.http.as_ref().ok_or(AppError::NoHandler)?;
     let handler = HttpHandler::in_environment(http, dispatch.concurrency)
         .map_err(|why| AppError::Http(why.to_string()))?
         .with_results(&dispatch.results);
-    run_handler(config, file, fresh, handler).await
+    let worker = Worker::with(config, handler, parts)?;
+    Ok(if fresh { worker.fresh() } else { worker }.work())
 }
 
-async fn run_handler<H: PreparingHandler>(
+/// The same for a handler that begins to work as soon as it is made, by `make` with its end: not before its jobs move.
+fn later<H: PreparingHandler, End: Future<Output = ()> + Send + 'static>(
     config: Config,
-    file: Option<PathBuf>,
+    parts: &Parts,
     fresh: bool,
-    handler: H,
-) -> Result<(), AppError> {
-    let stop = Stop::default();
-    let signals = signals::listen(&stop).map_err(AppError::Signals)?;
-    let mut worker = Worker::new(config, handler)?.reloading(file);
-    worker.signals = Some(signals);
-    let worker = if fresh { worker.fresh() } else { worker };
-    worker.run(stop).await
+    make: impl FnOnce(&Config) -> Result<(H, End), AppError> + Send + 'static,
+) -> Result<Work, AppError> {
+    let mut worker = Worker::with(config, (), parts)?;
+    worker.fresh = fresh;
+    Ok(Work {
+        config: worker.config.clone(),
+        seen: worker.seen.clone(),
+        moves: Box::new(move |tasks, reload, stop| {
+            Box::pin(async move {
+                let (handler, closing) = make(&worker.config)?;
+                let ended = worker.by(handler).moves_jobs(tasks, reload, stop).await;
+                closing.await;
+                ended
+            })
+        }),
+    })
+}
+
+impl Worker<()> {
+    fn by<H>(self, handler: H) -> Worker<H> {
+        Worker {
+            config: self.config,
+            handler: Arc::new(handler),
+            seen: self.seen,
+            gate: self.gate,
+            own: self.own,
+            fresh: self.fresh,
+            source: self.source,
+            signals: self.signals,
+        }
+    }
 }

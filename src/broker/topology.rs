@@ -14,7 +14,7 @@ use lapin::options::QueueDeclareOptions;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 use crate::broker::BrokerError;
-use crate::config::QueueType;
+use crate::config::{Amqp, QueueType};
 use crate::rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
 use crate::rules::headers::HeaderValue;
 
@@ -56,7 +56,24 @@ impl Topology {
         if work.is_empty() || work.len() > MAX_WORK_QUEUE_BYTES {
             return Err(BrokerError::QueueName(work.len()));
         }
-        let names = QueueNames::new(work, levels);
+        Ok(Self::of(QueueNames::new(work, levels), queue_type))
+    }
+
+    /// The queues for `amqp` and the delay queues of `levels`.
+    ///
+    /// # Errors
+    /// As [`Topology::new`].
+    pub fn wanted(amqp: &Amqp, levels: &DelayLevels) -> Result<Self, BrokerError> {
+        let all = std::iter::once(&amqp.queue).chain(amqp.queues.keys());
+        let mut wrong = all.filter(|name| name.is_empty() || name.len() > MAX_WORK_QUEUE_BYTES);
+        match wrong.next() {
+            Some(name) => Err(BrokerError::QueueName(name.len())),
+            None => Ok(Self::of(amqp.names(levels), amqp.queue_type)),
+        }
+    }
+
+    /// The queues with these names.
+    fn of(names: QueueNames, queue_type: QueueType) -> Self {
         let mut queues = vec![kept(&names.dead, queue_type)];
         for name in [&names.fresh, &names.due, &names.recheck] {
             let mut queue = kept(name, queue_type);
@@ -73,7 +90,13 @@ impl Topology {
             (delay_queue.arguments).push(("x-queue-leader-locator", text("balanced")));
             queues.push(delay_queue);
         }
-        Ok(Self { names, queues })
+        // Nothing is routed to them but what is published there.
+        for name in names.more() {
+            let mut queue = kept(name, queue_type);
+            (queue.arguments).extend(dead_letters_to(&names.dead, queue_type));
+            queues.push(queue);
+        }
+        Self { names, queues }
     }
 
     /// Declares all queues on `channel`, pipelined. On an error the channel is closed.

@@ -1,24 +1,33 @@
 //! `amqp`: RabbitMQ, and the queues there.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
 use serde_json::{Value as Json, json};
 
 use super::amqp_servers::{AmqpServers, unlike};
 use super::error::shown;
-use super::form::{Wrong, text as parse_text};
+use super::form::{Wrong, integer as parse_integer, text as parse_text, wrong};
 use super::input::Input;
-use super::key::{Named, choice, file, integer, keys, pem, text, url};
+use super::key::{Named, choice, file, integer, keys, pem, text, tree, url};
 use super::secret::SecretUrl;
 use super::shown::{Shown, Values};
 use super::tls::Tls;
 use super::tls_keys::TlsKeys;
 use super::urls::UrlForm;
-use super::yaml::Raw;
-use crate::rules::delays::MAX_WORK_QUEUE_BYTES;
+use super::yaml::{Field, Item, Raw};
+use crate::rules::delays::{DelayLevels, MAX_WORK_QUEUE_BYTES, QueueNames};
+use crate::rules::shares::shares;
 
 const URLS: UrlForm = UrlForm {
     schemes: ["amqp", "amqps"],
     example: "amqp://user:password@host:5672/%2f",
 };
+/// So many queues of new jobs are taken from at most.
+const MOST_QUEUES: usize = 16;
+/// The largest weight of one.
+const MOST_WEIGHT: u64 = 100;
 const TLS: TlsKeys = [&CA_FILE, &CERT_FILE, &KEY_FILE];
 
 keys! {
@@ -39,6 +48,15 @@ keys! {
         .example("orders")
         .about("The work queue.")
         .note("The 38 queues of its own are named after it (`.due`, `.recheck`, `.dead`, and the 35 delay queues `.delay.from-…`).");
+    QUEUES: BTreeMap<String, u16> = tree(
+        "amqp.queues",
+        "names of queues with their weights, 1 to 100, or a list of names; 16 at most",
+        queues_schema,
+        queues,
+    )
+        .example("{orders: 3, orders-bulk: 1}")
+        .about("More queues of new jobs, and how many jobs a worker takes from each beside the others.")
+        .note("`amqp.queue` is one of them, with the weight 1 unless it is named here; the queues of retries and dead letters are named after it alone. See [several queues](PIPELINES.md#several-queues-of-one-pipeline).");
     QUEUE_TYPE: QueueType = choice("amqp.queue-type")
         .default("quorum")
         .example("classic")
@@ -60,6 +78,8 @@ pub struct Amqp {
     pub tls: Tls,
     /// `amqp.queue`: the work queue; the others are named after it.
     pub queue: String,
+    /// `amqp.queues`: the weights of queues of new jobs; empty: there is the work queue alone.
+    pub queues: BTreeMap<String, u16>,
     /// `amqp.queue-type`
     pub queue_type: QueueType,
     /// `amqp.prefetch`: unacked deliveries of each of the two main consumers.
@@ -94,18 +114,41 @@ impl Named for QueueType {
 }
 
 impl Amqp {
+    /// The names of all queues, with the delay queues of `levels`.
+    pub fn names(&self, levels: &DelayLevels) -> QueueNames {
+        let more = self.queues.keys().filter(|name| **name != self.queue);
+        QueueNames::new(&self.queue, levels).with_more(more.map(String::as_str))
+    }
+
+    /// The queues of new jobs, the work queue first, and how many unacked jobs of each a worker has.
+    pub fn shares(&self) -> Vec<(Arc<str>, u16)> {
+        let own = self.queues.get(&self.queue).copied().unwrap_or(1);
+        let more = self.queues.iter().filter(|(name, _)| **name != self.queue);
+        let all = std::iter::once((&self.queue, &own)).chain(more);
+        let (names, weights): (Vec<&String>, Vec<u16>) = all.unzip();
+        let shares = shares(self.prefetch.max(1), &weights);
+        let names = names.into_iter().map(|name| Arc::from(name.as_str()));
+        names.zip(shares).collect()
+    }
+
     /// What is set.
     pub(super) fn show(&self, values: &mut Values) {
         let Self {
             url,
             tls,
             queue,
+            queues,
             queue_type,
             prefetch,
         } = self;
         values.set(&URL.key, Shown::urls(&url.urls));
         tls.show(TLS, values);
         values.set(&QUEUE.key, Shown::text(queue));
+        if !queues.is_empty() {
+            let weights = queues.iter();
+            let weights = weights.map(|(name, weight)| (name, Shown::bare(weight)));
+            values.set(&QUEUES.key, Shown::names(weights));
+        }
         values.set(&QUEUE_TYPE.key, Shown::bare(queue_type.name()));
         values.set(&PREFETCH.key, Shown::bare(prefetch));
     }
@@ -118,6 +161,7 @@ impl Input {
         let urls = self.secret(&URL, &URL_FILE);
         let tls = self.tls(TLS);
         let queue = self.get(&QUEUE);
+        let queues = self.optional(&QUEUES);
         let queue_type = self.get(&QUEUE_TYPE);
         let prefetch = self.get(&PREFETCH);
         let urls = urls??;
@@ -127,10 +171,15 @@ impl Input {
         if !urls[0].has_scheme("amqps") {
             self.tls_unused(TLS, "amqp.url begin with amqps://")?;
         }
+        let (queue, queues) = (queue?, queues?.unwrap_or_default());
+        if let Some(words) = own_queue(&queue, &queues) {
+            return self.wrong(&QUEUES.key, words);
+        }
         Some(Amqp {
             url: AmqpServers { urls },
             tls: tls?,
-            queue: queue?,
+            queue,
+            queues,
             queue_type: queue_type?,
             prefetch: prefetch?,
         })
@@ -139,7 +188,14 @@ impl Input {
 
 fn queue(raw: &Raw) -> Result<String, Wrong> {
     let must = format!("a name of 1 to {MAX_WORK_QUEUE_BYTES} bytes");
-    let name = parse_text(raw, &must)?;
+    named(parse_text(raw, &must)?, &must)
+}
+
+/// A queue's name.
+fn named(name: &str, must: &str) -> Result<String, Wrong> {
+    if name.is_empty() {
+        return Err(format!("is empty; it must be {must}"));
+    }
     if name.len() > MAX_WORK_QUEUE_BYTES {
         return Err(format!("has {} bytes; it must be {must}", name.len()));
     }
@@ -153,6 +209,72 @@ fn queue(raw: &Raw) -> Result<String, Wrong> {
         return Err("has a control character; no queue name of ours may have one".to_owned());
     }
     Ok(name.to_owned())
+}
+
+/// Weights by names, or names alone.
+fn queues(raw: &Raw) -> Result<BTreeMap<String, u16>, Wrong> {
+    const MUST: &str =
+        "names of queues with their weights, such as {orders: 3, bulk: 1}, or a list of names";
+    let must = format!("names of 1 to {MAX_WORK_QUEUE_BYTES} bytes");
+    let named = |name: &str| {
+        named(name, &must).map_err(|words| format!("the name {} {words}", shown(name)))
+    };
+    let weights: Vec<(String, u16)> = match raw {
+        Raw::Map(fields) => {
+            let weight = |field: &Field| {
+                let weight = parse_integer(&field.raw, 1, MOST_WEIGHT)
+                    .map_err(|words| format!("{} {words}", shown(&field.name)))?;
+                Ok((named(&field.name)?, weight))
+            };
+            fields.iter().map(weight).collect::<Result<_, Wrong>>()?
+        }
+        Raw::List(items) => {
+            let name = |item: &Item| Ok((named(parse_text(&item.raw, MUST)?)?, 1));
+            items.iter().map(name).collect::<Result<_, Wrong>>()?
+        }
+        raw => return Err(wrong(raw, MUST)),
+    };
+    let (number, queues) = (weights.len(), BTreeMap::from_iter(weights));
+    match queues.len() {
+        0 => Err(format!("has none; it must be {MUST}")),
+        len if len < number => Err("names a queue twice".to_owned()),
+        len if len > MOST_QUEUES => Err(format!("has {len} queues; {MOST_QUEUES} are the most")),
+        _ => Ok(queues),
+    }
+}
+
+/// One of `queues` has a name of the queues beside `queue`.
+fn own_queue(queue: &str, queues: &BTreeMap<String, u16>) -> Option<String> {
+    // All levels have the same names.
+    let names = QueueNames::new(queue, &DelayLevels::new(Duration::from_secs(1)));
+    let own = queues
+        .keys()
+        .find(|name| *name != queue && names.has(name))?;
+    Some(format!(
+        "has {}, which is one of the queues for retries and dead letters of {}; jobs come back from there anyway",
+        shown(own),
+        shown(queue)
+    ))
+}
+
+fn queues_schema() -> Json {
+    let weight = json!({"type": "integer", "minimum": 1, "maximum": MOST_WEIGHT});
+    json!({"anyOf": [
+        {
+            "type": "object",
+            "minProperties": 1,
+            "maxProperties": MOST_QUEUES,
+            "propertyNames": queue_schema(),
+            "additionalProperties": weight,
+        },
+        {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": MOST_QUEUES,
+            "uniqueItems": true,
+            "items": queue_schema(),
+        },
+    ]})
 }
 
 fn queue_schema() -> Json {

@@ -4,25 +4,66 @@ use super::error::{Origin, Problem};
 use super::input::{Entry, named_twice};
 use super::key::{Key, PREFIX, env_name};
 use super::keys::{self, KEYS};
+use super::pipeline_name::{PipelineName, SHARED};
 use super::suggest::closest;
 use super::yaml::{self, Raw};
 
 /// Begins like ours and is read elsewhere: by the `--config` option.
 const CONFIG: &str = "SLUICEGATE_CONFIG";
+/// The same of the `--pipeline` option.
+const PIPELINE: &str = "SLUICEGATE_PIPELINE";
+/// What the name of a variable begins with that sets a key of a pipeline.
+const OF_PIPELINES: &str = "SLUICEGATE_PIPELINES__";
 
-/// The keys that `env` sets, and what is wrong with the other variables that begin with `SLUICEGATE_`.
-pub(super) fn parse(env: impl Iterator<Item = (String, String)>) -> (Vec<Entry>, Vec<Problem>) {
+/// What variables set.
+#[derive(Debug, Default)]
+pub(super) struct Variables {
+    /// At the top level.
+    pub entries: Vec<Entry>,
+    /// Of each pipeline, in the order in which they were named.
+    pub pipelines: Vec<Vec<Entry>>,
+}
+
+/// The keys that `env` sets, also of the pipelines `names`, and what is wrong with the other variables that begin with `SLUICEGATE_`.
+pub(super) fn parse(
+    env: impl Iterator<Item = (String, String)>,
+    names: &[PipelineName],
+) -> (Variables, Vec<Problem>) {
     let mut vars: Vec<_> = env.filter(|(name, _)| name.starts_with(PREFIX)).collect();
     // The environment has no order; the errors have one.
     vars.sort();
-    let mut entries = Vec::new();
+    let mut found = Variables {
+        entries: Vec::new(),
+        pipelines: names.iter().map(|_| Vec::new()).collect(),
+    };
+    let begins: Vec<String> = names.iter().map(PipelineName::env_prefix).collect();
     let mut problems = Vec::new();
     for (name, value) in vars {
-        if name == CONFIG || set_by_kubernetes(&name, &value) {
+        if [CONFIG, PIPELINE].contains(&name.as_str()) || set_by_kubernetes(&name, &value) {
             continue;
         }
         let at = Origin::Env(name.clone());
-        if let Some((key, called)) = find(&name) {
+        // What it would be called at the top level.
+        let mut all = begins.iter().enumerate();
+        let of = all.find_map(|(of, begin)| Some((of, name.strip_prefix(begin)?)));
+        if of.is_none() && name.starts_with(OF_PIPELINES) {
+            problems.push(of_no_pipeline(at, names));
+            continue;
+        }
+        let (entries, plain, begin) = match of {
+            Some((of, rest)) => {
+                let plain = format!("{PREFIX}{rest}");
+                (&mut found.pipelines[of], plain, begins[of].as_str())
+            }
+            None => (&mut found.entries, name.clone(), PREFIX),
+        };
+        if of.is_some() && SHARED.iter().any(|shared| is_in(&plain, shared)) {
+            let words =
+                "sets a key that is for all pipelines together; leave the pipeline out of its name";
+            problems.push(Problem::new(at, words));
+            continue;
+        }
+        if let Some((key, called)) = find(&plain) {
             if value.is_empty() {
                 problems.push(Problem::of(
                     &at,
@@ -53,15 +94,35 @@ pub(super) fn parse(env: impl Iterator<Item = (String, String)>) -> (Vec<Entry>,
         }
         let not_built = keys::NOT_BUILT.iter().find(|(path, _)| {
             let known = env_name(path);
-            name == known || name.starts_with(&format!("{known}__"))
+            plain == known || is_in(&plain, path)
         });
         problems.push(match not_built {
             Some((path, why)) => Problem::of(&at, path, why),
-            None => unknown(at, &name),
+            None => unknown(at, &plain, begin),
         });
     }
-    problems.extend(named_twice(&entries));
-    (entries, problems)
+    for entries in found.pipelines.iter().chain([&found.entries]) {
+        problems.extend(named_twice(entries));
+    }
+    (found, problems)
+}
+
+/// The variable `name` sets a key of the section `path`.
+fn is_in(name: &str, path: &str) -> bool {
+    let rest = name.strip_prefix(&env_name(path));
+    rest.is_some_and(|rest| rest.starts_with("__"))
+}
+
+fn of_no_pipeline(at: Origin, names: &[PipelineName]) -> Problem {
+    let words = match names {
+        [] => "sets a key of a pipeline, and the file has none below `pipelines`".to_owned(),
+        names => {
+            let begins: Vec<String> = names.iter().map(PipelineName::env_prefix).collect();
+            let begins = begins.join("…, ");
+            format!("sets a key of no pipeline of the file; theirs begin with {begins}…")
+        }
+    };
+    Problem::new(at, words)
 }
 
 /// The key that the variable `name` sets, and what it calls it.
@@ -72,13 +133,15 @@ fn find(name: &str) -> Option<(&'static Key, &'static str)> {
     })
 }
 
-fn unknown(at: Origin, name: &str) -> Problem {
+/// `begin`: what the names of the variables begin with that it is one of.
+fn unknown(at: Origin, name: &str, begin: &str) -> Problem {
+    let full = |known: &str| known.replacen(PREFIX, begin, 1);
     let within = |key: &&&Key| name.starts_with(&format!("{}__", key.env_name()));
     if let Some(tree) = KEYS.iter().filter(|key| key.is_tree()).find(within) {
         let words = format!(
             "sets no key; {} is set as a whole, as YAML text in {}",
             tree.path,
-            tree.env_name()
+            full(&tree.env_name())
         );
         return Problem::new(at, words);
     }
@@ -91,7 +154,7 @@ fn unknown(at: Origin, name: &str) -> Problem {
         .map(String::as_str)
         .or_else(|| closest(name, names.iter().map(String::as_str)));
     let hint = match meant {
-        Some(meant) => format!("did you mean {meant}?"),
+        Some(meant) => format!("did you mean {}?", full(meant)),
         None => "docs/CONFIGURATION.md lists all keys".to_owned(),
     };
     Problem::new(at, format!("sets no key; {hint}"))

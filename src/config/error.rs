@@ -5,7 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A line and a column, from 1.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Position {
     pub line: u64,
     pub column: u64,
@@ -88,6 +88,12 @@ impl Problem {
 
     pub(super) fn of(origin: &Origin, key: &str, message: impl fmt::Display) -> Self {
         Self::new(origin.clone(), format!("{key}: {message}"))
+    }
+
+    /// The same, with `prefix` before the key that it names first.
+    pub(super) fn within(mut self, prefix: &str) -> Self {
+        self.message.insert_str(0, prefix);
+        self
     }
 
     /// Where it is wrong.

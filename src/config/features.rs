@@ -34,8 +34,9 @@ impl Input {
                 "this worker is built without it; switch on the feature `{}` of sluicegate in its Cargo.toml, or remove the key",
                 part.feature
             );
-            let set = self.file.iter().chain(&self.env);
-            let set = set.filter(|entry| entry.path.starts_with(part.keys));
+            let set = self
+                .entries()
+                .filter(|entry| entry.path.starts_with(part.keys));
             let problems = set.map(|entry| Problem::of(&entry.at, entry.name, &words));
             self.problems.extend(problems.collect::<Vec<_>>());
         }
@@ -55,8 +56,10 @@ mod tests {
         let url = ("SLUICEGATE_DISPATCH__HTTP__URL", "http://h/");
         let set = [(url.0.to_owned(), url.1.to_owned())];
         let mut input = Input {
-            file: file::parse("c.yaml", text).expect("YAML").0,
-            env: env::parse(set.into_iter()).0,
+            layers: vec![
+                env::parse(set.into_iter(), &[]).0.entries,
+                file::parse("c.yaml", text).expect("YAML").0.entries,
+            ],
             folder: PathBuf::new(),
             problems: Vec::new(),
         };

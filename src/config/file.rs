@@ -5,16 +5,42 @@ use std::sync::Arc;
 use super::error::{Origin, Position, Problem, shown};
 use super::input::{Entry, named_twice};
 use super::keys;
+use super::pipeline_name::{MOST_PIPELINES, PIPELINES, PipelineName, SHARED, wrong_name};
 use super::yaml::{self, Field, Raw};
 
 /// The largest configuration file, in bytes.
 pub(super) const MAX_FILE: u64 = 1 << 20;
 
+/// What a file sets.
+#[derive(Debug, Default)]
+pub(super) struct Parsed {
+    /// At its top level.
+    pub entries: Vec<Entry>,
+    /// `None`: it names no pipelines, so it is one.
+    pub pipelines: Option<Declared>,
+}
+
+/// The pipelines of a file.
+#[derive(Debug)]
+pub(super) struct Declared {
+    pub at: Origin,
+    pub each: Vec<Sections>,
+}
+
+/// What a file sets of one pipeline.
+#[derive(Debug)]
+pub(super) struct Sections {
+    pub name: PipelineName,
+    pub entries: Vec<Entry>,
+    /// Where it begins, and where something else does.
+    pub lines: (Position, Option<Position>),
+}
+
 /// The keys that `text` sets, and what is wrong with the others.
 ///
 /// # Errors
 /// The one problem that keeps `text` from being YAML.
-pub(super) fn parse(name: &str, text: &str) -> Result<(Vec<Entry>, Vec<Problem>), Problem> {
+pub(super) fn parse(name: &str, text: &str) -> Result<(Parsed, Vec<Problem>), Problem> {
     let name: Arc<str> = name.into();
     let root = yaml::read(text).map_err(|error| {
         let at = match error.at {
@@ -25,20 +51,28 @@ pub(super) fn parse(name: &str, text: &str) -> Result<(Vec<Entry>, Vec<Problem>)
     })?;
     let mut walk = Walk {
         name,
+        within: String::new(),
         entries: Vec::new(),
         problems: Vec::new(),
     };
+    let mut pipelines = None;
     match root {
         None | Some(Raw::Null) => {}
-        Some(Raw::Map(map)) => walk.section("", map),
+        Some(Raw::Map(mut map)) => {
+            if let Some(index) = map.iter().position(|field| field.name == PIPELINES) {
+                let end = map.get(index + 1).map(|field| field.at);
+                pipelines = Some(walk.pipelines(map.remove(index), end));
+            }
+            walk.section("", map);
+        }
         Some(_) => walk.problems.push(Problem::new(
             in_file(&walk.name, Position { line: 1, column: 1 }),
             "the file must hold keys, such as `amqp:` with `  url: …` below it",
         )),
     }
-    let twice = named_twice(&walk.entries);
-    walk.problems.extend(twice);
-    Ok((walk.entries, walk.problems))
+    let entries = walk.take_entries();
+    let parsed = Parsed { entries, pipelines };
+    Ok((parsed, walk.problems))
 }
 
 fn in_file(name: &Arc<str>, position: Position) -> Origin {
@@ -51,11 +85,69 @@ fn in_file(name: &Arc<str>, position: Position) -> Origin {
 
 struct Walk {
     name: Arc<str>,
+    /// What the names of keys begin with in errors: nothing, or `pipelines.NAME.`.
+    within: String,
     entries: Vec<Entry>,
     problems: Vec<Problem>,
 }
 
 impl Walk {
+    /// The entries until now.
+    fn take_entries(&mut self) -> Vec<Entry> {
+        let twice = named_twice(&self.entries);
+        self.problems.extend(twice);
+        std::mem::take(&mut self.entries)
+    }
+
+    /// The pipelines that the key holds; something else begins at `end`.
+    fn pipelines(&mut self, Field { at, raw, .. }: Field, end: Option<Position>) -> Declared {
+        let at = in_file(&self.name, at);
+        let mut each = Vec::new();
+        let map = match raw {
+            Raw::Map(map) if !map.is_empty() => map,
+            _ => {
+                let words = "must hold at least one pipeline, such as `orders:` with its sections below it; leave it out where there is only one";
+                self.problems.push(Problem::of(&at, PIPELINES, words));
+                Vec::new()
+            }
+        };
+        if map.len() > MOST_PIPELINES {
+            let words = format!(
+                "has {} pipelines; {MOST_PIPELINES} are the most of one process",
+                map.len()
+            );
+            self.problems.push(Problem::of(&at, PIPELINES, words));
+        }
+        let begins: Vec<Position> = map.iter().map(|field| field.at).collect();
+        let ends = begins.iter().skip(1).copied().map(Some).chain([end]);
+        for (field, end) in map.into_iter().take(MOST_PIPELINES).zip(ends) {
+            let at = in_file(&self.name, field.at);
+            let Some(name) = PipelineName::parse(&field.name) else {
+                let words = wrong_name(&field.name);
+                self.problems.push(Problem::of(&at, PIPELINES, words));
+                continue;
+            };
+            self.within = format!("{PIPELINES}.{name}.");
+            match field.raw {
+                Raw::Map(map) => self.section("", map),
+                // Everything comes from the top level.
+                Raw::Null => {}
+                _ => {
+                    let key = format!("{PIPELINES}.{name}");
+                    let words = "is a single value; it must hold sections, indented below it";
+                    self.problems.push(Problem::of(&at, &key, words));
+                }
+            }
+            each.push(Sections {
+                name,
+                entries: self.take_entries(),
+                lines: (field.at, end),
+            });
+        }
+        self.within.clear();
+        Declared { at, each }
+    }
+
     fn section(&mut self, section: &str, map: Vec<Field>) {
         for Field { name, at, raw } in map {
             let at = in_file(&self.name, at);
@@ -64,16 +156,22 @@ impl Walk {
             } else {
                 format!("{section}.{name}")
             };
+            let within = |path: &str| format!("{}{path}", self.within);
+            if !self.within.is_empty() && SHARED.contains(&path.as_str()) {
+                let words = "is for all pipelines together; write it at the top level";
+                (self.problems).push(Problem::of(&at, &within(&path), words));
+                continue;
+            }
             // `amqp.url: …` on one line is not how the file is written.
             let nested = !name.contains('.');
             if let Some(why) = keys::not_built(&path).filter(|_| nested) {
-                self.problems.push(Problem::of(&at, &path, why));
+                (self.problems).push(Problem::of(&at, &within(&path), why));
                 continue;
             }
             match (keys::find(&path).filter(|_| nested), raw) {
                 (Some((key, _)), Raw::Map(_)) if !key.is_tree() => self.problems.push(Problem::of(
                     &at,
-                    key.path,
+                    &within(key.path),
                     "holds keys; it must be a single value",
                 )),
                 (Some((key, name)), raw) => self.entries.push(Entry {
@@ -87,21 +185,26 @@ impl Walk {
                     Raw::Null => {}
                     _ => self.problems.push(Problem::of(
                         &at,
-                        &path,
+                        &within(&path),
                         "is a single value; it must hold keys, indented below it",
                     )),
                 },
-                (None, _) => self.problems.push(unknown(&at, section, &name)),
+                (None, _) => {
+                    let place = within(section);
+                    let place = place.trim_end_matches('.');
+                    self.problems.push(unknown(&at, (section, place), &name));
+                }
             }
         }
     }
 }
 
-fn unknown(at: &Origin, section: &str, name: &str) -> Problem {
-    let place = if section.is_empty() {
+/// `place`: what the user calls the section.
+fn unknown(at: &Origin, (section, place): (&str, &str), name: &str) -> Problem {
+    let place = if place.is_empty() {
         String::new()
     } else {
-        format!(" in {section}")
+        format!(" in {place}")
     };
     let hint = if keys::find(name).is_some() {
         "; write it nested, each part on a line of its own".to_owned()

@@ -45,19 +45,22 @@ pub(super) fn named_twice(entries: &[Entry]) -> Vec<Problem> {
 
 /// What was set, by whom, and what was found wrong so far.
 pub(super) struct Input {
-    pub file: Vec<Entry>,
-    pub env: Vec<Entry>,
+    /// The environment's and the file's, and behind those of a pipeline what it takes from the top level: the first that sets a key
+    /// counts.
+    pub layers: Vec<Vec<Entry>>,
     pub folder: PathBuf,
     pub problems: Vec<Problem>,
 }
 
 impl Input {
+    /// All that is set, the strongest last.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.layers.iter().rev().flatten()
+    }
+
     pub(super) fn entry(&self, key: &Key) -> Option<&Entry> {
-        let find = |entries: &'_ [Entry]| entries.iter().position(|entry| entry.path == key.path);
-        match find(&self.env) {
-            Some(at) => self.env.get(at),
-            None => self.file.get(find(&self.file)?),
-        }
+        let mut all = self.layers.iter().flatten();
+        all.find(|entry| entry.path == key.path)
     }
 
     pub(super) fn wrong<T>(&mut self, key: &Key, words: impl std::fmt::Display) -> Option<T> {
@@ -126,7 +129,7 @@ impl Input {
     }
 
     /// The secret of `setting`, or the one in the file that `file` names; `Some(None)`: neither is set and there is no
-    /// default. The environment's pair wins over the file's.
+    /// default. The pair of the first layer that has one counts.
     pub(super) fn secret<T>(
         &mut self,
         setting: &Setting<T>,
@@ -140,7 +143,7 @@ impl Input {
             }
         };
         let path = setting.key.path;
-        let (at, key, parsed) = match pair(&self.env).or_else(|| pair(&self.file)) {
+        let (at, key, parsed) = match self.layers.iter().find_map(|entries| pair(entries)) {
             Some((Some(_), Some(entry))) => {
                 let words = format!("{path} is set too; keep one of them");
                 (entry.at, &file.key, Err(words))

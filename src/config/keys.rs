@@ -2,6 +2,7 @@
 
 use super::key::Key;
 use super::limit_keys::LIST_ONLY;
+use super::pipeline_name::PIPELINES;
 use super::suggest::closest;
 use super::{
     admin, amqp, breaker, delay, dispatch, exec, forward, http, http_oauth2, job, limit_keys, log,
@@ -89,6 +90,9 @@ pub(super) fn not_built(path: &str) -> Option<&'static str> {
 /// there, else a key of this name (or close to it) elsewhere.
 pub(super) fn suggest(section: &str, name: &str) -> Option<String> {
     let mut here: Vec<&str> = Vec::new();
+    if section.is_empty() {
+        here.push(PIPELINES);
+    }
     for key in KEYS {
         let rest = if section.is_empty() {
             Some(key.path)

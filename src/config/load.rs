@@ -1,18 +1,16 @@
-//! The whole configuration: read from the file, the environment and the defaults, with everything that is wrong reported at once;
-//! shown; and changed while a worker runs.
+//! The whole configuration of one pipeline: from what the file, the environment and the defaults say, with everything that is wrong
+//! reported at once; shown; and changed while a worker runs.
 
 use std::fmt;
-use std::path::Path;
 
 use super::admin::Admin;
 use super::amqp::Amqp;
 use super::delay::Delay;
 use super::dispatch::Dispatch;
-use super::error::{ConfigErrors, Origin, Problem};
 use super::features::PARTS;
-use super::file::{self, MAX_FILE};
-use super::input::{Entry, Input, read_bounded};
-use super::key::{Applied, Key, PREFIX};
+use super::input::{Entry, Input};
+use super::job;
+use super::key::{Applied, Key};
 use super::keys::KEYS;
 use super::limit_keys::{LIMITS, SCOPE};
 use super::log::Log;
@@ -20,7 +18,6 @@ use super::rate_limiter::RateLimiter;
 use super::redis::Redis;
 use super::retry::Retry;
 use super::shown::Values;
-use super::{env, job};
 use crate::rules::job::Fields;
 
 /// The file that is read when none is named.
@@ -72,99 +69,6 @@ impl PartialEq for Renamed {
     }
 }
 
-impl Config {
-    /// As [`Config::load`], with the environment of this process.
-    ///
-    /// # Errors
-    /// As [`Config::load`]; also a `SLUICEGATE_…` variable that is not text.
-    pub fn from_env(path: Option<&Path>) -> Result<Self, ConfigErrors> {
-        let (mut env, mut problems) = (Vec::new(), Vec::new());
-        // Variables of others may hold any bytes.
-        for (name, value) in std::env::vars_os() {
-            let Ok(name) = name.into_string() else {
-                continue;
-            };
-            match value.into_string() {
-                Ok(value) => env.push((name, value)),
-                Err(_) if name.starts_with(PREFIX) => {
-                    let words = "its value is not UTF-8 text";
-                    problems.push(Problem::new(Origin::Env(name), words));
-                }
-                Err(_) => {}
-            }
-        }
-        match Self::load(path, env.into_iter()) {
-            config if problems.is_empty() => config,
-            Ok(_) => Err(ConfigErrors::new(problems)),
-            Err(errors) => {
-                problems.extend(errors.problems().iter().cloned());
-                Err(ConfigErrors::new(problems))
-            }
-        }
-    }
-
-    /// Reads the file at `path` (`None`: `sluicegate.yaml`, which may be missing), then `env`, whose
-    /// `SLUICEGATE_…` variables win over the file, and checks everything.
-    ///
-    /// # Errors
-    /// All problems, each with its place; no text of them holds a secret.
-    pub fn load(
-        path: Option<&Path>,
-        env: impl Iterator<Item = (String, String)>,
-    ) -> Result<Self, ConfigErrors> {
-        let file = path.unwrap_or(Path::new(DEFAULT_FILE));
-        let name = file.display().to_string();
-        let text = match read_bounded(file, MAX_FILE) {
-            Ok(text) => text,
-            Err(err) if path.is_none() && err.kind() == std::io::ErrorKind::NotFound => {
-                String::new()
-            }
-            Err(err) => {
-                let at = Origin::WholeFile(name.into());
-                let problem = Problem::new(at, format!("can't be read: {err}"));
-                return Err(ConfigErrors::new(vec![problem]));
-            }
-        };
-        Self::parse(&name, &text, env)
-    }
-
-    /// As [`Config::load`], with the file's text; `name` is what errors call it, and relative paths in it
-    /// start from its folder.
-    ///
-    /// # Errors
-    /// As [`Config::load`].
-    pub fn parse(
-        name: &str,
-        text: &str,
-        env: impl Iterator<Item = (String, String)>,
-    ) -> Result<Self, ConfigErrors> {
-        let (env, mut problems) = env::parse(env);
-        let file = match file::parse(name, text) {
-            Ok((file, wrong)) => {
-                problems.extend(wrong);
-                file
-            }
-            Err(problem) => {
-                problems.push(problem);
-                Vec::new()
-            }
-        };
-        let mut input = Input {
-            file,
-            env,
-            folder: Path::new(name)
-                .parent()
-                .map(Path::to_path_buf)
-                .unwrap_or_default(),
-            problems,
-        };
-        match input.config() {
-            Some(config) if input.problems.is_empty() => Ok(config),
-            _ => Err(ConfigErrors::new(input.problems)),
-        }
-    }
-}
-
 impl Default for Config {
     /// Every key at its default; `dispatch.http` has none.
     fn default() -> Self {
@@ -175,7 +79,7 @@ impl Default for Config {
 
 impl Config {
     /// The keys that are set, with their values.
-    fn values(&self) -> Values {
+    pub(super) fn values(&self) -> Values {
         let Self {
             amqp,
             redis,
@@ -231,7 +135,7 @@ impl fmt::Display for Config {
 
 impl Input {
     /// The checked configuration; `None` or problems when there is something wrong.
-    fn config(&mut self) -> Option<Config> {
+    pub(super) fn config(&mut self) -> Option<Config> {
         self.lacks(&PARTS);
         // Each section is read before the first `?`, so that one run reports all that is wrong.
         let amqp = self.amqp();
@@ -252,8 +156,7 @@ impl Input {
             };
             return self.wrong(key, words);
         }
-        let entries = self.file.iter().chain(&self.env);
-        let renamed = Renamed(entries.filter_map(Entry::renamed).collect());
+        let renamed = Renamed(self.entries().filter_map(Entry::renamed).collect());
         let (dispatch, call) = dispatch?;
         Some(Config {
             renamed,

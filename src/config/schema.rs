@@ -5,6 +5,7 @@ use serde_json::{Map, Value as Json, json};
 use super::key::last;
 use super::keys::KEYS;
 use super::limit_keys;
+use super::pipeline_name::{MOST_PIPELINES, PIPELINES, SHARED, names_schema};
 use super::shape;
 
 /// The schema (draft 2020-12) of a configuration file: each key with its description, default and bounds. What only several
@@ -30,7 +31,27 @@ pub fn json_schema() -> Json {
             at["properties"][last(alias)] = shape::of_alias(key);
         }
     }
+    root["$defs"]["pipeline"] = pipeline(&root);
+    root["properties"][PIPELINES] = json!({
+        "description": "Several pipelines in one process, each with its name; what a pipeline leaves out it takes from the top level.",
+        "type": "object",
+        "minProperties": 1,
+        "maxProperties": MOST_PIPELINES,
+        "propertyNames": names_schema(),
+        "additionalProperties": {"$ref": "#/$defs/pipeline"},
+    });
     root
+}
+
+/// The sections of one pipeline: those of the top level in `root`, but for what all pipelines share.
+fn pipeline(root: &Json) -> Json {
+    let mut pipeline = section("The sections of one pipeline.");
+    let sections = root["properties"].as_object();
+    let names = sections.into_iter().flatten().map(|(name, _)| name);
+    for name in names.filter(|name| !SHARED.contains(&name.as_str())) {
+        pipeline["properties"][name] = json!({"$ref": format!("#/properties/{name}")});
+    }
+    pipeline
 }
 
 /// A mapping of keys, which may be left empty.

@@ -54,7 +54,23 @@ impl Config {
             large.retain(|large| source == Source::Common || !large.limit.is_global());
             found.extend(large.iter().map(|large| large_log(&source, large)));
         }
+        self.small_shares(&mut found);
         found
+    }
+
+    /// Queues whose share of the prefetch is too small for all worker slots.
+    fn small_shares(&self, found: &mut Vec<String>) {
+        let (slots, prefetch) = (self.dispatch.concurrency, self.amqp.prefetch);
+        // With one queue it is what was asked for.
+        let shares = self.amqp.shares();
+        let small = shares
+            .iter()
+            .filter(|(_, share)| shares.len() > 1 && usize::from(*share) < slots);
+        found.extend(small.map(|(queue, share)| {
+            format!(
+                "amqp.queues: while the other queues are empty, {queue:?} has {share} of amqp.prefetch ({prefetch}), and fills no more of dispatch.concurrency ({slots}); raise amqp.prefetch, or its weight"
+            )
+        }));
     }
 }
 

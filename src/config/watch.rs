@@ -6,13 +6,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use super::error::ConfigErrors;
-use super::load::{Config, DEFAULT_FILE};
+use super::load::DEFAULT_FILE;
+use super::pipeline_name::PipelineName;
+use super::pipelines::Pipelines;
 
 /// The file and the environment that a configuration is read from.
 #[derive(Debug)]
 pub struct Source {
     /// `None`: [`DEFAULT_FILE`], which may be missing.
     file: Option<PathBuf>,
+    /// The one pipeline of it that is wanted; `None`: all of them.
+    only: Option<PipelineName>,
     /// What was there at the last look, and the one before.
     seen: [Option<Stamp>; 2],
     /// What was last said to have changed.
@@ -33,13 +37,20 @@ enum Stamp {
 }
 
 impl Source {
-    /// The file at `file`, as [`Config::load`] takes it.
+    /// The file at `file`, as [`Pipelines::load`] takes it.
     pub fn new(file: Option<PathBuf>) -> Self {
         Self {
             file,
+            only: None,
             seen: [None; 2],
             told: None,
         }
+    }
+
+    /// Of its pipelines, this one alone.
+    pub fn of(mut self, pipeline: PipelineName) -> Self {
+        self.only = Some(pipeline);
+        self
     }
 
     /// Looks at the file. True once for each change, the first look included, when the file was the same at two looks in
@@ -58,9 +69,13 @@ impl Source {
     /// Reads it all again, with this process's environment.
     ///
     /// # Errors
-    /// As [`Config::load`].
-    pub fn load(&self) -> Result<Config, ConfigErrors> {
-        Config::from_env(self.file.as_deref())
+    /// As [`Pipelines::load`].
+    pub fn load(&self) -> Result<Pipelines, ConfigErrors> {
+        let all = Pipelines::from_env(self.file.as_deref())?;
+        Ok(match &self.only {
+            Some(name) => all.narrowed(name),
+            None => all,
+        })
     }
 }
 

@@ -1,4 +1,5 @@
 //! Performs the scheduler's actions: each in a task of its own that ends with a report, unless it is done at once.
+//! Those that may log do so for the engine's pipeline.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout};
-use tracing::info;
+use tracing::{Instrument, info};
 
 use crate::broker::{Broker, Delivery, PublishError};
 use crate::engine::Engine;
@@ -58,13 +59,13 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 Action::Ask(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
                     // On the heap at once: on its way there a task is moved several times, and these are kilobytes.
-                    tasks.spawn(Box::pin(async move {
-                        Report::Answered(shard, gate.ask(&batch).await)
-                    }));
+                    let asks = async move { Report::Answered(shard, gate.ask(&batch).await) };
+                    tasks.spawn(Box::pin(asks.in_current_span()));
                 }
                 Action::Settle(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks.spawn(async move { Report::Settled(shard, gate.settle(&batch).await) });
+                    let settles = async move { Report::Settled(shard, gate.settle(&batch).await) };
+                    tasks.spawn(settles.in_current_span());
                 }
                 Action::Block(block, duration) => {
                     let gate = Arc::clone(&self.gate);
@@ -93,8 +94,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 }
                 Action::Suspect(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
-                    tasks
-                        .spawn(async move { Report::Suspected(shard, gate.suspect(&batch).await) });
+                    let notes = async move { Report::Suspected(shard, gate.suspect(&batch).await) };
+                    tasks.spawn(notes.in_current_span());
                 }
                 Action::Dedupe(shard, batch) => {
                     let gate = Arc::clone(&self.gate);
@@ -133,10 +134,13 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         Some(call) => {
                             tasks.spawn(async move { Report::Prepared(key, Ok(call), None) })
                         }
-                        None => tasks.spawn(async move {
-                            let (call, took) = calls::prepare(&*handler, &job).await;
-                            Report::Prepared(key, call, Some(took))
-                        }),
+                        None => {
+                            let prepares = async move {
+                                let (call, took) = calls::prepare(&*handler, &job).await;
+                                Report::Prepared(key, call, Some(took))
+                            };
+                            tasks.spawn(prepares.in_current_span())
+                        }
                     };
                 }
                 Action::Dispatch {
@@ -155,10 +159,11 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                         started,
                         heard: heard.clone(),
                     });
-                    tasks.spawn(Box::pin(async move {
+                    let calls = async move {
                         let ended = calls::attempt(&*handler, &job, call, permit, watch).await;
                         Report::Finished(key, ended)
-                    }));
+                    };
+                    tasks.spawn(Box::pin(calls.in_current_span()));
                 }
             }
         }

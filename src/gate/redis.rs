@@ -19,7 +19,7 @@ pub use outlook::Look;
 
 use crate::config::RedisServers;
 use crate::gate::keys::Keys;
-use crate::gate::link::{Link, slot_of};
+use crate::gate::link::{Link, Links, slot_of};
 use crate::gate::primaries::{All, Finder};
 pub use crate::gate::refusal::NODE_OF_A_CLUSTER;
 use crate::gate::reply;
@@ -42,7 +42,7 @@ use crate::rules::tenant::Tenant;
 /// It connects when it is first asked, and again whenever the connection is lost; while Redis can't be reached,
 /// every call fails with [`GateError::Unreachable`] within seconds.
 pub struct RedisGate {
-    link: Link,
+    link: Arc<Link>,
     keys: Keys,
     finder: Finder,
     /// Without it, a Redis that lost its memory is not noticed: for those who admit nothing.
@@ -62,15 +62,27 @@ impl RedisGate {
     /// # Errors
     /// [`GateError::Refused`] when a url is no Redis url.
     pub fn connect(servers: impl Into<RedisServers>, prefix: &str) -> Result<Self, GateError> {
-        Ok(Self::by(Link::new(&servers.into())?, prefix))
+        Ok(Self::by(Arc::new(Link::new(&servers.into())?), prefix))
+    }
+
+    /// [`RedisGate::connect`] by the connections of `links`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_by(
+        links: &Links,
+        servers: &RedisServers,
+        prefix: &str,
+    ) -> Result<Self, GateError> {
+        Ok(Self::by(links.to(servers)?, prefix))
     }
 
     /// The same on `store`, in place of Redis.
     pub fn on(store: Arc<dyn Store>, prefix: &str) -> Self {
-        Self::by(Link::to(store), prefix)
+        Self::by(Arc::new(Link::to(store)), prefix)
     }
 
-    fn by(link: Link, prefix: &str) -> Self {
+    fn by(link: Arc<Link>, prefix: &str) -> Self {
         let keys = Keys::new(prefix);
         let keys = if link.is_cluster() {
             keys.in_cluster()

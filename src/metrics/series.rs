@@ -18,7 +18,14 @@ use crate::gate::Primaries;
 impl Metrics {
     /// All at zero.
     pub fn new() -> Self {
-        let mut registry = Registry::with_prefix("sluicegate");
+        Self::of(None)
+    }
+
+    /// All at zero. Each series has the label `pipeline`, where there is a name.
+    pub fn of(pipeline: Option<&str>) -> Self {
+        let label = pipeline.map(|name| ("pipeline".into(), name.to_owned().into()));
+        let labels = label.into_iter();
+        let mut registry = Registry::with_prefix_and_labels("sluicegate", labels);
         let version = Info::new([("version", env!("CARGO_PKG_VERSION"))]);
         registry.register("build", "The worker's version", version);
         let r = &mut registry;
@@ -201,6 +208,12 @@ impl Metrics {
                 "config_reloads",
                 "Configurations that were read again, by what became of them",
                 Family::default(),
+            ),
+            restarts: register(
+                r,
+                "pipeline_restarts",
+                "Times that the pipeline ended by an error and was started again",
+                Counter::default(),
             ),
             active_policies: renamed(
                 r,

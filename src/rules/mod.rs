@@ -18,6 +18,7 @@ pub mod model;
 pub mod policy;
 pub mod retry;
 pub mod scope;
+pub mod shares;
 pub mod slots;
 pub mod steering;
 pub mod tenant;

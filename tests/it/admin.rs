@@ -4,10 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use sluicegate::admin::{AdminError, Health, serve};
+use sluicegate::admin::{AdminError, Board, Health, Seen, serve};
 use sluicegate::config::{Admin, Config, Secret};
 use sluicegate::gate::Primaries;
-use sluicegate::metrics::Metrics;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, ToSocketAddrs};
 use tokio::time::timeout;
@@ -38,12 +37,19 @@ pub async fn get_with(listen: impl ToSocketAddrs, path: &str, headers: &str) -> 
     answer
 }
 
+/// Of one pipeline without a name.
+fn board(health: &Arc<Health>) -> Arc<Board> {
+    let seen = Seen {
+        health: Arc::clone(health),
+        ..Seen::default()
+    };
+    Arc::new(Board::only(seen))
+}
+
 #[tokio::test]
 async fn a_worker_is_ready_when_nothing_is_missing() {
     let health = Arc::new(Health::default());
-    let server = serve(&ANY_PORT, Arc::new(Metrics::new()), Arc::clone(&health))
-        .await
-        .expect("a free port");
+    let server = serve(&ANY_PORT, board(&health)).await.expect("a free port");
     assert_ne!(server.listen.port(), 0);
     let ready = || get(server.listen, "/readyz");
 
@@ -92,7 +98,7 @@ async fn a_worker_is_ready_when_nothing_is_missing() {
 
 #[tokio::test]
 async fn metrics_are_in_the_format_of_prometheus() {
-    let server = serve(&ANY_PORT, Arc::new(Metrics::new()), Arc::default())
+    let server = serve(&ANY_PORT, board(&Arc::default()))
         .await
         .expect("a free port");
     let answer = get(server.listen, "/metrics").await;
@@ -108,7 +114,7 @@ async fn metrics_are_in_the_format_of_prometheus() {
 
 #[tokio::test]
 async fn a_stopped_server_is_gone() {
-    let server = serve(&ANY_PORT, Arc::new(Metrics::new()), Arc::default())
+    let server = serve(&ANY_PORT, board(&Arc::default()))
         .await
         .expect("a free port");
     let listen = server.listen;
@@ -126,7 +132,7 @@ async fn a_taken_port_is_named() {
         listen: other.local_addr().expect("it is bound"),
         token: None,
     };
-    let Err(why) = serve(&admin, Arc::new(Metrics::new()), Arc::default()).await else {
+    let Err(why) = serve(&admin, board(&Arc::default())).await else {
         panic!("two listen on {}", admin.listen);
     };
     assert!(matches!(why, AdminError::Taken(_)));
@@ -141,7 +147,7 @@ async fn a_taken_port_is_named() {
 /// (The test's time jumps whenever everything waits.)
 #[tokio::test(start_paused = true)]
 async fn slow_clients_are_dropped() {
-    let server = serve(&ANY_PORT, Arc::new(Metrics::new()), Arc::default())
+    let server = serve(&ANY_PORT, board(&Arc::default()))
         .await
         .expect("a free port");
     let mut slow = Vec::new();
@@ -164,7 +170,7 @@ async fn slow_clients_are_dropped() {
 
 #[tokio::test]
 async fn a_long_head_is_refused() {
-    let server = serve(&ANY_PORT, Arc::new(Metrics::new()), Arc::default())
+    let server = serve(&ANY_PORT, board(&Arc::default()))
         .await
         .expect("a free port");
     let mut stream = TcpStream::connect(server.listen).await.expect("it listens");
@@ -196,9 +202,7 @@ async fn only_who_shows_the_token_sees_more_than_whether_it_lives_and_is_ready()
         ..ANY_PORT
     };
     let health = Arc::new(Health::default());
-    let server = serve(&admin, Arc::new(Metrics::new()), Arc::clone(&health))
-        .await
-        .expect("a free port");
+    let server = serve(&admin, board(&health)).await.expect("a free port");
     let listen = server.listen;
     let status = |answer: &str| answer.split(' ').nth(1).map(str::to_owned);
 
@@ -358,7 +362,7 @@ fn a_token_comes_from_the_file_the_environment_or_a_file_of_its_own() {
 /// Before, 64 of them kept everybody out for 10 s, and the next 64 for 10 s more: these for more than a minute.
 #[tokio::test]
 async fn connections_that_say_nothing_keep_nobody_out() {
-    let server = serve(&ANY_PORT, Arc::new(Metrics::new()), Arc::default());
+    let server = serve(&ANY_PORT, board(&Arc::default()));
     let server = server.await.expect("a free port");
     let mut idle = Vec::new();
     for _ in 0..500 {

@@ -35,6 +35,7 @@ pub fn amqp(url: &str, queue: &str, queue_type: QueueType) -> Amqp {
             urls: url.split(',').map(SecretUrl::new).collect(),
         },
         tls: Tls::default(),
+        queues: Default::default(),
         queue: queue.to_owned(),
         queue_type,
         prefetch: PREFETCH,

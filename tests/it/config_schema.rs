@@ -7,7 +7,7 @@ use boon::{Compiler, SchemaIndex, Schemas};
 use kit::root;
 use kit::sources::{File, files, page};
 use serde_json::{Value as Json, json};
-use sluicegate::config::{Applied, Config, KEYS, Key, json_schema};
+use sluicegate::config::{Applied, Config, KEYS, Key, Pipelines, json_schema};
 
 use crate::cli::sluicegate;
 
@@ -318,9 +318,20 @@ fn the_schema_knows_the_forms_of_limits_headers_and_answers() {
         ("redis: {url: [redis://a, redis://b]}", true),
         ("redis: {url: [redis://a, http://b]}", false),
         ("redis: {url: []}", false),
+        ("pipelines: {a: }", true),
+        ("pipelines: {a: {amqp: {queue: q}}, b-1: {}}", true),
+        ("pipelines: {}", false),
+        ("pipelines: ", false),
+        ("pipelines: {A: }", false),
+        ("pipelines: {a--b: }", false),
+        ("pipelines: {a: {log: {level: warn}}}", false),
+        ("pipelines: {a: {amqp: {quue: q}}}", false),
+        ("pipelines: {a: 3}", false),
     ] {
         let file = yaml(text);
-        let (checked, loaded) = (schema.check(&file), load(&file));
+        let env = std::iter::empty();
+        let loaded = Pipelines::parse("c.yaml", &file.to_string(), env);
+        let checked = schema.check(&file);
         assert_eq!(loaded.is_ok(), valid, "{text}: {loaded:?}");
         assert_eq!(checked.is_ok(), valid, "{text}: {checked:?}");
     }

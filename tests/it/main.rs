@@ -54,6 +54,7 @@ mod guard;
 mod http;
 mod least_rights;
 mod observability;
+mod pipelines;
 mod priorities;
 mod publishers;
 mod readme;

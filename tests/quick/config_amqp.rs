@@ -1,6 +1,6 @@
 //! The section `amqp`: a server, or the nodes of a cluster.
 
-use sluicegate::config::{Config, SecretUrl};
+use sluicegate::config::{Amqp, Config, SecretUrl};
 
 fn parse(url: &str) -> Result<Config, String> {
     let text = format!("amqp:\n  url: {url}\n");
@@ -75,6 +75,79 @@ fn what_can_not_be_one_cluster_is_refused() {
     let errors = parse(&format!("'{many}'")).expect_err("too many");
     assert!(
         errors.contains("names 33 servers; 32 are enough"),
+        "{errors}"
+    );
+}
+
+fn queues(amqp: &str) -> Result<Amqp, String> {
+    let text = format!("amqp: {{{amqp}}}");
+    let config = Config::parse("c.yaml", &text, std::iter::empty());
+    config
+        .map(|config| config.amqp)
+        .map_err(|errors| errors.to_string())
+}
+
+#[test]
+fn queues_of_new_jobs_share_the_prefetch_by_their_weights() {
+    for (amqp, shares) in [
+        ("queue: a", vec![("a", 500)]),
+        (
+            "queue: a, queues: {a: 3, b: 1}",
+            vec![("a", 375), ("b", 125)],
+        ),
+        // The work queue is always one of them.
+        ("queue: a, queues: {b: 1}", vec![("a", 250), ("b", 250)]),
+        (
+            "queue: c, queues: [a, b], prefetch: 9",
+            vec![("c", 3), ("a", 3), ("b", 3)],
+        ),
+        (
+            "queue: a, queues: {b: 100}, prefetch: 2",
+            vec![("a", 1), ("b", 1)],
+        ),
+    ] {
+        let found = queues(amqp).expect(amqp);
+        let found = found.shares();
+        let found: Vec<_> = found
+            .iter()
+            .map(|(name, share)| (&**name, *share))
+            .collect();
+        assert_eq!(found, shares, "{amqp}");
+    }
+    for (amqp, words) in [
+        (
+            "queues: {}",
+            "has none; it must be names of queues with their weights",
+        ),
+        ("queues: a", "is \"a\"; it must be names of queues"),
+        (
+            "queues: {a: 0}",
+            "\"a\" is 0; it must be a whole number from 1 to 100",
+        ),
+        (
+            "queues: {amq.x: 1}",
+            "the name \"amq.x\" is \"amq.x\"; RabbitMQ keeps names",
+        ),
+        ("queues: [a, a]", "names a queue twice"),
+        (
+            "queues: {jobs.dead: 1}",
+            "has \"jobs.dead\", which is one of the queues for retries and dead letters of \"jobs\"",
+        ),
+        (
+            "queues: [jobs.delay.from-7]",
+            "has \"jobs.delay.from-7\", which is one",
+        ),
+    ] {
+        let errors = queues(amqp).expect_err(amqp);
+        assert!(
+            errors.contains(&format!("amqp.queues: {words}")),
+            "{errors}"
+        );
+    }
+    let names: Vec<String> = (0..17).map(|n| format!("q{n}")).collect();
+    let errors = queues(&format!("queues: [{}]", names.join(", "))).expect_err("too many");
+    assert!(
+        errors.contains("has 17 queues; 16 are the most"),
         "{errors}"
     );
 }

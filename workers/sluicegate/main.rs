@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use sluicegate::config::Config;
+use sluicegate::config::Pipelines;
 
 use commands::{
     Failure, check, dead, echo, hold, init, inspect, job, publish, queues, run, schema, tenant,
@@ -28,6 +28,9 @@ struct Cli {
     /// The configuration; without it sluicegate.yaml, if there is one
     #[arg(long, global = true, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
     config: Option<PathBuf>,
+    /// The pipeline, where the configuration has several; run and check take all of them without it
+    #[arg(long, global = true, value_name = "NAME", env = "SLUICEGATE_PIPELINE")]
+    pipeline: Option<String>,
     #[command(subcommand)]
     command: Command,
 }
@@ -69,12 +72,17 @@ fn main() -> ExitCode {
 }
 
 async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
-    let file = cli.config;
-    let load = || Config::from_env(file.as_deref());
+    let (file, name) = (cli.config, cli.pipeline);
+    let all = || Pipelines::from_env(file.as_deref());
+    // Of the pipeline that is named, or of the only one.
+    let load = || match all()?.one(name.as_deref()) {
+        Ok((_, config)) => Ok::<_, Failure>(config.clone()),
+        Err(words) => Err(Failure::Usage(words)),
+    };
     match cli.command {
-        Command::Run(args) => run::run(args, load()?, file).await,
+        Command::Run(args) => run::run(args, all()?, (file, name)).await,
         Command::Publish(args) => publish::run(args, &load()?).await,
-        Command::Check(args) => check::run(args, &load()?).await,
+        Command::Check(args) => check::run(args, &all()?, name.as_deref()).await,
         Command::Inspect(args) => inspect::run(args, &load()?).await,
         Command::Dead(args) => dead::run(args, &load()?).await,
         Command::Tenant(args) => tenant::run(args, &load()?).await,

@@ -19,27 +19,40 @@ struct Frame {
 
 /// The tags of one channel that were delivered and not acked.
 #[derive(Debug, Default)]
-struct Outstanding(BTreeSet<u64>);
+struct Outstanding {
+    tags: BTreeSet<u64>,
+    /// All tags up to it were delivered; a channel's begin at 1.
+    all_to: u64,
+    /// Those above it that were delivered: one before them is still with its consumer.
+    ahead: BTreeSet<u64>,
+}
 
 impl Outstanding {
     fn delivered(&mut self, tag: u64) {
-        self.0.insert(tag);
+        self.tags.insert(tag);
+        if tag != self.all_to + 1 {
+            self.ahead.insert(tag);
+            return;
+        }
+        self.all_to = tag;
+        while self.ahead.remove(&(self.all_to + 1)) {
+            self.all_to += 1;
+        }
     }
 
     /// Settles `tags` (unknown and repeated ones are ignored) and returns the acks to send, in this order:
-    /// one for all that lie below every outstanding tag, and one for each of the others.
+    /// one for all that lie below every outstanding tag, and one for each of the others. A tag that another consumer of the channel
+    /// has and nobody has seen yet is outstanding, too.
     ///
     /// A tag is acked once, and a multiple ack names a tag that was not acked before: the broker closes
     /// the channel on an unknown one.
     fn settle(&mut self, tags: impl IntoIterator<Item = u64>) -> Vec<Frame> {
         let mut settled: Vec<u64> = (tags.into_iter())
-            .filter(|tag| self.0.remove(tag))
+            .filter(|tag| self.tags.remove(tag))
             .collect();
         settled.sort_unstable();
-        let below = match self.0.first() {
-            Some(first) => settled.partition_point(|tag| tag < first),
-            None => settled.len(),
-        };
+        let first = self.tags.first().copied().unwrap_or(u64::MAX);
+        let below = settled.partition_point(|tag| *tag < first && *tag <= self.all_to);
         let (front, others) = settled.split_at(below);
         let mut frames = Vec::with_capacity(others.len() + 1);
         frames.extend(front.last().map(|&tag| Frame {
@@ -80,15 +93,19 @@ impl Acks {
     }
 
     pub fn begin(&self, number: u64, channels: impl IntoIterator<Item = (Source, Channel)>) {
-        let channels = channels
-            .into_iter()
-            .filter(|(source, _)| *source == channel_of(*source))
-            .map(|(source, channel)| ChannelAcks {
-                source,
-                channel,
-                outstanding: Outstanding::default(),
-            })
-            .collect();
+        let mut known: Vec<ChannelAcks> = Vec::new();
+        for (source, channel) in channels {
+            // Several consumers are on one channel.
+            let is_known = known.iter().any(|acks| acks.source == source);
+            if source == channel_of(source) && !is_known {
+                known.push(ChannelAcks {
+                    source,
+                    channel,
+                    outstanding: Outstanding::default(),
+                });
+            }
+        }
+        let channels = known;
         *self.lock() = Some(Session { number, channels });
     }
 
@@ -142,7 +159,7 @@ impl Session {
     }
 }
 
-/// All delay queues share the first one's channel.
+/// All delay queues share the first one's channel, and all queues of new jobs have one source.
 fn channel_of(source: Source) -> Source {
     match source {
         Source::Delay(_) => Source::Delay(0),
@@ -182,6 +199,24 @@ mod tests {
         assert_eq!(outstanding.settle([4]), []);
     }
 
+    #[test]
+    fn what_another_consumer_still_has_is_not_acked_with_others() {
+        let mut outstanding = Outstanding::default();
+        let one = |tag, multiple| Frame { tag, multiple };
+        for tag in [1, 2, 4, 5] {
+            outstanding.delivered(tag);
+        }
+        assert_eq!(
+            outstanding.settle([1, 2, 4, 5]),
+            [one(2, true), one(4, false), one(5, false)]
+        );
+        for tag in [3, 6, 7] {
+            outstanding.delivered(tag);
+        }
+        assert_eq!(outstanding.settle([3, 6, 7]), [one(7, true)]);
+        assert!(outstanding.ahead.is_empty());
+    }
+
     proptest! {
         /// `steps`: deliver so many, then settle those tags (by their position, known or not).
         #[test]
@@ -202,7 +237,7 @@ mod tests {
                 prop_assert!(frames.len() <= settled);
                 frames.into_iter().for_each(|frame| channel.receive(frame));
                 prop_assert_eq!(&channel.0, &expected);
-                prop_assert_eq!(&outstanding.0, &expected);
+                prop_assert_eq!(&outstanding.tags, &expected);
             }
         }
     }

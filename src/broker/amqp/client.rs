@@ -84,7 +84,7 @@ impl Client {
         existing: bool,
     ) -> Result<Self, BrokerError> {
         let nodes = Nodes::new(amqp)?;
-        let topology = Topology::new(&amqp.queue, amqp.queue_type, levels)?;
+        let topology = Topology::wanted(amqp, levels)?;
         let link = nodes.turns().open(NAME).await?;
         let target = &link.target;
         if existing {

@@ -105,6 +105,9 @@ async fn run(
 /// A consumer and where its deliveries come from.
 struct Tap {
     source: Source,
+    queue: Arc<str>,
+    /// So many of its deliveries are unacked at most.
+    prefetch: u16,
     channel: Channel,
     /// `None`: it takes nothing now.
     consumer: Option<Consumer>,
@@ -113,8 +116,20 @@ struct Tap {
 }
 
 impl Tap {
+    /// One that takes nothing yet.
+    fn new(channel: &Channel, source: Source, (queue, prefetch): (&Arc<str>, u16)) -> Self {
+        Self {
+            source,
+            queue: Arc::clone(queue),
+            prefetch,
+            channel: channel.clone(),
+            consumer: None,
+            ends: false,
+        }
+    }
+
     /// Begins to consume, or ends it; what was delivered stays.
-    async fn turn(&mut self, link: &Link, names: &QueueNames, on: bool) -> Result<(), BrokerError> {
+    async fn turn(&mut self, link: &Link, on: bool) -> Result<(), BrokerError> {
         match &self.consumer {
             Some(consumer) if !on && !self.ends => {
                 let options = BasicCancelOptions::default();
@@ -123,11 +138,19 @@ impl Tap {
                 link.target.rpc("basic.cancel", cancelling).await
             }
             None if on => {
-                self.consumer = Some(consume_from(link, &self.channel, names, self.source).await?);
+                limit(link, &self.channel, self.prefetch).await?;
+                self.consumer = Some(self.consume(link).await?);
                 Ok(())
             }
             _ => Ok(()),
         }
+    }
+
+    async fn consume(&self, link: &Link) -> Result<Consumer, BrokerError> {
+        let (queue, options) = (&*self.queue, BasicConsumeOptions::default());
+        let table = FieldTable::default();
+        let consume = (self.channel).basic_consume(queue.into(), "".into(), options, table);
+        link.target.rpc("basic.consume", consume).await
     }
 }
 
@@ -138,16 +161,10 @@ async fn open_taps(shared: &Shared, link: &Link) -> Result<Vec<Tap>, BrokerError
     let names = &shared.topology.names;
     let (main, rechecks) = (shared.prefetch, (shared.prefetch / RECHECK_SHARE).max(1));
     // In the order in which they are gathered: what has waited comes first.
-    let mut taps = open_taps_of(link, names, names.delay_sources(), (shared.window, true)).await?;
-    for (source, prefetch) in [
-        (Source::Due, main),
-        (Source::Fresh, main),
-        (Source::Recheck, rechecks),
-    ] {
-        let wants_new = *shared.taking_new.borrow();
-        let begun = source != Source::Fresh || wants_new;
-        taps.extend(open_taps_of(link, names, [source], (prefetch, begun)).await?);
-    }
+    let mut taps = open_taps_of(link, names, names.delay_sources(), shared.window).await?;
+    taps.extend(open_taps_of(link, names, [Source::Due], main).await?);
+    taps.extend(open_taps_of_new(link, shared).await?);
+    taps.extend(open_taps_of(link, names, [Source::Recheck], rechecks).await?);
     Ok(taps)
 }
 
@@ -184,7 +201,7 @@ async fn consume(
             }
             Ok(()) = taking_new.changed(), if !stopped => {
                 let on = *taking_new.borrow_and_update();
-                turn_new(shared, link, &mut taps, on).await?;
+                turn_new(link, &mut taps, on).await?;
             }
             error = &mut failure => return Err(error),
             error = &mut healing => return Err(error),
@@ -200,7 +217,7 @@ async fn consume(
                     None => link.target.failed("the broker cancelled a consumer: a queue was deleted or moved"),
                 })?;
                 let on = *taking_new.borrow();
-                turn_new(shared, link, &mut taps, on).await?;
+                turn_new(link, &mut taps, on).await?;
                 if batch.is_empty() {
                     continue;
                 }
@@ -212,55 +229,48 @@ async fn consume(
 }
 
 /// New jobs are wanted from now on, or are not.
-async fn turn_new(
-    shared: &Shared,
-    link: &Link,
-    taps: &mut [Tap],
-    on: bool,
-) -> Result<(), BrokerError> {
-    let names = &shared.topology.names;
+async fn turn_new(link: &Link, taps: &mut [Tap], on: bool) -> Result<(), BrokerError> {
     for tap in taps.iter_mut().filter(|tap| tap.source == Source::Fresh) {
-        tap.turn(link, names, on).await?;
+        tap.turn(link, on).await?;
     }
     Ok(())
 }
 
-/// Consumers on one channel, each with a prefetch of its own, `begun` or to be begun later.
+/// Consumers on one channel, each with a prefetch of its own.
 async fn open_taps_of(
     link: &Link,
     names: &QueueNames,
     sources: impl IntoIterator<Item = Source>,
-    (prefetch, begun): (u16, bool),
+    prefetch: u16,
 ) -> Result<Vec<Tap>, BrokerError> {
-    let target = &link.target;
     let channel = link.channel().await?;
-    let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
-    target.rpc("basic.qos", qos).await?;
+    limit(link, &channel, prefetch).await?;
     let opening = sources.into_iter().map(async |source| {
-        let consumer = match begun {
-            true => Some(consume_from(link, &channel, names, source).await?),
-            false => None,
-        };
-        let channel = channel.clone();
-        Ok(Tap {
-            source,
-            channel,
-            consumer,
-            ends: false,
-        })
+        let mut tap = Tap::new(&channel, source, (names.of(source), prefetch));
+        tap.consumer = Some(tap.consume(link).await?);
+        Ok(tap)
     });
     future::try_join_all(opening).await
 }
 
-async fn consume_from(
-    link: &Link,
-    channel: &Channel,
-    names: &QueueNames,
-    source: Source,
-) -> Result<Consumer, BrokerError> {
-    let (queue, options) = (&**names.of(source), BasicConsumeOptions::default());
-    let consume = channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
-    link.target.rpc("basic.consume", consume).await
+/// Consumers of all queues of new jobs on one channel, each with its share of the prefetch, if new jobs are wanted. To all others it
+/// is as if their jobs came from one queue.
+async fn open_taps_of_new(link: &Link, shared: &Shared) -> Result<Vec<Tap>, BrokerError> {
+    let channel = link.channel().await?;
+    let wants_new = *shared.taking_new.borrow();
+    let mut taps = Vec::with_capacity(shared.shares.len());
+    for (queue, share) in &shared.shares {
+        let mut tap = Tap::new(&channel, Source::Fresh, (queue, *share));
+        tap.turn(link, wants_new).await?;
+        taps.push(tap);
+    }
+    Ok(taps)
+}
+
+/// So many unacked deliveries each consumer has that begins from now on.
+async fn limit(link: &Link, channel: &Channel, prefetch: u16) -> Result<(), BrokerError> {
+    let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
+    link.target.rpc("basic.qos", qos).await
 }
 
 /// What has arrived: none where a consumer has ended as asked. `Err(None)`: the broker cancelled a consumer.

@@ -61,7 +61,7 @@ pub async fn inventory(
     amqp: &config::Amqp,
     levels: &DelayLevels,
 ) -> Result<Inventory, BrokerError> {
-    let topology = Topology::new(&amqp.queue, amqp.queue_type, levels)?;
+    let topology = Topology::wanted(amqp, levels)?;
     let (link, silent) = Nodes::new(amqp)?.survey(NAME).await?;
     let target = &link.target;
     let mut channel = link.channel().await?;
@@ -92,7 +92,7 @@ pub async fn inventory(
 /// # Errors
 /// [`BrokerError`] says why it can't be told.
 pub async fn in_use(amqp: &config::Amqp, levels: &DelayLevels) -> Result<bool, BrokerError> {
-    let topology = Topology::new(&amqp.queue, amqp.queue_type, levels)?;
+    let topology = Topology::wanted(amqp, levels)?;
     let link = Nodes::new(amqp)?.turns().open(LOOK_NAME).await?;
     let mut missing = None;
     let used = loop {
@@ -121,7 +121,8 @@ async fn use_of(link: &Link, topology: &Topology) -> Result<Use, BrokerError> {
     let Topology { names, queues } = topology;
     let channel = link.channel().await?;
     for (at, queue) in queues.iter().enumerate() {
-        if queue.name == names.fresh || queue.name == names.dead {
+        // What is there was not started, or is over.
+        if queue.name == names.dead || names.is_new(&queue.name) {
             continue;
         }
         match depth(&link.target, &channel, &queue.name).await? {

@@ -64,6 +64,8 @@ struct Shared {
     nodes: Nodes,
     topology: Topology,
     prefetch: u16,
+    /// The queues of new jobs, and the share of the prefetch that each has.
+    shares: Vec<(Arc<str>, u16)>,
     /// The same for each delay queue.
     window: u16,
     acks: Acks,
@@ -94,8 +96,9 @@ impl AmqpBroker {
     ) -> Result<(Self, mpsc::Receiver<Event>), BrokerError> {
         let shared = Arc::new(Shared {
             nodes: Nodes::new(amqp)?,
-            topology: Topology::new(&amqp.queue, amqp.queue_type, levels)?,
+            topology: Topology::wanted(amqp, levels)?,
             prefetch: amqp.prefetch.max(1),
+            shares: amqp.shares(),
             window: u16::try_from(window).unwrap_or(u16::MAX),
             acks: Acks::default(),
             heal: tokio::sync::Notify::new(),

@@ -4,6 +4,7 @@ mod cluster;
 mod node;
 mod parcel;
 mod sentinel;
+mod shared;
 mod slots;
 mod stored;
 
@@ -21,6 +22,7 @@ use self::cluster::Cluster;
 use self::node::Node;
 use self::parcel::Parcel;
 use self::sentinel::Sentinel;
+pub use self::shared::Links;
 pub use self::slots::{owned, redirect, slot_of};
 use self::stored::Stored;
 use crate::config::{Pems, RedisServers, RedisTopology, SecretUrl};

@@ -74,7 +74,7 @@ impl RedisGate {
         }
         if number > 0 && failed.len() == number {
             // Is it these primaries, or all of them?
-            let at = (&self.link, &self.finder);
+            let at = (&*self.link, &self.finder);
             watches.others_go_on(at, failed, self.test_clock()).await?;
         }
         Ok(answers)

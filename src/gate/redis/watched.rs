@@ -39,7 +39,7 @@ impl RedisGate {
         primary: &Primary,
         calls: Vec<Call<'_>>,
     ) -> Result<Answers, GateError> {
-        let (clock, at) = (self.test_clock(), (&self.link, &self.finder));
+        let (clock, at) = (self.test_clock(), (&*self.link, &self.finder));
         let (watch, sent) = watches.ready(at, primaries, primary, clock).await?;
         let mut answers = Vec::with_capacity(calls.len());
         let mut open = Vec::with_capacity(calls.len());

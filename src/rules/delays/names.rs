@@ -20,6 +20,7 @@ pub struct QueueNames {
     /// `jobs.dead`: dead letters.
     pub dead: Arc<str>,
     delays: Vec<Arc<str>>,
+    more: Vec<Arc<str>>,
 }
 
 impl QueueNames {
@@ -33,14 +34,32 @@ impl QueueNames {
             recheck: format!("{work}.recheck").into(),
             dead: format!("{work}.dead").into(),
             delays: levels.from_ms().iter().map(delay_queue).collect(),
+            more: Vec::new(),
         }
+    }
+
+    /// The same with more queues of new jobs.
+    pub fn with_more<'a>(mut self, queues: impl IntoIterator<Item = &'a str>) -> Self {
+        self.more.extend(queues.into_iter().map(Arc::from));
+        self
+    }
+
+    /// Publishers put new jobs into `queue`.
+    pub fn is_new(&self, queue: &str) -> bool {
+        *self.fresh == *queue || self.more.iter().any(|name| **name == *queue)
+    }
+
+    /// The queues of new jobs beside the work queue.
+    pub fn more(&self) -> &[Arc<str>] {
+        &self.more
     }
 
     /// Whether `queue` is one of these, or a delay queue of another version.
     pub fn has(&self, queue: &str) -> bool {
-        let own = [&self.fresh, &self.due, &self.recheck, &self.dead];
+        let own = [&self.due, &self.recheck, &self.dead];
         let rest = queue.strip_prefix(&*self.fresh);
-        own.iter().any(|name| ***name == *queue)
+        self.is_new(queue)
+            || own.iter().any(|name| ***name == *queue)
             || rest.is_some_and(|rest| rest.starts_with(".delay."))
     }
 

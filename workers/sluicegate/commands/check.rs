@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value as Json, json};
 use sluicegate::broker::amqp::{QueueState, inventory};
-use sluicegate::config::{Config, RedisTopology};
+use sluicegate::config::{Config, PipelineName, Pipelines, RedisTopology};
 use sluicegate::gate::boards;
 use sluicegate::gate::fleet::registry::{self, Named};
 use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
@@ -17,6 +17,7 @@ use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::policy::Source;
 use sluicegate::rules::tenant::Tenant;
+use tokio::time::timeout;
 
 use super::recovery::Recovery;
 use super::{Failure, check_way, count, gate, hold, limits, plain, print_json};
@@ -35,6 +36,7 @@ const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
 #[command(after_help = "Examples:
   sluicegate check
   sluicegate check --offline --config new.yaml
+  sluicegate check --pipeline orders
   sluicegate check --tenant acme
   sluicegate check --tenant acme --plan pro --json")]
 pub struct CheckArgs {
@@ -77,73 +79,9 @@ impl Findings {
         let text = plain(&text.into(), 1_000);
         self.0.push(Finding { level, what, text });
     }
-}
 
-/// Checks.
-pub async fn run(args: CheckArgs, config: &Config) -> Result<ExitCode, Failure> {
-    let tenant = match &args.tenant {
-        Some(id) => Some(Tenant::parse(id).map_err(|error| Failure::Usage(error.to_string()))?),
-        None => None,
-    };
-    let policy = &config.rate_limiter.policy;
-    let (source, limits) = match &tenant {
-        Some(tenant) => limits::of(policy, tenant, args.plan.as_deref())?,
-        None => (Source::Common, policy.default_limits()),
-    };
-    let mut findings = Findings::default();
-    findings.add(Level::Ok, "config", "is valid");
-    for warning in config.warnings().into_iter().chain(config.advice()) {
-        findings.add(Level::Warn, "config", warning);
-    }
-    check_way::offline(config, &mut findings);
-    if !args.offline {
-        // One silent server must not keep the other from being checked.
-        match tokio::time::timeout(SERVER_TIMEOUT, rabbitmq(config, &mut findings)).await {
-            Ok(()) => {}
-            Err(_) => findings.add(
-                Level::Error,
-                "rabbitmq",
-                format!(
-                    "{} is too slow: no end within {SERVER_TIMEOUT:?}",
-                    config.amqp.url
-                ),
-            ),
-        }
-        match tokio::time::timeout(
-            SERVER_TIMEOUT,
-            redis(config, (tenant.as_ref(), limits), &mut findings),
-        )
-        .await
-        {
-            Ok(()) => {}
-            Err(_) => findings.add(
-                Level::Error,
-                "redis",
-                format!(
-                    "{} is too slow: no end within {SERVER_TIMEOUT:?}",
-                    config.redis.url
-                ),
-            ),
-        }
-    }
-    let failed = findings
-        .0
-        .iter()
-        .any(|finding| finding.level == Level::Error);
-    if args.json {
-        print_json(&json!({
-            "ok": !failed,
-            "tenant": tenant.as_ref().map(Tenant::as_str),
-            "source": source.to_string(),
-            "limits": limits.iter().map(limits::as_json).collect::<Vec<_>>(),
-            "checks": findings.0,
-        }))?;
-    } else {
-        let mut out = std::io::stdout().lock();
-        if tenant.is_none() {
-            writeln!(out, "{config}")?;
-        }
-        for Finding { level, what, text } in &findings.0 {
+    fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+        for Finding { level, what, text } in &self.0 {
             let level = match level {
                 Level::Ok => "ok",
                 Level::Warn => "warn",
@@ -151,11 +89,125 @@ pub async fn run(args: CheckArgs, config: &Config) -> Result<ExitCode, Failure> 
             };
             writeln!(out, "{level:<6}{what:<9} {text}")?;
         }
-        if let Some(tenant) = &tenant {
-            writeln!(out, "limits of {tenant}, from {source}:")?;
-            for limit in limits.iter() {
+        Ok(())
+    }
+}
+
+/// What was found of one pipeline.
+struct Checked<'a> {
+    name: &'a PipelineName,
+    source: Source<'a>,
+    limits: &'a Limits,
+    findings: Findings,
+}
+
+impl Checked<'_> {
+    fn as_json(&self) -> Json {
+        let limits = self.limits.iter().map(limits::as_json);
+        json!({
+            "source": self.source.to_string(),
+            "limits": limits.collect::<Vec<_>>(),
+            "checks": self.findings.0,
+        })
+    }
+
+    fn print(&self, out: &mut impl Write, tenant: Option<&Tenant>) -> std::io::Result<()> {
+        self.findings.print(out)?;
+        if let Some(tenant) = tenant {
+            writeln!(out, "limits of {tenant}, from {}:", self.source)?;
+            for limit in self.limits.iter() {
                 writeln!(out, "  {}: {}", limit.name(), limits::in_words(limit))?;
             }
+        }
+        Ok(())
+    }
+}
+
+/// Checks all pipelines, or the one called `name`.
+pub async fn run(
+    args: CheckArgs,
+    pipelines: &Pipelines,
+    name: Option<&str>,
+) -> Result<ExitCode, Failure> {
+    let tenant = match &args.tenant {
+        Some(id) => Some(Tenant::parse(id).map_err(|error| Failure::Usage(error.to_string()))?),
+        None => None,
+    };
+    let chosen: Vec<_> = match name {
+        Some(_) => vec![pipelines.one(name).map_err(Failure::Usage)?],
+        None => pipelines.each().iter().collect(),
+    };
+    let mut common = Findings::default();
+    let named = pipelines.are_named();
+    if named {
+        let calls = chosen.iter().map(|(_, config)| config.dispatch.concurrency);
+        let (pipelines, calls) = (count(chosen.len() as u64, "pipeline"), calls.sum::<usize>());
+        let text = format!("is valid: {pipelines}, together at most {calls} calls in flight");
+        common.add(Level::Ok, "config", text);
+    }
+    let warnings = pipelines.warnings();
+    let of = |name| warnings.iter().filter(move |(of, _)| *of == name);
+    for (_, words) in of(None) {
+        common.add(Level::Warn, "config", words);
+    }
+    let mut checked = Vec::new();
+    for (name, config) in chosen {
+        let policy = &config.rate_limiter.policy;
+        let (source, limits) = match &tenant {
+            Some(tenant) => limits::of(policy, tenant, args.plan.as_deref())?,
+            None => (Source::Common, policy.default_limits()),
+        };
+        let mut findings = Findings::default();
+        findings.add(Level::Ok, "config", "is valid");
+        match named {
+            true => {
+                of(Some(name)).for_each(|(_, words)| findings.add(Level::Warn, "config", words))
+            }
+            false => findings.0.append(&mut common.0),
+        }
+        look(
+            config,
+            (tenant.as_ref(), limits),
+            args.offline,
+            &mut findings,
+        )
+        .await;
+        checked.push(Checked {
+            name,
+            source,
+            limits,
+            findings,
+        });
+    }
+    let failed = (checked.iter().flat_map(|each| &each.findings.0))
+        .any(|finding| finding.level == Level::Error);
+    if args.json {
+        let mut all = match checked.as_slice() {
+            [only] if !named => only.as_json(),
+            all => {
+                let each = all
+                    .iter()
+                    .map(|each| (each.name.to_string(), each.as_json()));
+                let each: serde_json::Map<_, _> = each.collect();
+                json!({"checks": common.0, "pipelines": each})
+            }
+        };
+        all["ok"] = (!failed).into();
+        all["tenant"] = tenant.as_ref().map(Tenant::as_str).into();
+        print_json(&all)?;
+    } else {
+        let mut out = std::io::stdout().lock();
+        match checked.as_slice() {
+            _ if tenant.is_some() => {}
+            [only] => writeln!(out, "{}", pipelines.each()[only.name])?,
+            _ => writeln!(out, "{pipelines}")?,
+        }
+        common.print(&mut out)?;
+        for each in &checked {
+            if named {
+                writeln!(out, "\npipeline {}", each.name)?;
+            }
+            each.print(&mut out, tenant.as_ref())?;
         }
     }
     if failed {
@@ -164,6 +216,40 @@ pub async fn run(args: CheckArgs, config: &Config) -> Result<ExitCode, Failure> 
         ));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Looks at one pipeline, and unless `offline` at its servers.
+async fn look(
+    config: &Config,
+    limits: (Option<&Tenant>, &Limits),
+    offline: bool,
+    findings: &mut Findings,
+) {
+    for advice in config.advice() {
+        findings.add(Level::Warn, "config", advice);
+    }
+    check_way::offline(config, findings);
+    if offline {
+        return;
+    }
+    let too_slow = |url: String| format!("{url} is too slow: no end within {SERVER_TIMEOUT:?}");
+    // One silent server must not keep the other from being checked.
+    match timeout(SERVER_TIMEOUT, rabbitmq(config, findings)).await {
+        Ok(()) => {}
+        Err(_) => findings.add(
+            Level::Error,
+            "rabbitmq",
+            too_slow(config.amqp.url.to_string()),
+        ),
+    }
+    match timeout(SERVER_TIMEOUT, redis(config, limits, findings)).await {
+        Ok(()) => {}
+        Err(_) => findings.add(
+            Level::Error,
+            "redis",
+            too_slow(config.redis.url.to_string()),
+        ),
+    }
 }
 
 async fn rabbitmq(config: &Config, findings: &mut Findings) {
@@ -185,9 +271,8 @@ async fn rabbitmq(config: &Config, findings: &mut Findings) {
         findings.add(Level::Warn, WHAT, error.to_string());
     }
     let names = &found.names;
-    let work = [&names.fresh, &names.due, &names.recheck, &names.dead];
-    let (work, delay_queues): (Vec<_>, Vec<_>) =
-        (found.queues.iter()).partition(|(name, _)| work.iter().any(|known| ***known == **name));
+    let (delay_queues, work): (Vec<_>, Vec<_>) = (found.queues.iter())
+        .partition(|(name, _)| names.delays().iter().any(|known| **known == **name));
     for (name, state) in work {
         match state {
             QueueState::Ready { messages } => {

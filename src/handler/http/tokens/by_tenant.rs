@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout_at};
+use tracing::Instrument;
 
 use super::super::requests::NoRequest;
 use super::super::secrets::Secrets;
@@ -156,7 +157,7 @@ impl ByTenant {
             return;
         }
         let (source, kept, tenant) = (Arc::clone(&self.source), Arc::clone(kept), tenant.clone());
-        runtime.spawn(async move {
+        let fetching = async move {
             // It is never closed.
             let _turn = source.asking.acquire().await;
             let fetched = Token::fetch(&source.endpoint, &client).await;
@@ -175,7 +176,8 @@ impl ByTenant {
                     }
                 }
             });
-        });
+        };
+        runtime.spawn(fetching.in_current_span());
     }
 
     fn known(&self) -> MutexGuard<'_, HashMap<Tenant, Arc<Kept>>> {

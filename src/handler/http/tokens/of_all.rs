@@ -6,6 +6,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
+use tracing::Instrument;
 
 use super::super::token_endpoint::{Client, Endpoint};
 use super::{Token, Told, pauses};
@@ -58,7 +59,7 @@ impl OfAll {
         // What it holds is whole at any time.
         let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
         if task.as_ref().is_none_or(JoinHandle::is_finished) {
-            *task = Some(runtime.spawn(keep(Arc::clone(&self.shared))));
+            *task = Some(runtime.spawn(keep(Arc::clone(&self.shared)).in_current_span()));
         }
     }
 

@@ -1,0 +1,188 @@
+//! What there is to see of all pipelines of a process.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use super::Health;
+use crate::config::PipelineName;
+use crate::metrics::{Metrics, together};
+
+/// What a pipeline shows of itself, however often it is started.
+#[derive(Clone, Default)]
+pub struct Seen {
+    /// For `/metrics`.
+    pub metrics: Arc<Metrics>,
+    /// For `/readyz`.
+    pub health: Arc<Health>,
+}
+
+impl Seen {
+    /// Of a pipeline with a name, which its metrics have as a label.
+    pub fn of(name: &PipelineName) -> Self {
+        Self {
+            metrics: Arc::new(Metrics::of(Some(name.as_str()))),
+            health: Arc::default(),
+        }
+    }
+}
+
+/// All pipelines with names, or the only one.
+pub struct Board(Pipelines);
+
+enum Pipelines {
+    Only(Seen),
+    Named(RwLock<BTreeMap<PipelineName, Seen>>),
+}
+
+/// Whether it is ready, and what is to be said of that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Readiness {
+    /// Jobs are being taken.
+    pub is_ready: bool,
+    /// What is missing, or where no job is admitted all the same.
+    pub lines: Vec<String>,
+}
+
+impl From<&Health> for Readiness {
+    fn from(health: &Health) -> Self {
+        let missing = health.missing();
+        let is_ready = missing.is_empty();
+        let lines = match is_ready {
+            true => health.partly(),
+            false => missing.into_iter().map(str::to_owned).collect(),
+        };
+        Self { is_ready, lines }
+    }
+}
+
+impl Board {
+    /// Of one pipeline without a name.
+    pub fn only(seen: Seen) -> Self {
+        Self(Pipelines::Only(seen))
+    }
+
+    /// Of pipelines with names; there are none yet.
+    pub fn named() -> Self {
+        Self(Pipelines::Named(RwLock::default()))
+    }
+
+    /// Shows the pipeline `name`.
+    pub fn put(&self, name: PipelineName, seen: Seen) {
+        if let Pipelines::Named(all) = &self.0 {
+            let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
+            all.insert(name, seen);
+        }
+    }
+
+    /// It is there no more.
+    pub fn remove(&self, name: &PipelineName) {
+        if let Pipelines::Named(all) = &self.0 {
+            let mut all = all.write().unwrap_or_else(PoisonError::into_inner);
+            all.remove(name);
+        }
+    }
+
+    /// All metrics, in the OpenMetrics text format.
+    pub fn metrics(&self) -> String {
+        match &self.0 {
+            Pipelines::Only(seen) => seen.metrics.encode(),
+            Pipelines::Named(all) => {
+                let all = all.read().unwrap_or_else(PoisonError::into_inner);
+                let texts: Vec<String> = all.values().map(|seen| seen.metrics.encode()).collect();
+                together(&texts)
+            }
+        }
+    }
+
+    /// Of the whole process: one of several pipelines is enough, since who acts on it acts on all of them.
+    pub fn readiness(&self) -> Readiness {
+        let all = match &self.0 {
+            Pipelines::Only(seen) => return Readiness::from(&*seen.health),
+            Pipelines::Named(all) => all.read().unwrap_or_else(PoisonError::into_inner),
+        };
+        let mut whole = Readiness {
+            is_ready: false,
+            lines: Vec::new(),
+        };
+        for (name, seen) in all.iter() {
+            let own = Readiness::from(&*seen.health);
+            whole.is_ready |= own.is_ready;
+            let lines = own.lines.iter().map(|line| format!("{name}: {line}"));
+            whole.lines.extend(lines);
+        }
+        whole
+    }
+
+    /// Of the pipeline `name`; `None`: there is none.
+    pub fn readiness_of(&self, name: &str) -> Option<Readiness> {
+        let Pipelines::Named(all) = &self.0 else {
+            return None;
+        };
+        let all = all.read().unwrap_or_else(PoisonError::into_inner);
+        let mut all = all.iter();
+        let (_, seen) = all.find(|(known, _)| known.as_str() == name)?;
+        Some(Readiness::from(&*seen.health))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Pipelines as Configs;
+
+    fn ready(health: &Health) {
+        health.set_rabbitmq(true);
+        health.set_redis(true);
+        health.set_consuming(true);
+    }
+
+    #[test]
+    fn a_process_is_ready_while_one_of_its_pipelines_is() {
+        let text = "pipelines: {mail: , orders: }";
+        let configs = Configs::parse("c.yaml", text, std::iter::empty()).expect("valid");
+        let board = Board::named();
+        let all: Vec<Seen> = (configs.each().keys())
+            .map(|name| {
+                let seen = Seen::of(name);
+                board.put(name.clone(), seen.clone());
+                seen
+            })
+            .collect();
+        let whole = board.readiness();
+        assert!(!whole.is_ready && whole.lines.len() == 6, "{whole:?}");
+
+        ready(&all[1].health);
+        let whole = board.readiness();
+        assert!(whole.is_ready);
+        assert_eq!(whole.lines[0], "mail: RabbitMQ does not answer");
+        let of = |name| board.readiness_of(name).map(|own| own.is_ready);
+        assert_eq!(
+            ["mail", "orders", "x"].map(of),
+            [Some(false), Some(true), None]
+        );
+
+        all[1].health.set_gone();
+        assert_eq!(of("orders"), Some(false));
+        let metrics = board.metrics();
+        let lines =
+            ["mail", "orders"].map(|name| format!("sluicegate_agreed{{pipeline=\"{name}\"}} 0\n"));
+        assert!(metrics.contains(&lines.concat()), "{metrics}");
+        for name in configs.each().keys() {
+            board.remove(name);
+        }
+        assert_eq!(board.metrics(), "# EOF\n");
+        assert_eq!(of("orders"), None);
+    }
+
+    #[test]
+    fn a_pipeline_without_a_name_is_the_whole_process() {
+        let seen = Seen::default();
+        let board = Board::only(seen.clone());
+        assert!(!board.readiness().is_ready);
+        ready(&seen.health);
+        assert_eq!(board.readiness().lines, [""; 0]);
+        assert!(board.readiness().is_ready);
+        assert_eq!(board.readiness_of("default"), None);
+        assert_eq!(board.metrics(), seen.metrics.encode());
+    }
+}

@@ -1,0 +1,266 @@
+//! Several pipelines in one process: starts each, follows the configuration, and ends when all have ended.
+
+mod keeper;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::{error, info, warn};
+
+use self::keeper::Keeper;
+use super::reload::{EVERY, Read, Wanted, refuse};
+use super::{AppError, Parts, Work, of_the_process};
+use crate::admin::{self, Board, Seen};
+use crate::config::{Config, ConfigErrors, PipelineName, Pipelines, Source};
+use crate::engine::Stop;
+use crate::metrics::Metrics;
+use crate::tasks::{Ended, Watched};
+
+/// Puts the work of a pipeline together: with what it shares with others, and whether nothing was started before.
+type Make = Arc<dyn Fn(Config, &Parts, bool) -> Result<Work, AppError> + Send + Sync>;
+
+/// Runs `pipelines` until `stop`, and what becomes of them in `source`.
+///
+/// # Errors
+/// [`AppError`] when one of them can't be put together, or when the process lacks what all of them need.
+pub(super) async fn run(
+    pipelines: Pipelines,
+    source: Source,
+    fresh: bool,
+    make: impl Fn(Config, &Parts, bool) -> Result<Work, AppError> + Send + Sync + 'static,
+    (stop, signals): (Stop, Watched),
+) -> Result<(), AppError> {
+    let mut read = Read::new(source).map_err(AppError::Signals)?;
+    let mut all = Several {
+        board: Arc::new(Board::named()),
+        stop: stop.clone(),
+        make: Arc::new(make),
+        parts: Parts::default(),
+        shared: pipelines.clone(),
+        running: BTreeMap::new(),
+        keepers: JoinSet::new(),
+    };
+    for config in pipelines.each().values() {
+        all.try_out(config)?;
+    }
+    tell_warnings(&pipelines);
+    let admin = admin::serve(&pipelines.admin, Arc::clone(&all.board)).await?;
+    let mut tasks = of_the_process(&admin, Some(&signals));
+    for (name, config) in pipelines.each() {
+        all.start(name, config.clone(), fresh);
+    }
+    let mut ticks = interval(EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut ended: Result<(), Ended> = Ok(());
+    while !all.keepers.is_empty() {
+        let goes_on = !stop.soft.is_cancelled();
+        let asked = tokio::select! {
+            why = tasks.first_end(), if ended.is_ok() => {
+                error!(reason = %why, "stopping: no pipeline can go on without it");
+                ended = Err(why);
+                stop.soft.cancel();
+                continue;
+            }
+            Some(kept) = all.keepers.join_next() => {
+                match kept {
+                    Ok(name) => all.has_ended(name),
+                    Err(why) => error!(reason = %why, "what keeps a pipeline running has ended"),
+                }
+                continue;
+            }
+            () = stop.soft.cancelled(), if goes_on => continue,
+            _ = ticks.tick(), if goes_on => false,
+            () = read.hangup(), if goes_on => true,
+        };
+        if read.source.has_changed() || asked {
+            all.read(read.source.load(), asked);
+        }
+    }
+    drop(tasks);
+    admin.stop().await;
+    info!("all pipelines are stopped");
+    ended.map_err(AppError::Ended)
+}
+
+fn tell_warnings(pipelines: &Pipelines) {
+    for (name, warning) in pipelines.warnings() {
+        match name {
+            Some(name) => warn!(pipeline = %name, "configuration: {warning}"),
+            None => warn!("configuration: {warning}"),
+        }
+    }
+}
+
+/// All pipelines of the process.
+struct Several {
+    board: Arc<Board>,
+    stop: Stop,
+    make: Make,
+    /// What all of them share.
+    parts: Parts,
+    /// As they were read last; the admin port and the logs are those of the start.
+    shared: Pipelines,
+    running: BTreeMap<PipelineName, Running>,
+    /// Each gives its name when its pipeline has ended and is not wanted any more.
+    keepers: JoinSet<PipelineName>,
+}
+
+/// A pipeline that has a keeper.
+struct Running {
+    seen: Seen,
+    wanted: watch::Sender<Wanted>,
+}
+
+impl Several {
+    /// What can be seen to be wrong without a server.
+    fn try_out(&self, config: &Config) -> Result<(), AppError> {
+        (self.make)(config.clone(), &self.parts, false).map(drop)
+    }
+
+    fn start(&mut self, name: &PipelineName, config: Config, fresh: bool) {
+        let wanted = Wanted {
+            config,
+            start: 0,
+            end: false,
+        };
+        let running = Running {
+            seen: Seen::of(name),
+            wanted: watch::Sender::new(wanted),
+        };
+        self.board.put(name.clone(), running.seen.clone());
+        self.keep(name, &running, fresh);
+        self.running.insert(name.clone(), running);
+    }
+
+    fn keep(&mut self, name: &PipelineName, running: &Running, fresh: bool) {
+        let keeper = Keeper {
+            name: name.clone(),
+            parts: Parts {
+                seen: running.seen.clone(),
+                links: Arc::clone(&self.parts.links),
+            },
+            make: Arc::clone(&self.make),
+            stop: self.stop.clone(),
+            wanted: running.wanted.subscribe(),
+            fresh,
+        };
+        self.keepers.spawn(keeper.run());
+    }
+
+    /// Its keeper is done.
+    fn has_ended(&mut self, name: PipelineName) {
+        let Some(running) = self.running.remove(&name) else {
+            return;
+        };
+        // It was removed, and is there again.
+        if !running.wanted.borrow().end && !self.stop.soft.is_cancelled() {
+            self.keep(&name, &running, false);
+            self.running.insert(name, running);
+            return;
+        }
+        self.board.remove(&name);
+        info!(pipeline = %name, "pipeline stopped");
+    }
+
+    fn metrics(&self) -> impl Iterator<Item = &Metrics> {
+        self.running.values().map(|running| &*running.seen.metrics)
+    }
+
+    /// Applies what was read as a whole, or nothing of it. `asked`: somebody waits for an answer.
+    fn read(&mut self, read: Result<Pipelines, ConfigErrors>, asked: bool) {
+        let new = match read {
+            Ok(new) => new,
+            Err(errors) => return refuse(&errors, self.metrics()),
+        };
+        let wrong = match new.each().len() {
+            _ if !new.are_named() => {
+                Some("it has no `pipelines` any more, which takes a restart".to_owned())
+            }
+            0 => Some("the pipeline that this process runs is not there any more".to_owned()),
+            _ => self.wrong(&new),
+        };
+        if let Some(why) = wrong {
+            self.metrics().for_each(|metrics| metrics.reloaded(false));
+            error!(
+                reason = why,
+                "configuration refused, the old one stays effective"
+            );
+            return;
+        }
+        let (old_admin, old_log) = (&self.shared.admin, &self.shared.log);
+        if (old_admin, old_log) != (&new.admin, &new.log) {
+            warn!("configuration changed: admin and log take a restart of the process");
+        }
+        let changed = self.apply(&new);
+        if changed {
+            tell_warnings(&new);
+        } else if asked {
+            self.metrics().for_each(|metrics| metrics.reloaded(true));
+            info!("configuration read again: nothing has changed");
+        }
+        self.shared = new;
+    }
+
+    /// Why one of `new` that differs from what runs can't be put together.
+    fn wrong(&self, new: &Pipelines) -> Option<String> {
+        let mut differ = new.each().iter().filter(|(name, config)| {
+            let running = self.running.get(name);
+            running.is_none_or(|running| running.wanted.borrow().config != **config)
+        });
+        differ.find_map(|(name, config)| {
+            let why = self.try_out(config).err()?;
+            Some(format!("pipelines.{name}: {why}"))
+        })
+    }
+
+    /// Starts, changes and ends what `new` asks for, and says whether that was anything.
+    fn apply(&mut self, new: &Pipelines) -> bool {
+        let mut changed = false;
+        for (name, running) in &self.running {
+            if !new.each().contains_key(name) && !running.wanted.borrow().end {
+                info!(pipeline = %name, "pipeline removed: it takes no more jobs");
+                running.wanted.send_modify(|wanted| wanted.end = true);
+                changed = true;
+            }
+        }
+        for (name, config) in new.each() {
+            changed |= match self.running.get(name) {
+                Some(running) => change(name, running, config),
+                None => {
+                    info!(pipeline = %name, "pipeline added");
+                    self.start(name, config.clone(), false);
+                    true
+                }
+            };
+        }
+        changed
+    }
+}
+
+/// Lets a pipeline run with `config`: as it runs, or anew where that is needed. Says whether something has changed.
+fn change(name: &PipelineName, running: &Running, config: &Config) -> bool {
+    let old = running.wanted.borrow().clone();
+    // All have the same of these, and none uses them.
+    let is_own = |key: &&'static str| !key.starts_with("admin.") && !key.starts_with("log.");
+    let restart: Vec<_> = (old.config.takes_restart(config).into_iter())
+        .filter(is_own)
+        .collect();
+    if old.config == *config && !old.end {
+        return false;
+    }
+    let anew = old.end || !restart.is_empty();
+    if anew {
+        let keys = restart.join(", ");
+        info!(pipeline = %name, keys, "configuration applied: the pipeline is stopped and started again");
+        running.seen.metrics.reloaded(true);
+    }
+    running.wanted.send_modify(|wanted| {
+        wanted.config = config.clone();
+        wanted.start += u64::from(anew);
+        wanted.end = false;
+    });
+    true
+}

@@ -1,0 +1,265 @@
+//! Keeps one pipeline running: starts it again where it has ended by an error, or where its configuration takes that.
+
+use std::panic::AssertUnwindSafe;
+use std::time::Duration;
+
+use futures_util::FutureExt;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+use tracing::{Instrument, error, error_span};
+
+use super::super::Parts;
+use super::super::reload::{Reload, Wanted};
+use super::Make;
+use crate::config::PipelineName;
+use crate::engine::Stop;
+use crate::rules::retry::Reconnect;
+use crate::tasks::{Tasks, message};
+
+/// Pauses before a pipeline that has ended is started again: the first, and the longest.
+const PAUSES: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(60)];
+/// A pipeline that ran for so long had no trouble with its start.
+const STEADY: Duration = Duration::from_secs(300);
+
+/// Of one pipeline.
+pub(super) struct Keeper {
+    pub name: PipelineName,
+    pub parts: Parts,
+    pub make: Make,
+    /// Of the process.
+    pub stop: Stop,
+    pub wanted: watch::Receiver<Wanted>,
+    /// Nothing was started before; for the first start.
+    pub fresh: bool,
+}
+
+impl Keeper {
+    /// Runs until the process is stopped or the pipeline is not wanted any more; gives its name.
+    pub async fn run(self) -> PipelineName {
+        let name = self.name.clone();
+        // At `error`, so that no log level takes it away.
+        let span = error_span!("of", pipeline = %name);
+        self.keep().instrument(span).await;
+        name
+    }
+
+    async fn keep(mut self) {
+        let mut pauses = Reconnect::between(PAUSES[0], PAUSES[1]);
+        loop {
+            let now = self.wanted.borrow_and_update().clone();
+            if now.end || self.stop.soft.is_cancelled() {
+                break;
+            }
+            let began = Instant::now();
+            let ended = self.once(&now).await;
+            self.parts.seen.health.set_gone();
+            self.parts.seen.metrics.gone();
+            self.fresh = false;
+            let Err(why) = ended else {
+                pauses.reset();
+                continue;
+            };
+            if began.elapsed() >= STEADY {
+                pauses.reset();
+            }
+            let pause = pauses.next(rand::random());
+            self.parts.seen.metrics.restarted();
+            error!(reason = %why, again_in = ?pause, "the pipeline has ended by an error: it is started again; the others go on");
+            let mut wanted = self.wanted.clone();
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = self.stop.soft.cancelled() => {}
+                () = another(&mut wanted, now.start) => {}
+            }
+        }
+    }
+
+    /// One start, to its end: it was asked to, or why it ended.
+    async fn once(&self, now: &Wanted) -> Result<(), String> {
+        let stop = Stop {
+            soft: self.stop.soft.child_token(),
+            hard: self.stop.hard.child_token(),
+        };
+        let work = (self.make)(now.config.clone(), &self.parts, self.fresh);
+        let work = work.map_err(|why| why.to_string())?;
+        let reload = Reload::Told(self.wanted.clone(), now.start);
+        let run = work.run(Tasks::default(), reload, stop.clone());
+        let run = AssertUnwindSafe(run).catch_unwind();
+        // Dropped, it ends.
+        let mut task = JoinSet::new();
+        task.spawn(run.in_current_span());
+        let mut wanted = self.wanted.clone();
+        let mut asked = false;
+        let ended = loop {
+            tokio::select! {
+                Some(ended) = task.join_next() => break ended,
+                () = another(&mut wanted, now.start), if !asked => {
+                    asked = true;
+                    stop.soft.cancel();
+                }
+            }
+        };
+        match ended {
+            Ok(Ok(Ok(()))) if asked || self.stop.soft.is_cancelled() => Ok(()),
+            Ok(Ok(Ok(()))) => Err("it has nothing to do any more".to_owned()),
+            Ok(Ok(Err(why))) => Err(why.to_string()),
+            Ok(Err(panic)) => Err(format!("it panicked: {}", message(&*panic))),
+            Err(why) => Err(why.to_string()),
+        }
+    }
+}
+
+/// Waits until the pipeline is not wanted any more, or another start of it.
+async fn another(wanted: &mut watch::Receiver<Wanted>, start: u64) {
+    let other = |wanted: &Wanted| wanted.end || wanted.start != start;
+    if wanted.wait_for(other).await.is_err() {
+        // Who tells it is gone, and all keepers with it.
+        std::future::pending().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::app::{AppError, Work};
+    use crate::config::{Config, Pipelines};
+
+    /// What a start does: by its number and what its configuration has as concurrency.
+    type Does = fn(u64, Stop) -> futures_util::future::BoxFuture<'static, Result<(), AppError>>;
+
+    struct Bed {
+        wanted: watch::Sender<Wanted>,
+        stop: Stop,
+        parts: Parts,
+        starts: Arc<AtomicU64>,
+        task: tokio::task::JoinHandle<PipelineName>,
+    }
+
+    fn config(queue: &str) -> Config {
+        let text = format!("amqp: {{queue: {queue}}}");
+        Config::parse("c.yaml", &text, std::iter::empty()).expect("valid")
+    }
+
+    impl Bed {
+        fn start(does: Does) -> Self {
+            let wanted = watch::Sender::new(Wanted {
+                config: config("a"),
+                start: 0,
+                end: false,
+            });
+            let (starts, parts, stop) = (
+                Arc::new(AtomicU64::new(0)),
+                Parts::default(),
+                Stop::default(),
+            );
+            let counted = Arc::clone(&starts);
+            let make: Make = Arc::new(move |config, parts: &Parts, _| {
+                let number = counted.fetch_add(1, Ordering::Relaxed);
+                Ok(Work {
+                    config,
+                    seen: parts.seen.clone(),
+                    moves: Box::new(move |_, _, stop| does(number, stop)),
+                })
+            });
+            let text = "pipelines: {a: }";
+            let named = Pipelines::parse("c.yaml", text, std::iter::empty()).expect("valid");
+            let keeper = Keeper {
+                name: named.one(None).expect("one").0.clone(),
+                parts: parts.clone(),
+                make,
+                stop: stop.clone(),
+                wanted: wanted.subscribe(),
+                fresh: false,
+            };
+            let task = tokio::spawn(keeper.run());
+            Self {
+                wanted,
+                stop,
+                parts,
+                starts,
+                task,
+            }
+        }
+
+        fn starts(&self) -> u64 {
+            self.starts.load(Ordering::Relaxed)
+        }
+
+        async fn reach(&self, starts: u64) {
+            while self.starts() < starts {
+                sleep(Duration::from_millis(10)).await;
+            }
+        }
+
+        fn restarts(&self) -> String {
+            let text = self.parts.seen.metrics.encode();
+            let line = text
+                .lines()
+                .find(|line| line.starts_with("sluicegate_pipeline_restarts_total"));
+            line.expect("it is there").to_owned()
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pipeline_that_fails_is_started_again_after_longer_and_longer_pauses() {
+        let bed = Bed::start(|number, stop| {
+            Box::pin(async move {
+                match number {
+                    0 => panic!("it panics"),
+                    1 => Err(AppError::NoHandler),
+                    2 => Ok(()),
+                    _ => {
+                        stop.soft.cancelled().await;
+                        Ok(())
+                    }
+                }
+            })
+        });
+        let began = Instant::now();
+        bed.reach(4).await;
+        let pauses = began.elapsed();
+        // 1, 2 and 4 s, each from half of it to one and a half times.
+        assert!((3_500..10_600).contains(&pauses.as_millis()), "{pauses:?}");
+        assert_eq!(bed.restarts(), "sluicegate_pipeline_restarts_total 3");
+        sleep(STEADY).await;
+        assert_eq!(bed.starts(), 4);
+        bed.stop.soft.cancel();
+        assert_eq!(bed.task.await.expect("no panic").as_str(), "a");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_started_anew_or_ended_as_it_is_wanted_also_in_a_pause() {
+        let bed = Bed::start(|number, stop| {
+            Box::pin(async move {
+                if number == 2 {
+                    return Err(AppError::NoHandler);
+                }
+                stop.soft.cancelled().await;
+                Ok(())
+            })
+        });
+        bed.reach(1).await;
+        // What can change as it runs is no other start.
+        bed.wanted.send_modify(|wanted| wanted.config = config("b"));
+        sleep(Duration::from_secs(9)).await;
+        assert_eq!(bed.starts(), 1);
+        bed.wanted.send_modify(|wanted| wanted.start += 1);
+        bed.reach(2).await;
+        // The third one fails; the fourth does not wait for the pause.
+        bed.wanted.send_modify(|wanted| wanted.start += 1);
+        bed.reach(3).await;
+        sleep(Duration::from_millis(10)).await;
+        let began = Instant::now();
+        bed.wanted.send_modify(|wanted| wanted.start += 1);
+        bed.reach(4).await;
+        assert!(began.elapsed() < Duration::from_millis(400));
+        assert_eq!(bed.restarts(), "sluicegate_pipeline_restarts_total 1");
+        bed.wanted.send_modify(|wanted| wanted.end = true);
+        bed.task.await.expect("no panic");
+        assert!(!bed.stop.soft.is_cancelled(), "the others go on");
+    }
+}

@@ -1,0 +1,102 @@
+//! What two pipelines can't have in common: queues, since a job of one would be taken by the other, and the names of keys in Redis,
+//! since limits would be counted together.
+
+use std::collections::BTreeMap;
+
+use url::Url;
+
+use super::load::Config;
+use super::pipeline_name::PipelineName;
+use super::redis_servers::RedisTopology;
+use super::secret::SecretUrl;
+use crate::rules::delays::{DelayLevels, QueueNames};
+
+/// Of each pipeline that clashes with one before it: what is wrong.
+pub(super) fn clashes(each: &BTreeMap<PipelineName, Config>) -> Vec<(PipelineName, String)> {
+    let mut found = Vec::new();
+    for (index, (name, config)) in each.iter().enumerate() {
+        for (other, theirs) in each.iter().take(index) {
+            let words = [queues(config, theirs, other), keys(config, theirs, other)];
+            let words = words.into_iter().flatten();
+            found.extend(words.map(|words| (name.clone(), words)));
+        }
+    }
+    found
+}
+
+/// They have a queue in common.
+fn queues(own: &Config, theirs: &Config, other: &PipelineName) -> Option<String> {
+    if !share(&own.amqp.url.urls, &theirs.amqp.url.urls) {
+        return None;
+    }
+    let names = |config: &Config| config.amqp.names(&DelayLevels::new(config.delay.max_delay));
+    let (own, theirs) = (names(own), names(theirs));
+    let new = |names: &QueueNames| {
+        [&names.fresh]
+            .into_iter()
+            .chain(names.more())
+            .cloned()
+            .collect()
+    };
+    let (own_new, their_new): (Vec<_>, Vec<_>) = (new(&own), new(&theirs));
+    let same = (own_new.iter().find(|queue| theirs.has(queue)))
+        .or_else(|| their_new.iter().find(|queue| own.has(queue)))?;
+    Some(format!(
+        "has the queue {same:?}, which the pipeline {other} has on the same RabbitMQ; give amqp.queue or amqp.queues of one of them other names"
+    ))
+}
+
+/// Keys of one can be keys of the other.
+fn keys(own: &Config, theirs: &Config, other: &PipelineName) -> Option<String> {
+    let servers = |config: &Config| {
+        let mut urls = config.redis.url.urls.clone();
+        if let RedisTopology::Sentinel(sentinels) = &config.redis.url.topology {
+            urls.extend(sentinels.iter().cloned());
+        }
+        urls
+    };
+    if !share(&servers(own), &servers(theirs)) {
+        return None;
+    }
+    let (own, theirs) = (&own.redis.prefix, &theirs.redis.prefix);
+    if own == theirs {
+        return Some(format!(
+            "has the prefix {own:?}, which the pipeline {other} has in the same Redis, so their limits would be counted together; set redis.prefix of one of them to another one, or leave it out"
+        ));
+    }
+    let (short, long) = match own.len() < theirs.len() {
+        true => (own, theirs),
+        false => (theirs, own),
+    };
+    let rest = long.strip_prefix(short.as_str())?.strip_prefix(':')?;
+    // No tenant's key goes on so.
+    (!rest.starts_with('%')).then(|| {
+        format!(
+            "has the prefix {own:?}, and the pipeline {other} has {theirs:?} in the same Redis; keys of one can have names of the other's, so neither may begin with the other and a colon"
+        )
+    })
+}
+
+/// A server, or a database or virtual host of it, is among both.
+fn share(own: &[SecretUrl], theirs: &[SecretUrl]) -> bool {
+    let theirs: Vec<_> = theirs.iter().filter_map(place).collect();
+    own.iter()
+        .filter_map(place)
+        .any(|own| theirs.contains(&own))
+}
+
+/// Host, port, and what is behind them.
+fn place(url: &SecretUrl) -> Option<(String, u16, String)> {
+    let url = Url::parse(url.expose()).ok()?;
+    let (port, default) = match url.scheme() {
+        "amqp" => (5672, "%2f"),
+        "amqps" => (5671, "%2f"),
+        _ => (6379, "0"),
+    };
+    let behind = match url.path().trim_start_matches('/') {
+        "" => default.to_owned(),
+        name => name.replace("%2F", "%2f"),
+    };
+    let host = url.host_str()?.to_ascii_lowercase();
+    Some((host, url.port().unwrap_or(port), behind))
+}

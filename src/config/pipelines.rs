@@ -1,0 +1,449 @@
+//! All pipelines of a process: what `pipelines` holds, or the one that a file without it is. Each has a whole configuration of its
+//! own, with what it takes from the top level.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::Path;
+
+use super::admin::Admin;
+use super::clashes::clashes;
+use super::error::{ConfigErrors, Origin, Position, Problem};
+use super::file::{self, Declared, MAX_FILE, Parsed, Sections};
+use super::input::{Entry, Input, read_bounded};
+use super::key::PREFIX;
+use super::keys::KEYS;
+use super::load::{Config, DEFAULT_FILE};
+use super::log::Log;
+use super::pipeline_name::{PIPELINES, PipelineName, SHARED};
+use super::suggest::closest;
+use super::yaml::Raw;
+use super::{amqp, env, redis};
+
+/// What belongs together, so that a pipeline takes either all of it from the top level or nothing: how a server is reached, since
+/// its login and its authorities are its own; the limits; what calls an API, since its secrets are for that API alone; and who
+/// is told of results.
+const TOGETHER: [&[&str]; 5] = [
+    &[
+        "amqp.url",
+        "amqp.url-file",
+        "amqp.ca-file",
+        "amqp.cert-file",
+        "amqp.key-file",
+    ],
+    &[
+        "redis.url",
+        "redis.url-file",
+        "redis.cluster",
+        "redis.sentinels",
+        "redis.sentinels-file",
+        "redis.ca-file",
+        "redis.cert-file",
+        "redis.key-file",
+    ],
+    &["rate-limiter"],
+    &["dispatch.http", "dispatch.forward", "dispatch.exec"],
+    &["dispatch.results"],
+];
+
+/// What a process works on, checked.
+///
+/// `Display` shows it as a file, without secrets.
+#[derive(Debug, Clone)]
+pub struct Pipelines {
+    /// Metrics and health, of all of them.
+    pub admin: Admin,
+    /// Logs, of all of them.
+    pub log: Log,
+    each: BTreeMap<PipelineName, Config>,
+    /// Where the file names them; `None`: it is one by itself.
+    named: Option<Origin>,
+    /// What is hardly meant of the top level.
+    idle: Vec<String>,
+}
+
+impl Pipelines {
+    /// As [`Config::from_env`], of a file with or without `pipelines`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn from_env(path: Option<&Path>) -> Result<Self, ConfigErrors> {
+        let (mut env, mut problems) = (Vec::new(), Vec::new());
+        // Variables of others may hold any bytes.
+        for (name, value) in std::env::vars_os() {
+            let Ok(name) = name.into_string() else {
+                continue;
+            };
+            match value.into_string() {
+                Ok(value) => env.push((name, value)),
+                Err(_) if name.starts_with(PREFIX) => {
+                    let words = "its value is not UTF-8 text";
+                    problems.push(Problem::new(Origin::Env(name), words));
+                }
+                Err(_) => {}
+            }
+        }
+        match Self::load(path, env.into_iter()) {
+            pipelines if problems.is_empty() => pipelines,
+            Ok(_) => Err(ConfigErrors::new(problems)),
+            Err(errors) => {
+                problems.extend(errors.problems().iter().cloned());
+                Err(ConfigErrors::new(problems))
+            }
+        }
+    }
+
+    /// As [`Config::load`], of a file with or without `pipelines`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn load(
+        path: Option<&Path>,
+        env: impl Iterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigErrors> {
+        let file = path.unwrap_or(Path::new(DEFAULT_FILE));
+        let name = file.display().to_string();
+        let text = match read_bounded(file, MAX_FILE) {
+            Ok(text) => text,
+            Err(err) if path.is_none() && err.kind() == std::io::ErrorKind::NotFound => {
+                String::new()
+            }
+            Err(err) => {
+                let at = Origin::WholeFile(name.into());
+                let problem = Problem::new(at, format!("can't be read: {err}"));
+                return Err(ConfigErrors::new(vec![problem]));
+            }
+        };
+        Self::parse(&name, &text, env)
+    }
+
+    /// As [`Config::parse`], of a file with or without `pipelines`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn parse(
+        name: &str,
+        text: &str,
+        env: impl Iterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigErrors> {
+        let (file, mut problems) = match file::parse(name, text) {
+            Ok(read) => read,
+            Err(problem) => (Parsed::default(), vec![problem]),
+        };
+        let each = file.pipelines.iter().flat_map(|declared| &declared.each);
+        let names: Vec<PipelineName> = each.map(|sections| sections.name.clone()).collect();
+        let (variables, wrong) = env::parse(env, &names);
+        problems.extend(wrong);
+        let folder = Path::new(name).parent().map(Path::to_path_buf);
+        let mut input = Input {
+            layers: vec![variables.entries, file.entries],
+            folder: folder.unwrap_or_default(),
+            problems,
+        };
+        // Read by itself, too: what no pipeline takes from it is to be right all the same.
+        let top = input.config();
+        let read = match file.pipelines {
+            Some(declared) => named(&mut input, top, declared, variables.pipelines),
+            None => top.map(Self::from),
+        };
+        match read {
+            Some(read) if input.problems.is_empty() => Ok(read),
+            _ => Err(ConfigErrors::new(input.problems)),
+        }
+    }
+
+    /// The one pipeline of a file without `pipelines`.
+    pub(super) fn only(mut self) -> Result<Config, ConfigErrors> {
+        match (&self.named, self.each.pop_first()) {
+            (None, Some((_, config))) => Ok(config),
+            (at, _) => {
+                let at = at.clone().unwrap_or(Origin::Default);
+                let words = "this program works on one pipeline; give it a file with the sections of that one at its top level";
+                Err(ConfigErrors::new(vec![Problem::of(&at, PIPELINES, words)]))
+            }
+        }
+    }
+
+    /// The file names its pipelines; else it is one, which has no name in metrics and logs.
+    pub fn are_named(&self) -> bool {
+        self.named.is_some()
+    }
+
+    /// Each with its name, in the order of the names; at least one, unless it was narrowed.
+    pub fn each(&self) -> &BTreeMap<PipelineName, Config> {
+        &self.each
+    }
+
+    /// All names, for people.
+    pub fn names(&self) -> String {
+        let names: Vec<&str> = self.each.keys().map(PipelineName::as_str).collect();
+        names.join(", ")
+    }
+
+    /// The pipeline `name` alone; none, if there is none of this name.
+    pub fn narrowed(mut self, name: &PipelineName) -> Self {
+        self.each.retain(|known, _| known == name);
+        self
+    }
+
+    /// One pipeline: `name`, or the only one.
+    ///
+    /// # Errors
+    /// There is none of this name, or none is named and there are several: in words that name those there are.
+    pub fn one(&self, name: Option<&str>) -> Result<(&PipelineName, &Config), String> {
+        let Some(name) = name else {
+            let mut all = self.each.iter();
+            return match (all.next(), all.next()) {
+                (Some(only), None) => Ok(only),
+                _ => Err(format!(
+                    "there are {} pipelines: {}; say which with --pipeline NAME",
+                    self.each.len(),
+                    self.names()
+                )),
+            };
+        };
+        let mut all = self.each.iter();
+        if let Some(found) = all.find(|(known, _)| known.as_str() == name) {
+            return Ok(found);
+        }
+        let known = self.each.keys().map(PipelineName::as_str);
+        let hint = closest(name, known).map(|meant| format!("; did you mean {meant}?"));
+        let (there, hint) = (self.names(), hint.unwrap_or_default());
+        Err(match self.are_named() {
+            true => format!("there is no pipeline {name:?}; there are: {there}{hint}"),
+            false => format!(
+                "there is no pipeline {name:?}; a configuration without `{PIPELINES}` is one, called {there}"
+            ),
+        })
+    }
+
+    /// What is valid but has no effect: [`Config::warnings`] of each. What all of them have is said once, without a name.
+    pub fn warnings(&self) -> Vec<(Option<&PipelineName>, String)> {
+        let mut each = self.each.iter().map(|(name, config)| {
+            let name = self.are_named().then_some(name);
+            (name, config.warnings())
+        });
+        let (mut found, mut all) = (Vec::new(), self.idle.clone());
+        let rest: Vec<_> = each.by_ref().collect();
+        if let Some(((_, first), others)) = rest.split_first() {
+            let common = first
+                .iter()
+                .filter(|words| (others.iter()).all(|(_, theirs)| theirs.contains(words)));
+            all.extend(common.cloned());
+        }
+        for (name, words) in rest {
+            let own = words.into_iter().filter(|words| !all.contains(words));
+            found.extend(own.map(|words| (name, words)));
+        }
+        let all = all.into_iter().map(|words| (None, words));
+        all.chain(found).collect()
+    }
+}
+
+impl Config {
+    /// As [`Config::load`], with the environment of this process.
+    ///
+    /// # Errors
+    /// As [`Config::load`]; also a `SLUICEGATE_…` variable that is not text.
+    pub fn from_env(path: Option<&Path>) -> Result<Self, ConfigErrors> {
+        Pipelines::from_env(path)?.only()
+    }
+
+    /// Reads the file at `path` (`None`: `sluicegate.yaml`, which may be missing), then `env`, whose
+    /// `SLUICEGATE_…` variables win over the file, and checks everything.
+    ///
+    /// # Errors
+    /// All problems, each with its place; no text of them holds a secret. Also a file with `pipelines`, which
+    /// `sluicegate run` alone can run.
+    pub fn load(
+        path: Option<&Path>,
+        env: impl Iterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigErrors> {
+        Pipelines::load(path, env)?.only()
+    }
+
+    /// As [`Config::load`], with the file's text; `name` is what errors call it, and relative paths in it
+    /// start from its folder.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(
+        name: &str,
+        text: &str,
+        env: impl Iterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigErrors> {
+        Pipelines::parse(name, text, env)?.only()
+    }
+}
+
+impl From<Config> for Pipelines {
+    /// That of a file without `pipelines`.
+    fn from(config: Config) -> Self {
+        Self {
+            admin: config.admin.clone(),
+            log: config.log.clone(),
+            each: BTreeMap::from([(PipelineName::default_one(), config)]),
+            named: None,
+            idle: Vec::new(),
+        }
+    }
+}
+
+impl fmt::Display for Pipelines {
+    /// The file that would give these, with `***` for each password. Each pipeline has all of its keys there.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_shared = |path: &str| SHARED.iter().any(|shared| path.starts_with(shared));
+        let (shared, own): (Vec<_>, Vec<_>) = KEYS.iter().partition(|key| is_shared(key.path));
+        if !self.are_named() {
+            return self.each.values().try_for_each(|only| write!(f, "{only}"));
+        }
+        if let Some(any) = self.each.values().next() {
+            any.values().write(f, &shared)?;
+        }
+        writeln!(f, "{PIPELINES}:")?;
+        for (name, config) in &self.each {
+            // A name of digits is a number to YAML, and of other letters a truth.
+            writeln!(f, "  \"{name}\":")?;
+            for line in Own(config, &own).to_string().lines() {
+                writeln!(f, "    {line}")?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Some keys of a configuration.
+struct Own<'a>(&'a Config, &'a [&'static super::key::Key]);
+
+impl fmt::Display for Own<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.values().write(f, self.1)
+    }
+}
+
+/// The pipelines that a file declares; `None` after a problem. `input` has the top level, which is read as `top`.
+fn named(
+    input: &mut Input,
+    top: Option<Config>,
+    declared: Declared,
+    variables: Vec<Vec<Entry>>,
+) -> Option<Pipelines> {
+    let mut each = BTreeMap::new();
+    let mut places = BTreeMap::new();
+    for (sections, variables) in declared.each.into_iter().zip(variables) {
+        let (name, lines) = (sections.name.clone(), sections.lines);
+        let at = declared.at.inside(lines.0);
+        if let Some(config) = one(input, (top.as_ref(), at), sections, variables) {
+            places.insert(name.clone(), lines.0);
+            each.insert(name, config);
+        }
+    }
+    let top = top?;
+    for (name, words) in clashes(&each) {
+        let at = declared.at.inside(places[&name]);
+        let key = format!("{PIPELINES}.{name}");
+        input.problems.push(Problem::of(&at, &key, words));
+    }
+    let takes_queue = each.contains_key(&PipelineName::default_one());
+    let queues = [&amqp::QUEUE.key, &amqp::QUEUES.key].map(|key| input.entry(key));
+    let queues = queues.into_iter().flatten().filter(|_| !takes_queue);
+    let idle = queues.map(|entry| {
+        format!(
+            "{}: {}: no pipeline has it: of several, each has queues of its own, one by its name unless it names another",
+            entry.at, entry.path
+        )
+    });
+    let idle = idle.collect();
+    Some(Pipelines {
+        admin: top.admin,
+        log: top.log,
+        each,
+        named: Some(declared.at),
+        idle,
+    })
+}
+
+/// One pipeline: what its sections and its variables set, above what it takes from the top level.
+fn one(
+    input: &mut Input,
+    (top, at): (Option<&Config>, Origin),
+    sections: Sections,
+    variables: Vec<Entry>,
+) -> Option<Config> {
+    let Sections {
+        name,
+        entries,
+        lines,
+    } = sections;
+    let own = [variables, entries];
+    let sets = |is: &dyn Fn(&str) -> bool| own.iter().flatten().any(|entry| is(entry.path));
+    let is_default = name.is_default();
+    let [queue, queues] = [amqp::QUEUE.key.path, amqp::QUEUES.key.path];
+    let takes = |entry: &&Entry| {
+        let together = TOGETHER.iter().find(|group| is_of(group, entry.path));
+        let own = together.is_some_and(|group| sets(&|path| is_of(group, path)));
+        !own && (is_default || ![queue, queues].contains(&entry.path))
+    };
+    let taken = |layer: &Vec<Entry>| layer.iter().filter(takes).cloned().collect();
+    let taken: Vec<Vec<Entry>> = input.layers.iter().map(taken).collect();
+    let named = match (is_default, top) {
+        (false, Some(top)) => named_after(&name, top, &at),
+        _ => Vec::new(),
+    };
+    let layers = own.iter().cloned().chain([named]).chain(taken);
+    let mut whole = Input {
+        layers: layers.collect(),
+        folder: input.folder.clone(),
+        problems: Vec::new(),
+    };
+    let config = whole.config();
+    let begin = name.env_prefix();
+    for problem in whole.problems {
+        let is_own = match problem.origin() {
+            Origin::File { line, column, .. } => {
+                let at = Position {
+                    line: *line,
+                    column: *column,
+                };
+                lines.0 <= at && lines.1.is_none_or(|end| at < end)
+            }
+            Origin::Env(variable) => variable.starts_with(&begin),
+            Origin::WholeFile(_) | Origin::Default => true,
+        };
+        let problem = match is_own {
+            true => problem.within(&format!("{PIPELINES}.{name}.")),
+            false => problem,
+        };
+        // What is wrong at the top level is wrong once.
+        if !input.problems.contains(&problem) {
+            input.problems.push(problem);
+        }
+    }
+    config
+}
+
+/// The key at `path` is one of `group`.
+fn is_of(group: &[&str], path: &str) -> bool {
+    group.iter().any(|key| {
+        path.strip_prefix(key)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
+}
+
+/// What is called after a pipeline, which stands at `at`, unless that sets it: its queue, and the prefix of its keys. No tenant's key
+/// has a `%` before anything but two digits, so it is none of the pipeline `default`, whose keys begin with the prefix of `top` itself.
+fn named_after(name: &PipelineName, top: &Config, at: &Origin) -> Vec<Entry> {
+    let entry = |path, text| Entry {
+        path,
+        name: path,
+        raw: Raw::Text(text),
+        at: at.clone(),
+    };
+    let prefix = format!("{}:%pipeline:{name}", top.redis.prefix);
+    vec![
+        entry(amqp::QUEUE.key.path, name.to_string()),
+        entry(redis::PREFIX.key.path, prefix),
+    ]
+}
+
+#[cfg(test)]
+mod tests;

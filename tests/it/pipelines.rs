@@ -1,0 +1,420 @@
+//! Several pipelines in one worker: whatever happens to one, the others go on. A worker as users start it, on real servers.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kit::api::{Api, Reply};
+use kit::process::Process;
+use kit::servers::{free_port, shared_rabbit, shared_redis};
+use kit::{Bed, MS, SECOND, counts, job, jobs, until};
+use rustix::process::Signal;
+use sluicegate::broker::Outgoing;
+use tempfile::TempDir;
+
+use crate::PROGRAM;
+use crate::cli::sluicegate;
+
+/// A file whose pipelines have queues and keys of this test's own.
+struct File {
+    folder: TempDir,
+    bed: Bed,
+}
+
+impl File {
+    fn new() -> Self {
+        Self {
+            folder: tempfile::tempdir().expect("a folder"),
+            bed: Bed::on(shared_rabbit().url(), shared_redis().url()),
+        }
+    }
+
+    fn queue(&self, pipeline: &str) -> String {
+        format!("{}-{pipeline}", self.bed.name)
+    }
+
+    /// A line of a pipeline with a queue of its own: `sections` is what it says beside.
+    fn pipeline(&self, name: &str, sections: &str) -> String {
+        let queue = self.queue(name);
+        format!("  {name}: {{amqp: {{queue: '{queue}'}}, {sections}}}\n")
+    }
+
+    fn yaml(&self, pipelines: &[String]) -> String {
+        let Bed { name, amqp, redis } = &self.bed;
+        format!(
+            "amqp: {{url: '{amqp}'}}
+redis: {{url: '{redis}', prefix: '{name}'}}
+retry: {{initial-interval: 100ms, max-interval: 1s}}
+dispatch: {{shutdown-timeout: 20s}}
+admin: {{listen: '127.0.0.1:0'}}
+pipelines:
+{}",
+            pipelines.concat()
+        )
+    }
+
+    /// Replaces the file by a rename, as editors and deployments do.
+    fn write(&self, yaml: &str) -> PathBuf {
+        let [new, path] = ["new", "sluicegate.yaml"].map(|name| self.folder.path().join(name));
+        std::fs::write(&new, yaml).expect("written");
+        std::fs::rename(&new, &path).expect("renamed");
+        path
+    }
+
+    fn start(&self, pipelines: &[String]) -> Process {
+        PROGRAM.start_with(&self.write(&self.yaml(pipelines)))
+    }
+
+    /// Publishes to the queue of `pipeline`.
+    async fn publish(&self, pipeline: &str, tenant: &str, number: usize) {
+        let (url, queue) = (&self.bed.amqp, self.queue(pipeline));
+        let yaml = format!("amqp: {{url: '{url}', queue: '{queue}'}}");
+        self.bed.publish(&yaml, jobs(tenant, number)).await;
+    }
+}
+
+fn to(api: &str, limits: &str) -> String {
+    format!("rate-limiter: {{{limits}}}, dispatch: {{http: {{url: '{api}', timeout: 5s}}}}")
+}
+
+fn done(pipeline: &str) -> String {
+    format!("sluicegate_dispatches_total{{pipeline=\"{pipeline}\",outcome=\"done\"}}")
+}
+
+/// Both have said so.
+async fn consume(worker: &Process, pipelines: &[&str]) {
+    for name in pipelines {
+        let of = format!("of{{pipeline={name}}}");
+        worker.says(&[&of, "RabbitMQ: consuming"]).await;
+    }
+}
+
+const FEW: &str = "max-requests: 5, window-size: 1s, guard: strict";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn neither_an_api_that_is_down_nor_a_flood_disturbs_another_pipeline() {
+    let (flooded, calm) = (Api::start().await, Api::start().await);
+    let down = Api::start().await;
+    down.door.refuse().await;
+    let file = File::new();
+    let lines = [
+        file.pipeline("flooded", &to(&flooded.url(), FEW)),
+        file.pipeline("calm", &to(&calm.url(), FEW)),
+        file.pipeline("down", &to(&down.url(), FEW)),
+    ];
+    let worker = file.start(&lines);
+    consume(&worker, &["flooded", "calm", "down"]).await;
+    // The flood fills the prefetch and the delivery windows of delay queues; the calls of the other one fail all the time.
+    for tenant in 0..10 {
+        file.publish("flooded", &format!("flood-{tenant}"), 300)
+            .await;
+    }
+    file.publish("down", "acme", 20).await;
+    let failed = "sluicegate_dispatches_total{pipeline=\"down\",outcome=\"retry\"}";
+    until("failed calls", || worker.metric(failed) >= Some(1.0)).await;
+    file.publish("calm", "acme", 20).await;
+    until("all jobs of it", || {
+        worker.metric(&done("calm")) == Some(20.0)
+    })
+    .await;
+    // The others were at it all the while.
+    assert!(worker.metric(&done("flooded")) < Some(3_000.0));
+    assert_eq!(worker.metric(&done("down")), Some(0.0));
+    let calls = calm.calls();
+    assert_eq!((calls.len(), counts::repeated(&calls)), (20, 0));
+    assert!(calls.iter().all(|call| call.attempt == 1));
+    // The same tenant has a limit of its own in each pipeline, and each is kept.
+    let (fullest, early) = counts::windows(&counts::times(&calls, "acme"), 5, SECOND);
+    assert_eq!(early, 0, "the fullest window had {fullest}");
+    for tenant in 0..10 {
+        let times = counts::times(&flooded.calls(), &format!("flood-{tenant}"));
+        assert_eq!(counts::windows(&times, 5, SECOND).1, 0);
+    }
+    for pipeline in ["flooded", "calm", "down"] {
+        let up = format!("sluicegate_up{{pipeline=\"{pipeline}\",server=\"rabbitmq\"}}");
+        assert_eq!(worker.metric(&up), Some(1.0));
+        let restarts = format!("sluicegate_pipeline_restarts_total{{pipeline=\"{pipeline}\"}}");
+        assert_eq!(worker.metric(&restarts), Some(0.0));
+    }
+    // One head for each family, though three pipelines have it.
+    let metrics = worker.get("/metrics").expect("it answers");
+    let head = "# TYPE sluicegate_dispatches counter";
+    assert_eq!(metrics.matches(head).count(), 1);
+
+    // It is back: nothing is lost, and nothing was given up.
+    down.door.take().await;
+    until("its first calls", || down.count() > 0).await;
+    worker.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_whose_rabbitmq_is_away_is_named_and_the_others_work() {
+    let api = Api::start().await;
+    let file = File::new();
+    let away = |port: u16| {
+        let sections = to(&api.url(), FEW);
+        format!("  away: {{amqp: {{url: 'amqp://127.0.0.1:{port}'}}, {sections}}}\n")
+    };
+    let lines = [
+        file.pipeline("there", &to(&api.url(), FEW)),
+        away(free_port()),
+    ];
+    let worker = file.start(&lines);
+    consume(&worker, &["there"]).await;
+    file.publish("there", "acme", 3).await;
+    until("its jobs", || worker.metric(&done("there")) == Some(3.0)).await;
+    worker.says(&["of{pipeline=away}", "RabbitMQ"]).await;
+    assert_eq!(worker.get("/livez").as_deref(), Some("ok\n"));
+    let ready = worker.get("/readyz").expect("it answers");
+    assert!(
+        ready.starts_with("ready\naway: RabbitMQ does not answer\n"),
+        "{ready}"
+    );
+    let own = |name: &str| worker.get(&format!("/readyz/{name}"));
+    assert_eq!(own("there").as_deref(), Some("ready\n"));
+    assert!(own("away").is_some_and(|said| said.starts_with("not ready\n")));
+    assert_eq!(own("other").as_deref(), Some("there is no such pipeline\n"));
+
+    // The file names another one now: that pipeline alone is started again.
+    let lines = [
+        lines[0].clone(),
+        file.pipeline("away", &to(&api.url(), FEW)),
+    ];
+    file.write(&file.yaml(&lines));
+    consume(&worker, &["away"]).await;
+    file.publish("away", "acme", 2).await;
+    until("its jobs", || worker.metric(&done("away")) == Some(2.0)).await;
+    assert_eq!(worker.count(&["of{pipeline=there}", "starting"]), 1);
+    assert_eq!(worker.metric(&done("there")), Some(3.0));
+    worker.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reload_adds_changes_and_removes_pipelines() {
+    let (first, second) = (Api::start().await, Api::start().await);
+    // The call in flight when its pipeline is removed.
+    second.answers(|_| Reply::ok().after(4 * SECOND));
+    let file = File::new();
+    let one = |limits: &str| file.pipeline("one", &to(&first.url(), limits));
+    let two = file.pipeline("two", &to(&second.url(), FEW));
+    let worker = file.start(&[one(FEW), two.clone()]);
+    consume(&worker, &["one", "two"]).await;
+
+    // A wrong one is refused as a whole: neither is anything added, nor changed.
+    let wrong = file.pipeline("three", "delay: {max-delay: never}");
+    file.write(&file.yaml(&[one("max-requests: 9"), wrong]));
+    worker
+        .says(&["configuration refused", "pipelines.three.delay.max-delay"])
+        .await;
+    let refused =
+        |name| format!("sluicegate_config_reloads_total{{pipeline=\"{name}\",result=\"refused\"}}");
+    for name in ["one", "two"] {
+        assert_eq!(worker.metric(&refused(name)), Some(1.0));
+    }
+
+    // One is changed as it runs, one is removed while it makes a call, one is added.
+    file.publish("two", "acme", 1).await;
+    until("the call", || second.count() == 1).await;
+    let three = file.pipeline("three", &to(&first.url(), FEW));
+    file.write(&file.yaml(&[one("max-requests: 50"), three.clone()]));
+    worker.signal(Signal::HUP);
+    worker
+        .says(&["of{pipeline=one}", "configuration applied: new limits"])
+        .await;
+    consume(&worker, &["three"]).await;
+    file.publish("three", "acme", 2).await;
+    until("its jobs", || worker.metric(&done("three")) == Some(2.0)).await;
+    worker.says(&["pipeline stopped", "two"]).await;
+    let calls = second.calls();
+    assert_eq!(calls.len(), 1);
+    let took = calls[0]
+        .ended
+        .map(|ended| ended.duration_since(calls[0].at));
+    assert!(
+        took >= Some(4 * SECOND - 100 * MS),
+        "it was not cut off: {took:?}"
+    );
+    assert_eq!(worker.metric(&done("two")), None, "its series are gone");
+    assert_eq!(worker.get("/readyz").as_deref(), Some("ready\n"));
+
+    // It takes another start, and gets it by itself.
+    let other = "dispatch: {shutdown-timeout: 7s, http: {url: 'http://127.0.0.1:9/'}}";
+    file.write(&file.yaml(&[file.pipeline("one", other), three]));
+    worker
+        .says(&["pipeline is stopped and started again", "pipeline=one"])
+        .await;
+    until("its start", || {
+        worker.count(&["of{pipeline=one}", "starting"]) == 2
+    })
+    .await;
+    assert_eq!(worker.count(&["of{pipeline=three}", "starting"]), 1);
+    assert_eq!(
+        worker.metric("sluicegate_pipeline_restarts_total{pipeline=\"one\"}"),
+        Some(0.0)
+    );
+    // What was there is as it was: the removed one left its queue and its jobs.
+    file.publish("two", "acme", 1).await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert_eq!(second.count(), 1);
+
+    // Without `pipelines` it would be another kind of process.
+    file.write("dispatch: {http: {url: 'http://127.0.0.1:9/'}}\n");
+    worker
+        .says(&["configuration refused", "it has no `pipelines` any more"])
+        .await;
+    worker.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn commands_are_for_the_pipeline_that_is_named() {
+    let api = Api::start().await;
+    let file = File::new();
+    let lines = ["mail", "orders"].map(|name| file.pipeline(name, &to(&api.url(), FEW)));
+    let yaml = file.yaml(&lines);
+    let publish = ["publish", "--tenant", "acme", "{}"];
+    let orders = ["--pipeline", "orders"];
+    let none = sluicegate(&yaml, &publish).exited(2).err;
+    let words = "error: there are 2 pipelines: mail, orders; say which with --pipeline NAME\n";
+    assert_eq!(none, words);
+    let other = sluicegate(&yaml, &["dead", "list", "--pipeline", "order"])
+        .exited(2)
+        .err;
+    assert!(
+        other.ends_with("there are: mail, orders; did you mean orders?\n"),
+        "{other}"
+    );
+    sluicegate(&yaml, &[&publish[..], &orders].concat()).exited(0);
+
+    // One of them alone, with its name all the same.
+    let path = file.write(&yaml);
+    let mut command = std::process::Command::new(PROGRAM.0);
+    command
+        .args(["run", "--pipeline", "orders", "--config"])
+        .arg(path);
+    let worker = Process::start(command);
+    until("the job", || worker.metric(&done("orders")) == Some(1.0)).await;
+    assert_eq!(worker.metric(&done("mail")), None);
+    assert_eq!(worker.count(&["pipeline=mail"]), 0);
+    worker.stop();
+
+    let inspected = sluicegate(
+        &yaml,
+        &[&["inspect", "acme", "--json"], &orders[..]].concat(),
+    );
+    let inspected = inspected.exited(0).json();
+    assert_eq!(inspected["tenant"], "acme", "{inspected}");
+
+    // Without a name all are checked.
+    let checked = sluicegate(&yaml, &["check", "--json"]).exited(0).json();
+    for name in ["mail", "orders"] {
+        let checks = &checked["pipelines"][name]["checks"];
+        let text = checks.to_string();
+        assert!(
+            text.contains("redis") && text.contains(&file.queue(name)),
+            "{text}"
+        );
+    }
+    let text = sluicegate(&yaml, &["check", "--offline"]).exited(0).out;
+    for part in [
+        "\npipeline mail\n",
+        "\npipeline orders\n",
+        "  \"orders\":\n",
+        "is valid: 2 pipelines, together at most 128 calls in flight\n",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    let text = sluicegate(&yaml, &["check", "--offline", "--pipeline", "mail"])
+        .exited(0)
+        .out;
+    assert!(
+        text.contains("\npipeline mail\n") && !text.contains("orders"),
+        "{text}"
+    );
+    let flat = sluicegate("", &["check", "--offline", "--pipeline", "default"])
+        .exited(0)
+        .out;
+    assert!(!flat.contains("pipeline"), "{flat}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn several_queues_feed_a_pipeline_by_their_weights() {
+    const EACH: usize = 200;
+    let api = Api::start().await;
+    api.answers(|call| match (call.job.as_str(), call.attempt) {
+        ("bulk-7", 1) => Reply::status(503),
+        ("bulk-9", _) => Reply::status(422),
+        _ => Reply::ok().after(5 * MS),
+    });
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let Bed { name, amqp, redis } = &bed;
+    let yaml = format!(
+        "amqp: {{url: '{amqp}', queue: '{name}', queues: {{'{name}': 3, '{name}-bulk': 1}}, prefetch: 40}}
+redis: {{url: '{redis}', prefix: '{name}'}}
+rate-limiter: {{max-requests: 100000}}
+retry: {{initial-interval: 100ms}}
+dispatch: {{concurrency: 4, http: {{url: '{}'}}}}
+admin: {{listen: '127.0.0.1:0'}}
+",
+        api.url()
+    );
+    // Both have a backlog before a worker is there.
+    let client = bed.client(&yaml).await;
+    let more = &client.names().more()[0];
+    for (queue, kind) in [(&client.names().fresh, "jobs"), (more, "bulk")] {
+        let outgoing = |number| Outgoing {
+            queue: Arc::clone(queue),
+            message: job("acme", format_args!("{kind}-{number}")),
+        };
+        let batch: Vec<_> = (0..EACH).map(outgoing).collect();
+        for answer in client.publish(&batch).await.expect("confirms") {
+            answer.expect("confirmed");
+        }
+    }
+    client.close().await;
+    let worker = PROGRAM.start(&yaml);
+    let series = "sluicegate_dispatches_total{outcome=\"done\"}";
+    let all = (2 * EACH - 1) as f64;
+    until("all jobs", || worker.metric(series) == Some(all)).await;
+    let calls = api.calls();
+    // Three of four are of the heavier queue while both have jobs; in which order acks arrive is chance.
+    let heavy = calls[..120]
+        .iter()
+        .filter(|call| call.job.starts_with("jobs-"));
+    let heavy = heavy.count();
+    assert!((72..=108).contains(&heavy), "{heavy} of 120");
+    let again: Vec<_> = calls.iter().filter(|call| call.attempt > 1).collect();
+    assert_eq!(again.len(), 1);
+    assert_eq!((&*again[0].job, counts::repeated(&calls)), ("bulk-7", 1));
+    worker.stop();
+    let dead = bed.dead(&yaml).await;
+    let ids: Vec<_> = dead.iter().filter_map(|letter| letter.id()).collect();
+    assert_eq!(ids, ["bulk-9"]);
+
+    // One queue alone gets all that it needs; a job that its worker had comes back to another.
+    let worker = PROGRAM.start(&yaml);
+    worker.says(&["RabbitMQ: consuming"]).await;
+    let before = api.count();
+    api.answers(|_| Reply::ok().after(60 * SECOND));
+    let client = bed.client(&yaml).await;
+    let queue = &client.names().more()[0];
+    let outgoing = |number| Outgoing {
+        queue: Arc::clone(queue),
+        message: job("other", number),
+    };
+    let batch: Vec<_> = (0..4).map(outgoing).collect();
+    for answer in client.publish(&batch).await.expect("confirms") {
+        answer.expect("confirmed");
+    }
+    client.close().await;
+    until("all worker slots to be used", || api.count() == before + 4).await;
+    drop(worker);
+    api.answers(|_| Reply::ok());
+    let worker = PROGRAM.start(&yaml);
+    until("the jobs", || worker.metric(series) == Some(4.0)).await;
+    worker.stop();
+    let checked = sluicegate(&yaml, &["check", "--json"]).exited(0).out;
+    assert!(
+        checked.contains(&format!("queue {name}-bulk: 0 messages ready")),
+        "{checked}"
+    );
+}
