@@ -78,31 +78,37 @@ pub fn sluicegate(yaml: &str, args: &[&str]) -> Done {
     sluicegate_with(Some(yaml), args, b"")
 }
 
+/// Every command, with those above it.
+pub const COMMANDS: &[&[&str]] = &[
+    &[],
+    &["run"],
+    &["publish"],
+    &["check"],
+    &["inspect"],
+    &["dead"],
+    &["dead", "list"],
+    &["dead", "show"],
+    &["dead", "replay"],
+    &["dead", "drop"],
+    &["tenant"],
+    &["tenant", "pause"],
+    &["tenant", "resume"],
+    &["tenant", "limit"],
+    &["tenant", "reset"],
+    &["queues"],
+    &["queues", "remove-old"],
+    &["health"],
+    &["echo"],
+    &["schema"],
+    &["completions"],
+    &["man"],
+    &["demo"],
+];
+
 #[test]
 fn every_command_has_help_with_an_example() {
-    for args in [
-        &[][..],
-        &["run"],
-        &["publish"],
-        &["check"],
-        &["inspect"],
-        &["dead"],
-        &["dead", "list"],
-        &["dead", "show"],
-        &["dead", "replay"],
-        &["dead", "drop"],
-        &["tenant"],
-        &["tenant", "pause"],
-        &["tenant", "resume"],
-        &["tenant", "limit"],
-        &["tenant", "reset"],
-        &["queues"],
-        &["queues", "remove-old"],
-        &["echo"],
-        &["schema"],
-        &["demo"],
-    ] {
-        let all = [args, &["--help"]].concat();
+    for args in COMMANDS {
+        let all = [*args, &["--help"]].concat();
         let done = sluicegate("", &all).exited(0);
         let example = format!("  sluicegate {}", args.join(" "));
         assert!(done.out.contains("Example"), "{args:?}: {}", done.out);

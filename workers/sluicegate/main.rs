@@ -7,10 +7,13 @@ mod demo;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use sluicegate::config::Config;
 
-use commands::{Failure, check, dead, echo, inspect, publish, queues, run, schema, tenant};
+use commands::{
+    Failure, check, completions, dead, echo, health, inspect, man, publish, queues, run, schema,
+    tenant,
+};
 
 /// Rate-limits RabbitMQ workers per tenant with an atomic gate in Redis
 #[derive(Parser)]
@@ -38,8 +41,11 @@ enum Command {
     Dead(dead::DeadArgs),
     Tenant(tenant::TenantArgs),
     Queues(queues::QueuesArgs),
+    Health(health::HealthArgs),
     Echo(echo::EchoArgs),
     Schema(schema::SchemaArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
     /// Run the main job on a live workload, and count whether the promises hold
     Demo(demo::DemoArgs),
 }
@@ -71,9 +77,13 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Dead(args) => dead::run(args, &load()?).await,
         Command::Tenant(args) => tenant::run(args, &load()?).await,
         Command::Queues(args) => queues::run(args, &load()?).await,
+        // With --url it needs none.
+        Command::Health(args) => health::run(args, load).await,
         // These have no configuration, so a wrong one does not keep them from running.
         Command::Echo(args) => echo::run(args).await,
         Command::Schema(args) => schema::run(&args),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
+        Command::Man(args) => man::run(&args, Cli::command()),
         Command::Demo(args) => demo::run(args, load()?)
             .await
             .map_err(|error| Failure::Failed(error.to_string())),

@@ -3,15 +3,18 @@
 mod answer;
 mod api;
 pub mod check;
+pub mod completions;
 pub mod dead;
 pub mod echo;
 mod headers;
+pub mod health;
 pub mod inspect;
 pub mod jobs;
 pub mod labels;
 pub mod letters;
 pub mod limits;
 pub mod lines;
+pub mod man;
 pub mod publish;
 pub mod queues;
 pub mod recovery;
