@@ -11,7 +11,9 @@ mod none;
 mod server;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
 
 #[cfg(not(feature = "admin"))]
 pub use self::none::{AdminServer, serve};
@@ -31,6 +33,9 @@ pub struct Health {
     consuming: AtomicBool,
     /// There is no agreement.
     alone: AtomicBool,
+    /// How often the engine's loop has turned, and who wants it to.
+    turns: AtomicU64,
+    turn: Notify,
 }
 
 impl Health {
@@ -60,6 +65,23 @@ impl Health {
     /// Jobs are being taken, or not.
     pub fn set_consuming(&self, consuming: bool) {
         self.consuming.store(consuming, Ordering::Relaxed);
+    }
+
+    /// The engine's loop has turned once more.
+    pub fn turned(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
+    /// How often it has turned.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
+    }
+    /// Has it turn, also where it has nothing to do.
+    pub fn ask_for_a_turn(&self) {
+        self.turn.notify_one();
+    }
+    /// Waits until it is asked to turn.
+    pub async fn asked_for_a_turn(&self) {
+        self.turn.notified().await;
     }
 
     /// What is missing for being ready; empty: nothing.

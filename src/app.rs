@@ -3,6 +3,7 @@
 mod earlier;
 mod redis;
 mod reload;
+mod service_manager;
 mod settings;
 mod signals;
 
@@ -19,6 +20,7 @@ use crate::admin::{self, Health};
 use crate::app::earlier::earlier_starts;
 use crate::app::redis::{Phase, watch_redis};
 use crate::app::reload::{Reload, Steward};
+use crate::app::service_manager::ServiceManager;
 use crate::app::settings::{settings, tell_policy};
 use crate::broker::BrokerError;
 use crate::broker::amqp::AmqpBroker;
@@ -220,6 +222,10 @@ impl<H: PreparingHandler> Worker<H> {
         tasks.watch("what answers at admin.listen", &admin.task);
         if let Some(signals) = &signals {
             tasks.watch("what listens for signals", signals);
+        }
+        if let Some(manager) = ServiceManager::of_environment() {
+            let telling = manager.tell(Arc::clone(&health), stop.soft.clone());
+            tasks.spawn("what tells the service manager", telling);
         }
         let start = if fresh {
             Some(Start::Fresh)

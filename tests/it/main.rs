@@ -58,6 +58,7 @@ mod running;
 mod scale;
 mod secrets;
 mod servers_themselves;
+mod service_manager;
 mod standstill;
 mod worker_calls;
 mod worker_epoch;
