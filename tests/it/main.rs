@@ -51,6 +51,7 @@ mod guard;
 mod http;
 mod least_rights;
 mod observability;
+mod packages;
 mod publishers;
 mod readme;
 mod reload;
