@@ -13,7 +13,9 @@ mod none;
 mod server;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use tokio::sync::Notify;
 
 pub use self::board::{Board, Readiness, Seen};
 #[cfg(not(feature = "admin"))]
@@ -38,6 +40,9 @@ pub struct Health {
     /// What an operator asks of all workers.
     paused: AtomicBool,
     draining: AtomicBool,
+    /// How often the engine's loop has turned; 0: there is none. And who wants it to.
+    turns: AtomicU64,
+    turn: Notify,
 }
 
 impl Health {
@@ -79,6 +84,27 @@ impl Health {
         self.set_rabbitmq(false);
         self.set_redis(false);
         self.set_consuming(false);
+        self.turns.store(0, Ordering::Relaxed);
+    }
+
+    /// The engine's loop has turned once more.
+    pub fn turned(&self) {
+        self.turns.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it has turned; 0: no engine runs.
+    pub fn turns(&self) -> u64 {
+        self.turns.load(Ordering::Relaxed)
+    }
+
+    /// Has it turn, also where it has nothing to do.
+    pub fn ask_for_a_turn(&self) {
+        self.turn.notify_one();
+    }
+
+    /// Waits until it is asked to turn.
+    pub async fn asked_for_a_turn(&self) {
+        self.turn.notified().await;
     }
 
     /// What is missing for being ready; empty: nothing.

@@ -3,6 +3,7 @@
 mod earlier;
 mod redis;
 mod reload;
+mod service_manager;
 mod settings;
 #[cfg(feature = "http")]
 mod several;
@@ -23,6 +24,7 @@ use crate::admin::{self, AdminServer, Board, Seen};
 use crate::app::earlier::earlier_starts;
 use crate::app::redis::{Phase, watch_redis};
 use crate::app::reload::{Read, Reload, Steward};
+use crate::app::service_manager::ServiceManager;
 use crate::app::settings::{settings, tell_policy};
 use crate::broker::BrokerError;
 use crate::broker::amqp::AmqpBroker;
@@ -310,8 +312,8 @@ impl Work {
             warn!("configuration: {warning}");
         }
         let board = Arc::new(Board::only(self.seen.clone()));
-        let admin = admin::serve(&self.config.admin, board).await?;
-        let tasks = of_the_process(&admin, signals.as_ref());
+        let admin = admin::serve(&self.config.admin, Arc::clone(&board)).await?;
+        let tasks = of_the_process(&admin, &board, signals.as_ref(), &stop);
         let ended = self.run(tasks, reload, stop).await;
         admin.stop().await;
         info!("stopped");
@@ -320,11 +322,20 @@ impl Work {
 }
 
 /// Those that a process has once, whatever it runs.
-fn of_the_process(admin: &AdminServer, signals: Option<&Watched>) -> Tasks {
+fn of_the_process(
+    admin: &AdminServer,
+    board: &Arc<Board>,
+    signals: Option<&Watched>,
+    stop: &Stop,
+) -> Tasks {
     let mut tasks = Tasks::default();
     tasks.watch("what answers at admin.listen", &admin.task);
     if let Some(signals) = signals {
         tasks.watch("what listens for signals", signals);
+    }
+    if let Some(manager) = ServiceManager::of_environment() {
+        let telling = manager.tell(Arc::clone(board), stop.soft.clone());
+        tasks.spawn("what tells the service manager", telling);
     }
     tasks
 }

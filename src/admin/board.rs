@@ -113,6 +113,30 @@ impl Board {
         whole
     }
 
+    /// How often each engine that runs has turned.
+    pub fn turns(&self) -> BTreeMap<String, u64> {
+        let mut turns = BTreeMap::new();
+        self.each(|name, seen| _ = turns.insert(name.to_owned(), seen.health.turns()));
+        turns.retain(|_, turns| *turns > 0);
+        turns
+    }
+
+    /// Has each engine turn, also where it has nothing to do.
+    pub fn ask_for_a_turn(&self) {
+        self.each(|_, seen| seen.health.ask_for_a_turn());
+    }
+
+    fn each(&self, mut look: impl FnMut(&str, &Seen)) {
+        match &self.0 {
+            Pipelines::Only(seen) => look("", seen),
+            Pipelines::Named(all) => {
+                let all = all.read().unwrap_or_else(PoisonError::into_inner);
+                all.iter()
+                    .for_each(|(name, seen)| look(name.as_str(), seen));
+            }
+        }
+    }
+
     /// Of the pipeline `name`; `None`: there is none.
     pub fn readiness_of(&self, name: &str) -> Option<Readiness> {
         let Pipelines::Named(all) = &self.0 else {
@@ -161,8 +185,20 @@ mod tests {
             [Some(false), Some(true), None]
         );
 
+        let turns = |engines: &[(&str, u64)]| {
+            let engines = engines
+                .iter()
+                .map(|(name, turns)| ((*name).to_owned(), *turns));
+            engines.collect::<BTreeMap<_, _>>()
+        };
+        assert_eq!(board.turns(), turns(&[]), "no engine has begun");
+        all.iter().for_each(|seen| seen.health.turned());
+        all[0].health.turned();
+        assert_eq!(board.turns(), turns(&[("mail", 2), ("orders", 1)]));
+
         all[1].health.set_gone();
         assert_eq!(of("orders"), Some(false));
+        assert_eq!(board.turns(), turns(&[("mail", 2)]));
         let metrics = board.metrics();
         let lines =
             ["mail", "orders"].map(|name| format!("sluicegate_agreed{{pipeline=\"{name}\"}} 0\n"));

@@ -48,7 +48,7 @@ pub(super) async fn run(
     }
     tell_warnings(&pipelines);
     let admin = admin::serve(&pipelines.admin, Arc::clone(&all.board)).await?;
-    let mut tasks = of_the_process(&admin, Some(&signals));
+    let mut tasks = of_the_process(&admin, &all.board, Some(&signals), &stop);
     for (name, config) in pipelines.each() {
         all.start(name, config.clone(), fresh);
     }

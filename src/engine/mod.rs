@@ -14,6 +14,7 @@ mod seen;
 pub mod shards;
 mod watch;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,7 +116,10 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         let mut unapplied: Option<(oneshot::Sender<()>, u64)> = None;
         let mut events_go_on = true;
         let mut over = Over::Stopped;
+        let health = Arc::clone(&self.health);
+        let mut asked_to_turn = pin!(health.asked_for_a_turn());
         loop {
+            health.turned();
             let now = started.elapsed();
             // Before the next question, which is asked with what is in force now.
             if let Some((applied, _)) = unapplied.take_if(|(_, last)| scheduler.is_answered(*last))
@@ -219,6 +223,8 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                     }
                 }
                 () = sleep_for(timer) => {}
+                // To turn is all that is asked for.
+                () = &mut asked_to_turn => asked_to_turn.set(health.asked_for_a_turn()),
             }
         }
         journal::keep(&self.metrics, &mut scheduler);

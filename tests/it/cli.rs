@@ -83,40 +83,46 @@ pub fn sluicegate(yaml: &str, args: &[&str]) -> Done {
     sluicegate_with(Some(yaml), args, b"")
 }
 
+/// Every command, with those above it.
+pub const COMMANDS: &[&[&str]] = &[
+    &[],
+    &["init"],
+    &["run"],
+    &["publish"],
+    &["check"],
+    &["inspect"],
+    &["job"],
+    &["job", "cancel"],
+    &["job", "show"],
+    &["pause"],
+    &["resume"],
+    &["drain"],
+    &["dead"],
+    &["dead", "list"],
+    &["dead", "show"],
+    &["dead", "replay"],
+    &["dead", "drop"],
+    &["tenant"],
+    &["tenant", "pause"],
+    &["tenant", "resume"],
+    &["tenant", "limit"],
+    &["tenant", "divert"],
+    &["tenant", "undivert"],
+    &["tenant", "reset"],
+    &["queues"],
+    &["queues", "remove-old"],
+    &["health"],
+    &["echo"],
+    &["schema"],
+    &["completions"],
+    &["man"],
+    &["demo"],
+];
+
 #[test]
 fn every_command_has_help_with_an_example() {
-    for args in [
-        &[][..],
-        &["init"],
-        &["run"],
-        &["publish"],
-        &["check"],
-        &["inspect"],
-        &["job"],
-        &["job", "cancel"],
-        &["job", "show"],
-        &["pause"],
-        &["resume"],
-        &["drain"],
-        &["dead"],
-        &["dead", "list"],
-        &["dead", "show"],
-        &["dead", "replay"],
-        &["dead", "drop"],
-        &["tenant"],
-        &["tenant", "pause"],
-        &["tenant", "resume"],
-        &["tenant", "limit"],
-        &["tenant", "divert"],
-        &["tenant", "undivert"],
-        &["tenant", "reset"],
-        &["queues"],
-        &["queues", "remove-old"],
-        &["echo"],
-        &["schema"],
-        &["demo"],
-    ] {
-        let all = [args, &["--help"]].concat();
+    for args in COMMANDS {
+        let all = [*args, &["--help"]].concat();
         let done = sluicegate("", &all).exited(0);
         let example = format!("  sluicegate {}", args.join(" "));
         assert!(done.out.contains("Example"), "{args:?}: {}", done.out);

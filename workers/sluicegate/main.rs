@@ -7,11 +7,12 @@ mod demo;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 use sluicegate::config::Pipelines;
 
 use commands::{
-    Failure, check, dead, echo, hold, init, inspect, job, publish, queues, run, schema, tenant,
+    Failure, check, completions, dead, echo, health, hold, init, inspect, job, man, publish,
+    queues, run, schema, tenant,
 };
 
 /// Rate-limits RabbitMQ workers per tenant with an atomic gate in Redis
@@ -49,8 +50,11 @@ enum Command {
     Resume(hold::ResumeArgs),
     Drain(hold::DrainArgs),
     Queues(queues::QueuesArgs),
+    Health(health::HealthArgs),
     Echo(echo::EchoArgs),
     Schema(schema::SchemaArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
     /// Run the main job on a live workload, and count whether the promises hold
     Demo(demo::DemoArgs),
 }
@@ -91,10 +95,14 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Resume(args) => hold::resume(args, &load()?).await,
         Command::Drain(args) => hold::drain(args, &load()?).await,
         Command::Queues(args) => queues::run(args, &load()?).await,
+        // With --url it needs none.
+        Command::Health(args) => health::run(args, all, name.as_deref()).await,
         // These have no configuration, so a wrong one does not keep them from running.
         Command::Echo(args) => echo::run(args).await,
         Command::Init(args) => init::run(&args),
         Command::Schema(args) => schema::run(&args),
+        Command::Completions(args) => completions::run(&args, Cli::command()),
+        Command::Man(args) => man::run(&args, Cli::command()),
         Command::Demo(args) => demo::run(args, load()?)
             .await
             .map_err(|error| Failure::Failed(error.to_string())),

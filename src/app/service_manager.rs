@@ -1,0 +1,239 @@
+//! What the service manager is told (`Type=notify`, sd_notify(3)): that the worker is ready, what it lacks, that its engine turns,
+//! and that it stops. Where nobody set NOTIFY_SOCKET, nobody is told.
+
+use std::convert::Infallible;
+use std::env;
+use std::ffi::OsStr;
+use std::io;
+#[cfg(target_os = "linux")]
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use crate::admin::Board;
+
+/// How often a worker looks whether it has become ready, or lacks something else.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Within the time after which the watchdog restarts a worker it hears of it so often; of one with nothing to do half as often.
+const OFTEN: u32 = 4;
+
+/// Where words for the service manager go. Dropped, it is told that the worker stops.
+pub(super) struct ServiceManager {
+    socket: UnixDatagram,
+    to: SocketAddr,
+    /// It restarts a worker that is not heard of for so long.
+    watchdog: Option<Duration>,
+    knows_the_end: bool,
+}
+
+impl ServiceManager {
+    /// The one that started this process, if it wants to be told.
+    pub(super) fn of_environment() -> Option<Self> {
+        let to = address(&env::var_os("NOTIFY_SOCKET")?).ok()?;
+        let number = |name| env::var(name).ok()?.parse::<u64>().ok();
+        // Without a process ID it means whoever reads it.
+        let is_ours = number("WATCHDOG_PID").is_none_or(|id| id == u64::from(std::process::id()));
+        let watchdog = number("WATCHDOG_USEC").filter(|us| is_ours && *us > 0);
+        Self::new(to, watchdog.map(Duration::from_micros)).ok()
+    }
+
+    fn new(to: SocketAddr, watchdog: Option<Duration>) -> io::Result<Self> {
+        let socket = UnixDatagram::unbound()?;
+        // Who reads nothing keeps no worker from its jobs.
+        socket.set_nonblocking(true)?;
+        Ok(Self {
+            socket,
+            to,
+            watchdog,
+            knows_the_end: false,
+        })
+    }
+
+    /// Tells what `board` shows, as long as the worker lives; that it stops, once `stop` asks it to.
+    pub(super) async fn tell(mut self, board: Arc<Board>, stop: CancellationToken) -> Infallible {
+        let ping_every = self.watchdog.map(|within| within / OFTEN);
+        let look_every = ping_every.map_or(LOOK_EVERY, |every| every.min(LOOK_EVERY));
+        let (mut is_ready, mut status) = (false, String::new());
+        let (mut turns, mut pinged) = (board.turns(), Instant::now());
+        loop {
+            let readiness = board.readiness();
+            // Once is enough: a worker that lacks something later goes on by itself.
+            if readiness.is_ready && !is_ready {
+                is_ready = self.say("READY=1");
+            }
+            let words = readiness.lines.join("; ");
+            let now = match (readiness.is_ready, words.as_str()) {
+                _ if stop.is_cancelled() => "stopping".to_owned(),
+                (true, "") => "ready".to_owned(),
+                (true, words) => format!("ready; {words}"),
+                (false, words) => words.to_owned(),
+            };
+            // What can't be said is said at the next look.
+            if now != status && self.say(&format!("STATUS={now}")) {
+                status = now;
+            }
+            if ping_every.is_some_and(|every| pinged.elapsed() >= every) {
+                let now = board.turns();
+                if now.iter().any(|(name, of)| turns.get(name) == Some(of)) {
+                    // It may have nothing to do. If it hangs, it does not turn for this either.
+                    board.ask_for_a_turn();
+                } else if self.say("WATCHDOG=1") {
+                    (turns, pinged) = (now, Instant::now());
+                }
+            }
+            tokio::select! {
+                () = sleep(look_every) => {}
+                () = stop.cancelled(), if !self.knows_the_end => self.say_the_end(),
+            }
+        }
+    }
+
+    fn say_the_end(&mut self) {
+        self.knows_the_end = true;
+        self.say("STOPPING=1");
+    }
+
+    fn say(&self, words: &str) -> bool {
+        (self.socket.send_to_addr(words.as_bytes(), &self.to)).is_ok()
+    }
+}
+
+impl Drop for ServiceManager {
+    fn drop(&mut self) {
+        if !self.knows_the_end {
+            self.say_the_end();
+        }
+    }
+}
+
+/// A path; with an `@` in front, a name without a file (unix(7), abstract).
+fn address(name: &OsStr) -> io::Result<SocketAddr> {
+    match name.as_bytes() {
+        #[cfg(target_os = "linux")]
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        _ => SocketAddr::from_pathname(name),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::admin::{Health, Seen};
+
+    const MS: Duration = Duration::from_millis(1);
+
+    /// What is heard at `socket` until `enough`; 10 s of the test's time at most.
+    async fn heard(socket: &UnixDatagram, enough: impl Fn(&[String]) -> bool) -> Vec<String> {
+        let mut all = Vec::new();
+        let mut buffer = [0; 1024];
+        for _ in 0..10_000 {
+            while let Ok(length) = socket.recv(&mut buffer) {
+                all.push(String::from_utf8_lossy(&buffer[..length]).into_owned());
+            }
+            if enough(&all) {
+                break;
+            }
+            sleep(MS).await;
+        }
+        all
+    }
+
+    /// A manager in the test's folder, and where it listens.
+    fn manager(watchdog: Option<Duration>) -> (tempfile::TempDir, UnixDatagram, ServiceManager) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("notify");
+        let listens = UnixDatagram::bind(&path).expect("bound");
+        listens.set_nonblocking(true).expect("set");
+        let to = address(path.as_os_str()).expect("an address");
+        let manager = ServiceManager::new(to, watchdog).expect("a socket");
+        (folder, listens, manager)
+    }
+
+    fn ready() -> (Arc<Health>, Arc<Board>) {
+        let seen = Seen::default();
+        let health = Arc::clone(&seen.health);
+        health.set_rabbitmq(true);
+        health.set_redis(true);
+        health.set_consuming(true);
+        (health, Arc::new(Board::only(seen)))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_told_once_that_the_worker_is_ready_and_each_time_what_it_lacks() {
+        let (_folder, listens, manager) = manager(None);
+        let ((health, board), stop) = (ready(), CancellationToken::new());
+        health.set_redis(false);
+        let telling = tokio::spawn(manager.tell(board, stop.clone()));
+        let first = heard(&listens, |all| !all.is_empty()).await;
+        assert_eq!(first, ["STATUS=Redis does not answer"]);
+        health.set_redis(true);
+        let then = heard(&listens, |all| all.len() >= 2).await;
+        assert_eq!(then, ["READY=1", "STATUS=ready"]);
+        health.set_rabbitmq(false);
+        let then = heard(&listens, |all| !all.is_empty()).await;
+        assert_eq!(then, ["STATUS=RabbitMQ does not answer"]);
+        health.set_rabbitmq(true);
+        let then = heard(&listens, |all| !all.is_empty()).await;
+        assert_eq!(then, ["STATUS=ready"]);
+        stop.cancel();
+        let then = heard(&listens, |all| all.len() >= 2).await;
+        assert_eq!(then, ["STOPPING=1", "STATUS=stopping"]);
+        telling.abort();
+        assert!(telling.await.is_err_and(|end| end.is_cancelled()));
+        assert!(
+            listens.recv(&mut [0; 64]).is_err(),
+            "nothing is left to say"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_ends_unasked_says_that_it_stops() {
+        let (_folder, listens, manager) = manager(None);
+        drop(manager);
+        assert_eq!(heard(&listens, |all| !all.is_empty()).await, ["STOPPING=1"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_watchdog_hears_of_an_engine_that_turns_and_not_of_one_that_hangs() {
+        let (_folder, listens, manager) = manager(Some(1000 * MS));
+        let ((health, board), hangs) = (ready(), Arc::new(AtomicBool::new(false)));
+        // It has nothing to do: it turns only when it is asked to.
+        let engine = (Arc::clone(&health), Arc::clone(&hangs));
+        tokio::spawn(async move {
+            let (health, hangs) = engine;
+            health.turned();
+            loop {
+                health.asked_for_a_turn().await;
+                if !hangs.load(Ordering::Relaxed) {
+                    health.turned();
+                }
+            }
+        });
+        tokio::spawn(manager.tell(board, CancellationToken::new()));
+        let pings = |all: &[String]| all.iter().filter(|words| *words == "WATCHDOG=1").count();
+        let began = Instant::now();
+        heard(&listens, |all| pings(all) >= 8).await;
+        // Twice as often as it has to, at least.
+        assert!(began.elapsed() <= 8 * 500 * MS + 250 * MS, "{began:?}");
+        hangs.store(true, Ordering::Relaxed);
+        let all = heard(&listens, |_| false).await;
+        assert!(pings(&all) <= 1, "{all:?}");
+        hangs.store(false, Ordering::Relaxed);
+        assert!(pings(&heard(&listens, |all| pings(all) >= 1).await) >= 1);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_name_with_an_at_sign_is_no_path() {
+        let name = format!("sluicegate-test-{}", std::process::id());
+        let address = address(OsStr::new(&format!("@{name}"))).expect("an address");
+        assert_eq!(address.as_abstract_name(), Some(name.as_bytes()));
+    }
+}

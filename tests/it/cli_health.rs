@@ -1,0 +1,110 @@
+//! `sluicegate health`, as a container's health check runs it.
+
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+
+use sluicegate::admin::{AdminServer, Board, Health, Seen, serve};
+use sluicegate::config::{Admin, Secret};
+
+use crate::cli::{Done, sluicegate, sluicegate_with};
+
+const TOKEN: &str = "0123456789abcdef";
+
+/// An admin port of a worker of which `health` is known, with [`TOKEN`].
+async fn admin(health: &Arc<Health>) -> AdminServer {
+    let admin = Admin {
+        listen: SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), 0),
+        token: Some(Secret::new(TOKEN)),
+    };
+    let seen = Seen {
+        health: Arc::clone(health),
+        ..Seen::default()
+    };
+    serve(&admin, Arc::new(Board::only(seen)))
+        .await
+        .expect("a free port")
+}
+
+/// `sluicegate health args`, next to what it asks.
+async fn health(yaml: String, args: &'static [&'static str]) -> Done {
+    let all = [&["health"], args].concat();
+    let run = move || sluicegate(&yaml, &all);
+    tokio::task::spawn_blocking(run).await.expect("no panic")
+}
+
+#[tokio::test]
+async fn the_exit_status_says_whether_a_worker_is_ready() {
+    let known = Arc::new(Health::default());
+    let server = admin(&known).await;
+    let port = server.listen.port();
+    // It listens on all addresses, and is asked here.
+    let yaml = format!("admin: {{listen: '0.0.0.0:{port}', token: {TOKEN}}}\n");
+
+    known.set_rabbitmq(true);
+    known.set_consuming(true);
+    let done = health(yaml.clone(), &[]).await.exited(1);
+    // What is missing is told to those alone who show the token.
+    assert_eq!(done.out, "not ready\nRedis does not answer\n");
+    assert_eq!(done.err, "", "it has been said");
+    health(yaml.clone(), &["--live"]).await.exited(0);
+    known.set_redis(true);
+    let done = health(yaml.clone(), &[]).await.exited(0);
+    assert_eq!(done.out, "ready\n");
+
+    server.stop().await;
+    for args in [&[][..], &["--live"]] {
+        let done = health(yaml.clone(), args).await.exited(1);
+        let says = format!("error: 127.0.0.1:{port}: can't be reached: ");
+        assert!(done.err.starts_with(&says), "{done:?}");
+    }
+}
+
+#[tokio::test]
+async fn with_a_url_it_needs_no_configuration_and_sends_no_token() {
+    let known = Arc::new(Health::default());
+    let server = admin(&known).await;
+    let ask = |path: &str| {
+        let url = format!("http://{}{path}", server.listen);
+        let yaml = Some("no: configuration\n");
+        let run = move || sluicegate_with(yaml, &["health", "--url", &url], b"");
+        async { tokio::task::spawn_blocking(run).await.expect("no panic") }
+    };
+    assert_eq!(ask("").await.exited(1).out, "not ready\n");
+    assert_eq!(ask("/livez").await.exited(0).out, "ok\n");
+    let other = ask("/metrics").await.exited(1);
+    assert!(other.out.starts_with("401 Unauthorized\n"), "{other:?}");
+}
+
+#[test]
+fn what_is_no_worker_is_not_well() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let listen = listener.local_addr().expect("it is bound");
+    let yaml = format!("admin: {{listen: '{listen}'}}\n");
+    // Nobody accepts.
+    let silent = sluicegate(&yaml, &["health"]).exited(1);
+    let says = format!("error: {listen}: no answer within 3s\n");
+    assert_eq!(silent.err, says);
+    let other = std::thread::spawn(move || {
+        // The first one has waited in vain.
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().expect("somebody asks");
+            // Who has gone away reads nothing.
+            let _ = stream.write_all(b"220 mail.example ESMTP\r\n");
+        }
+    });
+    let other_speech = sluicegate(&yaml, &["health"]).exited(1);
+    let says = format!("error: {listen}: is no worker's admin port: ");
+    assert!(other_speech.err.starts_with(&says), "{other_speech:?}");
+    other.join().expect("no panic");
+}
+
+#[test]
+fn a_port_that_nobody_can_know_is_wrong_usage() {
+    let done = sluicegate("admin: {listen: '127.0.0.1:0'}\n", &["health"]).exited(2);
+    assert!(done.err.contains("--url http://HOST:PORT"), "{done:?}");
+    for url in ["https://h/", "h:1", "http://h:1/a b"] {
+        sluicegate("", &["health", "--url", url]).exited(2);
+    }
+    sluicegate("no: configuration\n", &["health"]).exited(2);
+}

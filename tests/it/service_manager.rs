@@ -1,0 +1,99 @@
+//! A worker as a unit of systemd with `Type=notify` and a watchdog, without systemd: the test listens in its place.
+
+use std::io::Write;
+use std::os::unix::net::UnixDatagram;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use kit::Bed;
+use kit::process::Process;
+use kit::servers::{Rabbit, Redis};
+use rustix::process::Signal;
+
+use crate::PROGRAM;
+
+/// What the worker has said, in the place of systemd.
+struct Manager {
+    socket: UnixDatagram,
+    heard: Vec<String>,
+}
+
+impl Manager {
+    /// Listens until `words` have come `times` times more.
+    async fn hears(&mut self, words: &str, times: usize) {
+        let count = |heard: &[String]| heard.iter().filter(|line| *line == words).count();
+        let enough = count(&self.heard) + times;
+        let began = Instant::now();
+        while count(&self.heard) < enough {
+            assert!(
+                began.elapsed() < Duration::from_secs(90),
+                "no {words} in {:?}",
+                self.heard
+            );
+            let mut buffer = [0; 4096];
+            match self.socket.recv(&mut buffer) {
+                Ok(length) => {
+                    let text = String::from_utf8_lossy(&buffer[..length]);
+                    self.heard.extend(text.lines().map(str::to_owned));
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
+            }
+        }
+    }
+
+    fn has_heard(&self, words: &str) -> bool {
+        self.heard.iter().any(|line| line == words)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_worker_says_when_it_is_ready_and_lives_while_its_servers_do_not_answer() {
+    let (rabbit, redis) = (Rabbit::start(), Redis::start());
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("notify");
+    let socket = UnixDatagram::bind(&path).expect("bound");
+    socket.set_nonblocking(true).expect("set");
+    let mut manager = Manager {
+        socket,
+        heard: Vec::new(),
+    };
+    let bed = Bed::on(rabbit.url(), redis.url());
+    let yaml = bed.yaml(
+        "max-requests: 5, window-size: 1s",
+        "http://127.0.0.1:9/",
+        "",
+    );
+    let mut file = tempfile::NamedTempFile::with_suffix(".yaml").expect("a file");
+    file.write_all(yaml.as_bytes()).expect("written");
+
+    redis.pause();
+    let mut command = Command::new(PROGRAM.0);
+    command.args(["run", "--config"]).arg(file.path());
+    command.env("NOTIFY_SOCKET", &path);
+    command.env("WATCHDOG_USEC", "2000000");
+    let mut worker = Process::start(command);
+    manager
+        .hears(
+            "STATUS=RabbitMQ does not answer; Redis does not answer; no jobs are being taken",
+            1,
+        )
+        .await;
+    assert!(!manager.has_heard("READY=1"), "{:?}", manager.heard);
+    redis.resume();
+    manager.hears("READY=1", 1).await;
+    // It has nothing to do, and nobody answers it: no reason to restart it.
+    manager.hears("WATCHDOG=1", 3).await;
+    redis.pause();
+    rabbit.pause();
+    manager.hears("WATCHDOG=1", 8).await;
+    redis.resume();
+    rabbit.resume();
+    manager.hears("WATCHDOG=1", 2).await;
+    assert!(!manager.has_heard("STOPPING=1"), "{:?}", manager.heard);
+
+    worker.signal(Signal::TERM);
+    manager.hears("STOPPING=1", 1).await;
+    assert!(worker.ended().success(), "{:?}", worker.log());
+    let ready = manager.heard.iter().filter(|line| *line == "READY=1");
+    assert_eq!(ready.count(), 1, "{:?}", manager.heard);
+}
