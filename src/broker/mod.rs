@@ -3,6 +3,7 @@
 
 pub mod amqp;
 pub mod error;
+pub mod forwarding;
 pub mod memory;
 pub mod message;
 pub mod topology;

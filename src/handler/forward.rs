@@ -11,7 +11,8 @@ use tokio::time::timeout;
 
 use super::ruled::{self, retry};
 use super::{Attempt, Fate, LateEnd, Outcome, Permit, PreparingHandler};
-use crate::broker::amqp::{Expected, Forwarder};
+use crate::broker::amqp::Forwarder;
+use crate::broker::forwarding::{Expected, Forwarding};
 use crate::broker::{BrokerError, Message, PublishError, Reply};
 use crate::config::{self, Config, Forward};
 use crate::rules::decision::LEASE_MS;
@@ -26,8 +27,8 @@ const LONGEST_NAME: usize = 255;
 const CONNECTS_WITHIN: Duration = Duration::from_secs(10);
 
 /// Forwards jobs.
-pub struct ForwardHandler {
-    forwarder: Arc<Forwarder>,
+pub struct ForwardHandler<F = Forwarder> {
+    forwarder: Arc<F>,
     exchange: Arc<str>,
     routing_key: Option<config::RoutingKey>,
     timeout: Duration,
@@ -43,19 +44,28 @@ impl ForwardHandler {
     pub fn new(config: &Config, forward: &Forward) -> Result<Self, BrokerError> {
         let work = &config.amqp.queue;
         let done = forward.done.then(|| format!("{work}.done.{}", token()));
-        Ok(Self {
-            forwarder: Arc::new(Forwarder::start(&config.amqp, done)?),
-            exchange: forward.exchange.as_str().into(),
-            routing_key: forward.routing_key.clone(),
-            timeout: forward.timeout,
-            own: QueueNames::new(work, &DelayLevels::new(config.delay.max_delay)),
-        })
+        let own = QueueNames::new(work, &DelayLevels::new(config.delay.max_delay));
+        let forwarder = Forwarder::start(&config.amqp, done)?;
+        Ok(Self::over(Arc::new(forwarder), forward, own))
     }
 
     /// Ends its connection when the worker has ended.
     pub fn closer(&self) -> impl Future<Output = ()> + use<> {
         let forwarder = Arc::clone(&self.forwarder);
         async move { forwarder.close().await }
+    }
+}
+
+impl<F: Forwarding> ForwardHandler<F> {
+    /// Forwards by `forwarder`, and nothing to the queues of `own`.
+    pub fn over(forwarder: Arc<F>, forward: &Forward, own: QueueNames) -> Self {
+        Self {
+            forwarder,
+            exchange: forward.exchange.as_str().into(),
+            routing_key: forward.routing_key.clone(),
+            timeout: forward.timeout,
+            own,
+        }
     }
 
     /// The job as it goes on, and who waits for its end. The error says why it can never go there.
@@ -102,19 +112,23 @@ impl ForwardHandler {
             Ok(Some(body)) => said(&body, &job.id),
             Ok(None) => retry("nobody waits for its end any more").into(),
             Err(_) => Attempt {
-                // The worker may be at it still.
-                fate: Fate::Abandoned {
-                    lease: Duration::from_millis(LEASE_MS),
-                    ended: LateEnd::new(async move {
-                        expected.end().await;
-                    }),
-                },
+                fate: abandoned(expected),
                 ..retry(format!(
                     "no worker said that it is done within {within:?} (dispatch.forward.timeout)"
                 ))
                 .into()
             },
         }
+    }
+}
+
+/// A worker may be at it still, and says so when it is not.
+fn abandoned(mut expected: Expected) -> Fate {
+    Fate::Abandoned {
+        lease: Duration::from_millis(LEASE_MS),
+        ended: LateEnd::new(async move {
+            expected.end().await;
+        }),
     }
 }
 
@@ -143,7 +157,7 @@ fn token() -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-impl PreparingHandler for ForwardHandler {
+impl<F: Forwarding> PreparingHandler for ForwardHandler<F> {
     /// The connection is there; it is the same for all.
     type Ready = ();
 
@@ -178,19 +192,21 @@ impl PreparingHandler for ForwardHandler {
             return Outcome::Late.into();
         }
         let key = Arc::clone(&outgoing.routing_key);
-        let why = match (self.forwarder.publish(outgoing).await, expected) {
+        let (why, expected) = match (self.forwarder.publish(outgoing).await, expected) {
             (Ok(()), None) => return ruled::attempt(Verdict::DONE),
             (Ok(()), Some(expected)) => return self.end(job, expected).await,
-            (Err(why), _) => why,
+            (Err(why), expected) => (why, expected),
         };
         let exchange = match &*self.exchange {
             "" => "the default exchange",
             name => name,
         };
         Attempt {
-            fate: match why {
-                PublishError::Returned | PublishError::Nacked => Fate::Answered,
-                PublishError::Down(_) => Fate::Unknown,
+            fate: match (&why, expected) {
+                (PublishError::Returned | PublishError::Nacked, _) => Fate::Answered,
+                // RabbitMQ may have it, and a worker then has, too.
+                (PublishError::Down(_), Some(expected)) => abandoned(expected),
+                (PublishError::Down(_), None) => Fate::Unknown,
             },
             ..retry(format!(
                 "not forwarded to {exchange} with the key {key}: {why}"

@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::away::Manner;
 use super::crashes;
+use super::handed::{self, HANDED};
 use super::history::Call;
 use super::plan::{Costs, ms};
 use super::scopes::{Partition, published};
@@ -28,7 +29,7 @@ pub const THROTTLED: &str = "429 from the downstream";
 pub struct SimHandler(pub Arc<Life>);
 
 #[derive(Debug)]
-enum Reply {
+pub enum Reply {
     Done,
     /// 429, or 503 with Retry-After.
     Closed(Option<Duration>),
@@ -37,9 +38,9 @@ enum Reply {
 }
 
 /// What the downstream says of a call.
-struct Answered {
-    reply: Reply,
-    actual_cost: Option<u32>,
+pub struct Answered {
+    pub reply: Reply,
+    pub actual_cost: Option<u32>,
     used_up: Option<Duration>,
     quotas: Quotas,
 }
@@ -62,6 +63,9 @@ impl Handler for SimHandler {
             sleep(world.up_to(world.plan.limits.guard_ms().max(600) * 2)).await;
         }
         life.thaw().await;
+        if world.plan.seed >= HANDED {
+            return handed::attempt(life, job, permit).await;
+        }
         // Looked at right before it is sent: no await lies in between.
         if !permit.is_good() {
             return Outcome::Late.into();
@@ -99,10 +103,7 @@ impl Handler for SimHandler {
                 _ => took,
             };
             let _ = timeout(took, hung_up.cancelled()).await;
-            for partition in partitions(&downstream, &job_sent) {
-                let set = usize::from(downstream.plan.job(&job_sent.id).names_plan);
-                downstream.history().partition(&partition).under_way[set] -= 1;
-            }
+            over(&downstream, &job_sent);
             if crashes {
                 // Nobody is left to hear it.
                 return std::future::pending().await;
@@ -182,7 +183,7 @@ fn partitions(world: &World, job: &Job) -> Vec<Partition> {
     published(plan.job(&job.id), job.tenant.as_str(), &plan.limits)
 }
 
-fn used(world: &World, job: &Job, cost: u32) {
+pub fn used(world: &World, job: &Job, cost: u32) {
     let mut history = world.history();
     for partition in partitions(world, job) {
         history.partition(&partition).used.add(1, cost.into());
@@ -217,14 +218,22 @@ fn actual_cost(world: &World, asked: u32) -> Option<u32> {
 }
 
 /// A job is called: no attempt but those that it says were used before.
-fn called(world: &World, job: &Job) {
+pub fn called(world: &World, job: &Job) {
     let mut history = world.history();
     let record = history.job(&job.id);
     record.attempts_used = record.attempts_used.max(job.attempt - 1);
 }
 
+/// A call is not under way any more.
+pub fn over(world: &World, job: &Job) {
+    for partition in partitions(world, job) {
+        let set = usize::from(world.plan.job(&job.id).names_plan);
+        world.history().partition(&partition).under_way[set] -= 1;
+    }
+}
+
 /// A call arrives: what it is answered, and after how long.
-fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
+pub fn arrive(world: &World, job: &Job) -> (Answered, Duration) {
     let mut took = match world.plan.ideal {
         true => ms(world.plan.answer_ms),
         false => world.up_to(world.plan.answer_ms),

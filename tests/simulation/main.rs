@@ -19,6 +19,7 @@
 //! | `broker.stop_consuming`, `.close` | at its points | with the session | the broker learns late that a worker is gone | |
 //! | events of the broker | late, behind a full channel | the session ends, for a while | | redelivered to others |
 //! | the handler | before, on the way, beyond its timeout | each outcome, panics | the call arrives, the answer does not, or long after it was given up | after a crash |
+//! | what workers of others say ([`handed`]) | beyond the timeout | never comes | | twice, or of nobody |
 //! | updates (agreements, settings, what operators ask: [`steering`]) | late, behind a full channel | no agreement for longer than it holds | | |
 //! | timers, ends of tasks | the worker stands still | | | |
 //!
@@ -33,6 +34,7 @@ mod crashes;
 mod downstream;
 mod forgets;
 mod gate;
+mod handed;
 mod history;
 mod later;
 mod limits;
@@ -68,7 +70,7 @@ use plan::{Costs, Plan, Planned, ms};
 use world::{Clock, World, micros};
 
 /// What runs unless `SIMULATION_SEEDS` says otherwise: a few of each kind.
-const SEEDS: [Range<u64>; 12] = [
+const SEEDS: [Range<u64>; 13] = [
     0..48,
     scopes::SCOPED..scopes::SCOPED + 48,
     later::LATER..later::LATER + 48,
@@ -81,6 +83,7 @@ const SEEDS: [Range<u64>; 12] = [
     results::RESULTS..results::RESULTS + 48,
     starts::STARTS..starts::STARTS + 48,
     steering::STEERED..steering::STEERED + 48,
+    handed::HANDED..handed::HANDED + 48,
 ];
 /// Of a job that waits less than `max-delay`, on average: fresh, when its turn has come, and where what remains of a long
 /// wait takes shorter delay queues.

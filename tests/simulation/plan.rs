@@ -11,6 +11,7 @@ use sluicegate::rules::retry::RetryPolicy;
 use super::away::Away;
 use super::closing;
 use super::crashes::{self, Crashes};
+use super::handed::Handed;
 use super::later;
 use super::limits::pick_limits;
 use super::mixed;
@@ -129,6 +130,8 @@ pub struct Plan {
     pub throttle_scope: ThrottleScope,
     /// Who ends its worker.
     pub crashes: Crashes,
+    /// What happens to what workers of others say.
+    pub handed: Handed,
 }
 
 /// What calls cost in fact.
@@ -290,6 +293,7 @@ impl Plan {
             away: Away::new(seed, ideal || seed >= crashes::CRASHES),
             throttle_scope: closing::scope(seed),
             crashes,
+            handed: Handed::new(seed, troubled),
             trouble,
             trouble_until,
             most_faults: pick(&mut random, &[10, 50, 200]),

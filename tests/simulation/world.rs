@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
+use sluicegate::broker::forwarding::Ends;
 use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::engine::Stop;
 use sluicegate::gate::memory::MemoryGate;
@@ -131,6 +132,8 @@ pub struct Life {
     pub broker: MemoryBroker,
     pub stop: Stop,
     pub killed: CancellationToken,
+    /// Who waits for what workers of others say.
+    pub ends: Ends,
     frozen_until: Mutex<Instant>,
     asks: Mutex<Asks>,
     heard: Mutex<Heard>,
@@ -151,6 +154,7 @@ impl Life {
             broker,
             stop: Stop::default(),
             killed: CancellationToken::new(),
+            ends: Ends::default(),
             frozen_until: Mutex::new(Instant::now()),
             asks: Mutex::new(Asks {
                 until: Instant::now(),

@@ -3,8 +3,8 @@
 //! It is none of the two of [`super::AmqpBroker`]: an exchange that does not exist closes a channel, and what strangers send to the
 //! done queue must not stand in the way of deliveries.
 
-use std::collections::{BTreeMap, HashMap};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use lapin::options::{
 };
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{Channel, Consumer, ExchangeKind};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -25,6 +25,7 @@ use super::inventory::{depth, not_found};
 use super::nodes::{Nodes, Turns};
 use super::publish::{Publisher, Requests, publish};
 use super::supervise::Attempts;
+use crate::broker::forwarding::{Ends, Expected, Forwarding};
 use crate::broker::{BrokerError, PublishError, Reply};
 use crate::config;
 use crate::tasks::Watched;
@@ -56,37 +57,9 @@ struct State {
     nodes: Nodes,
     /// Where workers say that a job is done; `None`: they are not asked to.
     done: Option<String>,
-    /// Who waits for which token.
-    waiting: Mutex<HashMap<String, oneshot::Sender<Bytes>>>,
+    ends: Ends,
     up: watch::Sender<bool>,
     closed: CancellationToken,
-}
-
-/// The end of one job, which is waited for; dropped, it is not any more.
-#[derive(Debug)]
-pub struct Expected {
-    state: Arc<State>,
-    token: String,
-    end: oneshot::Receiver<Bytes>,
-}
-
-impl Expected {
-    /// What the worker said of it.
-    pub async fn end(&mut self) -> Option<Bytes> {
-        (&mut self.end).await.ok()
-    }
-}
-
-impl Drop for Expected {
-    fn drop(&mut self) {
-        self.state.waiting().remove(&self.token);
-    }
-}
-
-impl State {
-    fn waiting(&self) -> std::sync::MutexGuard<'_, HashMap<String, oneshot::Sender<Bytes>>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Forwarder {
@@ -99,7 +72,7 @@ impl Forwarder {
         let state = Arc::new(State {
             nodes: Nodes::new(amqp)?,
             done,
-            waiting: Mutex::default(),
+            ends: Ends::default(),
             up: watch::Sender::new(false),
             closed: CancellationToken::new(),
         });
@@ -116,42 +89,6 @@ impl Forwarder {
         })
     }
 
-    /// Whether something can be published now.
-    pub fn is_up(&self) -> bool {
-        *self.state.up.borrow()
-    }
-
-    /// Waits until something can be published.
-    pub async fn up(&self) {
-        // Its sender lives as long as this.
-        let _ = self.state.up.subscribe().wait_for(|up| *up).await;
-    }
-
-    /// The queue for what workers say of jobs.
-    pub fn done_queue(&self) -> Option<&str> {
-        self.state.done.as_deref()
-    }
-
-    /// The end of the job with `token` is waited for from now on.
-    pub fn expect(&self, token: String) -> Expected {
-        let (sender, end) = oneshot::channel();
-        self.state.waiting().insert(token.clone(), sender);
-        Expected {
-            state: Arc::clone(&self.state),
-            token,
-            end,
-        }
-    }
-
-    /// Publishes (mandatory, persistent), and waits for the confirm.
-    ///
-    /// # Errors
-    /// [`PublishError`]: no queue has it for certain.
-    pub async fn publish(&self, outgoing: Reply) -> Result<(), PublishError> {
-        let mut answers = self.publisher.publish(vec![outgoing]).await;
-        answers.pop().unwrap_or(Err(PublishError::Nacked))
-    }
-
     /// Ends the connection, and the done queue with it.
     pub async fn close(&self) {
         self.state.closed.cancel();
@@ -161,6 +98,30 @@ impl Forwarder {
         {
             self.supervisor.abort();
         }
+    }
+}
+
+impl Forwarding for Forwarder {
+    fn is_up(&self) -> bool {
+        *self.state.up.borrow()
+    }
+
+    async fn up(&self) {
+        // Its sender lives as long as this.
+        let _ = self.state.up.subscribe().wait_for(|up| *up).await;
+    }
+
+    fn done_queue(&self) -> Option<&str> {
+        self.state.done.as_deref()
+    }
+
+    fn expect(&self, token: String) -> Expected {
+        self.state.ends.expect(token)
+    }
+
+    async fn publish(&self, outgoing: Reply) -> Result<(), PublishError> {
+        let mut answers = self.publisher.publish(vec![outgoing]).await;
+        answers.pop().unwrap_or(Err(PublishError::Nacked))
     }
 }
 
@@ -268,23 +229,20 @@ async fn hear(state: &State, consumer: Option<Consumer>) {
     let Some(mut consumer) = consumer else {
         return std::future::pending().await;
     };
-    let (mut unknown, mut told) = (0_u64, None::<Instant>);
+    let (mut unknown, mut told_at) = (0_u64, None::<Instant>);
     while let Some(Ok(delivery)) = consumer.next().await {
         let token = delivery.properties.correlation_id().as_ref();
-        let waiting = token.and_then(|token| state.waiting().remove(token.as_str()));
+        let body = Bytes::from(delivery.data);
+        let is_known = token.is_some_and(|token| state.ends.tell(token.as_str(), body));
         let acked = delivery.acker.ack(BasicAckOptions::default()).await;
-        match waiting {
-            // Who waited may just have given up.
-            Some(waiting) => drop(waiting.send(Bytes::from(delivery.data))),
-            None => {
-                unknown += 1;
-                if told.is_none_or(|at| at.elapsed() >= REMIND) {
-                    told = Some(Instant::now());
-                    tracing::warn!(
-                        messages = unknown,
-                        "the done queue got messages of which no job is known"
-                    );
-                }
+        if !is_known {
+            unknown += 1;
+            if told_at.is_none_or(|at| at.elapsed() >= REMIND) {
+                told_at = Some(Instant::now());
+                tracing::warn!(
+                    messages = unknown,
+                    "the done queue got messages of which no job is known"
+                );
             }
         }
         if acked.is_err() {

@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use client::{Client, Fetched, REPLY_TO, Replies};
-pub use forward::{Expected, Forwarder, target_exists};
+pub use forward::{Forwarder, target_exists};
 pub use inventory::{Inventory, QueueState, in_use, inventory};
 pub use leftovers::Leftovers;
 

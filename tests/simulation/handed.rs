@@ -1,0 +1,220 @@
+//! Jobs that are handed over: in simulations from [`HANDED`] on each call is made by the handler of `dispatch.forward`, with `done`, and
+//! the downstream is a worker of others that says when it is done. What it says may be lost, late, said twice, or of nobody; those below
+//! keep the histories that they had.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use serde_json::json;
+use sluicegate::broker::forwarding::{Expected, Forwarding};
+use sluicegate::broker::{PublishError, Reply};
+use sluicegate::config::{Forward, RoutingKey};
+use sluicegate::handler::forward::ForwardHandler;
+use sluicegate::handler::{Attempt, Outcome, Permit, PreparingHandler};
+use sluicegate::rules::headers::DONE_TOKEN;
+use sluicegate::rules::job::{Field, Job};
+use tokio::time::sleep;
+
+use super::downstream::{self, Answered, Reply as Answer, THROTTLED, arrive, used};
+use super::plan::{Plan, ms};
+use super::world::{Life, World};
+
+/// Simulations from this seed on have what this module adds.
+pub const HANDED: u64 = 12_000_000;
+
+const QUEUE: &str = "workers";
+const DONE: &str = "jobs.done";
+/// What a worker says is late by this at most, in milliseconds: beyond every timeout, too.
+const LATE_MS: u64 = 30_000;
+
+/// How often what happens to what workers say.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Handed {
+    lost: f64,
+    late: f64,
+    twice: f64,
+    of_nobody: f64,
+    /// No connection, right before it is needed.
+    down: f64,
+    /// Nobody hears that RabbitMQ has the job.
+    unheard: f64,
+    /// The worker takes long for it.
+    slow: f64,
+}
+
+impl Handed {
+    /// From a stream of its own.
+    pub fn new(seed: u64, troubled: bool) -> Self {
+        if seed < HANDED || !troubled {
+            return Self::default();
+        }
+        let mut random = SmallRng::seed_from_u64(seed.rotate_left(29) ^ 0x4A4D);
+        let mut rate = |most: f64| match random.random_bool(0.6) {
+            true => random.random_range(0.0..most),
+            false => 0.0,
+        };
+        Self {
+            lost: rate(0.2),
+            late: rate(0.3),
+            twice: rate(0.5),
+            of_nobody: rate(0.5),
+            down: rate(0.1),
+            unheard: rate(0.2),
+            slow: rate(0.3),
+        }
+    }
+}
+
+/// The call of a job whose permit was given.
+pub async fn attempt(life: &Arc<Life>, job: &Job, permit: Permit) -> Attempt {
+    let world = &life.world;
+    let forward = Forward {
+        exchange: String::new(),
+        routing_key: Some(RoutingKey {
+            text: QUEUE.to_owned(),
+            of_jobs: None,
+        }),
+        done: true,
+        timeout: world.plan.timeout,
+    };
+    let workers = Arc::new(Workers {
+        life: Arc::clone(life),
+        job: job.clone(),
+    });
+    let handler = ForwardHandler::over(workers, &forward, life.broker.names());
+    let attempt = handler.send(job, (), permit).await;
+    match &attempt.outcome {
+        // Nothing was handed over.
+        Outcome::Late => return attempt,
+        Outcome::Retry { .. } => world.history().job(&job.id).failures += 1,
+        Outcome::Throttled { .. } => {
+            world.history().tenant(job.tenant.as_str()).throttled += 1;
+        }
+        _ => {}
+    }
+    life.point("call, after").await;
+    used(world, job, attempt.seen.actual_cost.unwrap_or(job.cost));
+    let (name, id) = (&life.name, &job.id);
+    world.note(format_args!("{name} has {id} as {attempt:?}"));
+    attempt
+}
+
+/// The queue of workers, as one call sees it.
+struct Workers {
+    life: Arc<Life>,
+    job: Job,
+}
+
+impl Forwarding for Workers {
+    fn is_up(&self) -> bool {
+        let world = &self.life.world;
+        !world.dice(|_| world.plan.handed.down)
+    }
+
+    async fn up(&self) {}
+
+    fn done_queue(&self) -> Option<&str> {
+        Some(DONE)
+    }
+
+    fn expect(&self, token: String) -> Expected {
+        self.life.ends.expect(token)
+    }
+
+    async fn publish(&self, outgoing: Reply) -> Result<(), PublishError> {
+        let Self { life, job } = self;
+        let world = &life.world;
+        let Field::Text(token) = outgoing.message.header(DONE_TOKEN) else {
+            panic!("{} goes without a token", job.id);
+        };
+        let is_it = &*outgoing.routing_key == QUEUE && outgoing.message.body == job.body;
+        assert!(is_it, "{} goes elsewhere, or as another", job.id);
+        let down = || PublishError::Down("injected".to_owned());
+        let way = ms(world.plan.way_ms) + world.up_to(world.plan.way_varies_ms);
+        let refused = match () {
+            () if world.dice(|t| t.return_) => Some(PublishError::Returned),
+            () if world.dice(|t| t.nack) => Some(PublishError::Nacked),
+            () if world.dice(|t| t.lose_publish) => Some(down()),
+            () => None,
+        };
+        if let Some(why) = refused {
+            downstream::called(world, job);
+            sleep(way).await;
+            return Err(why);
+        }
+        let token = token.to_owned();
+        tokio::spawn(work(Arc::clone(life), job.clone(), token, way));
+        let unheard = world.dice(|_| world.plan.handed.unheard);
+        sleep(way).await;
+        match unheard {
+            true => Err(down()),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A worker gets the job `way` later, and says when it is done, whatever has become of who handed it over.
+async fn work(life: Arc<Life>, job: Job, token: String, way: Duration) {
+    let world = &life.world;
+    sleep(way).await;
+    let (answered, mut took) = arrive(world, &job);
+    let Plan { handed, .. } = world.plan;
+    if world.dice(|_| handed.slow) {
+        took = world.up_to(LATE_MS);
+    }
+    sleep(took).await;
+    downstream::over(world, &job);
+    if world.dice(|_| handed.lost) {
+        return world.fault(format_args!("nobody hears that {} is done", job.id));
+    }
+    if world.dice(|_| handed.late) {
+        sleep(world.up_to(LATE_MS)).await;
+    }
+    let body = body(world, &job, &answered);
+    if world.dice(|_| handed.of_nobody) {
+        let known = life.ends.tell("a guess", body.clone());
+        assert!(!known, "nobody has such a token");
+    }
+    life.ends.tell(&token, body.clone());
+    if world.dice(|_| handed.twice) {
+        let known = life.ends.tell(&token, body);
+        assert!(!known, "{} is waited for after its end", job.id);
+    }
+}
+
+/// What the worker says.
+fn body(world: &World, job: &Job, answered: &Answered) -> Bytes {
+    let Answered {
+        reply, actual_cost, ..
+    } = answered;
+    let mut said = match reply {
+        Answer::Done if actual_cost.is_none() => return Bytes::new(),
+        Answer::Done => json!({"outcome": "done"}),
+        Answer::Rejected => json!({"outcome": "reject", "reason": "400"}),
+        Answer::Failed => json!({"outcome": "retry", "reason": "500"}),
+        Answer::Closed(after) => {
+            let mut said = json!({"outcome": "throttled", "reason": THROTTLED});
+            if let Some(after) = after {
+                said["after"] = format!("{}ms", after.as_millis()).into();
+            }
+            said
+        }
+    };
+    if let Some(cost) = actual_cost {
+        said["cost"] = (*cost).into();
+    }
+    if world.below(2) == 0 {
+        said["id"] = job.id.as_str().into();
+    }
+    Bytes::from(said.to_string())
+}
+
+#[test]
+fn a_job_that_may_have_been_handed_over_counts_as_in_flight() {
+    for seed in [HANDED + 245, HANDED + 359, HANDED + 1_829] {
+        super::found(seed);
+    }
+}
