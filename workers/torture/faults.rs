@@ -227,6 +227,11 @@ impl Kind {
             || (self.part() == Part::Rabbit && !keeps_connections)
     }
 
+    /// A worker may give back jobs that it has not looked at: it ends in order, or can't ask Redis, or agree with the others there.
+    pub fn gives_jobs_back(self) -> bool {
+        matches!(self, Self::WorkerRestart | Self::WorkerRolling) || self.part() == Part::Redis
+    }
+
     /// A worker dies of it, and takes with it what it knew.
     pub fn kills(self) -> bool {
         matches!(self.strikes(), Some((Strike::Kill, _)))

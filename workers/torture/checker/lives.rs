@@ -99,7 +99,7 @@ impl Life {
     /// again before it asks, and Redis knows the first.
     pub fn repeated_by(&self) -> impl Fn(Kind) -> bool {
         let is_twice = self.is_twice();
-        move |kind| is_twice || kind.repeats_jobs()
+        move |kind| kind.repeats_jobs() || is_twice && kind.gives_jobs_back()
     }
 
     /// Two messages have its id.

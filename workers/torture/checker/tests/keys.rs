@@ -195,7 +195,12 @@ fn a_job_that_is_published_twice_is_called_twice_only_where_something_broke() {
     }];
     assert_eq!(twice(None, true), repeated);
     // What gives a job back makes its second message look like the first.
-    assert_eq!(twice(Some(Kind::WorkerRestart), true), []);
+    for kind in [Kind::WorkerRestart, Kind::RedisStop, Kind::RedisWipe] {
+        assert_eq!(twice(Some(kind), true), [], "{kind}");
+    }
+    for kind in [Kind::DownstreamFar, Kind::RabbitMemory, Kind::WorkerConfig] {
+        assert_eq!(twice(Some(kind), true), repeated, "{kind}");
+    }
     assert_eq!(twice(Some(Kind::WorkerRestart), false), repeated);
     let dropped = of(|story| {
         story.keyed(0, ONE, true);
