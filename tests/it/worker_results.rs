@@ -266,6 +266,14 @@ async fn publish_waits_for_the_answer() {
         "{late:?}"
     );
     assert!(late.err.contains("dispatch.results.to"), "{late:?}");
+    let note = "note: dispatch.results.to is not reply-to here";
+    assert!(!late.err.contains(note), "{late:?}");
+    let nobody = yaml.replace("to: reply-to", "to: none");
+    let args = [
+        "publish", "--tenant", "acme", "--id", "nobody's", "--wait", "0s",
+    ];
+    let done = tokio::task::block_in_place(|| sluicegate(&nobody, &args)).exited(1);
+    assert!(done.err.starts_with(note), "{done:?}");
     let worker = PROGRAM.start(&yaml);
     let done = wait(&["--id", "7", "--wait", "30s"]).exited(0);
     assert_eq!(done.out, "made 7\n");

@@ -274,7 +274,7 @@ fn sent(message: &Message) {
 
 /// As a dead letter carries it.
 fn one_line(why: &str) {
-    for (_, value) in headers::dead(1, why) {
+    for (_, value) in headers::dead(1, why, Some(u64::MAX)) {
         if let HeaderValue::Text(text) = value {
             assert!(text.chars().count() <= 500 && !text.contains(char::is_control));
         }

@@ -52,7 +52,7 @@ impl Scheduler {
                     let Invalid { tag, message, why } = *invalid;
                     let id = message.id().unwrap_or_default().to_owned();
                     let reason = why.to_string();
-                    let headers = headers::dead(1, &reason);
+                    let headers = headers::dead(1, &reason, self.clock.at_least(now));
                     let reply = self.result_of_invalid(&message, &reason);
                     self.facts.push(Fact::InvalidMessage { id, reason });
                     let dead = Arc::clone(&self.settings.names.dead);
@@ -416,19 +416,19 @@ impl Scheduler {
                 job.claims.ticket = None;
                 self.delay_in_queue(now, key, after);
             }
-            Outcome::Reject { reason } => self.bury(key, Death::Rejected, &reason),
+            Outcome::Reject { reason } => self.bury(now, key, Death::Rejected, &reason),
         }
         self.drop_answer(key);
     }
 
     /// Step 9a: The job becomes a dead letter.
-    pub(super) fn bury(&mut self, key: Key, death: Death, reason: &str) {
+    pub(super) fn bury(&mut self, now: Duration, key: Key, death: Death, reason: &str) {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
         let fact = Fact::DeadLetter(job.named(), death, reason.to_owned());
         self.facts.push(fact);
-        let headers = headers::dead(job.claims.attempt, reason);
+        let headers = headers::dead(job.claims.attempt, reason, self.clock.at_least(now));
         let dead = Arc::clone(&self.settings.names.dead);
         let reply = self.result_of_job(key, Some((death, reason)));
         self.leave(key, (dead, headers), reply);
