@@ -1,6 +1,7 @@
 //! What a worker counts, for Prometheus. No label names a tenant: with 100,000 of them each metric would be
 //! 100,000 series. `sluicegate inspect TENANT` answers for one tenant.
 
+mod load;
 mod series;
 mod together;
 
@@ -17,7 +18,7 @@ use prometheus_client::registry::Registry;
 
 pub use self::together::together;
 use crate::broker::{PublishError, Source};
-use crate::engine::facts::Sent;
+use crate::engine::facts::{Census, Sent};
 use crate::gate::Primaries;
 use crate::handler::Outcome;
 use crate::rules::lateness::Heard;
@@ -95,6 +96,7 @@ pub struct Metrics {
     delayed_in_memory: Gauge,
     in_memory: Gauge,
     abandoned: Gauge,
+    load: load::Load,
 }
 
 impl Default for Metrics {
@@ -318,6 +320,9 @@ impl Metrics {
         self.set_breaker_open(false);
         self.show(0, 0, 0);
         self.show_abandoned(0);
+        self.set_backlog(None);
+        self.set_census(&Census::default());
+        self.set_saturation(0.0);
     }
 
     /// So many policies are enforced together.

@@ -55,6 +55,7 @@ mod gate_worst;
 mod guard;
 mod http;
 mod least_rights;
+mod monitoring;
 mod observability;
 mod packages;
 mod pipelines;

@@ -16,6 +16,7 @@ use super::Scheduler;
 use super::admission::Round;
 use super::entry::{Hand, JobEntry, Phase, Started};
 use super::intake::{Intake, Invalid};
+use super::plan::Plan;
 use super::questions::Question;
 use super::queues::End;
 use crate::broker::{Delivery, Message, Outgoing, PublishError, Reply, Source, Tag};
@@ -71,6 +72,7 @@ impl Scheduler {
         if let Source::Delay(level) = source {
             self.waiting.came_from(level, key);
         }
+        self.count_queued(now, source, &job);
         self.jobs.insert(key, job);
         self.arrange(
             now,
@@ -196,9 +198,7 @@ impl Scheduler {
         reply: &TenantReply,
         back: &mut Back,
     ) {
-        self.away.over(&question.tenant);
-        self.clock.read(reply.now_ms, asked_at, now);
-        self.breakers.heard(&question.tenant, reply.has_failures);
+        self.hear_of_tenant(now, asked_at, &question.tenant, reply);
         for (number, (asked, answer)) in question.jobs.iter().zip(&reply.answers).enumerate() {
             let (key, place) = (asked.key, asked.place);
             match answer {
@@ -265,6 +265,7 @@ impl Scheduler {
         let Some(job) = self.jobs.get_mut(&key) else {
             return false;
         };
+        self.facts.push(job.starts(now));
         job.hand = Hand::Empty;
         job.phase = Phase::Running;
         self.queues.start(&job.claims.tenant);
@@ -324,6 +325,7 @@ impl Scheduler {
         let attempt = job.claims.attempt;
         let headers = headers::waiting(limit, attempt, ticket, count, store_ms, ttl_ms);
         let wait = Duration::from_millis(ttl_ms);
+        job.plan = Plan::at(now + wait);
         // The answer was on its way for a part of it, and the next question will be.
         let here = wait.saturating_sub(self.admission.base());
         if self.delay_in_window(now, key, here) || self.delay_in_memory(now, key, here) {
