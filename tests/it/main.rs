@@ -48,6 +48,7 @@ mod gate_shards_leases;
 mod gate_shares;
 mod gate_simulator;
 mod gate_slots;
+mod gate_steering_cluster;
 mod gate_store;
 mod gate_switch;
 mod gate_topology;

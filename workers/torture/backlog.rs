@@ -39,6 +39,17 @@ impl Backlog {
                     self.early.insert(job);
                 }
             }
+            // Without a call, or with others: duplicates and dead letters.
+            What::Told {
+                job: Some(job),
+                ended,
+                ..
+            } if ended != "done" => {
+                let waiting = self.waiting.entry(job.tenant).or_default();
+                if !waiting.remove(job) {
+                    self.early.insert(*job);
+                }
+            }
             _ => {}
         }
     }
@@ -46,6 +57,12 @@ impl Backlog {
     /// Jobs of `tenant` that wait.
     pub fn of(&self, tenant: u32) -> usize {
         self.waiting.get(&tenant).map_or(0, HashSet::len)
+    }
+
+    /// One of those that wait, which `choice` decides.
+    pub fn some(&self, choice: u32) -> Option<Job> {
+        let nth = choice as usize % self.in_all().max(1);
+        self.waiting.values().flatten().nth(nth).copied()
     }
 
     /// Final answers so far.
@@ -90,5 +107,17 @@ mod tests {
             (backlog.of(1), backlog.in_all(), backlog.ended()),
             (0, 0, 2)
         );
+        let told = |number| What::Told {
+            job: Some(job(number)),
+            ended: "duplicate".to_owned(),
+            status: None,
+        };
+        assert_eq!(backlog.some(7), None);
+        backlog.note(&What::Confirmed { job: job(3) });
+        assert_eq!(backlog.some(7), Some(job(3)));
+        backlog.note(&told(3));
+        backlog.note(&told(4));
+        backlog.note(&What::Confirmed { job: job(4) });
+        assert_eq!((backlog.in_all(), backlog.ended()), (0, 2));
     }
 }

@@ -3,8 +3,9 @@
 mod deletion;
 mod struck;
 
+use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use kit::proxy::{Proxy, Way, Ways};
@@ -48,9 +49,13 @@ pub struct Bed {
     pub rabbit: Arc<Rabbits>,
     pub redis: Arc<Redises>,
     pub slots: Vec<Slot>,
+    /// The program, and the configuration of who asks it something by hand.
+    pub operator: (PathBuf, PathBuf),
     pub names: QueueNames,
     /// Nobody publishes while it is set.
     pub silence: Arc<AtomicBool>,
+    /// So many milliseconds Redis's clock is behind at least, and so are the publishers'.
+    pub behind: Arc<AtomicU64>,
 }
 
 impl Bed {
@@ -192,7 +197,10 @@ impl Bed {
             Kind::RedisScripts => ctl(&["script", "flush"]),
             Kind::RedisClock => {
                 redis.step_back(fault.lasts)?;
-                sleep(clocks::READ).await;
+                // Publishers never are further behind than Redis.
+                sleep(2 * clocks::READ).await;
+                let by = u64::try_from(fault.lasts.as_millis()).unwrap_or(u64::MAX);
+                self.behind.fetch_add(by, Ordering::Relaxed);
             }
             Kind::RedisEvict => {
                 ctl(&["config", "set", "maxmemory", "1"]);

@@ -1,7 +1,10 @@
 //! The verdict on a history: who was lost, which window was too full, who ran again and why. Pure; tolerance zero.
 
+mod cancels;
 mod closings;
+mod keys;
 mod lives;
+mod starts;
 #[cfg(test)]
 mod tests;
 mod told;
@@ -13,6 +16,7 @@ use std::time::Duration;
 
 use crate::faults::Kind;
 use crate::history::{Event, Job, What};
+use keys::Keys;
 use lives::{Broken, Lives};
 
 /// What a fault that is over may still bring about: a connection that died unnoticed is missed only later.
@@ -85,6 +89,16 @@ pub enum Finding {
         job: Option<Job>,
         how: String,
     },
+    /// A call before its job's time, by so many nanoseconds.
+    Early { job: Job, at: u64, by: u64 },
+    /// Two jobs with one dedupe key were called within its time.
+    Twice { jobs: (Job, Job), at: u64 },
+    /// A job was called though all workers were said to follow whoever cancelled it.
+    AfterCancel { job: Job, at: u64 },
+    /// A job was said to be cancelled, and is no dead letter.
+    Uncancelled { job: Job },
+    /// A job is done, and was cancelled.
+    Both { job: Job },
     /// A worker ended by itself, or not as it should have.
     Worker { worker: usize, how: String },
 }
@@ -151,6 +165,32 @@ impl fmt::Display for Finding {
                     seconds(at)
                 )
             }
+            Self::Early { job, at, by } => write!(
+                f,
+                "job {job} was called at {:.6} s, {:.6} s before its time",
+                seconds(at),
+                seconds(by)
+            ),
+            Self::Twice {
+                jobs: (one, other),
+                at,
+            } => write!(
+                f,
+                "jobs {one} and {other} have one dedupe key, and both were called by {:.6} s",
+                seconds(at)
+            ),
+            Self::AfterCancel { job, at } => write!(
+                f,
+                "job {job} was called at {:.6} s, though it was cancelled",
+                seconds(at)
+            ),
+            Self::Uncancelled { job } => {
+                write!(
+                    f,
+                    "job {job} was said to be cancelled, and is no dead letter"
+                )
+            }
+            Self::Both { job } => write!(f, "job {job} is done, and was cancelled"),
             Self::Worker { worker, how } => write!(f, "worker {worker}: {how}"),
         }
     }
@@ -167,6 +207,12 @@ pub struct Verdict {
     pub calls: usize,
     /// Results that came: one for each end at least.
     pub results: usize,
+    /// Jobs that start later.
+    pub delayed: usize,
+    /// Jobs that were dropped, since another one with their dedupe key was called.
+    pub dropped: usize,
+    /// Dead letters that an operator made, and how often one was asked for.
+    pub cancelled: (usize, usize),
     /// Calls answered by other than 2xx.
     pub refused: usize,
     /// Jobs that ran again after their end, by the latest fault before that could explain it.
@@ -197,9 +243,10 @@ impl Verdict {
 pub fn check(events: &[Event], rules: Rules) -> Verdict {
     let lives = Lives::of(events);
     let broken = Broken::of(events);
+    let keys = Keys::of(&lives);
     let mut verdict = Verdict::default();
     for (job, life) in &lives.jobs {
-        let done = life.calls.iter().any(|call| call.is_done());
+        let done = life.is_done();
         verdict.calls += life.calls.len();
         verdict.refused += life.calls.iter().filter(|call| !call.is_done()).count();
         verdict.done += usize::from(done);
@@ -211,7 +258,8 @@ pub fn check(events: &[Event], rules: Rules) -> Verdict {
         if life.published.is_none() {
             verdict.findings.push(Finding::Stranger { job: *job });
         }
-        if life.confirmed && !done && life.dead.is_none() {
+        let went_on = life.dropped && keys.may_drop(*job, life, u64::MAX, &broken);
+        if life.confirmed && !life.has_ended() && !went_on {
             let calls = life.calls.len();
             verdict.findings.push(Finding::Lost { job: *job, calls });
         }
@@ -225,7 +273,10 @@ pub fn check(events: &[Event], rules: Rules) -> Verdict {
     }
     verdict.windows(events, rules);
     verdict.closings(events, rules);
-    verdict.told(events, &lives);
+    verdict.told(events, (&lives, &keys), &broken);
+    verdict.starts(&lives);
+    verdict.keys(&keys, &broken);
+    verdict.cancels(&lives, &broken);
     for event in events {
         match &event.what {
             What::Broken { kind, .. } => *verdict.faults.entry(*kind).or_default() += 1,
@@ -246,7 +297,7 @@ impl Verdict {
     /// its turn long after the fault that made it.
     fn again(&mut self, job: Job, life: &lives::Life, broken: &Broken) {
         for call in life.after_the_end() {
-            let cause = broken.latest(life.begins(), call.at, AFTERMATH, Kind::repeats_jobs);
+            let cause = broken.latest(life.begins(), call.at, AFTERMATH, life.repeated_by());
             match cause {
                 Some(kind) => *self.repeated.entry(kind).or_default() += 1,
                 None => self.findings.push(Finding::Repeated { job, at: call.at }),
@@ -265,7 +316,7 @@ impl Verdict {
             if hidden.is_some() {
                 continue;
             }
-            let copies = broken.latest(life.begins(), call.at, AFTERMATH, Kind::repeats_jobs);
+            let copies = broken.latest(life.begins(), call.at, AFTERMATH, life.repeated_by());
             let failures = u32::try_from(failures + unseen).unwrap_or(u32::MAX);
             let next = failures.saturating_add(1);
             let exact = copies.is_none() && unseen == 0 && !rules.breakers;
@@ -280,7 +331,7 @@ impl Verdict {
         }
     }
 
-    /// A dead letter was rejected, or has used all its attempts.
+    /// A dead letter was rejected, has used all its attempts, or was asked for.
     fn buried(&mut self, job: Job, life: &lives::Life, broken: &Broken, rules: Rules) {
         let Some(reason) = &life.dead else { return };
         if reason.trim().is_empty() {
@@ -289,6 +340,7 @@ impl Verdict {
         let failures = life.calls.iter().filter(|call| call.failed()).count()
             + broken.count(life.begins(), u64::MAX, AFTERMATH, Kind::uses_attempts);
         if !life.calls.iter().any(|call| call.is_rejected())
+            && !cancels::is_cancelled(life)
             && failures < rules.max_attempts as usize
         {
             self.findings.push(Finding::Buried {

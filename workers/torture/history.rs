@@ -95,6 +95,15 @@ impl Answer {
 pub enum What {
     /// A publisher is about to publish it.
     Publishing { job: Job },
+    /// Its publisher says that it starts at `from` at the earliest, on this clock.
+    Starts { job: Job, from: u64 },
+    /// Its publisher gives it a dedupe key, which counts for so many nanoseconds. `twice`: it is published twice.
+    Keyed {
+        job: Job,
+        key: u32,
+        lasts: u64,
+        twice: bool,
+    },
     /// RabbitMQ confirmed it.
     Confirmed { job: Job },
     /// A call arrived. Its number is its own; `worker` and `life` say which process made it.
@@ -114,6 +123,14 @@ pub enum What {
         job: Option<Job>,
         ended: String,
         status: Option<u16>,
+    },
+    /// An operator is about to ask that it is called no more.
+    Cancelling { job: Job },
+    /// How the operator's command said that it stands, and whether it said that all workers follow.
+    Asked {
+        job: Job,
+        said: String,
+        all_follow: bool,
     },
     /// A dead letter, found at the end.
     Dead { job: Job, reason: String },
@@ -199,6 +216,11 @@ impl History {
     /// Confirmed jobs of `tenant` that the downstream has not answered for good.
     pub fn waiting(&self, tenant: u32) -> usize {
         self.lock().backlog.of(tenant)
+    }
+
+    /// One of the jobs that wait, which `choice` decides.
+    pub fn some_waiting(&self, choice: u32) -> Option<Job> {
+        self.lock().backlog.some(choice)
     }
 
     /// Final answers so far.

@@ -11,11 +11,13 @@ mod downstream;
 mod faults;
 mod history;
 mod moments;
+mod operator;
 mod plan;
 mod publishers;
 mod report;
 mod rest;
 mod results;
+mod says;
 mod workers;
 
 use std::fmt::Display;
@@ -38,6 +40,7 @@ use clusters::{Network, RabbitMq, Rabbits, Redises, Servers};
 use downstream::Downstream;
 use faults::{Kind, Schedule};
 use history::{Event, History, What};
+use operator::Operator;
 use plan::{Args, MAX, Plan};
 use publishers::Publisher;
 use results::Listener;
@@ -251,7 +254,9 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         }
     }
     history.add(What::Limit { max: MAX });
+    let config = common.operators_config()?;
     Ok(Bed {
+        operator: (common.program.clone(), config),
         history,
         downstream,
         to_downstream,
@@ -260,6 +265,7 @@ async fn set_up(args: &Args, plan: &Plan, folder: &Path, queue: &str) -> Result<
         slots,
         names: plan.queues(queue),
         silence: Arc::default(),
+        behind: Arc::default(),
     })
 }
 
@@ -298,9 +304,19 @@ async fn run(
             history: Arc::clone(&bed.history),
             enough: Arc::clone(&enough),
             silence: Arc::clone(&bed.silence),
+            behind: Arc::clone(&bed.behind),
         };
         publishers.spawn(publisher.run());
     }
+    let operator = Operator {
+        program: bed.operator.0.clone(),
+        config: bed.operator.1.clone(),
+        seed: plan.seed,
+        history: Arc::clone(&bed.history),
+        enough: Arc::clone(&enough),
+    };
+    let mut operating = JoinSet::new();
+    operating.spawn(operator.run());
     let end = Instant::now() + plan.lasts;
     sleep(plan.lasts.mul_f64(CALM.0).min(CALM.1)).await;
     let mut number = 0;
@@ -331,6 +347,9 @@ async fn run(
     enough.store(true, Ordering::Relaxed);
     while let Some(ended) = publishers.join_next().await {
         ended?;
+    }
+    while let Some(ended) = operating.join_next().await {
+        ended??;
     }
     bed.history.add(What::Draining);
     say(&"everything is whole; waiting for the rest");

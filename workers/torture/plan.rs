@@ -12,6 +12,7 @@ use crate::checker::Rules;
 use crate::clusters::{RabbitMq, RedisIs, Servers};
 use crate::downstream::CLOSED;
 use crate::faults::{Kind, Pace};
+use crate::says::DEDUPE_DAYS;
 
 /// The limits' window.
 const WINDOW: Duration = Duration::from_secs(1);
@@ -209,6 +210,7 @@ impl Plan {
              redis:\n{redis}  prefix: {PREFIX}\n\
              rate-limiter:\n  max-requests: {max}\n  window-size: {window}ms\n  guard: {guard}\n\
              dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  breaker:\n    enabled: {breakers}\n  http:\n    url: {downstream}\n    timeout: 5s\n    abandoned: 2s\n  results:\n    to: reply-to\n\
+             job:\n  dedupe-for: {DEDUPE_DAYS}d\n\
              delay:\n  max-delay: {max_delay}s\n\
              retry:\n  max-attempts: {MAX_ATTEMPTS}\n  max-crashes: {MAX_CRASHES}\n  initial-interval: 200ms\n  max-interval: 3s\n\
              admin:\n  listen: {admin}\n",

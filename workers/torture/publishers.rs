@@ -3,8 +3,8 @@
 
 use std::error::Error;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::{AMQPValue, FieldTable};
@@ -15,6 +15,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::history::{History, Job, What};
 use crate::results;
+use crate::says::Says;
 
 /// A batch, its confirms included, and a connect take at most this.
 const WITHIN: Duration = Duration::from_secs(10);
@@ -40,6 +41,8 @@ pub struct Publisher {
     pub enough: Arc<AtomicBool>,
     /// None are published for now.
     pub silence: Arc<AtomicBool>,
+    /// So many milliseconds its clock is behind.
+    pub behind: Arc<AtomicU64>,
 }
 
 impl Publisher {
@@ -101,6 +104,23 @@ impl Publisher {
         Ok(())
     }
 
+    /// Writes down what is said of a job, before it is: from when on it may start, and its dedupe key.
+    fn note(&self, job: Job, says: Says) {
+        let nanos = |span: Duration| u64::try_from(span.as_nanos()).unwrap_or(u64::MAX);
+        if let Some(start) = says.start {
+            let from = self.history.now() + nanos(start.after());
+            self.history.add(What::Starts { job, from });
+        }
+        if let Some(key) = says.key {
+            self.history.add(What::Keyed {
+                job,
+                key: key.number,
+                lasts: nanos(key.lasts()),
+                twice: key.twice,
+            });
+        }
+    }
+
     /// A batch ends when all its confirms are there: a returned job may otherwise be taken for another one.
     async fn batch(&self, channel: &Channel, jobs: &[Job]) -> Result<(), Trouble> {
         let options = BasicPublishOptions {
@@ -112,6 +132,11 @@ impl Publisher {
             let tenant = AMQPValue::LongString(job.tenant_name().into());
             let mut headers = FieldTable::default();
             headers.insert("x-tenant".into(), tenant);
+            let says = Says::of(self.seed, *job);
+            self.history.add(What::Publishing { job: *job });
+            self.note(*job, says);
+            let behind = Duration::from_millis(self.behind.load(Ordering::Relaxed));
+            says.add_to(&mut headers, SystemTime::now() - behind);
             let (id, results) = (job.to_string(), results::queue(&self.queue));
             let properties = BasicProperties::default()
                 .with_message_id(id.clone().into())
@@ -119,11 +144,14 @@ impl Publisher {
                 .with_reply_to(results.into())
                 .with_delivery_mode(2)
                 .with_headers(headers);
-            self.history.add(What::Publishing { job: *job });
-            let (queue, body) = (self.queue.as_str().into(), job.body());
-            let sent =
-                channel.basic_publish("".into(), queue, options, body.as_bytes(), properties);
-            confirms.push(sent.await?);
+            let body = job.body();
+            let copies = 1 + usize::from(says.key.is_some_and(|key| key.twice));
+            for _ in 0..copies {
+                let (queue, properties) = (self.queue.as_str().into(), properties.clone());
+                let sent =
+                    channel.basic_publish("".into(), queue, options, body.as_bytes(), properties);
+                confirms.push(sent.await?);
+            }
         }
         let mut outcomes = Vec::with_capacity(jobs.len());
         for confirm in confirms {

@@ -43,6 +43,15 @@ pub fn table(verdict: &Verdict, run: &Run, left: u64) -> String {
         ),
     );
     line("results", verdict.results.to_string());
+    line(
+        "delayed / duplicates",
+        format!("{} / {}", verdict.delayed, verdict.dropped),
+    );
+    let (cancelled, asked) = verdict.cancelled;
+    line(
+        "cancelled",
+        format!("{cancelled} of {asked} that were asked for"),
+    );
     let repeated: usize = verdict.repeated.values().sum();
     line(
         "ran again after the end",

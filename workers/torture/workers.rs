@@ -18,7 +18,7 @@ use trial::fetch;
 use crate::Failure;
 use crate::clocks::{self, Clocks, replace};
 use crate::downstream;
-use crate::plan::{Plan, Settings};
+use crate::plan::{MAX, Plan, Settings};
 
 /// From SIGTERM to the end, whatever is broken meanwhile: `shutdown-timeout`, and what closing may take.
 const STOP: Duration = Duration::from_secs(60);
@@ -42,6 +42,28 @@ pub struct Common {
     pub found_by: Option<String>,
     /// The way to the downstream.
     pub to_downstream: Arc<Proxy>,
+}
+
+impl Common {
+    /// A configuration for commands: as a worker's, and straight to the servers.
+    ///
+    /// # Errors
+    /// It can't be written.
+    pub fn operators_config(&self) -> Result<PathBuf, Failure> {
+        let amqp: Vec<&str> = self.rabbit.iter().map(url::Url::as_str).collect();
+        let redis = format!("  url: {}\n", self.redis);
+        let text = self.plan.yaml(&Settings {
+            amqp: &amqp.join(","),
+            redis: self.found_by.as_ref().unwrap_or(&redis),
+            queue: &self.queue,
+            downstream: &format!("http://{}/", self.to_downstream.door.address),
+            admin: (Ipv4Addr::LOCALHOST, 0).into(),
+            max: MAX,
+        });
+        let path = self.folder.join("operator.yaml");
+        replace(&path, &text)?;
+        Ok(path)
+    }
 }
 
 /// What a worker is started from.
@@ -69,12 +91,7 @@ impl Setup {
         let log = folder.join(format!("worker-{}.log", self.number));
         let log = OpenOptions::new().create(true).append(true).open(log)?;
         let mut command = Command::new(&self.common.program);
-        // The environment overrides the file.
-        for (variable, _) in std::env::vars_os() {
-            if variable.as_encoded_bytes().starts_with(b"SLUICEGATE_") {
-                command.env_remove(variable);
-            }
-        }
+        without_our_variables(&mut command);
         if let Some(clocks) = &self.common.clocks {
             command.envs(clocks.variables(&self.clock()));
         }
@@ -117,6 +134,15 @@ impl Setup {
             max: self.max,
         });
         Ok(replace(&self.config(), &text)?)
+    }
+}
+
+/// The environment overrides the file.
+pub fn without_our_variables(command: &mut Command) {
+    for (variable, _) in std::env::vars_os() {
+        if variable.as_encoded_bytes().starts_with(b"SLUICEGATE_") {
+            command.env_remove(variable);
+        }
     }
 }
 

@@ -6,6 +6,9 @@ use std::time::Duration;
 use crate::faults::Kind;
 use crate::history::{Answer, Event, Job, What};
 
+/// What the result of a job says that was dropped.
+pub const DUPLICATE: &str = "duplicate";
+
 /// A call of a job.
 #[derive(Debug, Clone, Copy)]
 pub struct Call {
@@ -47,12 +50,61 @@ pub struct Life {
     pub calls: Vec<Call>,
     /// The reason of its dead letter.
     pub dead: Option<String>,
+    /// From then on it may be called.
+    pub starts: Option<u64>,
+    pub key: Option<Key>,
+    /// It was told to be a duplicate.
+    pub dropped: bool,
+    /// When an operator began to ask that it is called no more.
+    pub cancelling: Option<u64>,
+    /// What the operator was told.
+    pub asked: Option<Asked>,
+}
+
+/// A job's dedupe key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Key {
+    pub number: u32,
+    /// In nanoseconds.
+    pub lasts: u64,
+    /// The job was published twice.
+    pub twice: bool,
+}
+
+/// What an operator was told of a job that is to be called no more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    pub at: u64,
+    /// It is a dead letter.
+    pub is_cancelled: bool,
+    /// No worker calls it any more.
+    pub all_follow: bool,
 }
 
 impl Life {
     /// From when on a fault can have touched it.
     pub fn begins(&self) -> u64 {
         self.published.unwrap_or(0)
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.calls.iter().any(Call::is_done)
+    }
+
+    pub fn has_ended(&self) -> bool {
+        self.is_done() || self.dead.is_some()
+    }
+
+    /// The faults that may have it called again. Of two messages with its id the second is known as such only where it is not delivered
+    /// again before it asks, and Redis knows the first.
+    pub fn repeated_by(&self) -> impl Fn(Kind) -> bool {
+        let is_twice = self.is_twice();
+        move |kind| is_twice || kind.repeats_jobs()
+    }
+
+    /// Two messages have its id.
+    pub fn is_twice(&self) -> bool {
+        self.key.is_some_and(|key| key.twice)
     }
 
     /// The calls that came after one whose answer was final. Two that run at once are a repetition, too.
@@ -80,6 +132,36 @@ impl Lives {
                 What::Publishing { job } => lives.of_job(*job).published = Some(*at),
                 What::Confirmed { job } => lives.of_job(*job).confirmed = true,
                 What::Dead { job, reason } => lives.of_job(*job).dead = Some(reason.clone()),
+                What::Starts { job, from } => lives.of_job(*job).starts = Some(*from),
+                What::Keyed {
+                    job,
+                    key: number,
+                    lasts,
+                    twice,
+                } => {
+                    lives.of_job(*job).key = Some(Key {
+                        number: *number,
+                        lasts: *lasts,
+                        twice: *twice,
+                    });
+                }
+                What::Told {
+                    job: Some(job),
+                    ended,
+                    ..
+                } if ended == DUPLICATE => lives.of_job(*job).dropped = true,
+                What::Cancelling { job } => lives.of_job(*job).cancelling = Some(*at),
+                What::Asked {
+                    job,
+                    said,
+                    all_follow,
+                } => {
+                    lives.of_job(*job).asked = Some(Asked {
+                        at: *at,
+                        is_cancelled: said == "cancelled",
+                        all_follow: *all_follow,
+                    });
+                }
                 What::Arrived {
                     call, job, attempt, ..
                 } => {

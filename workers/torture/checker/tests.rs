@@ -1,5 +1,8 @@
 //! Made-up histories: one that is whole, and one for each thing that can be wrong with it.
 
+mod cancels;
+mod keys;
+mod starts;
 mod told;
 
 use super::*;

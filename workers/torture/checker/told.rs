@@ -2,7 +2,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::lives::Lives;
+use super::keys::Keys;
+use super::lives::{Broken, DUPLICATE, Lives};
 use super::{Finding, Verdict};
 use crate::history::{Answer, Event, Job, What};
 
@@ -12,8 +13,13 @@ struct Answered(HashMap<Job, HashSet<u16>>);
 
 impl Verdict {
     /// Each confirmed job has a result, and each result tells of an end that its job had by then: one that says `done` comes after
-    /// a call that was, one with a status after a call that had it.
-    pub(super) fn told(&mut self, events: &[Event], lives: &Lives) {
+    /// a call that was, one with a status after a call that had it. One that says `duplicate` comes after another job with its key.
+    pub(super) fn told(
+        &mut self,
+        events: &[Event],
+        (lives, keys): (&Lives, &Keys<'_>),
+        broken: &Broken,
+    ) {
         let mut calls: HashMap<u64, Job> = HashMap::new();
         let mut answered = Answered::default();
         let mut told: HashSet<Job> = HashSet::new();
@@ -30,6 +36,10 @@ impl Verdict {
                     let is_right = job.is_some_and(|job| {
                         told.insert(job);
                         let life = lives.jobs.get(&job);
+                        if ended == DUPLICATE {
+                            let may = |life| keys.may_drop(job, life, *at, broken);
+                            return status.is_none() && life.is_some_and(may);
+                        }
                         let dead = life.is_some_and(|life| life.dead.is_some());
                         answered.allows(job, ended, *status, dead)
                     });

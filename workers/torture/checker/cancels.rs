@@ -1,0 +1,57 @@
+//! Jobs that an operator cancelled: what the command said, held against what became of them.
+
+use super::lives::{Asked, Broken, Life, Lives};
+use super::{AFTERMATH, Finding, Verdict};
+use crate::faults::Kind;
+use crate::history::Job;
+
+/// The reason of their dead letters.
+const CANCELLED: &str = "cancelled by an operator";
+/// A call that was begun before may arrive later by this, in nanoseconds: the way to the downstream may take half of it.
+const ON_ITS_WAY: u64 = 1_000_000_000;
+
+/// Its dead letter says that it was cancelled, and an operator had asked for that.
+pub fn is_cancelled(life: &Life) -> bool {
+    life.dead.as_deref() == Some(CANCELLED) && life.cancelling.is_some()
+}
+
+impl Verdict {
+    /// Once all workers follow, a cancelled job is called no more; it is called or cancelled, but not both.
+    pub(super) fn cancels(&mut self, lives: &Lives, broken: &Broken) {
+        for (job, life) in &lives.jobs {
+            let Some(asked_from) = life.cancelling else {
+                continue;
+            };
+            self.cancelled.0 += usize::from(is_cancelled(life));
+            self.cancelled.1 += 1;
+            if let Some(asked) = life.asked {
+                self.was_asked(*job, life, (asked_from, asked), broken);
+            }
+            // One of its two messages may end so, and the other one so.
+            let copies = broken.latest(life.begins(), u64::MAX, AFTERMATH, Kind::repeats_jobs);
+            if is_cancelled(life) && life.is_done() && copies.is_none() && !life.is_twice() {
+                self.findings.push(Finding::Both { job: *job });
+            }
+        }
+    }
+
+    fn was_asked(&mut self, job: Job, life: &Life, (from, asked): (u64, Asked), broken: &Broken) {
+        // A Redis that lost its data lost what was asked.
+        let forgot = |to| broken.latest(from, to, AFTERMATH, Kind::forgets).is_some();
+        if asked.is_cancelled && life.dead.is_none() && !forgot(u64::MAX) {
+            self.findings.push(Finding::Uncancelled { job });
+        }
+        if !asked.all_follow {
+            return;
+        }
+        let late = |kind| kind == Kind::DownstreamStill;
+        for call in &life.calls {
+            let excused =
+                forgot(call.at) || broken.latest(from, call.at, AFTERMATH, late).is_some();
+            if call.at > asked.at + ON_ITS_WAY && !excused {
+                let at = call.at;
+                self.findings.push(Finding::AfterCancel { job, at });
+            }
+        }
+    }
+}

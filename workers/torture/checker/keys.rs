@@ -1,0 +1,70 @@
+//! Jobs with one dedupe key: which of them were called, and which were dropped.
+
+use std::collections::BTreeMap;
+
+use super::lives::{Broken, Life, Lives};
+use super::{AFTERMATH, Finding, Verdict};
+use crate::faults::Kind;
+use crate::history::Job;
+
+/// The jobs of each tenant with one key.
+#[derive(Debug, Default)]
+pub struct Keys<'a>(BTreeMap<(u32, u32), Vec<(Job, &'a Life)>>);
+
+impl<'a> Keys<'a> {
+    pub fn of(lives: &'a Lives) -> Self {
+        let mut all = Self::default();
+        for (job, life) in &lives.jobs {
+            if let Some(key) = life.key {
+                let same = all.0.entry((job.tenant, key.number)).or_default();
+                same.push((*job, life));
+            }
+        }
+        all
+    }
+
+    /// Another message with the job's key was there `by` then, and may have been the first when this one was looked at: it did go on.
+    pub fn may_drop(&self, job: Job, life: &Life, by: u64, broken: &Broken) -> bool {
+        let Some(key) = life.key else { return false };
+        let same = self.0.get(&(job.tenant, key.number));
+        same.into_iter().flatten().any(|(other, first)| {
+            // Its time counts from when it was first seen: before its first call, and by a clock that may be stepped back.
+            let seen_by = first.calls.first().map_or(u64::MAX, |call| call.at);
+            let clock = |kind| kind == Kind::RedisClock;
+            let longer = broken
+                .latest(first.begins(), by, AFTERMATH, clock)
+                .is_some();
+            let counts = longer || seen_by.saturating_add(key.lasts) > life.begins();
+            (*other != job || key.twice) && first.begins() <= by && first.has_ended() && counts
+        })
+    }
+}
+
+impl Verdict {
+    /// Of two jobs with one key one at most is called within its time, unless Redis forgot who was the first.
+    pub(super) fn keys(&mut self, keys: &Keys<'_>, broken: &Broken) {
+        for same in keys.0.values() {
+            self.dropped += same.iter().filter(|(_, life)| life.dropped).count();
+            for (at, (one, life)) in same.iter().enumerate() {
+                for (other, second) in &same[at + 1..] {
+                    self.one_of(((*one, life), (*other, second)), broken);
+                }
+            }
+        }
+    }
+
+    fn one_of(&mut self, ((one, a), (other, b)): ((Job, &Life), (Job, &Life)), broken: &Broken) {
+        let (Some(key), Some(first), Some(second)) = (a.key, a.calls.first(), b.calls.first())
+        else {
+            return;
+        };
+        // Whichever was seen first was so after it was published, and the other one before it was called.
+        let within =
+            second.at < a.begins() + key.lasts && first.at < b.begins().saturating_add(key.lasts);
+        let (from, to) = (a.begins().min(b.begins()), first.at.max(second.at));
+        if within && broken.latest(from, to, AFTERMATH, Kind::forgets).is_none() {
+            let jobs = (one, other);
+            self.findings.push(Finding::Twice { jobs, at: to });
+        }
+    }
+}

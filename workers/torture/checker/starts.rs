@@ -1,0 +1,20 @@
+//! When jobs were called that start later.
+
+use super::lives::Lives;
+use super::{Finding, Verdict};
+
+impl Verdict {
+    /// No call comes before its job's time. Publishers round their times up, and Redis's clock is never ahead of theirs.
+    pub(super) fn starts(&mut self, lives: &Lives) {
+        for (job, life) in &lives.jobs {
+            let Some(starts) = life.starts else { continue };
+            self.delayed += 1;
+            let early = life.calls.iter().filter(|call| call.at < starts);
+            self.findings.extend(early.map(|call| Finding::Early {
+                job: *job,
+                at: call.at,
+                by: starts - call.at,
+            }));
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Jobs that an operator cancelled, and what must not become of them.
+
+use super::*;
+
+/// What the operator is told, and what becomes of the job, by a fault or none.
+fn of(said: &str, all_follow: bool, tell: impl FnOnce(&mut Story)) -> Verdict {
+    let mut story = Story::new();
+    story.published(0, ONE);
+    story.add(5, What::Cancelling { job: ONE });
+    let (job, said) = (ONE, said.to_owned());
+    story.add(
+        100,
+        What::Asked {
+            job,
+            said,
+            all_follow,
+        },
+    );
+    tell(&mut story);
+    story.verdict()
+}
+
+fn buried(story: &mut Story) {
+    let reason = "cancelled by an operator".to_owned();
+    story.add(9_000, What::Dead { job: ONE, reason });
+}
+
+#[test]
+fn a_cancelled_job_is_a_dead_letter_or_was_called_before() {
+    for said in ["cancelled", "requested"] {
+        let verdict = of(said, true, buried);
+        assert!(verdict.holds(), "{:?}", verdict.findings);
+        assert_eq!((verdict.dead, verdict.cancelled), (1, (1, 1)));
+    }
+    for (said, at) in [("done", 6), ("running", 1_099)] {
+        let called = of(said, true, |story| story.called(at, ONE, 1, Answer::Done));
+        assert!(called.holds(), "{:?}", called.findings);
+        assert_eq!(called.cancelled, (0, 1));
+    }
+    let failed_before = of("running", true, |story| {
+        story.called(50, ONE, 1, Answer::Failed);
+        buried(story);
+    });
+    assert!(failed_before.holds(), "{:?}", failed_before.findings);
+}
+
+#[test]
+fn it_is_not_called_once_all_workers_follow() {
+    let called = |all_follow, fault: Option<Kind>| {
+        of("requested", all_follow, |story| {
+            story.called(1_101, ONE, 1, Answer::Done);
+            if let Some(kind) = fault {
+                story.broken(50, 60, kind);
+            }
+        })
+        .findings
+    };
+    let at = 1_101 * MS;
+    let after = [Finding::AfterCancel { job: ONE, at }];
+    assert_eq!(called(true, None), after);
+    assert_eq!(called(true, Some(Kind::WorkerKill)), after);
+    assert_eq!(called(true, Some(Kind::RedisKill)), after);
+    assert_eq!(called(true, Some(Kind::RedisWipe)), [], "nobody knew");
+    assert_eq!(called(false, None), [], "one did not know yet");
+}
+
+#[test]
+fn what_is_said_to_be_cancelled_is_and_nothing_is_both() {
+    let said = of("cancelled", true, |story| {
+        story.called(50, ONE, 1, Answer::Done);
+    });
+    assert_eq!(said.findings, [Finding::Uncancelled { job: ONE }]);
+    let both = |fault: Option<Kind>| {
+        of("requested", true, |story| {
+            story.called(50, ONE, 1, Answer::Done);
+            buried(story);
+            if let Some(kind) = fault {
+                story.broken(50, 60, kind);
+            }
+        })
+        .findings
+    };
+    assert_eq!(both(None), [Finding::Both { job: ONE }]);
+    assert_eq!(both(Some(Kind::RedisKill)), [Finding::Both { job: ONE }]);
+    assert_eq!(both(Some(Kind::WorkerKill)), [], "a copy of it");
+    let lost = of("requested", true, |_| {});
+    let calls = 0;
+    assert_eq!(lost.findings, [Finding::Lost { job: ONE, calls }]);
+}
+
+#[test]
+fn nobody_is_cancelled_whom_no_operator_named() {
+    let mut story = Story::new();
+    story.published(0, ONE);
+    buried(&mut story);
+    let reason = "cancelled by an operator".to_owned();
+    let found = [Finding::Buried { job: ONE, reason }];
+    assert_eq!(story.verdict().findings, found);
+}
