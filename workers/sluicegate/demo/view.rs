@@ -39,7 +39,7 @@ pub enum View {
 
 impl View {
     /// Bars on a terminal, else lines; with `json` standard output is left to the figures.
-    pub fn new(plan: &Plan, json: bool) -> Self {
+    pub fn new(plans: &[Plan], json: bool) -> Self {
         let start = Instant::now();
         let terminal = std::io::stderr().is_terminal() && (json || std::io::stdout().is_terminal());
         if !terminal {
@@ -47,7 +47,7 @@ impl View {
                 to_stderr: json,
                 start,
                 latest: None,
-                total: plan.total(),
+                total: plans.iter().map(Plan::total).sum(),
             };
         }
         let all = MultiProgress::new();
@@ -55,12 +55,15 @@ impl View {
         let style =
             ProgressStyle::with_template("{prefix:12} {wide_bar:.green} {pos:>6}/{len} {msg}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = |tenant| {
+        let bar = |(plan, tenant): (&Plan, usize)| {
             let bar = ProgressBar::new(plan.jobs as u64).with_style(style.clone());
-            all.add(bar.with_prefix(Plan::tenant(tenant)))
+            all.add(bar.with_prefix(plan.tenant(tenant)))
         };
+        let tenants = plans
+            .iter()
+            .flat_map(|plan| (0..plan.tenants).map(move |tenant| (plan, tenant)));
         Self::Bars {
-            bars: (0..plan.tenants.min(BARS)).map(bar).collect(),
+            bars: tenants.take(BARS).map(bar).collect(),
             start,
         }
     }
