@@ -333,15 +333,14 @@ async fn watch(
                         from_ns,
                         to_ns: u64::MAX,
                     });
-                    say(
-                        args,
+                    view.say(
                         "The API of away refuses connections; the jobs of steady are published.",
                     );
                     begin.send_replace(true);
                 }
                 Some(outage) => {
                     outage.to_ns = downstream.come_back().map_err(lost)?;
-                    say(args, "The API of away takes connections again.");
+                    view.say("The API of away takes connections again.");
                 }
             }
             stage = next;

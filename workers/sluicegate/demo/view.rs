@@ -19,6 +19,8 @@ const BARS: usize = 20;
 pub enum View {
     /// Bars.
     Bars {
+        /// What draws them.
+        all: MultiProgress,
         /// One for each tenant, the first [`BARS`] of them.
         bars: Vec<ProgressBar>,
         /// For the rates.
@@ -65,13 +67,26 @@ impl View {
         Self::Bars {
             bars: tenants.take(BARS).map(bar).collect(),
             start,
+            all,
+        }
+    }
+
+    /// Says something beside that.
+    pub fn say(&self, text: &str) {
+        match self {
+            // A terminal that can't be written to shows no bars either.
+            Self::Bars { all, .. } => drop(all.println(text)),
+            Self::Lines {
+                to_stderr: true, ..
+            } => eprintln!("{text}"),
+            Self::Lines { .. } => println!("{text}"),
         }
     }
 
     /// Shows how far the tenants are; `confirmed` are the jobs published so far.
     pub fn show(&mut self, progress: &[Progress], confirmed: &[usize]) {
         match self {
-            Self::Bars { bars, start } => {
+            Self::Bars { bars, start, .. } => {
                 let seconds = start.elapsed().as_secs_f64().max(0.001);
                 for ((bar, tenant), confirmed) in bars.iter().zip(progress).zip(confirmed) {
                     bar.set_position(tenant.settled as u64);
