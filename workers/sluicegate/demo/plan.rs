@@ -25,9 +25,9 @@ pub struct DemoArgs {
     /// What the API limits
     #[arg(long, value_enum, default_value_t = Scenario::Limit)]
     pub scenario: Scenario,
-    /// Tenants that publish, all at once
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub tenants: u32,
+    /// Tenants that publish, all at once [default: 5; with --scenario pipelines 2 in each]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub tenants: Option<u32>,
     /// Jobs of each tenant [default: 200; with --scenario limits 16 times --limit, with pipelines 10 times]; the flood of
     /// --scenario pipelines has three times as many
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "seconds")]
@@ -123,7 +123,7 @@ impl Plan {
         let limits = limits.map_err(|error| error.to_string())?;
         let jobs = args.jobs.unwrap_or_else(|| scenario.jobs(args.limit));
         let mut plan = Self {
-            tenants: args.tenants as usize,
+            tenants: args.tenants.unwrap_or_else(|| scenario.tenants()) as usize,
             jobs: jobs as usize,
             limits,
             workers: args.workers as usize,
@@ -368,8 +368,8 @@ mod tests {
                 "is not in",
             ),
             (
-                &["--scenario", "pipelines", "--jobs", "200001"],
-                "5000025 jobs are too many",
+                &["--scenario", "pipelines", "--jobs", "500001"],
+                "5000010 jobs are too many",
             ),
             (
                 &["--scenario", "limits", "--algo", "fixed-window-algo"],

@@ -69,6 +69,14 @@ impl Scenario {
         }
     }
 
+    /// Tenants, where nobody says how many: the calls of all pipelines together are about as many as of one elsewhere.
+    pub fn tenants(self) -> u32 {
+        match self {
+            Self::Pipelines => 2,
+            Self::Limit | Self::Limits | Self::Costs | Self::Throttling | Self::Results => 5,
+        }
+    }
+
     /// Jobs of each tenant, where nobody says how many, with a first limit of `max`.
     pub fn jobs(self, max: u32) -> u32 {
         match self {
