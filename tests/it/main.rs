@@ -16,6 +16,7 @@ mod cli_health;
 mod cli_init;
 mod cli_inspect;
 mod cli_pages;
+mod cli_pipelines;
 mod cli_queues;
 mod cli_scopes;
 mod cli_servers;
