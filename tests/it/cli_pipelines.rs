@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use kit::api::Api;
 use kit::process::Process;
-use kit::servers::free_port;
 use kit::{job, until};
 use serde_json::{Value, json};
 use sluicegate::broker::Outgoing;
@@ -13,6 +12,11 @@ use crate::cli::{Done, sluicegate};
 use crate::pipelines::{File, consume, done, to};
 
 const MANY: &str = "max-requests: 1000, window-size: 1s";
+
+/// `sluicegate args`, while the APIs go on.
+fn runs(yaml: &str, args: &[&str]) -> Done {
+    tokio::task::block_in_place(|| sluicegate(yaml, args))
+}
 
 /// A worker with two pipelines, of which `orders` has two queues.
 struct Two {
@@ -56,7 +60,7 @@ impl Two {
     }
 
     fn runs(&self, args: &[&str]) -> Done {
-        tokio::task::block_in_place(|| sluicegate(&self.yaml, args))
+        runs(&self.yaml, args)
     }
 
     fn json(&self, args: &[&str]) -> Value {
@@ -170,30 +174,33 @@ async fn a_drain_waits_for_all_and_names_what_is_not_empty() {
     two.worker.stop();
 }
 
-#[test]
-fn a_pipeline_that_can_not_be_reached_keeps_no_other_from_being_paused() {
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_that_can_not_be_reached_keeps_no_other_from_being_paused() {
     let file = File::new();
-    let port = free_port();
+    // It keeps its port, so that nobody else answers there.
+    let nobody = Api::start().await;
+    nobody.door.refuse().await;
+    let address = nobody.door.address;
     let sections = to("http://127.0.0.1:9/", MANY);
     let lines = [
-        format!("  away: {{redis: {{url: 'redis://127.0.0.1:{port}'}}, {sections}}}\n"),
+        format!("  away: {{redis: {{url: 'redis://{address}'}}, {sections}}}\n"),
         file.pipeline("there", &sections),
     ];
     let yaml = file.yaml(&lines);
-    let paused = sluicegate(&yaml, &["pause", "--all", "--json"]).exited(1);
+    let paused = runs(&yaml, &["pause", "--all", "--json"]).exited(1);
     let all = &paused.json()["pipelines"];
     assert_eq!(all["there"]["all"], "paused", "{paused:?}");
     let error = all["away"]["error"].as_str().expect("an error");
     assert_eq!(paused.err, format!("error: away: {error}\n"));
     // It was put there indeed.
     let there = ["resume", "--all", "--json", "--pipeline", "there"];
-    assert_eq!(sluicegate(&yaml, &there).exited(0).json()["was"], "pause");
-    let text = sluicegate(&yaml, &["pause", "--all"]).exited(1);
+    assert_eq!(runs(&yaml, &there).exited(0).json()["was"], "pause");
+    let text = runs(&yaml, &["pause", "--all"]).exited(1);
     assert!(text.out.starts_with("pipeline there\npaused"), "{text:?}");
     let alone = ["pause", "--all", "--json", "--pipeline", "away"];
-    let alone = sluicegate(&yaml, &alone).exited(1);
+    let alone = runs(&yaml, &alone).exited(1);
     assert_eq!((&*alone.out, alone.err), ("", format!("error: {error}\n")));
     // None is asked where one is not there.
-    let other = sluicegate(&yaml, &["drain", "--pipeline", "ther"]).exited(2);
+    let other = runs(&yaml, &["drain", "--pipeline", "ther"]).exited(2);
     assert!(other.err.contains("did you mean there?"), "{other:?}");
 }
