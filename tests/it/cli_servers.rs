@@ -384,8 +384,8 @@ async fn looking_at_dead_letters_leaves_them_there() {
         // The newest first, wherever RabbitMQ has put them.
         let lines = [
             "3  a\\u{1b}[2J  Tue, 14 Nov 2023 23:04:20 GMT  attempt 5  HTTP 422: again",
-            "2  b         Tue, 14 Nov 2023 23:03:20 GMT  attempt 5  HTTP 503",
-            "1  a         Tue, 14 Nov 2023 23:02:20 GMT  attempt 5  HTTP 422: no such order",
+            "2  b           Tue, 14 Nov 2023 23:03:20 GMT  attempt 5  HTTP 503",
+            "1  a           Tue, 14 Nov 2023 23:02:20 GMT  attempt 5  HTTP 422: no such order",
         ];
         assert_eq!(done.out.lines().collect::<Vec<_>>(), lines);
     }

@@ -270,7 +270,7 @@ async fn publish_waits_for_the_answer() {
     assert!(!late.err.contains(note), "{late:?}");
     let nobody = yaml.replace("to: reply-to", "to: none");
     let args = [
-        "publish", "--tenant", "acme", "--id", "nobody's", "--wait", "0s",
+        "publish", "--tenant", "acme", "--id", "nobody's", "--wait", "1ms",
     ];
     let done = tokio::task::block_in_place(|| sluicegate(&nobody, &args)).exited(1);
     assert!(done.err.starts_with(note), "{done:?}");
