@@ -91,6 +91,7 @@ pub struct Metrics {
     breaker_opened: Family<Whose, Counter>,
     config_reloads: Family<Reloaded, Counter>,
     restarts: Counter,
+    exec_restarts: Counter,
     active_policies: Gauge,
     calls_in_flight: Gauge,
     delayed_in_memory: Gauge,
@@ -312,6 +313,11 @@ impl Metrics {
         self.restarts.inc();
     }
 
+    /// A program of `dispatch.exec` is of no use any more, and another one takes its place.
+    pub fn program_replaced(&self) {
+        self.exec_restarts.inc();
+    }
+
     /// The pipeline does not run: nothing answers, and nothing is in memory.
     pub fn gone(&self) {
         self.set_up("rabbitmq", false);
@@ -403,6 +409,7 @@ mod tests {
             "sluicegate_expired_permits_total 0",
             "sluicegate_delayed_starts_total 0",
             "sluicegate_duplicates_total 0",
+            "sluicegate_exec_restarts_total 0",
             "sluicegate_late_calls_total{told_by=\"nothing\"} 0",
             "sluicegate_late_calls_not_counted_total 0",
             "sluicegate_gate_base_seconds 0.0",

@@ -4,6 +4,7 @@
 //! that, and what limits calls in flight counts it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rand::RngCore;
@@ -48,7 +49,7 @@ impl ForwardHandler {
             exchange: forward.exchange.as_str().into(),
             routing_key: forward.routing_key.clone(),
             timeout: forward.timeout,
-            own: QueueNames::new(work, &DelayLevels::new(config.delay.max_delay)),
+            own: (config.amqp).names(&DelayLevels::new(config.delay.max_delay)),
         })
     }
 
@@ -178,7 +179,13 @@ impl PreparingHandler for ForwardHandler {
             return Outcome::Late.into();
         }
         let key = Arc::clone(&outgoing.routing_key);
-        let why = match (self.forwarder.publish(outgoing).await, expected) {
+        // RabbitMQ may let it wait behind others, or in an alarm: then it counts from when it has it.
+        let is_there = Arc::new(AtomicBool::new(false));
+        let has_arrived = Arc::clone(&is_there);
+        permit.written(move || has_arrived.load(Ordering::Relaxed));
+        let published = self.forwarder.publish(outgoing).await;
+        is_there.store(published.is_ok(), Ordering::Relaxed);
+        let why = match (published, expected) {
             (Ok(()), None) => return ruled::attempt(Verdict::DONE),
             (Ok(()), Some(expected)) => return self.end(job, expected).await,
             (Err(why), _) => why,

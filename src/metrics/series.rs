@@ -216,6 +216,12 @@ impl Metrics {
                 "Times that the pipeline ended by an error and was started again",
                 Counter::default(),
             ),
+            exec_restarts: register(
+                r,
+                "exec_restarts",
+                "Programs of dispatch.exec that ended, or were of no use, and were replaced",
+                Counter::default(),
+            ),
             active_policies: renamed(
                 r,
                 ("active_policies", "policies", ""),
