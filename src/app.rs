@@ -255,6 +255,16 @@ impl<H: PreparingHandler> Worker<H> {
             let broker = Arc::clone(&broker);
             async move { broker.failed().await }
         });
+        tasks.spawn("what shows the backlog", {
+            let (mut backlog, metrics) = (broker.backlog(), metrics.clone());
+            async move {
+                while backlog.changed().await.is_ok() {
+                    metrics.set_backlog(*backlog.borrow_and_update());
+                }
+                // The broker is closed, and so is the worker soon.
+                std::future::pending::<String>().await
+            }
+        });
         let engine = Engine {
             broker,
             gate: Arc::clone(&gate),

@@ -1,6 +1,7 @@
 //! What a worker counts, for Prometheus. No label names a tenant: with 100,000 of them each metric would be
 //! 100,000 series. `sluicegate inspect TENANT` answers for one tenant.
 
+mod load;
 mod series;
 mod together;
 
@@ -17,7 +18,7 @@ use prometheus_client::registry::Registry;
 
 pub use self::together::together;
 use crate::broker::{PublishError, Source};
-use crate::engine::facts::Sent;
+use crate::engine::facts::{Census, Sent};
 use crate::gate::Primaries;
 use crate::handler::Outcome;
 use crate::rules::lateness::Heard;
@@ -90,11 +91,13 @@ pub struct Metrics {
     breaker_opened: Family<Whose, Counter>,
     config_reloads: Family<Reloaded, Counter>,
     restarts: Counter,
+    exec_restarts: Counter,
     active_policies: Gauge,
     calls_in_flight: Gauge,
     delayed_in_memory: Gauge,
     in_memory: Gauge,
     abandoned: Gauge,
+    load: load::Load,
 }
 
 impl Default for Metrics {
@@ -310,6 +313,11 @@ impl Metrics {
         self.restarts.inc();
     }
 
+    /// A program of `dispatch.exec` is of no use any more, and another one takes its place.
+    pub fn program_replaced(&self) {
+        self.exec_restarts.inc();
+    }
+
     /// The pipeline does not run: nothing answers, and nothing is in memory.
     pub fn gone(&self) {
         self.set_up("rabbitmq", false);
@@ -318,6 +326,9 @@ impl Metrics {
         self.set_breaker_open(false);
         self.show(0, 0, 0);
         self.show_abandoned(0);
+        self.set_backlog(None);
+        self.set_census(&Census::default());
+        self.set_saturation(0.0);
     }
 
     /// So many policies are enforced together.
@@ -398,6 +409,7 @@ mod tests {
             "sluicegate_expired_permits_total 0",
             "sluicegate_delayed_starts_total 0",
             "sluicegate_duplicates_total 0",
+            "sluicegate_exec_restarts_total 0",
             "sluicegate_late_calls_total{told_by=\"nothing\"} 0",
             "sluicegate_late_calls_not_counted_total 0",
             "sluicegate_gate_base_seconds 0.0",

@@ -5,3 +5,9 @@ pub use crate::broker::amqp::content::{unreadable, wrapped};
 pub use crate::broker::amqp::screen::Screen;
 pub use crate::gate::link::{owned, redirect};
 pub use crate::gate::reply::{acquired, changed, head, inspected};
+use crate::rules::job::Job;
+
+/// The line of JSON that a program gets of `job`.
+pub fn line(job: &Job) -> Vec<u8> {
+    job.line()
+}

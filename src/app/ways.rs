@@ -9,6 +9,7 @@ use crate::handler::PreparingHandler;
 use crate::handler::exec::ExecHandler;
 use crate::handler::forward::ForwardHandler;
 use crate::handler::http::HttpHandler;
+use crate::metrics::Metrics;
 
 /// Runs workers that send each job to `dispatch.http.url`, give it to `dispatch.exec.command` or forward it by `dispatch.forward`, one
 /// for each pipeline, until SIGTERM or SIGINT. With `fresh`, an operator says that nothing was started within the longest window: see
@@ -34,14 +35,14 @@ pub async fn run(pipelines: Pipelines, source: Source, fresh: bool) -> Result<()
 fn work(config: Config, parts: &Parts, fresh: bool) -> Result<Work, AppError> {
     let dispatch = &config.dispatch;
     if let Some(exec) = dispatch.exec.clone() {
-        return later(config, parts, fresh, move |_| {
-            let handler = ExecHandler::new(&exec);
+        return later(config, parts, fresh, move |_, metrics| {
+            let handler = ExecHandler::new(&exec, move || metrics.program_replaced());
             let closing = handler.closer();
             Ok((handler, closing))
         });
     }
     if let Some(forward) = dispatch.forward.clone() {
-        return later(config, parts, fresh, move |config| {
+        return later(config, parts, fresh, move |config, _| {
             let handler = ForwardHandler::new(config, &forward)?;
             let closing = handler.closer();
             Ok((handler, closing))
@@ -60,7 +61,7 @@ fn later<H: PreparingHandler, End: Future<Output = ()> + Send + 'static>(
     config: Config,
     parts: &Parts,
     fresh: bool,
-    make: impl FnOnce(&Config) -> Result<(H, End), AppError> + Send + 'static,
+    make: impl FnOnce(&Config, Arc<Metrics>) -> Result<(H, End), AppError> + Send + 'static,
 ) -> Result<Work, AppError> {
     let mut worker = Worker::with(config, (), parts)?;
     worker.fresh = fresh;
@@ -69,7 +70,8 @@ fn later<H: PreparingHandler, End: Future<Output = ()> + Send + 'static>(
         seen: worker.seen.clone(),
         moves: Box::new(move |tasks, reload, stop| {
             Box::pin(async move {
-                let (handler, closing) = make(&worker.config)?;
+                let metrics = Arc::clone(&worker.seen.metrics);
+                let (handler, closing) = make(&worker.config, metrics)?;
                 let ended = worker.by(handler).moves_jobs(tasks, reload, stop).await;
                 closing.await;
                 ended

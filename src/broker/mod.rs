@@ -91,6 +91,17 @@ pub enum Event {
     },
 }
 
+/// How many jobs are in the queues, without those that workers have in memory.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Backlog {
+    /// They may be taken: new ones, and those that come back from queues of earlier versions.
+    pub ready: u64,
+    /// They are in delay queues.
+    pub waiting: u64,
+    /// They are dead letters.
+    pub dead: u64,
+}
+
 /// A message to publish to a queue by its name (default exchange, mandatory, persistent).
 #[derive(Debug, Clone)]
 pub struct Outgoing {

@@ -99,6 +99,14 @@ impl Input {
         if let (Some(other), Some(_)) = (other, &forward) {
             return self.forward_with(other);
         }
+        let way = match (&exec, &forward) {
+            (Some(_), _) => Some("dispatch.exec.command"),
+            (_, Some(_)) => Some("dispatch.forward"),
+            _ => None,
+        };
+        if let Some(way) = way {
+            self.no_calls_beside(way)?;
+        }
         let dispatch = Dispatch {
             concurrency: concurrency?,
             shutdown_timeout: shutdown_timeout?,

@@ -69,7 +69,19 @@ impl Input {
         let timeout = self.get(&TIMEOUT);
         let start_timeout = self.get(&START_TIMEOUT);
         let (command, timeout, start_timeout) = (command?, timeout?, start_timeout?);
-        Some(command.map(|command| Exec {
+        let Some(command) = command else {
+            let (late, slow) = (
+                self.is_meant(&TIMEOUT, &timeout),
+                self.is_meant(&START_TIMEOUT, &start_timeout),
+            );
+            let key = match (late, slow) {
+                (false, false) => return Some(None),
+                (true, _) => &TIMEOUT.key,
+                _ => &START_TIMEOUT.key,
+            };
+            return self.wrong(key, "is of no use without dispatch.exec.command");
+        };
+        Some(Some(Exec {
             command,
             timeout,
             start_timeout,
@@ -99,6 +111,11 @@ fn command(raw: &Raw) -> Result<Vec<String>, Wrong> {
         let word = match &item.raw {
             Raw::Text(text) => text.clone(),
             Raw::Int(number) => number.to_string(),
+            Raw::Bool(_) | Raw::Float | Raw::Null => {
+                return Err(format!(
+                    "has an entry that YAML reads as no text; put it in quotes: it must be {MUST}"
+                ));
+            }
             _ => return Err(format!("has an entry that is no text; it must be {MUST}")),
         };
         if word.len() > LONGEST || word.contains('\0') {

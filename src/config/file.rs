@@ -157,6 +157,11 @@ impl Walk {
                 format!("{section}.{name}")
             };
             let within = |path: &str| format!("{}{path}", self.within);
+            if !self.within.is_empty() && path == PIPELINES {
+                let words = "is in another pipeline; all stand side by side at the top level";
+                (self.problems).push(Problem::of(&at, &within(&path), words));
+                continue;
+            }
             if !self.within.is_empty() && SHARED.contains(&path.as_str()) {
                 let words = "is for all pipelines together; write it at the top level";
                 (self.problems).push(Problem::of(&at, &within(&path), words));

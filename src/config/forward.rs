@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
+use super::error::shown;
 use super::form::{self, Wrong};
 use super::input::Input;
 use super::key::{MINUTE, boolean, duration, keys, text};
 use super::placeholders;
 use super::shown::{Shown, Values};
 use super::yaml::Raw;
+use crate::rules::delays::QueueNames;
 use crate::rules::job::call::{Carried, Template};
 
 /// Of a name in AMQP, in bytes.
@@ -26,6 +28,9 @@ fn name(raw: &Raw, must: &str) -> Result<String, Wrong> {
     if text.len() > LONGEST_NAME {
         return Err(format!("has {} bytes; it must be {must}", text.len()));
     }
+    if text.contains(char::is_control) {
+        return Err(format!("has a control character; it must be {must}"));
+    }
     Ok(text.to_owned())
 }
 
@@ -33,7 +38,7 @@ keys! {
     EXCHANGE: String = text(
         "dispatch.forward.exchange",
         "the name of an exchange; empty: the default exchange, where the routing key is a queue's name",
-        || json!({"type": "string", "maxLength": LONGEST_NAME}),
+        || json!({"type": "string", "maxLength": LONGEST_NAME, "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"}),
         |raw| name(raw, "the name of an exchange, of up to 255 bytes"),
     )
         .example("work")
@@ -88,6 +93,9 @@ pub struct RoutingKey {
 }
 
 impl Forward {
+    /// The default of `dispatch.forward.timeout`.
+    pub(super) const TIMEOUT: Duration = Duration::from_secs(60);
+
     /// What is set.
     pub(super) fn show(&self, values: &mut Values) {
         let Self {
@@ -115,7 +123,22 @@ impl Input {
         let (exchange, routing_key) = (exchange?, routing_key?);
         let (done, timeout) = (done?, timeout?);
         if exchange.is_none() && routing_key.is_none() {
-            return Some(None);
+            let key = match (
+                self.is_meant(&DONE, &done),
+                self.is_meant(&TIMEOUT, &timeout),
+            ) {
+                (false, false) => return Some(None),
+                (true, _) => &DONE.key,
+                _ => &TIMEOUT.key,
+            };
+            let words =
+                "is of no use without dispatch.forward.exchange or dispatch.forward.routing-key";
+            return self.wrong(key, words);
+        }
+        let no_exchange = exchange.as_ref().is_none_or(String::is_empty);
+        if no_exchange && routing_key.as_ref().is_some_and(String::is_empty) {
+            let words = "is empty, and so is the exchange: no queue has such a name; name the queue of your workers";
+            return self.wrong(&ROUTING_KEY.key, words);
         }
         let routing_key = match routing_key {
             None => None,
@@ -139,6 +162,20 @@ impl Input {
             timeout,
         };
         Some(Some((forward, carried)))
+    }
+
+    /// One routing key for all jobs is none of the queues `own`: they would come back.
+    pub(super) fn forwards_away(&mut self, forward: &Forward, own: &QueueNames) -> Option<()> {
+        let key = forward.routing_key.as_ref();
+        let fixed = key.filter(|key| key.of_jobs.is_none() && forward.exchange.is_empty());
+        let Some(own) = fixed.filter(|key| own.has(&key.text)) else {
+            return Some(());
+        };
+        let words = format!(
+            "is {}, a queue of Sluicegate: jobs would come back; name the queue of your workers",
+            shown(&own.text)
+        );
+        self.wrong(&ROUTING_KEY.key, words)
     }
 
     /// A target is set, and so is what `other` says.

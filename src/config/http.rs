@@ -6,14 +6,14 @@ use ::http::header::HeaderName;
 use serde_json::json;
 use url::Url;
 
-use super::error::shown;
+use super::error::{Problem, shown};
 use super::form::{self, Wrong};
 use super::http_answers::{self, answers};
 use super::http_headers::{self, Headers};
 use super::http_method::Method;
 use super::http_oauth2::OAuth2;
 use super::http_secrets::{OF_TENANTS, SecretFiles, Sign, signing_keys};
-use super::input::Input;
+use super::input::{Entry, Input};
 use super::key::{
     MINUTE, as_written, boolean, choice, duration, file, file_with, folder, keys, pem, text, tree,
     url,
@@ -378,6 +378,20 @@ impl Input {
             abandoned,
         };
         Some(Some((http, carried)))
+    }
+
+    /// Jobs go by `way`: what is set of calls would say nothing.
+    pub(super) fn no_calls_beside(&mut self, way: &str) -> Option<()> {
+        // As `wrong` looks for it: the first that sets a key counts.
+        let mut set = self.layers.iter().flatten();
+        let set = set.find(|entry| entry.path.starts_with("dispatch.http."));
+        let Some(Entry { name, at, .. }) = set else {
+            return Some(());
+        };
+        let words = format!("is of no use: jobs go by {way}; remove one of them");
+        let problem = Problem::of(at, name, words);
+        self.problems.push(problem);
+        None
     }
 
     /// How calls are signed, and with which keys; `headers` are those that are configured.

@@ -4,6 +4,7 @@ use serde_json::json;
 
 use ::http::header::AUTHORIZATION;
 
+use super::error::shown;
 use super::form::{self, Wrong, wrong};
 use super::http_headers::{Headers, has_user};
 use super::http_secrets::OF_TENANTS;
@@ -11,6 +12,7 @@ use super::input::Input;
 use super::key::{Key, Named, choice, file, keys, text, url};
 use super::secret::{Secret, SecretUrl};
 use super::shown::{Shown, Values};
+use super::suggest::hint;
 use super::urls::UrlForm;
 use super::yaml::Raw;
 
@@ -28,7 +30,7 @@ const NO_SECRET: &str =
     "has {secret:tenant}, which only dispatch.http.oauth2.client-secret can have";
 
 fn schema() -> serde_json::Value {
-    json!({"type": "string", "pattern": PATTERN, "not": {"pattern": "\\{secret:tenant\\}"}})
+    json!({"type": "string", "pattern": PATTERN, "not": {"pattern": "\\{(id|attempt|(secret|header|json):[^}]*)\\}"}})
 }
 
 fn secret_schema() -> serde_json::Value {
@@ -50,8 +52,26 @@ fn plain(raw: &Raw) -> Result<String, Wrong> {
     }
     match text.contains(OF_TENANTS) {
         true => Err(NO_SECRET.to_owned()),
-        false => Ok(text.to_owned()),
+        false => no_others(text).map(|()| text.to_owned()),
     }
+}
+
+/// A placeholder that calls may have, or nearly that of the tenant, is not meant as it is written.
+fn no_others(text: &str) -> Result<(), Wrong> {
+    for rest in text.split('{').skip(1) {
+        let name = rest.split_once('}').map_or("", |(name, _)| name);
+        let of_calls = ["header:", "json:", "secret:"];
+        let is_of_calls =
+            ["id", "attempt"].contains(&name) || of_calls.iter().any(|kind| name.starts_with(kind));
+        let near = hint(name, ["tenant"]);
+        if name != "tenant" && (is_of_calls || !near.is_empty()) {
+            let name = shown(&format!("{{{name}}}"));
+            return Err(format!(
+                "has the placeholder {name}, which there is not; it must be {TENANT}{near}"
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn client_secret(raw: &Raw) -> Result<Secret, Wrong> {
@@ -61,7 +81,9 @@ fn client_secret(raw: &Raw) -> Result<Secret, Wrong> {
         return Err(format!("must be {MUST}"));
     }
     let is_all = text == OF_TENANTS;
-    if !is_all && (text.contains(OF_TENANTS) || text.contains(TENANT)) {
+    // Not a word of it is shown: a secret may begin so.
+    let is_near = text.starts_with("{secret:") && text.ends_with('}');
+    if !is_all && (is_near || text.contains(OF_TENANTS) || text.contains(TENANT)) {
         return Err(format!(
             "must be {OF_TENANTS} alone, or have no placeholder"
         ));
@@ -77,8 +99,15 @@ fn token_url(raw: &Raw) -> Result<SecretUrl, Wrong> {
         .find("://")
         .map(|at| at + 3)
         .and_then(|at| Some(at + text[at..].find('/')?));
+    let behind = text.find('#').unwrap_or(text.len());
+    if !text.contains(OF_TENANTS) {
+        no_others(text)?;
+    }
     match (text.find(TENANT), server_ends) {
         _ if text.contains(OF_TENANTS) => Err(NO_SECRET.to_owned()),
+        (Some(_), _) if text[behind..].contains(TENANT) => {
+            Err("has {tenant} behind a #, which is never sent".to_owned())
+        }
         (Some(at), Some(end)) if at > end => Ok(url),
         (None, _) => Ok(url),
         _ => Err("has {tenant} before its path; no job chooses a server".to_owned()),

@@ -97,6 +97,12 @@ impl Input {
         }
     }
 
+    /// `value` of `setting` is not its default: somebody means something by it.
+    pub(super) fn is_meant<T: PartialEq>(&self, setting: &Setting<T>, value: &T) -> bool {
+        let default = setting.key.default.map(|text| Raw::Text(text.to_owned()));
+        default.and_then(|raw| (setting.read)(&raw).ok()).as_ref() != Some(value)
+    }
+
     /// The values of two settings, of which `high` must be at least `low`.
     pub(super) fn pair(
         &mut self,

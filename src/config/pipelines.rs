@@ -18,6 +18,7 @@ use super::pipeline_name::{PIPELINES, PipelineName, SHARED};
 use super::suggest::closest;
 use super::yaml::Raw;
 use super::{amqp, env, redis};
+use crate::rules::delays::DelayLevels;
 
 /// What belongs together, so that a pipeline takes either all of it from the top level or nothing: how a server is reached, since
 /// its login and its authorities are its own; the limits; what calls an API, since its secrets are for that API alone; and who
@@ -143,7 +144,7 @@ impl Pipelines {
         let top = input.config();
         let read = match file.pipelines {
             Some(declared) => named(&mut input, top, declared, variables.pipelines),
-            None => top.map(Self::from),
+            None => (top.filter(|top| forwards_away(&mut input, top))).map(Self::from),
         };
         match read {
             Some(read) if input.problems.is_empty() => Ok(read),
@@ -396,6 +397,7 @@ fn one(
         problems: Vec::new(),
     };
     let config = whole.config();
+    let config = config.filter(|config| forwards_away(&mut whole, config));
     let begin = name.env_prefix();
     for problem in whole.problems {
         let is_own = match problem.origin() {
@@ -419,6 +421,13 @@ fn one(
         }
     }
     config
+}
+
+/// The jobs of `config` do not come back where they are forwarded to. At a top level with pipelines behind it no queue is known yet.
+fn forwards_away(input: &mut Input, config: &Config) -> bool {
+    let own = (config.amqp).names(&DelayLevels::new(config.delay.max_delay));
+    let forward = config.dispatch.forward.as_ref();
+    forward.is_none_or(|forward| input.forwards_away(forward, &own).is_some())
 }
 
 /// The key at `path` is one of `group`.

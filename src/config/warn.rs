@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::admin::Admin;
 use super::form::show as show_duration;
+use super::forward::Forward;
 use super::http_secrets::Sign;
 use super::load::Config;
 use super::results::ResultsTo;
@@ -37,7 +38,18 @@ impl Config {
         if handed_over && sources(policy).any(counts_running) {
             found.push("max-concurrent: it ends when a job is handed over, since dispatch.forward.done is false".to_owned());
         }
+        if let Some(forward) = &self.dispatch.forward {
+            idle_forward(forward, &mut found);
+        }
         let results = &self.dispatch.results;
+        let is_told = results.to != ResultsTo::None;
+        if is_told && handed_over {
+            found.push("dispatch.results: a result says that its job was handed over, not that it is done, since dispatch.forward.done is false".to_owned());
+        }
+        let is_other = self.dispatch.exec.is_some() || self.dispatch.forward.is_some();
+        if is_told && is_other && !results.headers.is_empty() {
+            found.push("dispatch.results.headers: no result has them: only what dispatch.http calls answers with headers".to_owned());
+        }
         if results.to != ResultsTo::Exchange && results.exchange.is_some() {
             found.push("dispatch.results.exchange: no result goes there: dispatch.results.to is not exchange".to_owned());
         }
@@ -71,6 +83,19 @@ impl Config {
                 "amqp.queues: while the other queues are empty, {queue:?} has {share} of amqp.prefetch ({prefetch}), and fills no more of dispatch.concurrency ({slots}); raise amqp.prefetch, or its weight"
             )
         }));
+    }
+}
+
+/// What forwards hardly anything.
+fn idle_forward(forward: &Forward, found: &mut Vec<String>) {
+    if forward.exchange.is_empty() && forward.routing_key.is_none() {
+        found.push("dispatch.forward.exchange: is the default exchange, and jobs keep their routing keys: those that were published to amqp.queue by its name would come back, and become dead letters; set dispatch.forward.routing-key".to_owned());
+    }
+    if !forward.done && forward.timeout != Forward::TIMEOUT {
+        found.push(
+            "dispatch.forward.timeout: nobody is waited for: dispatch.forward.done is false"
+                .to_owned(),
+        );
     }
 }
 

@@ -144,6 +144,10 @@ pub enum Fact {
         /// and for how long a permit is good.
         good_for: Duration,
     },
+    /// A job starts, so long after its time had come; its name where that is late.
+    Started(Duration, Option<Named>),
+    /// A new job had been in the work queue for so long, as its publisher says.
+    Queued(Duration),
     /// A job was admitted, and could not be sent in time.
     ExpiredPermit,
     /// A job begins to wait.
@@ -241,6 +245,10 @@ pub enum Fact {
 pub struct Gauges {
     /// Jobs that run.
     pub running: usize,
+    /// Worker slots that are taken,
+    pub slots: usize,
+    /// of so many.
+    pub all_slots: usize,
     /// Jobs held in memory until their time.
     pub held: usize,
     /// Unacked jobs in memory.
@@ -251,4 +259,40 @@ pub struct Gauges {
     pub breaker_is_open: bool,
     /// What the way to the API takes at least.
     pub way_base: Duration,
+}
+
+/// What a job lacks whose time came a while ago, though calls are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lacks {
+    /// A worker slot.
+    Slot,
+    /// A connection to the API.
+    Connection,
+    /// An answer of Redis.
+    Redis,
+    /// Nothing that is known: the worker should have called it.
+    Worker,
+}
+
+impl Lacks {
+    /// All of them, in the order of [`Census::idle`], with their names.
+    pub const NAMES: [(Self, &str); 4] = [
+        (Self::Slot, "slot"),
+        (Self::Connection, "connection"),
+        (Self::Redis, "redis"),
+        (Self::Worker, "worker"),
+    ];
+}
+
+/// How the jobs in memory stand, for metrics.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Census {
+    /// Tenants with a job that waits.
+    pub waiting: usize,
+    /// Tenants that are suspended.
+    pub suspended: usize,
+    /// Jobs whose time came a while ago, by what they lack.
+    pub idle: [usize; Lacks::NAMES.len()],
+    /// How long ago the time of the first of them came.
+    pub oldest: Duration,
 }

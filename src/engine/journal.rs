@@ -6,6 +6,7 @@ use tracing::field::{DisplayValue, display};
 use tracing::{debug, error, info, warn};
 
 use crate::engine::facts::{Death, Decision, Delay, Fact, Gauges, Named, Sent, Undecided};
+use crate::engine::load::Load;
 use crate::engine::scheduler::{Scheduler, millis};
 use crate::gate::Whose;
 use crate::metrics::Metrics;
@@ -13,11 +14,20 @@ use crate::rules::scope::Labels;
 use crate::rules::steering::Hold;
 
 /// Logs and counts what has happened, and shows how things stand now.
-pub(super) fn keep(metrics: &Metrics, scheduler: &mut Scheduler) {
+pub(super) fn keep(metrics: &Metrics, scheduler: &mut Scheduler, now: Duration, load: &mut Load) {
     for fact in scheduler.take_facts() {
         note(metrics, fact);
     }
-    show(metrics, &scheduler.gauges());
+    let gauges = scheduler.gauges();
+    show(metrics, &gauges);
+    let (taken, lasted) = load.turn(now, gauges.slots);
+    metrics.used_slots((taken, gauges.all_slots), lasted);
+    let next = load.next(gauges.in_memory);
+    if next.is_some_and(|at| at <= now) {
+        let share = load.counted(now, gauges.all_slots, gauges.in_memory);
+        metrics.set_saturation(share);
+        metrics.set_census(&scheduler.census(now));
+    }
 }
 
 /// Logs and counts `fact`.
@@ -63,6 +73,7 @@ fn note(metrics: &Metrics, fact: Fact) {
                 "denied: it waits for its turn",
             );
             metrics.waited(Duration::from_millis(wait_ms));
+            metrics.denied_by(limits[limit].name());
         }
         Fact::Undecided {
             tenant,
@@ -98,6 +109,9 @@ fn note(metrics: &Metrics, fact: Fact) {
                 "all permits expire: answers of Redis take longer than usual by more than half of guard, so no job is called; raise guard, or bring Redis closer"
             );
         }
+        Fact::Started(late, None) => metrics.started(late),
+        Fact::Started(late, Some(Named { id, .. })) => metrics.started_late(late, id.as_deref()),
+        Fact::Queued(age) => metrics.queued(age),
         Fact::ExpiredPermit => metrics.permit_expired(),
         Fact::Delayed(delay) => metrics.delayed(match delay {
             Delay::InMemory => "memory",

@@ -5,6 +5,7 @@ pub mod action;
 mod calls;
 pub mod facts;
 mod journal;
+mod load;
 pub(crate) mod outage;
 mod perform;
 mod reading;
@@ -27,6 +28,7 @@ use tracing::{info, warn};
 use crate::admin::{self, Health};
 use crate::broker::{Broker, Event};
 use crate::engine::action::Update;
+use crate::engine::load::Load;
 use crate::engine::outage::Outage;
 use crate::engine::perform::Report;
 use crate::engine::reading::Reading;
@@ -110,6 +112,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         let mut prepared = Prepared::default();
         let mut redis = Outage::new("Redis");
         let mut reading = Reading::default();
+        let mut load = Load::default();
         let mut give_up_at: Option<Instant> = None;
         let (heard, mut heard_of) = mpsc::channel(MOST_HEARD);
         // Who waits, and the last question that may have been asked with what was in force before.
@@ -141,14 +144,19 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 let at_once = || handler.at_once_for(tenant);
                 prepared.is_ready(key, |call| handler.is_ready(call), at_once)
             });
-            journal::keep(&self.metrics, &mut scheduler);
+            journal::keep(&self.metrics, &mut scheduler, now, &mut load);
             let watch = (started, &heard);
             self.perform(scheduler.take_actions(), watch, &mut tasks, &mut prepared)
                 .await;
             if give_up_at.is_some() && scheduler.is_idle() {
                 break;
             }
-            let timer = scheduler.next_tick(now).map(|at| started + at);
+            let count_at = load.next(scheduler.in_memory());
+            let next = [scheduler.next_tick(now), count_at]
+                .into_iter()
+                .flatten()
+                .min();
+            let timer = next.map(|at| started + at);
             tokio::select! {
                 biased;
                 () = stop.hard.cancelled() => {
@@ -227,7 +235,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 () = &mut asked_to_turn => asked_to_turn.set(health.asked_for_a_turn()),
             }
         }
-        journal::keep(&self.metrics, &mut scheduler);
+        journal::keep(&self.metrics, &mut scheduler, started.elapsed(), &mut load);
         if !matches!(over, Over::Panicked(_)) {
             self.say_last_words(&mut scheduler, &mut tasks).await;
         }

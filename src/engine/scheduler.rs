@@ -39,6 +39,7 @@ mod away;
 mod breakers;
 mod budget;
 mod candidates;
+mod census;
 mod clock;
 mod closing;
 mod deduping;
@@ -51,6 +52,7 @@ mod ledger;
 mod moves;
 mod notes;
 mod old;
+mod plan;
 mod preparing;
 mod questions;
 mod queues;
@@ -78,6 +80,7 @@ use self::answers::{Advertised, Throttles};
 use self::away::Away;
 use self::breakers::Breakers;
 use self::candidates::Candidates;
+use self::census::Suspended;
 use self::clock::StoreClock;
 use self::delays::Waiting;
 use self::entry::{Hand, JobEntry, Phase};
@@ -130,6 +133,8 @@ pub struct Scheduler {
     candidates: Candidates,
     /// The tenants for which it can't decide.
     away: Away,
+    /// The tenants that are suspended, for metrics.
+    suspended: Suspended,
     /// What operators ask, and what they are to be told.
     steered: Steered,
     /// The messages on their way to other queues.
@@ -163,6 +168,7 @@ impl Scheduler {
             notes: Notes::new(seed),
             candidates: Candidates::new(seed),
             away: Away::default(),
+            suspended: Suspended::default(),
             steered: Steered::default(),
             moves: Moves::default(),
             lost_results: LostResults::default(),
@@ -221,12 +227,19 @@ impl Scheduler {
     pub fn gauges(&self) -> Gauges {
         Gauges {
             running: self.queues.running(),
+            slots: self.queues.slots(),
+            all_slots: self.settings.live.concurrency,
             held: self.queues.held() + self.waiting.in_windows(),
-            in_memory: self.jobs.len() + self.moves.len(),
+            in_memory: self.in_memory(),
             abandoned: self.settlement.abandoned(),
             breaker_is_open: self.breakers.is_open(),
             way_base: self.settlement.way_base(),
         }
+    }
+
+    /// Unacked jobs in memory.
+    pub fn in_memory(&self) -> usize {
+        self.jobs.len() + self.moves.len()
     }
 
     /// A new session: what it delivers is ours until it ends.

@@ -78,7 +78,9 @@ pub async fn see(gate: &RedisGate) -> Result<Vec<Seen>, GateError> {
     let looks = primaries.iter().map(async |primary| {
         let board = &primary.board;
         let looked = look(gate, board, 0, ("", 0, "")).await?;
-        let live = |(_, worker): &(String, Follower)| worker.at_ms + LIVE_MS >= looked.now_ms;
+        let live = |(_, worker): &(String, Follower)| {
+            worker.at_ms.saturating_add(LIVE_MS) >= looked.now_ms
+        };
         Ok(Seen {
             board: board.clone(),
             now_ms: looked.now_ms,

@@ -29,10 +29,11 @@ pub struct ExecHandler {
 }
 
 impl ExecHandler {
-    /// Starts the first program of `exec`; more follow as jobs want them, up to `dispatch.concurrency`. Must be called within a tokio runtime.
-    pub fn new(exec: &Exec) -> Self {
+    /// Starts the first program of `exec`; more follow as jobs want them, up to `dispatch.concurrency`. Calls `replaced` for each one that
+    /// another one takes the place of. Must be called within a tokio runtime.
+    pub fn new(exec: &Exec, replaced: impl Fn() + Send + Sync + 'static) -> Self {
         Self {
-            pool: Arc::new(Pool::new(exec)),
+            pool: Arc::new(Pool::new(exec, replaced)),
         }
     }
 

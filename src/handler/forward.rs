@@ -4,6 +4,7 @@
 //! that, and what limits calls in flight counts it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use rand::RngCore;
@@ -44,7 +45,7 @@ impl ForwardHandler {
     pub fn new(config: &Config, forward: &Forward) -> Result<Self, BrokerError> {
         let work = &config.amqp.queue;
         let done = forward.done.then(|| format!("{work}.done.{}", token()));
-        let own = QueueNames::new(work, &DelayLevels::new(config.delay.max_delay));
+        let own = (config.amqp).names(&DelayLevels::new(config.delay.max_delay));
         let forwarder = Forwarder::start(&config.amqp, done)?;
         Ok(Self::over(Arc::new(forwarder), forward, own))
     }
@@ -192,7 +193,13 @@ impl<F: Forwarding> PreparingHandler for ForwardHandler<F> {
             return Outcome::Late.into();
         }
         let key = Arc::clone(&outgoing.routing_key);
-        let (why, expected) = match (self.forwarder.publish(outgoing).await, expected) {
+        // RabbitMQ may let it wait behind others, or in an alarm: then it counts from when it has it.
+        let is_there = Arc::new(AtomicBool::new(false));
+        let has_arrived = Arc::clone(&is_there);
+        permit.written(move || has_arrived.load(Ordering::Relaxed));
+        let published = self.forwarder.publish(outgoing).await;
+        is_there.store(published.is_ok(), Ordering::Relaxed);
+        let (why, expected) = match (published, expected) {
             (Ok(()), None) => return ruled::attempt(Verdict::DONE),
             (Ok(()), Some(expected)) => return self.end(job, expected).await,
             (Err(why), expected) => (why, expected),

@@ -9,6 +9,7 @@ use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
+use super::load::Load;
 use super::{
     Decision, Ended, How, Kind, Metrics, PLACES_OF_DELAYS, Queue, Reason, Reloaded, Server, Told,
     Where, Whose,
@@ -215,6 +216,12 @@ impl Metrics {
                 "Times that the pipeline ended by an error and was started again",
                 Counter::default(),
             ),
+            exec_restarts: register(
+                r,
+                "exec_restarts",
+                "Programs of dispatch.exec that ended, or were of no use, and were replaced",
+                Counter::default(),
+            ),
             active_policies: renamed(
                 r,
                 ("active_policies", "policies", ""),
@@ -245,6 +252,7 @@ impl Metrics {
                 "Calls that timed out and may still reach the API: guard: strict and max-concurrent count them",
                 Gauge::default(),
             ),
+            load: Load::register(r),
             registry,
         };
         metrics.show_all_series();
@@ -253,6 +261,7 @@ impl Metrics {
 
     /// A rate over a series that appears later misses its first count: all exist from the start.
     fn show_all_series(&self) {
+        self.load.show_all_series();
         for queue in ["fresh", "due", "recheck", "lane"] {
             drop(self.deliveries.get_or_create(&Queue { queue }));
         }
@@ -301,7 +310,12 @@ impl Metrics {
     }
 }
 
-fn register<M: Clone + Metric>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+pub(super) fn register<M: Clone + Metric>(
+    registry: &mut Registry,
+    name: &str,
+    help: &str,
+    metric: M,
+) -> M {
     registry.register(name, help, metric.clone());
     metric
 }
@@ -325,7 +339,7 @@ fn register_base(registry: &mut Registry) -> Gauge<f64, AtomicU64> {
     gauge
 }
 
-fn register_seconds(
+pub(super) fn register_seconds(
     registry: &mut Registry,
     name: &str,
     help: &str,

@@ -34,6 +34,8 @@ pub const SUSPECT: &str = "x-sluicegate-suspect";
 pub const FIRST: &str = "x-sluicegate-first";
 /// Why a job is a dead letter.
 pub const REASON: &str = "x-sluicegate-reason";
+/// When it became one, by the store's clock, in milliseconds since the epoch; one whose worker had not read that clock has none.
+pub const DIED: &str = "x-sluicegate-died";
 
 /// Why a message's properties can't be read. They stand in [`PROPERTIES`]; set by us, never taken away.
 pub const UNREADABLE: &str = "x-sluicegate-unreadable";
@@ -77,7 +79,7 @@ const RESET: &str = "x-ratelimit-reset";
 pub const RETRY_AFTER: &str = "retry-after";
 
 /// Every header that we set on a job that moves; each move removes the old ones first, so none ever grows.
-pub const OURS: [&str; 17] = [
+pub const OURS: [&str; 18] = [
     ATTEMPT,
     TICKET,
     NOT_BEFORE,
@@ -90,6 +92,7 @@ pub const OURS: [&str; 17] = [
     SUSPECT,
     FIRST,
     REASON,
+    DIED,
     POLICY,
     LIMIT,
     REMAINING,
@@ -169,17 +172,19 @@ pub(super) fn ticket_header(ticket: Ticket) -> (&'static str, HeaderValue) {
 }
 
 /// What a dead letter carries.
-pub fn dead(attempt: u32, reason: &str) -> Headers {
+pub fn dead(attempt: u32, reason: &str, died_ms: Option<u64>) -> Headers {
     // A reason may quote an API's answer: bound it, and keep the header one line of text.
     let reason: String = reason
         .chars()
         .map(|c| if c.is_control() { ' ' } else { c })
         .take(500)
         .collect();
-    vec![
+    let mut headers = vec![
         (ATTEMPT, HeaderValue::Int(i64::from(attempt))),
         (REASON, HeaderValue::Text(reason)),
-    ]
+    ];
+    headers.extend(died_ms.map(|ms| (DIED, int(ms))));
+    headers
 }
 
 /// What the result of a job that is done carries.
@@ -204,7 +209,7 @@ pub fn duplicate() -> Headers {
 /// What the result of a dead letter carries.
 pub fn ended(expired: bool, attempt: u32, reason: &str) -> Headers {
     let result = if expired { "expired" } else { "dead" };
-    let mut headers = dead(attempt, reason);
+    let mut headers = dead(attempt, reason, None);
     headers.push((RESULT, HeaderValue::Text(result.to_owned())));
     headers
 }
@@ -334,10 +339,11 @@ mod tests {
 
     #[test]
     fn a_reason_is_one_bounded_line() {
-        let headers = dead(1, &format!("a\nb{}", "x".repeat(1000)));
+        let headers = dead(1, &format!("a\nb{}", "x".repeat(1000)), Some(7));
         let HeaderValue::Text(reason) = &headers[1].1 else {
             panic!("text")
         };
         assert!(reason.starts_with("a bxxx") && reason.len() == 500);
+        assert_eq!(headers[2], (DIED, HeaderValue::Int(7)));
     }
 }

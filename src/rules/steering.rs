@@ -199,6 +199,16 @@ pub enum State {
     Diverted,
 }
 
+impl State {
+    /// Workers have it no more.
+    pub fn is_end(self) -> bool {
+        match self {
+            Self::Waiting | Self::Asking | Self::Running => false,
+            Self::Done | Self::Cancelled | Self::Diverted => true,
+        }
+    }
+}
+
 /// What a worker says of a job that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sighting {

@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 use sluicegate::admin::{AdminServer, Board, Health, Seen, serve};
-use sluicegate::config::{Admin, Secret};
+use sluicegate::config::{Admin, Pipelines, Secret};
 
 use crate::cli::{Done, sluicegate, sluicegate_with};
 
@@ -13,17 +13,19 @@ const TOKEN: &str = "0123456789abcdef";
 
 /// An admin port of a worker of which `health` is known, with [`TOKEN`].
 async fn admin(health: &Arc<Health>) -> AdminServer {
-    let admin = Admin {
-        listen: SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), 0),
-        token: Some(Secret::new(TOKEN)),
-    };
     let seen = Seen {
         health: Arc::clone(health),
         ..Seen::default()
     };
-    serve(&admin, Arc::new(Board::only(seen)))
-        .await
-        .expect("a free port")
+    admin_of(Board::only(seen)).await
+}
+
+async fn admin_of(board: Board) -> AdminServer {
+    let admin = Admin {
+        listen: SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), 0),
+        token: Some(Secret::new(TOKEN)),
+    };
+    serve(&admin, Arc::new(board)).await.expect("a free port")
 }
 
 /// `sluicegate health args`, next to what it asks.
@@ -74,6 +76,73 @@ async fn with_a_url_it_needs_no_configuration_and_sends_no_token() {
     assert_eq!(ask("/livez").await.exited(0).out, "ok\n");
     let other = ask("/metrics").await.exited(1);
     assert!(other.out.starts_with("401 Unauthorized\n"), "{other:?}");
+}
+
+#[tokio::test]
+async fn of_several_pipelines_one_is_enough_and_each_can_be_asked() {
+    let board = Board::named();
+    let pipelines = "dispatch: {http: {url: 'http://127.0.0.1:9/'}}
+pipelines: {mail: {}, orders: {}}
+";
+    let read = Pipelines::parse("test.yaml", pipelines, std::iter::empty()).expect("valid");
+    let mut healths = Vec::new();
+    for name in read.each().keys() {
+        let seen = Seen::of(name);
+        seen.health.set_rabbitmq(true);
+        seen.health.set_consuming(true);
+        healths.push(Arc::clone(&seen.health));
+        board.put(name.clone(), seen);
+    }
+    let server = admin_of(board).await;
+    let yaml = format!(
+        "admin: {{listen: '{}', token: {TOKEN}}}\n{pipelines}",
+        server.listen
+    );
+    let [mail, orders] = healths.as_slice() else {
+        panic!("two pipelines");
+    };
+    let none = health(yaml.clone(), &[]).await.exited(1);
+    assert!(none.out.starts_with("not ready\n"), "{none:?}");
+    orders.set_redis(true);
+    let one = health(yaml.clone(), &[]).await.exited(0);
+    assert_eq!(one.out, "ready\nmail: Redis does not answer\n");
+    let own = health(yaml.clone(), &["--pipeline", "orders"]).await;
+    assert_eq!(own.exited(0).out, "ready\n");
+    let own = health(yaml.clone(), &["--pipeline", "mail"]).await;
+    assert_eq!(own.exited(1).out, "not ready\nRedis does not answer\n");
+    // The process lives, whichever pipeline is asked for.
+    let lives = health(yaml.clone(), &["--live", "--pipeline", "mail"]).await;
+    lives.exited(0);
+    mail.set_redis(true);
+    let own = health(yaml.clone(), &["--pipeline", "mail"]).await;
+    assert_eq!(own.exited(0).out, "ready\n");
+
+    let wrong = health(yaml.clone(), &["--pipeline", "order"])
+        .await
+        .exited(2);
+    let says =
+        "error: there is no pipeline \"order\"; there are: mail, orders; did you mean orders?\n";
+    assert_eq!(wrong.err, says);
+    let wrong = health(yaml.clone(), &["--pipeline", "x"]).await.exited(2);
+    assert!(
+        wrong.err.ends_with("there are: mail, orders\n"),
+        "{wrong:?}"
+    );
+    // A worker that was started with other pipelines knows no such one, and says so.
+    let older = yaml.replace("orders: {}", "orders: {}, new: {}");
+    let unknown = health(older, &["--pipeline", "new"]).await.exited(1);
+    assert!(
+        unknown.out.contains("there is no such pipeline"),
+        "{unknown:?}"
+    );
+    // A configuration without `pipelines` has one, which needs no name.
+    let only = Arc::new(Health::default());
+    let server = admin(&only).await;
+    let yaml = format!("admin: {{listen: '{}'}}\n", server.listen);
+    for args in [&[][..], &["--pipeline", "default"]] {
+        let done = health(yaml.clone(), args).await.exited(1);
+        assert_eq!(done.out, "not ready\n");
+    }
 }
 
 #[test]

@@ -67,12 +67,8 @@ async fn buried(client: &Client, number: u32) {
         .unwrap_or_else(|_| panic!("{number} messages are not back in {queue}"));
 }
 
-/// The lines of `out`, sorted: a queue with a delivery limit puts back at its end what was not acked.
-fn sorted(out: &str) -> Vec<&str> {
-    let mut lines: Vec<&str> = out.lines().collect();
-    lines.sort_unstable();
-    lines
-}
+/// When the first of them died, in milliseconds since 1970; the others did so later by as many minutes as their ids are.
+const DIED: u64 = 1_700_000_000_000;
 
 fn letter(id: &str, tenant: &str, reason: &str) -> Message {
     let text = |text: &str| HeaderValue::Text(text.to_owned());
@@ -83,7 +79,8 @@ fn letter(id: &str, tenant: &str, reason: &str) -> Message {
             .with_content_type("application/json".into()),
         body: json!({"for": tenant}).to_string().into(),
     };
-    let mut set = headers::dead(5, reason);
+    let died = id.bytes().map(u64::from).sum::<u64>() * 60_000 + DIED;
+    let mut set = headers::dead(5, reason, Some(died));
     set.push(("x-tenant", text(tenant)));
     set.push(("x-of-the-publisher", text("kept")));
     message.with_headers(&set, &[])
@@ -384,12 +381,13 @@ async fn looking_at_dead_letters_leaves_them_there() {
     for _ in 0..3 {
         buried(&client, 3).await;
         let done = sluicegate(&yaml, &["dead", "list"]).exited(0);
+        // The newest first, wherever RabbitMQ has put them.
         let lines = [
-            "1  a  HTTP 422: no such order",
-            "2  b  HTTP 503",
-            "3  a\\u{1b}[2J  HTTP 422: again",
+            "3  a\\u{1b}[2J  Tue, 14 Nov 2023 23:04:20 GMT  attempt 5  HTTP 422: again",
+            "2  b           Tue, 14 Nov 2023 23:03:20 GMT  attempt 5  HTTP 503",
+            "1  a           Tue, 14 Nov 2023 23:02:20 GMT  attempt 5  HTTP 422: no such order",
         ];
-        assert_eq!(sorted(&done.out), lines);
+        assert_eq!(done.out.lines().collect::<Vec<_>>(), lines);
     }
     buried(&client, 3).await;
     let done = sluicegate(&yaml, &["dead", "list", "--limit", "2"]).exited(0);

@@ -167,6 +167,9 @@ async fn a_cancelled_job_is_a_dead_letter_and_is_called_only_when_it_is_replayed
     let letter = listed.json();
     assert_eq!(letter["id"], one);
     assert_eq!(letter["reason"], "cancelled by an operator");
+    // Nobody has it any more, and what became of it is known.
+    let show = [&["job", "show"][..], &of, &["--wait", "0s"]].concat();
+    assert_eq!(fleet.json(&show).await["seen"]["state"], "cancelled");
 
     fleet
         .runs(&["tenant", "limit", "acme", "100"])

@@ -220,6 +220,10 @@ fn beside(path: &str) -> Json {
         "retry.max-interval" => "retry: {initial-interval: 1ms}",
         "dispatch.breaker.initial-interval" => "dispatch: {breaker: {max-interval: 1h}}",
         "dispatch.breaker.max-interval" => "dispatch: {breaker: {initial-interval: 10ms}}",
+        "dispatch.exec.timeout" | "dispatch.exec.start-timeout" => {
+            "dispatch: {exec: {command: [cat]}}"
+        }
+        path if path.starts_with("dispatch.forward.") => "dispatch: {forward: {exchange: x}}",
         path if path.starts_with("dispatch.http.oauth2.") => {
             "dispatch: {http: {url: 'http://h/', oauth2: {token-url: 'http://h/', client-id: a, client-secret: b}}}"
         }

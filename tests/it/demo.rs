@@ -106,6 +106,55 @@ fn results() {
 }
 
 #[test]
+fn pipelines_beside_each_other() {
+    let args = [
+        "demo",
+        "--scenario",
+        "pipelines",
+        "--tenants",
+        "2",
+        "--jobs",
+        "20",
+        "--limit",
+        "5",
+        "--window",
+        "500ms",
+        "--guard",
+        "50ms",
+        "--workers",
+        "1",
+        "--json",
+    ];
+    let done = sluicegate(&yaml(), &args);
+    let figures = done.json();
+    let holds = figures["holds"].as_bool().expect("a verdict");
+    let figures = done.exited(i32::from(!holds)).json();
+    for (name, jobs) in [("steady", 40), ("flooded", 120), ("away", 40)] {
+        let of = &figures["pipelines"][name];
+        let p1 = &of["never_lost"];
+        assert_eq!(p1["holds"], true, "{name}: {figures:#}");
+        assert_eq!(
+            (&p1["confirmed"], &p1["dead"]),
+            (&jobs.into(), &2.into()),
+            "{name}: {figures:#}"
+        );
+        assert_eq!(of["tenants"][0]["tenant"], format!("{name}-1"));
+        // What an outage of the API costs is no promise broken.
+        assert_eq!(of["never_idle"].is_object(), name != "away");
+    }
+    // What depends on no clock: the course, and who was called where.
+    let p10 = &figures["pipelines_apart"];
+    assert!(p10["calls"].as_u64() >= Some(40), "{p10}");
+    assert!(p10["failed_calls"].as_u64() >= Some(1), "{p10}");
+    assert!(p10["called_after_return"].as_u64() >= Some(20), "{p10}");
+    assert_eq!(
+        (&p10["astray"], &p10["restarts"]),
+        (&0.into(), &0.into()),
+        "{p10}"
+    );
+}
+
+#[test]
 fn what_makes_no_demo_is_told() {
     for (args, why) in [
         (

@@ -4,9 +4,13 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use kit::servers::{shared_rabbit, shared_redis, unique};
-use lapin::options::{BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions};
-use lapin::types::FieldTable;
-use lapin::{BasicProperties, Connection, ConnectionProperties, ExchangeKind};
+use lapin::message::BasicGetMessage;
+use lapin::options::{
+    BasicGetOptions, BasicPublishOptions, ExchangeDeclareOptions, QueueBindOptions,
+    QueueDeclareOptions,
+};
+use lapin::types::{AMQPValue, FieldTable};
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
 use rustix::process::Signal;
 use sluicegate::broker::BrokerError;
 use sluicegate::broker::amqp::Client;
@@ -173,6 +177,100 @@ admin: {{listen: '127.0.0.1:0'}}
         assert_eq!(worker.count(&[refusal]), 0, "{refusal}");
     }
     shared_redis().ctl(&["acl", "deluser", &name]);
+}
+
+/// An exchange with a queue of the same name behind it, for any routing key.
+async fn exchange_with_queue(channel: &Channel, name: &str) {
+    let (none, options) = (FieldTable::default(), ExchangeDeclareOptions::default());
+    let kind = ExchangeKind::Fanout;
+    let declaring = channel.exchange_declare(name.into(), kind, options, none.clone());
+    declaring.await.expect("an exchange");
+    let declaring =
+        channel.queue_declare(name.into(), QueueDeclareOptions::default(), none.clone());
+    declaring.await.expect("a queue");
+    let options = QueueBindOptions::default();
+    let binding = channel.queue_bind(name.into(), name.into(), "".into(), options, none);
+    binding.await.expect("a binding");
+}
+
+/// The next message of `queue`.
+async fn next(channel: &Channel, queue: &str) -> BasicGetMessage {
+    let begun = Instant::now();
+    loop {
+        let options = BasicGetOptions { no_ack: true };
+        let got = channel.basic_get(queue.into(), options).await;
+        if let Some(got) = got.expect("an answer") {
+            return got;
+        }
+        assert!(begun.elapsed() < PATIENCE, "nothing comes to {queue}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_documented_rights_suffice_for_forwarding_and_results() {
+    let name = unique("least");
+    let [work, results] = ["work", "results"].map(|what| format!("{name}.{what}"));
+    let permissions = documented("forwarder", &name).map(|pattern| {
+        let both = format!("{name}\\.work|{name}\\.results");
+        pattern.replace("work|results", &both)
+    });
+    let user = User::new(&name, &permissions);
+    let guest = Connection::connect(shared_rabbit().url(), ConnectionProperties::default()).await;
+    let guest = guest.expect("RabbitMQ answers");
+    let channel = guest.create_channel().await.expect("a channel");
+    for exchange in [&work, &results] {
+        exchange_with_queue(&channel, exchange).await;
+    }
+    let yaml = format!(
+        "
+amqp: {{url: '{}', queue: '{name}'}}
+redis: {{url: '{}', prefix: '{name}'}}
+rate-limiter: {{limits: [{{name: running, max-concurrent: 1}}]}}
+dispatch: {{forward: {{exchange: '{work}', done: true}}, results: {{to: exchange, exchange: '{results}'}}}}
+admin: {{listen: '127.0.0.1:0'}}
+",
+        user.url(),
+        shared_redis().url(),
+    );
+    let mut worker = PROGRAM.start(&yaml);
+    worker.says(&["RabbitMQ: consuming"]).await;
+    sluicegate(&yaml, &["check"]).exited(0);
+    sluicegate(&yaml, &["publish", "--tenant", "acme", "--id", "7"]).exited(0);
+    let job = next(&channel, &work).await;
+    let headers = job.properties.headers().clone().expect("headers");
+    let text = |name: &str| match headers.inner().get(name) {
+        Some(AMQPValue::LongString(text)) => text.to_string(),
+        other => panic!("{name}: {other:?}"),
+    };
+    let properties =
+        BasicProperties::default().with_correlation_id(text("x-sluicegate-done-token").into());
+    let queue = text("x-sluicegate-done");
+    let options = BasicPublishOptions::default();
+    let saying = channel.basic_publish("".into(), queue.as_str().into(), options, b"", properties);
+    saying.await.expect("it is sent");
+    let result = next(&channel, &results).await;
+    let id = result.properties.correlation_id().clone();
+    assert_eq!(id, Some("7".into()));
+    worker.signal(Signal::TERM);
+    assert!(worker.ended().success());
+    for refusal in ["forbids", "may not", "ACCESS_REFUSED"] {
+        assert_eq!(worker.count(&[refusal]), 0, "{refusal}");
+    }
+    let options = QueueDeclareOptions {
+        passive: true,
+        ..QueueDeclareOptions::default()
+    };
+    let asking = channel.queue_declare(queue.as_str().into(), options, FieldTable::default());
+    assert!(asking.await.is_err(), "the done queue ends with its worker");
+
+    // Without the right to the done queue it is named, and nothing is forwarded.
+    user.may(&documented("worker", &name));
+    let worker = PROGRAM.start(&yaml);
+    worker
+        .says(&[&format!("{name}.done."), "docs/DEPLOYMENT.md"])
+        .await;
+    worker.stop();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -16,30 +16,30 @@ use crate::PROGRAM;
 use crate::cli::sluicegate;
 
 /// A file whose pipelines have queues and keys of this test's own.
-struct File {
+pub struct File {
     folder: TempDir,
-    bed: Bed,
+    pub bed: Bed,
 }
 
 impl File {
-    fn new() -> Self {
+    pub fn new() -> Self {
         Self {
             folder: tempfile::tempdir().expect("a folder"),
             bed: Bed::on(shared_rabbit().url(), shared_redis().url()),
         }
     }
 
-    fn queue(&self, pipeline: &str) -> String {
+    pub fn queue(&self, pipeline: &str) -> String {
         format!("{}-{pipeline}", self.bed.name)
     }
 
     /// A line of a pipeline with a queue of its own: `sections` is what it says beside.
-    fn pipeline(&self, name: &str, sections: &str) -> String {
+    pub fn pipeline(&self, name: &str, sections: &str) -> String {
         let queue = self.queue(name);
         format!("  {name}: {{amqp: {{queue: '{queue}'}}, {sections}}}\n")
     }
 
-    fn yaml(&self, pipelines: &[String]) -> String {
+    pub fn yaml(&self, pipelines: &[String]) -> String {
         let Bed { name, amqp, redis } = &self.bed;
         format!(
             "amqp: {{url: '{amqp}'}}
@@ -61,28 +61,28 @@ pipelines:
         path
     }
 
-    fn start(&self, pipelines: &[String]) -> Process {
+    pub fn start(&self, pipelines: &[String]) -> Process {
         PROGRAM.start_with(&self.write(&self.yaml(pipelines)))
     }
 
     /// Publishes to the queue of `pipeline`.
-    async fn publish(&self, pipeline: &str, tenant: &str, number: usize) {
+    pub async fn publish(&self, pipeline: &str, tenant: &str, number: usize) {
         let (url, queue) = (&self.bed.amqp, self.queue(pipeline));
         let yaml = format!("amqp: {{url: '{url}', queue: '{queue}'}}");
         self.bed.publish(&yaml, jobs(tenant, number)).await;
     }
 }
 
-fn to(api: &str, limits: &str) -> String {
+pub fn to(api: &str, limits: &str) -> String {
     format!("rate-limiter: {{{limits}}}, dispatch: {{http: {{url: '{api}', timeout: 5s}}}}")
 }
 
-fn done(pipeline: &str) -> String {
+pub fn done(pipeline: &str) -> String {
     format!("sluicegate_dispatches_total{{pipeline=\"{pipeline}\",outcome=\"done\"}}")
 }
 
-/// Both have said so.
-async fn consume(worker: &Process, pipelines: &[&str]) {
+/// Waits until `pipelines` consume.
+pub async fn consume(worker: &Process, pipelines: &[&str]) {
     for name in pipelines {
         let of = format!("of{{pipeline={name}}}");
         worker.says(&[&of, "RabbitMQ: consuming"]).await;

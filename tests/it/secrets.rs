@@ -15,7 +15,7 @@ use kit::papers::Papers;
 use kit::redis_topologies::port;
 use kit::servers::{Rabbit, shared_rabbit, shared_redis, unique};
 use rustix::process::{Pid, Signal, kill_process};
-use sluicegate::config::Config;
+use sluicegate::config::{Config, Pipelines};
 use tempfile::TempDir;
 
 use crate::PROGRAM;
@@ -681,4 +681,170 @@ log: {{level: '{LOUD}'}}
         let read = secrets.are_not_under(place.out.path());
         assert!(read > 1_000, "{read}");
     }
+}
+
+/// Says that it is ready and rejects each job, with all that it inherited: for the log, and for the dead letter.
+const TALKATIVE: &str = r#"env >&2; echo '{"ready": true}'; while read -r job; do printf '{"outcome": "reject", "reason": "%s", "body": "%s"}\n' "inherited $(env | tr -cd 'A-Za-z0-9=_' | tail -c 400)" "$(env | tr -cd 'A-Za-z0-9=_ ')"; done"#;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_pipeline_no_program_and_no_forwarded_job_shows_a_secret() {
+    let mut secrets = Secrets::default();
+    let [top, program, forward, mail, client, access] =
+        ["Top", "Program", "Forward", "Mail", "Client", "Access"].map(|what| secrets.make(what));
+    secrets.add_basic("acme-app", &client);
+    let (name, given) = (unique("ways"), access.clone());
+    // Each pipeline has a login of its own.
+    for (who, password) in [
+        ("programs", &program),
+        ("orders", &forward),
+        ("mail", &mail),
+    ] {
+        user(shared_rabbit(), &format!("{name}-{who}"), password);
+    }
+    let tokens = Downstream::start(move |request| {
+        let head = String::from_utf8_lossy(&request.head).replace(['"', '\r', '\n'], "");
+        let (status, text) = match request.header("authorization") {
+            Some(_) => (
+                "200 OK",
+                format!("{{\"access_token\": \"{given}\", \"expires_in\": 60}}"),
+            ),
+            None => ("401 Unauthorized", format!("{{\"error\": \"{head}\"}}")),
+        };
+        let length = text.len();
+        let answer = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n{text}");
+        (answer.into_bytes(), Then::Keep)
+    })
+    .await;
+    let api = echo(None).await;
+    let mut place = Place::new();
+    fs::create_dir(place.config.path().join("clients")).expect("a folder");
+    place.write("clients/acme", &format!("acme-app:{client}\n"));
+    let rabbit = |who: &str, password: &str| {
+        let login = format!("//{name}-{who}:{password}@");
+        shared_rabbit().url().replace("//guest:guest@", &login)
+    };
+    let variable = |key: &'static str, value: String| (key, value);
+    place.variables = vec![
+        variable("SLUICEGATE_AMQP__URL", rabbit("top", &top)),
+        variable(
+            "SLUICEGATE_PIPELINES__PROGRAMS__AMQP__URL",
+            rabbit("programs", &program),
+        ),
+        variable(
+            "SLUICEGATE_PIPELINES__MAIL__AMQP__URL",
+            rabbit("mail", &mail),
+        ),
+    ];
+    place.write(
+        "sluicegate.yaml",
+        &format!(
+            "
+redis: {{url: '{}', prefix: '{name}'}}
+retry: {{initial-interval: 10ms, max-attempts: 2}}
+dispatch: {{results: {{to: reply-to}}}}
+pipelines:
+  programs:
+    amqp: {{queue: '{name}-programs'}}
+    dispatch: {{exec: {{command: [sh, -c, {}]}}}}
+  orders:
+    amqp: {{url: '{}', queue: '{name}-orders'}}
+    dispatch: {{forward: {{exchange: '{name}-missing', done: true}}}}
+  mail:
+    amqp: {{queue: '{name}-mail'}}
+    dispatch:
+      http:
+        url: 'http://{}/'
+        secrets-folder: clients
+        oauth2: {{token-url: 'http://{}/{{tenant}}', client-secret: '{{secret:tenant}}'}}
+admin: {{listen: '127.0.0.1:0'}}
+log: {{level: '{LOUD}'}}
+",
+            shared_redis().url(),
+            serde_json::json!(TALKATIVE),
+            rabbit("orders", &forward),
+            api.addr,
+            tokens.addr,
+        ),
+    );
+    let variables = place.variables.iter();
+    let variables = variables.map(|(name, value)| ((*name).to_owned(), value.clone()));
+    let loaded = Pipelines::load(Some(&place.file()), variables).expect("valid");
+    assert_eq!(loaded.each().len(), 3);
+    let shown = format!("{loaded}{loaded:?}{loaded:#?}");
+    secrets.are_not_in("the configuration", shown.as_bytes());
+
+    let mut worker = place.start("run", &["run"]);
+    place
+        .says("run", &["admin.listen=", "program: PATH="])
+        .await;
+    for (pipeline, reason) in [
+        ("programs", "inherited"),
+        ("orders", "not forwarded to"),
+        ("mail", "400 Bad Request"),
+    ] {
+        let of = ["--pipeline", pipeline];
+        let publish = ["publish", "--tenant", "acme", "--id", "bad-1", "a body"];
+        place.run(
+            &format!("publish-{pipeline}"),
+            &[&publish[..], &of].concat(),
+            0,
+        );
+        let list = format!("dead-{pipeline}");
+        until(&format!("a dead letter of {pipeline}"), || {
+            place.run(&list, &[&["dead", "list", "--json"][..], &of].concat(), 0);
+            place.text(&format!("{list}.out")).contains(reason)
+        })
+        .await;
+        let show = ["dead", "show", "bad-1", "--json"];
+        place.run(&format!("show-{pipeline}"), &[&show[..], &of].concat(), 0);
+    }
+    // No client of this tenant is known.
+    let unknown = [
+        "publish",
+        "--tenant",
+        "nobody",
+        "--pipeline",
+        "mail",
+        "a body",
+    ];
+    place.run("publish-nobody", &unknown, 0);
+    until("its dead letter", || {
+        place.run("dead", &["dead", "list", "--json", "--pipeline", "mail"], 0);
+        place.text("dead.out").contains("nobody")
+    })
+    .await;
+    assert_eq!(
+        api.requests()[0].header("authorization"),
+        Some(format!("Bearer {access}").as_bytes())
+    );
+    let log = place.text("run.err");
+    assert!(
+        !log.contains("program: SLUICEGATE_"),
+        "a program inherits what is ours"
+    );
+    let listen = log.split("admin.listen=").nth(1).expect("it is said");
+    let listen = listen.split_whitespace().next().expect("an address");
+    for path in ["/metrics", "/readyz", "/readyz/orders"] {
+        let answer = ask(listen, path, None).await;
+        secrets.are_not_in(path, answer.as_bytes());
+    }
+    // What is missing is told; with a login that is refused, too.
+    place.run("check", &["check"], 1);
+    assert!(place.text("check.out").contains("jobs can't be forwarded"));
+    let wrong = rabbit("orders", &secrets.make("Wrong"));
+    place.write(
+        "wrong.yaml",
+        &place_text(&place).replace(&rabbit("orders", &forward), &wrong),
+    );
+    let wrong = place.config.path().join("wrong.yaml").display().to_string();
+    place.run("check-wrong", &["check", "--config", &wrong], 1);
+    secrets.are_no_arguments();
+    signal(&worker, Signal::TERM);
+    assert!(worker.wait().expect("it ended").success());
+    assert!(secrets.are_not_under(place.out.path()) > 10_000);
+}
+
+/// The configuration that was written.
+fn place_text(place: &Place) -> String {
+    fs::read_to_string(place.file()).expect("it is there")
 }

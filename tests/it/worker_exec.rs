@@ -178,6 +178,11 @@ async fn what_an_answer_says_is_done_with_the_job() {
 async fn a_program_that_dies_with_a_job_uses_an_attempt_and_is_replaced() {
     let worker = fails("exit 3", "", "exit status 3").await;
     worker.says(&["a program has ended", "exit status 3"]).await;
+    // One for each of the two attempts.
+    until("both are counted", || {
+        worker.metric("sluicegate_exec_restarts_total") == Some(2.0)
+    })
+    .await;
     worker.stop();
 }
 

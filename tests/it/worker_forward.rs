@@ -6,6 +6,7 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use kit::process::Process;
+use kit::proxy::{Proxy, Ways};
 use kit::servers::{shared_rabbit, shared_redis};
 use kit::sources::page;
 use kit::{Bed, job, jobs, root, until};
@@ -162,6 +163,34 @@ async fn a_job_that_nobody_takes_is_kept_and_one_that_would_come_back_is_refused
         }
         worker.stop();
     }
+}
+
+/// RabbitMQ is far away: what it has late counts from then, as a call of an API would.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handover_that_is_late_counts_from_when_it_came() {
+    let (way, far) = Proxy::before(shared_rabbit().url(), Ways::OPEN, 5).await;
+    let bed = bed();
+    let work = format!("{}-orders", bed.name);
+    let limits = "max-requests: 2, window-size: 2s, guard-budget: 100%";
+    let near = yaml(&bed, limits, &format!("routing-key: {work}"));
+    let channel = channel().await;
+    queue(&channel, &work).await;
+    let worker = PROGRAM.start(&near.replace(shared_rabbit().url(), &far));
+    worker.says(&["RabbitMQ: consuming"]).await;
+    way.set(Ways::round_trip(Duration::from_millis(600)));
+    bed.publish(&near, jobs("acme", 3)).await;
+    let late = || {
+        let by = |how: &str| format!("sluicegate_late_calls_total{{told_by=\"{how}\"}}");
+        let all = ["acknowledgement", "answer", "nothing"].map(by);
+        let all = all.map(|series| worker.metric(&series).unwrap_or_default());
+        all.iter().sum::<f64>()
+    };
+    until("all of them are late", || late() >= 3.0).await;
+    for _ in 0..3 {
+        next(&channel, &work).await;
+    }
+    way.set(Ways::OPEN);
+    worker.stop();
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -226,12 +226,20 @@ async fn results_go_to_an_exchange_and_one_that_does_not_exist_keeps_no_job() {
     .await;
     let dead = || sluicegate(&yaml, &["dead", "list", "--json"]).exited(0);
     until("the letter is there", || dead().out.lines().count() == 1).await;
+    let missing = format!(
+        "error rabbitmq  the exchange {exchange} does not exist: results are dropped (dispatch.results.exchange)"
+    );
+    let check = sluicegate(&yaml, &["check"]).exited(1);
+    assert!(check.out.contains(&missing), "{}", check.out);
 
     let channel = channel().await;
     let (options, none) = (ExchangeDeclareOptions::default(), FieldTable::default());
     let kind = ExchangeKind::Direct;
     let declared = channel.exchange_declare(exchange.as_str().into(), kind, options, none);
     declared.await.expect("an exchange");
+    let check = sluicegate(&yaml, &["check"]).exited(0);
+    let there = format!("the exchange {exchange} exists");
+    assert!(check.out.contains(&there), "{}", check.out);
     publish("3");
     until("nothing is bound", || counted(&worker, "unroutable") == 4).await;
     queue(&channel, &ends).await;
@@ -266,6 +274,14 @@ async fn publish_waits_for_the_answer() {
         "{late:?}"
     );
     assert!(late.err.contains("dispatch.results.to"), "{late:?}");
+    let note = "note: dispatch.results.to is not reply-to here";
+    assert!(!late.err.contains(note), "{late:?}");
+    let nobody = yaml.replace("to: reply-to", "to: none");
+    let args = [
+        "publish", "--tenant", "acme", "--id", "nobody's", "--wait", "1ms",
+    ];
+    let done = tokio::task::block_in_place(|| sluicegate(&nobody, &args)).exited(1);
+    assert!(done.err.starts_with(note), "{done:?}");
     let worker = PROGRAM.start(&yaml);
     let done = wait(&["--id", "7", "--wait", "30s"]).exited(0);
     assert_eq!(done.out, "made 7\n");

@@ -8,6 +8,7 @@ pub mod counts;
 pub mod door;
 pub mod papers;
 pub mod process;
+pub mod prometheus;
 pub mod proxy;
 pub mod rabbit_cluster;
 pub mod redis_topologies;

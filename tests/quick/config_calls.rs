@@ -332,6 +332,26 @@ fn an_access_token_needs_a_client_and_is_the_only_authorization() {
             format!("{url}: has {{tenant}} before its path; no job chooses a server"),
         ),
         (
+            with(&all.replace("//login/t", "//login/t#{tenant}"), ""),
+            format!("{url}: has {{tenant}} behind a #, which is never sent"),
+        ),
+        (
+            with(&all.replace("//login/t", "//login/{tennant}"), ""),
+            format!(
+                "{url}: has the placeholder \"{{tennant}}\", which there is not; it must be {{tenant}}; did you mean tenant?"
+            ),
+        ),
+        (
+            with(&all.replace("shop", "'{header:x-shop}'"), ""),
+            "dispatch.http.oauth2.client-id: has the placeholder \"{header:x-shop}\", which there is not; it must be {tenant}"
+                .to_owned(),
+        ),
+        (
+            with(&all.replace("hunter2", "'{secret:tennant}'"), ""),
+            "dispatch.http.oauth2.client-secret: must be {secret:tenant} alone, or have no placeholder"
+                .to_owned(),
+        ),
+        (
             with(&all.replace("hunter2", "hunterü"), ""),
             "dispatch.http.oauth2.client-secret: must be a text of 1 to 1024 ASCII characters"
                 .to_owned(),

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use sluicegate::config::Config;
+use sluicegate::config::{Config, Pipelines};
 
 fn parse(dispatch: &str) -> Result<Config, String> {
     let yaml = format!("dispatch: {dispatch}\n");
@@ -74,6 +74,38 @@ fn jobs_go_one_way_and_what_can_not_be_run_is_refused() {
             "has the placeholder \"{tenat}\"",
         ),
         (
+            "{exec: {command: [python3, 3.12]}}",
+            "an entry that YAML reads as no text; put it in quotes",
+        ),
+        (
+            "{exec: {start-timeout: 5s}}",
+            "c.yaml:1:19: dispatch.exec.start-timeout: is of no use without dispatch.exec.command",
+        ),
+        (
+            "{forward: {done: true}}",
+            "c.yaml:1:22: dispatch.forward.done: is of no use without dispatch.forward.exchange or",
+        ),
+        (
+            "{forward: {exchange: '', routing-key: ''}}",
+            "dispatch.forward.routing-key: is empty, and so is the exchange: no queue has such a name",
+        ),
+        (
+            "{forward: {exchange: \"a\\nb\"}}",
+            "dispatch.forward.exchange: has a control character",
+        ),
+        (
+            "{forward: {routing-key: jobs.dead}}",
+            "dispatch.forward.routing-key: is \"jobs.dead\", a queue of Sluicegate: jobs would come back",
+        ),
+        (
+            "{forward: {exchange: x}, http: {timeout: 5s, method: PUT}}",
+            "c.yaml:1:43: dispatch.http.timeout: is of no use: jobs go by dispatch.forward; remove one",
+        ),
+        (
+            "{exec: {command: [cat]}, http: {idempotency-key: true}}",
+            "dispatch.http.idempotency-key: is of no use: jobs go by dispatch.exec.command; remove one",
+        ),
+        (
             "{forward: {queue: x}}",
             "unknown key \"queue\" in dispatch.forward",
         ),
@@ -83,6 +115,64 @@ fn jobs_go_one_way_and_what_can_not_be_run_is_refused() {
     }
     let long = format!("{{forward: {{exchange: {}}}}}", "e".repeat(256));
     assert!(parse(&long).expect_err("long").contains("has 256 bytes"));
+}
+
+#[test]
+fn jobs_are_forwarded_away_from_all_queues_of_their_own_pipeline() {
+    let of = |queues: &str| {
+        let yaml = format!(
+            "dispatch: {{forward: {{routing-key: bulk}}}}\namqp: {{queue: orders{queues}}}\n"
+        );
+        Config::parse("c.yaml", &yaml, std::iter::empty()).map_err(|errors| errors.to_string())
+    };
+    assert_eq!(of("").expect("valid").warnings(), [""; 0]);
+    let errors = of(", queues: [bulk]").expect_err("they would come back");
+    assert!(errors.contains("is \"bulk\", a queue of Sluicegate"));
+    let each = |of_b: &str| {
+        let yaml = format!(
+            "dispatch: {{forward: {{routing-key: jobs}}}}\npipelines: {{a: {{}}, b: {of_b}}}\n"
+        );
+        Pipelines::parse("c.yaml", &yaml, std::iter::empty()).map_err(|errors| errors.to_string())
+    };
+    // The queue of the top level is nobody's.
+    each("{}").expect("valid");
+    let errors = each("{amqp: {queue: jobs}}").expect_err("they would come back");
+    assert!(errors.contains("is \"jobs\", a queue of Sluicegate"));
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+}
+
+#[test]
+fn what_a_way_makes_of_other_keys_is_said() {
+    let of = |dispatch: &str| parse(dispatch).expect(dispatch).warnings();
+    for (dispatch, words) in [
+        (
+            "{forward: {exchange: ''}}",
+            "dispatch.forward.exchange: is the default exchange",
+        ),
+        (
+            "{forward: {exchange: x, timeout: 5s}}",
+            "dispatch.forward.timeout: nobody is waited for",
+        ),
+        (
+            "{forward: {exchange: x}, results: {to: reply-to}}",
+            "dispatch.results: a result says that its job was handed over",
+        ),
+        (
+            "{exec: {command: [cat]}, results: {to: reply-to, headers: [location]}}",
+            "dispatch.results.headers: no result has them",
+        ),
+    ] {
+        let found = of(dispatch);
+        assert!(found.len() == 1 && found[0].starts_with(words), "{found:?}");
+    }
+    for fine in [
+        "{forward: {exchange: x}}",
+        "{forward: {exchange: x, done: true, timeout: 5s}, results: {to: reply-to}}",
+        "{forward: {exchange: x}, results: {headers: [location]}}",
+        "{http: {url: 'http://h/'}, results: {to: reply-to, headers: [location]}}",
+    ] {
+        assert_eq!(of(fine), [""; 0], "{fine}");
+    }
 }
 
 #[test]

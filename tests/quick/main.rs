@@ -22,6 +22,7 @@ mod scheduler_closing;
 mod scheduler_dedupe;
 mod scheduler_delays;
 mod scheduler_expiry;
+mod scheduler_load;
 mod scheduler_prepare;
 mod scheduler_results;
 mod scheduler_scopes;

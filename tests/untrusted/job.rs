@@ -1,5 +1,6 @@
 //! A message, from the bytes of its properties to what it says of itself, and back on its way.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -12,12 +13,14 @@ use sluicegate::rules::headers::{self, HeaderValue};
 use sluicegate::rules::job::call::{Carried, Part, Place, Source, Template};
 use sluicegate::rules::job::dedupe::Dedupe;
 use sluicegate::rules::job::priority::Priorities;
-use sluicegate::rules::job::{self, Claims, Fields, Job, TenantField, ValueField};
+use sluicegate::rules::job::{
+    self, Claims, Field, Fields, Job, Published, TenantField, ValueField,
+};
 use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::policy::{Own, Pattern, Policy};
 use sluicegate::rules::scope::{MAX_VALUE_BYTES, Scope};
 use sluicegate::rules::tenant::Tenant;
-use sluicegate::untrusted::{unreadable, wrapped};
+use sluicegate::untrusted::{line, unreadable, wrapped};
 use url::Url;
 
 /// Class, weight and body size, before the properties.
@@ -53,13 +56,68 @@ pub fn check(data: &[u8]) {
             Ok(claims) => {
                 bounded(&message, &claims, returned, &policy);
                 starts(&claims, fields.max_delayed_start_ms);
+                given(&message, &claims);
                 moved(&message, &claims, &fields, &policy);
             }
             Err(why) => one_line(&why.to_string()),
         }
     }
     called(&message, &fields, &policy);
+    let back = message.header(headers::ROUTING_KEY);
+    assert!(job::first_routing_key(&message, "jobs") == "jobs" || matches!(back, Field::Text(_)));
+    forwarded(&message);
+    levels(&message, &fields.priorities);
     sent(&message.for_republish());
+}
+
+/// To workers of others go no headers of ours but those that are set, whoever wrote them.
+fn forwarded(message: &Message) {
+    let done = [headers::DONE, headers::DONE_TOKEN];
+    let set = done.map(|name| (name, HeaderValue::Text("ours".to_owned())));
+    let [plain, told] = [&[][..], &set].map(|set| message.for_workers(set));
+    for (out, ours) in [(&plain, 0), (&told, done.len())] {
+        sent(out);
+        let headers = out.properties.headers().iter();
+        let names = headers.flat_map(|all| all.inner().keys());
+        let reserved = names.filter(|name| headers::is_reserved(name.as_str()));
+        assert_eq!(reserved.count(), ours);
+    }
+    for name in done {
+        assert_eq!(
+            told.header(name),
+            Field::Text("ours"),
+            "a publisher's word counts"
+        );
+    }
+}
+
+/// Who names no level says so in one line; all others wait in one of few waitlists.
+fn levels(message: &Message, priorities: &Priorities) {
+    match priorities.label(message) {
+        Ok(None) => assert!(priorities.levels().is_empty()),
+        Ok(Some(label)) => {
+            let (name, place) = label.rsplit_once('/').expect("a level and a place");
+            let mut levels = priorities.levels().iter();
+            let level = levels.find(|(level, _)| level == name).expect("a level");
+            assert!(place.parse::<u32>().expect("a number") < level.1);
+        }
+        Err(why) => one_line(&why),
+    }
+}
+
+/// A program gets one line of JSON that says what the job is, and none of our headers.
+fn given(message: &Message, claims: &Claims) {
+    let mut job = Job::new(message.id().unwrap_or_default(), claims.tenant.clone(), "");
+    job.body = message.body.clone();
+    job.published = Published::new(Arc::new(message.clone()));
+    let line = line(&job);
+    let (end, text) = line.split_last().expect("a newline");
+    assert!(*end == b'\n' && !text.contains(&b'\n'));
+    let read: serde_json::Value = serde_json::from_slice(text).expect("it is JSON");
+    assert_eq!(read["id"].as_str(), Some(&*job.id));
+    assert_eq!(read["tenant"].as_str(), Some(claims.tenant.as_str()));
+    let names = read["headers"].as_object().expect("headers").keys();
+    assert_eq!(names.filter(|name| headers::is_reserved(name)).count(), 0);
 }
 
 /// What the broker's bytes become before the worker sees them; `None`: never, lapin's limits are RabbitMQ's.
@@ -197,6 +255,8 @@ fn bounded(message: &Message, claims: &Claims, returned: bool, policy: &Policy) 
         assert_eq!(ours, (1, None, None), "a publisher's word counts");
         assert_eq!(claims.trip, None, "a publisher's word counts");
         assert!(!claims.is_first, "a publisher's word counts");
+        let crashes = (claims.first_call_ms, claims.suspect);
+        assert_eq!(crashes, (None, None), "a publisher's word counts");
     }
     if let Some(dedupe) = &claims.dedupe {
         assert!((1..=255).contains(&dedupe.key.len()) && !dedupe.key.contains(char::is_control));
@@ -274,7 +334,7 @@ fn sent(message: &Message) {
 
 /// As a dead letter carries it.
 fn one_line(why: &str) {
-    for (_, value) in headers::dead(1, why) {
+    for (_, value) in headers::dead(1, why, Some(u64::MAX)) {
         if let HeaderValue::Text(text) = value {
             assert!(text.chars().count() <= 500 && !text.contains(char::is_control));
         }

@@ -1,11 +1,17 @@
 //! What programs and other workers say of jobs.
 
-use sluicegate::rules::verdict::{MAX_VERDICT, Ruling, read};
+use std::time::Duration;
 
-/// A line.
+use sluicegate::rules::verdict::{MAX_VERDICT, Ruling, is_ready, read};
+
+/// Nobody waits longer.
+const YEAR: Duration = Duration::from_secs(365 * 86_400);
+
+/// A line of a program, or the body that another worker sent to the done queue.
 ///
 /// What is read is bounded, and on one line where people see it; an error is, too, and holds no more than a part of what came.
 pub fn check(data: &[u8]) {
+    let ready = is_ready(data);
     let verdict = match read(data) {
         Ok(verdict) => verdict,
         Err(why) => {
@@ -18,6 +24,13 @@ pub fn check(data: &[u8]) {
         }
     };
     assert!(data.len() <= MAX_VERDICT);
+    assert!(!ready, "one line says one thing");
+    if let Ruling::Retry { after, .. } | Ruling::Throttled { after, .. } = &verdict.ruling {
+        assert!(after.is_none_or(|after| after <= YEAR));
+    }
+    if let Ruling::Snooze { after } = &verdict.ruling {
+        assert!(*after <= YEAR);
+    }
     assert!(
         verdict
             .status

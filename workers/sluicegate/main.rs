@@ -29,7 +29,8 @@ struct Cli {
     /// The configuration; without it sluicegate.yaml, if there is one
     #[arg(long, global = true, value_name = "FILE", env = "SLUICEGATE_CONFIG")]
     config: Option<PathBuf>,
-    /// The pipeline, where the configuration has several; run and check take all of them without it
+    /// The pipeline, where the configuration has several; run, check, pause, resume, drain and health take all of them
+    /// without it
     #[arg(long, global = true, value_name = "NAME", env = "SLUICEGATE_PIPELINE")]
     pipeline: Option<String>,
     #[command(subcommand)]
@@ -91,9 +92,9 @@ async fn perform(cli: Cli) -> Result<ExitCode, Failure> {
         Command::Dead(args) => dead::run(args, &load()?).await,
         Command::Tenant(args) => tenant::run(args, &load()?).await,
         Command::Job(args) => job::run(args, &load()?).await,
-        Command::Pause(args) => hold::pause(args, &load()?).await,
-        Command::Resume(args) => hold::resume(args, &load()?).await,
-        Command::Drain(args) => hold::drain(args, &load()?).await,
+        Command::Pause(args) => hold::pause(args, &all()?, name.as_deref()).await,
+        Command::Resume(args) => hold::resume(args, &all()?, name.as_deref()).await,
+        Command::Drain(args) => hold::drain(args, &all()?, name.as_deref()).await,
         Command::Queues(args) => queues::run(args, &load()?).await,
         // With --url it needs none.
         Command::Health(args) => health::run(args, all, name.as_deref()).await,

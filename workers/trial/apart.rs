@@ -24,7 +24,23 @@ impl Apart {
     where
         S: Future<Output = io::Result<()>>,
     {
-        let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        Self::start_at(
+            std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?,
+            serve,
+        )
+    }
+
+    /// The same where `listener` listens.
+    ///
+    /// # Errors
+    /// There is no thread or runtime.
+    pub fn start_at<S>(
+        listener: std::net::TcpListener,
+        serve: impl FnOnce(TcpListener) -> S + Send + 'static,
+    ) -> io::Result<Self>
+    where
+        S: Future<Output = io::Result<()>>,
+    {
         listener.set_nonblocking(true)?;
         let address = listener.local_addr()?;
         let runtime = tokio::runtime::Builder::new_current_thread()

@@ -6,6 +6,7 @@
 //! consumers and publishes behind our back.
 
 mod ack;
+mod backlog;
 mod client;
 mod confirm;
 mod connection;
@@ -31,7 +32,7 @@ pub use inventory::{Inventory, QueueState, in_use, inventory};
 pub use leftovers::Leftovers;
 
 use crate::broker::topology::Topology;
-use crate::broker::{Broker, BrokerError, Event, Outgoing, PublishError, Reply, Tag};
+use crate::broker::{Backlog, Broker, BrokerError, Event, Outgoing, PublishError, Reply, Tag};
 use crate::config;
 use crate::rules::delays::{DelayLevels, QueueNames};
 use crate::tasks::Watched;
@@ -71,6 +72,8 @@ struct Shared {
     acks: Acks,
     /// A publish was returned: a queue is missing.
     heal: tokio::sync::Notify,
+    /// How many jobs are in the queues; `None`: nobody knows.
+    backlog: watch::Sender<Option<Backlog>>,
     /// Deliveries are wanted; else there is no session to consume.
     taking: watch::Sender<bool>,
     /// New jobs are wanted, too.
@@ -102,6 +105,7 @@ impl AmqpBroker {
             window: u16::try_from(window).unwrap_or(u16::MAX),
             acks: Acks::default(),
             heal: tokio::sync::Notify::new(),
+            backlog: watch::Sender::new(None),
             taking: watch::Sender::new(true),
             taking_new: watch::Sender::new(true),
             stop: CancellationToken::new(),
@@ -154,6 +158,11 @@ impl AmqpBroker {
             why = consuming => why,
             why = publishing => why,
         }
+    }
+
+    /// How many jobs are in the queues, from time to time; `None`: nobody knows.
+    pub fn backlog(&self) -> watch::Receiver<Option<Backlog>> {
+        self.shared.backlog.subscribe()
     }
 
     /// The queues' names.

@@ -8,11 +8,11 @@ use tokio::sync::{Mutex, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::Shared;
 use super::confirm::{Answer, ConfirmChannel, Publishing, down};
 use super::connection::Link;
 use super::nodes::Turns;
 use super::supervise::Attempts;
+use super::{Shared, backlog};
 use crate::broker::{BrokerError, Outgoing, PublishError, Reply};
 
 /// Channels that publish, each with its own task.
@@ -171,6 +171,7 @@ async fn run(
         // A result whose exchange does not exist closes its channel, which no job's move should share.
         let channel = ConfirmChannel::open(&link).await?;
         tasks.spawn(publish(channel, link.clone(), None, results.clone()));
+        tasks.spawn(backlog::watch(shared.clone(), link.clone()));
         Ok::<_, BrokerError>((link, tasks))
     };
     let (link, mut tasks) = tokio::select! {
@@ -192,6 +193,7 @@ async fn run(
     };
     requests.block(false);
     results.block(false);
+    shared.backlog.send_replace(None);
     // In this order: the tasks own the channels.
     link.close().await;
     tasks.shutdown().await;

@@ -163,6 +163,10 @@ fn an_error_names_the_pipeline_and_its_line() {
             "c.yaml:3:5: unknown key \"amq\" in pipelines.orders; did you mean amqp?",
         ),
         (
+            orders("pipelines: {mail: }"),
+            "c.yaml:3:5: pipelines.orders.pipelines: is in another pipeline; all stand side by side at the top level",
+        ),
+        (
             orders("log: {level: warn}"),
             "c.yaml:3:5: pipelines.orders.log: is for all pipelines together; write it at the top level",
         ),

@@ -10,7 +10,7 @@ use super::questions::{Asked, Question};
 use super::queues::Turn;
 use super::suspects::May;
 use crate::engine::action::Key;
-use crate::gate::{Ask, ShardId, TenantAsk};
+use crate::gate::{Ask, ShardId, TenantAsk, TenantReply};
 use crate::rules::job::{self, Claims};
 use crate::rules::limit::Limit;
 use crate::rules::scope::Labels;
@@ -38,7 +38,7 @@ impl Scheduler {
     }
 
     /// The shard may be asked: no question is under way there. What was not used is given back before anybody asks.
-    fn is_open(&self, shard: ShardId) -> bool {
+    pub(super) fn is_open(&self, shard: ShardId) -> bool {
         self.admission.is_open(shard) && !self.settlement.goes_first(shard)
     }
 
@@ -193,6 +193,20 @@ impl Scheduler {
             question.jobs.push(Asked { key, place, cost });
         }
         questions
+    }
+
+    /// What a reply says beside its answers.
+    pub(super) fn hear_of_tenant(
+        &mut self,
+        now: Duration,
+        asked_at: Duration,
+        tenant: &Tenant,
+        reply: &TenantReply,
+    ) {
+        self.away.over(tenant);
+        self.suspended.heard(now, tenant, reply);
+        self.clock.read(reply.now_ms, asked_at, now);
+        self.breakers.heard(tenant, reply.has_failures);
     }
 
     /// What tells a job apart from others of its tenant: what its limits look at, and its level.

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::plan::{LATE, Plan};
 use super::results::LastCall;
 use crate::broker::{Message, Source, Tag};
-use crate::engine::facts::Named;
+use crate::engine::facts::{Fact, Named};
 use crate::gate::{Receipt, Ticket};
 use crate::rules::job::{Claims, Job, Published};
 use crate::rules::limit::Limits;
@@ -55,6 +56,8 @@ pub(super) struct JobEntry {
     pub(super) tag: Tag,
     /// When it arrived.
     pub(super) since: Duration,
+    /// When its time comes.
+    pub(super) plan: Plan,
     pub(super) claims: Claims,
     /// The limits that denied it last, and which of them did.
     pub(super) denied_by: Option<(Limits, usize)>,
@@ -86,6 +89,12 @@ impl JobEntry {
             values: self.claims.values.clone(),
             published: Published::new(self.message.clone()),
         }
+    }
+
+    /// What is to be said of its start.
+    pub(super) fn starts(&self, now: Duration) -> Fact {
+        let late = self.plan.late(now);
+        Fact::Started(late, (late >= LATE).then(|| self.named()))
     }
 
     /// It came from the work queue.

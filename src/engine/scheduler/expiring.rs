@@ -32,7 +32,7 @@ impl Scheduler {
         if !expiry.is_over(store_now) {
             return false;
         }
-        self.bury(key, Death::Expired, &expiry.reason(store_now));
+        self.bury(now, key, Death::Expired, &expiry.reason(store_now));
         true
     }
 

@@ -132,7 +132,7 @@ impl Scheduler {
         let jitter = self.random.random();
         let Some(backoff) = self.settings.live.retry.wait(attempt, jitter) else {
             let reason = format!("gave up after {attempt} attempts: {reason}");
-            return self.bury(key, Death::Attempts, &reason);
+            return self.bury(now, key, Death::Attempts, &reason);
         };
         let wait = after.unwrap_or(backoff);
         self.facts.push(Fact::TriedAgain {
@@ -168,7 +168,7 @@ impl Scheduler {
         let reason = format!(
             "gave up {give_up_after:?} after its first call (retry.give-up-after): {reason}"
         );
-        self.bury(key, Death::GivenUp, &reason);
+        self.bury(now, key, Death::GivenUp, &reason);
         true
     }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 use ulid::Ulid;
 
 use super::entry::{Hand, JobEntry, Phase};
+use super::plan::Plan;
 use super::seldom::Seldom;
 use crate::broker::{Delivery, Message, Source, Tag};
 use crate::engine::action::{Key, Settings};
@@ -104,6 +105,7 @@ impl Intake {
         Ok(JobEntry {
             tag,
             since: now,
+            plan: Plan::at(now),
             claims,
             denied_by: None,
             message: Arc::new(message),

@@ -114,6 +114,17 @@ impl Queues {
         self.running
     }
 
+    /// Slots that are taken: by jobs that run, and those that are about to.
+    pub fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// A job of `tenant` could have a slot.
+    pub fn has_slot(&self, tenant: &Tenant) -> bool {
+        let has = self.tenants.get(tenant).map_or(0, |state| state.slots);
+        self.slots < self.concurrency && has < self.most_slots()
+    }
+
     /// A job is ready to ask.
     pub fn join(&mut self, tenant: &Tenant, key: Key, end: End) {
         let state = self.tenants.entry(tenant.clone()).or_default();
@@ -360,9 +371,7 @@ impl Queues {
 
     /// A slot for a job of `tenant`, unless all are taken, or as many as one tenant may have.
     pub fn try_slot(&mut self, tenant: &Tenant) -> bool {
-        let most = self.most_slots();
-        let has = self.tenants.get(tenant).map_or(0, |state| state.slots);
-        let free = self.slots < self.concurrency && has < most;
+        let free = self.has_slot(tenant);
         if free {
             self.take_slot(tenant);
         }

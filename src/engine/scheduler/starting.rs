@@ -29,7 +29,7 @@ impl Scheduler {
             return false;
         }
         if let Some(why) = start.too_far(store_now, self.settings.fields.max_delayed_start_ms) {
-            self.bury(key, Death::Invalid, &why);
+            self.bury(now, key, Death::Invalid, &why);
             return true;
         }
         job.claims.not_before = Some(NotBefore { at_ms, within_ms });

@@ -101,13 +101,13 @@ impl Scheduler {
             .is_some_and(|wish| wish.cancel.is_some())
         {
             self.sight(now, key, State::Cancelled);
-            self.bury(key, Death::Cancelled, CANCELLED);
+            self.bury(now, key, Death::Cancelled, CANCELLED);
             return true;
         }
         let Some(queue) = self.steered.now.diverts(&job.claims.tenant).cloned() else {
             return false;
         };
-        let headers = headers::dead(job.claims.attempt, DIVERTED);
+        let headers = headers::dead(job.claims.attempt, DIVERTED, None);
         self.sight(now, key, State::Diverted);
         self.facts.push(Fact::Diverted);
         self.leave(key, (queue, headers), None);

@@ -89,7 +89,7 @@ impl Scheduler {
                 Ok(Verdict::Dead { crashes }) => {
                     let reason =
                         format!("{crashes} of its calls ended their workers (retry.max-crashes)");
-                    self.bury(key, Death::Crashed, &reason);
+                    self.bury(now, key, Death::Crashed, &reason);
                 }
                 Err(_) if why_all.is_some() => {
                     self.let_go(key);

@@ -16,6 +16,7 @@ use super::Scheduler;
 use super::admission::Round;
 use super::entry::{Hand, JobEntry, Phase, Started};
 use super::intake::{Intake, Invalid};
+use super::plan::Plan;
 use super::questions::Question;
 use super::queues::End;
 use crate::broker::{Delivery, Message, Outgoing, PublishError, Reply, Source, Tag};
@@ -52,7 +53,7 @@ impl Scheduler {
                     let Invalid { tag, message, why } = *invalid;
                     let id = message.id().unwrap_or_default().to_owned();
                     let reason = why.to_string();
-                    let headers = headers::dead(1, &reason);
+                    let headers = headers::dead(1, &reason, self.clock.at_least(now));
                     let reply = self.result_of_invalid(&message, &reason);
                     self.facts.push(Fact::InvalidMessage { id, reason });
                     let dead = Arc::clone(&self.settings.names.dead);
@@ -71,6 +72,7 @@ impl Scheduler {
         if let Source::Delay(level) = source {
             self.waiting.came_from(level, key);
         }
+        self.count_queued(now, source, &job);
         self.jobs.insert(key, job);
         self.arrange(
             now,
@@ -196,9 +198,7 @@ impl Scheduler {
         reply: &TenantReply,
         back: &mut Back,
     ) {
-        self.away.over(&question.tenant);
-        self.clock.read(reply.now_ms, asked_at, now);
-        self.breakers.heard(&question.tenant, reply.has_failures);
+        self.hear_of_tenant(now, asked_at, &question.tenant, reply);
         for (number, (asked, answer)) in question.jobs.iter().zip(&reply.answers).enumerate() {
             let (key, place) = (asked.key, asked.place);
             match answer {
@@ -265,6 +265,7 @@ impl Scheduler {
         let Some(job) = self.jobs.get_mut(&key) else {
             return false;
         };
+        self.facts.push(job.starts(now));
         job.hand = Hand::Empty;
         job.phase = Phase::Running;
         self.queues.start(&job.claims.tenant);
@@ -324,6 +325,7 @@ impl Scheduler {
         let attempt = job.claims.attempt;
         let headers = headers::waiting(limit, attempt, ticket, count, store_ms, ttl_ms);
         let wait = Duration::from_millis(ttl_ms);
+        job.plan = Plan::at(now + wait);
         // The answer was on its way for a part of it, and the next question will be.
         let here = wait.saturating_sub(self.admission.base());
         if self.delay_in_window(now, key, here) || self.delay_in_memory(now, key, here) {
@@ -416,19 +418,19 @@ impl Scheduler {
                 job.claims.ticket = None;
                 self.delay_in_queue(now, key, after);
             }
-            Outcome::Reject { reason } => self.bury(key, Death::Rejected, &reason),
+            Outcome::Reject { reason } => self.bury(now, key, Death::Rejected, &reason),
         }
         self.drop_answer(key);
     }
 
     /// Step 9a: The job becomes a dead letter.
-    pub(super) fn bury(&mut self, key: Key, death: Death, reason: &str) {
+    pub(super) fn bury(&mut self, now: Duration, key: Key, death: Death, reason: &str) {
         let Some(job) = self.jobs.get(&key) else {
             return;
         };
         let fact = Fact::DeadLetter(job.named(), death, reason.to_owned());
         self.facts.push(fact);
-        let headers = headers::dead(job.claims.attempt, reason);
+        let headers = headers::dead(job.claims.attempt, reason, self.clock.at_least(now));
         let dead = Arc::clone(&self.settings.names.dead);
         let reply = self.result_of_job(key, Some((death, reason)));
         self.leave(key, (dead, headers), reply);

@@ -68,6 +68,8 @@ struct Shared {
     seats: AtomicUsize,
     programs: AtomicUsize,
     told: Arc<Told>,
+    /// Told of each program that another one takes the place of.
+    replaced: Box<dyn Fn() + Send + Sync>,
     /// Why the last program ended, and when that was logged.
     last: Mutex<(String, Option<Instant>)>,
     stop: CancellationToken,
@@ -79,7 +81,7 @@ pub(super) struct Pool(Arc<Shared>);
 
 impl Pool {
     /// Starts the first one, so that a command which can't run shows at once. Must be called within a tokio runtime.
-    pub fn new(exec: &Exec) -> Self {
+    pub fn new(exec: &Exec, replaced: impl Fn() + Send + Sync + 'static) -> Self {
         let shared = Arc::new(Shared {
             exec: exec.clone(),
             idle: Mutex::default(),
@@ -87,6 +89,7 @@ impl Pool {
             seats: AtomicUsize::new(0),
             programs: AtomicUsize::new(0),
             told: Arc::new(Told::new()),
+            replaced: Box::new(replaced),
             last: Mutex::default(),
             stop: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -195,6 +198,7 @@ impl Shared {
             };
             let Some(why) = why else { return };
             self.tell(&why, served);
+            (self.replaced)();
             if served > 0 || began.elapsed() >= GOOD_RUN {
                 pauses.reset();
             }

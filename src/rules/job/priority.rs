@@ -30,6 +30,16 @@ impl Priorities {
         &self.0
     }
 
+    /// All waitlists, with the names of their levels.
+    pub fn waitlists(&self) -> impl Iterator<Item = (&str, String)> {
+        let of_level = |(name, weight): &(String, u32)| {
+            let name = name.clone();
+            (0..(*weight).max(1)).map(move |place| waitlist(&name, place))
+        };
+        let all = self.0.iter().map(move |level| (&*level.0, of_level(level)));
+        all.flat_map(|(name, waitlists)| waitlists.map(move |waitlist| (name, waitlist)))
+    }
+
     /// Which of the waitlists is that of `message`; `None`: there are no levels.
     ///
     /// # Errors
@@ -58,8 +68,12 @@ impl Priorities {
             ));
         };
         let place = hash(message.id().unwrap_or_default()) % (*weight).max(1);
-        Ok(Some(format!("{name}/{place}")))
+        Ok(Some(waitlist(name, place)))
     }
+}
+
+fn waitlist(level: &str, place: u32) -> String {
+    format!("{level}/{place}")
 }
 
 /// The same on each machine and in each version: FNV-1a, folded.
@@ -87,6 +101,22 @@ mod tests {
             places.values().all(|jobs| (1_800..2_200).contains(jobs)),
             "{places:?}"
         );
+    }
+
+    #[test]
+    fn the_waitlist_of_a_job_is_among_all_of_them() {
+        let all = Priorities::new(vec![("high".to_owned(), 2)]);
+        let names: Vec<_> = all.waitlists().collect();
+        let name = |level, name: &str| (level, name.to_owned());
+        let right = [
+            ("high", "high/0"),
+            ("high", "high/1"),
+            ("normal", "normal/0"),
+        ];
+        assert_eq!(names, right.map(|(level, it)| name(level, it)));
+        let high = all.label(&Fake::of(&[(PRIORITY, Field::Text("high"))]));
+        let high = high.expect("a level").expect("there are levels");
+        assert!(names.contains(&name("high", &high)));
     }
 
     #[test]

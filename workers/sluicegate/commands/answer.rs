@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use sluicegate::broker::amqp::{Client, REPLY_TO, Replies};
 use sluicegate::broker::{Message, Outgoing};
-use sluicegate::config::{Config, show_duration};
+use sluicegate::config::{Config, ResultsTo, show_duration};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::headers::{
     ANSWER_PREFIX, ANSWERED, ATTEMPT, CALLED, REASON, RESULT, STATUS, TRUNCATED,
@@ -31,6 +31,12 @@ pub async fn wait(
     job.message.properties = (job.message.properties)
         .with_reply_to(REPLY_TO.into())
         .with_correlation_id(correlation.as_str().into());
+    // The workers may have another configuration.
+    if config.dispatch.results.to != ResultsTo::ReplyTo {
+        eprintln!(
+            "note: dispatch.results.to is not reply-to here; a result comes only where workers have it"
+        );
+    }
     let levels = DelayLevels::new(config.delay.max_delay);
     let client = Client::connect(&config.amqp, &levels).await?;
     let mut replies = client.replies().await?;

@@ -20,7 +20,7 @@ use sluicegate::rules::tenant::Tenant;
 use tokio::time::timeout;
 
 use super::recovery::Recovery;
-use super::{Failure, check_way, count, gate, hold, limits, plain, print_json};
+use super::{Failure, check_way, count, gate, hold, limits, plain, print_json, together};
 
 /// A shorter round trip to Redis is nothing to speak of, and a longer one is too long.
 const FAR: Duration = Duration::from_millis(10);
@@ -133,10 +133,7 @@ pub async fn run(
         Some(id) => Some(Tenant::parse(id).map_err(|error| Failure::Usage(error.to_string()))?),
         None => None,
     };
-    let chosen: Vec<_> = match name {
-        Some(_) => vec![pipelines.one(name).map_err(Failure::Usage)?],
-        None => pipelines.each().iter().collect(),
-    };
+    let chosen = together::chosen(pipelines, name)?;
     let mut common = Findings::default();
     let named = pipelines.are_named();
     if named {

@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use sluicegate::broker::amqp::target_exists;
-use sluicegate::config::{Config, Forward};
+use sluicegate::config::{Config, Forward, ResultsTo};
 
 use super::check::{Findings, Level};
 
@@ -44,25 +44,46 @@ pub(super) fn offline(config: &Config, findings: &mut Findings) {
     }
 }
 
-/// Whether there is what jobs are forwarded to.
+/// Whether there is what jobs are forwarded to, and what results go to.
 pub(super) async fn rabbitmq(config: &Config, findings: &mut Findings) {
-    const WHAT: &str = "rabbitmq";
-    let Some(forward) = &config.dispatch.forward else {
-        return;
-    };
+    if let Some(forward) = &config.dispatch.forward {
+        forwards(config, forward, findings).await;
+    }
+    let results = &config.dispatch.results;
+    let exchange = results.exchange.as_deref();
+    if let Some(exchange) = exchange.filter(|_| results.to == ResultsTo::Exchange) {
+        let target = format!("the exchange {exchange}");
+        let lost = "results are dropped (dispatch.results.exchange)";
+        exists(config, (exchange, ""), (&target, lost), findings).await;
+    }
+}
+
+async fn forwards(config: &Config, forward: &Forward, findings: &mut Findings) {
     let key = match &forward.routing_key {
         Some(key) if key.of_jobs.is_none() => key.text.as_str(),
         // Only each job says which queue.
         _ if forward.exchange.is_empty() => return,
         _ => "",
     };
-    let target = target(forward);
-    match target_exists(&config.amqp, &forward.exchange, key).await {
+    let lost = "jobs can't be forwarded (dispatch.forward)";
+    let at = (forward.exchange.as_str(), key);
+    exists(config, at, (&target(forward), lost), findings).await;
+}
+
+/// Whether RabbitMQ has the exchange, or the queue `key` where that is empty: people call it `target`, and without it `lost` is so.
+async fn exists(
+    config: &Config,
+    (exchange, key): (&str, &str),
+    (target, lost): (&str, &str),
+    findings: &mut Findings,
+) {
+    const WHAT: &str = "rabbitmq";
+    match target_exists(&config.amqp, exchange, key).await {
         Ok(true) => findings.add(Level::Ok, WHAT, format!("{target} exists")),
         Ok(false) => findings.add(
             Level::Error,
             WHAT,
-            format!("{target} does not exist: jobs can't be forwarded (dispatch.forward)"),
+            format!("{target} does not exist: {lost}"),
         ),
         Err(error) => findings.add(Level::Error, WHAT, error.to_string()),
     }

@@ -1,5 +1,6 @@
 //! `sluicegate dead`: the dead letters, and what to do with them.
 
+use std::cmp::Reverse;
 use std::io::Write;
 use std::pin::pin;
 use std::process::ExitCode;
@@ -20,14 +21,16 @@ use sluicegate::rules::steering::{CANCELLED, Instruction};
 use sluicegate::rules::tenant::Tenant;
 use tokio::time::{Instant, sleep_until};
 
-use super::letters::{again, headers, hex, reason};
+use super::letters::{Row, again, headers, hex, in_columns, reason};
 use super::pace::Rate;
 use super::steer::{FOLLOW_WITHIN, followed};
 use super::{Failure, count, plain, print_json};
 
 /// Jobs that are published again at once, before their confirms are awaited.
 const BATCH: usize = 100;
-/// With a rate it is said so often how far it is.
+/// `list` looks at so many at most that its filter lets through: the queue gives the oldest first, and the newest are shown first.
+const MOST_LISTED: usize = 10_000;
+/// What takes long says so often how far it is.
 const TOLD_EVERY: Duration = Duration::from_secs(2);
 /// Bytes of their bodies, and one job more.
 const BATCH_BYTES: usize = 4 << 20;
@@ -52,7 +55,7 @@ pub struct DeadArgs {
 
 #[derive(Debug, Subcommand)]
 enum DeadCommand {
-    /// List dead letters: id, tenant, reason
+    /// List dead letters, the newest first: id, tenant, when it died, after which attempt and how long, why
     #[command(after_help = "Example:\n  sluicegate dead list --tenant acme --limit 20 --json")]
     List {
         #[command(flatten)]
@@ -211,34 +214,40 @@ struct Dead<'a> {
 impl Dead<'_> {
     async fn list(&self, filter: &Filter, limit: u32, as_json: bool) -> Result<ExitCode, Failure> {
         let mut left = self.client.depth(&self.queue).await?;
-        let mut shown = 0;
-        while shown < limit
+        let mut rows = Vec::new();
+        let began = Instant::now();
+        let mut told = began;
+        while rows.len() < MOST_LISTED
             && let Some(fetched) = self.next(filter, &mut left).await?
         {
-            shown += 1;
-            let message = fetched.message;
-            let id = message.id().unwrap_or("-");
-            let tenant = self.tenant(&message);
-            let reason = reason(&message);
-            if as_json {
-                print_json(&json!({
-                    "id": message.id(),
-                    "tenant": tenant,
-                    "reason": reason,
-                    "bytes": message.body.len(),
-                }))?;
-            } else {
-                let tenant = tenant.unwrap_or_else(|| "-".to_owned());
-                let (id, tenant, reason) = (plain(id, 64), plain(&tenant, 40), plain(&reason, 200));
-                writeln!(std::io::stdout(), "{id}  {tenant}  {reason}")?;
+            let message = &fetched.message;
+            rows.push(Row::new(message, self.tenant(message)));
+            if told.elapsed() >= TOLD_EVERY {
+                told = Instant::now();
+                let found = count(rows.len() as u64, self.noun);
+                eprintln!("{found} found, {left} messages left to look at");
             }
         }
-        if !as_json {
-            if shown == 0 {
-                writeln!(std::io::stdout(), "no dead letter in {}", self.queue)?;
-            } else if left > 0 {
-                eprintln!("{left} more in {}; --limit shows more", self.queue);
+        let all = rows.len();
+        // Of those without a time, in the order of the queue.
+        rows.sort_by_key(|row| Reverse(row.died_ms));
+        rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
+        if as_json {
+            for row in &rows {
+                print_json(&row.as_json())?;
             }
+            return Ok(ExitCode::SUCCESS);
+        }
+        std::io::stdout().write_all(in_columns(&rows).as_bytes())?;
+        let (hidden, queue) = (all - rows.len(), &self.queue);
+        if all == 0 {
+            writeln!(std::io::stdout(), "no dead letter in {queue}")?;
+        } else if left > 0 {
+            eprintln!(
+                "{hidden} more of the first {all} in {queue}, and {left} messages behind them; a filter looks for some of them"
+            );
+        } else if hidden > 0 {
+            eprintln!("{hidden} more in {queue}; --limit shows more");
         }
         Ok(ExitCode::SUCCESS)
     }

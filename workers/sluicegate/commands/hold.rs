@@ -1,15 +1,14 @@
 //! `sluicegate pause`, `resume` and `drain`: what an operator asks of all workers.
 
 use std::collections::BTreeMap;
-use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value, json};
 use sluicegate::broker::amqp::Client;
-use sluicegate::config::{Config, show_duration};
-use sluicegate::gate::boards::{Seen, drop_all, put, see};
+use sluicegate::config::{Config, Pipelines, show_duration};
+use sluicegate::gate::boards::{Seen, Versions, drop_all, put, see};
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::steering::{ALL, Hold, Instruction};
@@ -17,12 +16,13 @@ use tokio::time::{Instant, sleep};
 
 use super::steer::{EVERY, FOLLOW_WITHIN, Followers, Load, Span, followed, loads, wait};
 use super::times::{at, when};
-use super::{Failure, count, print_json};
+use super::together::{At, Said, Together};
+use super::{Failure, count};
 
 /// Pause all workers: they call nobody and take no jobs until `resume --all`
 ///
 /// Kept in Redis, so it also holds for workers that start later. Calls in flight finish; then the jobs in the workers' memory go
-/// back to their queues. Nothing is lost, and no attempt is used.
+/// back to their queues. Nothing is lost, and no attempt is used. Of several pipelines all are paused, unless --pipeline names one.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate pause --all
@@ -41,6 +41,8 @@ pub struct PauseArgs {
 }
 
 /// End `pause --all` and `drain`
+///
+/// In all pipelines, unless --pipeline names one.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
   sluicegate resume --all
@@ -58,7 +60,8 @@ pub struct ResumeArgs {
 /// Take no new jobs from the work queue, and finish those that were taken, until `resume --all`
 ///
 /// For maintenance of the API or an upgrade. Jobs that were taken before go on: calls in flight, and jobs that wait in memory or
-/// in delay queues for their turn. With --wait it ends when none is left. New jobs stay in the work queue.
+/// in delay queues for their turn. With --wait it ends when none is left. New jobs stay in the work queue. Of several pipelines all drain,
+/// unless --pipeline names one.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate drain
@@ -76,55 +79,76 @@ pub struct DrainArgs {
 }
 
 /// Pauses all workers.
-pub async fn pause(args: PauseArgs, config: &Config) -> Result<ExitCode, Failure> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    let asked = Instruction::All(Hold::Paused);
-    let versions = put(&gate, &asked, args.span.millis()).await?;
-    let (seen, followers) = followed(&gate, &versions, FOLLOW_WITHIN).await?;
-    let running: u64 = loads(&seen).values().map(|load| load.running).sum();
-    let until_ms = until(&seen, Hold::Paused).unwrap_or_default();
-    if args.json {
-        print_json(&json!({
-            "all": "paused",
-            "until_ms": until_ms,
-            "workers": followers.all,
-            "workers_following": followers.following,
-            "calls_in_flight": running,
-        }))?;
-    } else {
+pub async fn pause(
+    args: PauseArgs,
+    all: &Pipelines,
+    name: Option<&str>,
+) -> Result<ExitCode, Failure> {
+    let span_ms = args.span.millis();
+    let asked = Together::new(all, name)?.then(async |at, ()| {
+        let gate = gate_of(at.config)?;
+        let versions = put(&gate, &Instruction::All(Hold::Paused), span_ms).await?;
+        Ok((gate, versions))
+    });
+    let said = asked.await.then(async |_, (gate, versions)| {
+        let (seen, followers) = followed(&gate, &versions, FOLLOW_WITHIN).await?;
+        let running: u64 = loads(&seen).values().map(|load| load.running).sum();
+        let until_ms = until(&seen, Hold::Paused).unwrap_or_default();
         let (until, who) = (at(until_ms), followers.in_words());
         let mut text = format!("paused all workers until {until}: {who}\n");
         if running > 0 {
             let calls = count(running, "call");
             text += &format!("{calls} in flight: not interrupted, and not made again\n");
         }
-        std::io::stdout().write_all(text.as_bytes())?;
-    }
-    Ok(ExitCode::SUCCESS)
+        Ok(Said {
+            json: json!({
+                "all": "paused",
+                "until_ms": until_ms,
+                "workers": followers.all,
+                "workers_following": followers.following,
+                "calls_in_flight": running,
+            }),
+            text,
+            failure: None,
+        })
+    });
+    said.await.end(args.json)
 }
 
 /// Ends what [`pause`] and [`drain`] began.
-pub async fn resume(args: ResumeArgs, config: &Config) -> Result<ExitCode, Failure> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    let before = held(&see(&gate).await?);
-    let versions = drop_all(&gate, &[ALL.to_owned()]).await?;
-    let (_, followers) = followed(&gate, &versions, FOLLOW_WITHIN).await?;
-    if args.json {
-        print_json(&json!({
-            "all": "resumed",
-            "was": before.map(|(hold, _)| hold.word()),
-            "workers": followers.all,
-            "workers_following": followers.following,
-        }))?;
-    } else {
+pub async fn resume(
+    args: ResumeArgs,
+    all: &Pipelines,
+    name: Option<&str>,
+) -> Result<ExitCode, Failure> {
+    let asked = Together::new(all, name)?.then(async |at, ()| {
+        let gate = gate_of(at.config)?;
+        let before = held(&see(&gate).await?);
+        let versions = drop_all(&gate, &[ALL.to_owned()]).await?;
+        Ok((gate, before, versions))
+    });
+    let said = asked.await.then(async |_, (gate, before, versions)| {
+        let (_, followers) = followed(&gate, &versions, FOLLOW_WITHIN).await?;
         let who = followers.in_words();
-        let text = match before {
-            Some(_) => format!("resumed all workers: {who}"),
-            None => format!("nothing was paused or drained: {who}"),
-        };
-        writeln!(std::io::stdout(), "{text}")?;
-    }
-    Ok(ExitCode::SUCCESS)
+        Ok(Said {
+            json: json!({
+                "all": "resumed",
+                "was": before.map(|(hold, _)| hold.word()),
+                "workers": followers.all,
+                "workers_following": followers.following,
+            }),
+            text: match before {
+                Some(_) => format!("resumed all workers: {who}\n"),
+                None => format!("nothing was paused or drained: {who}\n"),
+            },
+            failure: None,
+        })
+    });
+    said.await.end(args.json)
+}
+
+fn gate_of(config: &Config) -> Result<RedisGate, Failure> {
+    Ok(RedisGate::connect(&config.redis.url, &config.redis.prefix)?)
 }
 
 /// What is asked of all workers at these boards, and until when (ms).
@@ -200,82 +224,132 @@ impl Left {
     }
 }
 
-/// Lets all workers take no new jobs.
-pub async fn drain(args: DrainArgs, config: &Config) -> Result<ExitCode, Failure> {
-    let levels = DelayLevels::new(config.delay.max_delay);
-    let client = Client::connect_existing(&config.amqp, &levels).await?;
-    let done = drain_with(&args, config, &client).await;
-    client.close().await;
-    done
+/// A pipeline that drains.
+struct Draining {
+    client: Client,
+    gate: RedisGate,
+    versions: Versions,
+    until_ms: u64,
+    followers: Followers,
+    left: Left,
+    /// What is said before the wait.
+    text: String,
 }
 
-async fn drain_with(
-    args: &DrainArgs,
-    config: &Config,
-    client: &Client,
+/// Lets all workers take no new jobs.
+pub async fn drain(
+    args: DrainArgs,
+    all: &Pipelines,
+    name: Option<&str>,
 ) -> Result<ExitCode, Failure> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    let asked = Instruction::All(Hold::Draining);
-    let versions = put(&gate, &asked, args.span.millis()).await?;
-    let (seen, mut followers) = followed(&gate, &versions, FOLLOW_WITHIN).await?;
-    let until_ms = until(&seen, Hold::Draining).unwrap_or_default();
-    let mut left = Left::of(&loads(&seen), in_delay_queues(client).await?);
-    let mut empty = false;
+    let span_ms = args.span.millis();
+    let asked = Together::new(all, name)?.then(async |at, ()| {
+        let levels = DelayLevels::new(at.config.delay.max_delay);
+        let client = Client::connect_existing(&at.config.amqp, &levels).await?;
+        let gate = gate_of(at.config)?;
+        let versions = put(&gate, &Instruction::All(Hold::Draining), span_ms).await?;
+        Ok((client, gate, versions))
+    });
+    let begun = asked.await.then(async |_, (client, gate, versions)| {
+        let (seen, followers) = followed(&gate, &versions, FOLLOW_WITHIN).await?;
+        let until_ms = until(&seen, Hold::Draining).unwrap_or_default();
+        let left = Left::of(&loads(&seen), in_delay_queues(&client).await?);
+        let (until, who) = (at(until_ms), followers.in_words());
+        Ok(Draining {
+            text: format!(
+                "no new jobs are taken until {until}: {who}\n{}\n",
+                left.in_words()
+            ),
+            client,
+            gate,
+            versions,
+            until_ms,
+            followers,
+            left,
+        })
+    });
+    let begun = begun.await;
     if !args.json {
-        let (until, who, left) = (at(until_ms), followers.in_words(), left.in_words());
-        let text = format!("no new jobs are taken until {until}: {who}\n{left}\n");
-        std::io::stdout().write_all(text.as_bytes())?;
+        begun.say(|draining| &draining.text)?;
     }
-    if let Some(wait) = args.wait {
+    let said = begun.then(async |at, mut draining| {
+        let empty = match args.wait {
+            Some(wait) => draining.wait(wait, (!args.json).then_some(at)).await?,
+            None => false,
+        };
+        let stay = in_work_queues(&draining.client).await?;
+        let said = draining.ended(args.wait, empty, stay);
+        draining.client.close().await;
+        Ok(said)
+    });
+    said.await.end(args.json)
+}
+
+impl Draining {
+    /// Waits until nothing is left, for so long at most: whether nothing is. Progress goes to who asks `at` this pipeline.
+    async fn wait(&mut self, wait: Duration, at: Option<At<'_>>) -> Result<bool, Failure> {
         let end = Instant::now() + wait;
         loop {
-            let before = see(&gate).await?;
-            followers = Followers::of(&before, &versions);
-            let depth = in_delay_queues(client).await?;
+            let before = see(&self.gate).await?;
+            self.followers = Followers::of(&before, &self.versions);
+            let depth = in_delay_queues(&self.client).await?;
             let now = Left::of(&loads(&before), depth);
-            if now.is_nothing() && followers.are_all() && still(&gate, &before, end).await? {
-                (left, empty) = (now, true);
-                break;
+            let is_all = now.is_nothing() && self.followers.are_all();
+            if is_all && still(&self.gate, &before, end).await? {
+                self.left = now;
+                return Ok(true);
             }
-            if now != left && !args.json {
-                eprintln!("{}", now.in_words());
+            if let Some(at) = at.filter(|_| now != self.left) {
+                eprintln!("{}{}", at.prefix(), now.in_words());
             }
-            left = now;
+            self.left = now;
             if Instant::now() >= end {
-                break;
+                return Ok(false);
             }
             sleep(5 * EVERY).await;
         }
     }
-    let stay = client.depth(&client.names().fresh).await?;
-    if args.json {
-        print_json(&json!({
-            "all": "draining",
-            "until_ms": until_ms,
-            "workers": followers.all,
-            "workers_following": followers.following,
-            "left": left.as_json(),
-            "empty": args.wait.map(|_| empty),
-            "jobs_in_work_queue": stay,
-        }))?;
-    } else if empty {
-        let stay = count(stay.into(), "job");
-        writeln!(
-            std::io::stdout(),
-            "drained: nothing is left to be finished; the work queue has {stay}, resume --all takes them"
-        )?;
-    }
-    match args.wait {
-        Some(wait) if !empty => Err(match args.json {
-            true => Failure::Said,
-            false => Failure::Failed(format!(
+
+    /// What is said at the end; `stay` jobs are in the work queue.
+    fn ended(&self, wait: Option<Duration>, empty: bool, stay: u64) -> Said {
+        let text = match empty {
+            true => format!(
+                "drained: nothing is left to be finished; the work queue has {}, resume --all takes them\n",
+                count(stay, "job")
+            ),
+            false => String::new(),
+        };
+        let failure = wait.filter(|_| !empty).map(|wait| {
+            format!(
                 "not empty within {}: {}; no new jobs are taken all the same",
                 show_duration(wait),
-                left.in_words()
-            )),
-        }),
-        _ => Ok(ExitCode::SUCCESS),
+                self.left.in_words()
+            )
+        });
+        Said {
+            json: json!({
+                "all": "draining",
+                "until_ms": self.until_ms,
+                "workers": self.followers.all,
+                "workers_following": self.followers.following,
+                "left": self.left.as_json(),
+                "empty": wait.map(|_| empty),
+                "jobs_in_work_queue": stay,
+            }),
+            text,
+            failure,
+        }
     }
+}
+
+/// Jobs that nobody has taken, in all queues of new jobs.
+async fn in_work_queues(client: &Client) -> Result<u64, Failure> {
+    let names = client.names();
+    let mut all = 0;
+    for queue in names.more().iter().chain([&names.fresh]) {
+        all += u64::from(client.depth(queue).await?);
+    }
+    Ok(all)
 }
 
 /// Jobs that wait outside the work queue and the workers.

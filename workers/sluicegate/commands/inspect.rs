@@ -1,9 +1,11 @@
 //! `sluicegate inspect`: why does this job wait, and until when?
 
+mod levels;
 mod others;
 mod shown;
 mod waits;
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::ops::Deref;
 use std::process::ExitCode;
@@ -71,7 +73,9 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
     let own = Named::new(policy.clone())?;
     let limits = &(known.fleet(Arc::clone(&own.policy), &own.id, now_ms)).limits(&tenant, plan);
     let given = args.labels.given(limits)?;
-    let found = gate.inspect(&tenant, &given.labels, limits).await?;
+    let priorities = &config.job.priorities;
+    let (found, levels) =
+        levels::inspect(&gate, &tenant, &given.labels, limits, priorities).await?;
     // A primary of a cluster that is away says nothing of the way to the others, and is named by `failed`.
     let measured = gate.measure().await;
     if failed.is_empty() {
@@ -117,6 +121,7 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             "labels_missing": missing,
             "limits": rows.iter().map(|row| as_json(row, &given)).collect::<Vec<_>>(),
             "waiting": one_waitlist.then_some(found.waiting),
+            "waiting_by_level": levels.iter().cloned().collect::<BTreeMap<_, _>>(),
             "waitlist_end_in_ms": one_waitlist.then_some(found.waitlist_end_ms),
             "line_end_in_ms": one_waitlist.then_some(found.waitlist_end_ms),
             "new_job_in_ms": one_waitlist.then_some(found.turn_ms.max(recovery.in_ms())),
@@ -148,7 +153,14 @@ pub async fn run(args: InspectArgs, config: &Config) -> Result<ExitCode, Failure
             Some(hint) => format!("{source} ({hint})"),
             None => source.to_string(),
         };
-        let mut text = in_words(&tenant, &source, &rows, &given, &found, &recovery);
+        let mut text = in_words(
+            &tenant,
+            &source,
+            &rows,
+            &given,
+            (&found, &levels),
+            &recovery,
+        );
         text += &match &all {
             Ok(all) => all_suspended(all),
             Err(why) => {

@@ -252,9 +252,13 @@ impl Asked<'_> {
         let versions = put(&self.gate, &show, ceil_ms(wait + GRACE)).await?;
         let sighting = loop {
             let sighting = self.gate.sighting(&self.tenant, &self.id).await?;
-            let sighting = sighting.filter(|sighting| sighting.show == Some(number));
-            if sighting.is_some() || Instant::now() >= until {
+            let now = |seen: &Sighting| seen.show == Some(number);
+            if sighting.as_ref().is_some_and(now) {
                 break sighting;
+            }
+            if Instant::now() >= until {
+                // Nobody has it any more, and the last who had it said why.
+                break sighting.filter(|seen| seen.state.is_end());
             }
             sleep(EVERY).await;
         };

@@ -6,10 +6,15 @@ use lapin::types::AMQPValue;
 use serde_json::{Value, json};
 use sluicegate::broker::{Message, Outgoing};
 use sluicegate::rules::delays::QueueNames;
-use sluicegate::rules::headers::{HeaderValue, OURS, REASON, ROUTING_KEY};
-use sluicegate::rules::job::Field;
+use sluicegate::rules::headers::{
+    ATTEMPT, DIED, FIRST_CALL, HeaderValue, OURS, REASON, ROUTING_KEY,
+};
 use sluicegate::rules::job::dedupe::{DEDUPE_FOR, DEDUPE_KEY};
 use sluicegate::rules::job::start::{self, DELAY};
+use sluicegate::rules::job::{Envelope as _, Field};
+
+use super::plain;
+use super::times::{at, span};
 
 /// The letter as a job, and the queue where it starts again. Its publisher's routing key can't be had by publishing it to
 /// the work queue; where jobs come back from delay queues, our header says it.
@@ -54,6 +59,90 @@ pub fn reason(message: &Message) -> String {
         Field::Text(reason) => format!("RabbitMQ: {reason}"),
         _ => "unknown".to_owned(),
     }
+}
+
+/// What is listed of a dead letter.
+pub struct Row {
+    id: Option<String>,
+    tenant: Option<String>,
+    reason: String,
+    bytes: usize,
+    /// When it died, in milliseconds since 1970; `None`: not known.
+    pub died_ms: Option<u64>,
+    published_ms: Option<u64>,
+    first_call_ms: Option<u64>,
+    attempt: Option<u64>,
+}
+
+impl Row {
+    /// Of `letter`, whose tenant is that.
+    pub fn new(letter: &Message, tenant: Option<String>) -> Self {
+        let number = |name| match letter.header(name) {
+            Field::Int(number) => u64::try_from(number).ok(),
+            _ => None,
+        };
+        Self {
+            id: letter.id().map(str::to_owned),
+            tenant,
+            reason: reason(letter),
+            bytes: letter.body.len(),
+            died_ms: number(DIED),
+            published_ms: letter.published_ms(),
+            first_call_ms: number(FIRST_CALL),
+            attempt: number(ATTEMPT),
+        }
+    }
+
+    /// For programs.
+    pub fn as_json(&self) -> Value {
+        json!({
+            "id": self.id,
+            "tenant": self.tenant,
+            "reason": self.reason,
+            "bytes": self.bytes,
+            "died_ms": self.died_ms,
+            "attempt": self.attempt,
+            "published_ms": self.published_ms,
+            "first_call_ms": self.first_call_ms,
+        })
+    }
+
+    /// Its columns.
+    fn cells(&self) -> [String; 5] {
+        let or_dash = |text: Option<&str>, most| plain(text.unwrap_or("-"), most);
+        let lived = (self.published_ms.or(self.first_call_ms))
+            .zip(self.died_ms)
+            .and_then(|(from, to)| to.checked_sub(from));
+        let attempt = self.attempt.map(|number| format!("attempt {number}"));
+        let lived = lived.map(|ms| format!("after {}", span(ms)));
+        let parts: Vec<String> = attempt.into_iter().chain(lived).collect();
+        [
+            or_dash(self.id.as_deref(), 64),
+            or_dash(self.tenant.as_deref(), 40),
+            self.died_ms.map_or_else(|| "-".to_owned(), at),
+            match parts.as_slice() {
+                [] => "-".to_owned(),
+                parts => parts.join(", "),
+            },
+            plain(&self.reason, 200),
+        ]
+    }
+}
+
+/// For people, a line each: id, tenant, when it died, after which attempt and how long, why.
+pub fn in_columns(rows: &[Row]) -> String {
+    let rows: Vec<[String; 5]> = rows.iter().map(Row::cells).collect();
+    let wide = |column: usize| {
+        let widths = rows.iter().map(|row| row[column].chars().count());
+        widths.max().unwrap_or_default()
+    };
+    let widths = [0, 1, 2, 3].map(wide);
+    let mut text = String::new();
+    for [id, tenant, died, lived, reason] in &rows {
+        let [a, b, c, d] = widths;
+        text += &format!("{id:a$}  {tenant:b$}  {died:c$}  {lived:d$}  {reason}\n");
+    }
+    text
 }
 
 /// Of a header that is bytes.

@@ -30,6 +30,7 @@ pub mod schema;
 pub mod steer;
 pub mod tenant;
 pub mod times;
+pub mod together;
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
@@ -55,16 +56,22 @@ pub enum Failure {
 impl Failure {
     /// Tells the user, and says how to exit.
     pub fn report(self) -> ExitCode {
-        let (lines, code) = match self {
-            Self::Config(errors) => (errors.to_string(), 2),
-            Self::Usage(line) => (line, 2),
-            Self::Failed(line) => (line, 1),
-            Self::Said => (String::new(), 1),
-        };
-        for line in lines.lines() {
+        for line in self.words().lines() {
             eprintln!("error: {line}");
         }
-        ExitCode::from(code)
+        ExitCode::from(match self {
+            Self::Config(_) | Self::Usage(_) => 2,
+            Self::Failed(_) | Self::Said => 1,
+        })
+    }
+
+    /// What is still to be told; empty: nothing.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Config(errors) => errors.to_string(),
+            Self::Usage(line) | Self::Failed(line) => line.clone(),
+            Self::Said => String::new(),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ pub fn when(now_ms: u64, in_ms: u64) -> String {
 }
 
 /// `350ms`, `12.3s`, `2m 5s`, `3h 20m`, `4d 1h`.
-fn span(ms: u64) -> String {
+pub fn span(ms: u64) -> String {
     let s = ms / 1_000;
     match s {
         0 => format!("{ms}ms"),

@@ -10,16 +10,17 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 use sluicegate::config::{Config, QueueType};
 use sluicegate::rules::limit::Limit;
 use tokio::process::{Child, Command};
 use tokio::time::{Instant, sleep, timeout};
 use trial::fetch;
 
-use super::DemoError;
-use super::plan::Plan;
+use super::pipelines::Pipeline;
 use super::queues::MAX_DELAY;
 use super::scenario::Scenario;
+use super::{DemoError, Part};
 
 /// From the start of a worker until `/readyz` says yes: it declares some forty queues in that time.
 const READY: Duration = Duration::from_secs(60);
@@ -58,60 +59,95 @@ impl Drop for Folder {
 pub struct Settings<'a> {
     /// Where RabbitMQ and Redis are, and of which type the queues are.
     pub config: &'a Config,
-    /// The limits.
-    pub plan: &'a Plan,
-    /// The work queue.
-    pub queue: &'a str,
     /// What the keys in Redis begin with.
     pub prefix: &'a str,
-    /// The downstream.
-    pub url: &'a str,
+    /// Each pipeline's own.
+    pub parts: &'a [Part],
 }
 
 impl Settings<'_> {
-    /// A worker's configuration. JSON strings are YAML strings too.
+    /// A worker's configuration. JSON is YAML, too.
     fn yaml(&self, admin: SocketAddr) -> String {
-        let quoted = |text: &str| serde_json::Value::from(text).to_string();
-        let limits: String = self.plan.limits.iter().map(limit).collect();
-        let queue_type = match self.config.amqp.queue_type {
-            QueueType::Quorum => "quorum",
-            QueueType::Classic => "classic",
-        };
-        format!(
-            "amqp:\n  url: {amqp}\n  queue: {queue}\n  queue-type: {queue_type}\n  prefetch: {prefetch}\n\
-             redis:\n  url: {redis}\n  prefix: {prefix}\n\
-             rate-limiter:\n  limits:\n{limits}\
-             dispatch:\n  concurrency: {concurrency}\n  http:\n    url: {url}\n    timeout: 10s\n{results}\
-             delay:\n  max-delay: {max_delay}s\n\
-             admin:\n  listen: {admin}\n",
-            amqp = quoted(&self.config.amqp.url.expose()),
-            queue = quoted(self.queue),
-            prefetch = self.config.amqp.prefetch,
-            redis = quoted(self.config.redis.url.urls[0].expose()),
-            prefix = quoted(self.prefix),
-            concurrency = self.config.dispatch.concurrency,
-            url = quoted(self.url),
-            results = match self.plan.scenario {
-                Scenario::Results => "  results: {to: reply-to}\n",
-                _ => "",
+        let mut all = json!({
+            "amqp": {
+                "url": self.config.amqp.url.expose(),
+                "queue-type": match self.config.amqp.queue_type {
+                    QueueType::Quorum => "quorum",
+                    QueueType::Classic => "classic",
+                },
+                "prefetch": self.config.amqp.prefetch,
             },
-            max_delay = MAX_DELAY.as_secs(),
-            admin = quoted(&admin.to_string()),
-        )
+            "redis": {"url": self.config.redis.url.urls[0].expose(), "prefix": self.prefix},
+            "dispatch": {"concurrency": self.config.dispatch.concurrency},
+            "delay": {"max-delay": format!("{}s", MAX_DELAY.as_secs())},
+            "admin": {"listen": admin.to_string()},
+        });
+        for part in self.parts {
+            match part.plan.pipeline {
+                Some(pipeline) => all["pipelines"][pipeline.name()] = sections(part),
+                None => add(&mut all, sections(part)),
+            }
+        }
+        all.to_string()
     }
 }
 
-/// A line of `rate-limiter.limits`.
-fn limit(limit: &Limit) -> String {
-    format!(
-        "    - {{name: {}, use-algo: {}, unit: {}, max-requests: {}, window-size: {}ms, guard: {}ms}}\n",
-        limit.name(),
-        limit.algorithm().name(),
-        limit.unit().name(),
-        limit.max(),
-        limit.window_ms(),
-        limit.guard_ms(),
-    )
+/// What is of one pipeline alone.
+fn sections(part: &Part) -> Value {
+    let mut dispatch = json!({"http": {"url": part.downstream.url(), "timeout": "10s"}});
+    if part.plan.scenario == Scenario::Results {
+        dispatch["results"] = json!({"to": "reply-to"});
+    }
+    let limits: Vec<Value> = part.plan.limits.iter().map(limit).collect();
+    json!({
+        "amqp": {"queue": part.queues.work()},
+        "rate-limiter": {"limits": limits},
+        "dispatch": dispatch,
+    })
+}
+
+/// An entry of `rate-limiter.limits`.
+fn limit(limit: &Limit) -> Value {
+    json!({
+        "name": limit.name(),
+        "use-algo": limit.algorithm().name(),
+        "unit": limit.unit().name(),
+        "max-requests": limit.max(),
+        "window-size": format!("{}ms", limit.window_ms()),
+        "guard": format!("{}ms", limit.guard_ms()),
+    })
+}
+
+/// Adds the keys of `more` to those that are there.
+fn add(all: &mut Value, more: Value) {
+    match (all, more) {
+        (Value::Object(all), Value::Object(more)) => {
+            for (key, value) in more {
+                add(all.entry(key).or_insert(Value::Null), value);
+            }
+        }
+        (all, more) => *all = more,
+    }
+}
+
+/// What a worker's metrics say.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// Deliveries that it got from RabbitMQ, of all queues.
+    pub deliveries: u64,
+    /// Calls that failed.
+    pub failed_calls: u64,
+    /// How often a pipeline was started again.
+    pub restarts: u64,
+}
+
+impl Counted {
+    /// And what another worker says.
+    pub fn add(&mut self, other: Self) {
+        self.deliveries += other.deliveries;
+        self.failed_calls += other.failed_calls;
+        self.restarts += other.restarts;
+    }
 }
 
 /// One worker process; dropped, it is killed.
@@ -166,22 +202,26 @@ impl Worker {
         })
     }
 
-    /// Waits until it consumes.
+    /// Waits until it consumes, in each of `parts`.
     ///
     /// # Errors
     /// It ended, or did not become ready; with the last lines of its log.
-    pub async fn ready(&mut self) -> Result<(), DemoError> {
+    pub async fn ready(&mut self, parts: &[Part]) -> Result<(), DemoError> {
         let until = Instant::now() + READY;
-        loop {
-            self.alive()?;
-            if fetch::get(self.admin, "/readyz").await.is_ok() {
-                return Ok(());
+        for part in parts {
+            let path = match part.plan.pipeline {
+                Some(pipeline) => format!("/readyz/{}", pipeline.name()),
+                None => "/readyz".to_owned(),
+            };
+            while fetch::get(self.admin, &path).await.is_err() {
+                self.alive()?;
+                if Instant::now() > until {
+                    return Err(self.failure(&format!("was not ready within {READY:?}")));
+                }
+                sleep(Duration::from_millis(50)).await;
             }
-            if Instant::now() > until {
-                return Err(self.failure(&format!("was not ready within {READY:?}")));
-            }
-            sleep(Duration::from_millis(50)).await;
         }
+        Ok(())
     }
 
     /// Checks that it still runs.
@@ -196,16 +236,29 @@ impl Worker {
         }
     }
 
-    /// Deliveries that it got from RabbitMQ, of all its queues.
+    /// What it counted for a pipeline.
     ///
     /// # Errors
     /// Its metrics cannot be read.
-    pub async fn deliveries(&self) -> Result<u64, DemoError> {
+    pub async fn counted(&self, pipeline: Option<Pipeline>) -> Result<Counted, DemoError> {
         let text = fetch::get(self.admin, "/metrics")
             .await
             .map_err(|error| self.failure(&error))?;
-        sum(&text, "sluicegate_deliveries_total")
-            .ok_or_else(|| self.failure("has no metric sluicegate_deliveries_total"))
+        let of = pipeline.map(|pipeline| format!("pipeline=\"{}\"", pipeline.name()));
+        let sum = |metric: &str, label: &str| {
+            let labels: Vec<&str> = of.iter().map(|of| &**of).chain([label]).collect();
+            sum(&text, metric, &labels)
+                .ok_or_else(|| self.failure(&format!("has no metric {metric}")))
+        };
+        Ok(Counted {
+            deliveries: sum("sluicegate_deliveries_total", "")?,
+            failed_calls: sum("sluicegate_dispatches_total", "outcome=\"retry\"")?,
+            // Nobody starts the only one again.
+            restarts: match of {
+                Some(_) => sum("sluicegate_pipeline_restarts_total", "")?,
+                None => 0,
+            },
+        })
     }
 
     /// SIGTERM, then SIGKILL when it does not end in time.
@@ -255,15 +308,18 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     file.write_all(text.as_bytes())
 }
 
-/// The sum of a metric over its labels, in the Prometheus text format; `None` when it is not there.
-fn sum(text: &str, metric: &str) -> Option<u64> {
+/// The sum of a metric over those of its labels that hold all of `labels`, in the Prometheus text format; `None` when it is not there.
+fn sum(text: &str, metric: &str, labels: &[&str]) -> Option<u64> {
     text.lines()
         .filter_map(|line| {
             let rest = line.strip_prefix(metric)?;
-            let value = match rest.strip_prefix('{') {
-                Some(labels) => labels.rsplit_once('}')?.1,
-                None => rest.strip_prefix(' ')?,
+            let (of, value) = match rest.strip_prefix('{') {
+                Some(of) => of.rsplit_once('}')?,
+                None => ("", rest.strip_prefix(' ')?),
             };
+            if !labels.iter().all(|label| of.contains(label)) {
+                return None;
+            }
             value.split_whitespace().next()?.parse::<u64>().ok()
         })
         .reduce(|a, b| a + b)
@@ -280,8 +336,11 @@ mod tests {
             sluicegate_deliveries_total{source=\"}due\"} 5\n\
             sluicegate_deliveries_total_other 100\n\
             sluicegate_dead_letters_total 3\n";
-        assert_eq!(sum(text, "sluicegate_deliveries_total"), Some(12));
-        assert_eq!(sum(text, "sluicegate_dead_letters_total"), Some(3));
-        assert_eq!(sum(text, "sluicegate_absent_total"), None);
+        assert_eq!(sum(text, "sluicegate_deliveries_total", &[""]), Some(12));
+        let fresh = &["source=\"fresh\""];
+        assert_eq!(sum(text, "sluicegate_deliveries_total", fresh), Some(7));
+        assert_eq!(sum(text, "sluicegate_dead_letters_total", &[]), Some(3));
+        assert_eq!(sum(text, "sluicegate_dead_letters_total", fresh), None);
+        assert_eq!(sum(text, "sluicegate_absent_total", &[]), None);
     }
 }

@@ -2,6 +2,7 @@
 //! with zero tolerance, and writes down every arrival by its own clock.
 
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -10,42 +11,93 @@ use axum::body::to_bytes;
 use axum::extract::{Request, State};
 use axum::http::{HeaderMap, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use tokio::net::TcpSocket;
 use trial::apart::Apart;
 
 use super::answers::words_of;
 use super::ledger::{Arrival, Ledger, Progress};
-use super::plan::Plan;
+use super::plan::{Job, Plan};
 use super::scenario::Scenario;
 
 /// The demo's own bodies are far shorter.
 const MAX_BODY_BYTES: usize = 64 * 1024;
+/// Connections that wait to be taken.
+const BACKLOG: u32 = 1024;
 
 /// The running downstream; dropped, it ends.
 pub struct Downstream {
-    server: Apart,
+    address: SocketAddr,
+    door: Door,
+    app: Router,
+    clock: Clock,
     ledger: Arc<Mutex<Ledger>>,
 }
 
+/// Whether it takes connections.
+enum Door {
+    Open(Apart),
+    /// Its port refuses them, and nobody else gets it.
+    Shut(TcpSocket),
+    /// It could be neither shut nor opened again.
+    Lost,
+}
+
 impl Downstream {
-    /// Starts it on a free port of 127.0.0.1.
+    /// Starts it on a free port of 127.0.0.1. Its clock says how long ago `start` was.
     ///
     /// # Errors
     /// What the system said when there is no port, thread or runtime.
-    pub fn start(plan: &Plan) -> io::Result<Self> {
+    pub fn start(plan: &Plan, start: Instant) -> io::Result<Self> {
         let ledger = Arc::new(Mutex::new(Ledger::new(plan.clone())));
-        let clock = Clock {
-            start: Instant::now(),
-        };
+        let clock = Clock { start };
         let app = Router::new()
             .fallback(call)
             .with_state((clock, Arc::clone(&ledger)));
-        let server = Apart::start(async |listener| axum::serve(listener, app).await)?;
-        Ok(Self { server, ledger })
+        let served = app.clone();
+        let server = Apart::start(async |listener| axum::serve(listener, served).await)?;
+        Ok(Self {
+            address: server.address(),
+            door: Door::Open(server),
+            app,
+            clock,
+            ledger,
+        })
     }
 
     /// Where it listens.
     pub fn url(&self) -> String {
-        format!("http://{}/", self.server.address())
+        format!("http://{}/", self.address)
+    }
+
+    /// Ends its connections and refuses new ones from now on: when that is, by its clock.
+    ///
+    /// # Errors
+    /// Its port is lost.
+    pub fn go_away(&mut self) -> io::Result<u64> {
+        if let Door::Open(server) = std::mem::replace(&mut self.door, Door::Lost) {
+            // Its port is closed with it.
+            drop(server);
+        }
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(self.address)?;
+        self.door = Door::Shut(socket);
+        Ok(self.clock.mono_ns())
+    }
+
+    /// Takes connections again, where it did: since when, by its clock.
+    ///
+    /// # Errors
+    /// There is no thread or runtime.
+    pub fn come_back(&mut self) -> io::Result<u64> {
+        let since = self.clock.mono_ns();
+        if let Door::Shut(socket) = std::mem::replace(&mut self.door, Door::Lost) {
+            let listener = socket.listen(BACKLOG)?.into_std()?;
+            let app = self.app.clone();
+            let serve = async |listener| axum::serve(listener, app).await;
+            self.door = Door::Open(Apart::start_at(listener, serve)?);
+        }
+        Ok(since)
     }
 
     /// How far each tenant is.
@@ -92,7 +144,8 @@ async fn call(
         let headers = request.headers();
         let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
         let job = text("x-job-id").and_then(|id| ledger.plan().job(id));
-        let right = job.filter(|job| text("x-tenant") == Some(&*Plan::tenant(job.tenant)));
+        let tenant = |job: &Job| ledger.plan().tenant(job.tenant);
+        let right = job.filter(|job| text("x-tenant") == Some(&*tenant(job)));
         match right.filter(|_| ledger.has_room()) {
             Some(job) => {
                 let attempt = text("x-attempt").and_then(|n| n.parse().ok()).unwrap_or(0);

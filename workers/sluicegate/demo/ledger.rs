@@ -230,6 +230,7 @@ mod tests {
             limits: limits.expect("limits"),
             workers: 1,
             scenario,
+            pipeline: None,
         })
     }
 

@@ -6,6 +6,7 @@ mod check;
 mod children;
 mod downstream;
 mod ledger;
+mod pipelines;
 mod plan;
 mod queues;
 mod report;
@@ -13,22 +14,27 @@ mod scenario;
 mod table;
 mod view;
 
+use std::fmt::Display;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use serde::Serialize;
 use sluicegate::config::Config;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, interval};
 
-use children::{Folder, Settings, Worker};
+use children::{Counted, Folder, Settings, Worker};
 use downstream::Downstream;
+use ledger::Progress;
+use pipelines::{Pipeline, Stage};
 pub use plan::DemoArgs;
 use plan::{Job, Plan};
 use queues::Queues;
-use report::{Figures, Observed};
+use report::{Figures, Observed, Outage, Together};
 use scenario::Scenario;
 use view::View;
 
@@ -59,30 +65,75 @@ pub async fn run(args: DemoArgs, config: Config) -> Result<ExitCode, DemoError> 
         "sluicegate-demo-{}",
         ulid::Ulid::new().to_string().to_lowercase()
     );
-    let queues = Queues::connect(&config.amqp.url.urls[0], &name).await?;
+    let parts = parts(&plan, &config, &name).await?;
+    let plans: Vec<Plan> = parts.iter().map(|part| part.plan.clone()).collect();
+    let mut parts = parts;
     let observed = tokio::select! {
-        observed = observe(&args, &plan, &config, &queues, &name) => observed,
+        observed = observe(&args, &plan, &config, &mut parts, &name) => observed,
         () = signals.next() => Err(DemoError("interrupted".to_owned())),
     };
     // Whatever happened, the queues go; what was left in them is a figure.
+    let deleting =
+        futures_util::future::try_join_all(parts.iter().map(|part| part.queues.delete()));
     let deleted = tokio::select! {
-        deleted = queues.delete() => deleted,
+        deleted = deleting => deleted,
         () = signals.next() => Err(DemoError(format!("interrupted again; the queues {name}* are left"))),
     };
     let (mut observed, left) = (observed?, deleted?);
-    observed.left = left;
-    let figures = Figures::new(&plan, &observed);
-    if args.json {
-        let json = serde_json::to_string_pretty(&figures);
-        println!("{}", json.map_err(|error| DemoError(error.to_string()))?);
-    } else {
-        print!("\n{figures}");
+    for (observed, left) in observed.iter_mut().zip(left) {
+        observed.left = left;
     }
-    Ok(if figures.holds {
+    let holds = if plan.scenario == Scenario::Pipelines {
+        let figures = Together::new(&plans, &observed);
+        print(&args, &figures)?;
+        figures.holds
+    } else {
+        let figures = Figures::new(&plan, &observed[0]);
+        print(&args, &figures)?;
+        figures.holds
+    };
+    Ok(if holds {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+fn print(args: &DemoArgs, figures: &(impl Serialize + Display)) -> Result<(), DemoError> {
+    if args.json {
+        let json = serde_json::to_string_pretty(figures);
+        println!("{}", json.map_err(|error| DemoError(error.to_string()))?);
+    } else {
+        print!("\n{figures}");
+    }
+    Ok(())
+}
+
+/// What one pipeline of the workers has to do, and with what.
+pub struct Part {
+    plan: Plan,
+    queues: Queues,
+    downstream: Downstream,
+}
+
+/// The parts of `plan`; where there is one, its queue is called `name`.
+async fn parts(plan: &Plan, config: &Config, name: &str) -> Result<Vec<Part>, DemoError> {
+    let start = std::time::Instant::now();
+    let mut parts = Vec::new();
+    for plan in plan.parts() {
+        let queue = match plan.pipeline {
+            Some(pipeline) => format!("{name}-{}", pipeline.name()),
+            None => name.to_owned(),
+        };
+        let downstream = Downstream::start(&plan, start)
+            .map_err(|error| DemoError(format!("the API can't be started: {error}")))?;
+        parts.push(Part {
+            queues: Queues::connect(&config.amqp.url.urls[0], &queue).await?,
+            downstream,
+            plan,
+        });
+    }
+    Ok(parts)
 }
 
 /// Ctrl-C and SIGTERM.
@@ -108,125 +159,198 @@ impl Signals {
     }
 }
 
-/// Starts everything, publishes, waits for the end, and gathers what happened. Dropped half-way it takes
-/// workers, downstream and folder with it.
+/// Starts everything, publishes, waits for the end, and gathers what happened in each part. Dropped half-way it takes
+/// workers and folder with it.
 async fn observe(
     args: &DemoArgs,
     plan: &Plan,
     config: &Config,
-    queues: &Queues,
+    parts: &mut [Part],
     name: &str,
-) -> Result<Observed, DemoError> {
-    let say = |text: String| {
-        if args.json {
-            eprintln!("{text}")
-        } else {
-            println!("{text}")
+) -> Result<Vec<Observed>, DemoError> {
+    for part in &*parts {
+        say(args, &in_words(part));
+        if part.plan.scenario == Scenario::Results {
+            part.queues.declare_results().await?;
         }
-    };
-    let downstream = Downstream::start(plan)
-        .map_err(|error| DemoError(format!("the API can't be started: {error}")))?;
-    say(format!(
-        "{} tenants x {} jobs; the API at {} takes {} from each ({}){}; {} workers.",
-        plan.tenants,
-        plan.jobs,
-        downstream.url(),
-        plan.limits_in_words(),
-        plan.limit().algorithm().name(),
-        plan.scenario.in_words(plan.limit().max()),
-        plan.workers,
-    ));
-    let wants_results = plan.scenario == Scenario::Results;
-    if wants_results {
-        queues.declare_results().await?;
     }
     let folder = Folder::new(name)?;
-    let url = downstream.url();
     let prefix = name.replace('-', ":");
     let settings = Settings {
         config,
-        plan,
-        queue: name,
         prefix: &prefix,
-        url: &url,
+        parts,
     };
     let mut workers = Vec::with_capacity(plan.workers);
     for number in 1..=plan.workers {
         workers.push(Worker::start(&folder, number, &settings)?);
     }
     for worker in &mut workers {
-        worker.ready().await?;
+        worker.ready(parts).await?;
     }
-    say("The workers are ready; the tenants publish.".to_owned());
-    let confirmed = watch(args, plan, queues, &downstream, &mut workers).await?;
-    let mut deliveries = 0;
-    for worker in &workers {
-        deliveries += worker.deliveries().await?;
+    say(args, "The workers are ready; the tenants publish.");
+    let (confirmed, outage) = watch(args, plan, parts, &mut workers).await?;
+    let mut all = Vec::with_capacity(parts.len());
+    for (part, confirmed) in parts.iter().zip(confirmed) {
+        let mut counted = Counted::default();
+        for worker in &workers {
+            counted.add(worker.counted(part.plan.pipeline).await?);
+        }
+        let is_away = part.plan.pipeline == Some(Pipeline::Away);
+        all.push(Observed {
+            confirmed,
+            dead: part.queues.take_dead(part.plan.total()).await?,
+            counted,
+            outage: outage.filter(|_| is_away),
+            ..Observed::default()
+        });
     }
-    let dead = queues.take_dead(plan.total()).await?;
     let mut stopping: JoinSet<_> = workers.into_iter().map(Worker::stop).collect();
     while let Some(stopped) = stopping.join_next().await {
         stopped.map_err(|error| DemoError(error.to_string()))??;
     }
-    // What the workers published last is there, since they have ended in order.
-    let results = match wants_results {
-        true => queues.take_results(plan.total() * 2).await?,
-        false => Vec::new(),
-    };
-    let (arrivals, strangers) = downstream.arrivals();
-    Ok(Observed {
-        confirmed,
-        arrivals,
-        strangers,
-        dead,
-        results,
-        left: 0,
-        deliveries,
-    })
+    for (part, observed) in parts.iter().zip(&mut all) {
+        // What the workers published last is there, since they have ended in order.
+        if part.plan.scenario == Scenario::Results {
+            observed.results = part.queues.take_results(part.plan.total() * 2).await?;
+        }
+        (observed.arrivals, observed.strangers) = part.downstream.arrivals();
+    }
+    Ok(all)
 }
 
-/// Publishes, shows, and returns the confirmed jobs when all have ended or the deadline has passed.
+/// Progress, beside the figures.
+fn say(args: &DemoArgs, text: &str) {
+    if args.json {
+        eprintln!("{text}")
+    } else {
+        println!("{text}")
+    }
+}
+
+/// What a part is to do.
+fn in_words(part: &Part) -> String {
+    let Part {
+        plan, downstream, ..
+    } = part;
+    format!(
+        "{}{} tenants x {} jobs; the API at {} takes {} from each ({}){}; {} workers.",
+        plan.pipeline
+            .map_or(String::new(), |pipeline| format!("{}: ", pipeline.name())),
+        plan.tenants,
+        plan.jobs,
+        downstream.url(),
+        plan.limits_in_words(),
+        plan.limit().algorithm().name(),
+        match plan.pipeline {
+            Some(pipeline) => pipeline.in_words(),
+            None => plan.scenario.in_words(plan.limit().max()),
+        },
+        plan.workers,
+    )
+}
+
+/// Publishes, shows, lets an API go away and come back where the scenario wants it, and returns the confirmed jobs of each part
+/// when all have ended or the deadline has passed.
 async fn watch(
     args: &DemoArgs,
     plan: &Plan,
-    queues: &Queues,
-    downstream: &Downstream,
+    parts: &mut [Part],
     workers: &mut [Worker],
-) -> Result<Vec<Job>, DemoError> {
-    let counts: Arc<[AtomicUsize]> = (0..plan.tenants).map(|_| AtomicUsize::new(0)).collect();
-    let publishing = futures_util::future::try_join_all(
-        (0..plan.tenants).map(|tenant| queues.publish(plan, tenant, &counts[tenant])),
-    );
+) -> Result<(Vec<Vec<Job>>, Option<Outage>), DemoError> {
+    let plans: Vec<Plan> = parts.iter().map(|part| part.plan.clone()).collect();
+    let (queues, mut downstreams): (Vec<_>, Vec<_>) = (parts.iter_mut())
+        .map(|part| (&part.queues, &mut part.downstream))
+        .unzip();
+    let counts: Vec<Arc<[AtomicUsize]>> = (plans.iter())
+        .map(|plan| (0..plan.tenants).map(|_| AtomicUsize::new(0)).collect())
+        .collect();
+    let (begin, begun) = watch::channel(false);
+    let publish = |at: usize| {
+        let (plan, queues, counts, begun) = (&plans[at], queues[at], &counts[at], &begun);
+        let of_tenant =
+            move |tenant: usize| queues.publish(plan, tenant, &counts[tenant], begun.clone());
+        futures_util::future::try_join_all((0..plan.tenants).map(of_tenant))
+    };
+    let publishing = futures_util::future::try_join_all((0..plans.len()).map(publish));
     tokio::pin!(publishing);
-    let mut confirmed: Option<Vec<Job>> = None;
-    let mut view = View::new(plan, args.json);
+    let mut confirmed: Option<Vec<Vec<Job>>> = None;
+    let mut view = View::new(&plans, args.json);
     let mut tick = interval(view::INTERVAL);
-    let mut dead = 0;
+    let mut dead = vec![0; plans.len()];
     let mut dead_seen = Instant::now();
+    let mut stage = Stage::Flooding;
+    let mut outage: Option<Outage> = None;
     let deadline = Instant::now() + plan.deadline();
     loop {
         tokio::select! {
-            jobs = &mut publishing, if confirmed.is_none() => confirmed = Some(jobs?.concat()),
+            jobs = &mut publishing, if confirmed.is_none() => {
+                confirmed = Some(jobs?.into_iter().map(|jobs| jobs.concat()).collect());
+            }
             _ = tick.tick() => {}
         }
-        let progress = downstream.progress();
-        let counts: Vec<usize> = counts
+        let progress: Vec<Vec<Progress>> = downstreams
             .iter()
-            .map(|count| count.load(Ordering::Relaxed))
+            .map(|downstream| downstream.progress())
             .collect();
-        view.show(&progress, &counts);
+        let counts: Vec<Vec<usize>> = counts
+            .iter()
+            .map(|counts| {
+                counts
+                    .iter()
+                    .map(|count| count.load(Ordering::Relaxed))
+                    .collect()
+            })
+            .collect();
+        view.show(&progress.concat(), &counts.concat());
         for worker in workers.iter_mut() {
             worker.alive()?;
         }
         if dead_seen.elapsed() >= DEAD_POLL {
-            dead = queues.dead_count().await?;
+            for (dead, queues) in dead.iter_mut().zip(&queues) {
+                *dead = queues.dead_count().await?;
+            }
             dead_seen = Instant::now();
         }
+        let settled: Vec<usize> = (progress.iter())
+            .map(|tenants| tenants.iter().map(|tenant| tenant.settled).sum())
+            .collect();
+        let published: Vec<usize> = counts.iter().map(|counts| counts.iter().sum()).collect();
+        let next = stage.next(&plans, &settled, &published);
+        if next != stage {
+            let away = plans
+                .iter()
+                .position(|plan| plan.pipeline == Some(Pipeline::Away));
+            // A scenario without it never gets here.
+            let Some(downstream) = away.map(|at| &mut downstreams[at]) else {
+                continue;
+            };
+            let lost = |error| DemoError(format!("the API's port is lost: {error}"));
+            match &mut outage {
+                None => {
+                    let from_ns = downstream.go_away().map_err(lost)?;
+                    outage = Some(Outage {
+                        from_ns,
+                        to_ns: u64::MAX,
+                    });
+                    view.say(
+                        "The API of away refuses connections; the jobs of steady are published.",
+                    );
+                    begin.send_replace(true);
+                }
+                Some(outage) => {
+                    outage.to_ns = downstream.come_back().map_err(lost)?;
+                    view.say("The API of away takes connections again.");
+                }
+            }
+            stage = next;
+        }
         // Every tenant's last job is rejected: it is settled at the downstream, and then a dead letter.
-        let settled: usize = progress.iter().map(|tenant| tenant.settled).sum();
-        let ended = settled >= plan.total() && dead >= plan.tenants;
+        let has_ended =
+            |at: usize| settled[at] >= plans[at].total() && dead[at] >= plans[at].tenants;
+        let ended = (0..plans.len()).all(has_ended);
         if let Some(jobs) = confirmed.take_if(|_| ended || Instant::now() > deadline) {
-            return Ok(jobs);
+            return Ok((jobs, outage));
         }
         if Instant::now() > deadline {
             return Err(DemoError(

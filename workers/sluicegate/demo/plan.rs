@@ -7,6 +7,7 @@ use sluicegate::config::show_duration;
 use sluicegate::rules::limit::{Algorithm, Limit, Unit, ceil_ms};
 
 use super::check;
+use super::pipelines::Pipeline;
 use super::scenario::{Cost, Scenario};
 
 /// `sluicegate demo`
@@ -17,16 +18,18 @@ use super::scenario::{Cost, Scenario};
   sluicegate demo --scenario costs --tenants 2          calls and tokens, as LLM APIs count
   sluicegate demo --scenario throttling --json          an API that throttles tenants (429)
   sluicegate demo --scenario results                    each publisher is told what the API answered
+  sluicegate demo --scenario pipelines                  a flood and an outage beside ordinary traffic, in 40 s
   sluicegate demo --algo fixed-window-algo --seconds 60
   sluicegate demo --tenants 1 --jobs 2000 --limit 20")]
 pub struct DemoArgs {
     /// What the API limits
     #[arg(long, value_enum, default_value_t = Scenario::Limit)]
     pub scenario: Scenario,
-    /// Tenants that publish, all at once
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub tenants: u32,
-    /// Jobs of each tenant [default: 200; with --scenario limits 16 times --limit]
+    /// Tenants that publish, all at once [default: 5; with --scenario pipelines 2 in each]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub tenants: Option<u32>,
+    /// Jobs of each tenant [default: 200; with --scenario limits 16 times --limit, with pipelines 10 times]; the flood of
+    /// --scenario pipelines has three times as many
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000), conflicts_with = "seconds")]
     pub jobs: Option<u32>,
     /// As many jobs as the limit admits in this many seconds, instead of --jobs; only with --scenario limit
@@ -95,6 +98,8 @@ pub struct Plan {
     pub workers: usize,
     /// What else the API does.
     pub scenario: Scenario,
+    /// The pipeline that it is for, where the scenario has several.
+    pub pipeline: Option<Pipeline>,
 }
 
 impl Plan {
@@ -118,11 +123,12 @@ impl Plan {
         let limits = limits.map_err(|error| error.to_string())?;
         let jobs = args.jobs.unwrap_or_else(|| scenario.jobs(args.limit));
         let mut plan = Self {
-            tenants: args.tenants as usize,
+            tenants: args.tenants.unwrap_or_else(|| scenario.tenants()) as usize,
             jobs: jobs as usize,
             limits,
             workers: args.workers as usize,
             scenario,
+            pipeline: None,
         };
         if let Some(seconds) = args.seconds {
             let limit = plan.limit();
@@ -130,13 +136,29 @@ impl Plan {
             let jobs = periods.saturating_mul(limit.max().into());
             plan.jobs = usize::try_from(jobs).unwrap_or(usize::MAX);
         }
-        if plan.total() > 5_000_000 {
+        if scenario == Scenario::Pipelines && jobs < args.limit.saturating_mul(2) {
+            return Err("--scenario pipelines needs twice as many --jobs as --limit".to_owned());
+        }
+        let total: usize = plan.parts().iter().map(Self::total).sum();
+        if total > 5_000_000 {
             return Err(format!(
-                "{} jobs are too many for a demo; at most 5000000",
-                plan.total()
+                "{total} jobs are too many for a demo; at most 5000000"
             ));
         }
         Ok(plan)
+    }
+
+    /// What each pipeline is to do; where the scenario has one, that is all.
+    pub fn parts(&self) -> Vec<Self> {
+        let part = |pipeline: Pipeline| Self {
+            jobs: pipeline.jobs(self.jobs),
+            pipeline: Some(pipeline),
+            ..self.clone()
+        };
+        match self.scenario {
+            Scenario::Pipelines => Pipeline::ALL.map(part).into(),
+            _ => vec![self.clone()],
+        }
     }
 
     /// The first limit.
@@ -196,7 +218,8 @@ impl Plan {
 
     /// When the demo stops waiting and counts what is there.
     pub fn deadline(&self) -> Duration {
-        self.ideal() * 2 + Duration::from_secs(60)
+        let ideal: Duration = self.parts().iter().map(Self::ideal).sum();
+        ideal * 2 + Duration::from_secs(60)
     }
 
     /// All jobs of all tenants.
@@ -205,8 +228,10 @@ impl Plan {
     }
 
     /// A tenant's id.
-    pub fn tenant(tenant: usize) -> String {
-        format!("tenant-{}", tenant + 1)
+    pub fn tenant(&self, tenant: usize) -> String {
+        // Of each pipeline others, so that a job at another's API is known there.
+        let whose = self.pipeline.map_or("tenant", Pipeline::name);
+        format!("{whose}-{}", tenant + 1)
     }
 
     /// A job's id.
@@ -288,6 +313,7 @@ mod tests {
             ("costs", 2, 10, 30),
             ("throttling", 1, 13, 20),
             ("results", 1, 9, 10),
+            ("pipelines", 1, 9, 10),
             // Its old name.
             ("penalties", 1, 13, 20),
         ] {
@@ -297,6 +323,17 @@ mod tests {
             let range = Duration::from_secs(least)..Duration::from_secs(most);
             assert!(range.contains(&ideal), "{name}: {ideal:?}");
         }
+    }
+
+    #[test]
+    fn each_pipeline_has_tenants_of_its_own_and_the_flood_is_the_largest() {
+        let parts = plan(&["--scenario", "pipelines"]).expect("it fits").parts();
+        let parts: Vec<_> = (parts.iter())
+            .map(|part| (part.tenant(0), part.jobs))
+            .collect();
+        let expected = [("steady-1", 200), ("flooded-1", 600), ("away-1", 200)];
+        assert_eq!(parts, expected.map(|(name, jobs)| (name.to_owned(), jobs)));
+        assert_eq!(plan(&[]).map(|plan| plan.parts().len()), Ok(1));
     }
 
     #[test]
@@ -325,6 +362,15 @@ mod tests {
             (&["--tenants", "1000", "--jobs", "1000000"], "too many"),
             (&["--scenario", "cost"], "costs"),
             (&["--scenario", "costs", "--seconds", "9"], "--seconds goes"),
+            (&["--scenario", "pipelines", "--jobs", "39"], "twice"),
+            (
+                &["--scenario", "pipelines", "--jobs", "1000001"],
+                "is not in",
+            ),
+            (
+                &["--scenario", "pipelines", "--jobs", "500001"],
+                "5000010 jobs are too many",
+            ),
             (
                 &["--scenario", "limits", "--algo", "fixed-window-algo"],
                 "--algo fixed",

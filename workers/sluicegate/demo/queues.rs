@@ -13,7 +13,8 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Confirmation, Connection, ConnectionProperties};
 use sluicegate::config::SecretUrl;
 use sluicegate::rules::delays::{DelayLevels, QueueNames};
-use tokio::time::timeout;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::DemoError;
 use super::plan::{Job, Plan};
@@ -75,8 +76,8 @@ impl Queues {
         within("opening a channel", self.connection.create_channel()).await
     }
 
-    /// Publishes one tenant's jobs, counts those confirmed, and returns which they are. A batch that is not
-    /// confirmed as a whole is published again, twice at most: at least once is what the jobs get anyway.
+    /// Publishes one tenant's jobs, counts those confirmed, and returns which they are. Portions that wait for `begin` do. A
+    /// batch that is not confirmed as a whole is published again, twice at most: at least once is what the jobs get anyway.
     ///
     /// # Errors
     /// The connection failed, or RabbitMQ kept refusing.
@@ -85,6 +86,7 @@ impl Queues {
         plan: &Plan,
         tenant: usize,
         confirmed: &AtomicUsize,
+        mut begin: watch::Receiver<bool>,
     ) -> Result<Vec<Job>, DemoError> {
         let channel = self.channel().await?;
         within(
@@ -92,20 +94,32 @@ impl Queues {
             channel.confirm_select(ConfirmSelectOptions::default()),
         )
         .await?;
-        let jobs: Vec<Job> = (0..plan.jobs)
-            .map(|number| Job { tenant, number })
-            .collect();
-        for batch in jobs.chunks(BATCH) {
-            let mut attempt = 1;
-            while let Err(error) = self.publish_batch(&channel, plan, batch).await {
-                if attempt == 3 {
-                    return Err(error);
-                }
-                attempt += 1;
+        let mut all = Vec::with_capacity(plan.jobs);
+        let mut since = Instant::now();
+        let mut has_waited = false;
+        for portion in plan.portions() {
+            if portion.waits && !has_waited {
+                // Who would say so is gone only when the demo ends.
+                let _ = begin.wait_for(|begun| *begun).await;
+                (since, has_waited) = (Instant::now(), true);
             }
-            confirmed.fetch_add(batch.len(), Ordering::Relaxed);
+            sleep_until(since + portion.at).await;
+            let jobs: Vec<Job> = (portion.jobs)
+                .map(|number| Job { tenant, number })
+                .collect();
+            for batch in jobs.chunks(BATCH) {
+                let mut attempt = 1;
+                while let Err(error) = self.publish_batch(&channel, plan, batch).await {
+                    if attempt == 3 {
+                        return Err(error);
+                    }
+                    attempt += 1;
+                }
+                confirmed.fetch_add(batch.len(), Ordering::Relaxed);
+            }
+            all.extend(jobs);
         }
-        Ok(jobs)
+        Ok(all)
     }
 
     /// Succeeds when RabbitMQ has confirmed every job of the batch and returned none. All confirms are
@@ -122,7 +136,7 @@ impl Queues {
         };
         let mut confirms = Vec::with_capacity(batch.len());
         for job in batch {
-            let tenant = Plan::tenant(job.tenant);
+            let tenant = plan.tenant(job.tenant);
             let body = format!(r#"{{"tenant":"{tenant}","number":{}}}"#, job.number);
             let mut headers = FieldTable::default();
             headers.insert("x-tenant".into(), AMQPValue::LongString(tenant.into()));

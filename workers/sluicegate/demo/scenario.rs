@@ -23,6 +23,9 @@ pub enum Scenario {
     Throttling,
     /// One limit, and each job's publisher is told what the API answered to it (reply_to)
     Results,
+    /// Three pipelines in each worker, with a limit and an API each: one gets a flood, one has an API that goes away, and
+    /// the third is to notice neither
+    Pipelines,
 }
 
 /// Units that a job costs.
@@ -51,7 +54,7 @@ impl Scenario {
             Ok(Limit::new(name, algorithm, max, window, guard)?.with_unit(unit))
         };
         match self {
-            Self::Limit | Self::Throttling | Self::Results => {
+            Self::Limit | Self::Throttling | Self::Results | Self::Pipelines => {
                 Ok(vec![limit("default", 1, 1, Unit::Calls)?])
             }
             Self::Limits => Ok(vec![
@@ -66,10 +69,19 @@ impl Scenario {
         }
     }
 
+    /// Tenants, where nobody says how many: the calls of all pipelines together are about as many as of one elsewhere.
+    pub fn tenants(self) -> u32 {
+        match self {
+            Self::Pipelines => 2,
+            Self::Limit | Self::Limits | Self::Costs | Self::Throttling | Self::Results => 5,
+        }
+    }
+
     /// Jobs of each tenant, where nobody says how many, with a first limit of `max`.
     pub fn jobs(self, max: u32) -> u32 {
         match self {
             Self::Limits => max * 16,
+            Self::Pipelines => max * 10,
             Self::Limit | Self::Costs | Self::Throttling | Self::Results => 200,
         }
     }
@@ -124,7 +136,7 @@ impl Scenario {
     /// Deliveries per job that P4 promises for a backlog of one tenant's jobs.
     pub fn deliveries_per_job(self) -> f64 {
         match self {
-            Self::Limit | Self::Results => 3.1,
+            Self::Limit | Self::Results | Self::Pipelines => 3.1,
             Self::Limits => 3.6,
             Self::Costs => 4.1,
             // What is delivered while the tenant is throttled goes round once more, each time.

@@ -2,15 +2,14 @@
 
 use std::fmt::{self, Write};
 
-use super::report::Figures;
+use super::report::{Figures, NeverIdle, Together};
 
 /// Tenants that the table lists; the figures below it count all.
 const ROWS: usize = 20;
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (p1, p2, p3) = (&self.never_lost, &self.never_exceeded, &self.never_idle);
-        let (p4, p6) = (&self.cheap_waiting, &self.throttling_is_not_failure);
+        let (p1, p2) = (&self.never_lost, &self.never_exceeded);
         writeln!(
             f,
             "tenant        confirmed   done  dead  exceeded  fullest   429   used  makespan    ideal"
@@ -35,13 +34,7 @@ impl fmt::Display for Figures {
             writeln!(f, "... and {} more tenants", self.tenants.len() - ROWS)?;
         }
         writeln!(f)?;
-        let mut line = |name: &str, holds: bool, text: String| {
-            writeln!(
-                f,
-                "{name:32} {}  {text}",
-                if holds { "PASS" } else { "FAIL" }
-            )
-        };
+        let mut line = |name, holds, text| line(f, name, holds, text);
         line(
             "P1 never lost",
             p1.holds,
@@ -83,38 +76,23 @@ impl fmt::Display for Figures {
             )?;
         }
         line("P2 never exceeded", p2.holds, exceeded)?;
-        let mut idle = format!(
-            "{:.1} % used (promised: {:.0} %); makespan {:.2} s, ideal {:.2} s with the guard, ratio {:.3} (promised: at most {:.3})",
-            p3.used_share * 100.0,
-            p3.promised_share * 100.0,
-            p3.makespan_seconds,
-            p3.ideal_seconds,
-            p3.makespan_to_ideal,
-            p3.promised_ratio,
-        );
-        if let Some(seconds) = p3.ideal_corrected_seconds {
-            write!(
-                idle,
-                "; {seconds:.2} s if what x-actual-cost gives back were used at once"
-            )?;
+        if let Some(p3) = &self.never_idle {
+            line("P3 never idle", p3.holds, idle(p3)?)?;
         }
-        line("P3 never idle", p3.holds, idle)?;
-        line(
-            "P4 cheap waiting",
-            p4.holds,
-            format!(
+        if let Some(p4) = &self.cheap_waiting {
+            let text = format!(
                 "{:.2} deliveries per job (promised: {:.1})",
                 p4.deliveries_per_job, p4.promised_per_job,
-            ),
-        )?;
-        line(
-            "P6 throttling is not failure",
-            p6.holds,
-            format!(
+            );
+            line("P4 cheap waiting", p4.holds, text)?;
+        }
+        if let Some(p6) = &self.throttling_is_not_failure {
+            let text = format!(
                 "{} calls with a used attempt; {} dead letters with headers that grow, the largest headers have {} bytes",
                 p6.attempts_used, p6.with_broker_headers, p6.header_bytes,
-            ),
-        )?;
+            );
+            line("P6 throttling is not failure", p6.holds, text)?;
+        }
         let Some(p9) = &self.answers_back else {
             return Ok(());
         };
@@ -133,5 +111,52 @@ impl fmt::Display for Figures {
                 p9.again,
             ),
         )
+    }
+}
+
+/// One promise.
+fn line(f: &mut fmt::Formatter<'_>, name: &str, holds: bool, text: String) -> fmt::Result {
+    let verdict = if holds { "PASS" } else { "FAIL" };
+    writeln!(f, "{name:32} {verdict}  {text}")
+}
+
+fn idle(p3: &NeverIdle) -> Result<String, fmt::Error> {
+    let mut idle = format!(
+        "{:.1} % used (promised: {:.0} %); makespan {:.2} s, ideal {:.2} s with the guard, ratio {:.3} (promised: at most {:.3})",
+        p3.used_share * 100.0,
+        p3.promised_share * 100.0,
+        p3.makespan_seconds,
+        p3.ideal_seconds,
+        p3.makespan_to_ideal,
+        p3.promised_ratio,
+    );
+    if let Some(seconds) = p3.ideal_corrected_seconds {
+        write!(
+            idle,
+            "; {seconds:.2} s if what x-actual-cost gives back were used at once"
+        )?;
+    }
+    Ok(idle)
+}
+
+impl fmt::Display for Together {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, figures) in &self.pipelines {
+            writeln!(f, "pipeline {name}\n{figures}")?;
+        }
+        let p10 = &self.pipelines_apart;
+        let text = format!(
+            "{} of {} calls of steady were made while the API of away refused connections ({} calls failed) and the flood went on; \
+             {} came later than in the period after their own; {} jobs of away were called after the API's return; \
+             {} calls at another's API, {} restarts of a pipeline",
+            p10.beside_both,
+            p10.calls,
+            p10.failed_calls,
+            p10.late,
+            p10.called_after_return,
+            p10.astray,
+            p10.restarts,
+        );
+        line(f, "P10 pipelines stay apart", p10.holds, text)
     }
 }

@@ -19,6 +19,8 @@ const BARS: usize = 20;
 pub enum View {
     /// Bars.
     Bars {
+        /// What draws them.
+        all: MultiProgress,
         /// One for each tenant, the first [`BARS`] of them.
         bars: Vec<ProgressBar>,
         /// For the rates.
@@ -39,7 +41,7 @@ pub enum View {
 
 impl View {
     /// Bars on a terminal, else lines; with `json` standard output is left to the figures.
-    pub fn new(plan: &Plan, json: bool) -> Self {
+    pub fn new(plans: &[Plan], json: bool) -> Self {
         let start = Instant::now();
         let terminal = std::io::stderr().is_terminal() && (json || std::io::stdout().is_terminal());
         if !terminal {
@@ -47,7 +49,7 @@ impl View {
                 to_stderr: json,
                 start,
                 latest: None,
-                total: plan.total(),
+                total: plans.iter().map(Plan::total).sum(),
             };
         }
         let all = MultiProgress::new();
@@ -55,20 +57,36 @@ impl View {
         let style =
             ProgressStyle::with_template("{prefix:12} {wide_bar:.green} {pos:>6}/{len} {msg}")
                 .unwrap_or_else(|_| ProgressStyle::default_bar());
-        let bar = |tenant| {
+        let bar = |(plan, tenant): (&Plan, usize)| {
             let bar = ProgressBar::new(plan.jobs as u64).with_style(style.clone());
-            all.add(bar.with_prefix(Plan::tenant(tenant)))
+            all.add(bar.with_prefix(plan.tenant(tenant)))
         };
+        let tenants = plans
+            .iter()
+            .flat_map(|plan| (0..plan.tenants).map(move |tenant| (plan, tenant)));
         Self::Bars {
-            bars: (0..plan.tenants.min(BARS)).map(bar).collect(),
+            bars: tenants.take(BARS).map(bar).collect(),
             start,
+            all,
+        }
+    }
+
+    /// Says something beside that.
+    pub fn say(&self, text: &str) {
+        match self {
+            // A terminal that can't be written to shows no bars either.
+            Self::Bars { all, .. } => drop(all.println(text)),
+            Self::Lines {
+                to_stderr: true, ..
+            } => eprintln!("{text}"),
+            Self::Lines { .. } => println!("{text}"),
         }
     }
 
     /// Shows how far the tenants are; `confirmed` are the jobs published so far.
     pub fn show(&mut self, progress: &[Progress], confirmed: &[usize]) {
         match self {
-            Self::Bars { bars, start } => {
+            Self::Bars { bars, start, .. } => {
                 let seconds = start.elapsed().as_secs_f64().max(0.001);
                 for ((bar, tenant), confirmed) in bars.iter().zip(progress).zip(confirmed) {
                     bar.set_position(tenant.settled as u64);

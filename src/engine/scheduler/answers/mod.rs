@@ -14,6 +14,7 @@ pub(super) use throttles::Throttles;
 
 use super::Scheduler;
 use super::entry::Phase;
+use super::plan::Plan;
 use super::queues::End;
 use crate::engine::action::{Action, Block, Key};
 use crate::engine::facts::Fact;
@@ -53,6 +54,8 @@ impl Scheduler {
         let stale = !self.intake.is_current(&job.tag);
         let waits = stale || !self.gives_up(now, key, &reason);
         if waits && let Some(job) = self.jobs.get_mut(&key) {
+            // It is called for again, whatever its next wait is.
+            job.plan = Plan::at(now);
             job.phase = Phase::Throttling { duration };
         }
         self.throttle(

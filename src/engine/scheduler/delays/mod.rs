@@ -17,6 +17,7 @@ use rand::Rng;
 pub(super) use waiting::Waiting;
 
 use super::entry::{Hand, Phase};
+use super::plan::Plan;
 use super::queues::End;
 use super::{Scheduler, millis};
 use crate::broker::Source;
@@ -116,6 +117,9 @@ impl Scheduler {
             None | Some((_, 0)) => self.join(key, end),
             Some((at_ms, left_ms)) => {
                 let wait = Duration::from_millis(left_ms);
+                if let Some(job) = self.jobs.get_mut(&key) {
+                    job.plan = Plan::at(now + wait);
+                }
                 if !self.delay_in_memory(now, key, wait) {
                     self.delay_until(now, key, at_ms, wait);
                 } else if let Some(job) = self.jobs.get_mut(&key) {
@@ -148,6 +152,7 @@ impl Scheduler {
         let is_over = |not_before: NotBefore| not_before.left_ms(store_now) == 0;
         let waits_for_turn = job.claims.not_before.is_none_or(is_over);
         let mut left = Duration::from_millis(trip.left_ms(store_now));
+        job.plan = Plan::of_wait(now, trip.until_ms, store_now, left);
         if waits_for_turn {
             // The clock was read on its way here, and the question will be on its way.
             left = left.saturating_sub(self.admission.base());

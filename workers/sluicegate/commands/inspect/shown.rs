@@ -8,6 +8,7 @@ use sluicegate::rules::limit::Unit;
 use sluicegate::rules::tenant::Tenant;
 
 use super::Row;
+use super::levels::{self, Levels};
 use super::waits::Waits;
 use crate::commands::labels::Given;
 use crate::commands::recovery::Recovery;
@@ -47,7 +48,7 @@ pub(super) fn in_words(
     source: &str,
     rows: &[Row<'_>],
     given: &Given,
-    found: &Inspection,
+    (found, levels): (&Inspection, &Levels),
     recovery: &Recovery,
 ) -> String {
     let mut text = format!("tenant    {tenant}\nsource    {source}\n");
@@ -101,8 +102,9 @@ pub(super) fn in_words(
         }
         0 => "no job waits".to_owned(),
         waiting => format!(
-            "{} waiting, the last is admitted {}",
+            "{} waiting{}, the last is admitted {}",
             amount(waiting, counts_cost(rows)),
+            levels::in_words(levels),
             when(found.now_ms, found.waitlist_end_ms)
         ),
     };
@@ -183,7 +185,14 @@ mod tests {
         let ours: Vec<Limit> = rows.iter().map(|(limit, _)| (*limit).clone()).collect();
         let said = api::in_words(&found, &api::said(&found, &ours));
         let given = given(&[]);
-        in_words(&tenant, "rate-limiter", &rows, &given, &found, recovery) + &said
+        in_words(
+            &tenant,
+            "rate-limiter",
+            &rows,
+            &given,
+            (&found, &Levels::new()),
+            recovery,
+        ) + &said
     }
 
     #[test]
@@ -233,7 +242,14 @@ why       no job is admitted before the suspension ends, in 12.3s (Tue, 14 Nov 2
             let tenant = Tenant::parse("acme").expect("a tenant");
             let json = as_json(&rows[1], &given(missing))["used"].clone();
             let given = given(missing);
-            let text = in_words(&tenant, "x", &rows, &given, &found, &Recovery::Over);
+            let text = in_words(
+                &tenant,
+                "x",
+                &rows,
+                &given,
+                (&found, &Levels::new()),
+                &Recovery::Over,
+            );
             (text, json)
         };
         let (text, used) = show([&free, &full], std::slice::from_ref(&path));

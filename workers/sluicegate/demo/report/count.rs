@@ -129,12 +129,13 @@ pub fn never_idle(plan: &Plan, tenants: &[TenantFigures]) -> NeverIdle {
 }
 
 pub fn cheap_waiting(plan: &Plan, observed: &Observed) -> CheapWaiting {
-    let deliveries_per_job = observed.deliveries as f64 / observed.confirmed.len().max(1) as f64;
+    let deliveries = observed.counted.deliveries;
+    let deliveries_per_job = deliveries as f64 / observed.confirmed.len().max(1) as f64;
     let promised_per_job = plan.scenario.deliveries_per_job();
     CheapWaiting {
         // Fewer deliveries than jobs would mean that the count is wrong.
         holds: (1.0..=promised_per_job).contains(&deliveries_per_job),
-        deliveries: observed.deliveries,
+        deliveries,
         deliveries_per_job,
         promised_per_job,
     }

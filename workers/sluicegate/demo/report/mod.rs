@@ -1,6 +1,9 @@
 //! From what was observed to the figures of the promises, and their words. Pure.
 
 mod answers;
+mod apart;
+#[cfg(test)]
+mod apart_tests;
 mod count;
 mod tenant;
 #[cfg(test)]
@@ -11,11 +14,14 @@ use std::collections::HashSet;
 use serde::Serialize;
 
 use super::answers::Answer;
+use super::children::Counted;
 use super::ledger::Arrival;
+use super::pipelines::Pipeline;
 use super::plan::{Job, Plan};
 use super::queues::DeadLetter;
 use super::scenario::Scenario;
 use answers::{AnswersBack, answers_back};
+pub use apart::Together;
 use tenant::TenantFigures;
 
 /// What happened, as the publishers, the downstream, the dead-letter queue and the workers saw it.
@@ -33,8 +39,19 @@ pub struct Observed {
     pub results: Vec<Answer>,
     /// Messages that were still in a queue after the workers had ended.
     pub left: usize,
-    /// Deliveries that the workers got.
-    pub deliveries: u64,
+    /// What the workers counted.
+    pub counted: Counted,
+    /// When the API was away, where the scenario has it go.
+    pub outage: Option<Outage>,
+}
+
+/// When an API refused connections, by the clock of all of them, in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outage {
+    /// From then on.
+    pub from_ns: u64,
+    /// From then on no more.
+    pub to_ns: u64,
 }
 
 /// The figures, promise by promise.
@@ -46,12 +63,15 @@ pub struct Figures {
     pub never_lost: NeverLost,
     /// P2
     pub never_exceeded: NeverExceeded,
-    /// P3
-    pub never_idle: NeverIdle,
-    /// P4
-    pub cheap_waiting: CheapWaiting,
-    /// P6
-    pub throttling_is_not_failure: NotFailure,
+    /// P3, where the API is there all the time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub never_idle: Option<NeverIdle>,
+    /// P4, there
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cheap_waiting: Option<CheapWaiting>,
+    /// P6, there
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub throttling_is_not_failure: Option<NotFailure>,
     /// P9, where the scenario has results.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub answers_back: Option<AnswersBack>,
@@ -152,17 +172,19 @@ impl Figures {
             .collect();
         let never_lost = count::never_lost(plan, observed, &dead_jobs);
         let never_exceeded = count::never_exceeded(plan, observed, &tenants);
-        let never_idle = count::never_idle(plan, &tenants);
-        let cheap_waiting = count::cheap_waiting(plan, observed);
-        let not_failure = count::not_failure(observed);
+        // An outage costs attempts, deliveries, and the time that it lasts.
+        let is_there = plan.pipeline != Some(Pipeline::Away);
+        let never_idle = is_there.then(|| count::never_idle(plan, &tenants));
+        let cheap_waiting = is_there.then(|| count::cheap_waiting(plan, observed));
+        let not_failure = is_there.then(|| count::not_failure(observed));
         let has_results = plan.scenario == Scenario::Results;
         let answers_back = has_results.then(|| answers_back(plan, observed));
         Self {
             holds: never_lost.holds
                 && never_exceeded.holds
-                && never_idle.holds
-                && cheap_waiting.holds
-                && not_failure.holds
+                && never_idle.as_ref().is_none_or(|figures| figures.holds)
+                && cheap_waiting.as_ref().is_none_or(|figures| figures.holds)
+                && not_failure.as_ref().is_none_or(|figures| figures.holds)
                 && answers_back.as_ref().is_none_or(|answers| answers.holds),
             never_lost,
             never_exceeded,

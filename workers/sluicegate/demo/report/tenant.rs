@@ -68,7 +68,7 @@ pub fn figures(
         .map(|call| plan.id(call.job));
     let exceeded = |call: &&&Arrival| call.refused == Some(Refused::Exceeded);
     TenantFigures {
-        tenant: Plan::tenant(tenant),
+        tenant: plan.tenant(tenant),
         confirmed: observed
             .confirmed
             .iter()
@@ -83,7 +83,7 @@ pub fn figures(
         fullest_windows: windows.iter().map(fullest).collect(),
         answered_429: calls.iter().filter(exceeded).count(),
         used_share: match plan.scenario {
-            Scenario::Limit | Scenario::Results => used(plan, &calls).share(),
+            Scenario::Limit | Scenario::Results | Scenario::Pipelines => used(plan, &calls).share(),
             _ if makespan == 0 => 1.0,
             _ => (ideal as f64 / makespan as f64).min(1.0),
         },

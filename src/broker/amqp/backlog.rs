@@ -1,0 +1,59 @@
+//! How many jobs are in the queues: looked at now and then, for metrics. What fails is tried again, and disturbs nothing else.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lapin::Channel;
+
+use super::Shared;
+use super::connection::Link;
+use super::inventory::depth;
+use crate::broker::{Backlog, BrokerError};
+
+/// Between two looks.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// Looks again and again, on a channel of its own, for as long as the session lasts.
+pub(super) async fn watch(shared: Arc<Shared>, link: Arc<Link>) -> BrokerError {
+    let mut channel = None;
+    loop {
+        // A blocked connection answers nothing; what it is told waits in memory.
+        let found = match link.blocked() {
+            true => None,
+            false => look(&shared, &link, &mut channel).await.ok(),
+        };
+        shared.backlog.send_replace(found);
+        tokio::time::sleep(EVERY).await;
+    }
+}
+
+/// How many there are now. `channel` is one that is open, or none.
+async fn look(
+    shared: &Shared,
+    link: &Link,
+    channel: &mut Option<Channel>,
+) -> Result<Backlog, BrokerError> {
+    let names = &shared.topology.names;
+    let mut backlog = Backlog::default();
+    for queue in &shared.topology.queues {
+        let open = match channel.take() {
+            Some(open) => open,
+            None => link.channel().await?,
+        };
+        // A refusal closes the channel; the queue is declared anew when it is missed.
+        let Some((messages, _)) = depth(&link.target, &open, &queue.name).await? else {
+            continue;
+        };
+        *channel = Some(open);
+        let is_one_of = |queues: &[Arc<str>]| queues.contains(&queue.name);
+        let state = if queue.name == names.dead {
+            &mut backlog.dead
+        } else if is_one_of(names.delays()) {
+            &mut backlog.waiting
+        } else {
+            &mut backlog.ready
+        };
+        *state += u64::from(messages);
+    }
+    Ok(backlog)
+}

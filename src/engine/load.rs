@@ -1,0 +1,87 @@
+//! What a worker's slots are used for, and when the jobs in memory are counted next.
+
+use std::time::Duration;
+
+/// The jobs in memory are counted so often, and the use of the slots is a mean over this.
+pub(super) const EVERY: Duration = Duration::from_secs(2);
+
+/// The time for which slots were taken.
+#[derive(Debug, Default)]
+pub(super) struct Load {
+    /// Up to now,
+    at: Duration,
+    /// and since then so many are.
+    taken: usize,
+    /// Since the last count,
+    since: Duration,
+    /// in slots times seconds.
+    used: f64,
+    /// There was something to count.
+    busy: bool,
+}
+
+impl Load {
+    /// So many slots were taken since the last time, and for how long. From now on it is `taken`.
+    pub(super) fn turn(&mut self, now: Duration, taken: usize) -> (usize, Duration) {
+        let lasted = now.saturating_sub(self.at);
+        let before = std::mem::replace(&mut self.taken, taken);
+        self.at = now;
+        self.used += f64::from(u32::try_from(before).unwrap_or(u32::MAX)) * lasted.as_secs_f64();
+        (before, lasted)
+    }
+
+    /// When the jobs in memory, `in_memory` of them, are to be counted; `None`: nothing has changed since that was done.
+    pub(super) fn next(&self, in_memory: usize) -> Option<Duration> {
+        (in_memory > 0 || self.busy).then(|| self.since + EVERY)
+    }
+
+    /// They are counted now: the share of all `slots` that was taken since the last time.
+    pub(super) fn counted(&mut self, now: Duration, slots: usize, in_memory: usize) -> f64 {
+        let lasted = now.saturating_sub(self.since).as_secs_f64();
+        let all = f64::from(u32::try_from(slots).unwrap_or(u32::MAX)) * lasted;
+        let used = std::mem::take(&mut self.used);
+        self.since = now;
+        self.busy = in_memory > 0 || used > 0.0;
+        if all > 0.0 {
+            (used / all).min(1.0)
+        } else {
+            0.0
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn what_was_taken_counts_until_it_changes() {
+        let mut load = Load::default();
+        assert_eq!(load.turn(10 * SECOND, 4), (0, 10 * SECOND));
+        assert!(load.counted(10 * SECOND, 8, 4).abs() < 1e-9);
+        assert_eq!(load.turn(11 * SECOND, 2), (4, SECOND));
+        assert_eq!(load.turn(13 * SECOND, 0), (2, 2 * SECOND));
+        assert_eq!(load.turn(14 * SECOND, 8), (0, SECOND));
+        let share = load.counted(14 * SECOND, 8, 0);
+        assert!((share - 8.0 / 32.0).abs() < 1e-9, "{share}");
+        // The concurrency was lowered while more were taken.
+        load.turn(18 * SECOND, 8);
+        let share = load.counted(18 * SECOND, 4, 0);
+        assert!((share - 1.0).abs() < 1e-9, "{share}");
+    }
+
+    #[test]
+    fn an_idle_worker_is_counted_once_more_and_then_left_alone() {
+        let mut load = Load::default();
+        assert_eq!(load.next(0), None);
+        assert_eq!(load.next(1), Some(EVERY));
+        load.turn(SECOND, 1);
+        load.turn(2 * SECOND, 0);
+        load.counted(2 * SECOND, 8, 1);
+        assert_eq!(load.next(0), Some(2 * SECOND + EVERY));
+        load.counted(4 * SECOND, 8, 0);
+        assert_eq!(load.next(0), None);
+    }
+}

@@ -1,0 +1,141 @@
+//! How the jobs in memory stand: looked at once in a while, for metrics, since it takes a look at each of them.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use super::Scheduler;
+use super::entry::{Hand, JobEntry, Phase};
+use super::plan::LATE;
+use crate::broker::Source;
+use crate::engine::facts::{Census, Fact, Lacks};
+use crate::gate::TenantReply;
+use crate::rules::job::Envelope;
+use crate::rules::tenant::Tenant;
+
+/// So many suspended tenants are remembered.
+const MOST_TENANTS: usize = 10_000;
+
+/// The tenants that are suspended, as the gate's answers said, and until when.
+#[derive(Debug, Default)]
+pub(super) struct Suspended(HashMap<Tenant, Duration>);
+
+impl Suspended {
+    /// What an answer says of `tenant`.
+    pub(super) fn heard(&mut self, now: Duration, tenant: &Tenant, reply: &TenantReply) {
+        match reply.blocked_until_ms.saturating_sub(reply.now_ms) {
+            0 if self.0.is_empty() => {}
+            0 => _ = self.0.remove(tenant),
+            left_ms => {
+                let until = now + Duration::from_millis(left_ms);
+                if self.0.len() < MOST_TENANTS || self.0.contains_key(tenant) {
+                    self.0.insert(tenant.clone(), until);
+                }
+            }
+        }
+    }
+
+    /// How many are.
+    fn count(&mut self, now: Duration) -> usize {
+        self.0.retain(|_, until| now < *until);
+        self.0.len()
+    }
+}
+
+impl Scheduler {
+    /// A new job has been in its queue since its publisher's timestamp, where that and the store's clock are known.
+    pub(super) fn count_queued(&mut self, now: Duration, source: Source, job: &JobEntry) {
+        if source == Source::Fresh
+            && let Some(published_ms) = job.message.published_ms()
+            && let Some(store_now) = self.clock.at_least(now)
+        {
+            let age = Duration::from_millis(store_now.saturating_sub(published_ms));
+            self.facts.push(Fact::Queued(age));
+        }
+    }
+
+    /// How the jobs in memory stand.
+    pub fn census(&mut self, now: Duration) -> Census {
+        let mut census = Census {
+            suspended: self.suspended.count(now),
+            ..Census::default()
+        };
+        // Else nobody is to be called, and that has metrics of its own.
+        let calls =
+            self.agreement.allows(now) && !self.breakers.is_shut(now) && !self.intake.is_draining();
+        let mut waiting = HashSet::new();
+        for job in self.jobs.values() {
+            if matches!(
+                job.phase,
+                Phase::Running | Phase::Throttling { .. } | Phase::Reporting
+            ) {
+                continue;
+            }
+            waiting.insert(&job.claims.tenant);
+            if matches!(job.phase, Phase::Delayed { .. } | Phase::InWindow { .. }) {
+                continue;
+            }
+            let late = job.plan.late(now);
+            census.oldest = census.oldest.max(late);
+            if calls && late >= LATE {
+                census.idle[self.lacks(job) as usize] += 1;
+            }
+        }
+        census.waiting = waiting.len();
+        census
+    }
+
+    /// What keeps a job from being called whose time has come.
+    fn lacks(&self, job: &JobEntry) -> Lacks {
+        let shard = || self.queues.shard_of(&job.claims.tenant);
+        match job.phase {
+            Phase::Preparing => Lacks::Connection,
+            Phase::Candidate | Phase::Noting | Phase::Asking => Lacks::Redis,
+            _ if job.hand == Hand::Empty && !self.queues.has_slot(&job.claims.tenant) => {
+                Lacks::Slot
+            }
+            _ if !self.is_open(shard()) => Lacks::Redis,
+            _ => Lacks::Worker,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn reply(blocked_until_ms: u64) -> TenantReply {
+        TenantReply {
+            now_ms: 10_000,
+            blocked_until_ms,
+            has_failures: false,
+            answers: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_tenant_is_suspended_until_its_time_or_an_answer_says_otherwise() {
+        let tenant = |name: &str| Tenant::parse(name).expect("a tenant");
+        let (mut suspended, a, b) = (Suspended::default(), tenant("a"), tenant("b"));
+        suspended.heard(SECOND, &a, &reply(0));
+        suspended.heard(SECOND, &a, &reply(10_000));
+        assert_eq!(suspended.count(SECOND), 0);
+        suspended.heard(SECOND, &a, &reply(13_000));
+        suspended.heard(SECOND, &b, &reply(15_000));
+        assert_eq!(suspended.count(SECOND), 2);
+        assert_eq!(suspended.count(4 * SECOND), 1, "the time of one is over");
+        suspended.heard(SECOND, &b, &reply(0));
+        assert_eq!(suspended.count(4 * SECOND), 0, "resumed");
+    }
+
+    #[test]
+    fn a_bounded_number_is_remembered() {
+        let mut suspended = Suspended::default();
+        for number in 0..=MOST_TENANTS {
+            let tenant = Tenant::parse(&number.to_string()).expect("a tenant");
+            suspended.heard(SECOND, &tenant, &reply(13_000));
+        }
+        assert_eq!(suspended.count(SECOND), MOST_TENANTS);
+    }
+}

@@ -1,0 +1,339 @@
+//! How much waits, for how long, and how much of the worker is in use: what dashboards, alerts and autoscalers look at.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::exemplar::HistogramWithExemplars;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+
+use super::series::{register, register_seconds};
+use super::{InState, Metrics};
+use crate::broker::Backlog;
+use crate::engine::facts::{Census, Lacks};
+
+/// So many limits have a series of their own.
+const MOST_LIMITS: usize = 64;
+/// The series of all others.
+const OTHER_LIMITS: &str = "other";
+/// What is shown of a job's id; an exemplar has 128 characters at most.
+const MOST_OF_ID: usize = 64;
+/// The ends of the histograms' buckets, in seconds. One second is where a start is late.
+const BUCKETS: [f64; 14] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0, 60.0, 600.0,
+];
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Lacking {
+    lacks: &'static str,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfLimit {
+    limit: String,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct OfJob {
+    job_id: String,
+}
+
+/// These metrics.
+pub(super) struct Load {
+    backlog: Family<InState, Gauge<f64, AtomicU64>>,
+    tenants: Family<InState, Gauge>,
+    quota_idle: Family<Lacking, Gauge>,
+    oldest: Gauge<f64, AtomicU64>,
+    start_delay: HistogramWithExemplars<OfJob>,
+    late_starts: Counter,
+    queued: Histogram,
+    denials: Family<OfLimit, Counter>,
+    /// The limits that have a series, so that nothing is allocated to find it.
+    limits: Mutex<Vec<(String, Counter)>>,
+    worker_slots: Gauge,
+    slot_seconds: Counter<f64, AtomicU64>,
+    saturation: Gauge<f64, AtomicU64>,
+}
+
+impl Load {
+    pub(super) fn register(r: &mut Registry) -> Self {
+        let start_delay = HistogramWithExemplars::new(BUCKETS.into_iter());
+        let help =
+            "By how much jobs start after their time: their arrival, or the end of their last wait";
+        r.register_with_unit("start_delay", help, Unit::Seconds, start_delay.clone());
+        Self {
+            start_delay,
+            backlog: register(
+                r,
+                "backlog_jobs",
+                "Jobs in RabbitMQ's queues, without those that workers have in memory; NaN: not known",
+                Family::default(),
+            ),
+            tenants: register(
+                r,
+                "tenants",
+                "Tenants that this worker knows: with a job that waits in its memory, or suspended",
+                Family::default(),
+            ),
+            quota_idle: register(
+                r,
+                "quota_idle",
+                "Jobs in memory whose time came over a second ago, by what they lack: 0 is right",
+                Family::default(),
+            ),
+            oldest: register(
+                r,
+                "oldest_ready_seconds",
+                "How long ago the time came of the job in memory that waits for its start the longest",
+                Gauge::default(),
+            ),
+            late_starts: register(
+                r,
+                "late_starts",
+                "Jobs that started over a second after their time",
+                Counter::default(),
+            ),
+            queued: register_seconds(
+                r,
+                "queued",
+                "Ages of new jobs when they were taken, by the timestamp that their publisher set",
+                Histogram::new(BUCKETS),
+            ),
+            denials: register(
+                r,
+                "denials",
+                "Jobs that were denied, by the limit that makes them wait the longest",
+                Family::default(),
+            ),
+            limits: Mutex::default(),
+            worker_slots: register(
+                r,
+                "worker_slots",
+                "Calls that this worker can make at once",
+                Gauge::default(),
+            ),
+            slot_seconds: register(
+                r,
+                "slot_seconds",
+                "Time for which worker slots were taken, all together",
+                Counter::default(),
+            ),
+            saturation: register(
+                r,
+                "saturation",
+                "Share of the worker slots that were taken in the last seconds, from 0 to 1",
+                Gauge::default(),
+            ),
+        }
+    }
+
+    pub(super) fn show_all_series(&self) {
+        for state in ["ready", "waiting", "dead"] {
+            self.backlog.get_or_create(&InState { state }).set(f64::NAN);
+        }
+        for state in ["waiting", "suspended"] {
+            drop(self.tenants.get_or_create(&InState { state }));
+        }
+        for (_, lacks) in Lacks::NAMES {
+            drop(self.quota_idle.get_or_create(&Lacking { lacks }));
+        }
+        let limit = OTHER_LIMITS.to_owned();
+        drop(self.denials.get_or_create(&OfLimit { limit }));
+    }
+}
+
+impl Metrics {
+    /// So many jobs are in the queues; `None`: nobody knows.
+    pub fn set_backlog(&self, backlog: Option<Backlog>) {
+        let known = |number: fn(&Backlog) -> u64| match &backlog {
+            // Above 2^53 the last digits are rounded.
+            #[expect(clippy::cast_precision_loss)]
+            Some(backlog) => number(backlog) as f64,
+            None => f64::NAN,
+        };
+        for (state, number) in [
+            ("ready", known(|it| it.ready)),
+            ("waiting", known(|it| it.waiting)),
+            ("dead", known(|it| it.dead)),
+        ] {
+            let gauge = self.load.backlog.get_or_create(&InState { state });
+            gauge.set(number);
+        }
+    }
+
+    /// How the jobs in memory stand.
+    pub fn set_census(&self, census: &Census) {
+        let number = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        let load = &self.load;
+        for (state, tenants) in [("waiting", census.waiting), ("suspended", census.suspended)] {
+            let gauge = load.tenants.get_or_create(&InState { state });
+            gauge.set(number(tenants));
+        }
+        for ((_, lacks), jobs) in Lacks::NAMES.into_iter().zip(census.idle) {
+            let gauge = load.quota_idle.get_or_create(&Lacking { lacks });
+            gauge.set(number(jobs));
+        }
+        load.oldest.set(census.oldest.as_secs_f64());
+    }
+
+    /// A job started so long after its time.
+    pub fn started(&self, late: Duration) {
+        self.load
+            .start_delay
+            .observe(late.as_secs_f64(), None, None);
+    }
+
+    /// The same, and that is late.
+    pub fn started_late(&self, late: Duration, id: Option<&str>) {
+        let of_job = id.map(|id| OfJob {
+            job_id: id.chars().take(MOST_OF_ID).collect(),
+        });
+        (self.load.start_delay).observe(late.as_secs_f64(), of_job, None);
+        self.load.late_starts.inc();
+    }
+
+    /// A new job had been in the work queue for so long.
+    pub fn queued(&self, age: Duration) {
+        self.load.queued.observe(age.as_secs_f64());
+    }
+
+    /// A job waits for this limit.
+    pub fn denied_by(&self, limit: &str) {
+        let mut limits = (self.load.limits.lock()).unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, counter)) = limits.iter().find(|(name, _)| name == limit) {
+            counter.inc();
+            return;
+        }
+        let is_full = limits.len() >= MOST_LIMITS;
+        let name = if is_full { OTHER_LIMITS } else { limit }.to_owned();
+        let label = OfLimit {
+            limit: name.clone(),
+        };
+        let counter = self.load.denials.get_or_create(&label).clone();
+        counter.inc();
+        if !is_full {
+            limits.push((name, counter));
+        }
+    }
+
+    /// So many of the worker slots were taken for so long.
+    pub fn used_slots(&self, (taken, all): (usize, usize), lasted: Duration) {
+        (self.load.worker_slots).set(i64::try_from(all).unwrap_or(i64::MAX));
+        let taken = u32::try_from(taken).unwrap_or(u32::MAX);
+        (self.load.slot_seconds).inc_by(f64::from(taken) * lasted.as_secs_f64());
+    }
+
+    /// This share of the worker slots was taken lately.
+    pub fn set_saturation(&self, share: f64) {
+        self.load.saturation.set(share);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shows(metrics: &Metrics, lines: &[&str]) {
+        let text = metrics.encode();
+        for line in lines {
+            let found = text.lines().any(|l| l == *line);
+            assert!(found, "{line} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_zero() {
+        let metrics = Metrics::new();
+        shows(&metrics, &["sluicegate_backlog_jobs{state=\"dead\"} NaN"]);
+        metrics.set_backlog(Some(Backlog {
+            ready: 7,
+            waiting: 8,
+            dead: 0,
+        }));
+        shows(
+            &metrics,
+            &[
+                "sluicegate_backlog_jobs{state=\"ready\"} 7.0",
+                "sluicegate_backlog_jobs{state=\"waiting\"} 8.0",
+                "sluicegate_backlog_jobs{state=\"dead\"} 0.0",
+            ],
+        );
+        metrics.set_backlog(None);
+        shows(&metrics, &["sluicegate_backlog_jobs{state=\"ready\"} NaN"]);
+    }
+
+    #[test]
+    fn a_late_start_names_its_job_in_an_exemplar_and_no_other_does() {
+        let metrics = Metrics::new();
+        metrics.started(Duration::from_millis(20));
+        assert!(!metrics.encode().contains("job_id"));
+        let id = format!("a\"b\\{}", "x".repeat(100));
+        metrics.started_late(Duration::from_secs(2), Some(&id));
+        metrics.started_late(Duration::from_secs(20), None);
+        let job = format!("a\\\"b\\\\{}", "x".repeat(MOST_OF_ID - 4));
+        let bucket = "sluicegate_start_delay_seconds_bucket{le=\"2.5\"} 2";
+        let line = format!("{bucket} # {{job_id=\"{job}\"}} 2.0");
+        shows(
+            &metrics,
+            &[
+                &line,
+                "sluicegate_start_delay_seconds_bucket{le=\"1.0\"} 1",
+                "sluicegate_start_delay_seconds_count 3",
+                "sluicegate_late_starts_total 2",
+            ],
+        );
+    }
+
+    #[test]
+    fn limits_have_a_bounded_number_of_series() {
+        let metrics = Metrics::new();
+        for _ in 0..2 {
+            for number in 0..MOST_LIMITS + 3 {
+                metrics.denied_by(&format!("limit-{number}"));
+            }
+        }
+        shows(
+            &metrics,
+            &[
+                "sluicegate_denials_total{limit=\"limit-63\"} 2",
+                "sluicegate_denials_total{limit=\"other\"} 6",
+            ],
+        );
+        let text = metrics.encode();
+        let series = text.matches("sluicegate_denials_total{").count();
+        assert_eq!(series, MOST_LIMITS + 1);
+    }
+
+    #[test]
+    fn a_census_is_shown_by_state_and_by_what_is_lacking() {
+        let metrics = Metrics::new();
+        let mut census = Census {
+            waiting: 3,
+            suspended: 1,
+            oldest: Duration::from_millis(1_500),
+            ..Census::default()
+        };
+        census.idle[Lacks::Redis as usize] = 4;
+        metrics.set_census(&census);
+        metrics.used_slots((3, 8), Duration::from_millis(500));
+        metrics.set_saturation(0.375);
+        shows(
+            &metrics,
+            &[
+                "sluicegate_tenants{state=\"waiting\"} 3",
+                "sluicegate_tenants{state=\"suspended\"} 1",
+                "sluicegate_quota_idle{lacks=\"redis\"} 4",
+                "sluicegate_quota_idle{lacks=\"worker\"} 0",
+                "sluicegate_oldest_ready_seconds 1.5",
+                "sluicegate_worker_slots 8",
+                "sluicegate_slot_seconds_total 1.5",
+                "sluicegate_saturation 0.375",
+            ],
+        );
+    }
+}

@@ -1,0 +1,206 @@
+//! Commands that act on all pipelines where none is named: `pause --all`, `resume --all`, `drain`. One worker, real servers.
+
+use std::sync::Arc;
+
+use kit::api::Api;
+use kit::process::Process;
+use kit::{job, until};
+use serde_json::{Value, json};
+use sluicegate::broker::Outgoing;
+
+use crate::cli::{Done, sluicegate};
+use crate::pipelines::{File, consume, done, to};
+
+const MANY: &str = "max-requests: 1000, window-size: 1s";
+
+/// `sluicegate args`, while the APIs go on.
+fn runs(yaml: &str, args: &[&str]) -> Done {
+    tokio::task::block_in_place(|| sluicegate(yaml, args))
+}
+
+/// A worker with two pipelines, of which `orders` has two queues.
+struct Two {
+    file: File,
+    yaml: String,
+    worker: Process,
+    orders: Api,
+    mail: Api,
+}
+
+impl Two {
+    async fn start(limits_of_mail: &str) -> Self {
+        let (orders, mail) = (Api::start().await, Api::start().await);
+        let file = File::new();
+        let queue = file.queue("orders");
+        let own = to(&orders.url(), MANY);
+        let lines = [
+            format!(
+                "  orders: {{amqp: {{queue: '{queue}', queues: ['{queue}', '{queue}-bulk']}}, {own}}}\n"
+            ),
+            file.pipeline("mail", &to(&mail.url(), limits_of_mail)),
+        ];
+        let yaml = file.yaml(&lines);
+        let worker = file.start(&lines);
+        consume(&worker, &["orders", "mail"]).await;
+        let two = Self {
+            file,
+            yaml,
+            worker,
+            orders,
+            mail,
+        };
+        // It has said of both that it is there.
+        until("the worker to be known", || {
+            let resumed = two.json(&["resume", "--all"]);
+            ["orders", "mail"].map(|name| &resumed["pipelines"][name]["workers"])
+                == [&json!(1), &json!(1)]
+        })
+        .await;
+        two
+    }
+
+    fn runs(&self, args: &[&str]) -> Done {
+        runs(&self.yaml, args)
+    }
+
+    fn json(&self, args: &[&str]) -> Value {
+        let args = [args, &["--json"]].concat();
+        self.runs(&args).exited(0).json()
+    }
+
+    /// A job for the second queue of `orders`.
+    async fn publish_bulk(&self, id: &str) {
+        let queue = self.file.queue("orders");
+        let yaml = format!(
+            "amqp: {{url: '{}', queue: '{queue}', queues: ['{queue}', '{queue}-bulk']}}",
+            self.file.bed.amqp
+        );
+        let client = self.file.bed.client(&yaml).await;
+        let outgoing = Outgoing {
+            queue: Arc::clone(&client.names().more()[0]),
+            message: job("acme", id),
+        };
+        for answer in client.publish(&[outgoing]).await.expect("confirms") {
+            answer.expect("confirmed");
+        }
+        client.close().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_pipelines_are_paused_drained_and_resumed_unless_one_is_named() {
+    let two = Two::start(MANY).await;
+    let paused = two.json(&["pause", "--all"]);
+    for name in ["orders", "mail"] {
+        let one = &paused["pipelines"][name];
+        assert_eq!(one["all"], "paused", "{paused}");
+        assert_eq!(one["workers_following"], 1, "{paused}");
+        let series = format!("sluicegate_paused{{pipeline=\"{name}\"}}");
+        assert_eq!(two.worker.metric(&series), Some(1.0));
+    }
+    // One that is named is resumed alone, and answers as one without others does.
+    let resumed = two.json(&["resume", "--all", "--pipeline", "mail"]);
+    assert_eq!(
+        (&resumed["was"], &resumed["workers_following"]),
+        (&json!("pause"), &json!(1))
+    );
+    two.file.publish("orders", "acme", 2).await;
+    two.publish_bulk("bulk").await;
+    two.file.publish("mail", "acme", 1).await;
+    until("the job of mail", || {
+        two.worker.metric(&done("mail")) == Some(1.0)
+    })
+    .await;
+    assert_eq!(two.orders.count(), 0);
+    let text = two.runs(&["resume", "--all"]).exited(0).out;
+    let expected = "pipeline mail\nnothing was paused or drained: 1 worker follows\n\
+         pipeline orders\nresumed all workers: 1 worker follows\n";
+    assert_eq!(text, expected);
+    until("the jobs of orders", || {
+        two.worker.metric(&done("orders")) == Some(3.0)
+    })
+    .await;
+
+    let drained = two.json(&["drain", "--wait", "100s"]);
+    for name in ["orders", "mail"] {
+        assert_eq!(drained["pipelines"][name]["empty"], true, "{drained}");
+    }
+    // What is published meanwhile stays, in whichever queue of its pipeline.
+    two.file.publish("orders", "acme", 2).await;
+    two.publish_bulk("more-bulk").await;
+    two.file.publish("mail", "acme", 1).await;
+    let drained = two.json(&["drain"]);
+    let stay = |name: &str| drained["pipelines"][name]["jobs_in_work_queue"].as_u64();
+    assert_eq!((stay("orders"), stay("mail")), (Some(3), Some(1)));
+    let text = two.runs(&["drain", "--wait", "100s"]).exited(0).out;
+    for part in [
+        "pipeline orders\nno new jobs are taken until ",
+        "pipeline mail\nno new jobs are taken until ",
+        "pipeline orders\ndrained: nothing is left to be finished; the work queue has 3 jobs, ",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    assert_eq!((two.orders.count(), two.mail.count()), (3, 1));
+    two.json(&["resume", "--all"]);
+    until("the other jobs", || {
+        [done("orders"), done("mail")].map(|series| two.worker.metric(&series))
+            == [Some(6.0), Some(2.0)]
+    })
+    .await;
+    two.worker.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_waits_for_all_and_names_what_is_not_empty() {
+    // The second job waits for an hour.
+    let two = Two::start("max-requests: 1, window-size: 1h").await;
+    two.file.publish("mail", "acme", 2).await;
+    until("its first job", || {
+        two.worker.metric(&done("mail")) == Some(1.0)
+    })
+    .await;
+    let drained = two.runs(&["drain", "--wait", "2s"]).exited(1);
+    let says = "error: mail: not empty within 2s: 0 calls in flight, ";
+    assert!(drained.err.contains(says), "{drained:?}");
+    assert!(
+        !drained.err.contains("orders: not empty"),
+        "it waited for both: {drained:?}"
+    );
+    let says = "pipeline orders\ndrained: nothing is left";
+    assert!(drained.out.contains(says), "{drained:?}");
+    let drained = two.runs(&["drain", "--wait", "0s", "--json"]).exited(1);
+    assert_eq!(drained.err, "", "the JSON says it");
+    assert_eq!(drained.json()["pipelines"]["mail"]["empty"], false);
+    two.worker.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pipeline_that_can_not_be_reached_keeps_no_other_from_being_paused() {
+    let file = File::new();
+    // It keeps its port, so that nobody else answers there.
+    let nobody = Api::start().await;
+    nobody.door.refuse().await;
+    let address = nobody.door.address;
+    let sections = to("http://127.0.0.1:9/", MANY);
+    let lines = [
+        format!("  away: {{redis: {{url: 'redis://{address}'}}, {sections}}}\n"),
+        file.pipeline("there", &sections),
+    ];
+    let yaml = file.yaml(&lines);
+    let paused = runs(&yaml, &["pause", "--all", "--json"]).exited(1);
+    let all = &paused.json()["pipelines"];
+    assert_eq!(all["there"]["all"], "paused", "{paused:?}");
+    let error = all["away"]["error"].as_str().expect("an error");
+    assert_eq!(paused.err, format!("error: away: {error}\n"));
+    // It was put there indeed.
+    let there = ["resume", "--all", "--json", "--pipeline", "there"];
+    assert_eq!(runs(&yaml, &there).exited(0).json()["was"], "pause");
+    let text = runs(&yaml, &["pause", "--all"]).exited(1);
+    assert!(text.out.starts_with("pipeline there\npaused"), "{text:?}");
+    let alone = ["pause", "--all", "--json", "--pipeline", "away"];
+    let alone = runs(&yaml, &alone).exited(1);
+    assert_eq!((&*alone.out, alone.err), ("", format!("error: {error}\n")));
+    // None is asked where one is not there.
+    let other = runs(&yaml, &["drain", "--pipeline", "ther"]).exited(2);
+    assert!(other.err.contains("did you mean there?"), "{other:?}");
+}

@@ -1,0 +1,87 @@
+//! A Prometheus of a test's own, from Debian's package: what it scrapes, what its rules come to, and what it says of texts.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::process::Process;
+use crate::servers::free_port;
+
+const MISSING: &str = "scripts/test installs what is missing (Debian's package prometheus)";
+
+/// What `promtool` says, as an error where it does not like it.
+///
+/// # Errors
+/// All that it printed.
+pub fn promtool(args: &[&str]) -> Result<String, String> {
+    let output = Command::new("promtool").args(args).output();
+    let output = output.unwrap_or_else(|why| panic!("promtool: {why} ({MISSING})"));
+    let printed = [output.stdout, output.stderr].concat();
+    let text = String::from_utf8_lossy(&printed).into_owned();
+    match output.status.success() {
+        true => Ok(text),
+        false => Err(text),
+    }
+}
+
+/// A running one. Dropped, it is killed and its data deleted.
+pub struct Prometheus {
+    process: Process,
+    port: u16,
+    _folder: TempDir,
+}
+
+impl Prometheus {
+    /// Scrapes `targets` (`HOST:PORT`) as the job `job` each second, and evaluates the rules of `file` as often.
+    pub fn start(job: &str, targets: &[String], file: &Path) -> Self {
+        let folder = TempDir::new().expect("a folder");
+        let config = folder.path().join("prometheus.yml");
+        let rules = file.display();
+        let text = format!(
+            "global: {{scrape_interval: 1s, evaluation_interval: 1s}}
+rule_files: ['{rules}']
+scrape_configs: [{{job_name: '{job}', static_configs: [{{targets: {targets:?}}}]}}]
+"
+        );
+        std::fs::write(&config, text).expect("written");
+        let port = free_port();
+        let mut command = Command::new("prometheus");
+        command.arg(format!("--config.file={}", config.display()));
+        let data = folder.path().join("data");
+        command.arg(format!("--storage.tsdb.path={}", data.display()));
+        command.arg(format!("--web.listen-address=127.0.0.1:{port}"));
+        command.arg("--enable-feature=exemplar-storage");
+        let there = Command::new("prometheus").arg("--version").output();
+        assert!(there.is_ok(), "prometheus is not there: {MISSING}");
+        Self {
+            process: Process::start(command),
+            port,
+            _folder: folder,
+        }
+    }
+
+    /// The JSON that it answers at `path`, such as `/api/v1/rules`; `None`: it does not listen yet.
+    pub fn get(&self, path: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        // By HTTP/1.0 an answer comes in one piece.
+        let request = format!("GET {path} HTTP/1.0\r\nhost: x\r\n\r\n");
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer.split_once("\r\n\r\n")?.1.to_owned())
+    }
+
+    /// What it answers at `path` for the parameter `query`.
+    pub fn query(&self, path: &str, query: &str) -> Option<String> {
+        let query: String = url::form_urlencoded::byte_serialize(query.as_bytes()).collect();
+        self.get(&format!("{path}query={query}"))
+    }
+
+    /// Its log until now.
+    pub fn log(&self) -> Vec<String> {
+        self.process.log()
+    }
+}

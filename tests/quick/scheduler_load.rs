@@ -1,0 +1,198 @@
+//! What is known of the load: by how much starts are late, which jobs wait although there is room, and for whom.
+
+use std::time::Duration;
+
+use sluicegate::broker::Source;
+use sluicegate::engine::facts::{Census, Fact, Lacks};
+use sluicegate::gate::{ShardId, TenantReply};
+use sluicegate::handler::Outcome;
+use sluicegate::rules::headers::{self, HeaderValue};
+
+use crate::scheduler::{Desk, MS, START, STORE_MS, message, wait};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The delays of the starts since this was asked last, and whether their jobs are named.
+fn starts(desk: &mut Desk) -> Vec<(Duration, bool)> {
+    let facts = desk.scheduler.take_facts().into_iter();
+    let started = |fact| match fact {
+        Fact::Started(late, whose) => Some((late, whose.is_some())),
+        _ => None,
+    };
+    facts.filter_map(started).collect()
+}
+
+fn census(desk: &mut Desk) -> Census {
+    desk.scheduler.census(desk.now)
+}
+
+fn idle(lacks: Lacks, jobs: usize) -> [usize; 4] {
+    let mut idle = [0; 4];
+    idle[lacks as usize] = jobs;
+    idle
+}
+
+#[test]
+fn a_new_job_is_due_when_it_comes() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a"]);
+    desk.answer(7 * MS, vec![vec![START]]);
+    // The desk looks a moment after it delivers.
+    assert_eq!(starts(&mut desk), [(12 * MS, false)]);
+}
+
+#[test]
+fn a_denied_job_is_due_at_the_end_of_its_wait() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a"]);
+    desk.answer(MS, vec![vec![wait(300, 4)]]);
+    assert!(!desk.step(301 * MS).asked.is_empty());
+    desk.answer(4 * MS, vec![vec![START]]);
+    let late = starts(&mut desk);
+    assert!(late.len() == 1 && late[0].0 <= 6 * MS, "{late:?}");
+}
+
+#[test]
+fn a_job_that_comes_late_out_of_a_delay_queue_is_late_by_that_much() {
+    let mut desk = Desk::new(4);
+    let key = desk.start_one();
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    desk.actions();
+    starts(&mut desk);
+    let came = |ms: u64| {
+        headers::trip(sluicegate::rules::delays::Trip {
+            until_ms: STORE_MS - ms,
+            wait_ms: 8_000,
+        })
+    };
+    let tenant = || ("x-tenant", HeaderValue::Text("a".into()));
+    let job = message(&[
+        tenant(),
+        came(90_000),
+        ("x-sluicegate-attempt", HeaderValue::Int(1)),
+    ]);
+    desk.deliver_messages(Source::Delay(9), vec![job]);
+    desk.answer(MS, vec![vec![START]]);
+    let late = starts(&mut desk);
+    assert_eq!(late.len(), 1);
+    let (late, named) = late[0];
+    assert!(named, "what is late has a name");
+    assert!(
+        (90 * SECOND..90 * SECOND + 10 * MS).contains(&late),
+        "{late:?}"
+    );
+}
+
+#[test]
+fn a_job_whose_permit_expired_waits_on_since_it_came() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a"]);
+    let done = desk.answer(60 * SECOND, vec![vec![START]]);
+    assert!(done.dispatched.is_empty(), "too late for its permit");
+    // What was not used is given back first.
+    assert_eq!(desk.step(5 * MS).settled.len(), 1);
+    let settled = Ok(vec![Ok(())]);
+    (desk.scheduler).settled(desk.now, ShardId::default(), settled);
+    desk.step(5 * MS);
+    desk.answer(MS, vec![vec![START]]);
+    let late = starts(&mut desk);
+    assert!(late.len() == 1 && late[0].0 > 60 * SECOND, "{late:?}");
+}
+
+#[test]
+fn who_lacks_a_slot_while_calls_are_made_leaves_quota_idle() {
+    let mut desk = Desk::new(1);
+    let key = desk.start_one();
+    desk.deliver(Source::Fresh, &["b", "b"]);
+    assert_eq!(census(&mut desk).idle, [0; 4], "it has just come");
+    desk.now += 2 * SECOND;
+    let now = census(&mut desk);
+    assert_eq!(now.idle, idle(Lacks::Slot, 2));
+    assert_eq!((now.waiting, now.suspended), (1, 0));
+    assert!((2 * SECOND..2 * SECOND + 10 * MS).contains(&now.oldest));
+    desk.scheduler.finished(desk.now, key, MS, Outcome::Done);
+    desk.step(MS);
+    assert_eq!(census(&mut desk).idle.iter().sum::<usize>(), 2);
+    assert_eq!(census(&mut desk).idle[Lacks::Redis as usize], 1, "it asks");
+    desk.answer(MS, vec![vec![START]]);
+    assert_eq!(census(&mut desk).idle, idle(Lacks::Slot, 1));
+}
+
+#[test]
+fn who_waits_for_redis_or_a_limit_is_told_apart() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a", "b"]);
+    desk.now += 2 * SECOND;
+    assert_eq!(census(&mut desk).idle, idle(Lacks::Redis, 2));
+    desk.answer(MS, vec![vec![wait(300, 1)], vec![wait(300, 2)]]);
+    let now = census(&mut desk);
+    assert_eq!(now.idle, [0; 4], "the time of both has not come");
+    assert_eq!((now.waiting, now.oldest), (2, Duration::ZERO));
+}
+
+#[test]
+fn while_no_call_is_to_be_made_nothing_is_idle() {
+    let mut desk = Desk::new(1);
+    desk.start_one();
+    desk.deliver(Source::Fresh, &["b"]);
+    desk.now += 2 * SECOND;
+    assert_eq!(census(&mut desk).idle, idle(Lacks::Slot, 1));
+    desk.scheduler.drain();
+    assert_eq!(census(&mut desk).idle, [0; 4]);
+}
+
+#[test]
+fn suspended_tenants_are_those_of_which_an_answer_said_so() {
+    let mut desk = Desk::new(4);
+    desk.deliver(Source::Fresh, &["a"]);
+    let reply = TenantReply {
+        now_ms: STORE_MS,
+        blocked_until_ms: STORE_MS + 5_000,
+        has_failures: false,
+        answers: vec![wait(5_000, 1)],
+    };
+    let answers = Ok(vec![Ok(reply)]);
+    (desk.scheduler).answered(desk.now, ShardId::default(), answers);
+    assert_eq!(census(&mut desk).suspended, 1);
+    desk.now += 5 * SECOND;
+    assert_eq!(census(&mut desk).suspended, 0);
+}
+
+#[test]
+fn a_publishers_timestamp_tells_how_long_a_new_job_was_queued() {
+    let mut desk = Desk::new(4);
+    let stamped = || {
+        let mut job = message(&[("x-tenant", HeaderValue::Text("a".into()))]);
+        job.properties = (job.properties).with_timestamp(STORE_MS / 1000 - 40);
+        job
+    };
+    let queued = |desk: &mut Desk| -> Vec<Duration> {
+        let facts = desk.scheduler.take_facts().into_iter();
+        let queued = |fact| match fact {
+            Fact::Queued(age) => Some(age),
+            _ => None,
+        };
+        facts.filter_map(queued).collect()
+    };
+    desk.deliver_messages(Source::Fresh, vec![stamped()]);
+    assert_eq!(
+        queued(&mut desk),
+        [Duration::ZERO; 0],
+        "the clock is not known yet"
+    );
+    desk.answer(MS, vec![vec![START]]);
+    desk.deliver(Source::Fresh, &["a"]);
+    desk.deliver_messages(Source::Recheck, vec![stamped()]);
+    assert_eq!(
+        queued(&mut desk),
+        [Duration::ZERO; 0],
+        "without a timestamp, and not new"
+    );
+    desk.deliver_messages(Source::Fresh, vec![stamped()]);
+    // A timestamp has whole seconds: it was published at the end of its own at the latest.
+    let age = queued(&mut desk);
+    assert!(
+        age.len() == 1 && (39 * SECOND..40 * SECOND).contains(&age[0]),
+        "{age:?}"
+    );
+}

@@ -1,0 +1,99 @@
+//! A tenant's waitlists, where its jobs have levels (`job.priorities`): looked at one by one, and shown as one.
+
+use futures_util::future::try_join_all;
+use sluicegate::gate::redis::RedisGate;
+use sluicegate::gate::{Gate as _, GateError, Inspection};
+use sluicegate::rules::job::priority::{NORMAL, Priorities};
+use sluicegate::rules::limit::Limits;
+use sluicegate::rules::scope::Labels;
+use sluicegate::rules::tenant::Tenant;
+
+/// What waits of each level.
+pub(super) type Levels = Vec<(String, u64)>;
+
+/// How the tenant stands, as a job without a level sees it, but with all of what waits.
+pub(super) async fn inspect(
+    gate: &RedisGate,
+    tenant: &Tenant,
+    labels: &Labels,
+    limits: &Limits,
+    priorities: &Priorities,
+) -> Result<(Inspection, Levels), GateError> {
+    // As many as the weights together, which are bounded.
+    let looks = priorities.waitlists().map(async |(level, waitlist)| {
+        let labels = labels.clone().with_level(waitlist);
+        let found = gate.inspect(tenant, &labels, limits).await?;
+        Ok::<_, GateError>((level, found))
+    });
+    match whole(try_join_all(looks).await?) {
+        Some(found) => Ok(found),
+        None => Ok((gate.inspect(tenant, labels, limits).await?, Levels::new())),
+    }
+}
+
+/// All together; `None`: there are no levels.
+fn whole(found: Vec<(&str, Inspection)>) -> Option<(Inspection, Levels)> {
+    let mut levels = Levels::new();
+    for (name, it) in &found {
+        match levels.last_mut().filter(|(last, _)| last == name) {
+            Some((_, waiting)) => *waiting += it.waiting,
+            None => levels.push(((*name).to_owned(), it.waiting)),
+        }
+    }
+    let waiting = found.iter().map(|(_, it)| it.waiting).sum();
+    let waitlist_end_ms = found.iter().map(|(_, it)| it.waitlist_end_ms).max()?;
+    let normal = found.into_iter().find(|(name, _)| *name == NORMAL)?.1;
+    let all = Inspection {
+        waiting,
+        waitlist_end_ms,
+        ..normal
+    };
+    Some((all, levels))
+}
+
+/// ` (3 high, 2 low)`; empty, where there are none.
+pub(super) fn in_words(levels: &Levels) -> String {
+    let waiting = levels.iter().filter(|(_, waiting)| *waiting > 0);
+    let words: Vec<String> = waiting
+        .map(|(name, waiting)| format!("{waiting} {name}"))
+        .collect();
+    match words.as_slice() {
+        [] => String::new(),
+        words => format!(" ({})", words.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluicegate::rules::answers::Quotas;
+
+    fn found(waiting: u64, waitlist_end_ms: u64, turn_ms: u64) -> Inspection {
+        Inspection {
+            now_ms: 7,
+            limits: Vec::new(),
+            waiting,
+            waitlist_end_ms,
+            turn_ms,
+            blocked_until_ms: 0,
+            blocked_by: String::new(),
+            quotas: Quotas::default(),
+            quotas_at_ms: 0,
+        }
+    }
+
+    #[test]
+    fn all_waitlists_are_one_to_those_who_look() {
+        assert!(whole(Vec::new()).is_none());
+        let all = vec![
+            ("high", found(2, 50, 1)),
+            ("high", found(1, 90, 2)),
+            ("low", found(0, 0, 3)),
+            ("normal", found(4, 60, 4)),
+        ];
+        let (all, levels) = whole(all).expect("there are levels");
+        assert_eq!((all.waiting, all.waitlist_end_ms, all.turn_ms), (7, 90, 4));
+        assert_eq!(in_words(&levels), " (3 high, 4 normal)");
+        assert_eq!(in_words(&Levels::new()), "");
+    }
+}

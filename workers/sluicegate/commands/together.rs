@@ -1,0 +1,165 @@
+//! What commands have in common that act on all pipelines at once, where none is named.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use serde_json::{Map, Value, json};
+use sluicegate::config::{Config, PipelineName, Pipelines};
+
+use super::{Failure, print_json};
+
+/// The pipelines that are meant: `name`, or all of them.
+///
+/// # Errors
+/// There is none of this name.
+pub fn chosen<'a>(
+    all: &'a Pipelines,
+    name: Option<&str>,
+) -> Result<Vec<(&'a PipelineName, &'a Config)>, Failure> {
+    Ok(match name {
+        Some(_) => vec![all.one(name).map_err(Failure::Usage)?],
+        None => all.each().iter().collect(),
+    })
+}
+
+/// One of the pipelines, while a command acts on it.
+#[derive(Clone, Copy)]
+pub struct At<'a> {
+    name: &'a PipelineName,
+    /// Its configuration.
+    pub config: &'a Config,
+    is_only: bool,
+}
+
+impl At<'_> {
+    /// What a line of it begins with among those of others.
+    pub fn prefix(&self) -> String {
+        match self.is_only {
+            true => String::new(),
+            false => format!("{}: ", self.name),
+        }
+    }
+}
+
+/// What is said of a pipeline at the end.
+pub struct Said {
+    /// With --json.
+    pub json: Value,
+    /// Without; lines.
+    pub text: String,
+    /// It did not work, and `json` says so.
+    pub failure: Option<String>,
+}
+
+/// How far a command is with each pipeline. One that fails keeps no other from being acted on.
+pub struct Together<'a, T>(Vec<(At<'a>, Result<T, Failure>)>);
+
+impl<'a> Together<'a, ()> {
+    /// Nothing has been done.
+    ///
+    /// # Errors
+    /// There is no pipeline of this name.
+    pub fn new(all: &'a Pipelines, name: Option<&str>) -> Result<Self, Failure> {
+        let chosen = chosen(all, name)?;
+        let is_only = chosen.len() == 1;
+        let at = |(name, config)| At {
+            name,
+            config,
+            is_only,
+        };
+        Ok(Self(
+            chosen.into_iter().map(|it| (at(it), Ok(()))).collect(),
+        ))
+    }
+}
+
+impl<'a, T> Together<'a, T> {
+    /// Does `act` with all of them at once, and is there when all have ended.
+    pub async fn then<U>(
+        self,
+        act: impl AsyncFn(At<'a>, T) -> Result<U, Failure>,
+    ) -> Together<'a, U> {
+        let acting = self.0.into_iter().map(async |(at, before)| {
+            let after = match before {
+                Ok(before) => act(at, before).await,
+                Err(failure) => Err(failure),
+            };
+            (at, after)
+        });
+        Together(futures_util::future::join_all(acting).await)
+    }
+
+    /// Says what is known before the end, of each under its name.
+    ///
+    /// # Errors
+    /// The output can't be written.
+    pub fn say(&self, text: impl Fn(&T) -> &str) -> Result<(), Failure> {
+        let mut out = std::io::stdout().lock();
+        let known = self.0.iter().filter_map(|(at, known)| {
+            let text = text(known.as_ref().ok()?);
+            (!text.is_empty()).then_some((at, text))
+        });
+        for (at, text) in known {
+            if !at.is_only {
+                writeln!(out, "pipeline {}", at.name)?;
+            }
+            out.write_all(text.as_bytes())?;
+        }
+        Ok(())
+    }
+}
+
+impl Together<'_, Said> {
+    /// Says what there is to say, and how the command ends: with several pipelines 1 if it did not work with one of them.
+    ///
+    /// # Errors
+    /// It did not work.
+    pub fn end(self, as_json: bool) -> Result<ExitCode, Failure> {
+        if as_json {
+            self.print_json()?;
+        } else {
+            self.say(|said| &said.text)?;
+        }
+        let mut failures = Vec::new();
+        for (at, said) in self.0 {
+            let failure = match said {
+                Err(failure) if at.is_only => return Err(failure),
+                Err(failure) => failure,
+                Ok(said) => match said.failure {
+                    Some(_) if as_json => Failure::Said,
+                    Some(words) => Failure::Failed(words),
+                    None => continue,
+                },
+            };
+            failures.push(match failure.words() {
+                words if words.is_empty() => words,
+                words => format!("{}{words}", at.prefix()),
+            });
+        }
+        if failures.is_empty() {
+            return Ok(ExitCode::SUCCESS);
+        }
+        failures.retain(|words| !words.is_empty());
+        Err(match failures.is_empty() {
+            true => Failure::Said,
+            false => Failure::Failed(failures.join("\n")),
+        })
+    }
+
+    fn print_json(&self) -> Result<(), Failure> {
+        if let [(at, said)] = self.0.as_slice()
+            && at.is_only
+        {
+            // What failed is said by the command's end.
+            return said.as_ref().map_or(Ok(()), |said| print_json(&said.json));
+        }
+        let each = self.0.iter().map(|(at, said)| {
+            let value = match said {
+                Ok(said) => said.json.clone(),
+                Err(failure) => json!({"error": failure.words()}),
+            };
+            (at.name.to_string(), value)
+        });
+        print_json(&json!({"pipelines": each.collect::<Map<_, _>>()}))
+    }
+}

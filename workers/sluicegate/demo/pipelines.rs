@@ -1,0 +1,192 @@
+//! The three pipelines of `--scenario pipelines`: what each has to do, and when.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use super::plan::Plan;
+
+/// A pipeline of each worker, with a queue, a limit and an API of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pipeline {
+    /// Its jobs come as its limit admits them. It is to notice nothing of the others.
+    Steady,
+    /// All of its jobs come at once, many times its limit.
+    Flooded,
+    /// Its API goes away, and comes back.
+    Away,
+}
+
+impl Pipeline {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Steady, Self::Flooded, Self::Away];
+
+    /// Its name in the configuration.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Steady => "steady",
+            Self::Flooded => "flooded",
+            Self::Away => "away",
+        }
+    }
+
+    /// What happens to it.
+    pub fn in_words(self) -> String {
+        match self {
+            Self::Steady => "; its jobs come as fast as that",
+            Self::Flooded => "; its jobs come all at once",
+            Self::Away => ", and goes away for a while",
+        }
+        .to_owned()
+    }
+
+    /// Jobs of each of its tenants, where `--jobs` says so many: the flood is to last longer than what it is to disturb.
+    pub fn jobs(self, jobs: usize) -> usize {
+        match self {
+            Self::Flooded => jobs.saturating_mul(3),
+            Self::Steady | Self::Away => jobs,
+        }
+    }
+}
+
+/// A tenant's jobs that are published one after another, without a pause.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Portion {
+    /// The numbers of the jobs.
+    pub jobs: Range<usize>,
+    /// Not before the API went away.
+    pub waits: bool,
+    /// Nor before so much time of that, or of the demo, has passed.
+    pub at: Duration,
+}
+
+impl Plan {
+    /// How a tenant's jobs are published.
+    pub fn portions(&self) -> Vec<Portion> {
+        let at_once = |jobs, waits| Portion {
+            jobs,
+            waits,
+            at: Duration::ZERO,
+        };
+        match self.pipeline {
+            None | Some(Pipeline::Flooded) => vec![at_once(0..self.jobs, false)],
+            // So that some meet the outage, however many are admitted at once.
+            Some(Pipeline::Away) => {
+                let early = self.jobs / 2;
+                vec![at_once(0..early, false), at_once(early..self.jobs, true)]
+            }
+            Some(Pipeline::Steady) => {
+                let max = self.limit().max() as usize;
+                let period = Duration::from_millis(self.limit().span());
+                let portion = |(number, from): (u32, usize)| Portion {
+                    jobs: from..(from + max).min(self.jobs),
+                    waits: true,
+                    at: period * number,
+                };
+                (0..)
+                    .zip((0..self.jobs).step_by(max))
+                    .map(portion)
+                    .collect()
+            }
+        }
+    }
+}
+
+/// The course of the scenario: where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// The flood is published, and the API that will go away answers.
+    Flooding,
+    /// It refuses connections; the steady jobs are published.
+    Outage,
+    /// It answers again.
+    Over,
+}
+
+impl Stage {
+    /// The stage after this one, if it is time: `settled` jobs of `plans`, of which `confirmed` are published. No clock decides.
+    pub fn next(self, plans: &[Plan], settled: &[usize], confirmed: &[usize]) -> Self {
+        let of = |pipeline, counts: &[usize]| {
+            let at = plans
+                .iter()
+                .position(|plan| plan.pipeline == Some(pipeline));
+            // A scenario without pipelines has no course.
+            at.map_or((0, usize::MAX), |at| (counts[at], plans[at].total()))
+        };
+        match self {
+            Self::Flooding => {
+                let (flood, whole_flood) = of(Pipeline::Flooded, confirmed);
+                let (called, all) = of(Pipeline::Away, settled);
+                match flood == whole_flood && called >= (all / 10).max(1) {
+                    true => Self::Outage,
+                    false => self,
+                }
+            }
+            Self::Outage => match of(Pipeline::Steady, settled) {
+                (called, all) if called == all => Self::Over,
+                _ => self,
+            },
+            Self::Over => self,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sluicegate::rules::limit::Algorithm;
+
+    use super::*;
+    use crate::demo::scenario::Scenario;
+
+    fn plans() -> Vec<Plan> {
+        let (second, guard) = (Duration::from_secs(1), Duration::from_millis(50));
+        let limits = Scenario::Pipelines.limits(Algorithm::SlidingWindow, 4, second, guard);
+        let plan = Plan {
+            tenants: 2,
+            jobs: 10,
+            limits: limits.expect("limits"),
+            workers: 1,
+            scenario: Scenario::Pipelines,
+            pipeline: None,
+        };
+        plan.parts()
+    }
+
+    #[test]
+    fn every_job_is_in_one_portion_and_steady_ones_come_as_they_are_admitted() {
+        for plan in plans() {
+            let jobs: Vec<usize> = plan.portions().into_iter().flat_map(|p| p.jobs).collect();
+            assert_eq!(jobs, (0..plan.jobs).collect::<Vec<_>>());
+        }
+        let steady: Vec<_> = plans()[0]
+            .portions()
+            .into_iter()
+            .map(|portion| (portion.jobs, portion.at.as_millis(), portion.waits))
+            .collect();
+        let expected = [(0..4, 0, true), (4..8, 1050, true), (8..10, 2100, true)];
+        assert_eq!(steady, expected);
+    }
+
+    #[test]
+    fn one_stage_follows_the_other_by_what_has_happened() {
+        let plans = plans();
+        let next = |stage: Stage, settled, confirmed| stage.next(&plans, settled, confirmed);
+        for (settled, confirmed) in [
+            (&[0, 9, 1], &[0, 60, 10]),
+            (&[0, 9, 2], &[0, 59, 10]), // the flood is not published yet
+        ] {
+            assert_eq!(next(Stage::Flooding, settled, confirmed), Stage::Flooding);
+        }
+        assert_eq!(
+            next(Stage::Flooding, &[0, 9, 2], &[0, 60, 10]),
+            Stage::Outage
+        );
+        assert_eq!(
+            next(Stage::Outage, &[19, 30, 2], &[20, 60, 20]),
+            Stage::Outage
+        );
+        assert_eq!(
+            next(Stage::Outage, &[20, 30, 2], &[20, 60, 20]),
+            Stage::Over
+        );
+    }
+}

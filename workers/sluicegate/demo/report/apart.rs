@@ -1,0 +1,126 @@
+//! P10: what several pipelines did beside each other.
+
+use std::collections::{BTreeMap, HashSet};
+
+use serde::Serialize;
+
+use super::{Figures, Observed};
+use crate::demo::ledger::Arrival;
+use crate::demo::pipelines::Pipeline;
+use crate::demo::plan::Plan;
+
+/// The figures of all pipelines.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Together {
+    /// All promises hold in each.
+    pub holds: bool,
+    /// By their names.
+    pub pipelines: BTreeMap<&'static str, Figures>,
+    /// P10
+    pub pipelines_apart: PipelinesApart,
+}
+
+/// P10: one pipeline notices neither the outage of another's API nor a flood of another's jobs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PipelinesApart {
+    pub holds: bool,
+    /// Calls of the steady pipeline.
+    pub calls: usize,
+    /// Those of them that were made while the API of another refused connections, and calls of the flood were still to come.
+    pub beside_both: usize,
+    /// Jobs of it that were called later than in the period after their own: as many as the limit admits come in each.
+    pub late: usize,
+    /// Calls that failed, of the pipeline whose API went away.
+    pub failed_calls: u64,
+    /// Jobs of that pipeline that were called for good after the API's return.
+    pub called_after_return: usize,
+    /// Calls at the API of another pipeline.
+    pub astray: usize,
+    /// Pipelines that ended and were started again.
+    pub restarts: u64,
+}
+
+impl Together {
+    /// Counts; `observed` are those of `plans`, in order.
+    pub fn new(plans: &[Plan], observed: &[Observed]) -> Self {
+        let figures = |(plan, observed): (&Plan, &Observed)| {
+            let pipeline = plan.pipeline?;
+            Some((pipeline.name(), Figures::new(plan, observed)))
+        };
+        let pipelines: BTreeMap<_, _> = plans.iter().zip(observed).filter_map(figures).collect();
+        let pipelines_apart = apart(plans, observed);
+        Self {
+            holds: pipelines_apart.holds && pipelines.values().all(|figures| figures.holds),
+            pipelines,
+            pipelines_apart,
+        }
+    }
+}
+
+fn apart(plans: &[Plan], observed: &[Observed]) -> PipelinesApart {
+    let of = |pipeline| {
+        let parts = plans.iter().zip(observed);
+        parts.filter(move |(plan, _)| plan.pipeline == Some(pipeline))
+    };
+    let last_of_flood = of(Pipeline::Flooded).filter_map(|(_, flooded)| flooded.arrivals.last());
+    let flood_ends = last_of_flood.map(|call| call.mono_ns).max().unwrap_or(0);
+    let outage = observed.iter().find_map(|observed| observed.outage);
+    let is_beside = |call: &&Arrival| {
+        let away = |outage: super::Outage| (outage.from_ns..outage.to_ns).contains(&call.mono_ns);
+        outage.is_some_and(away) && call.mono_ns < flood_ends
+    };
+    let steady = || of(Pipeline::Steady).flat_map(|(_, steady)| &steady.arrivals);
+    let (calls, beside_both) = (steady().count(), steady().filter(is_beside).count());
+    let late = of(Pipeline::Steady)
+        .map(|(plan, steady)| late(plan, &steady.arrivals))
+        .sum();
+    let called_after_return = of(Pipeline::Away).map(|(plan, away)| {
+        let back = |call: &&Arrival| outage.is_some_and(|outage| call.mono_ns >= outage.to_ns);
+        let calls = away.arrivals.iter().filter(|call| call.status != 429);
+        let jobs = calls.filter(back).map(|call| plan.id(call.job));
+        jobs.collect::<HashSet<_>>().len()
+    });
+    let called_after_return = called_after_return.sum();
+    let failed_calls = of(Pipeline::Away)
+        .map(|(_, away)| away.counted.failed_calls)
+        .sum();
+    let astray = observed.iter().map(|observed| observed.strangers).sum();
+    let restarts = observed.iter().map(|part| part.counted.restarts).sum();
+    PipelinesApart {
+        // What nobody noticed because it did not happen proves nothing.
+        holds: calls > 0
+            && beside_both == calls
+            && late == 0
+            && failed_calls > 0
+            && called_after_return > 0
+            && astray == 0
+            && restarts == 0,
+        calls,
+        beside_both,
+        late,
+        failed_calls,
+        called_after_return,
+        astray,
+        restarts,
+    }
+}
+
+/// Jobs that were called later than in the period after their own: a tenant's first call begins the first period, and in each
+/// come as many as the limit admits.
+fn late(plan: &Plan, arrivals: &[Arrival]) -> usize {
+    let (max, period) = (plan.limit().max() as usize, plan.limit().span() * 1_000_000);
+    let of_tenant = |tenant: usize| {
+        let mut seen = HashSet::new();
+        let calls = arrivals.iter().filter(|call| call.job.tenant == tenant);
+        let firsts: Vec<u64> = (calls.filter(|call| seen.insert(call.job.number)))
+            .map(|call| call.mono_ns)
+            .collect();
+        let begin = firsts.first().copied().unwrap_or(0);
+        let is_late = |(at, time): &(usize, &u64)| {
+            let own = begin + (at / max) as u64 * period;
+            **time >= own + 2 * period
+        };
+        firsts.iter().enumerate().filter(is_late).count()
+    };
+    (0..plan.tenants).map(of_tenant).sum()
+}

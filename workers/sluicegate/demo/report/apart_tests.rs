@@ -1,0 +1,214 @@
+//! What a good run of several pipelines shows, and each way to spoil one.
+
+use std::time::Duration;
+
+use sluicegate::rules::limit::Algorithm;
+
+use super::apart::PipelinesApart;
+use super::*;
+
+const MS: u64 = 1_000_000;
+const PERIOD: u64 = 1050 * MS;
+
+fn plans() -> Vec<Plan> {
+    let (second, guard) = (Duration::from_secs(1), Duration::from_millis(50));
+    let limits = Scenario::Pipelines.limits(Algorithm::SlidingWindow, 2, second, guard);
+    let plan = Plan {
+        tenants: 2,
+        jobs: 6,
+        limits: limits.expect("limits"),
+        workers: 1,
+        scenario: Scenario::Pipelines,
+        pipeline: None,
+    };
+    plan.parts()
+}
+
+/// Each tenant's calls: two in each period that `periods` names, from `from` on.
+fn part(plan: &Plan, from: u64, periods: impl Fn(usize) -> u64) -> Observed {
+    let jobs = || {
+        let of_tenant = |tenant| (0..plan.jobs).map(move |number| Job { tenant, number });
+        (0..plan.tenants).flat_map(of_tenant)
+    };
+    let arrival = |job: Job| {
+        let mono_ns = from + periods(job.number / 2) * PERIOD;
+        Arrival {
+            job,
+            attempt: 1,
+            mono_ns,
+            wall_ns: mono_ns,
+            status: if plan.rejected(job) { 422 } else { 200 },
+            refused: None,
+        }
+    };
+    let mut arrivals: Vec<Arrival> = jobs().map(arrival).collect();
+    arrivals.sort_by_key(|call| call.mono_ns);
+    let dead = |job: Job| DeadLetter {
+        id: plan.id(job).to_string(),
+        reason: "422".into(),
+        headers: vec!["x-tenant".into()],
+        header_bytes: 60,
+    };
+    Observed {
+        confirmed: jobs().collect(),
+        arrivals,
+        dead: jobs().filter(|job| plan.rejected(*job)).map(dead).collect(),
+        counted: Counted {
+            deliveries: 2 * plan.total() as u64,
+            ..Counted::default()
+        },
+        ..Observed::default()
+    }
+}
+
+/// A run in which everything holds. The API of away refuses connections from 100 ms to 3 s.
+fn good() -> Vec<Observed> {
+    let plans = plans();
+    let steady = part(&plans[0], 200 * MS, |period| period as u64);
+    let flooded = part(&plans[1], 0, |period| period as u64);
+    let mut away = part(&plans[2], 50 * MS, |period| match period {
+        0 => 0,
+        later => later as u64 + 3,
+    });
+    away.outage = Some(Outage {
+        from_ns: 100 * MS,
+        to_ns: 3_000 * MS,
+    });
+    // The jobs that met the outage were tried again.
+    away.counted.failed_calls = 7;
+    away.counted.deliveries = 500;
+    away.arrivals[4].attempt = 2;
+    vec![steady, flooded, away]
+}
+
+/// The promises that fail after `spoil`, each with its pipeline.
+fn failing(spoil: impl FnOnce(&mut [Observed])) -> Vec<String> {
+    let mut observed = good();
+    spoil(&mut observed);
+    let together = Together::new(&plans(), &observed);
+    let mut pipeline = "";
+    let mut failed = Vec::new();
+    let text = together.to_string();
+    for line in text.lines() {
+        if let Some(name) = line.strip_prefix("pipeline ") {
+            pipeline = name;
+        } else if line.contains("FAIL") {
+            let promise = line.split(' ').next().unwrap_or_default();
+            failed.push(match promise {
+                "P10" => promise.to_owned(),
+                _ => format!("{pipeline} {promise}"),
+            });
+        }
+    }
+    assert_eq!(together.holds, failed.is_empty(), "{text}");
+    failed
+}
+
+#[test]
+fn a_good_run_passes_and_an_outage_fails_no_promise() {
+    assert_eq!(failing(|_| {}), [""; 0]);
+    let together = Together::new(&plans(), &good());
+    let expected = PipelinesApart {
+        holds: true,
+        calls: 12,
+        beside_both: 12,
+        late: 0,
+        failed_calls: 7,
+        called_after_return: 8,
+        astray: 0,
+        restarts: 0,
+    };
+    assert_eq!(together.pipelines_apart, expected);
+    // Its API's outage costs attempts, deliveries and time.
+    let away = &together.pipelines["away"];
+    assert!(away.never_idle.is_none() && away.cheap_waiting.is_none());
+    assert!(away.throttling_is_not_failure.is_none());
+    let text = together.to_string();
+    assert!(
+        text.lines()
+            .last()
+            .is_some_and(|line| line.starts_with("P10 ")),
+        "{text}"
+    );
+}
+
+#[test]
+fn what_another_pipeline_did_to_the_steady_one_is_found() {
+    // Half a period late is a wait that P3 counts; P10 counts from the end of the next period on.
+    let delay = |ns| {
+        move |all: &mut [Observed]| {
+            for call in &mut all[0].arrivals[8..] {
+                call.mono_ns += ns;
+            }
+            // The flood and the outage last as long.
+            let flood = all[1].arrivals.last_mut().expect("calls");
+            flood.mono_ns += 2 * PERIOD;
+            all[2].outage = Some(Outage {
+                from_ns: 100 * MS,
+                to_ns: u64::MAX,
+            });
+            all[2].arrivals[11].mono_ns = u64::MAX;
+        }
+    };
+    let only_idle = |failed: Vec<String>| {
+        let own: Vec<String> = (failed.into_iter())
+            .filter(|line| !line.starts_with("flooded"))
+            .collect();
+        own
+    };
+    assert_eq!(only_idle(failing(delay(PERIOD / 2))), ["steady P3"]);
+    assert_eq!(only_idle(failing(delay(2 * PERIOD))), ["steady P3", "P10"]);
+    // A job that is never called, and one that is called early.
+    assert_eq!(
+        failing(|all| _ = all[0].arrivals.remove(0))[..1],
+        ["steady P1"]
+    );
+    assert_eq!(
+        failing(|all| all[0].arrivals[4].mono_ns -= PERIOD / 2),
+        ["steady P2"]
+    );
+    assert_eq!(failing(|all| all[0].left = 1), ["steady P1"]);
+}
+
+#[test]
+fn what_goes_wrong_in_the_others_is_found() {
+    assert_eq!(
+        failing(|all| _ = all[1].arrivals.remove(0))[..1],
+        ["flooded P1"]
+    );
+    assert_eq!(
+        failing(|all| all[1].arrivals[4].mono_ns -= PERIOD / 2),
+        ["flooded P2"]
+    );
+    // A job that met the outage and was never called after it, or was given up.
+    assert_eq!(failing(|all| _ = all[2].arrivals.remove(6)), ["away P1"]);
+    assert_eq!(failing(|all| all[2].dead[0].id = "1".into()), ["away P1"]);
+    assert_eq!(failing(|all| all[2].left = 1), ["away P1"]);
+    assert_eq!(
+        failing(|all| all[2].arrivals[8].mono_ns -= PERIOD / 2),
+        ["away P2"]
+    );
+    for pipeline in 0..3 {
+        assert_eq!(failing(|all| all[pipeline].counted.restarts = 1), ["P10"]);
+        let astray = failing(|all| all[pipeline].strangers = 1);
+        let name = ["steady", "flooded", "away"][pipeline];
+        assert_eq!(astray, [format!("{name} P2"), "P10".to_owned()]);
+    }
+}
+
+#[test]
+fn what_did_not_happen_proves_nothing() {
+    assert_eq!(failing(|all| all[2].outage = None), ["P10"]);
+    assert_eq!(failing(|all| all[2].counted.failed_calls = 0), ["P10"]);
+    // It began after the first steady call, or ended before the last one.
+    let outage = |from_ns, to_ns| {
+        move |all: &mut [Observed]| all[2].outage = Some(Outage { from_ns, to_ns })
+    };
+    assert_eq!(failing(outage(201 * MS, 3_000 * MS)), ["P10"]);
+    assert_eq!(failing(outage(100 * MS, 2_000 * MS)), ["P10"]);
+    // No job had to wait for the API's return.
+    assert_eq!(failing(outage(100 * MS, u64::MAX)), ["P10"]);
+    // The flood was over before.
+    let over = |all: &mut [Observed]| all[1].arrivals.truncate(4);
+    assert!(failing(over).contains(&"P10".to_owned()));
+}
