@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use crate::faults::Kind;
+use crate::faults::{Kind, Part};
 use crate::history::{Event, Job, What};
 use keys::Keys;
 use lives::{Broken, Lives};
@@ -41,8 +41,17 @@ pub struct Rules {
     pub breakers: bool,
     /// With every guard but `strict` a call that is late is no fault of the worker's.
     pub windows_hold: bool,
+    /// Jobs go through RabbitMQ to whoever calls the downstream.
+    pub forwards: bool,
     /// What a 429 names as `Retry-After`, in nanoseconds.
     pub closed: u64,
+}
+
+impl Rules {
+    /// What RabbitMQ loses, or is late with, is a call that was forwarded: it comes late, twice or not at all, and nobody knows.
+    fn breaks_the_way(self, kind: Kind) -> bool {
+        self.forwards && kind.part() == Part::Rabbit
+    }
 }
 
 /// Something that must not be.
@@ -263,10 +272,10 @@ pub fn check(events: &[Event], rules: Rules) -> Verdict {
             let calls = life.calls.len();
             verdict.findings.push(Finding::Lost { job: *job, calls });
         }
-        verdict.again(*job, life, &broken);
+        verdict.again(*job, life, &broken, rules);
         verdict.attempts(*job, life, &broken, rules);
         verdict.buried(*job, life, &broken, rules);
-        verdict.abandoned(*job, life, &broken);
+        verdict.abandoned(*job, life, &broken, rules);
     }
     if verdict.confirmed == 0 {
         verdict.findings.push(Finding::Nothing);
@@ -276,7 +285,7 @@ pub fn check(events: &[Event], rules: Rules) -> Verdict {
     verdict.told(events, (&lives, &keys), &broken);
     verdict.starts(&lives);
     verdict.keys(&keys, &broken);
-    verdict.cancels(&lives, &broken);
+    verdict.cancels(&lives, &broken, rules);
     for event in events {
         match &event.what {
             What::Broken { kind, .. } => *verdict.faults.entry(*kind).or_default() += 1,
@@ -295,9 +304,9 @@ pub fn check(events: &[Event], rules: Rules) -> Verdict {
 impl Verdict {
     /// Each call after the job's end must have a fault in the job's life that may repeat jobs: a copy of a job can wait for
     /// its turn long after the fault that made it.
-    fn again(&mut self, job: Job, life: &lives::Life, broken: &Broken) {
+    fn again(&mut self, job: Job, life: &lives::Life, broken: &Broken, rules: Rules) {
         for call in life.after_the_end() {
-            let cause = broken.latest(life.begins(), call.at, AFTERMATH, life.repeated_by());
+            let cause = broken.latest(life.begins(), call.at, AFTERMATH, life.repeated_by(rules));
             match cause {
                 Some(kind) => *self.repeated.entry(kind).or_default() += 1,
                 None => self.findings.push(Finding::Repeated { job, at: call.at }),
@@ -312,11 +321,13 @@ impl Verdict {
             self.attempts = self.attempts.max(call.attempt);
             let failures = life.calls[..at].iter().filter(|call| call.failed()).count();
             let unseen = broken.count(life.begins(), call.at, AFTERMATH, Kind::uses_attempts);
-            let hidden = broken.latest(life.begins(), call.at, AFTERMATH, Kind::hides_attempts);
+            let hidden = broken.latest(life.begins(), call.at, AFTERMATH, |kind| {
+                kind.hides_attempts() || rules.breaks_the_way(kind)
+            });
             if hidden.is_some() {
                 continue;
             }
-            let copies = broken.latest(life.begins(), call.at, AFTERMATH, life.repeated_by());
+            let copies = broken.latest(life.begins(), call.at, AFTERMATH, life.repeated_by(rules));
             let failures = u32::try_from(failures + unseen).unwrap_or(u32::MAX);
             let next = failures.saturating_add(1);
             let exact = copies.is_none() && unseen == 0 && !rules.breakers;
@@ -351,8 +362,13 @@ impl Verdict {
     }
 
     /// Who is told to end finishes what runs: only who is killed leaves a call, and who was stopped finds its time over.
-    fn abandoned(&mut self, job: Job, life: &lives::Life, broken: &Broken) {
-        let explains = |kind: Kind| kind.kills() || kind.uses_attempts() || kind.hides_attempts();
+    fn abandoned(&mut self, job: Job, life: &lives::Life, broken: &Broken, rules: Rules) {
+        let explains = |kind: Kind| {
+            kind.kills()
+                || kind.uses_attempts()
+                || kind.hides_attempts()
+                || rules.breaks_the_way(kind)
+        };
         for call in &life.calls {
             let Some(at) = call.left() else { continue };
             let soon = Duration::from_nanos(at - call.at) < SOON;

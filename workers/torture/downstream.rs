@@ -1,4 +1,5 @@
-//! The strict downstream: it records each call at its arrival, and is as slow and rude as its seed says.
+//! The strict downstream: it records each call at its arrival, and is as slow and rude as its seed says. Workers call it, or others
+//! to whom jobs were forwarded.
 
 use std::convert::Infallible;
 use std::io;
@@ -14,7 +15,6 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{HeaderMap, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
-use kit::proxy::Proxy;
 use kit::still::{Still, Stillness};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -62,8 +62,8 @@ struct Api {
     seed: u64,
     history: Arc<History>,
     calls: AtomicU64,
-    hangs: Arc<AtomicBool>,
-    trap: Arc<watch::Sender<Trap>>,
+    hangs: AtomicBool,
+    trap: watch::Sender<Trap>,
     stillness: Arc<Stillness>,
 }
 
@@ -79,9 +79,16 @@ enum Trap {
 /// The running downstream; dropped, it ends.
 pub struct Downstream {
     server: Apart,
-    hangs: Arc<AtomicBool>,
-    trap: Arc<watch::Sender<Trap>>,
-    stillness: Arc<Stillness>,
+    api: Arc<Api>,
+}
+
+/// Whose call it is: of which job, in which attempt, and which worker started it in which of its lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Caller {
+    pub job: Job,
+    pub attempt: u32,
+    pub worker: usize,
+    pub life: u32,
 }
 
 impl Downstream {
@@ -90,24 +97,17 @@ impl Downstream {
     /// # Errors
     /// There is no port, thread or runtime.
     pub fn start(seed: u64, history: Arc<History>) -> io::Result<Self> {
-        let hangs = Arc::new(AtomicBool::new(false));
-        let trap = Arc::new(watch::Sender::new(Trap::None));
-        let stillness = Arc::<Stillness>::default();
         let api = Arc::new(Api {
             seed,
             history,
             calls: AtomicU64::new(0),
-            hangs: Arc::clone(&hangs),
-            trap: Arc::clone(&trap),
-            stillness: Arc::clone(&stillness),
+            hangs: AtomicBool::new(false),
+            trap: watch::Sender::new(Trap::None),
+            stillness: Arc::default(),
         });
-        let server = Apart::start(move |listener| serve(listener, api))?;
-        Ok(Self {
-            server,
-            hangs,
-            trap,
-            stillness,
-        })
+        let serving = Arc::clone(&api);
+        let server = Apart::start(move |listener| serve(listener, serving))?;
+        Ok(Self { server, api })
     }
 
     /// Where it listens.
@@ -117,34 +117,77 @@ impl Downstream {
 
     /// From now on it reads nothing, or again: then what it was sent meanwhile, too.
     pub fn stand_still(&self, still: bool) {
-        self.stillness.set(still);
+        self.api.stillness.set(still);
     }
 
     /// From now on it answers nobody, or again; who waits already is answered.
     pub fn hang(&self, hangs: bool) {
-        self.hangs.store(hangs, Ordering::Relaxed);
+        self.api.hangs.store(hangs, Ordering::Relaxed);
     }
 
     /// Waits for a call of `worker`, which is then not answered before [`Self::release`]; whether one came within
     /// `patience`.
     pub async fn catch(&self, worker: usize, patience: Duration) -> bool {
-        self.trap.send_replace(Trap::For(worker));
-        let mut seen = self.trap.subscribe();
+        self.api.trap.send_replace(Trap::For(worker));
+        let mut seen = self.api.trap.subscribe();
         (timeout(patience, seen.wait_for(|trap| *trap == Trap::Caught)).await).is_ok()
     }
 
     /// Answers the call that was caught, and catches no more.
     pub fn release(&self) {
-        self.trap.send_replace(Trap::None);
+        self.api.trap.send_replace(Trap::None);
+    }
+
+    /// A call that came now on another way; how it ends. A caller that goes away drops it.
+    pub async fn call(&self, caller: Caller, is_its_jobs: bool) -> Answer {
+        let api = &self.api;
+        let mut open = api.arrived(api.history.now(), caller);
+        if !is_its_jobs {
+            api.history.add(What::Mangled { job: caller.job });
+        }
+        api.end(&mut open, caller).await
     }
 }
 
-/// Where `worker` sends its calls in its life number `life`, on this way to the downstream.
-pub fn url(way: &Proxy, worker: usize, life: u32) -> String {
-    format!("http://{}/{worker}/{life}", way.door.address)
-}
-
 impl Api {
+    /// Writes down a call that arrived at `at`.
+    fn arrived(&self, at: u64, caller: Caller) -> Open<'_> {
+        let call = self.calls.fetch_add(1, Ordering::Relaxed);
+        let Caller {
+            job,
+            attempt,
+            worker,
+            life,
+        } = caller;
+        self.history.add_at(
+            at,
+            What::Arrived {
+                call,
+                job,
+                attempt,
+                worker,
+                life,
+            },
+        );
+        Open {
+            history: &self.history,
+            call,
+            answer: Answer::Gone,
+        }
+    }
+
+    /// Does with the call what the seed says.
+    async fn end(&self, open: &mut Open<'_>, caller: Caller) -> Answer {
+        self.hold(caller.worker).await;
+        if self.hangs.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        let manners = manners(self.seed, caller.job, open.call);
+        sleep(manners.thinks).await;
+        open.answer = manners.then;
+        manners.then
+    }
+
     /// Holds a call of `worker`, if it is waited for.
     async fn hold(&self, worker: usize) {
         let caught = self.trap.send_if_modified(|trap| {
@@ -205,23 +248,11 @@ impl Drop for Open<'_> {
 
 async fn call(api: Arc<Api>, request: Request<Incoming>) -> Result<Response<Empty<Bytes>>, Cut> {
     let at = api.history.now();
-    let Some((job, attempt, worker, life)) = caller(&request) else {
+    let Some(caller) = caller(&request) else {
         return Ok(status(StatusCode::NOT_FOUND));
     };
-    let call = api.calls.fetch_add(1, Ordering::Relaxed);
-    let arrived = What::Arrived {
-        call,
-        job,
-        attempt,
-        worker,
-        life,
-    };
-    api.history.add_at(at, arrived);
-    let mut open = Open {
-        history: &api.history,
-        call,
-        answer: Answer::Gone,
-    };
+    let job = caller.job;
+    let mut open = api.arrived(at, caller);
     let is_its_tenants = header(request.headers(), "x-tenant") == Some(&*job.tenant_name());
     // One that breaks off is a caller that goes away. The workers' bodies are small.
     if let Ok(body) = request.into_body().collect().await
@@ -229,14 +260,7 @@ async fn call(api: Arc<Api>, request: Request<Incoming>) -> Result<Response<Empt
     {
         api.history.add(What::Mangled { job });
     }
-    api.hold(worker).await;
-    if api.hangs.load(Ordering::Relaxed) {
-        std::future::pending::<()>().await;
-    }
-    let manners = manners(api.seed, job, call);
-    sleep(manners.thinks).await;
-    open.answer = manners.then;
-    match manners.then {
+    match api.end(&mut open, caller).await {
         Answer::Done => Ok(status(StatusCode::OK)),
         Answer::Rejected => Ok(status(StatusCode::UNPROCESSABLE_ENTITY)),
         Answer::Failed => Ok(status(StatusCode::INTERNAL_SERVER_ERROR)),
@@ -255,12 +279,15 @@ fn status(status: StatusCode) -> Response<Empty<Bytes>> {
     response
 }
 
-/// The job, its attempt, and the worker's number and life.
-fn caller<B>(request: &Request<B>) -> Option<(Job, u32, usize, u32)> {
-    let job = header(request.headers(), "x-job-id")?.parse().ok()?;
-    let attempt = header(request.headers(), "x-attempt")?.parse().ok()?;
+/// Who calls, by headers and path.
+fn caller<B>(request: &Request<B>) -> Option<Caller> {
     let (worker, life) = request.uri().path().strip_prefix('/')?.split_once('/')?;
-    Some((job, attempt, worker.parse().ok()?, life.parse().ok()?))
+    Some(Caller {
+        job: header(request.headers(), "x-job-id")?.parse().ok()?,
+        attempt: header(request.headers(), "x-attempt")?.parse().ok()?,
+        worker: worker.parse().ok()?,
+        life: life.parse().ok()?,
+    })
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
@@ -314,7 +341,13 @@ mod tests {
             tenant: 3,
             number: 4,
         };
-        assert_eq!(caller(&request("/1/7", "3-4")), Some((job, 2, 1, 7)));
+        let known = Caller {
+            job,
+            attempt: 2,
+            worker: 1,
+            life: 7,
+        };
+        assert_eq!(caller(&request("/1/7", "3-4")), Some(known));
         for (path, id) in [
             ("/", "3-4"),
             ("/1", "3-4"),

@@ -7,11 +7,13 @@ mod bed;
 mod checker;
 mod clocks;
 mod clusters;
+mod dispatch;
 mod downstream;
 mod faults;
 mod history;
 mod moments;
 mod operator;
+mod others;
 mod plan;
 mod publishers;
 mod report;
@@ -37,10 +39,12 @@ use tokio::time::{Instant, sleep, timeout};
 use bed::{Bed, Slot};
 use clocks::{Clock, Clocks};
 use clusters::{Network, RabbitMq, Rabbits, Redises, Servers};
+use dispatch::Dispatch;
 use downstream::Downstream;
 use faults::{Kind, Schedule};
 use history::{Event, History, What};
 use operator::Operator;
+use others::Others;
 use plan::{Args, MAX, Plan};
 use publishers::Publisher;
 use results::Listener;
@@ -145,6 +149,15 @@ async fn torture(args: &Args, plan: &Plan) -> Result<bool, Failure> {
     listener.declare().await?;
     let mut listening = JoinSet::new();
     listening.spawn(listener.run());
+    if plan.dispatch == Dispatch::Forward {
+        let others = Others {
+            urls: bed.rabbit.urls(),
+            work: queue.clone(),
+            downstream: Arc::clone(&bed.downstream),
+        };
+        others.declare().await?;
+        listening.spawn(others.run());
+    }
     let outcome = tokio::select! {
         outcome = run(&bed, plan, &queue, &say) => outcome,
         died = bed.watch() => died,

@@ -10,6 +10,7 @@ use sluicegate::rules::delays::{DelayLevels, QueueNames};
 
 use crate::checker::Rules;
 use crate::clusters::{RabbitMq, RedisIs, Servers};
+use crate::dispatch::Dispatch;
 use crate::downstream::CLOSED;
 use crate::faults::{Kind, Pace};
 use crate::says::DEDUPE_DAYS;
@@ -65,6 +66,9 @@ pub struct Args {
     /// What Redis is
     #[arg(long, value_enum, default_value = "single")]
     pub redis: RedisIs,
+    /// What workers do with a job whose turn it is
+    #[arg(long, value_enum, default_value = "http")]
+    pub dispatch: Dispatch,
     /// The longest that a fault lasts, in seconds, where that is free
     #[arg(long, default_value_t = 30)]
     pub longest: u64,
@@ -92,6 +96,7 @@ Examples:
   scripts/torture --faults worker-kill,rabbit-kill
   scripts/torture --faults all,-redis-wipe,-redis-flush --guard 100
   scripts/torture --rabbitmq cluster --redis sentinel    several servers, one of which is broken
+  scripts/torture --dispatch forward                     jobs go to others, who say when they are done
   scripts/torture --faults none                          how it runs when nothing is broken
 
 Exit status: 0 every promise held, 1 one did not, 2 wrong usage.";
@@ -102,6 +107,7 @@ pub struct Plan {
     pub seed: u64,
     pub lasts: Duration,
     pub servers: Servers,
+    pub dispatch: Dispatch,
     pub kinds: Vec<Kind>,
     pub workers: usize,
     pub tenants: u32,
@@ -112,8 +118,15 @@ pub struct Plan {
     pub count_windows: bool,
 }
 
+/// A JSON string, which is a YAML string too.
+pub fn quoted(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
 /// What differs between workers.
 pub struct Settings<'a> {
+    /// Which worker it is, and in which life: whoever is called knows it.
+    pub worker: (usize, u32),
     pub amqp: &'a str,
     /// Keys of the section `redis`, as lines.
     pub redis: &'a str,
@@ -141,7 +154,8 @@ impl Plan {
             servers,
             seed: args.seed.unwrap_or_else(|| rand::random::<u32>().into()),
             lasts: Duration::from_secs_f64(args.minutes * 60.0),
-            kinds: kinds(&args.faults, servers)?,
+            dispatch: args.dispatch,
+            kinds: kinds(&args.faults, &possible(servers, args.dispatch))?,
             workers: args.workers.into(),
             tenants: args.tenants,
             guard: guard(&args.guard)?,
@@ -167,7 +181,8 @@ impl Plan {
             window: u64::try_from(WINDOW.as_nanos()).unwrap_or(u64::MAX),
             max_attempts: MAX_ATTEMPTS,
             breakers: self.breakers(),
-            windows_hold: !self.count_windows,
+            windows_hold: !self.count_windows && self.dispatch == Dispatch::Http,
+            forwards: self.dispatch == Dispatch::Forward,
             closed: u64::try_from(CLOSED.as_nanos()).unwrap_or(u64::MAX),
         }
     }
@@ -194,29 +209,28 @@ impl Plan {
         })
     }
 
-    /// A worker's configuration. JSON strings are YAML strings too.
+    /// A worker's configuration.
     pub fn yaml(&self, settings: &Settings<'_>) -> String {
-        let quoted = |text: &str| serde_json::Value::from(text).to_string();
         let Settings {
             amqp,
             redis,
             queue,
-            downstream,
             admin,
             max,
+            ..
         } = settings;
+        let to = self.dispatch.yaml(settings);
         format!(
             "amqp:\n  url: {amqp}\n  queue: {queue}\n  prefetch: 100\n\
              redis:\n{redis}  prefix: {PREFIX}\n\
              rate-limiter:\n  max-requests: {max}\n  window-size: {window}ms\n  guard: {guard}\n\
-             dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  breaker:\n    enabled: {breakers}\n  http:\n    url: {downstream}\n    timeout: 5s\n    abandoned: 2s\n  results:\n    to: reply-to\n\
+             dispatch:\n  concurrency: 32\n  shutdown-timeout: 10s\n  breaker:\n    enabled: {breakers}\n{to}  results:\n    to: reply-to\n\
              job:\n  dedupe-for: {DEDUPE_DAYS}d\n\
              delay:\n  max-delay: {max_delay}s\n\
              retry:\n  max-attempts: {MAX_ATTEMPTS}\n  max-crashes: {MAX_CRASHES}\n  initial-interval: 200ms\n  max-interval: 3s\n\
              admin:\n  listen: {admin}\n",
             amqp = quoted(amqp),
             queue = quoted(queue),
-            downstream = quoted(downstream),
             window = WINDOW.as_millis(),
             guard = self.guard_text(),
             breakers = self.breakers(),
@@ -227,7 +241,7 @@ impl Plan {
 
     /// The command that repeats the run.
     pub fn command(&self) -> String {
-        let faults = words(&self.kinds, &self.servers.kinds());
+        let faults = words(&self.kinds, &possible(self.servers, self.dispatch));
         let mut command = format!(
             "scripts/torture --seed {} --minutes {} --faults {faults} --workers {} --tenants {} --longest {} --pause {}",
             self.seed,
@@ -247,6 +261,9 @@ impl Plan {
             RedisIs::Single => {}
             RedisIs::Sentinel => command.push_str(" --redis sentinel"),
             RedisIs::Cluster => command.push_str(" --redis cluster"),
+        }
+        if self.dispatch == Dispatch::Forward {
+            command.push_str(" --dispatch forward");
         }
         if self.count_windows {
             command.push_str(" --count-windows");
@@ -273,14 +290,20 @@ fn words(kinds: &[Kind], all: &[Kind]) -> String {
     words.join(",")
 }
 
-fn kinds(words: &[String], servers: Servers) -> Result<Vec<Kind>, String> {
-    let all = servers.kinds();
+/// The kinds of faults that can be done.
+fn possible(servers: Servers, dispatch: Dispatch) -> Vec<Kind> {
+    let mut kinds = servers.kinds();
+    kinds.retain(|kind| dispatch.has(*kind));
+    kinds
+}
+
+fn kinds(words: &[String], all: &[Kind]) -> Result<Vec<Kind>, String> {
     let kind = |name: &str| {
         let names = || all.iter().map(ToString::to_string).collect::<Vec<_>>();
         let found = Kind::from_str(name, false).ok();
-        found.filter(|kind| servers.has(*kind)).ok_or_else(|| {
+        found.filter(|kind| all.contains(kind)).ok_or_else(|| {
             format!(
-                "--faults: there is no {name:?} with these servers; there are all, none, {}",
+                "--faults: there is no {name:?} in such a run; there are all, none, {}",
                 names().join(", ")
             )
         })
@@ -376,6 +399,7 @@ mod tests {
             ],
             vec!["--seed", "8", "--redis", "cluster", "--rabbitmq", "cluster"],
             vec!["--seed", "9", "--redis", "sentinel"],
+            vec!["--seed", "9", "--dispatch", "forward"],
             vec![
                 "--seed",
                 "7",
@@ -409,12 +433,17 @@ mod tests {
     #[test]
     fn workers_read_their_configuration() {
         let admin = "127.0.0.1:1".parse().expect("an address");
-        for guard in ["strict", "100"] {
-            let text = plan(&["--guard", guard]).expect("a plan").yaml(&Settings {
+        for args in [
+            ["--guard", "strict"],
+            ["--guard", "100"],
+            ["--dispatch", "forward"],
+        ] {
+            let text = plan(&args).expect("a plan").yaml(&Settings {
                 amqp: "amqp://guest:guest@127.0.0.1:5/%2f",
                 redis: "  url: redis://127.0.0.1:6\n",
                 queue: "q",
-                downstream: "http://127.0.0.1:7/0/1",
+                downstream: "http://127.0.0.1:7",
+                worker: (0, 1),
                 admin,
                 max: MAX,
             });

@@ -46,8 +46,10 @@ pub async fn come_to_rest(bed: &Bed) -> Result<u64, Failure> {
     }
 }
 
-/// Messages, those that a worker holds too, in all queues but that of the dead.
+/// Messages, those that a worker holds too, in all queues but that of the dead, and those where a worker was told that jobs are done:
+/// one that was killed takes nothing from its own any more.
 fn left(bed: &Bed) -> u64 {
+    let done = format!("{}.done.", bed.names.fresh);
     let listed = block_in_place(|| {
         bed.rabbit
             .ctl(&["list_queues", "name", "messages", "--no-table-headers"])
@@ -56,7 +58,8 @@ fn left(bed: &Bed) -> u64 {
         .lines()
         .filter_map(|line| {
             let (name, messages) = line.split_once('\t')?;
-            (name != &*bed.names.dead).then_some(messages.trim().parse::<u64>().ok()?)
+            let is_no_job = name == &*bed.names.dead || name.starts_with(&done);
+            (!is_no_job).then_some(messages.trim().parse::<u64>().ok()?)
         })
         .sum()
 }

@@ -17,7 +17,6 @@ use trial::fetch;
 
 use crate::Failure;
 use crate::clocks::{self, Clocks, replace};
-use crate::downstream;
 use crate::plan::{MAX, Plan, Settings};
 
 /// From SIGTERM to the end, whatever is broken meanwhile: `shutdown-timeout`, and what closing may take.
@@ -45,6 +44,11 @@ pub struct Common {
 }
 
 impl Common {
+    /// Where the downstream is called.
+    fn downstream(&self) -> String {
+        format!("http://{}", self.to_downstream.door.address)
+    }
+
     /// A configuration for commands: as a worker's, and straight to the servers.
     ///
     /// # Errors
@@ -56,7 +60,8 @@ impl Common {
             amqp: &amqp.join(","),
             redis: self.found_by.as_ref().unwrap_or(&redis),
             queue: &self.queue,
-            downstream: &format!("http://{}/", self.to_downstream.door.address),
+            downstream: &self.downstream(),
+            worker: (0, 0),
             admin: (Ipv4Addr::LOCALHOST, 0).into(),
             max: MAX,
         });
@@ -84,7 +89,7 @@ pub struct Worker {
 }
 
 impl Setup {
-    /// Starts the process. Its configuration is written anew, since the downstream knows a life by its URL.
+    /// Starts the process. Its configuration is written anew, since the downstream knows a life by what is in it.
     fn spawn(&self) -> Result<Child, Failure> {
         let folder = &self.common.folder;
         self.write_config()?;
@@ -129,7 +134,8 @@ impl Setup {
             amqp: &rabbit,
             redis: common.found_by.as_ref().unwrap_or(&redis),
             queue: &common.queue,
-            downstream: &downstream::url(&common.to_downstream, self.number, self.life),
+            downstream: &common.downstream(),
+            worker: (self.number, self.life),
             admin: self.admin,
             max: self.max,
         });

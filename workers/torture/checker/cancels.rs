@@ -1,7 +1,7 @@
 //! Jobs that an operator cancelled: what the command said, held against what became of them.
 
 use super::lives::{Asked, Broken, Life, Lives};
-use super::{AFTERMATH, Finding, Verdict};
+use super::{AFTERMATH, Finding, Rules, Verdict};
 use crate::faults::Kind;
 use crate::history::Job;
 
@@ -17,7 +17,7 @@ pub fn is_cancelled(life: &Life) -> bool {
 
 impl Verdict {
     /// Once all workers follow, a cancelled job is called no more; it is called or cancelled, but not both.
-    pub(super) fn cancels(&mut self, lives: &Lives, broken: &Broken) {
+    pub(super) fn cancels(&mut self, lives: &Lives, broken: &Broken, rules: Rules) {
         for (job, life) in &lives.jobs {
             let Some(asked_from) = life.cancelling else {
                 continue;
@@ -25,17 +25,24 @@ impl Verdict {
             self.cancelled.0 += usize::from(is_cancelled(life));
             self.cancelled.1 += 1;
             if let Some(asked) = life.asked {
-                self.was_asked(*job, life, (asked_from, asked), broken);
+                self.was_asked(*job, life, (asked_from, asked), broken, rules);
             }
             // One of its two messages may end so, and the other one so.
-            let copies = broken.latest(life.begins(), u64::MAX, AFTERMATH, Kind::repeats_jobs);
+            let copies = broken.latest(life.begins(), u64::MAX, AFTERMATH, life.repeated_by(rules));
             if is_cancelled(life) && life.is_done() && copies.is_none() && !life.is_twice() {
                 self.findings.push(Finding::Both { job: *job });
             }
         }
     }
 
-    fn was_asked(&mut self, job: Job, life: &Life, (from, asked): (u64, Asked), broken: &Broken) {
+    fn was_asked(
+        &mut self,
+        job: Job,
+        life: &Life,
+        (from, asked): (u64, Asked),
+        broken: &Broken,
+        rules: Rules,
+    ) {
         // A Redis that lost its data lost what was asked.
         let forgot = |to| broken.latest(from, to, AFTERMATH, Kind::forgets).is_some();
         if asked.is_cancelled && life.dead.is_none() && !forgot(u64::MAX) {
@@ -44,7 +51,7 @@ impl Verdict {
         if !asked.all_follow {
             return;
         }
-        let late = |kind| kind == Kind::DownstreamStill;
+        let late = |kind| kind == Kind::DownstreamStill || rules.breaks_the_way(kind);
         for call in &life.calls {
             let excused =
                 forgot(call.at) || broken.latest(from, call.at, AFTERMATH, late).is_some();

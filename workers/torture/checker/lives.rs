@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
+use super::Rules;
 use crate::faults::Kind;
 use crate::history::{Answer, Event, Job, What};
 
@@ -97,9 +98,11 @@ impl Life {
 
     /// The faults that may have it called again. Of two messages with its id the second is known as such only where it is not delivered
     /// again before it asks, and Redis knows the first.
-    pub fn repeated_by(&self) -> impl Fn(Kind) -> bool {
+    pub fn repeated_by(&self, rules: Rules) -> impl Fn(Kind) -> bool {
         let is_twice = self.is_twice();
-        move |kind| kind.repeats_jobs() || is_twice && kind.gives_jobs_back()
+        move |kind| {
+            kind.repeats_jobs() || rules.breaks_the_way(kind) || is_twice && kind.gives_jobs_back()
+        }
     }
 
     /// Two messages have its id.

@@ -16,6 +16,7 @@ const RULES: Rules = Rules {
     max_attempts: 3,
     breakers: false,
     windows_hold: true,
+    forwards: false,
     closed: 100 * MS,
 };
 
@@ -249,6 +250,24 @@ fn a_job_that_ran_again_needs_a_fault_in_its_life() {
         assert!(verdict.holds(), "{:?}", verdict.findings);
         assert_eq!(verdict.repeated, BTreeMap::from([(Kind::WorkerKill, 1)]));
     }
+}
+
+#[test]
+fn a_forwarded_job_may_come_twice_after_what_happens_to_rabbitmq_and_after_nothing_else() {
+    let again = |kind, forwards| {
+        let mut story = Story::new();
+        story.published(0, ONE);
+        story.called(100, ONE, 1, Answer::Done);
+        story.broken(150, 160, kind);
+        story.called(400, ONE, 1, Answer::Done);
+        let rules = Rules { forwards, ..RULES };
+        story.verdict_by(rules).findings
+    };
+    let at = 400 * MS;
+    let repeated = [Finding::Repeated { job: ONE, at }];
+    assert_eq!(again(Kind::RabbitMemory, true), []);
+    assert_eq!(again(Kind::RabbitMemory, false), repeated);
+    assert_eq!(again(Kind::RedisKill, true), repeated);
 }
 
 #[test]
