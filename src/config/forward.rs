@@ -4,42 +4,24 @@ use std::time::Duration;
 
 use serde_json::{Value as Json, json};
 
+use super::amqp_name::{LONGEST, PATTERN, name_or_empty};
 use super::error::shown;
-use super::form::{self, Wrong};
 use super::input::Input;
 use super::key::{MINUTE, boolean, duration, keys, text};
 use super::placeholders;
 use super::shown::{Shown, Values};
-use super::yaml::Raw;
 use crate::rules::delays::QueueNames;
 use crate::rules::job::call::{Carried, Template};
 
-/// Of a name in AMQP, in bytes.
-const LONGEST_NAME: usize = 255;
 /// RabbitMQ closes a channel whose delivery is unacked for 30 minutes.
 const LONGEST_CALL: u64 = 25 * MINUTE;
-
-/// A name that may be empty.
-fn name(raw: &Raw, must: &str) -> Result<String, Wrong> {
-    let text = match raw {
-        Raw::Text(text) if text.is_empty() => "",
-        raw => form::text(raw, must)?,
-    };
-    if text.len() > LONGEST_NAME {
-        return Err(format!("has {} bytes; it must be {must}", text.len()));
-    }
-    if text.contains(char::is_control) {
-        return Err(format!("has a control character; it must be {must}"));
-    }
-    Ok(text.to_owned())
-}
 
 keys! {
     EXCHANGE: String = text(
         "dispatch.forward.exchange",
         "the name of an exchange; empty: the default exchange, where the routing key is a queue's name",
-        || json!({"type": "string", "maxLength": LONGEST_NAME, "pattern": "^[^\\u0000-\\u001f\\u007f-\\u009f]*$"}),
-        |raw| name(raw, "the name of an exchange, of up to 255 bytes"),
+        || json!({"type": "string", "maxLength": LONGEST, "pattern": PATTERN}),
+        |raw| name_or_empty(raw, "the name of an exchange, of up to 255 bytes"),
     )
         .example("work")
         .about("The exchange that each job is published to when its turn has come, in place of a call of an API.")
@@ -48,7 +30,7 @@ keys! {
         "dispatch.forward.routing-key",
         "a routing key, which may have [placeholders](WORKERS.md#what-a-call-carries)",
         key_schema,
-        |raw| name(raw, "a routing key of up to 255 bytes"),
+        |raw| name_or_empty(raw, "a routing key of up to 255 bytes"),
     )
         .example("work.{tenant}")
         .about("The routing key of jobs that are forwarded; without it, that with which each was published.");
@@ -67,7 +49,7 @@ fn key_schema() -> Json {
     let literal = "([^{]|\\{[^a-z-])*";
     let placeholder = "\\{(tenant|id|attempt|header:[^}]+|json:/[^}]*)\\}";
     let pattern = format!("^{literal}({placeholder}{literal})*$");
-    json!({"type": "string", "maxLength": LONGEST_NAME, "pattern": pattern})
+    json!({"type": "string", "maxLength": LONGEST, "pattern": pattern})
 }
 
 /// `dispatch.forward`

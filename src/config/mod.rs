@@ -5,6 +5,7 @@
 
 mod admin;
 mod amqp;
+mod amqp_name;
 mod amqp_servers;
 mod breaker;
 mod clashes;

@@ -3,8 +3,9 @@
 use ::http::header::HeaderName;
 use serde_json::{Value as Json, json};
 
+use super::amqp_name::{LONGEST, PATTERN, name, name_or_empty};
 use super::error::shown;
-use super::form::{self, Wrong, wrong};
+use super::form::{Wrong, wrong};
 use super::input::Input;
 use super::key::{Named, choice, integer, keys, text, tree};
 use super::shown::{Shown, Values};
@@ -12,27 +13,8 @@ use super::yaml::Raw;
 
 /// Names of headers.
 const MOST: usize = 32;
-/// Of a name in AMQP, in bytes.
-const LONGEST_NAME: usize = 255;
 /// Of a body, in bytes: a result is no way to move files.
 const LONGEST_BODY: u64 = 1 << 20;
-
-/// Where the key of a result may be anything.
-fn routing_key(raw: &Raw) -> Result<String, Wrong> {
-    const MUST: &str = "a routing key of up to 255 bytes";
-    match raw {
-        Raw::Text(text) if text.is_empty() => Ok(String::new()),
-        raw => name(raw, MUST),
-    }
-}
-
-fn name(raw: &Raw, must: &str) -> Result<String, Wrong> {
-    let text = form::text(raw, must)?;
-    if text.len() > LONGEST_NAME {
-        return Err(format!("has {} bytes; it must be {must}", text.len()));
-    }
-    Ok(text.to_owned())
-}
 
 keys! {
     TO: ResultsTo = choice("dispatch.results.to")
@@ -43,7 +25,7 @@ keys! {
     EXCHANGE: String = text(
         "dispatch.results.exchange",
         "the name of an exchange",
-        || json!({"type": "string", "minLength": 1, "maxLength": LONGEST_NAME}),
+        || json!({"type": "string", "minLength": 1, "maxLength": LONGEST, "pattern": PATTERN}),
         |raw| name(raw, "the name of an exchange, of up to 255 bytes"),
     )
         .example("results")
@@ -52,8 +34,8 @@ keys! {
     ROUTING_KEY: String = text(
         "dispatch.results.routing-key",
         "a routing key",
-        || json!({"type": "string", "maxLength": LONGEST_NAME}),
-        routing_key,
+        || json!({"type": "string", "maxLength": LONGEST, "pattern": PATTERN}),
+        |raw| name_or_empty(raw, "a routing key of up to 255 bytes"),
     )
         .example("done")
         .about("The routing key of results with `to: exchange`.");
@@ -183,7 +165,7 @@ fn headers(raw: &Raw) -> Result<Vec<String>, Wrong> {
         };
         let called = shown(text);
         // In AMQP a name may be 255 bytes long, with what stands before it.
-        let fits = text.len() <= LONGEST_NAME / 2;
+        let fits = text.len() <= LONGEST / 2;
         let name = HeaderName::from_bytes(text.as_bytes())
             .ok()
             .filter(|_| fits);
@@ -204,6 +186,6 @@ fn headers_schema() -> Json {
     json!({
         "type": "array",
         "maxItems": MOST,
-        "items": {"type": "string", "maxLength": LONGEST_NAME / 2, "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"},
+        "items": {"type": "string", "maxLength": LONGEST / 2, "pattern": "^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"},
     })
 }

@@ -41,6 +41,14 @@ fn what_can_not_work_is_refused_and_what_has_no_effect_is_told() {
             "exchange: has 256 bytes",
         ),
         (
+            r#"{exchange: "a\nb"}"#.to_owned(),
+            "exchange: has a control character",
+        ),
+        (
+            r#"{routing-key: "a\x07b"}"#.to_owned(),
+            "routing-key: has a control character",
+        ),
+        (
             "{headers: ['a b']}".to_owned(),
             "\"a b\" has characters that no header of HTTP may have",
         ),

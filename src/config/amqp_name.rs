@@ -1,0 +1,29 @@
+//! Names in AMQP that people give: of exchanges, and routing keys.
+
+use super::form::{self, Wrong};
+use super::yaml::Raw;
+
+/// Of a name, in bytes.
+pub(super) const LONGEST: usize = 255;
+/// No control characters, for the schema.
+pub(super) const PATTERN: &str = "^[^\\u0000-\\u001f\\u007f-\\u009f]*$";
+
+/// A name.
+pub(super) fn name(raw: &Raw, must: &str) -> Result<String, Wrong> {
+    let text = form::text(raw, must)?;
+    if text.len() > LONGEST {
+        return Err(format!("has {} bytes; it must be {must}", text.len()));
+    }
+    if text.contains(char::is_control) {
+        return Err(format!("has a control character; it must be {must}"));
+    }
+    Ok(text.to_owned())
+}
+
+/// A name that may be empty.
+pub(super) fn name_or_empty(raw: &Raw, must: &str) -> Result<String, Wrong> {
+    match raw {
+        Raw::Text(text) if text.is_empty() => Ok(String::new()),
+        raw => name(raw, must),
+    }
+}
