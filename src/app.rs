@@ -1,5 +1,7 @@
 //! The only wiring: reads like the list of what a worker is made of.
 
+#[cfg(feature = "http")]
+mod chosen;
 mod earlier;
 mod redis;
 mod reload;

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
+use super::chosen::Chosen;
 use super::{AppError, Parts, Work, Worker, install_tls_provider, several, signals};
 use crate::config::{Config, Pipelines, Source};
 use crate::engine::Stop;
-use crate::handler::PreparingHandler;
 use crate::handler::exec::ExecHandler;
 use crate::handler::forward::ForwardHandler;
 use crate::handler::http::HttpHandler;
@@ -38,30 +38,30 @@ fn work(config: Config, parts: &Parts, fresh: bool) -> Result<Work, AppError> {
         return later(config, parts, fresh, move |_, metrics| {
             let handler = ExecHandler::new(&exec, move || metrics.program_replaced());
             let closing = handler.closer();
-            Ok((handler, closing))
+            Ok((Chosen::Exec(handler), closing))
         });
     }
     if let Some(forward) = dispatch.forward.clone() {
         return later(config, parts, fresh, move |config, _| {
             let handler = ForwardHandler::new(config, &forward)?;
             let closing = handler.closer();
-            Ok((handler, closing))
+            Ok((Chosen::Forward(handler), closing))
         });
     }
     let http = dispatch.http.as_ref().ok_or(AppError::NoHandler)?;
     let handler = HttpHandler::in_environment(http, dispatch.concurrency)
         .map_err(|why| AppError::Http(why.to_string()))?
         .with_results(&dispatch.results);
-    let worker = Worker::with(config, handler, parts)?;
+    let worker = Worker::with(config, Chosen::Http(handler), parts)?;
     Ok(if fresh { worker.fresh() } else { worker }.work())
 }
 
 /// The same for a handler that begins to work as soon as it is made, by `make` with its end: not before its jobs move.
-fn later<H: PreparingHandler, End: Future<Output = ()> + Send + 'static>(
+fn later<End: Future<Output = ()> + Send + 'static>(
     config: Config,
     parts: &Parts,
     fresh: bool,
-    make: impl FnOnce(&Config, Arc<Metrics>) -> Result<(H, End), AppError> + Send + 'static,
+    make: impl FnOnce(&Config, Arc<Metrics>) -> Result<(Chosen, End), AppError> + Send + 'static,
 ) -> Result<Work, AppError> {
     let mut worker = Worker::with(config, (), parts)?;
     worker.fresh = fresh;
@@ -81,7 +81,7 @@ fn later<H: PreparingHandler, End: Future<Output = ()> + Send + 'static>(
 }
 
 impl Worker<()> {
-    fn by<H>(self, handler: H) -> Worker<H> {
+    fn by(self, handler: Chosen) -> Worker<Chosen> {
         Worker {
             config: self.config,
             handler: Arc::new(handler),
