@@ -52,6 +52,27 @@ async fn calls_go_through_a_tunnel_with_and_without_tls() {
     }
 }
 
+/// What the proxy's machine acknowledges the API may see much later.
+#[tokio::test]
+async fn through_a_proxy_no_arrival_is_reported_and_without_one_it_is() {
+    let papers = Papers::new();
+    for manner in [Manner::default(), Manner::https(&papers, &["h2"])] {
+        let (api, proxy) = (Api::with(manner).await, ConnectProxy::start(None).await);
+        let http = Http {
+            tls: papers.trusted(),
+            ..http(api.url(), LONG)
+        };
+        let direct = HttpHandler::new(&http, 4).expect("usable");
+        for (handler, is_reported) in [(direct, true), (through(&proxy, "", http), false)] {
+            let permit = permit();
+            let attempt = handler.attempt(&job("1"), permit.clone()).await;
+            assert_eq!(attempt.outcome, Outcome::Done);
+            // All of it that is seen from outside: whether a way was set.
+            assert_eq!(format!("{permit:?}").contains("OnceLock(Way)"), is_reported);
+        }
+    }
+}
+
 #[tokio::test]
 async fn access_tokens_come_through_the_proxy_too() {
     use sluicegate::config::{ClientAuth, OAuth2, Secret};
