@@ -1,6 +1,7 @@
-//! `sluicegate check`: the configuration, RabbitMQ and Redis, one line each.
+//! `sluicegate check`: the configuration, RabbitMQ, Redis and the API, one line each.
 
 mod findings;
+mod measured;
 mod servers;
 mod way;
 
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Value as Json, json};
+use sluicegate::broker::amqp::MOVED_AT_ONCE;
 use sluicegate::config::{Config, PipelineName, Pipelines};
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::policy::Source;
@@ -18,15 +20,17 @@ use tokio::time::timeout;
 
 use super::{Failure, count, limits, print_json, together};
 use findings::{Findings, Level};
-use servers::{rabbitmq, redis};
+use measured::{Measured, Terms};
+use servers::{api, rabbitmq, redis};
 
 /// For all questions to one server together.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Check the configuration, RabbitMQ and Redis; change nothing
+/// Check the configuration, RabbitMQ, Redis and the API; change nothing
 ///
 /// Prints the effective configuration without passwords, then a line for each thing that was checked: ok, warn
-/// or error. The exit status is 1 if there is an error.
+/// or error. The exit status is 1 if there is an error. It measures what round trips to Redis, connections to the API and RabbitMQ's
+/// confirms take (by a queue of its own, which it deletes), and says what that means. It sends no request to the API.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate check
@@ -55,6 +59,8 @@ struct Checked<'a> {
     source: Source<'a>,
     limits: &'a Limits,
     findings: Findings,
+    /// For programs.
+    measured: Option<Json>,
 }
 
 impl Checked<'_> {
@@ -64,6 +70,7 @@ impl Checked<'_> {
             "source": self.source.to_string(),
             "limits": limits.collect::<Vec<_>>(),
             "checks": self.findings.0,
+            "measured": self.measured,
         })
     }
 
@@ -118,18 +125,14 @@ pub async fn run(
             }
             false => findings.0.append(&mut common.0),
         }
-        look(
-            config,
-            (tenant.as_ref(), limits),
-            args.offline,
-            &mut findings,
-        )
-        .await;
+        let whose = (tenant.as_ref(), limits);
+        let measured = look(config, whose, args.offline, &mut findings).await;
         checked.push(Checked {
             name,
             source,
             limits,
             findings,
+            measured,
         });
     }
     let failed = (checked.iter().flat_map(|each| &each.findings.0))
@@ -174,33 +177,47 @@ pub async fn run(
 /// Looks at one pipeline, and unless `offline` at its servers.
 async fn look(
     config: &Config,
-    limits: (Option<&Tenant>, &Limits),
+    (tenant, limits): (Option<&Tenant>, &Limits),
     offline: bool,
     findings: &mut Findings,
-) {
+) -> Option<Json> {
     for advice in config.advice() {
         findings.add(Level::Warn, "config", advice);
     }
     way::offline(config, findings);
     if offline {
-        return;
+        return None;
     }
+    let terms = &Terms {
+        concurrency: config.dispatch.concurrency,
+        permit: limits.permit_lasts(),
+        has_guard: limits.guard_ms() > 0,
+        moved_at_once: MOVED_AT_ONCE,
+    };
+    let mut measured = Measured::default();
     let too_slow = |url: String| format!("{url} is too slow: no end within {SERVER_TIMEOUT:?}");
     // One silent server must not keep the other from being checked.
-    match timeout(SERVER_TIMEOUT, rabbitmq(config, findings)).await {
-        Ok(()) => {}
-        Err(_) => findings.add(
-            Level::Error,
-            "rabbitmq",
-            too_slow(config.amqp.url.to_string()),
-        ),
+    let looking = rabbitmq(config, terms, (&mut measured, &mut *findings));
+    if timeout(SERVER_TIMEOUT, looking).await.is_err() {
+        let why = too_slow(config.amqp.url.to_string());
+        findings.add(Level::Error, "rabbitmq", why);
     }
-    match timeout(SERVER_TIMEOUT, redis(config, limits, findings)).await {
-        Ok(()) => {}
-        Err(_) => findings.add(
-            Level::Error,
-            "redis",
-            too_slow(config.redis.url.to_string()),
-        ),
+    let looking = redis(
+        config,
+        (tenant, limits),
+        terms,
+        (&mut measured, &mut *findings),
+    );
+    if timeout(SERVER_TIMEOUT, looking).await.is_err() {
+        let why = too_slow(config.redis.url.to_string());
+        findings.add(Level::Error, "redis", why);
     }
+    if let Some(http) = &config.dispatch.http {
+        // It has a timeout of its own.
+        api(http, terms, (&mut measured, &mut *findings)).await;
+    }
+    if let Some(text) = measured.starts_in_words(terms) {
+        findings.add(Level::Ok, "capacity", text);
+    }
+    Some(measured.as_json(terms))
 }

@@ -1,28 +1,30 @@
-//! What `check` says of RabbitMQ and Redis.
+//! What `check` says of RabbitMQ, Redis and the API.
 
 use std::time::Duration;
 
-use sluicegate::broker::amqp::{QueueState, inventory};
-use sluicegate::config::{Config, RedisTopology};
+use sluicegate::broker::amqp::{Confirms, QueueState, confirms, inventory};
+use sluicegate::config::{Config, Http, RedisTopology};
+use sluicegate::gate::GateError;
 use sluicegate::gate::boards;
 use sluicegate::gate::fleet::registry::{self, Named};
 use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
-use sluicegate::gate::{Gate, GateError};
+use sluicegate::handler::http::{Reach, reach};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::tenant::Tenant;
 
 use super::findings::{Findings, Level};
+use super::measured::{Api, Measured, Terms, Times};
 use super::way;
 use crate::commands::recovery::Recovery;
 use crate::commands::{count, gate, hold};
 
-/// A shorter round trip to Redis is nothing to speak of, and a longer one is too long.
-const FAR: Duration = Duration::from_millis(10);
-const MOST_FAR: Duration = Duration::from_millis(500);
-
 /// The server, and its queues.
-pub(super) async fn rabbitmq(config: &Config, findings: &mut Findings) {
+pub(super) async fn rabbitmq(
+    config: &Config,
+    terms: &Terms,
+    (measured, findings): (&mut Measured, &mut Findings),
+) {
     const WHAT: &str = "rabbitmq";
     let levels = DelayLevels::new(config.delay.max_delay);
     let found = match inventory(&config.amqp, &levels).await {
@@ -56,7 +58,7 @@ pub(super) async fn rabbitmq(config: &Config, findings: &mut Findings) {
                 );
             }
             QueueState::Missing => findings.add(
-                Level::Warn,
+                Level::Ok,
                 WHAT,
                 format!("queue {name} does not exist yet; run and publish create it"),
             ),
@@ -84,7 +86,7 @@ pub(super) async fn rabbitmq(config: &Config, findings: &mut Findings) {
         );
     } else {
         findings.add(
-            Level::Warn,
+            Level::Ok,
             WHAT,
             format!(
                 "{missing} of {} delay queues do not exist yet; run and publish create them",
@@ -93,16 +95,65 @@ pub(super) async fn rabbitmq(config: &Config, findings: &mut Findings) {
         );
     }
     way::rabbitmq(config, findings).await;
+    match confirms(&config.amqp).await {
+        Confirms::Took(took) => {
+            measured.confirm = Times::of(took);
+            if let Some((level, text)) = measured.confirm_in_words(terms) {
+                findings.add(level, WHAT, text);
+            }
+        }
+        Confirms::None(why) => findings.add(
+            Level::Warn,
+            WHAT,
+            format!("a publish was not confirmed: {why}"),
+        ),
+        Confirms::Unknown(why) => findings.add(
+            Level::Ok,
+            WHAT,
+            format!("how long confirms take was not measured: {why}"),
+        ),
+    }
+}
+
+/// The API, which gets no request.
+pub(super) async fn api(
+    http: &Http,
+    terms: &Terms,
+    (measured, findings): (&mut Measured, &mut Findings),
+) {
+    const WHAT: &str = "api";
+    let Reach {
+        at,
+        proxy,
+        connected,
+        encrypted,
+        is_http2,
+    } = match reach(http).await {
+        Ok(reach) => reach,
+        // Workers start without it, and their jobs wait.
+        Err(why) => return findings.add(Level::Warn, WHAT, why),
+    };
+    measured.api = Times::of(connected).map(|connect| Api {
+        at,
+        proxy,
+        connect,
+        tls: Times::of(encrypted),
+        is_http2,
+    });
+    if let Some((level, text)) = measured.api_in_words(terms) {
+        findings.add(level, WHAT, text);
+    }
 }
 
 /// The server, and whether jobs are admitted there.
 pub(super) async fn redis(
     config: &Config,
     (tenant, limits): (Option<&Tenant>, &Limits),
-    findings: &mut Findings,
+    terms: &Terms,
+    (measured, findings): (&mut Measured, &mut Findings),
 ) {
     const WHAT: &str = "redis";
-    let (health, round_trip) = match looked_at(config).await {
+    let (health, round_trips) = match looked_at(config).await {
         Ok(found) => found,
         Err(error) => return findings.add(Level::Error, WHAT, gate(&error)),
     };
@@ -115,15 +166,9 @@ pub(super) async fn redis(
             health.server, health.version
         ),
     );
-    if round_trip > MOST_FAR {
-        let text = format!(
-            "a round trip takes {:?}: workers are built for {MOST_FAR:?} at most",
-            round_trip
-        );
-        findings.add(Level::Warn, WHAT, text);
-    } else if round_trip >= FAR {
-        let text = far(round_trip, config.dispatch.concurrency);
-        findings.add(Level::Ok, WHAT, text);
+    measured.redis = Times::of(round_trips);
+    if let Some((level, text)) = measured.redis_in_words(terms) {
+        findings.add(level, WHAT, text);
     }
     match health.maxmemory_policy.as_deref() {
         Some("noeviction") => findings.add(Level::Ok, WHAT, "maxmemory-policy is noeviction"),
@@ -171,13 +216,12 @@ pub(super) async fn redis(
     }
 }
 
-/// What Redis is, and what a round trip to it takes at least.
-async fn looked_at(config: &Config) -> Result<(Health, Duration), GateError> {
+/// What Redis is, and what round trips to it take.
+async fn looked_at(config: &Config) -> Result<(Health, Vec<Duration>), GateError> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
     let limits = config.rate_limiter.policy.default_limits();
     let health = gate.check(limits).await?;
-    gate.measure().await?;
-    Ok((health, gate.base()))
+    Ok((health, gate.pings().await?))
 }
 
 /// Of each primary that is asked for: its name and a colon, where there are several, and whether jobs are admitted there.
@@ -220,16 +264,6 @@ fn recovery_in_words(jobs: &str, recovery: &Recovery) -> (Level, String) {
         Recovery::NoWorker => (Level::Ok, unknown()),
         Recovery::Unread(_) => (Level::Warn, unknown()),
     }
-}
-
-/// What a way of `round_trip` costs.
-fn far(round_trip: Duration, concurrency: usize) -> String {
-    // A call has its worker slot for that long at least.
-    let calls = (concurrency as f64 / round_trip.as_secs_f64()) as u64;
-    let ms = round_trip.as_millis();
-    format!(
-        "a round trip takes {ms} ms: each job gets its permit that much later, and with dispatch.concurrency {concurrency} a worker makes at most {calls} calls a second"
-    )
 }
 
 /// So many policies were found, where so many primaries did not say theirs.
