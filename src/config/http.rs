@@ -11,7 +11,7 @@ use super::form::{self, Wrong};
 use super::http_answers::{self, answers};
 use super::http_headers::{self, Headers};
 use super::http_method::Method;
-use super::http_oauth2::OAuth2;
+use super::http_oauth2::{CLIENT_SECRET, CLIENT_SECRET_FILE, OAuth2};
 use super::http_secrets::{OF_TENANTS, SecretFiles, Sign, signing_keys};
 use super::input::{Entry, Input};
 use super::key::{
@@ -343,14 +343,20 @@ impl Input {
         }
         let headers = self.idempotent(headers, idempotency_key.as_deref(), &mut carried)?;
         let of_tenants = |keys: &Secret| sign != Sign::None && keys.expose() == OF_TENANTS;
-        let mut templates = target
-            .iter()
-            .chain(headers.of_jobs.iter().map(|(_, value)| value));
-        let of_clients = oauth2.as_ref().is_some_and(OAuth2::has_secrets_of_tenants);
-        let of_keys = sign_secrets.as_ref().is_some_and(of_tenants);
-        let is_used = templates.any(Template::has_secret) || of_keys || of_clients;
+        let mut of_headers = headers.of_jobs.iter().map(|(_, value)| value);
+        let used = if target.as_ref().is_some_and(Template::has_secret) {
+            Some(self.set_of(&URL, &URL_FILE))
+        } else if of_headers.any(Template::has_secret) {
+            Some(self.set_of(&HEADERS, &HEADERS_FILE))
+        } else if sign_secrets.as_ref().is_some_and(of_tenants) {
+            Some(self.set_of(&SIGN_SECRETS, &SIGN_SECRETS_FILE))
+        } else if oauth2.as_ref().is_some_and(OAuth2::has_secrets_of_tenants) {
+            Some(self.set_of(&CLIENT_SECRET, &CLIENT_SECRET_FILE))
+        } else {
+            None
+        };
         let keys = (&SECRETS_FOLDER, &DEFAULT_SECRET_FILE);
-        let secrets = self.used_secrets(keys, secret_files, is_used)?;
+        let secrets = self.used_secrets(keys, secret_files, used)?;
         carried.forward.clone_from(&forward);
         if let Some(twice) = forward.iter().find(|name| headers.has_named(name)) {
             let words = format!(

@@ -6,7 +6,7 @@ use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
 
 use super::input::Input;
-use super::key::{Named, Setting};
+use super::key::{Key, Named, Setting};
 
 /// The value of `dispatch.http.sign-secrets` or `dispatch.http.oauth2.client-secret` where each tenant has its own.
 pub const OF_TENANTS: &str = "{secret:tenant}";
@@ -94,21 +94,23 @@ impl Input {
         })
     }
 
-    /// `files`, if there are any; `is_used`: calls have secrets in a header, in the url, or as keys that sign.
+    /// `files`, if there are any; `used` is the key by which calls have secrets, if they have some.
     pub(super) fn used_secrets(
         &mut self,
         (folder, default): (&Setting<String>, &Setting<String>),
         files: SecretFiles,
-        is_used: bool,
+        used: Option<&Key>,
     ) -> Option<Option<SecretFiles>> {
         let is_set = files.folder.is_some() || files.default.is_some();
-        match (is_set, is_used) {
-            (false, true) => {
-                let other = default.key.path;
-                let words = format!("is not set, and {{secret:tenant}} needs it or {other}");
-                self.wrong(&folder.key, words)
+        match (is_set, used) {
+            (false, Some(used)) => {
+                let (folder, default) = (folder.key.path, default.key.path);
+                let words = format!(
+                    "nothing says what {{secret:tenant}} stands for: set {folder} to a folder with a file for each tenant, or {default}"
+                );
+                self.wrong(used, words)
             }
-            (true, false) => {
+            (true, None) => {
                 let key = self.set_of(folder, default);
                 self.wrong(key, "is of no use: write {secret:tenant} in dispatch.http.url, headers, sign-secrets or oauth2.client-secret")
             }

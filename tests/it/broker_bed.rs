@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use kit::proxy::{Proxy, Ways};
 use kit::servers::{Rabbit, shared_rabbit, unique};
-use lapin::BasicProperties;
+use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use sluicegate::broker::amqp::AmqpBroker;
 use sluicegate::broker::memory::MemoryBroker;
 use sluicegate::broker::{Broker, Delivery, Event, Message, Outgoing, PublishError, Tag};
@@ -27,6 +27,14 @@ pub fn levels() -> DelayLevels {
 pub const PREFETCH: u16 = 100;
 /// What a worker has of each delay queue.
 pub const WINDOW: usize = 12;
+
+/// A channel to the shared RabbitMQ, for what others do there.
+pub async fn channel() -> Channel {
+    let properties = ConnectionProperties::default();
+    let link = Connection::connect(shared_rabbit().url(), properties).await;
+    let link = link.expect("RabbitMQ answers");
+    link.create_channel().await.expect("a channel")
+}
 
 /// `url`: one, or several with commas between them.
 pub fn amqp(url: &str, queue: &str, queue_type: QueueType) -> Amqp {

@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kit::servers::{shared_redis, unique};
@@ -99,6 +100,39 @@ pub fn memory_gate(limits: impl Into<Limits>) -> Limited<MemoryGate<impl Fn() ->
 pub fn stored_gate(limits: impl Into<Limits>) -> Limited<RedisGate> {
     let store = Arc::new(MemoryStore::new(clock, 0, false));
     Limited::new(RedisGate::on(store, "p"), limits)
+}
+
+/// What must say the same: the scripts on a real Redis, the model, and the client code for Redis on a store in memory. They have one
+/// clock, which stands until it is set.
+pub struct Three<F> {
+    pub redis: RedisGate,
+    pub model: MemoryGate<F>,
+    pub stored: RedisGate,
+    clock: Arc<AtomicU64>,
+}
+
+impl<F> Three<F> {
+    pub fn set_clock(&self, micros: u64) {
+        self.clock.store(micros, Ordering::Relaxed);
+    }
+}
+
+/// With keys of their own, whose names have `name` in them.
+pub fn three(name: &str) -> Three<impl Fn() -> u64> {
+    let clock = Arc::<AtomicU64>::default();
+    let read = {
+        let clock = Arc::clone(&clock);
+        move || clock.load(Ordering::Relaxed)
+    };
+    let url = SecretUrl::new(shared_redis().url());
+    let redis = RedisGate::connect(&url, &unique(name)).expect("a good url");
+    let store = MemoryStore::new(read.clone(), 0, false);
+    Three {
+        redis: redis.with_test_clock(Arc::new(read.clone())),
+        model: MemoryGate::new(read),
+        stored: RedisGate::on(Arc::new(store), "p"),
+        clock,
+    }
 }
 
 pub fn tenant(id: &str) -> Tenant {

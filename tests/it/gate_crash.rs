@@ -1,19 +1,14 @@
 //! What the gate knows of suspects: the script on a real Redis against the model, and what it leaves behind.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use kit::servers::{shared_redis, unique};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::config::SecretUrl;
-use sluicegate::gate::memory::MemoryGate;
-use sluicegate::gate::memory::store::MemoryStore;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Gate, GateError, Note, Suspected, Verdict};
 use sluicegate::rules::crash::{KEEP_MS, LEASE_MS};
 
-use crate::gate_conformance::tenant;
+use crate::gate_conformance::{tenant, three};
 
 fn connect(prefix: &str) -> RedisGate {
     let url = SecretUrl::new(shared_redis().url());
@@ -52,37 +47,23 @@ fn any(random: &mut SmallRng) -> Suspected {
 
 #[tokio::test]
 async fn the_script_says_what_the_model_says() {
-    let clock = Arc::new(AtomicU64::new(0));
-    let read = {
-        let clock = Arc::clone(&clock);
-        move || clock.load(Ordering::Relaxed)
-    };
     let mut verdicts = [0; 4];
     for seed in 0..40 {
         let mut random = SmallRng::seed_from_u64(seed);
-        let gate = connect(&unique("crash")).with_test_clock(Arc::new(read.clone()));
-        let model = MemoryGate::new(read.clone());
-        let store = MemoryStore::new(read.clone(), 0, false);
-        let stored = RedisGate::on(Arc::new(store), "p");
+        let gates = three("crash");
         let mut now_ms = 1_700_000_000_000_u64;
         for step in 0..30 {
             let forward = [0, 1, LEASE_MS / 4, LEASE_MS - 1, LEASE_MS, 3 * LEASE_MS];
             now_ms += forward[random.random_range(0..forward.len())];
             // It is stepped back, at times.
             now_ms -= u64::from(random.random_bool(0.1)) * 10 * LEASE_MS;
-            clock.store(
-                now_ms * 1000 + random.random_range(0..1000),
-                Ordering::Relaxed,
-            );
+            gates.set_clock(now_ms * 1000 + random.random_range(0..1000));
             let batch: Vec<_> = (0..random.random_range(1..6))
                 .map(|_| any(&mut random))
                 .collect();
-            let both = (gate.suspect(&batch).await, model.suspect(&batch).await);
-            let again = stored.suspect(&batch).await.expect("it always does");
-            let (redis, model) = (
-                both.0.expect("Redis answers"),
-                both.1.expect("it always does"),
-            );
+            let redis = gates.redis.suspect(&batch).await.expect("Redis answers");
+            let model = gates.model.suspect(&batch).await.expect("it always does");
+            let again = gates.stored.suspect(&batch).await.expect("it always does");
             let all = batch.iter().zip(redis).zip(model).zip(again);
             for (((said, redis), model), again) in all {
                 let (redis, model) = (redis.expect("decided"), model.expect("decided"));

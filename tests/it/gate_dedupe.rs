@@ -1,7 +1,5 @@
 //! What the gate knows of dedupe keys: the script on a real Redis against the model, and what it leaves behind.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use kit::servers::{shared_redis, unique};
@@ -9,12 +7,10 @@ use kit::until;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sluicegate::config::SecretUrl;
-use sluicegate::gate::memory::MemoryGate;
-use sluicegate::gate::memory::store::MemoryStore;
 use sluicegate::gate::redis::RedisGate;
 use sluicegate::gate::{Candidate, Deduped, Gate, GateError};
 
-use crate::gate_conformance::tenant;
+use crate::gate_conformance::{tenant, three};
 
 /// Longer than a test: by Redis's own clock no key expires in it.
 const LASTS_MS: u64 = 600_000;
@@ -48,18 +44,10 @@ fn any(random: &mut SmallRng) -> Candidate {
 
 #[tokio::test]
 async fn the_script_says_what_the_model_says() {
-    let clock = Arc::new(AtomicU64::new(0));
-    let read = {
-        let clock = Arc::clone(&clock);
-        move || clock.load(Ordering::Relaxed)
-    };
     let mut seen = [0; 2];
     for seed in 0..40 {
         let mut random = SmallRng::seed_from_u64(seed);
-        let gate = connect(&unique("dedupe")).with_test_clock(Arc::new(read.clone()));
-        let model = MemoryGate::new(read.clone());
-        let store = MemoryStore::new(read.clone(), 0, false);
-        let stored = RedisGate::on(Arc::new(store), "p");
+        let gates = three("dedupe");
         let mut now_ms = 1_700_000_000_000_u64;
         for step in 0..30 {
             let forward = [0, 1, LASTS_MS / 4, LASTS_MS - 1, LASTS_MS, 3 * LASTS_MS];
@@ -67,13 +55,13 @@ async fn the_script_says_what_the_model_says() {
             // It is stepped back, at times.
             now_ms -= u64::from(random.random_bool(0.1)) * LASTS_MS;
             let micros = now_ms * 1000 + random.random_range(0..1000);
-            clock.store(micros, Ordering::Relaxed);
+            gates.set_clock(micros);
             let batch: Vec<_> = (0..random.random_range(1..6))
                 .map(|_| any(&mut random))
                 .collect();
-            let redis = gate.dedupe(&batch).await.expect("Redis answers");
-            let model = model.dedupe(&batch).await.expect("it always does");
-            let again = stored.dedupe(&batch).await.expect("it always does");
+            let redis = gates.redis.dedupe(&batch).await.expect("Redis answers");
+            let model = gates.model.dedupe(&batch).await.expect("it always does");
+            let again = gates.stored.dedupe(&batch).await.expect("it always does");
             for (((asked, redis), model), again) in batch.iter().zip(redis).zip(model).zip(again) {
                 let (redis, model) = (redis.expect("decided"), model.expect("decided"));
                 assert_eq!(redis, model, "seed {seed}, step {step}: {asked:?}");

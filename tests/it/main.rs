@@ -11,6 +11,7 @@ mod broker_raw;
 mod broker_stop;
 mod broker_tls;
 mod cli;
+mod cli_check;
 mod cli_echo;
 mod cli_health;
 mod cli_init;

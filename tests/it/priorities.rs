@@ -7,6 +7,7 @@ use sluicegate::broker::Message;
 use sluicegate::rules::headers::HeaderValue;
 
 use crate::PROGRAM;
+use crate::cli::sluicegate;
 
 /// Of each level.
 const JOBS: usize = 100;
@@ -71,6 +72,35 @@ async fn turns_are_by_weights() {
         about(normal, 2) && about(low, 1),
         "{high} high, {normal} normal, {low} low"
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn inspect_counts_what_waits_of_each_level() {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    // One is called; the others wait for longer than the test takes.
+    let yaml = bed.yaml("max-requests: 1, window-size: 1h", &api.url(), "") + LEVELS;
+    let worker = PROGRAM.start(&yaml);
+    bed.publish(&yaml, [of_level("normal", 0)]).await;
+    until("the first call", || api.count() == 1).await;
+    let waiting = [("high", 3), ("normal", 2), ("low", 5)];
+    let all = waiting.iter();
+    let all: Vec<_> = all
+        .flat_map(|(level, jobs)| (1..=*jobs).map(|n| of_level(level, n)))
+        .collect();
+    bed.publish(&yaml, all).await;
+    let inspect = || {
+        sluicegate(&yaml, &["inspect", "acme", "--json"])
+            .exited(0)
+            .json()
+    };
+    until("all waitlists", || inspect()["waiting"] == 10).await;
+    let expected = serde_json::json!({"high": 3, "normal": 2, "low": 5});
+    assert_eq!(inspect()["waiting_by_level"], expected);
+    let text = sluicegate(&yaml, &["inspect", "acme"]).exited(0).out;
+    assert!(text.contains("(3 high, 2 normal, 5 low)"), "{text}");
+    worker.stop();
+    assert_eq!(api.count(), 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -14,10 +14,11 @@ use lapin::options::{
     BasicAckOptions, BasicGetOptions, BasicPublishOptions, QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+use lapin::{BasicProperties, Channel};
 use tempfile::TempDir;
 
 use crate::PROGRAM;
+use crate::broker_bed::channel;
 use crate::cli::sluicegate;
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -31,13 +32,6 @@ fn yaml(bed: &Bed, limits: &str, forward: &str) -> String {
     let forward = format!("dispatch: {{forward: {{{forward}}}");
     let yaml = yaml.replace("dispatch: {http: {url: 'http://unused/'}", &forward);
     format!("{yaml}retry: {{max-attempts: 2, initial-interval: 100ms}}\n")
-}
-
-async fn channel() -> Channel {
-    let properties = ConnectionProperties::default();
-    let link = Connection::connect(shared_rabbit().url(), properties).await;
-    let link = link.expect("RabbitMQ answers");
-    link.create_channel().await.expect("a channel")
 }
 
 async fn queue(channel: &Channel, name: &str) {

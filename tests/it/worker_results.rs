@@ -12,9 +12,10 @@ use lapin::options::{
     QueueDeclareOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties, ExchangeKind};
+use lapin::{BasicProperties, Channel, ExchangeKind};
 
 use crate::PROGRAM;
+use crate::broker_bed::channel;
 use crate::cli::sluicegate;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -42,13 +43,6 @@ fn yaml(name: &str, api: &Api, results: &str) -> String {
         shared_redis().url(),
         api.url(),
     )
-}
-
-async fn channel() -> Channel {
-    let properties = ConnectionProperties::default();
-    let link = Connection::connect(shared_rabbit().url(), properties).await;
-    let link = link.expect("RabbitMQ answers");
-    link.create_channel().await.expect("a channel")
 }
 
 async fn queue(channel: &Channel, name: &str) {

@@ -4,15 +4,15 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use kit::servers::shared_rabbit;
 use lapin::options::{BasicPublishOptions, QueueBindOptions};
 use lapin::types::FieldTable;
-use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
+use lapin::{BasicProperties, Channel};
 use sluicegate::broker::amqp::Client;
 use sluicegate::handler::{Handler, Outcome, Permit};
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::job::Job;
 
+use crate::broker_bed::channel;
 use crate::cli::sluicegate;
 use crate::cli_servers::{config, yaml};
 use crate::running::Running;
@@ -56,10 +56,7 @@ async fn bound(yaml: &str, keys: &[String]) -> Channel {
     let levels = DelayLevels::new(config.delay.max_delay);
     let client = Client::connect(&config.amqp, &levels).await;
     client.expect("it makes the queues").close().await;
-    let properties = ConnectionProperties::default();
-    let link = Connection::connect(shared_rabbit().url(), properties).await;
-    let link = link.expect("RabbitMQ answers");
-    let channel = link.create_channel().await.expect("a channel");
+    let channel = channel().await;
     let queue = config.amqp.queue.as_str();
     for key in keys {
         let (options, none) = (QueueBindOptions::default(), FieldTable::default());

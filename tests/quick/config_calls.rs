@@ -188,7 +188,7 @@ fn secrets_are_where_calls_need_them_and_calls_are_signed_with_keys() {
     for (keys, expected) in [
         (
             needs.to_owned(),
-            "secrets-folder: is not set, and {secret:tenant} needs it or dispatch.http.default-secret-file",
+            "headers: nothing says what {secret:tenant} stands for: set dispatch.http.secrets-folder to a folder with a file for each tenant, or dispatch.http.default-secret-file",
         ),
         (
             format!(", secrets-folder: '{path}'"),
@@ -216,7 +216,6 @@ fn secrets_are_where_calls_need_them_and_calls_are_signed_with_keys() {
         ),
     ] {
         let words = wrong(&format!("url: 'https://h/'{keys}"));
-        let words = words.strip_prefix("default: ").unwrap_or(&words).to_owned();
         assert_eq!(words, format!("dispatch.http.{expected}"));
     }
 }
@@ -324,7 +323,7 @@ fn an_access_token_needs_a_client_and_is_the_only_authorization() {
         ),
         (
             with(&all.replace("hunter2", "'{secret:tenant}'"), ""),
-            "dispatch.http.secrets-folder: is not set, and {secret:tenant} needs it or dispatch.http.default-secret-file"
+            "dispatch.http.oauth2.client-secret: nothing says what {secret:tenant} stands for: set dispatch.http.secrets-folder to a folder with a file for each tenant, or dispatch.http.default-secret-file"
                 .to_owned(),
         ),
         (

@@ -25,6 +25,8 @@ use crate::rules::delays::QueueNames;
 const GATHER: usize = 128;
 /// The recheck queue's share of the prefetch: 1 / this.
 const RECHECK_SHARE: u16 = 8;
+/// So many queues of new jobs are named in a line of the log.
+const MOST_NAMED: usize = 8;
 /// The queues are declared again at most once in this time.
 const HEAL_PAUSE: Duration = Duration::from_secs(1);
 /// The connection's name in logs and in the broker's tools.
@@ -168,6 +170,16 @@ async fn open_taps(shared: &Shared, link: &Link) -> Result<Vec<Tap>, BrokerError
     Ok(taps)
 }
 
+/// The queues of new jobs, the work queue first.
+fn in_words(shares: &[(Arc<str>, u16)]) -> String {
+    let named = shares.iter().take(MOST_NAMED).map(|(name, _)| &**name);
+    let mut text = named.collect::<Vec<_>>().join(", ");
+    if let more @ 1.. = shares.len().saturating_sub(MOST_NAMED) {
+        text += &format!(" and {more} more");
+    }
+    text
+}
+
 /// Moves deliveries to the engine until the session ends.
 async fn consume(
     shared: &Shared,
@@ -178,7 +190,7 @@ async fn consume(
 ) -> Result<End, BrokerError> {
     let channels = taps.iter().map(|tap| (tap.source, tap.channel.clone()));
     shared.acks.begin(session, channels);
-    let (queue, node) = (&shared.topology.names.fresh, &link.target.at);
+    let (queue, node) = (in_words(&shared.shares), &link.target.at);
     tracing::info!(session, %queue, %node, "consuming");
 
     let mut waiting = VecDeque::from([Event::Up { session }]);
@@ -382,5 +394,22 @@ async fn heal(shared: &Shared, link: &Link) -> BrokerError {
             return error;
         }
         tokio::time::sleep(HEAL_PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_queues_of_new_jobs_are_named_up_to_a_bound() {
+        let words = |number: usize| {
+            let shares = (0..number).map(|n| (Arc::from(format!("q{n}")), 1));
+            in_words(&shares.collect::<Vec<_>>())
+        };
+        assert_eq!(words(1), "q0");
+        assert_eq!(words(3), "q0, q1, q2");
+        assert!(words(8).ends_with("q7"));
+        assert!(words(10).ends_with("q7 and 2 more"));
     }
 }

@@ -9,6 +9,7 @@ mod ack;
 mod backlog;
 mod client;
 mod confirm;
+mod confirms;
 mod connection;
 mod consume;
 pub(crate) mod content;
@@ -27,6 +28,7 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 pub use client::{Client, Fetched, REPLY_TO, Replies};
+pub use confirms::{Confirms, MOVED_AT_ONCE, confirms};
 pub use forward::{Forwarder, target_exists};
 pub use inventory::{Inventory, QueueState, in_use, inventory};
 pub use leftovers::Leftovers;

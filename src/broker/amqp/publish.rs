@@ -16,9 +16,9 @@ use super::{Shared, backlog};
 use crate::broker::{BrokerError, Outgoing, PublishError, Reply};
 
 /// Channels that publish, each with its own task.
-const CHANNELS: usize = 2;
+pub(super) const CHANNELS: usize = 2;
 /// Messages in one batch.
-const BATCH: usize = 256;
+pub(super) const BATCH: usize = 256;
 /// Bytes of bodies in one batch, give or take one message.
 const BATCH_BYTES: usize = 4 << 20;
 /// Messages that wait for a batch; more wait with their callers.

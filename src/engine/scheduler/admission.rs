@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::old::Old;
-use super::questions::{Question, good_for};
+use super::questions::Question;
 use super::round_size::RoundSize;
 use crate::engine::action::Key;
 use crate::engine::facts::Fact;
@@ -37,7 +37,9 @@ pub(super) struct Round {
 impl Round {
     /// Adds `question` for jobs.
     pub(super) fn add(&mut self, question: Question) {
-        self.until = self.until.max(self.asked_at + good_for(&question.limits));
+        self.until = self
+            .until
+            .max(self.asked_at + question.limits.permit_lasts());
         self.questions.push(question);
     }
 
@@ -182,7 +184,7 @@ impl Admission {
     /// So long after its question was sent a permit under `limits` can be used. What the way to the store takes in any case does no
     /// harm.
     pub(super) fn good_for(&self, limits: &Limits) -> Duration {
-        self.base + good_for(limits)
+        self.base + limits.permit_lasts()
     }
 
     /// A permit that was asked for then came too late, or could not be used in time: fewer jobs ask together.

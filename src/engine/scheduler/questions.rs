@@ -1,15 +1,10 @@
-//! What a question to the gate asks, and for how long its answer is good.
-
-use std::time::Duration;
+//! What a question to the gate asks.
 
 use crate::engine::action::Key;
 use crate::gate::{End, Receipt, Sequences, Settled, TenantAsk};
 use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::tenant::Tenant;
-
-/// Without a guard nothing is promised of the way to the downstream; a permit is still not good for ever.
-const UNGUARDED: Duration = Duration::from_secs(1);
 
 /// What jobs of one tenant with the same limits and labels are asked for. Those of one tenant follow each other.
 #[derive(Debug)]
@@ -71,41 +66,5 @@ impl Question {
             receipt: self.receipt(number, 0, Sequences::NONE),
             end: End::Unused,
         })
-    }
-}
-
-/// So long a permit is good from the moment that it was asked for: half of the guard, since the other half is for the way to
-/// the downstream.
-pub(super) fn good_for(limits: &Limits) -> Duration {
-    match limits.guard_ms() {
-        0 => UNGUARDED,
-        guard => Duration::from_millis(guard) / 2,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rules::limit::{Algorithm, Limit};
-
-    #[test]
-    fn a_permit_lasts_half_of_the_shortest_guard_or_a_second_where_there_is_none() {
-        let ms = Duration::from_millis;
-        let window = |name: &str, algorithm, guard_ms| {
-            let limit = Limit::new(name, algorithm, 5, ms(60_000), ms(guard_ms));
-            limit.expect("in range")
-        };
-        let strict = window("strict", Algorithm::Strict, 0);
-        let running = Limit::concurrent("running", 5).expect("in range");
-        let long = window("long", Algorithm::SlidingWindow, 400);
-        let short = window("short", Algorithm::FixedWindow, 50);
-        for (limits, lasts) in [
-            (vec![strict.clone(), running.clone()], 1_000),
-            (vec![strict, long.clone()], 200),
-            (vec![long, short, running], 25),
-        ] {
-            let limits = Limits::new(limits).expect("limits");
-            assert_eq!(good_for(&limits), ms(lasts));
-        }
     }
 }

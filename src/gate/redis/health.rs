@@ -1,6 +1,6 @@
 //! What the server is, and whether it answers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ::redis::Value;
 use futures_util::future::join_all;
@@ -55,11 +55,21 @@ impl RedisGate {
         if self.link.base().is_some() {
             return Ok(());
         }
+        self.pings().await.map(drop)
+    }
+
+    /// What round trips take: some, a few milliseconds apart. In a cluster each is that to the slowest of its primaries.
+    ///
+    /// # Errors
+    /// [`GateError`]: Redis does not answer.
+    pub async fn pings(&self) -> Result<Vec<Duration>, GateError> {
         // Connected first: that would count as a part of the way.
         self.answers().await?;
         let pings = (0..PINGS).map(|number| async move {
             tokio::time::sleep(APART * number).await;
-            self.answers().await
+            let begun = Instant::now();
+            self.answers().await?;
+            Ok(begun.elapsed())
         });
         join_all(pings).await.into_iter().collect()
     }

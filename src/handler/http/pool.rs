@@ -70,8 +70,7 @@ impl Pool {
         tcp.set_nodelay(true);
         // The caller bounds all of it; this leaves a part for each address.
         tcp.set_connect_timeout(Some(timeout));
-        let offered = PROTOCOLS.into_iter().filter(|name| http2 || *name != HTTP2);
-        tls.alpn_protocols = offered.map(<[u8]>::to_vec).collect();
+        tls.alpn_protocols = offer(http2);
         let changed = Arc::<Notify>::default();
         Arc::new(Self {
             is_direct: proxy.is_none(),
@@ -293,8 +292,14 @@ async fn sweep(pool: Weak<Pool>, mut next: Instant) {
     }
 }
 
+/// What a server may choose from.
+pub(super) fn offer(http2: bool) -> Vec<Vec<u8>> {
+    let offered = PROTOCOLS.into_iter().filter(|name| http2 || *name != HTTP2);
+    offered.map(<[u8]>::to_vec).collect()
+}
+
 /// Whether the server has chosen HTTP/2; without TLS none does.
-fn speaks_http2(stream: &Stream) -> bool {
+pub(super) fn speaks_http2(stream: &Stream) -> bool {
     match stream {
         Stream::Http(_) => false,
         Stream::Https(tls) => tls.inner().get_ref().1.alpn_protocol() == Some(HTTP2),

@@ -34,7 +34,7 @@ struct Shared {
 }
 
 impl Socket {
-    fn over(tcp: TcpStream) -> Self {
+    pub(super) fn over(tcp: TcpStream) -> Self {
         Self(Arc::new(Shared {
             tcp,
             written: AtomicU64::new(0),

@@ -60,6 +60,19 @@ impl Token {
         })
     }
 
+    /// One that was asked for then.
+    #[cfg(test)]
+    fn lasting(asked: Instant, renew: Instant, until: Instant) -> Self {
+        Self {
+            header: HeaderValue::from_static("Bearer t"),
+            text: "t".to_owned(),
+            asked,
+            until,
+            renew,
+            refused: AtomicBool::default(),
+        }
+    }
+
     /// A call can carry it now.
     pub(super) fn is_usable(&self) -> bool {
         Instant::now() < self.until && !self.refused.load(Ordering::Relaxed)

@@ -2,9 +2,13 @@
 
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Limit, LimitError, Unit};
 use crate::rules::scope::{MAX_PARTS, Scope};
+
+/// Without a guard nothing is promised of the way to the downstream; a permit is still not good for ever.
+const UNGUARDED: Duration = Duration::from_secs(1);
 
 /// The most limits that are enforced at once.
 pub const MAX_LIMITS: usize = 16;
@@ -83,6 +87,15 @@ impl Limits {
         guards.filter(|guard| *guard > 0).min().unwrap_or(0)
     }
 
+    /// So long a permit is good from the moment that it was asked for, beyond what the way to the store takes in any case: half of
+    /// the guard, since the other half is for the way to the downstream.
+    pub fn permit_lasts(&self) -> Duration {
+        match self.guard_ms() {
+            0 => UNGUARDED,
+            guard => Duration::from_millis(guard) / 2,
+        }
+    }
+
     /// Whether the gate must be told when a call has ended.
     pub fn hold_leases(&self) -> bool {
         self.0.iter().any(|limit| limit.algorithm().holds_leases())
@@ -115,5 +128,32 @@ impl Deref for Limits {
 impl From<Limit> for Limits {
     fn from(limit: Limit) -> Self {
         Self(Arc::new([limit]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::limit::Algorithm;
+
+    #[test]
+    fn a_permit_lasts_half_of_the_shortest_guard_or_a_second_where_there_is_none() {
+        let ms = Duration::from_millis;
+        let window = |name: &str, algorithm, guard_ms| {
+            let limit = Limit::new(name, algorithm, 5, ms(60_000), ms(guard_ms));
+            limit.expect("in range")
+        };
+        let strict = window("strict", Algorithm::Strict, 0);
+        let running = Limit::concurrent("running", 5).expect("in range");
+        let long = window("long", Algorithm::SlidingWindow, 400);
+        let short = window("short", Algorithm::FixedWindow, 50);
+        for (limits, lasts) in [
+            (vec![strict.clone(), running.clone()], 1_000),
+            (vec![strict, long.clone()], 200),
+            (vec![long, short, running], 25),
+        ] {
+            let limits = Limits::new(limits).expect("limits");
+            assert_eq!(limits.permit_lasts(), ms(lasts));
+        }
     }
 }

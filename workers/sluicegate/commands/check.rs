@@ -1,37 +1,36 @@
-//! `sluicegate check`: the configuration, RabbitMQ and Redis, one line each.
+//! `sluicegate check`: the configuration, RabbitMQ, Redis and the API, one line each.
+
+mod findings;
+mod measured;
+mod servers;
+mod way;
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use serde::Serialize;
 use serde_json::{Value as Json, json};
-use sluicegate::broker::amqp::{QueueState, inventory};
-use sluicegate::config::{Config, PipelineName, Pipelines, RedisTopology};
-use sluicegate::gate::boards;
-use sluicegate::gate::fleet::registry::{self, Named};
-use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
-use sluicegate::gate::{Gate, GateError};
-use sluicegate::rules::delays::DelayLevels;
+use sluicegate::broker::amqp::MOVED_AT_ONCE;
+use sluicegate::config::{Config, PipelineName, Pipelines};
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::policy::Source;
 use sluicegate::rules::tenant::Tenant;
 use tokio::time::timeout;
 
-use super::recovery::Recovery;
-use super::{Failure, check_way, count, gate, hold, limits, plain, print_json, together};
+use super::{Failure, count, limits, print_json, together};
+use findings::{Findings, Level};
+use measured::{Measured, Terms};
+use servers::{api, rabbitmq, redis};
 
-/// A shorter round trip to Redis is nothing to speak of, and a longer one is too long.
-const FAR: Duration = Duration::from_millis(10);
-const MOST_FAR: Duration = Duration::from_millis(500);
 /// For all questions to one server together.
 const SERVER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Check the configuration, RabbitMQ and Redis; change nothing
+/// Check the configuration, RabbitMQ, Redis and the API; change nothing
 ///
 /// Prints the effective configuration without passwords, then a line for each thing that was checked: ok, warn
-/// or error. The exit status is 1 if there is an error.
+/// or error. The exit status is 1 if there is an error. It measures what round trips to Redis, connections to the API and RabbitMQ's
+/// confirms take (by a queue of its own, which it deletes), and says what that means. It sends no request to the API.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sluicegate check
@@ -54,51 +53,14 @@ pub struct CheckArgs {
     json: bool,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum Level {
-    Ok,
-    Warn,
-    Error,
-}
-
-/// One thing that was checked.
-#[derive(Debug, Serialize)]
-pub(super) struct Finding {
-    level: Level,
-    what: &'static str,
-    text: String,
-}
-
-#[derive(Default)]
-pub(super) struct Findings(Vec<Finding>);
-
-impl Findings {
-    pub(super) fn add(&mut self, level: Level, what: &'static str, text: impl Into<String>) {
-        // Servers may say anything; it stays on its line.
-        let text = plain(&text.into(), 1_000);
-        self.0.push(Finding { level, what, text });
-    }
-
-    fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
-        for Finding { level, what, text } in &self.0 {
-            let level = match level {
-                Level::Ok => "ok",
-                Level::Warn => "warn",
-                Level::Error => "error",
-            };
-            writeln!(out, "{level:<6}{what:<9} {text}")?;
-        }
-        Ok(())
-    }
-}
-
 /// What was found of one pipeline.
 struct Checked<'a> {
     name: &'a PipelineName,
     source: Source<'a>,
     limits: &'a Limits,
     findings: Findings,
+    /// For programs.
+    measured: Option<Json>,
 }
 
 impl Checked<'_> {
@@ -108,6 +70,7 @@ impl Checked<'_> {
             "source": self.source.to_string(),
             "limits": limits.collect::<Vec<_>>(),
             "checks": self.findings.0,
+            "measured": self.measured,
         })
     }
 
@@ -162,18 +125,14 @@ pub async fn run(
             }
             false => findings.0.append(&mut common.0),
         }
-        look(
-            config,
-            (tenant.as_ref(), limits),
-            args.offline,
-            &mut findings,
-        )
-        .await;
+        let whose = (tenant.as_ref(), limits);
+        let measured = look(config, whose, args.offline, &mut findings).await;
         checked.push(Checked {
             name,
             source,
             limits,
             findings,
+            measured,
         });
     }
     let failed = (checked.iter().flat_map(|each| &each.findings.0))
@@ -218,270 +177,47 @@ pub async fn run(
 /// Looks at one pipeline, and unless `offline` at its servers.
 async fn look(
     config: &Config,
-    limits: (Option<&Tenant>, &Limits),
+    (tenant, limits): (Option<&Tenant>, &Limits),
     offline: bool,
     findings: &mut Findings,
-) {
+) -> Option<Json> {
     for advice in config.advice() {
         findings.add(Level::Warn, "config", advice);
     }
-    check_way::offline(config, findings);
+    way::offline(config, findings);
     if offline {
-        return;
+        return None;
     }
+    let terms = &Terms {
+        concurrency: config.dispatch.concurrency,
+        permit: limits.permit_lasts(),
+        has_guard: limits.guard_ms() > 0,
+        moved_at_once: MOVED_AT_ONCE,
+    };
+    let mut measured = Measured::default();
     let too_slow = |url: String| format!("{url} is too slow: no end within {SERVER_TIMEOUT:?}");
     // One silent server must not keep the other from being checked.
-    match timeout(SERVER_TIMEOUT, rabbitmq(config, findings)).await {
-        Ok(()) => {}
-        Err(_) => findings.add(
-            Level::Error,
-            "rabbitmq",
-            too_slow(config.amqp.url.to_string()),
-        ),
+    let looking = rabbitmq(config, terms, (&mut measured, &mut *findings));
+    if timeout(SERVER_TIMEOUT, looking).await.is_err() {
+        let why = too_slow(config.amqp.url.to_string());
+        findings.add(Level::Error, "rabbitmq", why);
     }
-    match timeout(SERVER_TIMEOUT, redis(config, limits, findings)).await {
-        Ok(()) => {}
-        Err(_) => findings.add(
-            Level::Error,
-            "redis",
-            too_slow(config.redis.url.to_string()),
-        ),
-    }
-}
-
-async fn rabbitmq(config: &Config, findings: &mut Findings) {
-    const WHAT: &str = "rabbitmq";
-    let levels = DelayLevels::new(config.delay.max_delay);
-    let found = match inventory(&config.amqp, &levels).await {
-        Ok(found) => found,
-        Err(error) => return findings.add(Level::Error, WHAT, error.to_string()),
-    };
-    let version = found
-        .version
-        .unwrap_or_else(|| "of an unknown version".to_owned());
-    findings.add(
-        Level::Ok,
-        WHAT,
-        format!("{} answers: RabbitMQ {version}", found.at),
+    let looking = redis(
+        config,
+        (tenant, limits),
+        terms,
+        (&mut measured, &mut *findings),
     );
-    for error in &found.silent {
-        findings.add(Level::Warn, WHAT, error.to_string());
+    if timeout(SERVER_TIMEOUT, looking).await.is_err() {
+        let why = too_slow(config.redis.url.to_string());
+        findings.add(Level::Error, "redis", why);
     }
-    let names = &found.names;
-    let (delay_queues, work): (Vec<_>, Vec<_>) = (found.queues.iter())
-        .partition(|(name, _)| names.delays().iter().any(|known| **known == **name));
-    for (name, state) in work {
-        match state {
-            QueueState::Ready { messages } => {
-                findings.add(
-                    Level::Ok,
-                    WHAT,
-                    format!(
-                        "queue {name}: {} ready",
-                        count(u64::from(*messages), "message")
-                    ),
-                );
-            }
-            QueueState::Missing => findings.add(
-                Level::Warn,
-                WHAT,
-                format!("queue {name} does not exist yet; run and publish create it"),
-            ),
-            QueueState::Differs(differs) => findings.add(Level::Error, WHAT, differs.to_string()),
-        }
+    if let Some(http) = &config.dispatch.http {
+        // It has a timeout of its own.
+        api(http, terms, (&mut measured, &mut *findings)).await;
     }
-    let mut waiting = 0_u64;
-    let mut missing = 0;
-    for (_, state) in &delay_queues {
-        match state {
-            QueueState::Ready { messages } => waiting += u64::from(*messages),
-            QueueState::Missing => missing += 1,
-            QueueState::Differs(differs) => findings.add(Level::Error, WHAT, differs.to_string()),
-        }
+    if let Some(text) = measured.starts_in_words(terms) {
+        findings.add(Level::Ok, "capacity", text);
     }
-    let there = delay_queues.len() - missing;
-    if missing == 0 {
-        findings.add(
-            Level::Ok,
-            WHAT,
-            format!(
-                "{there} delay queues: {} ready, without those that workers have",
-                count(waiting, "message")
-            ),
-        );
-    } else {
-        findings.add(
-            Level::Warn,
-            WHAT,
-            format!(
-                "{missing} of {} delay queues do not exist yet; run and publish create them",
-                delay_queues.len()
-            ),
-        );
-    }
-    check_way::rabbitmq(config, findings).await;
-}
-
-async fn redis(
-    config: &Config,
-    (tenant, limits): (Option<&Tenant>, &Limits),
-    findings: &mut Findings,
-) {
-    const WHAT: &str = "redis";
-    let (health, round_trip) = match looked_at(config).await {
-        Ok(found) => found,
-        Err(error) => return findings.add(Level::Error, WHAT, gate(&error)),
-    };
-    let url = &config.redis.url;
-    findings.add(
-        Level::Ok,
-        WHAT,
-        format!(
-            "{url} answers and runs the scripts: {} {}",
-            health.server, health.version
-        ),
-    );
-    if round_trip > MOST_FAR {
-        let text = format!(
-            "a round trip takes {:?}: workers are built for {MOST_FAR:?} at most",
-            round_trip
-        );
-        findings.add(Level::Warn, WHAT, text);
-    } else if round_trip >= FAR {
-        let text = far(round_trip, config.dispatch.concurrency);
-        findings.add(Level::Ok, WHAT, text);
-    }
-    match health.maxmemory_policy.as_deref() {
-        Some("noeviction") => findings.add(Level::Ok, WHAT, "maxmemory-policy is noeviction"),
-        Some(policy) => findings.add(Level::Error, WHAT, format!("maxmemory-policy is {policy}: under memory pressure Redis would evict usage; set it to noeviction")),
-        None => findings.add(Level::Warn, WHAT, "does not tell its maxmemory-policy; it must be noeviction"),
-    }
-    match health.role.as_deref() {
-        Some("master") | None => {}
-        Some(role) => findings.add(
-            Level::Error,
-            WHAT,
-            format!("is a {role}; redis.url must name the master"),
-        ),
-    }
-    // The tenant that was tried may live on this node; those of the other nodes would be refused.
-    if health.cluster && url.topology == RedisTopology::Single {
-        return findings.add(Level::Error, WHAT, NODE_OF_A_CLUSTER);
-    }
-    let jobs = match tenant {
-        Some(tenant) => format!("job of {tenant}"),
-        None => "job with the common limits".to_owned(),
-    };
-    for (primary, recovery) in recoveries(config, tenant, limits).await {
-        let (level, text) = recovery_in_words(&jobs, &recovery);
-        findings.add(level, WHAT, format!("{primary}{text}"));
-    }
-    match held(config).await {
-        Ok(words) if words.is_empty() => {}
-        Ok(words) => findings.add(Level::Warn, WHAT, words),
-        Err(error) => findings.add(Level::Error, WHAT, gate(&error)),
-    }
-    match others(config).await {
-        Ok((number, failed)) => {
-            if number > 0 {
-                findings.add(Level::Warn, WHAT, others_in_words(number, failed.len()));
-            }
-            for error in &failed {
-                let why = format!(
-                    "a primary of the cluster does not say which policies other workers enforce there: {error}"
-                );
-                findings.add(Level::Error, WHAT, why);
-            }
-        }
-        Err(error) => findings.add(Level::Error, WHAT, gate(&error)),
-    }
-}
-
-/// What Redis is, and what a round trip to it takes at least.
-async fn looked_at(config: &Config) -> Result<(Health, Duration), GateError> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    let limits = config.rate_limiter.policy.default_limits();
-    let health = gate.check(limits).await?;
-    gate.measure().await?;
-    Ok((health, gate.base()))
-}
-
-/// Of each primary that is asked for: its name and a colon, where there are several, and whether jobs are admitted there.
-async fn recoveries(
-    config: &Config,
-    tenant: Option<&Tenant>,
-    limits: &Limits,
-) -> Vec<(String, Recovery)> {
-    let policy = &config.rate_limiter.policy;
-    let looks = match RedisGate::connect(&config.redis.url, &config.redis.prefix) {
-        Ok(gate) => gate.outlook(tenant, limits, policy).await,
-        Err(why) => Err(why),
-    };
-    let looks = looks.unwrap_or_else(|why| vec![Err(why)]);
-    let looks = looks.into_iter().map(|look| {
-        let primary = look.as_ref().map_or("", |look| &look.primary);
-        let primary = match primary {
-            "" => String::new(),
-            name => format!("{name}: "),
-        };
-        (primary, Recovery::from(look))
-    });
-    looks.collect()
-}
-
-fn recovery_in_words(jobs: &str, recovery: &Recovery) -> (Level, String) {
-    let unknown = || {
-        let words = recovery.in_words().unwrap_or_default();
-        format!("whether jobs are admitted {words}")
-    };
-    match recovery {
-        Recovery::Over => (Level::Ok, "has lost no data: jobs are admitted".to_owned()),
-        Recovery::Waits { why, .. } => {
-            let end = recovery.end().unwrap_or_default();
-            let text = format!(
-                "no {jobs} is admitted until the recovery wait ends, {end}: Redis may have lost data: {why}"
-            );
-            (Level::Warn, text)
-        }
-        Recovery::NoWorker => (Level::Ok, unknown()),
-        Recovery::Unread(_) => (Level::Warn, unknown()),
-    }
-}
-
-/// What a way of `round_trip` costs.
-fn far(round_trip: Duration, concurrency: usize) -> String {
-    // A call has its worker slot for that long at least.
-    let calls = (concurrency as f64 / round_trip.as_secs_f64()) as u64;
-    let ms = round_trip.as_millis();
-    format!(
-        "a round trip takes {ms} ms: each job gets its permit that much later, and with dispatch.concurrency {concurrency} a worker makes at most {calls} calls a second"
-    )
-}
-
-/// So many policies were found, where so many primaries did not say theirs.
-fn others_in_words(number: u64, failed: usize) -> String {
-    let least = if failed > 0 { "at least " } else { "" };
-    let (policies, are) = match number {
-        1 => ("policy", "is"),
-        _ => ("policies", "are"),
-    };
-    format!(
-        "{least}{number} {policies} of other workers {are} enforced as well; inspect TENANT shows the limits, and until when"
-    )
-}
-
-/// What operators ask of all workers.
-async fn held(config: &Config) -> Result<String, GateError> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    Ok(hold::held_in_words(&boards::see(&gate).await?))
-}
-
-/// How many other policies workers enforce, or have enforced within the longest window, and why primaries did not say.
-async fn others(config: &Config) -> Result<(u64, Vec<GateError>), GateError> {
-    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    let own = Named::new(config.rate_limiter.policy.clone())?;
-    let seen = registry::look(&gate).await?;
-    let policies = seen.known.policies().iter();
-    let others = policies.filter(|known| known.id != own.id).count() as u64;
-    Ok((others, seen.failed))
+    Some(measured.as_json(terms))
 }

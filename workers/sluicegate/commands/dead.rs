@@ -30,6 +30,8 @@ use super::{Failure, count, plain, print_json};
 const BATCH: usize = 100;
 /// `list` looks at so many at most that its filter lets through: the queue gives the oldest first, and the newest are shown first.
 const MOST_LISTED: usize = 10_000;
+/// Nor does it fetch more, in bytes of bodies: each message comes over the network, though only its headers are shown.
+const MOST_LISTED_BYTES: usize = 256 << 20;
 /// What takes long says so often how far it is.
 const TOLD_EVERY: Duration = Duration::from_secs(2);
 /// Bytes of their bodies, and one job more.
@@ -203,6 +205,41 @@ async fn interrupted() {
     }
 }
 
+/// How far a look at the queue has come.
+struct Look {
+    /// Of those that were there at its beginning: not looked at yet.
+    left: u32,
+    seen: u64,
+    /// Of the bodies of what was fetched.
+    bytes: usize,
+    most_bytes: usize,
+}
+
+impl Look {
+    fn at(left: u32, most_bytes: usize) -> Self {
+        Self {
+            left,
+            seen: 0,
+            bytes: 0,
+            most_bytes,
+        }
+    }
+}
+
+/// What is told where `all` were found, `hidden` of them are not shown, and the `look` ended before the queue did.
+fn cut_short(queue: &str, (all, hidden): (usize, usize), look: &Look) -> String {
+    let Look { left, seen, .. } = look;
+    let why = match look.bytes >= look.most_bytes {
+        true => format!(" of {} MiB", look.bytes >> 20),
+        false => String::new(),
+    };
+    let found = count(all as u64, "dead letter");
+    format!(
+        "{found} found in the first {}{why} of {queue}, {hidden} of them not shown; {left} messages behind them were not looked at: a filter looks for some of them, and drop or replay takes the first ones away",
+        count(*seen, "message")
+    )
+}
+
 struct Dead<'a> {
     queue: Arc<str>,
     /// What is in it.
@@ -213,19 +250,18 @@ struct Dead<'a> {
 
 impl Dead<'_> {
     async fn list(&self, filter: &Filter, limit: u32, as_json: bool) -> Result<ExitCode, Failure> {
-        let mut left = self.client.depth(&self.queue).await?;
+        let mut look = Look::at(self.client.depth(&self.queue).await?, MOST_LISTED_BYTES);
         let mut rows = Vec::new();
-        let began = Instant::now();
-        let mut told = began;
+        let mut told = Instant::now();
         while rows.len() < MOST_LISTED
-            && let Some(fetched) = self.next(filter, &mut left).await?
+            && let Some(fetched) = self.next(filter, &mut look).await?
         {
             let message = &fetched.message;
             rows.push(Row::new(message, self.tenant(message)));
             if told.elapsed() >= TOLD_EVERY {
                 told = Instant::now();
                 let found = count(rows.len() as u64, self.noun);
-                eprintln!("{found} found, {left} messages left to look at");
+                eprintln!("{found} found, {} messages left to look at", look.left);
             }
         }
         let all = rows.len();
@@ -240,12 +276,10 @@ impl Dead<'_> {
         }
         std::io::stdout().write_all(in_columns(&rows).as_bytes())?;
         let (hidden, queue) = (all - rows.len(), &self.queue);
-        if all == 0 {
+        if look.left > 0 {
+            eprintln!("{}", cut_short(queue, (all, hidden), &look));
+        } else if all == 0 {
             writeln!(std::io::stdout(), "no dead letter in {queue}")?;
-        } else if left > 0 {
-            eprintln!(
-                "{hidden} more of the first {all} in {queue}, and {left} messages behind them; a filter looks for some of them"
-            );
         } else if hidden > 0 {
             eprintln!("{hidden} more in {queue}; --limit shows more");
         }
@@ -258,8 +292,8 @@ impl Dead<'_> {
             reason: None,
             tenant: None,
         };
-        let mut left = self.client.depth(&self.queue).await?;
-        let Some(fetched) = self.next(&filter, &mut left).await? else {
+        let mut look = Look::at(self.client.depth(&self.queue).await?, usize::MAX);
+        let Some(fetched) = self.next(&filter, &mut look).await? else {
             return Err(Failure::Failed(format!(
                 "{} holds no dead letter with the id {id:?}",
                 self.queue
@@ -318,7 +352,7 @@ impl Dead<'_> {
         let (mut stopped, began) = (false, Instant::now());
         let mut told = began;
         // What dies again meanwhile is behind these.
-        let mut left = self.client.depth(&self.queue).await?;
+        let mut look = Look::at(self.client.depth(&self.queue).await?, usize::MAX);
         let limit = u64::from(change.limit.unwrap_or(u32::MAX));
         let (mut done, mut refused) = (0, 0);
         let mut failure = None;
@@ -329,7 +363,7 @@ impl Dead<'_> {
             while batch.len() < most && bytes < BATCH_BYTES {
                 let taken = done + refused + batch.len() as u64;
                 match if taken < limit {
-                    self.next(&change.filter, &mut left).await
+                    self.next(&change.filter, &mut look).await
                 } else {
                     Ok(None)
                 } {
@@ -360,7 +394,7 @@ impl Dead<'_> {
             }
             if rate.is_some() && !change.json && more && told.elapsed() >= TOLD_EVERY {
                 told = Instant::now();
-                eprintln!("{done} so far, {left} to look at");
+                eprintln!("{done} so far, {} to look at", look.left);
             }
             let due = began + rate.map_or(Duration::ZERO, |rate| rate.due(done + refused));
             tokio::select! {
@@ -444,15 +478,17 @@ impl Dead<'_> {
         Ok(())
     }
 
-    /// The next dead letter that `filter` names, of the `left` first ones. The others stay fetched until the
+    /// The next dead letter that `filter` names, of those that `look` has left. The others stay fetched until the
     /// connection closes, so none is met twice.
-    async fn next(&self, filter: &Filter, left: &mut u32) -> Result<Option<Fetched>, Failure> {
-        while *left > 0 {
-            *left -= 1;
+    async fn next(&self, filter: &Filter, look: &mut Look) -> Result<Option<Fetched>, Failure> {
+        while look.left > 0 && look.bytes < look.most_bytes {
             let Some(fetched) = self.client.get(&self.queue).await? else {
-                *left = 0;
+                look.left = 0;
                 return Ok(None);
             };
+            look.left -= 1;
+            look.seen += 1;
+            look.bytes += fetched.message.body.len();
             if self.matches(filter, &fetched.message) {
                 return Ok(Some(fetched));
             }
@@ -482,5 +518,28 @@ impl Dead<'_> {
         }
         let tenant = job::read_tenant(message, place).ok()?;
         Some(tenant.as_str().to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_list_that_ends_early_says_why() {
+        let look = |bytes| Look {
+            left: 7,
+            seen: 12_000,
+            bytes,
+            most_bytes: MOST_LISTED_BYTES,
+        };
+        let text = cut_short("jobs.dead", (10_000, 9_900), &look(5));
+        assert!(
+            text.starts_with("10000 dead letters found in the first 12000 messages of jobs.dead, 9900 of them not shown; 7 messages behind them were not looked at"),
+            "{text}"
+        );
+        let text = cut_short("jobs.dead", (0, 0), &look(MOST_LISTED_BYTES));
+        let begin = "0 dead letters found in the first 12000 messages of 256 MiB of jobs.dead";
+        assert!(text.starts_with(begin), "{text}");
     }
 }

@@ -194,6 +194,45 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_a_letter_does_not_say_is_a_dash_in_its_column() {
+        let int = |number| HeaderValue::Int(number);
+        let letter = |headers: &[(&str, HeaderValue)]| {
+            Message {
+                routing_key: String::new(),
+                properties: BasicProperties::default(),
+                body: "".into(),
+            }
+            .with_headers(headers, &[])
+        };
+        // What RabbitMQ itself has put there, and what nobody could read.
+        let bare = Row::new(&letter(&[]), None);
+        let strange = [(ATTEMPT, int(-1)), (DIED, HeaderValue::Text("x".into()))];
+        let strange = Row::new(&letter(&strange), None);
+        let known = [
+            (ATTEMPT, int(2)),
+            (FIRST_CALL, int(1_700_000_000_000)),
+            (DIED, int(1_700_000_090_000)),
+            (REASON, HeaderValue::Text("HTTP 500".into())),
+        ];
+        let known = Row::new(&letter(&known).with_id_if_missing("7"), Some("acme".into()));
+        let shown = in_columns(&[bare, strange, known]);
+        let lines: Vec<&str> = shown.lines().collect();
+        assert_eq!(
+            lines,
+            [
+                "-  -     -                              -                        unknown",
+                "-  -     -                              -                        unknown",
+                "7  acme  Tue, 14 Nov 2023 22:14:50 GMT  attempt 2, after 1m 30s  HTTP 500",
+            ]
+        );
+        assert_eq!(in_columns(&[]), "");
+        // It died before it was published: a clock was wrong.
+        let early = [(FIRST_CALL, int(2_000)), (DIED, int(1_000))];
+        let early = in_columns(&[Row::new(&letter(&early), None)]);
+        assert_eq!(early, "-  -  Thu, 01 Jan 1970 00:00:01 GMT  -  unknown\n");
+    }
+
+    #[test]
     fn bytes_are_shown_as_digits_up_to_a_bound() {
         let with = |bytes: &[u8]| {
             let mut table = lapin::types::FieldTable::default();

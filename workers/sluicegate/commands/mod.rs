@@ -3,7 +3,6 @@
 mod answer;
 mod api;
 pub mod check;
-mod check_way;
 pub mod completions;
 pub mod dead;
 mod divert;

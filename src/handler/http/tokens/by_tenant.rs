@@ -135,11 +135,7 @@ impl ByTenant {
             return Arc::clone(kept);
         }
         if known.len() >= MOST {
-            // Those of tenants without jobs go first.
-            known.retain(|_, kept| kept.borrow().usable().is_some());
-        }
-        if known.len() >= MOST {
-            known.clear();
+            make_room(&mut known);
         }
         let kept = Arc::new(Kept::default());
         known.insert(tenant.clone(), Arc::clone(&kept));
@@ -186,6 +182,25 @@ impl ByTenant {
     }
 }
 
+/// Takes a tenth of what is known away at least, so that it need not be looked at for each new tenant: those without a usable token, which
+/// have no jobs; then those whose tokens are to be renewed first.
+fn make_room(known: &mut HashMap<Tenant, Arc<Kept>>) {
+    known.retain(|_, kept| kept.borrow().usable().is_some());
+    let left = MOST - MOST / 10;
+    let Some(more) = known.len().checked_sub(left).filter(|more| *more > 0) else {
+        return;
+    };
+    let renewed = |kept: &Kept| kept.borrow().token.as_ref().map(|token| token.renew);
+    let all = known.iter();
+    let mut all: Vec<_> = all
+        .map(|(tenant, kept)| (renewed(kept), tenant.clone()))
+        .collect();
+    all.sort_unstable_by_key(|(renewed, _)| *renewed);
+    for (_, tenant) in all.iter().take(more) {
+        known.remove(tenant);
+    }
+}
+
 impl Source {
     fn told(&self) -> MutexGuard<'_, Told> {
         // What it holds is whole at any time.
@@ -200,5 +215,51 @@ impl Source {
         };
         let client = self.endpoint.client_of(tenant, secret.as_deref());
         client.map_err(NoRequest::Ever)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn tenant(number: usize) -> Tenant {
+        Tenant::parse(&number.to_string()).expect("a tenant")
+    }
+
+    /// Of a tenant whose token is renewed in so many seconds, and is used for as long again.
+    fn with_token(seconds: u64) -> Arc<Kept> {
+        let now = Instant::now();
+        let (kept, renew) = (Kept::default(), Duration::from_secs(seconds));
+        let token = Token::lasting(now, now + renew, now + 2 * renew);
+        kept.send_modify(|state| state.token = Some(Arc::new(token)));
+        Arc::new(kept)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn tokens_that_are_renewed_first_make_room_and_the_others_stay() {
+        // In no order: by a number that has no divisor in common with theirs.
+        let seconds = |number: usize| 1 + (number * 7 % MOST) as u64;
+        let all = (0..MOST).map(|number| (tenant(number), with_token(seconds(number))));
+        let mut known: HashMap<_, _> = all.collect();
+        make_room(&mut known);
+        assert_eq!(known.len(), MOST * 9 / 10);
+        let stays = |number: usize| seconds(number) > (MOST / 10) as u64;
+        assert!((0..MOST).all(|number| known.contains_key(&tenant(number)) == stays(number)));
+        // Enough have ended by themselves.
+        tokio::time::advance(Duration::from_secs(MOST as u64)).await;
+        let before = known.len();
+        make_room(&mut known);
+        let usable = (known.values()).all(|kept| kept.borrow().usable().is_some());
+        assert!(
+            usable && known.len() < before && known.len() > MOST / 4,
+            "{}",
+            known.len()
+        );
+        // One that nobody has asked for yet.
+        known.insert(tenant(MOST), Arc::default());
+        make_room(&mut known);
+        assert!(!known.contains_key(&tenant(MOST)));
     }
 }

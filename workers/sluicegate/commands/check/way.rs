@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use sluicegate::broker::amqp::target_exists;
 use sluicegate::config::{Config, Forward, ResultsTo};
 
-use super::check::{Findings, Level};
+use super::findings::{Findings, Level};
 
 const CONFIG: &str = "config";
 

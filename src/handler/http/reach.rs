@@ -1,0 +1,169 @@
+//! How far the API is, for `check`: connections are opened as calls open them, and closed again. No request is sent.
+
+use std::error::Error;
+use std::future::{Ready, ready};
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use hyper::Uri;
+use hyper_rustls::HttpsConnector;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::proxy::matcher::Matcher;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tower_service::Service;
+use url::{Host, Position, Url};
+
+use super::pool::{offer, speaks_http2};
+use super::proxy::{Connector, Proxy};
+use super::socket::{Socket, Sockets};
+use super::{SECTION, told};
+use crate::config::Http;
+use crate::tls;
+
+/// So many connections, one after the other.
+const CONNECTIONS: usize = 5;
+/// For all of them.
+const MOST: Duration = Duration::from_secs(5);
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+/// What [`reach`] found.
+#[derive(Debug)]
+pub struct Reach {
+    /// Scheme, host and port.
+    pub at: String,
+    /// The proxy between us and the API, without its user and password.
+    pub proxy: Option<String>,
+    /// What TCP took to connect, without looking the name up; through a proxy, what a tunnel took.
+    pub connected: Vec<Duration>,
+    /// What TLS took beyond that; empty without TLS.
+    pub encrypted: Vec<Duration>,
+    /// The API has chosen HTTP/2.
+    pub is_http2: bool,
+}
+
+/// Opens some connections to `http.url`, through the proxy if there is one, within `http.timeout` and some seconds. Reads the files of
+/// TLS.
+///
+/// # Errors
+/// In words, without a secret: scheme, host and port, and why calls could not be made now.
+pub async fn reach(http: &Http) -> Result<Reach, String> {
+    let url = Url::parse(http.url.expose()).map_err(|why| format!("dispatch.http.url: {why}"))?;
+    let at = format!(
+        "{}://{}",
+        url.scheme(),
+        &url[Position::BeforeHost..Position::AfterPort]
+    );
+    let most = MOST.min(http.timeout);
+    let found = timeout(most, open(http, &url, &at)).await;
+    let late = || Err(format!("no {CONNECTIONS} connections within {most:?}"));
+    let found = found.unwrap_or_else(|_| late());
+    found.map_err(|why| format!("{at} can't be reached: {why}"))
+}
+
+async fn open(http: &Http, url: &Url, at: &str) -> Result<Reach, String> {
+    let server: Uri = format!("{at}/").parse().map_err(|why| format!("{why}"))?;
+    let is_encrypted = url.scheme() == "https";
+    let mut tls = match is_encrypted {
+        true => tls::client(&http.tls),
+        false => tls::nobody(),
+    }?;
+    tls.alpn_protocols = offer(http.http2);
+    let proxy = Proxy::of(http, Some(&Matcher::from_env()), &server)?;
+    let mut reach = Reach {
+        at: at.to_owned(),
+        proxy: proxy.as_ref().map(|proxy| proxy.url().to_string()),
+        connected: Vec::new(),
+        encrypted: Vec::new(),
+        is_http2: false,
+    };
+    let failed = |why: Failure| {
+        let advice = match is_encrypted {
+            true => tls::setup_advice(why.as_ref(), SECTION),
+            false => None,
+        };
+        told(why.as_ref(), advice)
+    };
+    let mut road = Road::to(url, proxy).await.map_err(failed)?;
+    for _ in 0..CONNECTIONS {
+        let begun = Instant::now();
+        let socket = road.take(&server).await.map_err(failed)?;
+        let connected = begun.elapsed();
+        reach.connected.push(connected);
+        if is_encrypted {
+            reach.is_http2 = encrypt(socket, &tls, &server).await.map_err(failed)?;
+            reach.encrypted.push(begun.elapsed() - connected);
+        }
+    }
+    Ok(reach)
+}
+
+/// How a connection is opened, up to where TLS begins.
+enum Road {
+    /// To the address that answered.
+    Direct(SocketAddr),
+    Through(Connector),
+}
+
+impl Road {
+    async fn to(url: &Url, proxy: Option<Proxy>) -> Result<Self, Failure> {
+        if proxy.is_some() {
+            let mut tcp = HttpConnector::new();
+            tcp.enforce_http(false);
+            tcp.set_nodelay(true);
+            return Ok(Self::Through(Connector::new(Sockets(tcp), proxy)));
+        }
+        let port = url.port_or_known_default().unwrap_or_default();
+        let addresses: Vec<SocketAddr> = match url.host() {
+            Some(Host::Domain(name)) => lookup_host((name, port)).await?.collect(),
+            Some(Host::Ipv4(ip)) => vec![(ip, port).into()],
+            Some(Host::Ipv6(ip)) => vec![(ip, port).into()],
+            None => Vec::new(),
+        };
+        let tcp = TcpStream::connect(addresses.as_slice()).await?;
+        Ok(Self::Direct(tcp.peer_addr()?))
+    }
+
+    async fn take(&mut self, server: &Uri) -> Result<TokioIo<Socket>, Failure> {
+        match self {
+            Self::Direct(address) => {
+                let tcp = TcpStream::connect(*address).await?;
+                tcp.set_nodelay(true)?;
+                Ok(TokioIo::new(Socket::over(tcp)))
+            }
+            Self::Through(connector) => connector.call(server.clone()).await,
+        }
+    }
+}
+
+/// Agrees on TLS over `socket`. Whether the API has chosen HTTP/2.
+async fn encrypt(
+    socket: TokioIo<Socket>,
+    tls: &ClientConfig,
+    server: &Uri,
+) -> Result<bool, Failure> {
+    let mut connector = HttpsConnector::from((Given(Some(socket)), tls.clone()));
+    let stream = connector.call(server.clone()).await?;
+    Ok(speaks_http2(&stream))
+}
+
+/// A connection that is open already.
+struct Given(Option<TokioIo<Socket>>);
+
+impl Service<Uri> for Given {
+    type Response = TokioIo<Socket>;
+    type Error = Failure;
+    type Future = Ready<Result<TokioIo<Socket>, Failure>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Failure>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        ready(self.0.take().ok_or_else(|| "it was taken".into()))
+    }
+}

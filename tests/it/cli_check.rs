@@ -1,0 +1,167 @@
+//! `sluicegate check` measures the ways to its servers, and leaves no trace there.
+
+use std::time::Duration;
+
+use kit::Bed;
+use kit::api::{Api, Manner};
+use kit::connect::ConnectProxy;
+use kit::papers::Papers;
+use kit::proxy::{Proxy, Ways};
+use kit::servers::{Rabbit, shared_rabbit, shared_redis};
+use serde_json::Value;
+
+use crate::cli::sluicegate;
+
+const LIMITS: &str = "max-requests: 10, window-size: 1s";
+
+fn bed() -> Bed {
+    Bed::on(shared_rabbit().url(), shared_redis().url())
+}
+
+fn ms(json: &Value, what: &str, which: &str) -> f64 {
+    let found = json["measured"][what][which].as_f64();
+    found.unwrap_or_else(|| panic!("{what} {which}: {json}"))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn it_measures_all_ways_and_leaves_no_queue_and_calls_nobody() {
+    let (api, bed) = (Api::start().await, bed());
+    let yaml = bed.yaml(LIMITS, &api.url(), "");
+    let json = sluicegate(&yaml, &["check", "--json"]).exited(0).json();
+    for (what, samples) in [
+        ("redis_round_trip", 20),
+        ("rabbitmq_confirm", 10),
+        ("api_connect", 5),
+    ] {
+        assert_eq!(json["measured"][what]["samples"], samples, "{json}");
+        let [least, median, worst] =
+            ["least_ms", "median_ms", "worst_ms"].map(|which| ms(&json, what, which));
+        assert!(0.0 < least && least <= median && median <= worst, "{json}");
+    }
+    let measured = &json["measured"];
+    assert_eq!(measured["permit_lasts_ms"], 25, "half of the guard");
+    assert_eq!(measured["api_tls"], Value::Null);
+    let both = ms(&json, "redis_round_trip", "least_ms") + ms(&json, "api_connect", "least_ms");
+    let most = measured["most_starts_per_second"]
+        .as_f64()
+        .expect("a number");
+    let expected = 64.0 / both * 1_000.0;
+    assert!(
+        (most / expected - 1.0).abs() < 0.01,
+        "{most}, {expected}: {json}"
+    );
+    // What looked is gone, and was no call.
+    assert_eq!(api.count(), 0);
+    assert!(api.door.opened() >= 5);
+    let queues = shared_rabbit().ctl(&["-q", "list_queues", "name"]);
+    assert!(!queues.contains(&bed.name), "{queues}");
+
+    let out = sluicegate(&yaml, &["check"]).exited(0).out;
+    for line in [
+        "ok    rabbitmq  a publish is confirmed in ",
+        "ok    redis     a round trip takes ",
+        &format!(
+            "ok    api       http://{} is there: TCP takes ",
+            api.door.address
+        ),
+        "ok    capacity  a worker starts at most ",
+    ] {
+        assert!(
+            out.lines().any(|known| known.starts_with(line)),
+            "{line}: {out}"
+        );
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_distant_redis_costs_calls_and_no_warning() {
+    let bed = bed();
+    let far = Ways::round_trip(Duration::from_millis(80));
+    let (_way, redis) = Proxy::before(shared_redis().url(), far, 1).await;
+    let bed = Bed { redis, ..bed };
+    let yaml = bed.yaml(
+        "max-requests: 10, window-size: 1m, guard: 20s",
+        "http://127.0.0.1:9/",
+        "",
+    );
+    let json = sluicegate(&yaml, &["check", "--json"]).exited(0).json();
+    let least = ms(&json, "redis_round_trip", "least_ms");
+    assert!(least >= 40.0, "{json}");
+    let most = json["measured"]["most_starts_per_second"].as_f64();
+    assert!(
+        most.is_some_and(|most| (most * least / 64_000.0 - 1.0).abs() < 0.05),
+        "{json}"
+    );
+    let of_redis = |check: &&Value| check["what"] == "redis" && check["level"] == "warn";
+    let checks = json["checks"].as_array().expect("some");
+    assert_eq!(checks.iter().find(of_redis), None);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_is_measured_apart_with_and_without_a_proxy() {
+    let papers = Papers::new();
+    let api = Api::with(Manner::https(&papers, &["h2", "http/1.1"])).await;
+    let trusted = papers.keys(Some("ca.pem"), None);
+    let yaml = bed().yaml(LIMITS, &api.url(), &trusted);
+    let json = sluicegate(&yaml, &["check", "--json"]).exited(0).json();
+    assert_eq!(json["measured"]["api_http2"], true, "{json}");
+    assert!(ms(&json, "api_tls", "least_ms") > 0.0, "{json}");
+
+    let proxy = ConnectProxy::start(None).await;
+    let by = format!(
+        "{trusted}, proxy: 'http://us:hunter2@{}'",
+        proxy.door.address
+    );
+    let yaml = bed().yaml(LIMITS, &api.url(), &by);
+    let out = sluicegate(&yaml, &["check"]).exited(0).out;
+    let through = format!("a tunnel through http://{}/ takes ", proxy.door.address);
+    assert!(
+        out.contains(&through) && out.contains("over HTTP/2"),
+        "{out}"
+    );
+    assert!(!out.contains("hunter2"), "{out}");
+    assert_eq!(proxy.asked().len(), 5);
+    assert_eq!(api.count(), 0);
+
+    // Nobody that is trusted has signed this one.
+    let strangers = Papers::new();
+    let other = strangers.keys(Some("ca.pem"), None);
+    let out = sluicegate(&bed().yaml(LIMITS, &api.url(), &other), &["check"])
+        .exited(0)
+        .out;
+    let refused = format!(
+        "warn  api       https://{} can't be reached: ",
+        api.door.address
+    );
+    let line = out.lines().find(|line| line.starts_with(&refused));
+    assert!(
+        line.is_some_and(|line| line.contains("dispatch.http.ca-file")),
+        "{out}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_that_is_not_there_is_a_warning() {
+    let api = Api::start().await;
+    api.door.refuse().await;
+    let url = format!("http://us:hunter2@{}/orders", api.door.address);
+    let out = sluicegate(&bed().yaml(LIMITS, &url, ""), &["check"])
+        .exited(0)
+        .out;
+    let gone = format!(
+        "warn  api       http://{} can't be reached: ",
+        api.door.address
+    );
+    assert!(out.contains(&gone), "{out}");
+    assert!(!out.contains("hunter2"), "{out}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rabbitmq_that_takes_nothing_is_a_warning() {
+    let rabbit = Rabbit::start();
+    let yaml = Bed::on(rabbit.url(), shared_redis().url()).yaml(LIMITS, "http://127.0.0.1:9/", "");
+    rabbit.ctl(&["set_vm_memory_high_watermark", "0.0000001"]);
+    let out = sluicegate(&yaml, &["check"]).exited(0).out;
+    let blocked = "warn  rabbitmq  a publish was not confirmed: it blocks publishing";
+    assert!(out.contains(blocked), "{out}");
+}

@@ -1,0 +1,46 @@
+//! What `check` has found, a line for each thing.
+
+use std::io::Write;
+
+use serde::Serialize;
+
+use crate::commands::plain;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Level {
+    Ok,
+    Warn,
+    Error,
+}
+
+/// One thing that was checked.
+#[derive(Debug, Serialize)]
+pub(super) struct Finding {
+    pub(super) level: Level,
+    what: &'static str,
+    text: String,
+}
+
+#[derive(Default)]
+pub(super) struct Findings(pub(super) Vec<Finding>);
+
+impl Findings {
+    pub(super) fn add(&mut self, level: Level, what: &'static str, text: impl Into<String>) {
+        // Servers may say anything; it stays on its line.
+        let text = plain(&text.into(), 1_000);
+        self.0.push(Finding { level, what, text });
+    }
+
+    pub(super) fn print(&self, out: &mut impl Write) -> std::io::Result<()> {
+        for Finding { level, what, text } in &self.0 {
+            let level = match level {
+                Level::Ok => "ok",
+                Level::Warn => "warn",
+                Level::Error => "error",
+            };
+            writeln!(out, "{level:<6}{what:<9} {text}")?;
+        }
+        Ok(())
+    }
+}

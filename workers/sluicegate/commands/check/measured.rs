@@ -1,0 +1,384 @@
+//! What `check` has measured, and what that means for the guard and for how much a worker can do. Pure.
+
+use std::time::Duration;
+
+use serde_json::{Value as Json, json};
+
+use super::findings::Level;
+
+/// The longest way to Redis that workers are built for.
+const MOST_FAR: Duration = Duration::from_millis(500);
+/// Confirms that take less bound nothing that a worker could do.
+const SLOW_CONFIRM: Duration = Duration::from_millis(10);
+
+/// How long something took, several times; the shortest first, and never empty.
+#[derive(Debug, Clone)]
+pub(super) struct Times(Vec<Duration>);
+
+impl Times {
+    /// `None`: it was never seen.
+    pub(super) fn of(mut taken: Vec<Duration>) -> Option<Self> {
+        taken.sort_unstable();
+        (!taken.is_empty()).then_some(Self(taken))
+    }
+
+    fn least(&self) -> Duration {
+        self.0.first().copied().unwrap_or_default()
+    }
+
+    fn median(&self) -> Duration {
+        self.0[self.0.len() / 2]
+    }
+
+    fn worst(&self) -> Duration {
+        self.0.last().copied().unwrap_or_default()
+    }
+
+    /// How many took longer than the shortest by more than this.
+    fn beyond(&self, more: Duration) -> usize {
+        let in_time = |took: &Duration| *took <= self.least() + more;
+        self.0.len() - self.0.partition_point(in_time)
+    }
+
+    /// `0.31 ms (median of 20; 0.25 ms to 0.90 ms)`
+    fn in_words(&self) -> String {
+        let [least, median, worst] = [self.least(), self.median(), self.worst()].map(ms);
+        format!("{median} (median of {}; {least} to {worst})", self.0.len())
+    }
+
+    fn as_json(&self) -> Json {
+        // To a microsecond.
+        let ms = |took: Duration| took.as_micros() as f64 / 1_000.0;
+        json!({
+            "samples": self.0.len(),
+            "least_ms": ms(self.least()),
+            "median_ms": ms(self.median()),
+            "worst_ms": ms(self.worst()),
+        })
+    }
+}
+
+/// The way to the API.
+#[derive(Debug)]
+pub(super) struct Api {
+    /// Scheme, host and port.
+    pub(super) at: String,
+    pub(super) proxy: Option<String>,
+    pub(super) connect: Times,
+    /// Beyond that.
+    pub(super) tls: Option<Times>,
+    pub(super) is_http2: bool,
+}
+
+/// What was measured of one pipeline's servers.
+#[derive(Debug, Default)]
+pub(super) struct Measured {
+    /// Round trips to Redis.
+    pub(super) redis: Option<Times>,
+    pub(super) api: Option<Api>,
+    /// RabbitMQ's confirms.
+    pub(super) confirm: Option<Times>,
+}
+
+/// What it is judged by.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Terms {
+    /// `dispatch.concurrency`
+    pub(super) concurrency: usize,
+    /// How long a permit lasts beyond the shortest round trip to Redis.
+    pub(super) permit: Duration,
+    /// A limit has a guard: without one a permit lasts that long all the same.
+    pub(super) has_guard: bool,
+    /// So many jobs a worker publishes before it waits for their confirms.
+    pub(super) moved_at_once: usize,
+}
+
+impl Measured {
+    /// Of the way to Redis.
+    pub(super) fn redis_in_words(&self, terms: &Terms) -> Option<(Level, String)> {
+        let times = self.redis.as_ref()?;
+        let (least, permit) = (times.least(), ms(terms.permit));
+        let took = format!("a round trip takes {}", times.in_words());
+        if least > MOST_FAR {
+            let text = format!("{took}: workers are built for {} at most", ms(MOST_FAR));
+            return Some((Level::Warn, text));
+        }
+        let (late, all) = (times.beyond(terms.permit), times.0.len());
+        let lasts = format!("{took}; a permit lasts {permit} beyond the shortest");
+        Some(if late == 0 {
+            (Level::Ok, format!("{lasts}: none came later"))
+        } else if late < all.div_ceil(2) {
+            let text = format!(
+                "{lasts}: {late} of {all} came later. Such permits expire, and their jobs ask again"
+            );
+            (Level::Ok, text)
+        } else {
+            // Half of the guard is for this way.
+            let wanted = ms((times.worst() - least) * 2);
+            let advice = match terms.has_guard {
+                true => format!("raise rate-limiter.guard beyond {wanted}, or bring Redis closer"),
+                false => "bring Redis closer".to_owned(),
+            };
+            let text = format!(
+                "{lasts}: {late} of {all} came later. Most permits would expire unused: {advice}"
+            );
+            (Level::Warn, text)
+        })
+    }
+
+    /// Of RabbitMQ's confirms.
+    pub(super) fn confirm_in_words(&self, terms: &Terms) -> Option<(Level, String)> {
+        let times = self.confirm.as_ref()?;
+        let mut text = format!(
+            "a publish is confirmed in {}: so long a job stays in memory that goes to a delay queue or becomes a dead letter",
+            times.in_words()
+        );
+        if times.median() >= SLOW_CONFIRM {
+            let most = rate(terms.moved_at_once, times.median());
+            text += &format!(", and a worker moves about {most} of them a second at most");
+        }
+        Some((Level::Ok, text))
+    }
+
+    /// Of the way to the API.
+    pub(super) fn api_in_words(&self, terms: &Terms) -> Option<(Level, String)> {
+        let api = self.api.as_ref()?;
+        let Api {
+            at, proxy, connect, ..
+        } = api;
+        let tls = match &api.tls {
+            Some(tls) => format!(", TLS takes {} more", tls.in_words()),
+            None => String::new(),
+        };
+        let by = match proxy {
+            Some(proxy) => format!("a tunnel through {proxy}"),
+            None => "TCP".to_owned(),
+        };
+        let version = match (&api.tls, api.is_http2) {
+            (None, _) => "",
+            (Some(_), true) => ", over HTTP/2",
+            (Some(_), false) => ", over HTTP/1.1",
+        };
+        let mut text = format!(
+            "{at} is there: {by} takes {}{tls}{version}. No request was sent. A call that finds no open connection waits that long before it asks for its permit, so it costs no quota",
+            connect.in_words()
+        );
+        let late = connect.beyond(terms.permit);
+        // What opens a tunnel says little of the way that calls take.
+        if terms.has_guard && proxy.is_none() && late > 0 {
+            let all = connect.0.len();
+            let permit = ms(terms.permit);
+            text += &format!(
+                ". {late} of {all} took over {permit} longer than the shortest, which is the part of the guard for this way: a call that comes later than its guard covers counts from then"
+            );
+        }
+        Some((Level::Ok, text))
+    }
+
+    /// What a worker can do over these ways, however fast all else is.
+    pub(super) fn starts_in_words(&self, terms: &Terms) -> Option<String> {
+        let least = self.redis.as_ref()?.least();
+        let redis = format!("a round trip to Redis ({})", ms(least));
+        let ways = match self.way_to_api() {
+            Some(api) => format!("{redis} and one to the API ({})", ms(api)),
+            None => redis,
+        };
+        Some(format!(
+            "a worker starts at most {} calls a second, by these ways alone: with dispatch.concurrency {} each has its worker slot for {ways} at least",
+            self.most_starts(terms)?,
+            terms.concurrency
+        ))
+    }
+
+    /// What a request and its answer take at least: to connect is one round trip. Through a proxy nothing is known of it.
+    fn way_to_api(&self) -> Option<Duration> {
+        let direct = self.api.as_ref().filter(|api| api.proxy.is_none());
+        direct.map(|api| api.connect.least())
+    }
+
+    fn most_starts(&self, terms: &Terms) -> Option<u64> {
+        let redis = self.redis.as_ref()?.least();
+        let each = redis + self.way_to_api().unwrap_or_default();
+        Some(rate(terms.concurrency, each))
+    }
+
+    pub(super) fn as_json(&self, terms: &Terms) -> Json {
+        let times = |times: Option<&Times>| times.map(Times::as_json);
+        let api = self.api.as_ref();
+        json!({
+            "redis_round_trip": times(self.redis.as_ref()),
+            "permit_lasts_ms": terms.permit.as_millis() as u64,
+            "rabbitmq_confirm": times(self.confirm.as_ref()),
+            "api_connect": times(api.map(|api| &api.connect)),
+            "api_tls": times(api.and_then(|api| api.tls.as_ref())),
+            "api_http2": api.map(|api| api.is_http2),
+            "most_starts_per_second": self.most_starts(terms),
+        })
+    }
+}
+
+/// How many end in a second, where so many run at once and each takes that long.
+fn rate(at_once: usize, each: Duration) -> u64 {
+    (at_once as f64 / each.as_secs_f64().max(1e-6)) as u64
+}
+
+/// `0.31 ms`, `12 ms`
+fn ms(took: Duration) -> String {
+    let ms = took.as_micros() as f64 / 1_000.0;
+    match ms {
+        _ if ms.fract() == 0.0 => format!("{ms} ms"),
+        0.0..10.0 => format!("{ms:.2} ms"),
+        _ => format!("{ms:.0} ms"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TERMS: Terms = Terms {
+        concurrency: 100,
+        permit: Duration::from_millis(25),
+        has_guard: true,
+        moved_at_once: 512,
+    };
+
+    fn times(ms: &[u64]) -> Times {
+        Times::of(ms.iter().map(|ms| Duration::from_millis(*ms)).collect()).expect("some")
+    }
+
+    fn redis(ms: &[u64]) -> Measured {
+        Measured {
+            redis: Some(times(ms)),
+            ..Measured::default()
+        }
+    }
+
+    fn api(connect: &[u64], proxy: Option<&str>) -> Api {
+        Api {
+            at: "https://api.example.com".to_owned(),
+            proxy: proxy.map(str::to_owned),
+            connect: times(connect),
+            tls: Some(times(&[25])),
+            is_http2: true,
+        }
+    }
+
+    #[test]
+    fn times_are_shown_as_exactly_as_they_matter() {
+        for (micros, text) in [
+            (0, "0 ms"),
+            (5, "0.01 ms"),
+            (310, "0.31 ms"),
+            (9_990, "9.99 ms"),
+            (10_400, "10 ms"),
+            (25_000, "25 ms"),
+            (1_500_000, "1500 ms"),
+        ] {
+            assert_eq!(ms(Duration::from_micros(micros)), text);
+        }
+        assert!(Times::of(Vec::new()).is_none());
+        let shown = times(&[30, 10, 20, 900]).in_words();
+        assert_eq!(shown, "30 ms (median of 4; 10 ms to 900 ms)");
+    }
+
+    #[test]
+    fn a_way_to_redis_is_judged_by_how_much_it_varies_and_not_by_how_long_it_is() {
+        let says = |ms: &[u64], part: &str, level: Level| {
+            let (found, text) = redis(ms).redis_in_words(&TERMS).expect("measured");
+            assert!(text.contains(part), "{text}");
+            assert_eq!(found, level, "{text}");
+        };
+        let far = "a permit lasts 25 ms beyond the shortest: none came later";
+        says(&[400; 20], far, Level::Ok);
+        says(&[1, 26], far, Level::Ok);
+        says(&[1, 1, 1, 27], "1 of 4 came later", Level::Ok);
+        let most = "2 of 4 came later. Most permits would expire unused: raise rate-limiter.guard beyond 80 ms";
+        says(&[1, 1, 40, 41], most, Level::Warn);
+        let too_far = "takes 700 ms (median of 2; 600 ms to 700 ms): workers are built for 500 ms";
+        says(&[600, 700], too_far, Level::Warn);
+        // A guard that there is not can't be raised.
+        let strict = Terms {
+            permit: Duration::from_secs(1),
+            has_guard: false,
+            ..TERMS
+        };
+        let (_, text) = redis(&[1, 1_500])
+            .redis_in_words(&strict)
+            .expect("measured");
+        assert!(text.ends_with("unused: bring Redis closer"), "{text}");
+    }
+
+    #[test]
+    fn a_worker_starts_as_many_calls_as_its_slots_can_have_over_both_ways() {
+        let mut measured = redis(&[40, 55]);
+        assert_eq!(measured.most_starts(&TERMS), Some(2_500));
+        let text = measured.starts_in_words(&TERMS).expect("measured");
+        let expected = "a worker starts at most 2500 calls a second, by these ways alone: with dispatch.concurrency 100 each has its worker slot for a round trip to Redis (40 ms) at least";
+        assert_eq!(text, expected);
+        measured.api = Some(api(&[12, 10], None));
+        assert_eq!(measured.most_starts(&TERMS), Some(2_000));
+        let text = measured.starts_in_words(&TERMS).expect("measured");
+        assert!(
+            text.ends_with("Redis (40 ms) and one to the API (10 ms) at least"),
+            "{text}"
+        );
+        // A tunnel is opened by more than one round trip, and who knows which.
+        measured.api = Some(api(&[10], Some("http://proxy:3128/")));
+        assert_eq!(measured.most_starts(&TERMS), Some(2_500));
+        let nothing = Measured::default();
+        assert!(nothing.starts_in_words(&TERMS).is_none(), "without Redis");
+        // Nothing took any time that could be measured.
+        assert!(redis(&[0]).most_starts(&TERMS).is_some());
+    }
+
+    #[test]
+    fn what_connecting_varies_by_is_told_where_the_guard_has_no_room_for_it() {
+        let says = |connect: &[u64], proxy, terms: &Terms| {
+            let measured = Measured {
+                api: Some(api(connect, proxy)),
+                ..Measured::default()
+            };
+            let (level, text) = measured.api_in_words(terms).expect("measured");
+            assert_eq!(level, Level::Ok, "{text}");
+            text
+        };
+        let text = says(&[12, 14, 37], None, &TERMS);
+        assert!(
+            text.starts_with("https://api.example.com is there: TCP takes 14 ms (median of 3; 12 ms to 37 ms), TLS takes 25 ms (median of 1; 25 ms to 25 ms) more, over HTTP/2. No request was sent."),
+            "{text}"
+        );
+        assert!(text.ends_with("it costs no quota"), "{text}");
+        let text = says(&[12, 14, 38], None, &TERMS);
+        assert!(text.contains("1 of 3 took over 25 ms longer"), "{text}");
+        let strict = Terms {
+            has_guard: false,
+            ..TERMS
+        };
+        let text = says(&[12, 14, 38], None, &strict);
+        assert!(!text.contains("guard"), "{text}");
+        let text = says(&[12, 14, 38], Some("http://proxy:3128/"), &TERMS);
+        assert!(
+            text.contains("a tunnel through http://proxy:3128/ takes 14 ms"),
+            "{text}"
+        );
+        assert!(!text.contains("guard"), "{text}");
+    }
+
+    #[test]
+    fn slow_confirms_bound_what_a_worker_moves() {
+        let says = |ms: &[u64]| {
+            let measured = Measured {
+                confirm: Some(times(ms)),
+                ..Measured::default()
+            };
+            measured.confirm_in_words(&TERMS).expect("measured").1
+        };
+        assert!(says(&[1, 2, 3]).ends_with("or becomes a dead letter"));
+        let slow = says(&[10, 20, 90]);
+        assert!(
+            slow.ends_with("a worker moves about 25600 of them a second at most"),
+            "{slow}"
+        );
+    }
+}

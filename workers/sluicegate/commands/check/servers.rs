@@ -1,0 +1,295 @@
+//! What `check` says of RabbitMQ, Redis and the API.
+
+use std::time::Duration;
+
+use sluicegate::broker::amqp::{Confirms, QueueState, confirms, inventory};
+use sluicegate::config::{Config, Http, RedisTopology};
+use sluicegate::gate::GateError;
+use sluicegate::gate::boards;
+use sluicegate::gate::fleet::registry::{self, Named};
+use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
+use sluicegate::handler::http::{Reach, reach};
+use sluicegate::rules::delays::DelayLevels;
+use sluicegate::rules::limit::Limits;
+use sluicegate::rules::tenant::Tenant;
+
+use super::findings::{Findings, Level};
+use super::measured::{Api, Measured, Terms, Times};
+use super::way;
+use crate::commands::recovery::Recovery;
+use crate::commands::{count, gate, hold};
+
+/// The server, and its queues.
+pub(super) async fn rabbitmq(
+    config: &Config,
+    terms: &Terms,
+    (measured, findings): (&mut Measured, &mut Findings),
+) {
+    const WHAT: &str = "rabbitmq";
+    let levels = DelayLevels::new(config.delay.max_delay);
+    let found = match inventory(&config.amqp, &levels).await {
+        Ok(found) => found,
+        Err(error) => return findings.add(Level::Error, WHAT, error.to_string()),
+    };
+    let version = found
+        .version
+        .unwrap_or_else(|| "of an unknown version".to_owned());
+    findings.add(
+        Level::Ok,
+        WHAT,
+        format!("{} answers: RabbitMQ {version}", found.at),
+    );
+    for error in &found.silent {
+        findings.add(Level::Warn, WHAT, error.to_string());
+    }
+    let names = &found.names;
+    let (delay_queues, work): (Vec<_>, Vec<_>) = (found.queues.iter())
+        .partition(|(name, _)| names.delays().iter().any(|known| **known == **name));
+    for (name, state) in work {
+        match state {
+            QueueState::Ready { messages } => {
+                findings.add(
+                    Level::Ok,
+                    WHAT,
+                    format!(
+                        "queue {name}: {} ready",
+                        count(u64::from(*messages), "message")
+                    ),
+                );
+            }
+            QueueState::Missing => findings.add(
+                Level::Ok,
+                WHAT,
+                format!("queue {name} does not exist yet; run and publish create it"),
+            ),
+            QueueState::Differs(differs) => findings.add(Level::Error, WHAT, differs.to_string()),
+        }
+    }
+    let mut waiting = 0_u64;
+    let mut missing = 0;
+    for (_, state) in &delay_queues {
+        match state {
+            QueueState::Ready { messages } => waiting += u64::from(*messages),
+            QueueState::Missing => missing += 1,
+            QueueState::Differs(differs) => findings.add(Level::Error, WHAT, differs.to_string()),
+        }
+    }
+    let there = delay_queues.len() - missing;
+    if missing == 0 {
+        findings.add(
+            Level::Ok,
+            WHAT,
+            format!(
+                "{there} delay queues: {} ready, without those that workers have",
+                count(waiting, "message")
+            ),
+        );
+    } else {
+        findings.add(
+            Level::Ok,
+            WHAT,
+            format!(
+                "{missing} of {} delay queues do not exist yet; run and publish create them",
+                delay_queues.len()
+            ),
+        );
+    }
+    way::rabbitmq(config, findings).await;
+    match confirms(&config.amqp).await {
+        Confirms::Took(took) => {
+            measured.confirm = Times::of(took);
+            if let Some((level, text)) = measured.confirm_in_words(terms) {
+                findings.add(level, WHAT, text);
+            }
+        }
+        Confirms::None(why) => findings.add(
+            Level::Warn,
+            WHAT,
+            format!("a publish was not confirmed: {why}"),
+        ),
+        Confirms::Unknown(why) => findings.add(
+            Level::Ok,
+            WHAT,
+            format!("how long confirms take was not measured: {why}"),
+        ),
+    }
+}
+
+/// The API, which gets no request.
+pub(super) async fn api(
+    http: &Http,
+    terms: &Terms,
+    (measured, findings): (&mut Measured, &mut Findings),
+) {
+    const WHAT: &str = "api";
+    let Reach {
+        at,
+        proxy,
+        connected,
+        encrypted,
+        is_http2,
+    } = match reach(http).await {
+        Ok(reach) => reach,
+        // Workers start without it, and their jobs wait.
+        Err(why) => return findings.add(Level::Warn, WHAT, why),
+    };
+    measured.api = Times::of(connected).map(|connect| Api {
+        at,
+        proxy,
+        connect,
+        tls: Times::of(encrypted),
+        is_http2,
+    });
+    if let Some((level, text)) = measured.api_in_words(terms) {
+        findings.add(level, WHAT, text);
+    }
+}
+
+/// The server, and whether jobs are admitted there.
+pub(super) async fn redis(
+    config: &Config,
+    (tenant, limits): (Option<&Tenant>, &Limits),
+    terms: &Terms,
+    (measured, findings): (&mut Measured, &mut Findings),
+) {
+    const WHAT: &str = "redis";
+    let (health, round_trips) = match looked_at(config).await {
+        Ok(found) => found,
+        Err(error) => return findings.add(Level::Error, WHAT, gate(&error)),
+    };
+    let url = &config.redis.url;
+    findings.add(
+        Level::Ok,
+        WHAT,
+        format!(
+            "{url} answers and runs the scripts: {} {}",
+            health.server, health.version
+        ),
+    );
+    measured.redis = Times::of(round_trips);
+    if let Some((level, text)) = measured.redis_in_words(terms) {
+        findings.add(level, WHAT, text);
+    }
+    match health.maxmemory_policy.as_deref() {
+        Some("noeviction") => findings.add(Level::Ok, WHAT, "maxmemory-policy is noeviction"),
+        Some(policy) => findings.add(Level::Error, WHAT, format!("maxmemory-policy is {policy}: under memory pressure Redis would evict usage; set it to noeviction")),
+        None => findings.add(Level::Warn, WHAT, "does not tell its maxmemory-policy; it must be noeviction"),
+    }
+    match health.role.as_deref() {
+        Some("master") | None => {}
+        Some(role) => findings.add(
+            Level::Error,
+            WHAT,
+            format!("is a {role}; redis.url must name the master"),
+        ),
+    }
+    // The tenant that was tried may live on this node; those of the other nodes would be refused.
+    if health.cluster && url.topology == RedisTopology::Single {
+        return findings.add(Level::Error, WHAT, NODE_OF_A_CLUSTER);
+    }
+    let jobs = match tenant {
+        Some(tenant) => format!("job of {tenant}"),
+        None => "job with the common limits".to_owned(),
+    };
+    for (primary, recovery) in recoveries(config, tenant, limits).await {
+        let (level, text) = recovery_in_words(&jobs, &recovery);
+        findings.add(level, WHAT, format!("{primary}{text}"));
+    }
+    match held(config).await {
+        Ok(words) if words.is_empty() => {}
+        Ok(words) => findings.add(Level::Warn, WHAT, words),
+        Err(error) => findings.add(Level::Error, WHAT, gate(&error)),
+    }
+    match others(config).await {
+        Ok((number, failed)) => {
+            if number > 0 {
+                findings.add(Level::Warn, WHAT, others_in_words(number, failed.len()));
+            }
+            for error in &failed {
+                let why = format!(
+                    "a primary of the cluster does not say which policies other workers enforce there: {error}"
+                );
+                findings.add(Level::Error, WHAT, why);
+            }
+        }
+        Err(error) => findings.add(Level::Error, WHAT, gate(&error)),
+    }
+}
+
+/// What Redis is, and what round trips to it take.
+async fn looked_at(config: &Config) -> Result<(Health, Vec<Duration>), GateError> {
+    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let limits = config.rate_limiter.policy.default_limits();
+    let health = gate.check(limits).await?;
+    Ok((health, gate.pings().await?))
+}
+
+/// Of each primary that is asked for: its name and a colon, where there are several, and whether jobs are admitted there.
+async fn recoveries(
+    config: &Config,
+    tenant: Option<&Tenant>,
+    limits: &Limits,
+) -> Vec<(String, Recovery)> {
+    let policy = &config.rate_limiter.policy;
+    let looks = match RedisGate::connect(&config.redis.url, &config.redis.prefix) {
+        Ok(gate) => gate.outlook(tenant, limits, policy).await,
+        Err(why) => Err(why),
+    };
+    let looks = looks.unwrap_or_else(|why| vec![Err(why)]);
+    let looks = looks.into_iter().map(|look| {
+        let primary = look.as_ref().map_or("", |look| &look.primary);
+        let primary = match primary {
+            "" => String::new(),
+            name => format!("{name}: "),
+        };
+        (primary, Recovery::from(look))
+    });
+    looks.collect()
+}
+
+fn recovery_in_words(jobs: &str, recovery: &Recovery) -> (Level, String) {
+    let unknown = || {
+        let words = recovery.in_words().unwrap_or_default();
+        format!("whether jobs are admitted {words}")
+    };
+    match recovery {
+        Recovery::Over => (Level::Ok, "has lost no data: jobs are admitted".to_owned()),
+        Recovery::Waits { why, .. } => {
+            let end = recovery.end().unwrap_or_default();
+            let text = format!(
+                "no {jobs} is admitted until the recovery wait ends, {end}: Redis may have lost data: {why}"
+            );
+            (Level::Warn, text)
+        }
+        Recovery::NoWorker => (Level::Ok, unknown()),
+        Recovery::Unread(_) => (Level::Warn, unknown()),
+    }
+}
+
+/// So many policies were found, where so many primaries did not say theirs.
+fn others_in_words(number: u64, failed: usize) -> String {
+    let least = if failed > 0 { "at least " } else { "" };
+    let (policies, are) = match number {
+        1 => ("policy", "is"),
+        _ => ("policies", "are"),
+    };
+    format!(
+        "{least}{number} {policies} of other workers {are} enforced as well; inspect TENANT shows the limits, and until when"
+    )
+}
+
+/// What operators ask of all workers.
+async fn held(config: &Config) -> Result<String, GateError> {
+    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    Ok(hold::held_in_words(&boards::see(&gate).await?))
+}
+
+/// How many other policies workers enforce, or have enforced within the longest window, and why primaries did not say.
+async fn others(config: &Config) -> Result<(u64, Vec<GateError>), GateError> {
+    let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
+    let own = Named::new(config.rate_limiter.policy.clone())?;
+    let seen = registry::look(&gate).await?;
+    let policies = seen.known.policies().iter();
+    let others = policies.filter(|known| known.id != own.id).count() as u64;
+    Ok((others, seen.failed))
+}
