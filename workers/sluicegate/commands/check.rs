@@ -13,6 +13,7 @@ use sluicegate::gate::boards;
 use sluicegate::gate::fleet::registry::{self, Named};
 use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
 use sluicegate::gate::{Gate, GateError};
+use sluicegate::operator::hold;
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::policy::Source;
@@ -20,7 +21,7 @@ use sluicegate::rules::tenant::Tenant;
 use tokio::time::timeout;
 
 use super::recovery::Recovery;
-use super::{Failure, check_way, count, gate, hold, limits, plain, print_json, together};
+use super::{Failure, check_way, count, gate, limits, plain, print_json, together};
 
 /// A shorter round trip to Redis is nothing to speak of, and a longer one is too long.
 const FAR: Duration = Duration::from_millis(10);
