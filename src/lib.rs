@@ -28,6 +28,8 @@ pub mod handler;
 #[doc(hidden)]
 pub mod metrics;
 #[doc(hidden)]
+pub mod operator;
+#[doc(hidden)]
 pub mod rules;
 #[doc(hidden)]
 pub mod tasks;

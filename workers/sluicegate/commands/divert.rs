@@ -2,25 +2,19 @@
 
 use std::io::Write;
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use clap::Args;
-use serde_json::json;
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Config, show_duration};
-use sluicegate::gate::boards::{Seen, drop_all, put, see};
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::rules::delays::{DelayLevels, QueueNames};
-use sluicegate::rules::steering::Instruction;
+use sluicegate::operator::divert::{self, checked, usual};
+use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::tenant::Tenant;
 
 use super::dead;
-use super::steer::{FOLLOW_WITHIN, Span, followed};
+use super::steer::{FOLLOW_WITHIN, Span};
 use super::times::at;
 use super::{Failure, plain, print_json};
-
-/// The longest name of a queue, in bytes.
-const LONGEST_NAME: usize = 255;
 
 #[derive(Debug, Args)]
 pub struct DivertArgs {
@@ -51,80 +45,27 @@ pub struct UndivertArgs {
     json: bool,
 }
 
-fn usual(names: &QueueNames) -> String {
-    format!("{}.diverted", names.fresh)
-}
-
-fn checked(queue: String, names: &QueueNames) -> Result<Arc<str>, Failure> {
-    if queue.is_empty() || queue.len() > LONGEST_NAME {
-        return Err(Failure::Usage(format!(
-            "the queue's name has {} bytes; it must have 1 to {LONGEST_NAME}",
-            queue.len()
-        )));
-    }
-    if queue.contains(char::is_control) {
-        return Err(Failure::Usage(
-            "the queue's name has a control character".to_owned(),
-        ));
-    }
-    if names.has(&queue) {
-        return Err(Failure::Usage(format!(
-            "{queue} is one of the workers' own queues: name another one with --to"
-        )));
-    }
-    Ok(queue.into())
-}
-
 /// Diverts the jobs of `tenant`.
 pub async fn divert(
     args: DivertArgs,
     tenant: Tenant,
     config: &Config,
 ) -> Result<ExitCode, Failure> {
-    let levels = DelayLevels::new(config.delay.max_delay);
-    let client = Client::connect_existing(&config.amqp, &levels).await?;
-    let names = client.names();
-    let queue = checked(args.to.unwrap_or_else(|| usual(names)), names);
-    let made = match &queue {
-        Ok(queue) => client.make(queue).await,
-        Err(_) => Ok(()),
-    };
-    client.close().await;
-    let queue = queue?;
-    made?;
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    let asked = Instruction::Divert(tenant.clone(), Arc::clone(&queue));
-    let versions = put(&gate, &asked, args.span.millis()).await?;
-    let (seen, followers) = followed(&gate, &versions, FOLLOW_WITHIN).await?;
-    let until_ms = until(&seen, &tenant).map_or(0, |(until_ms, _)| until_ms);
+    let times = (args.span.millis(), FOLLOW_WITHIN);
+    let diverted = divert::divert((&gate, config), &tenant, args.to, times).await?;
     if args.json {
-        print_json(&json!({
-            "tenant": tenant.as_str(),
-            "change": "divert",
-            "queue": &*queue,
-            "until_ms": until_ms,
-            "workers": followers.all,
-            "workers_following": followers.following,
-        }))?;
+        print_json(&diverted.as_json())?;
     } else {
-        let (until, who) = (at(until_ms), followers.in_words());
-        let (queue, within) = (plain(&queue, 255), show_duration(config.delay.max_delay));
+        let (until, who) = (at(diverted.until_ms), diverted.followers.in_words());
+        let queue = plain(&diverted.queue, 255);
+        let within = show_duration(config.delay.max_delay);
         writeln!(
             std::io::stdout(),
             "jobs of {tenant} go to {queue} until {until}: {who}\njobs in delay queues go there within {within} (delay.max-delay); calls in flight go on"
         )?;
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Until when jobs of `tenant` are diverted (ms), and where to.
-fn until(seen: &[Seen], tenant: &Tenant) -> Option<(u64, Arc<str>)> {
-    let posted = seen.iter().flat_map(|board| &board.posted);
-    let all = posted.filter_map(|(instruction, until_ms)| match instruction {
-        Instruction::Divert(of, queue) if of == tenant => Some((*until_ms, Arc::clone(queue))),
-        _ => None,
-    });
-    all.max()
 }
 
 /// Ends that, and brings jobs back.
@@ -134,38 +75,30 @@ pub async fn undivert(
     config: &Config,
 ) -> Result<ExitCode, Failure> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    let before = until(&see(&gate).await?, &tenant);
-    let name = Instruction::Divert(tenant.clone(), "".into()).name();
-    let versions = drop_all(&gate, &[name]).await?;
-    let (_, followers) = followed(&gate, &versions, FOLLOW_WITHIN).await?;
+    let undiverted = divert::undivert(&gate, &tenant, FOLLOW_WITHIN).await?;
     if !args.json {
-        let was = match before {
+        let was = match undiverted.before {
             Some(_) => "are not diverted any more",
             None => "were not diverted",
         };
-        let who = followers.in_words();
+        let who = undiverted.followers.in_words();
         writeln!(std::io::stdout(), "jobs of {tenant} {was}: {who}")?;
     }
     if args.back {
         let levels = DelayLevels::new(config.delay.max_delay);
         let client = Client::connect_existing(&config.amqp, &levels).await?;
         let names = client.names();
-        let known = before.map(|(_, queue)| queue.to_string());
+        let known = undiverted.before.map(|queue| queue.to_string());
         let queue = args.from.or(known).unwrap_or_else(|| usual(names));
         let done = match checked(queue, names) {
             Ok(queue) => dead::bring_back((&client, config), queue, &tenant, args.json).await,
-            Err(why) => Err(why),
+            Err(why) => Err(why.into()),
         };
         client.close().await;
         return done;
     }
     if args.json {
-        print_json(&json!({
-            "tenant": tenant.as_str(),
-            "change": "undivert",
-            "workers": followers.all,
-            "workers_following": followers.following,
-        }))?;
+        print_json(&undiverted.as_json())?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,21 +1,20 @@
 //! `sluicegate pause`, `resume` and `drain`: what an operator asks of all workers.
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use serde_json::{Value, json};
 use sluicegate::broker::amqp::Client;
 use sluicegate::config::{Config, Pipelines, show_duration};
-use sluicegate::gate::boards::{Seen, Versions, drop_all, put, see};
+use sluicegate::gate::boards::{Seen, Versions, put, see};
 use sluicegate::gate::redis::RedisGate;
+use sluicegate::operator::hold::{self, Left, draining, in_delay_queues, in_work_queues, paused};
 use sluicegate::rules::delays::DelayLevels;
-use sluicegate::rules::steering::{ALL, Hold, Instruction};
+use sluicegate::rules::steering::{Hold, Instruction};
 use tokio::time::{Instant, sleep};
 
-use super::steer::{EVERY, FOLLOW_WITHIN, Followers, Load, Span, followed, loads, wait};
-use super::times::{at, when};
+use super::steer::{EVERY, FOLLOW_WITHIN, Followers, Load, Span, loads, wait};
+use super::times::at;
 use super::together::{At, Said, Together};
 use super::{Failure, count};
 
@@ -91,23 +90,15 @@ pub async fn pause(
         Ok((gate, versions))
     });
     let said = asked.await.then(async |_, (gate, versions)| {
-        let (seen, followers) = followed(&gate, &versions, FOLLOW_WITHIN).await?;
-        let running: u64 = loads(&seen).values().map(|load| load.running).sum();
-        let until_ms = until(&seen, Hold::Paused).unwrap_or_default();
-        let (until, who) = (at(until_ms), followers.in_words());
+        let paused = paused(&gate, &versions, FOLLOW_WITHIN).await?;
+        let (until, who) = (at(paused.until_ms), paused.followers.in_words());
         let mut text = format!("paused all workers until {until}: {who}\n");
-        if running > 0 {
-            let calls = count(running, "call");
+        if paused.running > 0 {
+            let calls = count(paused.running, "call");
             text += &format!("{calls} in flight: not interrupted, and not made again\n");
         }
         Ok(Said {
-            json: json!({
-                "all": "paused",
-                "until_ms": until_ms,
-                "workers": followers.all,
-                "workers_following": followers.following,
-                "calls_in_flight": running,
-            }),
+            json: paused.as_json(),
             text,
             failure: None,
         })
@@ -123,21 +114,15 @@ pub async fn resume(
 ) -> Result<ExitCode, Failure> {
     let asked = Together::new(all, name)?.then(async |at, ()| {
         let gate = gate_of(at.config)?;
-        let before = held(&see(&gate).await?);
-        let versions = drop_all(&gate, &[ALL.to_owned()]).await?;
-        Ok((gate, before, versions))
+        let resuming = hold::resume(&gate).await?;
+        Ok((gate, resuming))
     });
-    let said = asked.await.then(async |_, (gate, before, versions)| {
-        let (_, followers) = followed(&gate, &versions, FOLLOW_WITHIN).await?;
-        let who = followers.in_words();
+    let said = asked.await.then(async |_, (gate, resuming)| {
+        let resumed = resuming.resumed(&gate, FOLLOW_WITHIN).await?;
+        let who = resumed.followers.in_words();
         Ok(Said {
-            json: json!({
-                "all": "resumed",
-                "was": before.map(|(hold, _)| hold.word()),
-                "workers": followers.all,
-                "workers_following": followers.following,
-            }),
-            text: match before {
+            json: resumed.as_json(),
+            text: match resumed.before {
                 Some(_) => format!("resumed all workers: {who}\n"),
                 None => format!("nothing was paused or drained: {who}\n"),
             },
@@ -151,87 +136,12 @@ fn gate_of(config: &Config) -> Result<RedisGate, Failure> {
     Ok(RedisGate::connect(&config.redis.url, &config.redis.prefix)?)
 }
 
-/// What is asked of all workers at these boards, and until when (ms).
-pub fn held(seen: &[Seen]) -> Option<(Hold, u64)> {
-    let until = |hold| until(seen, hold).map(|until_ms| (hold, until_ms));
-    until(Hold::Paused).or_else(|| until(Hold::Draining))
-}
-
-fn until(seen: &[Seen], hold: Hold) -> Option<u64> {
-    let posted = seen.iter().flat_map(|board| &board.posted);
-    let of_all = posted.filter(|(instruction, _)| *instruction == Instruction::All(hold));
-    of_all.map(|(_, until_ms)| *until_ms).max()
-}
-
-/// What is asked of all workers, in a line; empty: nothing.
-pub fn held_in_words(seen: &[Seen]) -> String {
-    let now_ms = seen
-        .iter()
-        .map(|board| board.now_ms)
-        .max()
-        .unwrap_or_default();
-    let Some((hold, until_ms)) = held(seen) else {
-        return String::new();
-    };
-    let what = match hold {
-        Hold::Paused => "paused all workers",
-        Hold::Draining => "drains all workers, which take no new jobs",
-    };
-    let ends = when(now_ms, until_ms.saturating_sub(now_ms));
-    format!("an operator {what}; it ends {ends}, or by sluicegate resume --all")
-}
-
-/// What is left to be finished.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Left {
-    running: u64,
-    in_memory: u64,
-    in_delay_queues: u64,
-}
-
-impl Left {
-    fn of(loads: &BTreeMap<String, Load>, in_delay_queues: u64) -> Self {
-        Self {
-            running: loads.values().map(|load| load.running).sum(),
-            in_memory: loads.values().map(|load| load.in_memory).sum(),
-            in_delay_queues,
-        }
-    }
-
-    fn is_nothing(&self) -> bool {
-        *self == Self::default()
-    }
-
-    fn in_words(&self) -> String {
-        let Self {
-            running,
-            in_memory,
-            in_delay_queues,
-        } = self;
-        format!(
-            "{} in flight, {} in the workers' memory, {in_delay_queues} in delay queues",
-            count(*running, "call"),
-            count(*in_memory, "job")
-        )
-    }
-
-    fn as_json(&self) -> Value {
-        json!({
-            "calls_in_flight": self.running,
-            "jobs_in_memory": self.in_memory,
-            "jobs_in_delay_queues": self.in_delay_queues,
-        })
-    }
-}
-
 /// A pipeline that drains.
 struct Draining {
     client: Client,
     gate: RedisGate,
     versions: Versions,
-    until_ms: u64,
-    followers: Followers,
-    left: Left,
+    now: hold::Draining,
     /// What is said before the wait.
     text: String,
 }
@@ -251,21 +161,17 @@ pub async fn drain(
         Ok((client, gate, versions))
     });
     let begun = asked.await.then(async |_, (client, gate, versions)| {
-        let (seen, followers) = followed(&gate, &versions, FOLLOW_WITHIN).await?;
-        let until_ms = until(&seen, Hold::Draining).unwrap_or_default();
-        let left = Left::of(&loads(&seen), in_delay_queues(&client).await?);
-        let (until, who) = (at(until_ms), followers.in_words());
+        let now = draining(&gate, &client, &versions, FOLLOW_WITHIN).await?;
+        let (until, who) = (at(now.until_ms), now.followers.in_words());
         Ok(Draining {
             text: format!(
                 "no new jobs are taken until {until}: {who}\n{}\n",
-                left.in_words()
+                now.left.in_words()
             ),
             client,
             gate,
             versions,
-            until_ms,
-            followers,
-            left,
+            now,
         })
     });
     let begun = begun.await;
@@ -291,18 +197,18 @@ impl Draining {
         let end = Instant::now() + wait;
         loop {
             let before = see(&self.gate).await?;
-            self.followers = Followers::of(&before, &self.versions);
+            self.now.followers = Followers::of(&before, &self.versions);
             let depth = in_delay_queues(&self.client).await?;
             let now = Left::of(&loads(&before), depth);
-            let is_all = now.is_nothing() && self.followers.are_all();
+            let is_all = now.is_nothing() && self.now.followers.are_all();
             if is_all && still(&self.gate, &before, end).await? {
-                self.left = now;
+                self.now.left = now;
                 return Ok(true);
             }
-            if let Some(at) = at.filter(|_| now != self.left) {
+            if let Some(at) = at.filter(|_| now != self.now.left) {
                 eprintln!("{}{}", at.prefix(), now.in_words());
             }
-            self.left = now;
+            self.now.left = now;
             if Instant::now() >= end {
                 return Ok(false);
             }
@@ -323,43 +229,15 @@ impl Draining {
             format!(
                 "not empty within {}: {}; no new jobs are taken all the same",
                 show_duration(wait),
-                self.left.in_words()
+                self.now.left.in_words()
             )
         });
         Said {
-            json: json!({
-                "all": "draining",
-                "until_ms": self.until_ms,
-                "workers": self.followers.all,
-                "workers_following": self.followers.following,
-                "left": self.left.as_json(),
-                "empty": wait.map(|_| empty),
-                "jobs_in_work_queue": stay,
-            }),
+            json: self.now.as_json(wait.map(|_| empty), stay),
             text,
             failure,
         }
     }
-}
-
-/// Jobs that nobody has taken, in all queues of new jobs.
-async fn in_work_queues(client: &Client) -> Result<u64, Failure> {
-    let names = client.names();
-    let mut all = 0;
-    for queue in names.more().iter().chain([&names.fresh]) {
-        all += u64::from(client.depth(queue).await?);
-    }
-    Ok(all)
-}
-
-/// Jobs that wait outside the work queue and the workers.
-async fn in_delay_queues(client: &Client) -> Result<u64, Failure> {
-    let names = client.names();
-    let mut all = 0;
-    for queue in names.delays().iter().chain([&names.due, &names.recheck]) {
-        all += u64::from(client.depth(queue).await?);
-    }
-    Ok(all)
 }
 
 /// No worker had a job between what it said at `before`, and what it says of a moment later. The delay queues were empty between the

@@ -5,21 +5,16 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use serde_json::json;
 use sluicegate::config::{Config, show_duration};
-use sluicegate::gate::boards::{Seen, Versions, drop_all, put, see};
 use sluicegate::gate::redis::RedisGate;
+use sluicegate::operator::job::{Cancelled, Which};
+use sluicegate::operator::tenant::parse;
 use sluicegate::rules::limit::ceil_ms;
-use sluicegate::rules::steering::{Instruction, MAX_ID_BYTES, Sighting, State};
-use sluicegate::rules::tenant::Tenant;
-use tokio::time::{Instant, sleep};
+use sluicegate::rules::steering::{Sighting, State};
 
-use super::steer::{EVERY, FOLLOW_WITHIN, Followers, followed, span, wait};
+use super::steer::{FOLLOW_WITHIN, span, wait};
 use super::times::at;
 use super::{Failure, plain, print_json};
-
-/// For answers that are on their way when a wait ends.
-const GRACE: Duration = Duration::from_secs(5);
 
 /// Cancel a job that waits, or show how it stands
 ///
@@ -86,26 +81,18 @@ struct Of {
 struct Asked<'a> {
     gate: RedisGate,
     config: &'a Config,
-    tenant: Tenant,
-    id: String,
+    which: Which,
     json: bool,
 }
 
 /// Does what is asked for.
 pub async fn run(args: JobArgs, config: &Config) -> Result<ExitCode, Failure> {
     let (What::Cancel { of, .. } | What::Show { of, .. }) = &args.what;
-    let tenant = Tenant::parse(&of.tenant).map_err(|error| Failure::Usage(error.to_string()))?;
-    if of.id.is_empty() || of.id.len() > MAX_ID_BYTES {
-        return Err(Failure::Usage(format!(
-            "the id has {} bytes; it must have 1 to {MAX_ID_BYTES}",
-            of.id.len()
-        )));
-    }
+    let which = Which::new(parse(&of.tenant)?, &of.id, config.delay.max_delay)?;
     let asked = Asked {
         gate: RedisGate::connect(&config.redis.url, &config.redis.prefix)?,
         config,
-        tenant,
-        id: of.id.clone(),
+        which,
         json: of.json,
     };
     match args.what {
@@ -115,16 +102,13 @@ pub async fn run(args: JobArgs, config: &Config) -> Result<ExitCode, Failure> {
     }
 }
 
-/// A number that no other request has.
-fn new_number() -> u64 {
-    // The low half is random, the high one a time.
-    let [.., a, b, c, d, e, f] = ulid::Ulid::new().to_bytes();
-    u64::from_be_bytes([0, 0, a, b, c, d, e, f])
-}
-
 impl Asked<'_> {
     fn words(&self) -> String {
-        format!("job {} of {}", plain(&self.id, 255), self.tenant)
+        format!(
+            "job {} of {}",
+            plain(&self.which.id, 255),
+            self.which.tenant
+        )
     }
 
     /// When a job is looked at that no worker has in its memory.
@@ -136,17 +120,9 @@ impl Asked<'_> {
     }
 
     async fn undo(&self) -> Result<ExitCode, Failure> {
-        let name = Instruction::Cancel(self.tenant.clone(), self.id.clone(), 0).name();
-        let versions = drop_all(&self.gate, &[name]).await?;
-        let (_, followers) = followed(&self.gate, &versions, FOLLOW_WITHIN).await?;
+        let followers = self.which.undo(&self.gate, FOLLOW_WITHIN).await?;
         if self.json {
-            print_json(&json!({
-                "tenant": self.tenant.as_str(),
-                "id": self.id,
-                "state": "undone",
-                "workers": followers.all,
-                "workers_following": followers.following,
-            }))?;
+            print_json(&self.which.undone_as_json(&followers))?;
         } else {
             let (job, who) = (self.words(), followers.in_words());
             writeln!(
@@ -157,132 +133,45 @@ impl Asked<'_> {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// The request to cancel this job that is in force already.
-    fn known(&self, seen: &[Seen]) -> Option<(u64, u64, Versions)> {
-        let posted = |board: &Seen| {
-            board.posted.iter().find_map(|(instruction, until_ms)| {
-                let Instruction::Cancel(tenant, id, number) = instruction else {
-                    return None;
-                };
-                let is_it = *tenant == self.tenant && *id == self.id;
-                is_it.then_some((*number, *until_ms))
-            })
-        };
-        // All boards have the same one; else it is asked anew.
-        let mut all = seen.iter().map(posted);
-        let first = all.next()??;
-        let same = all.all(|other| other.is_some_and(|(number, _)| number == first.0));
-        let versions = seen
-            .iter()
-            .map(|board| (board.board.clone(), board.version));
-        same.then(|| (first.0, first.1, versions.collect()))
-    }
-
     async fn cancel(&self, wait: Duration, for_ms: u64) -> Result<ExitCode, Failure> {
-        let until = Instant::now() + wait;
-        let seen = see(&self.gate).await?;
-        let (number, until_ms, versions) = match self.known(&seen) {
-            Some(known) => known,
-            None => {
-                let number = new_number();
-                let cancel = Instruction::Cancel(self.tenant.clone(), self.id.clone(), number);
-                let versions = put(&self.gate, &cancel, for_ms).await?;
-                let until_ms = self
-                    .known(&see(&self.gate).await?)
-                    .map_or(0, |known| known.1);
-                (number, until_ms, versions)
-            }
-        };
-        let (sighting, followers) = loop {
-            let sighting = self.gate.sighting(&self.tenant, &self.id).await?;
-            let sighting = sighting.filter(|sighting| sighting.cancel == Some(number));
-            let followers = Followers::of(&see(&self.gate).await?, &versions);
-            let state = sighting.as_ref().map(|sighting| sighting.state);
-            // Until all follow, one of the others might still call a copy of it.
-            let is_over = matches!(state, Some(State::Cancelled | State::Done));
-            if is_over && followers.are_all() || Instant::now() >= until {
-                break (sighting, followers);
-            }
-            sleep(EVERY).await;
-        };
-        let (job, next_look) = (self.words(), self.next_look());
-        let state = sighting.as_ref().map(|sighting| sighting.state);
-        let (state, words) = match state {
-            Some(State::Cancelled) if followers.are_all() => (
-                "cancelled",
-                format!("cancelled {job}: it is a dead letter, and is not called again"),
-            ),
-            Some(State::Done) => ("done", format!("{job} was called before, and is done")),
-            Some(State::Running) => (
-                "running",
-                format!(
-                    "{job} is being called, which is not interrupted; if the call fails, the job is cancelled before the next one"
-                ),
-            ),
-            _ => (
-                "requested",
-                format!(
-                    "{job} is to be cancelled, and no worker has it in memory ({}); {next_look}\nit stays cancelled until {}",
-                    followers.in_words(),
-                    at(until_ms)
-                ),
-            ),
-        };
+        let now = self.which.cancel(&self.gate, wait, for_ms).await?;
         if self.json {
-            print_json(&json!({
-                "tenant": self.tenant.as_str(),
-                "id": self.id,
-                "state": state,
-                "until_ms": until_ms,
-                "looked_at_within_ms": ceil_ms(self.config.delay.max_delay),
-                "workers": followers.all,
-                "workers_following": followers.following,
-                "seen": sighting,
-            }))?;
-        } else {
-            writeln!(std::io::stdout(), "{words}")?;
+            print_json(&self.which.cancelling_as_json(&now))?;
+            return Ok(ExitCode::SUCCESS);
         }
+        let job = self.words();
+        let words = match now.state {
+            Cancelled::Cancelled => {
+                format!("cancelled {job}: it is a dead letter, and is not called again")
+            }
+            Cancelled::Done => format!("{job} was called before, and is done"),
+            Cancelled::Running => format!(
+                "{job} is being called, which is not interrupted; if the call fails, the job is cancelled before the next one"
+            ),
+            Cancelled::Requested => format!(
+                "{job} is to be cancelled, and no worker has it in memory ({}); {}\nit stays cancelled until {}",
+                now.followers.in_words(),
+                self.next_look(),
+                at(now.until_ms)
+            ),
+        };
+        writeln!(std::io::stdout(), "{words}")?;
         Ok(ExitCode::SUCCESS)
     }
 
     async fn show(&self, wait: Duration) -> Result<ExitCode, Failure> {
-        let until = Instant::now() + wait;
-        let number = new_number();
-        let show = Instruction::Show(self.tenant.clone(), self.id.clone(), number);
-        let versions = put(&self.gate, &show, ceil_ms(wait + GRACE)).await?;
-        let sighting = loop {
-            let sighting = self.gate.sighting(&self.tenant, &self.id).await?;
-            let now = |seen: &Sighting| seen.show == Some(number);
-            if sighting.as_ref().is_some_and(now) {
-                break sighting;
-            }
-            if Instant::now() >= until {
-                // Nobody has it any more, and the last who had it said why.
-                break sighting.filter(|seen| seen.state.is_end());
-            }
-            sleep(EVERY).await;
-        };
-        let followers = Followers::of(&see(&self.gate).await?, &versions);
-        // It ends by itself, too.
-        let _ = drop_all(&self.gate, &[show.name()]).await;
+        let now = self.which.show(&self.gate, wait).await?;
         if self.json {
-            print_json(&json!({
-                "tenant": self.tenant.as_str(),
-                "id": self.id,
-                "looked_at_within_ms": ceil_ms(self.config.delay.max_delay),
-                "workers": followers.all,
-                "workers_following": followers.following,
-                "seen": sighting,
-            }))?;
+            print_json(&self.which.shown_as_json(&now))?;
         }
-        let Some(sighting) = sighting else {
+        let Some(sighting) = now.seen else {
             if self.json {
                 return Err(Failure::Said);
             }
             return Err(Failure::Failed(format!(
                 "no worker has {} in its memory ({}); {}; --wait DURATION waits for it",
                 self.words(),
-                followers.in_words(),
+                now.followers.in_words(),
                 self.next_look()
             )));
         };
@@ -365,10 +254,5 @@ mod tests {
             assert!(text.lines().any(|it| it == line), "{line} not in {text}");
         }
         assert!(!text.contains('\u{1b}'), "{text}");
-    }
-
-    #[test]
-    fn requests_have_numbers_of_their_own() {
-        assert_ne!(new_number(), new_number());
     }
 }

@@ -1,11 +1,11 @@
 //! Which of a tenant's jobs are meant, where limits tell them apart (`scope: header:NAME` or `routing-key`).
 
 use clap::Args;
-use serde_json::{Map, Value};
+use sluicegate::operator::NotDone;
+use sluicegate::operator::labels::{Given, value};
 use sluicegate::rules::limit::Limit;
-use sluicegate::rules::scope::{Labels, MAX_VALUE_BYTES, Scope};
 
-use super::{Failure, headers};
+use super::headers;
 
 /// What a job has, as the user says.
 #[derive(Debug, Args)]
@@ -18,116 +18,22 @@ pub struct LabelArgs {
     routing_key: Option<String>,
 }
 
-/// What was said, for the limits that need it.
-#[derive(Debug)]
-pub struct Given {
-    /// What was said.
-    pub told: Labels,
-    /// The same, with the empty value where nothing was said: the tenant's quotas are those of any of its jobs.
-    pub labels: Labels,
-    /// The scopes of which nothing was said.
-    pub missing: Vec<Scope>,
-}
-
 fn header(text: &str) -> Result<(String, String), String> {
     let (name, text) = headers::pair(text)?;
     Ok((name, value(&text)?))
 }
 
-fn value(text: &str) -> Result<String, String> {
-    if text.len() > MAX_VALUE_BYTES || text.contains(char::is_control) {
-        return Err(format!(
-            "no job has such a value: it has at most {MAX_VALUE_BYTES} bytes, and no control characters"
-        ));
-    }
-    Ok(text.to_owned())
-}
-
 impl LabelArgs {
     /// For jobs with `limits`; it is an error to say what none of them asks for.
-    pub fn given(self, limits: &[Limit]) -> Result<Given, Failure> {
-        let headers = self.headers.into_iter();
-        let mut said: Vec<(Scope, String)> = headers
-            .map(|(name, value)| (Scope::Header(name), value))
-            .chain(self.routing_key.map(|key| (Scope::RoutingKey, key)))
-            .collect();
-        said.sort_unstable();
-        if let Some(twice) = said.windows(2).find(|pair| pair[0].0 == pair[1].0) {
-            return Err(Failure::Usage(format!(
-                "{} is given twice",
-                option(&twice[0].0, "…")
-            )));
-        }
-        let parts = |limit: &&Limit| limit.scope().is_part();
-        let mut scopes: Vec<Scope> = (limits.iter().filter(parts))
-            .map(|limit| limit.scope().clone())
-            .collect();
-        scopes.sort_unstable();
-        scopes.dedup();
-        if let Some((other, value)) = said.iter().find(|(scope, _)| !scopes.contains(scope)) {
-            let there = match scopes.as_slice() {
-                [] => "no limit tells this tenant's jobs apart".to_owned(),
-                scopes => format!("there are {}", listed(scopes)),
-            };
-            return Err(Failure::Usage(format!(
-                "{}: no effective limit has the scope {other}; {there}",
-                option(other, value)
-            )));
-        }
-        let find = |scope: &Scope| said.iter().find(|(known, _)| known == scope);
-        let known = |limit: &&Limit| find(limit.scope()).is_some();
-        let told: Vec<Limit> = limits.iter().filter(known).cloned().collect();
-        let text = |scope: &Scope| find(scope).map_or_else(String::new, |(_, text)| text.clone());
-        Ok(Given {
-            told: Labels::of(&told, text),
-            labels: Labels::of(limits, text),
-            missing: scopes.into_iter().filter(|s| find(s).is_none()).collect(),
-        })
-    }
-}
-
-impl Given {
-    /// What `limit` counts is not known: nothing was said of its scope.
-    pub fn lacks(&self, limit: &Limit) -> bool {
-        self.missing.contains(limit.scope())
-    }
-
-    /// What to give to see more: `--header x-endpoint=…`; `None`: nothing is missing.
-    pub fn hint(&self) -> Option<String> {
-        let options = self.missing.iter().map(|scope| option(scope, "…"));
-        let options: Vec<String> = options.collect();
-        (!options.is_empty()).then(|| options.join(" "))
-    }
-
-    /// The scopes of which nothing was said: `header:x-endpoint and routing-key`.
-    pub fn lacking(&self) -> String {
-        listed(&self.missing)
-    }
-
-    /// What was said, as JSON.
-    pub fn as_json(&self) -> Value {
-        let labels = self.told.iter();
-        let labels: Map<String, Value> = labels
-            .map(|(scope, value)| (scope.to_string(), value.into()))
-            .collect();
-        labels.into()
-    }
-}
-
-fn listed(scopes: &[Scope]) -> String {
-    let names: Vec<String> = scopes.iter().map(Scope::to_string).collect();
-    names.join(" and ")
-}
-
-fn option(scope: &Scope, value: &str) -> String {
-    match scope {
-        Scope::Header(name) => format!("--header {name}={value}"),
-        _ => format!("--routing-key {value}"),
+    pub fn given(self, limits: &[Limit]) -> Result<Given, NotDone> {
+        Given::of(self.headers, self.routing_key, limits)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use sluicegate::rules::scope::Scope;
+
     use super::*;
 
     fn limits(scopes: &[Scope]) -> Vec<Limit> {
@@ -145,7 +51,7 @@ mod tests {
             routing_key: key.map(str::to_owned),
         };
         args.given(limits).map_err(|failure| match failure {
-            Failure::Usage(why) => why,
+            NotDone::Wrong(why) => why,
             other => panic!("{other:?}"),
         })
     }

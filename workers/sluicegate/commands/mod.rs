@@ -1,7 +1,6 @@
 //! The commands, and how they end: with one line on standard error and an exit status.
 
 mod answer;
-mod api;
 pub mod check;
 pub mod completions;
 pub mod dead;
@@ -16,19 +15,14 @@ pub mod job;
 pub mod jobs;
 pub mod labels;
 mod later;
-pub mod letters;
-pub mod limits;
 pub mod lines;
 pub mod man;
-mod pace;
 pub mod publish;
 pub mod queues;
-pub mod recovery;
 pub mod run;
 pub mod schema;
 pub mod steer;
 pub mod tenant;
-pub mod times;
 pub mod together;
 
 use std::io::{self, ErrorKind, Write};
@@ -38,6 +32,9 @@ use serde::Serialize;
 use sluicegate::broker::BrokerError;
 use sluicegate::config::ConfigErrors;
 use sluicegate::gate::GateError;
+use sluicegate::operator::NotDone;
+use sluicegate::operator::words::{count, plain};
+use sluicegate::operator::{letters, limits, pace, recovery, times};
 
 /// Why a command did not do its work.
 #[derive(Debug)]
@@ -94,11 +91,15 @@ impl From<GateError> for Failure {
 
 /// What `error` says, and what to do where Redis can't be reached.
 pub fn gate(error: &GateError) -> String {
-    match error {
-        GateError::Unreachable(_) => {
-            format!("{error}; see that it runs and that redis.url is right")
+    NotDone::from(error.clone()).to_string()
+}
+
+impl From<NotDone> for Failure {
+    fn from(error: NotDone) -> Self {
+        match error {
+            NotDone::Wrong(words) => Self::Usage(words),
+            other => Self::Failed(other.to_string()),
         }
-        _ => error.to_string(),
     }
 }
 
@@ -118,27 +119,4 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     serde_json::to_writer(&mut out, value).map_err(io::Error::from)?;
     writeln!(out)?;
     Ok(())
-}
-
-/// `text` for a terminal: no control characters, at most `longest` characters.
-pub fn plain(text: &str, longest: usize) -> String {
-    let mut shown = String::new();
-    for (at, c) in text.chars().enumerate() {
-        if at == longest {
-            shown.push('…');
-            break;
-        }
-        if c.is_control() {
-            shown.extend(c.escape_debug());
-        } else {
-            shown.push(c);
-        }
-    }
-    shown
-}
-
-/// `1 job`, `2 jobs`.
-pub fn count(number: u64, what: &str) -> String {
-    let plural = if number == 1 { "" } else { "s" };
-    format!("{number} {what}{plural}")
 }

@@ -4,13 +4,11 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
-use sluicegate::config::{Config, closest, show_duration};
+use sluicegate::config::{Config, show_duration};
+use sluicegate::gate::Change;
 use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Change, Gate, Whose};
-use sluicegate::rules::limit::{Limit, Limits, MAX_REQUESTS};
-use sluicegate::rules::policy::{Policy, Source};
-use sluicegate::rules::tenant::Tenant;
+use sluicegate::operator::tenant::{self as operator, Changed, limit_name, parse};
+use sluicegate::rules::limit::MAX_REQUESTS;
 
 use super::divert::{DivertArgs, UndivertArgs, divert, undivert};
 use super::steer::Span;
@@ -149,7 +147,7 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
             span,
             ..
         } => {
-            let name = name(policy, &tenant(&of)?, limit.as_deref())?;
+            let name = limit_name(policy, &parse(&of.tenant)?, limit.as_deref())?;
             let change = match max {
                 Some(max) => Change::Limit {
                     name,
@@ -161,13 +159,13 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
             (of, change)
         }
     };
-    let tenant = tenant(&of)?;
+    let tenant = parse(&of.tenant)?;
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    let until_ms = gate.change(&tenant.clone().into(), &change).await?;
+    let changed = operator::change(&gate, tenant, change).await?;
     if of.json {
-        print_json(&as_json(&tenant, &change, until_ms))?;
+        print_json(&changed.as_json())?;
     } else {
-        let said = in_words(&tenant, &change, until_ms);
+        let said = in_words(&changed);
         let within = show_duration(config.delay.max_delay);
         let mut out = std::io::stdout().lock();
         writeln!(
@@ -181,9 +179,9 @@ pub async fn run(args: TenantArgs, config: &Config) -> Result<ExitCode, Failure>
 /// Ends what stops the calls of all tenants.
 async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     let gate = RedisGate::connect(&config.redis.url, &config.redis.prefix)?;
-    gate.change(&Whose::Api, &Change::Resume).await?;
+    let resumed = operator::resume_all(&gate).await?;
     if json {
-        print_json(&json!({"tenant": null, "change": "resume"}))?;
+        print_json(&resumed)?;
     } else {
         let said = "resumed calls of all tenants; a tenant that is suspended alone stays so\nworkers notice within a second";
         writeln!(std::io::stdout().lock(), "{said}")?;
@@ -191,75 +189,9 @@ async fn resume_all(config: &Config, json: bool) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn tenant(of: &Of) -> Result<Tenant, Failure> {
-    parse(&of.tenant)
-}
-
-fn parse(tenant: &str) -> Result<Tenant, Failure> {
-    Tenant::parse(tenant).map_err(|error| Failure::Usage(error.to_string()))
-}
-
-/// The name of the limit that is meant: one that `tenant` can have.
-fn name(policy: &Policy, tenant: &Tenant, wanted: Option<&str>) -> Result<String, Failure> {
-    let (source, own) = policy.find(tenant, None);
-    let mut sets: Vec<&Limits> = vec![own];
-    if source == Source::Common && policy.plan_header().is_some() {
-        // Its jobs may name any plan.
-        sets.extend(policy.plans().values());
-    }
-    let mut names: Vec<&str> = sets
-        .iter()
-        .flat_map(|set| set.own())
-        .map(Limit::name)
-        .collect();
-    names.sort_unstable();
-    names.dedup();
-    let is_global = |name: &str| own.global().any(|limit| limit.name() == name);
-    if let Some(wanted) = wanted.filter(|wanted| is_global(wanted)) {
-        return Err(Failure::Usage(format!(
-            "the limit {wanted} is one of all tenants together (scope: global), not {tenant}'s; change it in the configuration, and workers apply it while they run"
-        )));
-    }
-    if names.is_empty() {
-        return Err(Failure::Usage(format!(
-            "{tenant} has no limit of its own ({source}): all are of all tenants together (scope: global)"
-        )));
-    }
-    let list = names.join(", ");
-    match (wanted, names.as_slice()) {
-        (Some(wanted), names) if names.contains(&wanted) => Ok(wanted.to_owned()),
-        (Some(wanted), names) => {
-            let hint = match closest(wanted, names.iter().copied()) {
-                Some(meant) => format!("did you mean {meant}?"),
-                None => format!("there are: {list}"),
-            };
-            Err(Failure::Usage(format!(
-                "{tenant} has no limit called {wanted:?} ({source}); {hint}"
-            )))
-        }
-        (None, [only]) => Ok((*only).to_owned()),
-        (None, _) => Err(Failure::Usage(format!(
-            "{tenant} has several limits; name one with --limit: {list}"
-        ))),
-    }
-}
-
-fn as_json(tenant: &Tenant, change: &Change, until_ms: u64) -> Value {
-    let tenant = tenant.as_str();
-    match change {
-        Change::Pause { .. } => json!({"tenant": tenant, "change": "pause", "until_ms": until_ms}),
-        Change::Resume => json!({"tenant": tenant, "change": "resume"}),
-        Change::Limit { name, max, .. } => json!({
-            "tenant": tenant, "change": "limit", "limit": name, "max_requests": max, "until_ms": until_ms,
-        }),
-        Change::Unlimit { name } => json!({"tenant": tenant, "change": "clear", "limit": name}),
-        Change::Reset => json!({"tenant": tenant, "change": "reset"}),
-    }
-}
-
-fn in_words(tenant: &Tenant, change: &Change, until_ms: u64) -> String {
-    let until = at(until_ms);
-    match change {
+fn in_words(changed: &Changed) -> String {
+    let (tenant, until) = (&changed.tenant, at(changed.until_ms));
+    match &changed.change {
         Change::Pause { .. } => format!("paused {tenant} until {until}"),
         Change::Resume => format!("resumed {tenant}"),
         Change::Limit { name, max, .. } => {
@@ -269,85 +201,5 @@ fn in_words(tenant: &Tenant, change: &Change, until_ms: u64) -> String {
             format!("limit {name} of {tenant}: max-requests is the configured one")
         }
         Change::Reset => format!("reset the waitlist of {tenant}"),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn named(yaml: &str, tenant: &str, wanted: Option<&str>) -> Result<String, String> {
-        let config = Config::parse("c.yaml", yaml, std::iter::empty()).expect("valid");
-        let tenant = Tenant::parse(tenant).expect("a tenant");
-        name(&config.rate_limiter.policy, &tenant, wanted).map_err(|failure| match failure {
-            Failure::Usage(why) => why,
-            other => panic!("{other:?}"),
-        })
-    }
-
-    #[test]
-    fn a_limit_is_one_that_the_tenant_can_have() {
-        let yaml = "
-rate-limiter:
-  limits: [{name: second}, {name: minute, max-requests: 100, window-size: 2m}]
-  tenants: {acme: {max-requests: 9}}
-  plans: {pro: {limits: [{name: tokens}]}}
-";
-        let global = "rate-limiter: {limits: [{name: all, scope: global}, {name: own}]}";
-        let with_header = format!("{yaml}  plan-header: x-plan\n");
-        for (yaml, tenant, wanted, expected) in [
-            ("", "a", None, Ok("default")),
-            ("", "a", Some("default"), Ok("default")),
-            (
-                "",
-                "a",
-                Some("defualt"),
-                Err("a has no limit called \"defualt\" (rate-limiter); did you mean default?"),
-            ),
-            (yaml, "acme", None, Ok("default")),
-            (
-                yaml,
-                "a",
-                None,
-                Err("a has several limits; name one with --limit: minute, second"),
-            ),
-            (yaml, "a", Some("minute"), Ok("minute")),
-            (
-                yaml,
-                "acme",
-                Some("minute"),
-                Err(
-                    "acme has no limit called \"minute\" (rate-limiter.tenants.acme); there are: default",
-                ),
-            ),
-            (
-                yaml,
-                "a",
-                Some("tokens"),
-                Err("a has no limit called \"tokens\" (rate-limiter); there are: minute, second"),
-            ),
-            (&with_header, "a", Some("tokens"), Ok("tokens")),
-            (global, "a", None, Ok("own")),
-            (
-                global,
-                "a",
-                Some("all"),
-                Err(
-                    "the limit all is one of all tenants together (scope: global), not a's; change it in the configuration, and workers apply it while they run",
-                ),
-            ),
-            (
-                "rate-limiter: {scope: global}",
-                "a",
-                None,
-                Err(
-                    "a has no limit of its own (rate-limiter): all are of all tenants together (scope: global)",
-                ),
-            ),
-        ] {
-            let found = named(yaml, tenant, wanted);
-            let found = found.as_deref().map_err(String::as_str);
-            assert_eq!(found, expected, "{tenant} {wanted:?}");
-        }
     }
 }

@@ -9,6 +9,7 @@ use sluicegate::gate::boards;
 use sluicegate::gate::fleet::registry::{self, Named};
 use sluicegate::gate::redis::{Health, NODE_OF_A_CLUSTER, RedisGate};
 use sluicegate::handler::http::{Reach, reach};
+use sluicegate::operator::hold;
 use sluicegate::rules::delays::DelayLevels;
 use sluicegate::rules::limit::Limits;
 use sluicegate::rules::tenant::Tenant;
@@ -17,7 +18,7 @@ use super::findings::{Findings, Level};
 use super::measured::{Api, Measured, Terms, Times};
 use super::way;
 use crate::commands::recovery::Recovery;
-use crate::commands::{count, gate, hold};
+use crate::commands::{count, gate};
 
 /// The server, and its queues.
 pub(super) async fn rabbitmq(

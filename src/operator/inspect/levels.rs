@@ -1,12 +1,12 @@
 //! A tenant's waitlists, where its jobs have levels (`job.priorities`): looked at one by one, and shown as one.
 
+use crate::gate::redis::RedisGate;
+use crate::gate::{Gate as _, GateError, Inspection};
+use crate::rules::job::priority::{NORMAL, Priorities};
+use crate::rules::limit::Limits;
+use crate::rules::scope::Labels;
+use crate::rules::tenant::Tenant;
 use futures_util::future::try_join_all;
-use sluicegate::gate::redis::RedisGate;
-use sluicegate::gate::{Gate as _, GateError, Inspection};
-use sluicegate::rules::job::priority::{NORMAL, Priorities};
-use sluicegate::rules::limit::Limits;
-use sluicegate::rules::scope::Labels;
-use sluicegate::rules::tenant::Tenant;
 
 /// What waits of each level.
 pub(super) type Levels = Vec<(String, u64)>;
@@ -66,7 +66,7 @@ pub(super) fn in_words(levels: &Levels) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use sluicegate::rules::answers::Quotas;
+    use crate::rules::answers::Quotas;
 
     fn found(waiting: u64, waitlist_end_ms: u64, turn_ms: u64) -> Inspection {
         Inspection {

@@ -2,19 +2,17 @@
 
 use std::collections::BTreeMap;
 
+use crate::broker::{Message, Outgoing};
+use crate::rules::delays::QueueNames;
+use crate::rules::headers::{ATTEMPT, DIED, FIRST_CALL, HeaderValue, OURS, REASON, ROUTING_KEY};
+use crate::rules::job::dedupe::{DEDUPE_FOR, DEDUPE_KEY};
+use crate::rules::job::start::{self, DELAY};
+use crate::rules::job::{Envelope as _, Field};
 use lapin::types::AMQPValue;
 use serde_json::{Value, json};
-use sluicegate::broker::{Message, Outgoing};
-use sluicegate::rules::delays::QueueNames;
-use sluicegate::rules::headers::{
-    ATTEMPT, DIED, FIRST_CALL, HeaderValue, OURS, REASON, ROUTING_KEY,
-};
-use sluicegate::rules::job::dedupe::{DEDUPE_FOR, DEDUPE_KEY};
-use sluicegate::rules::job::start::{self, DELAY};
-use sluicegate::rules::job::{Envelope as _, Field};
 
-use super::plain;
 use super::times::{at, span};
+use super::words::plain;
 
 /// The letter as a job, and the queue where it starts again. Its publisher's routing key can't be had by publishing it to
 /// the work queue; where jobs come back from delay queues, our header says it.
@@ -188,8 +186,8 @@ mod tests {
     use lapin::BasicProperties;
     use std::time::Duration;
 
-    use sluicegate::rules::delays::DelayLevels;
-    use sluicegate::rules::headers::ATTEMPT;
+    use crate::rules::delays::DelayLevels;
+    use crate::rules::headers::ATTEMPT;
 
     use super::*;
 

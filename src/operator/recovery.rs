@@ -1,12 +1,12 @@
 //! The recovery wait: after Redis may have lost data, workers admit nothing until what was lost counts no more.
 
+use crate::gate::GateError;
+use crate::gate::epoch::outlook::Outlook;
+use crate::gate::redis::Look;
 use serde_json::{Value, json};
-use sluicegate::gate::GateError;
-use sluicegate::gate::epoch::outlook::Outlook;
-use sluicegate::gate::redis::Look;
 
-use super::plain;
 use super::times::when;
+use super::words::plain;
 
 /// What is known of it at one Redis, or one primary of a cluster.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,18 +2,19 @@
 
 use std::fmt::Write as _;
 
+use crate::gate::Inspection;
+use crate::rules::limit::Unit;
+use crate::rules::tenant::Tenant;
 use serde_json::Value;
-use sluicegate::gate::Inspection;
-use sluicegate::rules::limit::Unit;
-use sluicegate::rules::tenant::Tenant;
 
 use super::Row;
 use super::levels::{self, Levels};
 use super::waits::Waits;
-use crate::commands::labels::Given;
-use crate::commands::recovery::Recovery;
-use crate::commands::times::{at, when};
-use crate::commands::{count, limits, plain};
+use crate::operator::labels::Given;
+use crate::operator::limits;
+use crate::operator::recovery::Recovery;
+use crate::operator::times::{at, when};
+use crate::operator::words::{count, plain};
 
 /// A waitlist counts a job's cost where a limit does, else one.
 pub(super) fn counts_cost(rows: &[Row<'_>]) -> bool {
@@ -128,14 +129,14 @@ pub(super) fn in_words(
 
 #[cfg(test)]
 mod tests {
-    use sluicegate::config::Config;
-    use sluicegate::gate::Usage;
-    use sluicegate::rules::answers::Quotas;
-    use sluicegate::rules::limit::Limit;
-    use sluicegate::rules::scope::{Labels, Scope};
+    use crate::config::Config;
+    use crate::gate::Usage;
+    use crate::rules::answers::Quotas;
+    use crate::rules::limit::Limit;
+    use crate::rules::scope::{Labels, Scope};
 
     use super::*;
-    use crate::commands::api;
+    use crate::operator::advertised as api;
 
     const NOW: u64 = 1_700_000_000_000;
 

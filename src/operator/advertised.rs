@@ -3,11 +3,11 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use crate::config::show_duration;
+use crate::gate::Inspection;
+use crate::rules::answers::{Excess, Quota};
+use crate::rules::limit::Limit;
 use serde::Serialize;
-use sluicegate::config::show_duration;
-use sluicegate::gate::Inspection;
-use sluicegate::rules::answers::{Excess, Quota};
-use sluicegate::rules::limit::Limit;
 
 use super::times::at;
 

@@ -1,12 +1,12 @@
 //! What a job that comes now waits for, in a word and in a sentence.
 
-use sluicegate::gate::Inspection;
+use crate::gate::Inspection;
 
 use super::Row;
 use super::shown::amount;
-use crate::commands::labels::Given;
-use crate::commands::recovery::Recovery;
-use crate::commands::times::when;
+use crate::operator::labels::Given;
+use crate::operator::recovery::Recovery;
+use crate::operator::times::when;
 
 /// What a job that comes now waits for.
 pub(super) enum Waits<'a> {

@@ -1,31 +1,56 @@
 //! A tenant's effective limits, for people and as JSON.
 
+use crate::config::{closest, show_duration};
+use crate::gate::fleet::registry::{self, Named};
+use crate::gate::redis::RedisGate;
+use crate::rules::limit::{Algorithm, Limit, Limits, Unit};
+use crate::rules::policy::{Policy, Source};
+use crate::rules::scope::Scope;
+use crate::rules::tenant::Tenant;
 use serde_json::{Value, json};
-use sluicegate::config::{closest, show_duration};
-use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
-use sluicegate::rules::policy::{Policy, Source};
-use sluicegate::rules::scope::Scope;
-use sluicegate::rules::tenant::Tenant;
 use std::time::Duration;
 
-use super::Failure;
+use super::NotDone;
 
 /// What `tenant` may do, when its job names `plan`, and where the configuration says so.
 pub fn of<'a>(
     policy: &'a Policy,
     tenant: &Tenant,
     plan: Option<&str>,
-) -> Result<(Source<'a>, &'a Limits), Failure> {
+) -> Result<(Source<'a>, &'a Limits), NotDone> {
     if let Some(name) = plan.filter(|name| policy.plan(name).is_none()) {
         let hint = match closest(name, policy.plans().keys().map(String::as_str)) {
             Some(meant) => format!("; did you mean {meant}?"),
             None => String::new(),
         };
-        return Err(Failure::Usage(format!(
+        return Err(NotDone::Wrong(format!(
             "rate-limiter.plans has no plan {name:?}{hint}"
         )));
     }
     Ok(policy.find(tenant, plan))
+}
+
+/// What workers enforce beside a configuration.
+pub struct Others {
+    /// A worker enforces the configuration itself, or nobody enforces any.
+    pub in_force: bool,
+    /// So many other ones are enforced, too.
+    pub number: usize,
+}
+
+/// What workers enforce beside `policy`.
+///
+/// # Errors
+/// [`NotDone::Redis`]
+pub async fn others(gate: &RedisGate, policy: &Policy) -> Result<Others, NotDone> {
+    let known = registry::look(gate).await?.known;
+    let own = Named::new(policy.clone())?;
+    let policies = known.policies().iter();
+    let number = policies.filter(|other| other.id != own.id).count();
+    Ok(Others {
+        in_force: number == 0 || known.find(&own.id).is_some(),
+        number,
+    })
 }
 
 /// `at most 5 units of cost in any 1m, for all tenants together: sliding-window-algo, guard 50ms; worst case in any

@@ -1,17 +1,17 @@
 //! Limits of other policies, which are enforced as well as this one.
 
+use crate::gate::fleet::{Known, Registered};
+use crate::rules::limit::Limit;
+use crate::rules::tenant::Tenant;
 use serde::Serialize;
-use sluicegate::gate::fleet::{Known, Registered};
-use sluicegate::rules::limit::Limit;
-use sluicegate::rules::tenant::Tenant;
 
-use crate::commands::limits;
-use crate::commands::times::at;
+use crate::operator::limits;
+use crate::operator::times::at;
 
 /// A policy which workers have or had until lately.
 #[derive(Debug, Serialize)]
-pub(super) struct Other<'a> {
-    policy: &'a str,
+pub(super) struct Other {
+    policy: String,
     since_ms: u64,
     used_ms: u64,
     /// Unless a worker enforces it after `used_ms`.
@@ -20,9 +20,9 @@ pub(super) struct Other<'a> {
     limits: Vec<String>,
 }
 
-impl<'a> Other<'a> {
+impl Other {
     pub(super) fn new(
-        other: &'a Registered,
+        other: &Registered,
         known: &Known,
         now_ms: u64,
         tenant: &Tenant,
@@ -31,7 +31,7 @@ impl<'a> Other<'a> {
         let limits = other.policy.limits(tenant, plan).iter();
         let words = |limit: &Limit| format!("{}: {}", limit.name(), limits::in_words(limit));
         Self {
-            policy: &other.id,
+            policy: other.id.to_string(),
             since_ms: other.since_ms,
             used_ms: other.used_ms,
             until_ms: known.dropped_at(&other.id).unwrap_or(now_ms),

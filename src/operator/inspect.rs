@@ -1,0 +1,273 @@
+//! Why does a tenant's job wait, and until when? All that the gate knows of one tenant, in words and as JSON.
+
+mod levels;
+mod others;
+mod shown;
+mod waits;
+
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use self::levels::Levels;
+use self::others::Other;
+use self::shown::{as_json, counts_cost, in_words};
+use self::waits::Waits;
+use super::advertised::{self, Said};
+use super::labels::Given;
+use super::recovery::Recovery;
+use super::times::when;
+use super::words::plain;
+use super::{NotDone, hold, limits};
+use crate::config::Config;
+use crate::gate::boards;
+use crate::gate::fleet::registry::{self, Named};
+use crate::gate::redis::RedisGate;
+use crate::gate::{Event, Gate as _, Inspection, Rule, Standing, Usage, Whose};
+use crate::rules::limit::{Limit, Limits};
+use crate::rules::policy::Policy;
+use crate::rules::scope::Scope;
+use crate::rules::steering::{Hold, Steering};
+use crate::rules::tenant::Tenant;
+
+/// A shorter round trip to Redis is nothing to speak of.
+const FAR_MS: u64 = 10;
+
+/// One effective limit, and its usage.
+type Row<'a> = (&'a Limit, &'a Usage);
+
+/// All that is known of a tenant.
+pub struct Inspected {
+    tenant: Tenant,
+    source: String,
+    hint: Option<String>,
+    limits: Limits,
+    given: Given,
+    found: Inspection,
+    levels: Levels,
+    recovery: Recovery,
+    all: Result<Standing, String>,
+    held: Result<Held, String>,
+    said: Vec<Said>,
+    round_trip_ms: u64,
+    in_force: bool,
+    others: Vec<Other>,
+    unread: Vec<String>,
+}
+
+/// Asks the gate for all that it knows of `tenant` and its jobs that name `plan`; `labels` says which of these jobs are meant.
+///
+/// # Errors
+/// [`NotDone::Wrong`]: there is no such plan, or the labels fit no limit; [`NotDone::Redis`]: Redis can't be asked.
+pub async fn inspect(
+    gate: &RedisGate,
+    config: &Config,
+    tenant: Tenant,
+    plan: Option<&str>,
+    labels: impl FnOnce(&[Limit]) -> Result<Given, NotDone>,
+) -> Result<Inspected, NotDone> {
+    let policy = &config.rate_limiter.policy;
+    let (source, _) = limits::of(policy, &tenant, plan)?;
+    let registry::Seen {
+        known,
+        now_ms,
+        failed,
+    } = registry::look(gate).await?;
+    let own = Named::new(policy.clone())?;
+    let limits = (known.fleet(Arc::clone(&own.policy), &own.id, now_ms)).limits(&tenant, plan);
+    let given = labels(&limits)?;
+    let priorities = &config.job.priorities;
+    let (found, levels) =
+        levels::inspect(gate, &tenant, &given.labels, &limits, priorities).await?;
+    // A primary of a cluster that is away says nothing of the way to the others, and is named by `failed`.
+    let measured = gate.measure().await;
+    if failed.is_empty() {
+        measured?;
+    }
+    let round_trip_ms = u64::try_from(gate.base().as_millis()).unwrap_or(u64::MAX);
+    let held = held_by_operator(gate).await;
+    let look = [(Whose::Api, Event::Look)];
+    // In a cluster the primary that knows it may be away, and another have the tenant.
+    let all = (gate.report(&Rule::NONE, &look).await?).into_iter().next();
+    let all = all.unwrap_or_else(|| Ok(Standing::default()));
+    let recovery = match gate.outlook(Some(&tenant), &limits, policy).await {
+        Ok(looks) => looks
+            .into_iter()
+            .next()
+            .map_or(Recovery::NoWorker, Recovery::from),
+        Err(why) => Recovery::from(Err(why)),
+    };
+    let others: Vec<Other> = (known.policies().iter())
+        .filter(|other| other.id != own.id)
+        .map(|other| Other::new(other, &known, now_ms, &tenant, plan))
+        .collect();
+    let with_max = |(limit, usage): (&Limit, &Usage)| limit.clone().with_max(usage.max);
+    let ours: Vec<Limit> = limits.iter().zip(&found.limits).map(with_max).collect();
+    Ok(Inspected {
+        source: source.to_string(),
+        hint: hint(policy, plan),
+        said: advertised::said(&found, &ours),
+        all: all.map_err(|why| plain(&why.to_string(), 200)),
+        in_force: others.is_empty() || known.find(&own.id).is_some(),
+        unread: (failed.iter())
+            .map(|why| plain(&why.to_string(), 200))
+            .collect(),
+        tenant,
+        limits,
+        given,
+        found,
+        levels,
+        recovery,
+        held,
+        round_trip_ms,
+        others,
+    })
+}
+
+impl Inspected {
+    fn rows(&self) -> Vec<Row<'_>> {
+        self.limits.iter().zip(&self.found.limits).collect()
+    }
+
+    /// For programs.
+    pub fn as_json(&self) -> Value {
+        let (rows, found) = (self.rows(), &self.found);
+        let waits = Waits::of(&rows, &self.given, found, &self.recovery);
+        let (recovery_until, recovery_why) = self.recovery.as_json();
+        let one_waitlist = self.given.missing.is_empty();
+        let missing: Vec<String> = self.given.missing.iter().map(Scope::to_string).collect();
+        json!({
+            "tenant": self.tenant.as_str(),
+            "source": self.source,
+            "now_ms": found.now_ms,
+            "labels": self.given.as_json(),
+            "labels_missing": missing,
+            "limits": rows.iter().map(|row| as_json(row, &self.given)).collect::<Vec<_>>(),
+            "waiting": one_waitlist.then_some(found.waiting),
+            "waiting_by_level": self.levels.iter().cloned().collect::<BTreeMap<_, _>>(),
+            "waitlist_end_in_ms": one_waitlist.then_some(found.waitlist_end_ms),
+            "line_end_in_ms": one_waitlist.then_some(found.waitlist_end_ms),
+            "new_job_in_ms": one_waitlist.then_some(found.turn_ms.max(self.recovery.in_ms())),
+            "recovery_wait_until_ms": recovery_until,
+            "recovery_wait_reason": recovery_why,
+            "suspended_until_ms": found.blocked_until_ms,
+            "suspended_by": found.blocked_by,
+            "all_suspended_until_ms": self.all.as_ref().ok().map(|all| all.closed_until_ms),
+            "all_suspended_by": self.all.as_ref().ok().map(|all| &all.by),
+            "all_suspended_unread": self.all.as_ref().err(),
+            "held": self.held.as_ref().ok().and_then(|held| held.hold).map(Hold::word),
+            "diverted_to": self.held.as_ref().ok().and_then(|held| held.diverts(&self.tenant)).map(|queue| &**queue),
+            "blocked_until_ms": found.blocked_until_ms,
+            "blocked_by": found.blocked_by,
+            "all_blocked_until_ms": self.all.as_ref().ok().map(|all| all.closed_until_ms),
+            "all_blocked_by": self.all.as_ref().ok().map(|all| &all.by),
+            "all_blocked_unread": self.all.as_ref().err(),
+            "waits_for": waits.short(),
+            "reason": waits.in_words(&self.given, found, counts_cost(&rows)),
+            "advertised": self.said,
+            "advertised_at_ms": found.quotas_at_ms,
+            "redis_round_trip_ms": self.round_trip_ms,
+            "in_force": self.in_force,
+            "other_configurations": self.others,
+            "other_configurations_unread": self.unread,
+        })
+    }
+
+    /// For people.
+    pub fn in_words(&self) -> String {
+        let source = match &self.hint {
+            Some(hint) => format!("{} ({hint})", self.source),
+            None => self.source.clone(),
+        };
+        let found = &self.found;
+        let mut text = in_words(
+            &self.tenant,
+            &source,
+            &self.rows(),
+            &self.given,
+            (found, &self.levels),
+            &self.recovery,
+        );
+        text += &match &self.all {
+            Ok(all) => all_suspended(all),
+            Err(why) => {
+                format!("all       whether all tenants are suspended is not known: {why}\n")
+            }
+        };
+        match &self.held {
+            Ok(held) => {
+                text += &held.words;
+                if let Some(queue) = held.diverts(&self.tenant) {
+                    let queue = plain(queue, 255);
+                    text += &format!("diverted  its jobs go to {queue}; tenant undivert ends it\n");
+                }
+            }
+            Err(why) => text += &format!("all       what operators ask is not known: {why}\n"),
+        }
+        text += &advertised::in_words(found, &self.said);
+        let round_trip_ms = self.round_trip_ms;
+        if round_trip_ms >= FAR_MS {
+            text += &format!(
+                "redis     a round trip takes {round_trip_ms} ms: each permit comes that much later\n"
+            );
+        }
+        for other in &self.others {
+            text += &other.in_words();
+        }
+        for why in &self.unread {
+            text += &format!(
+                "also      the other policies at a primary of the cluster are not known: {why}\n"
+            );
+        }
+        if !self.in_force {
+            text += "also      no worker enforces the limits of this file\n";
+        }
+        text
+    }
+}
+
+/// What operators ask of all workers.
+struct Held {
+    steering: Steering,
+    words: String,
+}
+
+impl Deref for Held {
+    type Target = Steering;
+
+    fn deref(&self) -> &Steering {
+        &self.steering
+    }
+}
+
+async fn held_by_operator(gate: &RedisGate) -> Result<Held, String> {
+    let seen = boards::see(gate).await;
+    let seen = seen.map_err(|why| plain(&why.to_string(), 200))?;
+    let mut words = hold::held_in_words(&seen);
+    if !words.is_empty() {
+        words = format!("all       {words}\n");
+    }
+    let steering = boards::in_force(&seen);
+    Ok(Held { steering, words })
+}
+
+/// What suspends all tenants; empty: nothing does.
+fn all_suspended(all: &Standing) -> String {
+    let by = plain(&all.by, 200);
+    let until = match all.closed_until_ms.checked_sub(all.now_ms) {
+        Some(ms @ 1..) => format!("the next is admitted {}", when(all.now_ms, ms)),
+        _ if all.is_open => "until one succeeds".to_owned(),
+        _ => return String::new(),
+    };
+    format!("all       all tenants are suspended, {until}, by {by}; tenant resume --all ends it\n")
+}
+
+/// What the user may have to add.
+fn hint(policy: &Policy, plan: Option<&str>) -> Option<String> {
+    let header = policy.plan_header().filter(|_| plan.is_none())?;
+    Some(format!(
+        "a job that names a plan in {header} may have others: --plan"
+    ))
+}

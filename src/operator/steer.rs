@@ -1,0 +1,165 @@
+//! What is asked of all workers: for how long, and who follows.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::words::count;
+use crate::config::{parse_duration, show_duration};
+use crate::gate::GateError;
+use crate::gate::boards::{Seen, Versions, followers, see};
+use crate::gate::redis::RedisGate;
+
+/// The longest time for which something can be asked.
+pub const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
+/// The longest wait for workers.
+const LONGEST_WAIT: Duration = Duration::from_secs(24 * 3600);
+/// Workers look at the board each second.
+pub const FOLLOW_WITHIN: Duration = Duration::from_secs(10);
+/// So often it is looked whether something has happened.
+pub const EVERY: Duration = Duration::from_millis(200);
+
+/// For how long something is asked.
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn span(text: &str) -> Result<Duration, String> {
+    within(text, Duration::from_secs(1), YEAR)
+}
+
+/// How long a command waits.
+///
+/// # Errors
+/// What is wrong with it, for people.
+pub fn wait(text: &str) -> Result<Duration, String> {
+    within(text, Duration::ZERO, LONGEST_WAIT)
+}
+
+fn within(text: &str, least: Duration, most: Duration) -> Result<Duration, String> {
+    let span = parse_duration(text).ok_or("not a whole number with a unit, such as 90s or 1h")?;
+    if (least..=most).contains(&span) {
+        return Ok(span);
+    }
+    let [least, most] = [least, most].map(show_duration);
+    Err(format!("it must be from {least} to {most}"))
+}
+
+/// The workers that live, and those of them that do not follow yet.
+#[derive(Debug, Default)]
+pub struct Followers {
+    /// How many there are,
+    pub all: usize,
+    /// and how many of them follow.
+    pub following: usize,
+}
+
+impl Followers {
+    /// Those at `seen`.
+    pub fn of(seen: &[Seen], versions: &Versions) -> Self {
+        let (all, not_yet) = followers(seen, versions);
+        Self {
+            all: all.len(),
+            following: all.len() - not_yet.len(),
+        }
+    }
+
+    /// All do.
+    pub fn are_all(&self) -> bool {
+        self.following == self.all
+    }
+
+    /// `2 workers follow`, `1 of 2 workers follows`.
+    pub fn in_words(&self) -> String {
+        let Self { all, following } = self;
+        match (*all, *following) {
+            (0, _) => "no worker runs".to_owned(),
+            (1, 1) => "1 worker follows".to_owned(),
+            (all, following) if all == following => format!("{all} workers follow"),
+            (all, following) => format!(
+                "{following} of {} so far; the others follow within some seconds, or admit no job",
+                count(all as u64, "worker")
+            ),
+        }
+    }
+}
+
+/// Waits until all workers that live follow `versions`, for so long at most: what was seen last.
+///
+/// # Errors
+/// [`GateError`]: Redis can't be asked.
+pub async fn followed(
+    gate: &RedisGate,
+    versions: &Versions,
+    most: Duration,
+) -> Result<(Vec<Seen>, Followers), GateError> {
+    let until = Instant::now() + most;
+    loop {
+        let seen = see(gate).await?;
+        let followers = Followers::of(&seen, versions);
+        if followers.are_all() || Instant::now() >= until {
+            return Ok((seen, followers));
+        }
+        sleep(EVERY).await;
+    }
+}
+
+/// What a worker said of itself last.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Load {
+    /// When, by Redis's clock in milliseconds.
+    pub at_ms: u64,
+    /// Calls in flight.
+    pub running: u64,
+    /// Jobs in its memory, those of these calls among them.
+    pub in_memory: u64,
+    /// How many deliveries it ever had.
+    pub deliveries: u64,
+}
+
+/// What all workers said last, by their names.
+pub fn loads(seen: &[Seen]) -> BTreeMap<String, Load> {
+    let mut loads: BTreeMap<String, Load> = BTreeMap::new();
+    for (name, worker) in seen.iter().flat_map(|board| &board.workers) {
+        let numbers: Vec<u64> = (worker.says.split(' '))
+            .filter_map(|number| number.parse().ok())
+            .collect();
+        let &[running, in_memory, deliveries] = numbers.as_slice() else {
+            continue;
+        };
+        let load = Load {
+            at_ms: worker.at_ms,
+            running,
+            in_memory,
+            deliveries,
+        };
+        let known = loads.entry(name.clone()).or_default();
+        if known.at_ms <= load.at_ms {
+            *known = load;
+        }
+    }
+    loads
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_and_spans_have_bounds() {
+        assert_eq!(span("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(wait("0s"), Ok(Duration::ZERO));
+        assert!(span("0s").is_err_and(|why| why.contains("from 1s to")));
+        assert!(span("soon").is_err_and(|why| why.contains("90s or 1h")));
+        assert!(wait("25h").is_err());
+    }
+
+    #[test]
+    fn followers_are_counted_in_words() {
+        let words = |all, following| Followers { all, following }.in_words();
+        assert_eq!(words(0, 0), "no worker runs");
+        assert_eq!(words(1, 1), "1 worker follows");
+        assert_eq!(words(2, 2), "2 workers follow");
+        assert!(words(2, 1).starts_with("1 of 2 workers so far"));
+    }
+}

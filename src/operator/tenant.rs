@@ -1,0 +1,202 @@
+//! What an operator changes for one tenant, at once for all workers.
+
+use serde_json::{Value, json};
+
+use super::NotDone;
+use crate::config::closest;
+use crate::gate::redis::RedisGate;
+use crate::gate::{Change, Gate as _, Whose};
+use crate::rules::limit::{Limit, Limits};
+use crate::rules::policy::{Policy, Source};
+use crate::rules::tenant::Tenant;
+
+/// The tenant of that name.
+///
+/// # Errors
+/// [`NotDone::Wrong`]: none can have it.
+pub fn parse(tenant: &str) -> Result<Tenant, NotDone> {
+    Tenant::parse(tenant).map_err(|error| NotDone::Wrong(error.to_string()))
+}
+
+/// What was changed for a tenant.
+pub struct Changed {
+    /// Whose.
+    pub tenant: Tenant,
+    /// What.
+    pub change: Change,
+    /// Until when (ms); 0: it has no end.
+    pub until_ms: u64,
+}
+
+/// Changes it, for all workers from their next decision on.
+///
+/// # Errors
+/// [`NotDone::Redis`]
+pub async fn change(gate: &RedisGate, tenant: Tenant, change: Change) -> Result<Changed, NotDone> {
+    let until_ms = gate.change(&tenant.clone().into(), &change).await?;
+    Ok(Changed {
+        tenant,
+        change,
+        until_ms,
+    })
+}
+
+/// Ends what stops the calls of all tenants; a tenant that is suspended alone stays so.
+///
+/// # Errors
+/// [`NotDone::Redis`]
+pub async fn resume_all(gate: &RedisGate) -> Result<Value, NotDone> {
+    gate.change(&Whose::Api, &Change::Resume).await?;
+    Ok(json!({"tenant": null, "change": "resume"}))
+}
+
+/// The name of the limit that is meant: one that `tenant` can have.
+///
+/// # Errors
+/// [`NotDone::Wrong`]: it can have none of this name, or several and none was named.
+pub fn limit_name(
+    policy: &Policy,
+    tenant: &Tenant,
+    wanted: Option<&str>,
+) -> Result<String, NotDone> {
+    let (source, own) = policy.find(tenant, None);
+    let mut sets: Vec<&Limits> = vec![own];
+    if source == Source::Common && policy.plan_header().is_some() {
+        // Its jobs may name any plan.
+        sets.extend(policy.plans().values());
+    }
+    let mut names: Vec<&str> = sets
+        .iter()
+        .flat_map(|set| set.own())
+        .map(Limit::name)
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    let is_global = |name: &str| own.global().any(|limit| limit.name() == name);
+    if let Some(wanted) = wanted.filter(|wanted| is_global(wanted)) {
+        return Err(NotDone::Wrong(format!(
+            "the limit {wanted} is one of all tenants together (scope: global), not {tenant}'s; change it in the configuration, and workers apply it while they run"
+        )));
+    }
+    if names.is_empty() {
+        return Err(NotDone::Wrong(format!(
+            "{tenant} has no limit of its own ({source}): all are of all tenants together (scope: global)"
+        )));
+    }
+    let list = names.join(", ");
+    match (wanted, names.as_slice()) {
+        (Some(wanted), names) if names.contains(&wanted) => Ok(wanted.to_owned()),
+        (Some(wanted), names) => {
+            let hint = match closest(wanted, names.iter().copied()) {
+                Some(meant) => format!("did you mean {meant}?"),
+                None => format!("there are: {list}"),
+            };
+            Err(NotDone::Wrong(format!(
+                "{tenant} has no limit called {wanted:?} ({source}); {hint}"
+            )))
+        }
+        (None, [only]) => Ok((*only).to_owned()),
+        (None, _) => Err(NotDone::Wrong(format!(
+            "{tenant} has several limits; name one with --limit: {list}"
+        ))),
+    }
+}
+
+impl Changed {
+    /// For programs.
+    pub fn as_json(&self) -> Value {
+        let (tenant, until_ms) = (self.tenant.as_str(), self.until_ms);
+        match &self.change {
+            Change::Pause { .. } => {
+                json!({"tenant": tenant, "change": "pause", "until_ms": until_ms})
+            }
+            Change::Resume => json!({"tenant": tenant, "change": "resume"}),
+            Change::Limit { name, max, .. } => json!({
+                "tenant": tenant, "change": "limit", "limit": name, "max_requests": max, "until_ms": until_ms,
+            }),
+            Change::Unlimit { name } => json!({"tenant": tenant, "change": "clear", "limit": name}),
+            Change::Reset => json!({"tenant": tenant, "change": "reset"}),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn named(yaml: &str, tenant: &str, wanted: Option<&str>) -> Result<String, String> {
+        let config = Config::parse("c.yaml", yaml, std::iter::empty()).expect("valid");
+        let tenant = Tenant::parse(tenant).expect("a tenant");
+        limit_name(&config.rate_limiter.policy, &tenant, wanted).map_err(|failure| match failure {
+            NotDone::Wrong(why) => why,
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn a_limit_is_one_that_the_tenant_can_have() {
+        let yaml = "
+rate-limiter:
+  limits: [{name: second}, {name: minute, max-requests: 100, window-size: 2m}]
+  tenants: {acme: {max-requests: 9}}
+  plans: {pro: {limits: [{name: tokens}]}}
+";
+        let global = "rate-limiter: {limits: [{name: all, scope: global}, {name: own}]}";
+        let with_header = format!("{yaml}  plan-header: x-plan\n");
+        for (yaml, tenant, wanted, expected) in [
+            ("", "a", None, Ok("default")),
+            ("", "a", Some("default"), Ok("default")),
+            (
+                "",
+                "a",
+                Some("defualt"),
+                Err("a has no limit called \"defualt\" (rate-limiter); did you mean default?"),
+            ),
+            (yaml, "acme", None, Ok("default")),
+            (
+                yaml,
+                "a",
+                None,
+                Err("a has several limits; name one with --limit: minute, second"),
+            ),
+            (yaml, "a", Some("minute"), Ok("minute")),
+            (
+                yaml,
+                "acme",
+                Some("minute"),
+                Err(
+                    "acme has no limit called \"minute\" (rate-limiter.tenants.acme); there are: default",
+                ),
+            ),
+            (
+                yaml,
+                "a",
+                Some("tokens"),
+                Err("a has no limit called \"tokens\" (rate-limiter); there are: minute, second"),
+            ),
+            (&with_header, "a", Some("tokens"), Ok("tokens")),
+            (global, "a", None, Ok("own")),
+            (
+                global,
+                "a",
+                Some("all"),
+                Err(
+                    "the limit all is one of all tenants together (scope: global), not a's; change it in the configuration, and workers apply it while they run",
+                ),
+            ),
+            (
+                "rate-limiter: {scope: global}",
+                "a",
+                None,
+                Err(
+                    "a has no limit of its own (rate-limiter): all are of all tenants together (scope: global)",
+                ),
+            ),
+        ] {
+            let found = named(yaml, tenant, wanted);
+            let found = found.as_deref().map_err(String::as_str);
+            assert_eq!(found, expected, "{tenant} {wanted:?}");
+        }
+    }
+}
