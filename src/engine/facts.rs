@@ -74,6 +74,15 @@ pub enum Sent {
     Refused,
 }
 
+/// What closed a tenant.
+#[derive(Debug)]
+pub enum ClosedBy {
+    /// One of its limits.
+    Limit(Limits, usize),
+    /// A throttle, a pause or its breaker.
+    Suspension,
+}
+
 /// Why the gate decided nothing for a tenant, and what follows.
 #[derive(Debug)]
 pub enum Undecided {
@@ -121,6 +130,24 @@ pub enum Fact {
         wait_ms: u64,
         /// The number of its ticket.
         ticket: u64,
+    },
+    /// A tenant is closed: its jobs wait.
+    TenantClosed {
+        /// Whose.
+        tenant: Tenant,
+        /// By what.
+        by: ClosedBy,
+        /// For how long, as far as is known.
+        wait: Duration,
+    },
+    /// A tenant is open again.
+    TenantOpened {
+        /// Whose.
+        tenant: Tenant,
+        /// It was closed for so long,
+        after: Duration,
+        /// and this worker heard that so many jobs were denied.
+        denied: u64,
     },
     /// The gate decided nothing for so many jobs of a tenant.
     Undecided {

@@ -44,6 +44,7 @@ mod clock;
 mod closing;
 mod deduping;
 mod delays;
+mod doors;
 mod entry;
 mod expiring;
 mod failing;
@@ -83,6 +84,7 @@ use self::candidates::Candidates;
 use self::census::Suspended;
 use self::clock::StoreClock;
 use self::delays::Waiting;
+use self::doors::Doors;
 use self::entry::{Hand, JobEntry, Phase};
 use self::intake::Intake;
 use self::moves::Moves;
@@ -135,6 +137,8 @@ pub struct Scheduler {
     away: Away,
     /// The tenants that are suspended, for metrics.
     suspended: Suspended,
+    /// The tenants that are closed, for the log.
+    doors: Doors,
     /// What operators ask, and what they are to be told.
     steered: Steered,
     /// The messages on their way to other queues.
@@ -169,6 +173,7 @@ impl Scheduler {
             candidates: Candidates::new(seed),
             away: Away::default(),
             suspended: Suspended::default(),
+            doors: Doors::default(),
             steered: Steered::default(),
             moves: Moves::default(),
             lost_results: LostResults::default(),
@@ -338,6 +343,7 @@ impl Scheduler {
         self.tell_notes(now);
         self.ask_who_is_first(now);
         self.tell_sightings(now);
+        self.look_at_doors(now);
         self.rest_or_take(now);
     }
 
@@ -359,6 +365,7 @@ impl Scheduler {
             self.notes.send_at(),
             self.steered.next(),
             self.throttles.next(),
+            self.doors.next(),
             self.agreement.ends_after(now),
         ];
         let while_active = while_active.into_iter().filter(|_| active);

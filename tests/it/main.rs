@@ -57,6 +57,7 @@ mod gate_worst;
 mod guard;
 mod http;
 mod least_rights;
+mod log_lines;
 mod monitoring;
 mod observability;
 mod packages;

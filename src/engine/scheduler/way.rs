@@ -199,6 +199,7 @@ impl Scheduler {
         back: &mut Back,
     ) {
         self.hear_of_tenant(now, asked_at, &question.tenant, reply);
+        self.look_at_door(now, question, reply);
         for (number, (asked, answer)) in question.jobs.iter().zip(&reply.answers).enumerate() {
             let (key, place) = (asked.key, asked.place);
             match answer {
