@@ -12,6 +12,7 @@ use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::steering::Hold;
 use crate::rules::tenant::Tenant;
+use crate::rules::trace::{Context, Span};
 
 /// A job, as logs name it.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub struct Named {
     pub id: Option<String>,
     /// Whose it is.
     pub tenant: Tenant,
+    /// Its present span, where this worker makes spans.
+    pub trace: Option<Context>,
 }
 
 /// The gate's decision on one job.
@@ -265,6 +268,8 @@ pub enum Fact {
     Held(Option<Hold>),
     /// All deliveries are given back.
     Rests,
+    /// A span has ended.
+    Span(Box<Span>),
 }
 
 /// How things stand, for metrics.

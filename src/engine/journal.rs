@@ -17,6 +17,8 @@ use crate::gate::Whose;
 use crate::metrics::Metrics;
 use crate::rules::scope::Labels;
 use crate::rules::steering::Hold;
+use crate::rules::trace::Context;
+use crate::telemetry::traces;
 
 /// Says a line at `info` if it is one of few, else at `debug`.
 macro_rules! info_if {
@@ -95,7 +97,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             Decision::NoSlot => "capacity",
         }),
         Fact::MustWait {
-            job: Named { id, tenant },
+            job: Named { id, tenant, trace },
             labels,
             limits,
             limit,
@@ -104,8 +106,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             ticket,
         } => {
             debug!(
-                job.id = id,
-                %tenant,
+                job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant,
                 labels = shown(&labels),
                 limit = limits[limit].name(),
                 count,
@@ -179,8 +180,8 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             Delay::Queue => "delay-queue",
             Delay::Recheck => "recheck",
         }),
-        Fact::DelayedStart(Named { id, tenant }, ms) => {
-            debug!(job.id = id, %tenant, ms, "its publisher delays its start");
+        Fact::DelayedStart(Named { id, tenant, trace }, ms) => {
+            debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, ms, "its publisher delays its start");
             metrics.start_delayed();
         }
         Fact::Called(outcome, took) => {
@@ -223,27 +224,27 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             }
         }
         Fact::TriedAgain {
-            job: Named { id, tenant },
+            job: Named { id, tenant, trace },
             attempt,
             wait,
             reason,
         } => {
             let (says, wait_ms) = (few.may_say(now, Kind::Failed), millis(wait));
-            info_if!(says, job.id = id, %tenant, attempt, wait_ms, reason, "failed: tried again later");
+            info_if!(says, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, attempt, wait_ms, reason, "failed: tried again later");
         }
-        Fact::FailedWhileOpen(Named { id, tenant }, reason) => {
+        Fact::FailedWhileOpen(Named { id, tenant, trace }, reason) => {
             let says = few.may_say(now, Kind::Failed);
-            info_if!(says, job.id = id, %tenant, reason, "failed while a breaker is open: no attempt is used");
+            info_if!(says, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, reason, "failed while a breaker is open: no attempt is used");
         }
-        Fact::Duplicate(Named { id, tenant }, left_ms) => {
-            debug!(job.id = id, %tenant, left_ms, "a duplicate: another job with its dedupe key was seen before");
+        Fact::Duplicate(Named { id, tenant, trace }, left_ms) => {
+            debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, left_ms, "a duplicate: another job with its dedupe key was seen before");
             metrics.duplicate();
         }
-        Fact::DeadLetter(Named { id, tenant }, death, reason) => {
+        Fact::DeadLetter(Named { id, tenant, trace }, death, reason) => {
             if few.may_say(now, Kind::Dead) {
-                warn!(job.id = id, %tenant, reason, "dead letter");
+                warn!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, reason, "dead letter");
             } else {
-                debug!(job.id = id, %tenant, reason, "dead letter");
+                debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, reason, "dead letter");
             }
             metrics.dead(match death {
                 Death::Rejected => "rejected",
@@ -302,12 +303,12 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             let left_ms = millis(left);
             info!(left_ms, by, "all tenants are suspended: their jobs wait");
         }
-        Fact::CalledAlone(Named { id, tenant }, crashes) => {
+        Fact::CalledAlone(Named { id, tenant, trace }, crashes) => {
             let says = few.may_say(now, Kind::Alone);
-            info_if!(says, job.id = id, %tenant, crashes, "calls of this job ended their workers: no other such job is called with it");
+            info_if!(says, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, crashes, "calls of this job ended their workers: no other such job is called with it");
         }
-        Fact::SuspectWaits(Named { id, tenant }, ms) => {
-            debug!(job.id = id, %tenant, ms, "another call of this job may be in flight: it waits");
+        Fact::SuspectWaits(Named { id, tenant, trace }, ms) => {
+            debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, ms, "another call of this job may be in flight: it waits");
         }
         Fact::Diverted => metrics.diverted(),
         Fact::Held(hold) => {
@@ -323,6 +324,7 @@ fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
             }
         }
         Fact::Rests => metrics.rest(),
+        Fact::Span(span) => metrics.spans_lost(traces::record(now, *span)),
     }
 }
 
@@ -372,6 +374,14 @@ fn show(metrics: &Metrics, now: &Gauges) {
     metrics.show_abandoned(now.abandoned);
     metrics.set_breaker_open(now.breaker_is_open);
     metrics.set_way_base(now.way_base);
+}
+
+fn trace_id(trace: Context) -> String {
+    format!("{:032x}", trace.trace)
+}
+
+fn span_id(trace: Context) -> String {
+    format!("{:016x}", trace.span)
 }
 
 /// What tells jobs apart; where nothing does, the field is left out.
@@ -434,6 +444,7 @@ mod tests {
         Named {
             id: Some("job-7".to_owned()),
             tenant: Tenant::parse("a").expect("a tenant"),
+            trace: None,
         }
     }
 
@@ -446,6 +457,15 @@ mod tests {
             assert!(log.contains(part), "{part} is missing in {log}");
         }
         assert!(metrics.contains("sluicegate_dead_letters_total{reason=\"expired\"} 1"));
+    }
+
+    #[test]
+    fn a_line_about_a_job_names_its_trace() {
+        let trace = Context::parse("00-0000000000000000000000000000000a-000000000000000b-01");
+        let job = Named { trace, ..job() };
+        let (log, _) = noted(vec![Fact::FailedWhileOpen(job, "503".to_owned())]);
+        let ids = "trace_id=\"0000000000000000000000000000000a\" span_id=\"000000000000000b\"";
+        assert!(log.contains(ids), "{log}");
     }
 
     #[test]

@@ -61,9 +61,11 @@ mod results;
 mod round_size;
 mod seldom;
 mod settlement;
+mod spans;
 mod starting;
 mod steering;
 mod suspects;
+mod traced;
 mod undecided;
 mod way;
 
@@ -92,6 +94,7 @@ use self::notes::Notes;
 use self::queues::Queues;
 use self::results::LostResults;
 use self::settlement::Settlement;
+use self::spans::Traces;
 use self::steering::Steered;
 use crate::broker::Delivery;
 use crate::engine::action::{Action, Changeable, Key, Settings};
@@ -139,6 +142,8 @@ pub struct Scheduler {
     suspended: Suspended,
     /// The tenants that are closed, for the log.
     doors: Doors,
+    /// The spans of jobs.
+    traces: Traces,
     /// What operators ask, and what they are to be told.
     steered: Steered,
     /// The messages on their way to other queues.
@@ -174,6 +179,7 @@ impl Scheduler {
             away: Away::default(),
             suspended: Suspended::default(),
             doors: Doors::default(),
+            traces: Traces::new(seed),
             steered: Steered::default(),
             moves: Moves::default(),
             lost_results: LostResults::default(),
@@ -270,6 +276,7 @@ impl Scheduler {
         self.waiting.clear();
         self.candidates.clear();
         self.moves.clear();
+        self.traces.end_session();
         self.clock.take_waiting();
         self.agenda.end_session(released);
     }

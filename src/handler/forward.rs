@@ -88,6 +88,10 @@ impl ForwardHandler {
             set.push((headers::DONE_TOKEN, HeaderValue::Text(token.clone())));
             self.forwarder.expect(token)
         });
+        set.extend(
+            job.traceparent()
+                .map(|text| (headers::TRACEPARENT, HeaderValue::Text(text))),
+        );
         let outgoing = Reply {
             exchange: Arc::clone(&self.exchange),
             routing_key: key.into(),

@@ -72,6 +72,7 @@ mod secrets;
 mod servers_themselves;
 mod service_manager;
 mod standstill;
+mod traces;
 mod worker_calls;
 mod worker_epoch;
 mod worker_exec;
