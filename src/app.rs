@@ -41,6 +41,7 @@ use crate::handler::PreparingHandler;
 use crate::metrics::Metrics;
 use crate::rules::delays;
 use crate::tasks::{Ended, Tasks, Watched};
+use crate::telemetry::traces;
 #[cfg(feature = "http")]
 pub use ways::run;
 
@@ -243,6 +244,7 @@ impl<H: PreparingHandler> Worker<H> {
         let window = delays::delivery_window(settings.prefetch, settings.live.concurrency);
         let (broker, events) = AmqpBroker::start(&config.amqp, &settings.levels, window)?;
         let scheduler = Scheduler::new(settings, rand::random()).must_agree();
+        let scheduler = scheduler.tracing(traces::sampler());
         let (news, updates) = mpsc::channel(UPDATES);
         let shutdown_timeout = config.dispatch.shutdown_timeout;
         let registry = Registry::new(Arc::clone(&gate), own);
@@ -326,7 +328,9 @@ impl Work {
         let board = Arc::new(Board::only(self.seen.clone()));
         let admin = admin::serve(&self.config.admin, Arc::clone(&board)).await?;
         let tasks = of_the_process(&admin, &board, signals.as_ref(), &stop);
+        let traces = traces::begin();
         let ended = self.run(tasks, reload, stop).await;
+        traces.end().await;
         admin.stop().await;
         info!("stopped");
         ended

@@ -75,6 +75,7 @@ pub struct Metrics {
     delayed_starts: Counter,
     wait_seconds: Histogram,
     duplicates: Counter,
+    spans_lost: Counter,
     dead_letters: Family<Reason, Counter>,
     results: Family<Ended, Counter>,
     publish_failures: Family<Kind, Counter>,
@@ -140,6 +141,11 @@ impl Metrics {
     /// A job's publisher delays its start.
     pub fn start_delayed(&self) {
         self.delayed_starts.inc();
+    }
+
+    /// So many spans were lost.
+    pub fn spans_lost(&self, spans: u64) {
+        self.spans_lost.inc_by(spans);
     }
 
     /// A job is dropped, since another one with its dedupe key was seen before.

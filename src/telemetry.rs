@@ -1,4 +1,6 @@
-//! Logs, by tracing: lines for people or one JSON object a line, on standard error.
+//! Logs, by tracing: lines for people or one JSON object a line, on standard error. Traces: `traces`.
+
+pub(crate) mod traces;
 
 use std::io::IsTerminal;
 

@@ -18,6 +18,7 @@ use crate::config::{Config, ConfigErrors, PipelineName, Pipelines, Source};
 use crate::engine::Stop;
 use crate::metrics::Metrics;
 use crate::tasks::{Ended, Watched};
+use crate::telemetry::traces;
 
 /// Puts the work of a pipeline together: with what it shares with others, and whether nothing was started before.
 type Make = Arc<dyn Fn(Config, &Parts, bool) -> Result<Work, AppError> + Send + Sync>;
@@ -49,6 +50,7 @@ pub(super) async fn run(
     tell_warnings(&pipelines);
     let admin = admin::serve(&pipelines.admin, Arc::clone(&all.board)).await?;
     let mut tasks = of_the_process(&admin, &all.board, Some(&signals), &stop);
+    let traces = traces::begin();
     for (name, config) in pipelines.each() {
         all.start(name, config.clone(), fresh);
     }
@@ -80,6 +82,7 @@ pub(super) async fn run(
         }
     }
     drop(tasks);
+    traces.end().await;
     admin.stop().await;
     info!("all pipelines are stopped");
     ended.map_err(AppError::Ended)

@@ -12,6 +12,7 @@ use crate::rules::limit::Limits;
 use crate::rules::scope::Labels;
 use crate::rules::steering::Hold;
 use crate::rules::tenant::Tenant;
+use crate::rules::trace::{Context, Span};
 
 /// A job, as logs name it.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub struct Named {
     pub id: Option<String>,
     /// Whose it is.
     pub tenant: Tenant,
+    /// Its present span, where this worker makes spans.
+    pub trace: Option<Context>,
 }
 
 /// The gate's decision on one job.
@@ -74,6 +77,15 @@ pub enum Sent {
     Refused,
 }
 
+/// What closed a tenant.
+#[derive(Debug)]
+pub enum ClosedBy {
+    /// One of its limits.
+    Limit(Limits, usize),
+    /// A throttle, a pause or its breaker.
+    Suspension,
+}
+
 /// Why the gate decided nothing for a tenant, and what follows.
 #[derive(Debug)]
 pub enum Undecided {
@@ -121,6 +133,24 @@ pub enum Fact {
         wait_ms: u64,
         /// The number of its ticket.
         ticket: u64,
+    },
+    /// A tenant is closed: its jobs wait.
+    TenantClosed {
+        /// Whose.
+        tenant: Tenant,
+        /// By what.
+        by: ClosedBy,
+        /// For how long, as far as is known.
+        wait: Duration,
+    },
+    /// A tenant is open again.
+    TenantOpened {
+        /// Whose.
+        tenant: Tenant,
+        /// It was closed for so long,
+        after: Duration,
+        /// and this worker heard that so many jobs were denied.
+        denied: u64,
     },
     /// The gate decided nothing for so many jobs of a tenant.
     Undecided {
@@ -238,6 +268,8 @@ pub enum Fact {
     Held(Option<Hold>),
     /// All deliveries are given back.
     Rests,
+    /// A span has ended.
+    Span(Box<Span>),
 }
 
 /// How things stand, for metrics.

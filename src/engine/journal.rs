@@ -1,44 +1,87 @@
-//! Logs and counts what the scheduler says has happened.
+//! Logs and counts what the scheduler says has happened. What can happen to each job has few lines, and one for the rest (`few`).
+
+mod few;
 
 use std::time::Duration;
 
 use tracing::field::{DisplayValue, display};
 use tracing::{debug, error, info, warn};
 
-use crate::engine::facts::{Death, Decision, Delay, Fact, Gauges, Named, Sent, Undecided};
+use self::few::{Few, Kind, Rest};
+use crate::engine::facts::{
+    ClosedBy, Death, Decision, Delay, Fact, Gauges, Named, Sent, Undecided,
+};
 use crate::engine::load::Load;
 use crate::engine::scheduler::{Scheduler, millis};
 use crate::gate::Whose;
 use crate::metrics::Metrics;
 use crate::rules::scope::Labels;
 use crate::rules::steering::Hold;
+use crate::rules::trace::Context;
+use crate::telemetry::traces;
 
-/// Logs and counts what has happened, and shows how things stand now.
-pub(super) fn keep(metrics: &Metrics, scheduler: &mut Scheduler, now: Duration, load: &mut Load) {
-    for fact in scheduler.take_facts() {
-        note(metrics, fact);
+/// Says a line at `info` if it is one of few, else at `debug`.
+macro_rules! info_if {
+    ($few:expr, $($line:tt)*) => {
+        if $few { info!($($line)*) } else { debug!($($line)*) }
+    };
+}
+
+/// What was logged lately.
+#[derive(Default)]
+pub(super) struct Journal(Few);
+
+impl Journal {
+    /// Logs and counts what has happened, and shows how things stand now.
+    pub(super) fn keep(
+        &mut self,
+        metrics: &Metrics,
+        scheduler: &mut Scheduler,
+        now: Duration,
+        load: &mut Load,
+    ) {
+        for fact in scheduler.take_facts() {
+            note(metrics, &mut self.0, now, fact);
+        }
+        if self.next().is_some_and(|at| at <= now) {
+            self.0.sum_up(now, false).iter().for_each(say_rest);
+        }
+        let gauges = scheduler.gauges();
+        show(metrics, &gauges);
+        let (taken, lasted) = load.turn(now, gauges.slots);
+        metrics.used_slots((taken, gauges.all_slots), lasted);
+        let next = load.next(gauges.in_memory);
+        if next.is_some_and(|at| at <= now) {
+            let share = load.counted(now, gauges.all_slots, gauges.in_memory);
+            metrics.set_saturation(share);
+            metrics.set_census(&scheduler.census(now));
+        }
     }
-    let gauges = scheduler.gauges();
-    show(metrics, &gauges);
-    let (taken, lasted) = load.turn(now, gauges.slots);
-    metrics.used_slots((taken, gauges.all_slots), lasted);
-    let next = load.next(gauges.in_memory);
-    if next.is_some_and(|at| at <= now) {
-        let share = load.counted(now, gauges.all_slots, gauges.in_memory);
-        metrics.set_saturation(share);
-        metrics.set_census(&scheduler.census(now));
+
+    /// When there is something to say although nothing happens.
+    pub(super) fn next(&self) -> Option<Duration> {
+        self.0.next()
+    }
+
+    /// Nothing happens any more.
+    pub(super) fn close(&mut self, now: Duration) {
+        self.0.sum_up(now, true).iter().for_each(say_rest);
     }
 }
 
 /// Logs and counts `fact`.
-fn note(metrics: &Metrics, fact: Fact) {
+fn note(metrics: &Metrics, few: &mut Few, now: Duration, fact: Fact) {
     match fact {
         Fact::Delivered(source) => metrics.delivered(source),
         Fact::InvalidMessage { id, reason } => {
-            warn!(
-                job.id = id,
-                reason, "invalid message: it becomes a dead letter"
-            );
+            if few.may_say(now, Kind::Invalid) {
+                warn!(
+                    job.id = id,
+                    reason, "invalid message: it becomes a dead letter"
+                );
+            } else {
+                debug!(job.id = id, reason, "invalid message");
+            }
             metrics.dead("bad-message");
         }
         Fact::LeftDelayQueueEarly(queue) => {
@@ -54,7 +97,7 @@ fn note(metrics: &Metrics, fact: Fact) {
             Decision::NoSlot => "capacity",
         }),
         Fact::MustWait {
-            job: Named { id, tenant },
+            job: Named { id, tenant, trace },
             labels,
             limits,
             limit,
@@ -63,8 +106,7 @@ fn note(metrics: &Metrics, fact: Fact) {
             ticket,
         } => {
             debug!(
-                job.id = id,
-                %tenant,
+                job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant,
                 labels = shown(&labels),
                 limit = limits[limit].name(),
                 count,
@@ -74,6 +116,26 @@ fn note(metrics: &Metrics, fact: Fact) {
             );
             metrics.waited(Duration::from_millis(wait_ms));
             metrics.denied_by(limits[limit].name());
+        }
+        Fact::TenantClosed { tenant, by, wait } => {
+            let (says, wait_ms) = (few.may_say(now, Kind::Closed), millis(wait));
+            match by {
+                ClosedBy::Limit(limits, at) => {
+                    let limit = limits[at].name();
+                    info_if!(says, %tenant, limit, wait_ms, "tenant closed: its jobs wait for a limit");
+                }
+                ClosedBy::Suspension => {
+                    info_if!(says, %tenant, wait_ms, "tenant closed: it is suspended");
+                }
+            }
+        }
+        Fact::TenantOpened {
+            tenant,
+            after,
+            denied,
+        } => {
+            let (says, closed_s) = (few.may_say(now, Kind::Opened), after.as_secs());
+            info_if!(says, %tenant, closed_s, denied, "tenant open again");
         }
         Fact::Undecided {
             tenant,
@@ -118,8 +180,8 @@ fn note(metrics: &Metrics, fact: Fact) {
             Delay::Queue => "delay-queue",
             Delay::Recheck => "recheck",
         }),
-        Fact::DelayedStart(Named { id, tenant }, ms) => {
-            debug!(job.id = id, %tenant, ms, "its publisher delays its start");
+        Fact::DelayedStart(Named { id, tenant, trace }, ms) => {
+            debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, ms, "its publisher delays its start");
             metrics.start_delayed();
         }
         Fact::Called(outcome, took) => {
@@ -137,12 +199,13 @@ fn note(metrics: &Metrics, fact: Fact) {
             reason,
         } => {
             let (whose, duration_ms) = (words(&whose), millis(duration));
+            let says = few.may_say(now, Kind::Throttled);
             match reason {
                 Some(reason) => {
-                    info!(%tenant, whose, duration_ms, reason, "the API throttles");
+                    info_if!(says, %tenant, whose, duration_ms, reason, "the API throttles");
                 }
                 None => {
-                    info!(%tenant, whose, duration_ms, "the API says that nothing is left");
+                    info_if!(says, %tenant, whose, duration_ms, "the API says that nothing is left");
                 }
             }
         }
@@ -161,23 +224,28 @@ fn note(metrics: &Metrics, fact: Fact) {
             }
         }
         Fact::TriedAgain {
-            job: Named { id, tenant },
+            job: Named { id, tenant, trace },
             attempt,
             wait,
             reason,
         } => {
-            let wait_ms = millis(wait);
-            info!(job.id = id, %tenant, attempt, wait_ms, reason, "failed: tried again later");
+            let (says, wait_ms) = (few.may_say(now, Kind::Failed), millis(wait));
+            info_if!(says, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, attempt, wait_ms, reason, "failed: tried again later");
         }
-        Fact::FailedWhileOpen(Named { id, tenant }, reason) => {
-            info!(job.id = id, %tenant, reason, "failed while a breaker is open: no attempt is used");
+        Fact::FailedWhileOpen(Named { id, tenant, trace }, reason) => {
+            let says = few.may_say(now, Kind::Failed);
+            info_if!(says, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, reason, "failed while a breaker is open: no attempt is used");
         }
-        Fact::Duplicate(Named { id, tenant }, left_ms) => {
-            debug!(job.id = id, %tenant, left_ms, "a duplicate: another job with its dedupe key was seen before");
+        Fact::Duplicate(Named { id, tenant, trace }, left_ms) => {
+            debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, left_ms, "a duplicate: another job with its dedupe key was seen before");
             metrics.duplicate();
         }
-        Fact::DeadLetter(Named { id, tenant }, death, reason) => {
-            warn!(job.id = id, %tenant, reason, "dead letter");
+        Fact::DeadLetter(Named { id, tenant, trace }, death, reason) => {
+            if few.may_say(now, Kind::Dead) {
+                warn!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, reason, "dead letter");
+            } else {
+                debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, reason, "dead letter");
+            }
             metrics.dead(match death {
                 Death::Rejected => "rejected",
                 Death::Attempts => "attempts",
@@ -222,16 +290,25 @@ fn note(metrics: &Metrics, fact: Fact) {
         Fact::FailuresUntold(why) => {
             warn!(reason = %why, "failed calls could not be reported to the breakers: they use no attempts");
         }
-        Fact::Breaker(whose, is_open, by) => breaker(metrics, &whose, is_open, &by),
+        Fact::Breaker(whose, is_open, by) => {
+            if is_open {
+                metrics.breaker_opened(match &whose {
+                    Whose::Tenant(_) => "tenant",
+                    Whose::Api => "api",
+                });
+            }
+            breaker(few, now, &whose, is_open, &by);
+        }
         Fact::AllStopped(left, by) => {
             let left_ms = millis(left);
             info!(left_ms, by, "all tenants are suspended: their jobs wait");
         }
-        Fact::CalledAlone(Named { id, tenant }, crashes) => {
-            info!(job.id = id, %tenant, crashes, "calls of this job ended their workers: no other such job is called with it");
+        Fact::CalledAlone(Named { id, tenant, trace }, crashes) => {
+            let says = few.may_say(now, Kind::Alone);
+            info_if!(says, job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, crashes, "calls of this job ended their workers: no other such job is called with it");
         }
-        Fact::SuspectWaits(Named { id, tenant }, ms) => {
-            debug!(job.id = id, %tenant, ms, "another call of this job may be in flight: it waits");
+        Fact::SuspectWaits(Named { id, tenant, trace }, ms) => {
+            debug!(job.id = id, trace_id = trace.map(trace_id), span_id = trace.map(span_id), %tenant, ms, "another call of this job may be in flight: it waits");
         }
         Fact::Diverted => metrics.diverted(),
         Fact::Held(hold) => {
@@ -247,22 +324,24 @@ fn note(metrics: &Metrics, fact: Fact) {
             }
         }
         Fact::Rests => metrics.rest(),
+        Fact::Span(span) => metrics.spans_lost(traces::record(now, *span)),
     }
 }
 
 /// A breaker opened or closed.
-fn breaker(metrics: &Metrics, whose: &Whose, is_open: bool, by: &str) {
-    if is_open {
-        metrics.breaker_opened(match whose {
-            Whose::Tenant(_) => "tenant",
-            Whose::Api => "api",
-        });
-    }
+fn breaker(few: &mut Few, now: Duration, whose: &Whose, is_open: bool, by: &str) {
     match (whose, is_open) {
         (Whose::Tenant(tenant), true) => {
-            warn!(%tenant, by, "calls of this tenant stop, but for one probe at a time; its jobs wait and use no attempt");
+            if few.may_say(now, Kind::BreakerOpened) {
+                warn!(%tenant, by, "calls of this tenant stop, but for one probe at a time; its jobs wait and use no attempt");
+            } else {
+                debug!(%tenant, by, "calls of this tenant stop");
+            }
         }
-        (Whose::Tenant(tenant), false) => info!(%tenant, "calls of this tenant succeed again"),
+        (Whose::Tenant(tenant), false) => {
+            let says = few.may_say(now, Kind::BreakerClosed);
+            info_if!(says, %tenant, "calls of this tenant succeed again");
+        }
         (Whose::Api, true) => {
             warn!(
                 by,
@@ -273,11 +352,36 @@ fn breaker(metrics: &Metrics, whose: &Whose, is_open: bool, by: &str) {
     }
 }
 
+/// What happened more often than there were lines for it.
+fn say_rest(rest: &Rest) {
+    let Rest { kind, more, within } = rest;
+    let within_s = within.as_secs();
+    match kind {
+        Kind::Closed => info!(more, within_s, "more tenants were closed"),
+        Kind::Opened => info!(more, within_s, "more tenants are open again"),
+        Kind::BreakerOpened => warn!(more, within_s, "calls of more tenants stop"),
+        Kind::BreakerClosed => info!(more, within_s, "calls of more tenants succeed again"),
+        Kind::Throttled => info!(more, within_s, "the API throttled more calls"),
+        Kind::Failed => info!(more, within_s, "more jobs failed"),
+        Kind::Dead => warn!(more, within_s, "more dead letters"),
+        Kind::Invalid => warn!(more, within_s, "more invalid messages"),
+        Kind::Alone => info!(more, within_s, "more jobs whose calls ended their workers"),
+    }
+}
+
 fn show(metrics: &Metrics, now: &Gauges) {
     metrics.show(now.running, now.held, now.in_memory);
     metrics.show_abandoned(now.abandoned);
     metrics.set_breaker_open(now.breaker_is_open);
     metrics.set_way_base(now.way_base);
+}
+
+fn trace_id(trace: Context) -> String {
+    format!("{:032x}", trace.trace)
+}
+
+fn span_id(trace: Context) -> String {
+    format!("{:016x}", trace.span)
 }
 
 /// What tells jobs apart; where nothing does, the field is left out.
@@ -300,6 +404,7 @@ mod tests {
     use super::*;
     use crate::gate::GateError;
     use crate::handler::Outcome;
+    use crate::rules::limit::{Algorithm, Limit};
     use crate::rules::tenant::Tenant;
 
     #[derive(Clone, Default)]
@@ -322,7 +427,14 @@ mod tests {
             .with_ansi(false)
             .with_writer(move || writer.clone())
             .finish();
-        let note_all = || facts.into_iter().for_each(|fact| note(&metrics, fact));
+        let mut journal = Journal::default();
+        let note_all = || {
+            let now = Duration::from_secs(60);
+            for fact in facts {
+                note(&metrics, &mut journal.0, now, fact);
+            }
+            journal.close(now + Duration::from_secs(3));
+        };
         tracing::subscriber::with_default(subscriber, note_all);
         let bytes = lines.0.lock().expect("no panic").clone();
         (String::from_utf8(bytes).expect("text"), metrics.encode())
@@ -332,6 +444,7 @@ mod tests {
         Named {
             id: Some("job-7".to_owned()),
             tenant: Tenant::parse("a").expect("a tenant"),
+            trace: None,
         }
     }
 
@@ -344,6 +457,69 @@ mod tests {
             assert!(log.contains(part), "{part} is missing in {log}");
         }
         assert!(metrics.contains("sluicegate_dead_letters_total{reason=\"expired\"} 1"));
+    }
+
+    #[test]
+    fn a_line_about_a_job_names_its_trace() {
+        let trace = Context::parse("00-0000000000000000000000000000000a-000000000000000b-01");
+        let job = Named { trace, ..job() };
+        let (log, _) = noted(vec![Fact::FailedWhileOpen(job, "503".to_owned())]);
+        let ids = "trace_id=\"0000000000000000000000000000000a\" span_id=\"000000000000000b\"";
+        assert!(log.contains(ids), "{log}");
+    }
+
+    #[test]
+    fn many_of_a_kind_are_a_few_lines_and_one() {
+        let reason = || "503".to_owned();
+        let failed = |number: u32| Fact::TriedAgain {
+            job: job(),
+            attempt: number,
+            wait: Duration::from_secs(1),
+            reason: reason(),
+        };
+        let mut facts: Vec<Fact> = (0..500).map(failed).collect();
+        facts.extend((0..13).map(|_| Fact::DeadLetter(job(), Death::Attempts, reason())));
+        let (log, metrics) = noted(facts);
+        let lines = |part: &str| log.lines().filter(|line| line.contains(part)).count();
+        assert_eq!(lines("failed: tried again later"), 10, "{log}");
+        assert_eq!(lines("dead letter "), 10, "{log}");
+        assert_eq!(log.lines().count(), 22, "{log}");
+        for rest in [
+            "INFO sluicegate::engine::journal: more jobs failed more=490 within_s=3",
+            "WARN sluicegate::engine::journal: more dead letters more=3 within_s=3",
+        ] {
+            assert!(log.contains(rest), "{rest} is missing in {log}");
+        }
+        assert!(metrics.contains("sluicegate_dead_letters_total{reason=\"attempts\"} 13"));
+    }
+
+    #[test]
+    fn a_tenant_that_closes_and_opens_has_a_line_for_each() {
+        let second = Duration::from_secs(1);
+        let limit = Limit::new("hourly", Algorithm::SlidingWindow, 5, second, second / 20);
+        let limits = limit.expect("a limit").into();
+        let tenant = job().tenant;
+        let closed = |by| Fact::TenantClosed {
+            tenant: tenant.clone(),
+            by,
+            wait: second,
+        };
+        let (log, _) = noted(vec![
+            closed(ClosedBy::Limit(limits, 0)),
+            closed(ClosedBy::Suspension),
+            Fact::TenantOpened {
+                tenant: tenant.clone(),
+                after: 90 * second,
+                denied: 7,
+            },
+        ]);
+        for line in [
+            "tenant closed: its jobs wait for a limit tenant=a limit=\"hourly\" wait_ms=1000",
+            "tenant closed: it is suspended tenant=a wait_ms=1000",
+            "tenant open again tenant=a closed_s=90 denied=7",
+        ] {
+            assert!(log.contains(line), "{line} is missing in {log}");
+        }
     }
 
     #[test]

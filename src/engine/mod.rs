@@ -28,6 +28,7 @@ use tracing::{info, warn};
 use crate::admin::{self, Health};
 use crate::broker::{Broker, Event};
 use crate::engine::action::Update;
+use crate::engine::journal::Journal;
 use crate::engine::load::Load;
 use crate::engine::outage::Outage;
 use crate::engine::perform::Report;
@@ -113,6 +114,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
         let mut redis = Outage::new("Redis");
         let mut reading = Reading::default();
         let mut load = Load::default();
+        let mut journal = Journal::default();
         let mut give_up_at: Option<Instant> = None;
         let (heard, mut heard_of) = mpsc::channel(MOST_HEARD);
         // Who waits, and the last question that may have been asked with what was in force before.
@@ -144,7 +146,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 let at_once = || handler.at_once_for(tenant);
                 prepared.is_ready(key, |call| handler.is_ready(call), at_once)
             });
-            journal::keep(&self.metrics, &mut scheduler, now, &mut load);
+            journal.keep(&self.metrics, &mut scheduler, now, &mut load);
             let watch = (started, &heard);
             self.perform(scheduler.take_actions(), watch, &mut tasks, &mut prepared)
                 .await;
@@ -152,7 +154,7 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 break;
             }
             let count_at = load.next(scheduler.in_memory());
-            let next = [scheduler.next_tick(now), count_at]
+            let next = [scheduler.next_tick(now), count_at, journal.next()]
                 .into_iter()
                 .flatten()
                 .min();
@@ -235,7 +237,9 @@ impl<B: Broker, G: Gate, H: PreparingHandler> Engine<B, G, H> {
                 () = &mut asked_to_turn => asked_to_turn.set(health.asked_for_a_turn()),
             }
         }
-        journal::keep(&self.metrics, &mut scheduler, started.elapsed(), &mut load);
+        let now = started.elapsed();
+        journal.keep(&self.metrics, &mut scheduler, now, &mut load);
+        journal.close(now);
         if !matches!(over, Over::Panicked(_)) {
             self.say_last_words(&mut scheduler, &mut tasks).await;
         }

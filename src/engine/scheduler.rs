@@ -44,6 +44,7 @@ mod clock;
 mod closing;
 mod deduping;
 mod delays;
+mod doors;
 mod entry;
 mod expiring;
 mod failing;
@@ -60,9 +61,11 @@ mod results;
 mod round_size;
 mod seldom;
 mod settlement;
+mod spans;
 mod starting;
 mod steering;
 mod suspects;
+mod traced;
 mod undecided;
 mod way;
 
@@ -83,6 +86,7 @@ use self::candidates::Candidates;
 use self::census::Suspended;
 use self::clock::StoreClock;
 use self::delays::Waiting;
+use self::doors::Doors;
 use self::entry::{Hand, JobEntry, Phase};
 use self::intake::Intake;
 use self::moves::Moves;
@@ -90,6 +94,7 @@ use self::notes::Notes;
 use self::queues::Queues;
 use self::results::LostResults;
 use self::settlement::Settlement;
+use self::spans::Traces;
 use self::steering::Steered;
 use crate::broker::Delivery;
 use crate::engine::action::{Action, Changeable, Key, Settings};
@@ -135,6 +140,10 @@ pub struct Scheduler {
     away: Away,
     /// The tenants that are suspended, for metrics.
     suspended: Suspended,
+    /// The tenants that are closed, for the log.
+    doors: Doors,
+    /// The spans of jobs.
+    traces: Traces,
     /// What operators ask, and what they are to be told.
     steered: Steered,
     /// The messages on their way to other queues.
@@ -169,6 +178,8 @@ impl Scheduler {
             candidates: Candidates::new(seed),
             away: Away::default(),
             suspended: Suspended::default(),
+            doors: Doors::default(),
+            traces: Traces::new(seed),
             steered: Steered::default(),
             moves: Moves::default(),
             lost_results: LostResults::default(),
@@ -265,6 +276,7 @@ impl Scheduler {
         self.waiting.clear();
         self.candidates.clear();
         self.moves.clear();
+        self.traces.end_session();
         self.clock.take_waiting();
         self.agenda.end_session(released);
     }
@@ -338,6 +350,7 @@ impl Scheduler {
         self.tell_notes(now);
         self.ask_who_is_first(now);
         self.tell_sightings(now);
+        self.look_at_doors(now);
         self.rest_or_take(now);
     }
 
@@ -359,6 +372,7 @@ impl Scheduler {
             self.notes.send_at(),
             self.steered.next(),
             self.throttles.next(),
+            self.doors.next(),
             self.agreement.ends_after(now),
         ];
         let while_active = while_active.into_iter().filter(|_| active);

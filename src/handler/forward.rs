@@ -98,6 +98,10 @@ impl<F: Forwarding> ForwardHandler<F> {
             set.push((headers::DONE_TOKEN, HeaderValue::Text(token.clone())));
             self.forwarder.expect(token)
         });
+        set.extend(
+            job.traceparent()
+                .map(|text| (headers::TRACEPARENT, HeaderValue::Text(text))),
+        );
         let outgoing = Reply {
             exchange: Arc::clone(&self.exchange),
             routing_key: key.into(),

@@ -118,6 +118,12 @@ impl Metrics {
                 "Jobs that were dropped, since another one with their dedupe key was seen before",
                 Counter::default(),
             ),
+            spans_lost: register(
+                r,
+                "spans_lost",
+                "Spans of traces that were not sent: too many waited, or the collector did not take them",
+                Counter::default(),
+            ),
             delayed_starts: register(
                 r,
                 "delayed_starts",

@@ -9,6 +9,7 @@ mod line;
 pub mod priority;
 mod published;
 pub mod start;
+mod traced;
 
 use bytes::Bytes;
 
@@ -21,12 +22,14 @@ pub use self::labels::labels;
 use self::priority::Priorities;
 pub use self::published::{Carrier, Properties, Published, Value};
 use self::start::DelayedStart;
+pub use self::traced::traced;
 use crate::rules::decision::Ticket;
 use crate::rules::delays::Trip;
 use crate::rules::expiry::{self, Expiry};
 use crate::rules::headers;
 use crate::rules::policy::Policy;
 use crate::rules::tenant::Tenant;
+use crate::rules::trace::Context;
 
 /// A header or another field of a message, as the rules see it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -141,6 +144,9 @@ pub struct Job {
     /// The message that it came as.
     #[doc(hidden)]
     pub published: Published,
+    /// The span of this call, where the worker makes spans.
+    #[doc(hidden)]
+    pub trace: Option<Context>,
 }
 
 impl Job {
@@ -156,7 +162,13 @@ impl Job {
             body: body.into(),
             values: Values::default(),
             published: Published::default(),
+            trace: None,
         }
+    }
+
+    /// The span of this call (W3C Trace Context), for what the call makes others do; none where the worker makes no spans.
+    pub fn traceparent(&self) -> Option<String> {
+        self.trace.map(|context| context.to_string())
     }
 }
 

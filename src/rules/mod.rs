@@ -22,6 +22,7 @@ pub mod shares;
 pub mod slots;
 pub mod steering;
 pub mod tenant;
+pub mod trace;
 pub mod usage;
 pub mod verdict;
 pub mod waitlist;

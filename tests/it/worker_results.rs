@@ -45,7 +45,7 @@ fn yaml(name: &str, api: &Api, results: &str) -> String {
     )
 }
 
-async fn queue(channel: &Channel, name: &str) {
+pub async fn queue(channel: &Channel, name: &str) {
     let (options, none) = (QueueDeclareOptions::default(), FieldTable::default());
     let declared = channel.queue_declare(name.into(), options, none);
     declared.await.expect("a queue");
@@ -75,10 +75,10 @@ async fn job(channel: &Channel, work: &str, id: &str, reply_to: &str) {
 }
 
 /// A result: its body, and its headers as text.
-type Result = (String, HashMap<String, String>);
+pub type Result = (String, HashMap<String, String>);
 
 /// The next `count` results in `queue`, by the correlation ids of their jobs.
-async fn results(channel: &Channel, queue: &str, count: usize) -> HashMap<String, Result> {
+pub async fn results(channel: &Channel, queue: &str, count: usize) -> HashMap<String, Result> {
     let mut found = HashMap::new();
     let all = async {
         while found.len() < count {

@@ -3,6 +3,7 @@
 
 pub mod api;
 mod bed;
+pub mod collector;
 pub mod connect;
 pub mod counts;
 pub mod door;

@@ -31,5 +31,6 @@ mod scheduler_shards;
 mod scheduler_starts;
 mod scheduler_steering;
 mod scheduler_suspects;
+mod scheduler_traces;
 mod tidy;
 mod tidy_circles;

@@ -20,6 +20,7 @@ use sluicegate::rules::limit::{Algorithm, Limit, Limits, Unit};
 use sluicegate::rules::policy::{Own, Pattern, Policy};
 use sluicegate::rules::scope::{MAX_VALUE_BYTES, Scope};
 use sluicegate::rules::tenant::Tenant;
+use sluicegate::rules::trace::Context;
 use sluicegate::untrusted::{line, unreadable, wrapped};
 use url::Url;
 
@@ -67,6 +68,7 @@ pub fn check(data: &[u8]) {
     assert!(job::first_routing_key(&message, "jobs") == "jobs" || matches!(back, Field::Text(_)));
     forwarded(&message);
     levels(&message, &fields.priorities);
+    traced(&message);
     sent(&message.for_republish());
 }
 
@@ -89,6 +91,22 @@ fn forwarded(message: &Message) {
             "a publisher's word counts"
         );
     }
+}
+
+/// What is read of a trace is what would be written of it, and our own word counts in our own queues only.
+fn traced(message: &Message) {
+    let [said, returned] = [false, true].map(|returned| job::traced(message, returned));
+    for said in [said, returned].into_iter().flatten() {
+        assert!(said.parent.trace != 0 && said.parent.span != 0 && said.first_call != Some(0));
+        let again = Context::parse(&said.parent.to_string());
+        assert_eq!(again, Some(said.parent));
+    }
+    assert!(said.is_none_or(|said| said.first_call.is_none()));
+    let publishers = match message.header(headers::TRACEPARENT) {
+        Field::Text(text) => Context::parse(text),
+        _ => None,
+    };
+    assert_eq!(said.map(|said| said.parent), publishers);
 }
 
 /// Who names no level says so in one line; all others wait in one of few waitlists.

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::plan::{LATE, Plan};
 use super::results::LastCall;
+use super::traced::Trace;
 use crate::broker::{Message, Source, Tag};
 use crate::engine::facts::{Fact, Named};
 use crate::gate::{Receipt, Ticket};
@@ -73,6 +74,8 @@ pub(super) struct JobEntry {
     pub(super) started: Option<Started>,
     /// Its last call, where its end will be told.
     pub(super) last_call: Option<Box<LastCall>>,
+    /// `None`: this worker makes no spans.
+    pub(super) trace: Option<Box<Trace>>,
 }
 
 impl JobEntry {
@@ -88,6 +91,7 @@ impl JobEntry {
             body: self.message.body.clone(),
             values: self.claims.values.clone(),
             published: Published::new(self.message.clone()),
+            trace: self.trace.as_ref().map(|trace| trace.span),
         }
     }
 
@@ -107,6 +111,7 @@ impl JobEntry {
         Named {
             id: self.message.id().map(str::to_owned),
             tenant: self.claims.tenant.clone(),
+            trace: self.trace.as_ref().map(|trace| trace.span),
         }
     }
 

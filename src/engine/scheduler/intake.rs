@@ -115,6 +115,7 @@ impl Intake {
             hand: Hand::Empty,
             started: None,
             last_call: None,
+            trace: None,
         })
     }
 

@@ -108,8 +108,12 @@ impl Scheduler {
         let tenant = job.claims.tenant.as_str().to_owned();
         own.push((headers::TENANT, HeaderValue::Text(tenant)));
         own.extend(job.claims.first_call_ms.map(headers::called));
+        let span = self.result_span(key, &mut own);
+        let job = self.jobs.get(&key)?;
         let reply = self.reply_for(&job.message, own, last_call);
-        self.with_a_target(reply?)
+        let reply = self.with_a_target(reply?)?;
+        self.begin_result(key, span);
+        Some(reply)
     }
 
     /// What is told of a message that is no usable job.
@@ -230,6 +234,7 @@ impl Scheduler {
             let Some((reply, next)) = self.moves.replied(key) else {
                 continue;
             };
+            self.end_result(now, key);
             self.facts.push(match sent {
                 Sent::Published => Fact::ResultPublished,
                 sent => {
@@ -239,6 +244,16 @@ impl Scheduler {
             });
             self.do_next(next);
         }
+    }
+
+    /// It is published again later.
+    pub(super) fn publish_failed(&mut self, now: Duration, key: Key, why: PublishError) {
+        let failed = self.moves.failed(now, key);
+        if let Some((again_at, _)) = failed {
+            self.waiting.look_at(again_at, key);
+        }
+        let is_first = failed.is_some_and(|(_, failures)| failures == 1);
+        self.facts.push(Fact::PublishFailed(why, is_first));
     }
 
     /// The queue of one publisher has refused it often enough. An exchange is the operator's: its jobs wait.

@@ -63,7 +63,8 @@ impl Scheduler {
         }
     }
 
-    fn arrived(&mut self, now: Duration, key: Key, source: Source, job: JobEntry) {
+    fn arrived(&mut self, now: Duration, key: Key, source: Source, mut job: JobEntry) {
+        self.begin_trace(now, source, &mut job);
         let left_a_delay_queue = job.claims.trip.is_some() && source == Source::Due;
         if left_a_delay_queue && self.intake.is_news_that_delay_queues_leak(now) {
             let due = Arc::clone(&self.settings.names.due);
@@ -199,6 +200,7 @@ impl Scheduler {
         back: &mut Back,
     ) {
         self.hear_of_tenant(now, asked_at, &question.tenant, reply);
+        self.look_at_door(now, question, reply);
         for (number, (asked, answer)) in question.jobs.iter().zip(&reply.answers).enumerate() {
             let (key, place) = (asked.key, asked.place);
             match answer {
@@ -262,6 +264,7 @@ impl Scheduler {
         self.admission.came_in_time(now, asked_at);
         // One that is served by the slot of another that must wait.
         self.give_slot(key);
+        self.trace_start(now, key);
         let Some(job) = self.jobs.get_mut(&key) else {
             return false;
         };
@@ -313,6 +316,9 @@ impl Scheduler {
         let index = limit.min(limits.len() - 1);
         let limit = &limits[index];
         job.denied_by = Some((limits.clone(), index));
+        if let Some(trace) = &mut job.trace {
+            trace.told(now, limits, index, ttl_ms);
+        }
         self.facts.push(Fact::MustWait {
             job: job.named(),
             labels: question.labels.clone(),
@@ -369,6 +375,7 @@ impl Scheduler {
             self.survived(key);
         }
         self.keep_answer(now, key, (&outcome, took), answered);
+        self.trace_call(now, key, took, &outcome);
         let waits = self.report_health(now, key, &outcome, trouble);
         if let Some(job) = self.jobs.get_mut(&key)
             && let Some(started) = job.started.take()
@@ -431,6 +438,7 @@ impl Scheduler {
         let fact = Fact::DeadLetter(job.named(), death, reason.to_owned());
         self.facts.push(fact);
         let headers = headers::dead(job.claims.attempt, reason, self.clock.at_least(now));
+        self.trace_death(now, key);
         let dead = Arc::clone(&self.settings.names.dead);
         let reply = self.result_of_job(key, Some((death, reason)));
         self.leave(key, (dead, headers), reply);
@@ -496,15 +504,5 @@ impl Scheduler {
                 Err(why) => self.publish_failed(now, key, why),
             }
         }
-    }
-
-    /// It is published again later.
-    pub(super) fn publish_failed(&mut self, now: Duration, key: Key, why: PublishError) {
-        let failed = self.moves.failed(now, key);
-        if let Some((again_at, _)) = failed {
-            self.waiting.look_at(again_at, key);
-        }
-        let is_first = failed.is_some_and(|(_, failures)| failures == 1);
-        self.facts.push(Fact::PublishFailed(why, is_first));
     }
 }

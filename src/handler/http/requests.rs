@@ -20,6 +20,7 @@ use super::secrets::{Missing, Secrets};
 use super::sign::Signer;
 use crate::config::{self, Http, OF_TENANTS, SIGNATURE_HEADERS, signing_keys};
 use crate::handler::Outcome;
+use crate::rules::headers::TRACEPARENT;
 use crate::rules::job::Job;
 use crate::rules::job::call::Template;
 
@@ -211,6 +212,10 @@ impl Requests {
         set("x-tenant", header_value(job.tenant.as_str()));
         set("x-job-id", header_value(&job.id));
         set("x-attempt", job.attempt.into());
+        // In the place of what the job's publisher or the configuration says: there is one.
+        if let Some(context) = job.traceparent() {
+            set(TRACEPARENT, header_value(&context));
+        }
         if let Some(sign) = &self.sign {
             self.sign(sign, &mut request, job, secret)?;
         }

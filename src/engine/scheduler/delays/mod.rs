@@ -262,6 +262,7 @@ impl Scheduler {
         if !route.whole && !headers.iter().any(|(name, _)| *name == headers::NOT_BEFORE) {
             headers.extend(store_now.map(until).map(headers::not_before));
         }
+        self.trace_leaves(now, key, &mut headers);
         let queue = Arc::clone(self.settings.names.delay(route));
         self.leave(key, (queue, headers), None);
     }

@@ -1,0 +1,325 @@
+//! Which tenants are closed, for the log: a job of theirs was denied. A tenant at its limit is denied in each window, which is one
+//! closing: it is open again when its last wait has been over for a while.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use foldhash::fast::RandomState;
+
+use super::Scheduler;
+use super::questions::Question;
+use crate::engine::facts::{ClosedBy, Fact};
+use crate::gate::{Answer, TenantReply};
+use crate::rules::tenant::Tenant;
+
+/// So many tenants are followed. Of others it is not told that they are closed.
+const MOST_TENANTS: usize = 10_000;
+/// A tenant is open when it was not to wait for so long.
+const QUIET: Duration = Duration::from_secs(60);
+/// Who is open is looked at so often at most: it takes a look at each.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// A tenant that is closed.
+#[derive(Debug)]
+struct Closed {
+    since: Duration,
+    /// The end of the last wait that it was given.
+    until: Duration,
+    /// So many jobs were denied.
+    denied: u64,
+    /// It is suspended, as the last answer said,
+    suspended: bool,
+    /// and that was told.
+    told: bool,
+}
+
+/// The tenants that are closed.
+#[derive(Debug, Default)]
+pub(super) struct Doors {
+    closed: HashMap<Tenant, Closed, RandomState>,
+    /// When somebody may be open again.
+    look_at: Duration,
+}
+
+impl Doors {
+    /// What the gate answered on some jobs of a tenant; what is news of it goes to `facts`.
+    fn heard(
+        &mut self,
+        now: Duration,
+        question: &Question,
+        reply: &TenantReply,
+        facts: &mut Vec<Fact>,
+    ) {
+        let left_ms = reply.blocked_until_ms.saturating_sub(reply.now_ms);
+        let is_suspended = left_ms > 0;
+        let waits = reply.answers.iter().filter_map(|answer| match *answer {
+            Answer::Wait { ttl_ms, limit, .. } => Some((ttl_ms, limit)),
+            _ => None,
+        });
+        let (mut denied, mut longest) = (0, None);
+        for wait in waits {
+            denied += 1;
+            longest = longest.max(Some(wait));
+        }
+        if self.closed.is_empty() && !is_suspended && denied == 0 {
+            return;
+        }
+        let tenant = &question.tenant;
+        let is_resumed = |closed: &Closed| !is_suspended && closed.suspended && now < closed.until;
+        if self.closed.get(tenant).is_some_and(is_resumed) {
+            facts.extend(self.opened(now, tenant));
+        }
+        let last = question.limits.len().saturating_sub(1);
+        let (by, wait_ms) = match longest {
+            _ if is_suspended => (ClosedBy::Suspension, left_ms),
+            None => return,
+            Some((ttl_ms, limit)) => {
+                let limits = question.limits.clone();
+                (ClosedBy::Limit(limits, limit.min(last)), ttl_ms)
+            }
+        };
+        if self.closed.len() >= MOST_TENANTS && !self.closed.contains_key(tenant) {
+            return;
+        }
+        let wait = Duration::from_millis(wait_ms);
+        let until = now.saturating_add(wait);
+        let is_first = self.closed.is_empty();
+        let mut is_news = false;
+        let closed = self.closed.entry(tenant.clone()).or_insert_with(|| {
+            is_news = true;
+            Closed {
+                since: now,
+                until,
+                denied: 0,
+                suspended: false,
+                told: false,
+            }
+        });
+        is_news |= is_suspended && !closed.told;
+        // What an operator or the API says anew takes the place of what they said.
+        closed.until = match closed.suspended && is_suspended {
+            true => until,
+            false => closed.until.max(until),
+        };
+        closed.denied += denied;
+        closed.suspended = is_suspended;
+        closed.told |= is_suspended;
+        let look_at = closed.until.saturating_add(QUIET);
+        self.look_at = match is_first {
+            true => look_at,
+            false => self.look_at.min(look_at),
+        };
+        if is_news {
+            let tenant = tenant.clone();
+            facts.push(Fact::TenantClosed { tenant, by, wait });
+        }
+    }
+
+    fn opened(&mut self, now: Duration, tenant: &Tenant) -> Option<Fact> {
+        let closed = self.closed.remove(tenant)?;
+        Some(Fact::TenantOpened {
+            tenant: tenant.clone(),
+            after: now.saturating_sub(closed.since),
+            denied: closed.denied,
+        })
+    }
+
+    /// Who is open again.
+    fn look(&mut self, now: Duration) -> Vec<Fact> {
+        if self.closed.is_empty() || now < self.look_at {
+            return Vec::new();
+        }
+        let mut open = Vec::new();
+        let mut next = Duration::MAX;
+        for (tenant, closed) in &self.closed {
+            match closed.until.saturating_add(QUIET) {
+                at if at <= now => open.push(tenant.clone()),
+                at => next = next.min(at),
+            }
+        }
+        self.look_at = next.max(now + LOOK);
+        // In an order of their own, not the map's: the same events say the same.
+        open.sort_unstable();
+        let opened = open.iter().filter_map(|tenant| self.opened(now, tenant));
+        opened.collect()
+    }
+
+    /// When [`Doors::look`] may find anything.
+    pub(super) fn next(&self) -> Option<Duration> {
+        (!self.closed.is_empty()).then_some(self.look_at)
+    }
+}
+
+impl Scheduler {
+    /// What the gate's answers say of whether the tenant is closed.
+    pub(super) fn look_at_door(&mut self, now: Duration, question: &Question, reply: &TenantReply) {
+        self.doors.heard(now, question, reply, &mut self.facts);
+    }
+
+    /// Who was closed, and is open again.
+    pub(super) fn look_at_doors(&mut self, now: Duration) {
+        let told = self.doors.look(now);
+        self.facts.extend(told);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gate::Ticket;
+    use crate::rules::limit::{Algorithm, Limit, Limits};
+    use crate::rules::scope::Labels;
+
+    const SECOND: Duration = Duration::from_secs(1);
+    const STORE_MS: u64 = 1_700_000_000_000;
+    const MINUTE: Duration = Duration::from_secs(60);
+
+    fn question(tenant: &str) -> Question {
+        let limit =
+            |name, max| Limit::new(name, Algorithm::SlidingWindow, max, SECOND, SECOND / 20);
+        let limits = [limit("burst", 5), limit("hourly", 9)].map(|limit| limit.expect("a limit"));
+        let tenant = Tenant::parse(tenant).expect("a tenant");
+        let limits = Limits::new(limits.into()).expect("two names");
+        Question::new(tenant, Labels::default(), limits, String::new())
+    }
+
+    fn wait(limit: usize, ttl_ms: u64) -> Answer {
+        Answer::Wait {
+            limit,
+            count: 5,
+            ttl_ms,
+            ticket: Ticket {
+                generation: 1,
+                number: 1,
+            },
+        }
+    }
+
+    fn start() -> Answer {
+        Answer::Start {
+            sequences: Default::default(),
+        }
+    }
+
+    fn reply(left_ms: u64, answers: Vec<Answer>) -> TenantReply {
+        TenantReply {
+            now_ms: STORE_MS,
+            blocked_until_ms: if left_ms > 0 { STORE_MS + left_ms } else { 0 },
+            has_failures: false,
+            answers,
+        }
+    }
+
+    /// What is told, in words.
+    fn words(facts: impl IntoIterator<Item = Fact>) -> Vec<String> {
+        let said = facts.into_iter().map(|fact| match fact {
+            Fact::TenantClosed { tenant, by, wait } => match by {
+                ClosedBy::Limit(limits, at) => format!("{tenant}: {} {wait:?}", limits[at].name()),
+                ClosedBy::Suspension => format!("{tenant}: suspended {wait:?}"),
+            },
+            Fact::TenantOpened {
+                tenant,
+                after,
+                denied,
+            } => format!("{tenant}: open {after:?} {denied}"),
+            other => panic!("{other:?}"),
+        });
+        said.collect()
+    }
+
+    fn hear(doors: &mut Doors, at: u32, tenant: &str, reply: TenantReply) -> Vec<String> {
+        let mut facts = Vec::new();
+        doors.heard(at * SECOND, &question(tenant), &reply, &mut facts);
+        words(facts)
+    }
+
+    #[test]
+    fn who_is_denied_in_each_window_closes_once() {
+        let mut doors = Doors::default();
+        let (nobody, none) = (Vec::<String>::new(), None);
+        assert_eq!(hear(&mut doors, 1, "a", reply(0, vec![start()])), nobody);
+        assert_eq!(doors.next(), none);
+        let both = vec![start(), wait(1, 2_000), wait(0, 900)];
+        assert_eq!(hear(&mut doors, 1, "a", reply(0, both)), ["a: hourly 2s"]);
+        for at in 2..100 {
+            let again = reply(0, vec![wait(0, 1_000)]);
+            assert_eq!(hear(&mut doors, at, "a", again), nobody);
+            assert_eq!(hear(&mut doors, at, "a", reply(0, vec![start()])), nobody);
+            assert_eq!(words(doors.look(at * SECOND)), nobody);
+        }
+        let open_at = 100 * SECOND + QUIET;
+        assert_eq!(words(doors.look(open_at - SECOND / 9)), nobody);
+        let looked = words(doors.look(doors.next().expect("one is closed").max(open_at)));
+        assert_eq!(looked.len(), 1, "{looked:?}");
+        assert!(looked[0].starts_with("a: open ") && looked[0].ends_with(" 100"));
+        assert_eq!(doors.next(), none);
+    }
+
+    #[test]
+    fn a_suspension_is_told_once_while_it_is_closed_and_ends_when_somebody_ends_it() {
+        let mut doors = Doors::default();
+        let none = Vec::<String>::new();
+        let limited = || reply(0, vec![wait(0, 500)]);
+        let suspended = |left_ms| reply(left_ms, vec![wait(0, left_ms)]);
+        assert_eq!(hear(&mut doors, 1, "a", limited()), ["a: burst 500ms"]);
+        assert_eq!(
+            hear(&mut doors, 2, "a", suspended(9_000)),
+            ["a: suspended 9s"]
+        );
+        assert_eq!(hear(&mut doors, 3, "a", suspended(8_000)), none);
+        let resumed = hear(&mut doors, 4, "a", limited());
+        assert_eq!(
+            resumed,
+            ["a: open 3s 3", "a: burst 500ms"],
+            "before its time"
+        );
+        let again = hear(&mut doors, 5, "a", suspended(3_600_000));
+        assert_eq!(again, ["a: suspended 3600s"]);
+        let resumed = hear(&mut doors, 6, "a", reply(0, vec![start()]));
+        assert_eq!(resumed, ["a: open 2s 2"]);
+        assert_eq!(
+            hear(&mut doors, 7, "a", suspended(1_000)),
+            ["a: suspended 1s"]
+        );
+        assert_eq!(hear(&mut doors, 9, "a", reply(0, vec![start()])), none);
+        assert_eq!(words(doors.look(8 * SECOND + MINUTE)), ["a: open 61s 1"]);
+        // For ever.
+        assert_eq!(
+            hear(&mut doors, 99, "b", suspended(u64::MAX - STORE_MS)).len(),
+            1
+        );
+        assert!(doors.look(1_000 * MINUTE).is_empty());
+    }
+
+    #[test]
+    fn a_short_wait_is_looked_at_before_a_long_one_and_seldom() {
+        let mut doors = Doors::default();
+        hear(&mut doors, 0, "long", reply(0, vec![wait(0, 3_600_000)]));
+        for number in 0..50 {
+            hear(
+                &mut doors,
+                0,
+                &number.to_string(),
+                reply(0, vec![wait(0, 1_000 + 10 * number)]),
+            );
+        }
+        let (mut looks, mut open) = (0, 0);
+        while let Some(at) = doors.next().filter(|at| *at < 5 * MINUTE) {
+            open += doors.look(at).len();
+            looks += 1;
+        }
+        assert_eq!((looks, open), (2, 50));
+    }
+
+    #[test]
+    fn a_bounded_number_is_followed() {
+        let mut doors = Doors::default();
+        let denied = || reply(0, vec![wait(0, 1_000)]);
+        for number in 0..MOST_TENANTS {
+            assert_eq!(hear(&mut doors, 0, &number.to_string(), denied()).len(), 1);
+        }
+        assert!(hear(&mut doors, 0, "one more", denied()).is_empty());
+        assert!(hear(&mut doors, 0, "7", denied()).is_empty(), "it is known");
+        assert_eq!(doors.look(2 * MINUTE).len(), MOST_TENANTS);
+    }
+}

@@ -1,0 +1,242 @@
+//! The spans of jobs: a wait, a call, a result. They are told as facts when they end, and decide nothing.
+//!
+//! A job's spans belong to its publisher's span. Where there is none, the first wait is the root, and the others belong to it. What a job
+//! must know of that on its way through a delay queue is in a header (`rules::trace::Said`).
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::Scheduler;
+use super::entry::JobEntry;
+use super::traced::Trace;
+use crate::broker::Source;
+use crate::engine::action::Key;
+use crate::engine::facts::Fact;
+use crate::handler::Outcome;
+use crate::rules::headers::{HeaderValue, Headers, TRACE, TRACEPARENT};
+use crate::rules::job::traced;
+use crate::rules::trace::{About, Context, Said, Sampler, Span};
+
+/// Of the reason of a failure, in characters.
+const MOST_REASON: usize = 300;
+/// A wait begins so long before its delivery at most.
+const MOST_BEFORE: Duration = Duration::from_secs(86_400);
+
+/// A result that is on its way.
+#[derive(Debug)]
+pub(super) struct Open(Span);
+
+/// Which spans are made, and those of results.
+#[derive(Debug)]
+pub(super) struct Traces {
+    /// `None`: none.
+    sampler: Option<Sampler>,
+    random: SmallRng,
+    /// Of jobs that move.
+    results: HashMap<Key, Open>,
+}
+
+impl Traces {
+    pub(super) fn new(seed: u64) -> Self {
+        Self {
+            sampler: None,
+            random: SmallRng::seed_from_u64(seed),
+            results: HashMap::new(),
+        }
+    }
+
+    /// No result is on its way any more.
+    pub(super) fn end_session(&mut self) {
+        self.results.clear();
+    }
+
+    /// An id that is not 0.
+    fn id(&mut self) -> u64 {
+        self.random.random_range(1..=u64::MAX)
+    }
+
+    /// The trace of a job that has come, `before` after it was told to wait.
+    fn begin(&mut self, now: Duration, said: Option<Said>, before: Duration) -> Option<Box<Trace>> {
+        let sampler = self.sampler?;
+        let id = self.id();
+        let trace = match said {
+            Some(said) => said.parent.trace,
+            None => u128::from(self.id()) << 64 | u128::from(self.id()),
+        };
+        let span = Context {
+            trace,
+            span: id,
+            sampled: sampler.takes(trace, said.map(|said| said.parent.sampled)),
+        };
+        let parent = said.map(|said| Context {
+            sampled: span.sampled,
+            ..said.parent
+        });
+        Some(Box::new(Trace {
+            parent,
+            root: parent.unwrap_or(span),
+            span,
+            since: now,
+            before: before.min(MOST_BEFORE),
+            told: Vec::new(),
+            more: 0,
+            first_call: said.and_then(|said| said.first_call),
+        }))
+    }
+}
+
+/// What the job's present span told of, which ends now.
+fn ended(now: Duration, job: &JobEntry, trace: &Trace, queue: &Arc<str>, about: About) -> Span {
+    Span {
+        about,
+        context: trace.span,
+        parent: trace.parent,
+        first_call: None,
+        began: trace.since,
+        before: trace.before,
+        ended: now,
+        id: job.message.id().unwrap_or_default().to_owned(),
+        tenant: job.claims.tenant.clone(),
+        queue: Arc::clone(queue),
+        attempt: job.claims.attempt,
+    }
+}
+
+impl Scheduler {
+    /// Makes spans of the jobs that this sampler takes.
+    pub fn tracing(mut self, sampler: Option<Sampler>) -> Self {
+        self.traces.sampler = sampler;
+        self
+    }
+
+    /// A job has come: it waits.
+    pub(super) fn begin_trace(&mut self, now: Duration, source: Source, job: &mut JobEntry) {
+        if self.traces.sampler.is_none() {
+            return;
+        }
+        let said = traced(&*job.message, source != Source::Fresh);
+        let came = job.claims.trip.filter(|trip| trip.until_ms > 0);
+        let before = came.zip(self.clock.at_least(now)).map(|(trip, store_ms)| {
+            let begun_ms = trip.until_ms.saturating_sub(trip.wait_ms);
+            Duration::from_millis(store_ms.saturating_sub(begun_ms))
+        });
+        job.trace = self.traces.begin(now, said, before.unwrap_or_default());
+    }
+
+    /// The job's wait ends.
+    fn end_wait(&mut self, now: Duration, key: Key) {
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return;
+        };
+        let Some(mut trace) = job.trace.take() else {
+            return;
+        };
+        if trace.span.sampled {
+            let about = trace.wait();
+            let span = ended(now, job, &trace, &self.settings.names.fresh, about);
+            self.facts.push(Fact::Span(Box::new(span)));
+        }
+        trace.next(now, self.traces.id());
+        job.trace = Some(trace);
+    }
+
+    /// The job is called: its wait ends, and its call's span begins.
+    pub(super) fn trace_start(&mut self, now: Duration, key: Key) {
+        if self.traces.sampler.is_some() {
+            self.end_wait(now, key);
+        }
+    }
+
+    /// A call has ended that took so long, and the job may wait again.
+    pub(super) fn trace_call(&mut self, now: Duration, key: Key, took: Duration, by: &Outcome) {
+        let Some(job) = self.jobs.get_mut(&key) else {
+            return;
+        };
+        let Some(mut trace) = job.trace.take() else {
+            return;
+        };
+        let (outcome, reason) = match by {
+            Outcome::Done => ("done", None),
+            Outcome::Retry { reason, .. } => ("retry", Some(reason)),
+            Outcome::Snooze { .. } => ("snooze", None),
+            Outcome::Throttled { reason, .. } => ("throttled", Some(reason)),
+            Outcome::Reject { reason } => ("reject", Some(reason)),
+            // It was not made.
+            Outcome::Late => ("late", None),
+        };
+        let is_made = *by != Outcome::Late;
+        if trace.span.sampled && is_made {
+            let reason = reason.map(|text| text.chars().take(MOST_REASON).collect());
+            let about = About::Call { outcome, reason };
+            let mut span = ended(now, job, &trace, &self.settings.names.fresh, about);
+            span.began = now.saturating_sub(took).max(trace.since);
+            span.first_call = trace.first_call;
+            self.facts.push(Fact::Span(Box::new(span)));
+        }
+        if is_made {
+            trace.first_call.get_or_insert(trace.span.span);
+        }
+        trace.next(now, self.traces.id());
+        job.trace = Some(trace);
+    }
+
+    /// The job becomes a dead letter: so ends its wait, unless a call has just ended.
+    pub(super) fn trace_death(&mut self, now: Duration, key: Key) {
+        let trace = self.jobs.get(&key).and_then(|job| job.trace.as_deref());
+        if trace.is_some_and(|trace| trace.since < now || trace.parent.is_none()) {
+            self.end_wait(now, key);
+        }
+    }
+
+    /// The job goes to a delay queue: what it carries there. A wait in which nothing was told goes on there.
+    pub(super) fn trace_leaves(&mut self, now: Duration, key: Key, headers: &mut Headers) {
+        let Some(trace) = (self.jobs.get(&key)).and_then(|job| job.trace.as_deref()) else {
+            return;
+        };
+        let said = Said {
+            parent: trace.root,
+            first_call: trace.first_call,
+        };
+        let is_told = trace.parent.is_none() || !trace.told.is_empty();
+        headers.push((TRACE, HeaderValue::Text(said.to_string())));
+        if is_told {
+            self.end_wait(now, key);
+        }
+    }
+
+    /// The span of a result, if there is one: its context goes to `headers`.
+    pub(super) fn result_span(&mut self, key: Key, headers: &mut Headers) -> Option<Open> {
+        let job = self.jobs.get(&key)?;
+        let trace = job.trace.as_deref()?;
+        let context = trace.root.beside(self.traces.id());
+        headers.push((TRACEPARENT, HeaderValue::Text(context.to_string())));
+        let queue = &self.settings.names.fresh;
+        let span = ended(trace.since, job, trace, queue, About::Result);
+        let parent = Some(trace.root);
+        Some(Open(Span {
+            context,
+            parent,
+            before: Duration::ZERO,
+            ..span
+        }))
+    }
+
+    /// The result is published.
+    pub(super) fn begin_result(&mut self, key: Key, span: Option<Open>) {
+        if let Some(span) = span.filter(|Open(span)| span.context.sampled) {
+            self.traces.results.insert(key, span);
+        }
+    }
+
+    /// It was, or never will be.
+    pub(super) fn end_result(&mut self, now: Duration, key: Key) {
+        if let Some(Open(mut span)) = self.traces.results.remove(&key) {
+            span.ended = now;
+            self.facts.push(Fact::Span(Box::new(span)));
+        }
+    }
+}

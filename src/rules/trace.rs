@@ -1,0 +1,314 @@
+//! Which trace a job belongs to (W3C Trace Context), and which traces are recorded. A context names spans and decides nothing else: who
+//! makes one up has a wrong picture, and no job more or less.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::rules::limit::Limits;
+use crate::rules::tenant::Tenant;
+
+/// `traceparent` of version 00, in bytes.
+const LENGTH: usize = 55;
+
+/// A span, as others name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Context {
+    /// Its trace; not 0.
+    pub trace: u128,
+    /// Itself; not 0.
+    pub span: u64,
+    /// It is recorded.
+    pub sampled: bool,
+}
+
+impl Context {
+    /// Reads a `traceparent`; anything else is none. Of a later version what version 00 has is read.
+    pub fn parse(text: &str) -> Option<Self> {
+        let (version, rest) = text.split_at_checked(2)?;
+        let version = hex(version)?;
+        let fits = match version {
+            0 => text.len() == LENGTH,
+            // No version can be that.
+            0xff => false,
+            _ => text.len() == LENGTH || text.as_bytes().get(LENGTH) == Some(&b'-'),
+        };
+        let mut parts = rest.get(..LENGTH - 2)?.split('-').skip(1);
+        let mut part = |length: usize| hex(parts.next().filter(|part| part.len() == length)?);
+        let (trace, span, flags) = (part(32)?, part(16)?, part(2)?);
+        let span = u64::try_from(span).ok()?;
+        (fits && trace != 0 && span != 0).then_some(Self {
+            trace,
+            span,
+            sampled: flags & 1 == 1,
+        })
+    }
+
+    /// Another span of its trace.
+    pub fn beside(self, span: u64) -> Self {
+        Self { span, ..self }
+    }
+}
+
+impl fmt::Display for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            trace,
+            span,
+            sampled,
+        } = self;
+        write!(f, "00-{trace:032x}-{span:016x}-{:02x}", u8::from(*sampled))
+    }
+}
+
+/// Lower case only, as the standard says.
+fn hex(text: &str) -> Option<u128> {
+    let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    let all = text.bytes().all(is_digit);
+    all.then(|| u128::from_str_radix(text, 16).ok()).flatten()
+}
+
+/// What a job's message says of its trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Said {
+    /// What its spans belong to: its publisher's span, or the first of ours.
+    pub parent: Context,
+    /// The span of its first call.
+    pub first_call: Option<u64>,
+}
+
+impl Said {
+    /// Reads what [`Said`] writes; anything else is none.
+    pub(super) fn parse(text: &str) -> Option<Self> {
+        let (parent, first_call) = match text.split_once(':') {
+            None => (text, None),
+            Some((parent, first)) => {
+                let span = (first.len() == 16).then(|| hex(first)).flatten()?;
+                (
+                    parent,
+                    Some(u64::try_from(span).ok().filter(|span| *span != 0)?),
+                )
+            }
+        };
+        let parent = Context::parse(parent)?;
+        Some(Self { parent, first_call })
+    }
+}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.parent)?;
+        match self.first_call {
+            Some(span) => write!(f, ":{span:016x}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Which traces are recorded.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Sampler {
+    /// Those that their publishers record, and of the others none; what has no publisher's context is up to `share`.
+    pub by_parent: bool,
+    /// This share of them, from 0 to 1.
+    pub share: f64,
+}
+
+impl Sampler {
+    /// By the names of `OTEL_TRACES_SAMPLER` and `OTEL_TRACES_SAMPLER_ARG`.
+    ///
+    /// # Errors
+    /// In words.
+    pub fn parse(name: &str, share: Option<&str>) -> Result<Self, String> {
+        let ratio = || match share.map(str::trim).filter(|text| !text.is_empty()) {
+            None => Ok(1.0),
+            Some(text) => match text.parse::<f64>() {
+                Ok(share) if (0.0..=1.0).contains(&share) => Ok(share),
+                _ => Err(format!(
+                    "OTEL_TRACES_SAMPLER_ARG: {text:?} is no share from 0 to 1"
+                )),
+            },
+        };
+        let (root, by_parent) = match name.strip_prefix("parentbased_") {
+            Some(root) => (root, true),
+            None => (name, false),
+        };
+        let share = match root {
+            "always_on" => 1.0,
+            "always_off" => 0.0,
+            "traceidratio" => ratio()?,
+            _ => {
+                return Err(format!(
+                    "OTEL_TRACES_SAMPLER: {name:?} is not known; use always_on, always_off or traceidratio, each also with parentbased_ before it"
+                ));
+            }
+        };
+        Ok(Self { by_parent, share })
+    }
+
+    /// Whether the trace with this id is recorded, of which a publisher said `parent`. The same for all workers: where publishers
+    /// have no say it is decided by the id, as other libraries do.
+    pub fn takes(&self, trace: u128, parent: Option<bool>) -> bool {
+        if let (true, Some(sampled)) = (self.by_parent, parent) {
+            return sampled;
+        }
+        let low = u64::try_from(trace & u128::from(u64::MAX)).unwrap_or(u64::MAX) >> 1;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        let bound = (self.share * (1_u64 << 63) as f64) as u64;
+        low < bound
+    }
+}
+
+/// That a job was told to wait.
+#[derive(Debug, Clone)]
+pub struct Told {
+    /// When (time of the scheduler).
+    pub at: Duration,
+    /// Its limits,
+    pub limits: Limits,
+    /// and which of them it waits for.
+    pub limit: usize,
+    /// For how long.
+    pub ttl_ms: u64,
+}
+
+/// What a span tells of.
+#[derive(Debug, Clone)]
+pub enum About {
+    /// A job waits, and is told so several times.
+    Wait {
+        /// The first times.
+        told: Vec<Told>,
+        /// So many more.
+        more: u32,
+    },
+    /// A call of the API, or what takes its place.
+    Call {
+        /// How it ended, in a word,
+        outcome: &'static str,
+        /// and why, where that is no success.
+        reason: Option<String>,
+    },
+    /// The job's result is published.
+    Result,
+}
+
+/// A span that has ended, of a job. Times are those of the scheduler.
+#[derive(Debug, Clone)]
+pub struct Span {
+    /// What it tells of.
+    pub about: About,
+    /// Its name for others.
+    pub context: Context,
+    /// What it belongs to.
+    pub parent: Option<Context>,
+    /// The first call of a job that is called again.
+    pub first_call: Option<u64>,
+    /// When it began,
+    pub began: Duration,
+    /// and so long before: in a delay queue.
+    pub before: Duration,
+    /// When it ended.
+    pub ended: Duration,
+    /// The job's id,
+    pub id: String,
+    /// and whose it is.
+    pub tenant: Tenant,
+    /// The work queue.
+    pub queue: Arc<str>,
+    /// Which attempt it is, from 1.
+    pub attempt: u32,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+
+    #[test]
+    fn a_context_is_what_the_standard_says_and_nothing_else() {
+        let context = Context::parse(GOOD).expect("a context");
+        assert_eq!(context.trace, 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
+        assert_eq!(
+            (context.span, context.sampled),
+            (0x00f0_67aa_0ba9_02b7, true)
+        );
+        assert_eq!(context.to_string(), GOOD);
+        let flags = |flags: &str| GOOD.replace("-01", flags);
+        for (text, sampled) in [
+            (flags("-00"), false),
+            (flags("-02"), false),
+            (flags("-ff"), true),
+        ] {
+            assert_eq!(
+                Context::parse(&text).map(|it| it.sampled),
+                Some(sampled),
+                "{text}"
+            );
+        }
+        let later = format!("cc{}-what-comes-later", &GOOD[2..]);
+        assert_eq!(Context::parse(&later), Some(context));
+        assert_eq!(Context::parse(&later[..LENGTH]), Some(context));
+        for text in [
+            "",
+            "00",
+            "00-",
+            &GOOD[..54],
+            &format!("{GOOD}-"),
+            &format!("{GOOD} "),
+            &format!(" {GOOD}"),
+            &format!("ff{}", &GOOD[2..]),
+            &format!("01{}x", &GOOD[2..]),
+            &GOOD.to_uppercase(),
+            &GOOD.replace('-', "_"),
+            &GOOD.replace("4bf92f3577b34da6a3ce929d0e0e4736", &"0".repeat(32)),
+            &GOOD.replace("00f067aa0ba902b7", &"0".repeat(16)),
+            &GOOD.replace("4b", "+b"),
+            &GOOD.replace("4b", "é"),
+            "00-4bf92f3577b34da6a3ce929d0e0e473600f067aa0ba902b701------",
+        ] {
+            assert_eq!(Context::parse(text), None, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn what_a_job_carries_is_read_as_it_was_written() {
+        let parent = Context::parse(GOOD).expect("a context");
+        for first_call in [None, Some(1), Some(u64::MAX)] {
+            let said = Said { parent, first_call };
+            assert_eq!(Said::parse(&said.to_string()), Some(said));
+        }
+        for end in [
+            ":",
+            ":0",
+            ":0000000000000000",
+            ":xxxxxxxxxxxxxxxx",
+            ":00f067aa0ba902b7:",
+        ] {
+            assert_eq!(Said::parse(&format!("{GOOD}{end}")), None, "{end}");
+        }
+    }
+
+    #[test]
+    fn a_share_of_the_traces_is_taken_or_what_the_publisher_takes() {
+        let sampler = |name, share| Sampler::parse(name, share).expect("a sampler");
+        let low = |part: f64| (part * 2.0_f64.powi(64)) as u128;
+        let quarter = sampler("traceidratio", Some("0.25"));
+        assert!(quarter.takes(low(0.24), Some(false)) && !quarter.takes(low(0.26), Some(true)));
+        let parents = sampler("parentbased_traceidratio", Some("0.25"));
+        assert!(parents.takes(low(0.9), Some(true)) && !parents.takes(1, Some(false)));
+        assert!(parents.takes(low(0.1), None) && !parents.takes(low(0.3), None));
+        let (on, off) = (sampler("always_on", None), sampler("always_off", Some("x")));
+        assert!(on.takes(u128::MAX, Some(false)) && !off.takes(1, Some(true)));
+        for (name, share) in [
+            ("", None),
+            ("parentbased_", None),
+            ("xray", None),
+            ("traceidratio", Some("1.5")),
+            ("traceidratio", Some("NaN")),
+        ] {
+            assert!(Sampler::parse(name, share).is_err(), "{name} {share:?}");
+        }
+    }
+}

@@ -1,0 +1,206 @@
+//! Sends spans to a collector: protobuf over HTTP, in batches. What waits for that is bounded, and whatever the collector does, no job waits
+//! for it.
+
+use std::env;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+use opentelemetry::InstrumentationScope;
+use opentelemetry_otlp::{Protocol, WithExportConfig as _, WithHttpConfig as _};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::OTelSdkResult;
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter, SpanProcessor as _,
+};
+use tokio::task::spawn_blocking;
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::client::{Client, LastError};
+use super::data::data;
+use super::variables::Variables;
+use crate::rules::trace::{Sampler, Span};
+
+/// What waits is sent within this when the worker ends, or not at all.
+const FLUSH_WITHIN: Duration = Duration::from_secs(5);
+/// That spans are lost is told so often at most.
+const LOST_TOLD: Duration = Duration::from_secs(60);
+
+/// The one of this process.
+static EXPORTER: OnceLock<Exporter> = OnceLock::new();
+
+/// Spans that wait to be sent, and those that were lost since somebody asked.
+#[derive(Debug, Default)]
+struct Counts {
+    waiting: AtomicUsize,
+    lost: AtomicU64,
+}
+
+struct Exporter {
+    processor: BatchSpanProcessor,
+    sampler: Sampler,
+    scope: InstrumentationScope,
+    counts: Arc<Counts>,
+    most: usize,
+}
+
+/// Counts what the exporter does, and says where it fails.
+#[derive(Debug)]
+struct Counted {
+    exporter: opentelemetry_otlp::SpanExporter,
+    counts: Arc<Counts>,
+    last: LastError,
+    /// Since it was told that spans are lost: when that was, and how many are.
+    told: Mutex<Option<(Instant, usize)>>,
+}
+
+impl Counted {
+    fn failed(&self, spans: usize) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let more = told.map_or(0, |(_, more)| more) + spans;
+        if let Some((at, _)) = *told
+            && at.elapsed() < LOST_TOLD
+        {
+            *told = Some((at, more));
+            return;
+        }
+        *told = Some((Instant::now(), 0));
+        let reason = self
+            .last
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
+        warn!(
+            spans = more,
+            reason, "traces can't be sent: these spans are lost"
+        );
+    }
+
+    fn sent(&self) {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, more)) = told.take() {
+            info!(lost = more, "traces are sent again");
+        }
+    }
+}
+
+impl SpanExporter for Counted {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len();
+        let sent = self.exporter.export(batch).await;
+        self.counts.waiting.fetch_sub(spans, Ordering::Relaxed);
+        match &sent {
+            Ok(()) => self.sent(),
+            Err(_) => {
+                self.counts.lost.fetch_add(spans as u64, Ordering::Relaxed);
+                self.failed(spans);
+            }
+        }
+        sent
+    }
+
+    fn shutdown_with_timeout(&self, within: Duration) -> OTelSdkResult {
+        self.exporter.shutdown_with_timeout(within)
+    }
+
+    fn set_resource(&mut self, resource: &Resource) {
+        self.exporter.set_resource(resource);
+    }
+}
+
+impl Exporter {
+    fn new(variables: &Variables) -> Result<Self, String> {
+        let (last, counts) = (LastError::default(), Arc::<Counts>::default());
+        let client = Client::new(variables, Arc::clone(&last))?;
+        let exporter = opentelemetry_otlp::SpanExporter::builder()
+            .with_http()
+            .with_protocol(Protocol::HttpBinary)
+            .with_endpoint(variables.endpoint.as_str())
+            .with_timeout(variables.timeout)
+            .with_http_client(client)
+            .build();
+        // What it says may name the endpoint, with a password in it.
+        let exporter =
+            exporter.map_err(|_| "a variable OTEL_EXPORTER_OTLP_… can't be used".to_owned())?;
+        let exporter = Counted {
+            exporter,
+            counts: Arc::clone(&counts),
+            last,
+            told: Mutex::default(),
+        };
+        let config = BatchConfigBuilder::default().with_max_queue_size(variables.queue);
+        let mut processor = BatchSpanProcessor::new(exporter, config.build());
+        let mut resource = Resource::builder();
+        if variables.has_no_name {
+            resource = resource.with_service_name("sluicegate");
+        }
+        processor.set_resource(&resource.build());
+        let scope = InstrumentationScope::builder("sluicegate");
+        Ok(Self {
+            processor,
+            sampler: variables.sampler,
+            scope: scope.with_version(env!("CARGO_PKG_VERSION")).build(),
+            counts,
+            most: variables.queue,
+        })
+    }
+}
+
+/// That spans are sent, until its end.
+pub(crate) struct Traces {
+    is_ours: bool,
+}
+
+/// Begins to send spans, if the variables say so.
+pub(crate) fn begin() -> Traces {
+    let mut is_ours = false;
+    match Variables::read(|name| env::var(name).ok()) {
+        Ok(None) => {}
+        Ok(Some(_)) if EXPORTER.get().is_some() => {}
+        Ok(Some(variables)) => match Exporter::new(&variables) {
+            Ok(exporter) => {
+                is_ours = EXPORTER.set(exporter).is_ok();
+                info!(endpoint = variables.shown(), "traces are sent");
+            }
+            Err(why) => warn!(reason = why, "no traces are sent"),
+        },
+        Err(why) => warn!(reason = why, "no traces are sent"),
+    }
+    Traces { is_ours }
+}
+
+impl Traces {
+    /// What waits is sent, for a bounded time.
+    pub(crate) async fn end(self) {
+        if let Some(exporter) = EXPORTER.get().filter(|_| self.is_ours) {
+            let ends = move || exporter.processor.shutdown_with_timeout(FLUSH_WITHIN);
+            // It ends by itself; the runtime is not held up by it for longer.
+            let _ = timeout(2 * FLUSH_WITHIN, spawn_blocking(ends)).await;
+        }
+    }
+}
+
+/// Which traces are recorded; `None`: no span is made.
+pub(crate) fn sampler() -> Option<Sampler> {
+    EXPORTER.get().map(|exporter| exporter.sampler)
+}
+
+/// Hands on `span`, which ended before `now` by the scheduler's clock. Never waits: where too many do, it is lost. How many were lost since
+/// this was asked last.
+pub(crate) fn record(now: Duration, span: Span) -> u64 {
+    let Some(exporter) = EXPORTER.get() else {
+        return 0;
+    };
+    let Counts { waiting, lost } = &*exporter.counts;
+    let place = |many: usize| (many < exporter.most).then_some(many + 1);
+    match waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, place) {
+        Ok(_) => {
+            let times = (now, SystemTime::now());
+            let data = data(span, times, exporter.scope.clone());
+            exporter.processor.on_end(data);
+        }
+        Err(_) => _ = lost.fetch_add(1, Ordering::Relaxed),
+    }
+    lost.swap(0, Ordering::Relaxed)
+}

@@ -1,0 +1,222 @@
+//! The variables of OpenTelemetry that are read here; the others (`OTEL_RESOURCE_ATTRIBUTES`, `OTEL_EXPORTER_OTLP_HEADERS`, `OTEL_BSP_*`) its
+//! libraries read themselves.
+
+use std::time::Duration;
+
+use url::Url;
+
+use crate::rules::trace::Sampler;
+
+/// Where spans go in `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, as it is; else this with `/v1/traces` behind it.
+const ENDPOINT: &str = "OTEL_EXPORTER_OTLP_ENDPOINT";
+const OF_TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
+/// Where nobody says where a collector is.
+const USUAL: &str = "http://localhost:4318";
+/// So many spans wait to be sent, at most, where `OTEL_BSP_MAX_QUEUE_SIZE` says nothing; and whatever it says.
+const QUEUE: usize = 2048;
+const LONGEST_QUEUE: usize = 65_536;
+/// A request and its answer take so long at most, in milliseconds.
+const TIMEOUT_MS: u64 = 10_000;
+const LONGEST_TIMEOUT_MS: u64 = 60_000;
+
+/// What they say.
+#[derive(Debug, PartialEq)]
+pub(super) struct Variables {
+    pub(super) endpoint: Url,
+    pub(super) sampler: Sampler,
+    pub(super) queue: usize,
+    pub(super) timeout: Duration,
+    /// Who signs the collector's certificate; `None`: somebody the system trusts.
+    pub(super) ca_file: Option<String>,
+    /// Nobody says what this service is called.
+    pub(super) has_no_name: bool,
+}
+
+impl Variables {
+    /// `None`: no traces are wanted.
+    ///
+    /// # Errors
+    /// In words; what may be secret is not in them.
+    pub(super) fn read(of: impl Fn(&str) -> Option<String>) -> Result<Option<Self>, String> {
+        let of = |name: &str| {
+            of(name)
+                .map(|text| text.trim().to_owned())
+                .filter(|text| !text.is_empty())
+        };
+        let is_disabled =
+            of("OTEL_SDK_DISABLED").is_some_and(|text| text.eq_ignore_ascii_case("true"));
+        let endpoint = of(OF_TRACES).map(|text| (OF_TRACES, text, ""));
+        let endpoint = endpoint.or_else(|| of(ENDPOINT).map(|text| (ENDPOINT, text, "/v1/traces")));
+        let wanted = match of("OTEL_TRACES_EXPORTER").as_deref() {
+            None => endpoint.is_some(),
+            Some("otlp") => true,
+            Some("none") => false,
+            Some(_) => return Err("OTEL_TRACES_EXPORTER: use otlp or none".to_owned()),
+        };
+        if is_disabled || !wanted {
+            return Ok(None);
+        }
+        let first = |names: [&str; 2]| names.into_iter().find_map(&of);
+        let protocol = [
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL",
+            "OTEL_EXPORTER_OTLP_PROTOCOL",
+        ];
+        if first(protocol).is_some_and(|text| text != "http/protobuf") {
+            return Err("OTEL_EXPORTER_OTLP_PROTOCOL: only http/protobuf is possible".to_owned());
+        }
+        let compression = [
+            "OTEL_EXPORTER_OTLP_TRACES_COMPRESSION",
+            "OTEL_EXPORTER_OTLP_COMPRESSION",
+        ];
+        if first(compression).is_some_and(|text| text != "none") {
+            return Err("OTEL_EXPORTER_OTLP_COMPRESSION: only none is possible".to_owned());
+        }
+        let (name, text, path) = endpoint.unwrap_or((ENDPOINT, USUAL.to_owned(), "/v1/traces"));
+        let whole = format!(
+            "{}{path}",
+            if path.is_empty() {
+                &text
+            } else {
+                text.trim_end_matches('/')
+            }
+        );
+        let endpoint = Url::parse(&whole)
+            .ok()
+            .filter(|url| ["http", "https"].contains(&url.scheme()) && url.has_host());
+        let endpoint = endpoint.ok_or_else(|| {
+            format!("{name} is no URL of a collector, such as http://collector:4318")
+        })?;
+        let number = |name: &str, usual: u64, most: u64| match of(name) {
+            None => Ok(usual),
+            Some(text) => match text.parse::<u64>() {
+                Ok(number) if (1..=most).contains(&number) => Ok(number),
+                _ => Err(format!("{name}: {text:?} is no number from 1 to {most}")),
+            },
+        };
+        let queue = number(
+            "OTEL_BSP_MAX_QUEUE_SIZE",
+            QUEUE as u64,
+            LONGEST_QUEUE as u64,
+        )?;
+        let usual = number("OTEL_EXPORTER_OTLP_TIMEOUT", TIMEOUT_MS, LONGEST_TIMEOUT_MS)?;
+        let timeout = number(
+            "OTEL_EXPORTER_OTLP_TRACES_TIMEOUT",
+            usual,
+            LONGEST_TIMEOUT_MS,
+        )?;
+        let sampler = of("OTEL_TRACES_SAMPLER");
+        let sampler = sampler.as_deref().unwrap_or("parentbased_always_on");
+        let certificate = [
+            "OTEL_EXPORTER_OTLP_TRACES_CERTIFICATE",
+            "OTEL_EXPORTER_OTLP_CERTIFICATE",
+        ];
+        let attributes = of("OTEL_RESOURCE_ATTRIBUTES").unwrap_or_default();
+        let mut attributes = attributes.split(',');
+        let is_named = attributes.any(|pair| pair.trim_start().starts_with("service.name="));
+        Ok(Some(Self {
+            endpoint,
+            sampler: Sampler::parse(sampler, of("OTEL_TRACES_SAMPLER_ARG").as_deref())?,
+            queue: usize::try_from(queue).unwrap_or(QUEUE),
+            timeout: Duration::from_millis(timeout),
+            ca_file: first(certificate),
+            has_no_name: !is_named && of("OTEL_SERVICE_NAME").is_none(),
+        }))
+    }
+
+    /// The endpoint without what may be secret.
+    pub(super) fn shown(&self) -> String {
+        let url = &self.endpoint;
+        format!(
+            "{}://{}{}",
+            url.scheme(),
+            &url[url::Position::BeforeHost..url::Position::AfterPort],
+            url.path()
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(set: &[(&str, &str)]) -> Result<Option<Variables>, String> {
+        let of = |name: &str| {
+            let (_, text) = set.iter().find(|(set, _)| *set == name)?;
+            Some((*text).to_owned())
+        };
+        Variables::read(of)
+    }
+
+    fn on(set: &[(&str, &str)]) -> Variables {
+        read(set).expect("fine").expect("wanted")
+    }
+
+    #[test]
+    fn nothing_is_sent_unless_somebody_wants_it() {
+        for set in [
+            &[][..],
+            &[(ENDPOINT, " ")],
+            &[(ENDPOINT, "http://c:4318"), ("OTEL_SDK_DISABLED", "TRUE")],
+            &[
+                (ENDPOINT, "http://c:4318"),
+                ("OTEL_TRACES_EXPORTER", "none"),
+            ],
+            &[("OTEL_SERVICE_NAME", "x")],
+        ] {
+            assert_eq!(read(set), Ok(None), "{set:?}");
+        }
+        let usual = on(&[("OTEL_TRACES_EXPORTER", "otlp")]);
+        assert_eq!(usual.shown(), "http://localhost:4318/v1/traces");
+        assert_eq!(
+            (usual.queue, usual.timeout),
+            (2048, Duration::from_secs(10))
+        );
+        assert!(usual.has_no_name && usual.sampler.by_parent);
+    }
+
+    #[test]
+    fn the_endpoint_of_traces_is_taken_as_it_is_and_shown_without_secrets() {
+        let shown = |name, text| on(&[(name, text)]).shown();
+        assert_eq!(shown(ENDPOINT, "http://c:4318/"), "http://c:4318/v1/traces");
+        assert_eq!(
+            shown(ENDPOINT, "https://c/otel"),
+            "https://c/otel/v1/traces"
+        );
+        let own = shown(OF_TRACES, "https://user:pass@c/traces?key=secret");
+        assert_eq!(own, "https://c/traces");
+        let both = on(&[(ENDPOINT, "http://a"), (OF_TRACES, "http://b/x")]);
+        assert_eq!(both.shown(), "http://b/x");
+        let named = [
+            ("OTEL_RESOURCE_ATTRIBUTES", "a=b, service.name=gate"),
+            (ENDPOINT, "http://a"),
+        ];
+        assert!(!on(&named).has_no_name);
+    }
+
+    #[test]
+    fn what_can_not_be_meant_is_refused_without_its_value_where_that_may_be_secret() {
+        let on = (ENDPOINT, "http://c");
+        for (set, part) in [
+            (&[(ENDPOINT, "c:4318/secret")][..], "no URL of a collector"),
+            (
+                &[(OF_TRACES, "ftp://secret")],
+                "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+            ),
+            (
+                &[on, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")],
+                "http/protobuf",
+            ),
+            (&[on, ("OTEL_EXPORTER_OTLP_COMPRESSION", "gzip")], "none"),
+            (&[on, ("OTEL_TRACES_EXPORTER", "zipkin")], "otlp or none"),
+            (&[on, ("OTEL_BSP_MAX_QUEUE_SIZE", "0")], "1 to 65536"),
+            (&[on, ("OTEL_EXPORTER_OTLP_TIMEOUT", "x")], "1 to 60000"),
+            (
+                &[on, ("OTEL_TRACES_SAMPLER", "xray")],
+                "OTEL_TRACES_SAMPLER",
+            ),
+        ] {
+            let why = read(set).expect_err(part);
+            assert!(why.contains(part) && !why.contains("secret"), "{why}");
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! What a worker says of its tenants: when they are closed and open again, in a few lines however many they are.
+
+use kit::api::Api;
+use kit::process::Process;
+use kit::servers::{shared_rabbit, shared_redis};
+use kit::{Bed, job, jobs, until};
+
+use crate::PROGRAM;
+use crate::cli::sluicegate;
+
+const TENANTS: usize = 40;
+
+/// So many tenants were closed: those that have a line each, and those that were summed up.
+fn closed(worker: &Process) -> (usize, usize) {
+    let log = worker.log();
+    let said = "tenant closed: its jobs wait for a limit";
+    let said = log.iter().filter(|line| line.contains(said));
+    let more = log.iter().filter_map(|line| {
+        let (_, rest) = line.split_once("more tenants were closed more=")?;
+        rest.split_whitespace().next()?.parse::<usize>().ok()
+    });
+    (said.count(), more.sum())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tenants_that_close_are_a_few_lines_and_a_sum() {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let limits = "max-requests: 1, window-size: 10m";
+    let yaml = bed.yaml(limits, &api.url(), "");
+    let worker = PROGRAM.start(&yaml);
+    worker.says(&["RabbitMQ: consuming"]).await;
+    let all = (0..TENANTS).flat_map(|tenant| jobs(&format!("t{tenant}"), 5).collect::<Vec<_>>());
+    bed.publish(&yaml, all).await;
+    // Four jobs of each are denied, which is one closing. The sum is told while nothing happens any more.
+    let all_told = || closed(&worker).0 + closed(&worker).1 == TENANTS;
+    until("each is told of", all_told).await;
+    let (said, _) = closed(&worker);
+    assert!(said >= 10, "{said} lines");
+    worker.says(&["limit=\"default\" wait_ms="]).await;
+    worker.stop();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pause_is_told_and_its_end_before_its_time() {
+    let api = Api::start().await;
+    let bed = Bed::on(shared_rabbit().url(), shared_redis().url());
+    let yaml = bed.yaml("max-requests: 100, window-size: 1s", &api.url(), "");
+    let worker = PROGRAM.start(&yaml);
+    worker.says(&["RabbitMQ: consuming"]).await;
+    sluicegate(&yaml, &["tenant", "pause", "boss", "--for", "1h"]).exited(0);
+    bed.publish(&yaml, [job("boss", "paused")]).await;
+    let suspended = "tenant closed: it is suspended";
+    worker.says(&[suspended, "tenant=boss wait_ms=3"]).await;
+    sluicegate(&yaml, &["tenant", "resume", "boss"]).exited(0);
+    bed.publish(&yaml, [job("boss", "resumed")]).await;
+    let open = ["tenant open again", "tenant=boss closed_s=", "denied=1"];
+    worker.says(&open).await;
+    worker.stop();
+}

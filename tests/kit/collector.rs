@@ -1,0 +1,160 @@
+//! A collector of traces: takes spans by OTLP (protobuf over HTTP), and keeps them for a test to look at.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, Mutex};
+
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
+use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value::Value};
+use prost::Message;
+use tokio::net::TcpListener;
+
+/// A span, in words.
+#[derive(Debug, Clone)]
+pub struct Span {
+    pub name: String,
+    /// In hexadecimal digits, as `traceparent` has them.
+    pub trace: String,
+    pub id: String,
+    /// Empty: none.
+    pub parent: String,
+    pub attributes: BTreeMap<String, String>,
+    /// The names of its events, and what they say.
+    pub events: Vec<(String, BTreeMap<String, String>)>,
+    /// The spans that it is linked to.
+    pub links: Vec<String>,
+    pub has_failed: bool,
+    pub start_ns: u64,
+    pub end_ns: u64,
+    /// `service.name`.
+    pub service: String,
+}
+
+#[derive(Default)]
+struct Kept {
+    spans: Vec<Span>,
+    /// The path and the headers of each.
+    requests: Vec<(String, hyper::HeaderMap)>,
+}
+
+/// A collector; it lives as long as the test's runtime.
+pub struct Collector {
+    pub address: SocketAddr,
+    kept: Arc<Mutex<Kept>>,
+    /// What it answers; 0: nothing.
+    status: Arc<AtomicU16>,
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn word(value: Option<AnyValue>) -> String {
+    match value.and_then(|value| value.value) {
+        Some(Value::StringValue(text)) => text,
+        Some(Value::IntValue(number)) => number.to_string(),
+        other => format!("{other:?}"),
+    }
+}
+
+fn words(pairs: Vec<KeyValue>) -> BTreeMap<String, String> {
+    let pairs = pairs.into_iter();
+    pairs.map(|pair| (pair.key, word(pair.value))).collect()
+}
+
+fn spans(body: Bytes) -> Vec<Span> {
+    let request = ExportTraceServiceRequest::decode(body).expect("protobuf");
+    let mut all = Vec::new();
+    for of_resource in request.resource_spans {
+        let resource = words(of_resource.resource.expect("a resource").attributes);
+        let spans = of_resource
+            .scope_spans
+            .into_iter()
+            .flat_map(|scope| scope.spans);
+        all.extend(spans.map(|span| {
+            Span {
+                name: span.name,
+                trace: hex(&span.trace_id),
+                id: hex(&span.span_id),
+                parent: hex(&span.parent_span_id),
+                attributes: words(span.attributes),
+                events: (span.events.into_iter())
+                    .map(|event| (event.name, words(event.attributes)))
+                    .collect(),
+                links: span.links.iter().map(|link| hex(&link.span_id)).collect(),
+                has_failed: span.status.is_some_and(|status| status.code == 2),
+                start_ns: span.start_time_unix_nano,
+                end_ns: span.end_time_unix_nano,
+                service: resource.get("service.name").cloned().unwrap_or_default(),
+            }
+        }));
+    }
+    all
+}
+
+impl Collector {
+    pub async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let (kept, status) = (Arc::<Mutex<Kept>>::default(), Arc::new(AtomicU16::new(200)));
+        let shared = (Arc::clone(&kept), Arc::clone(&status));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let (kept, status) = shared.clone();
+                let serve = service_fn(move |request: Request<Incoming>| {
+                    let (kept, status) = (Arc::clone(&kept), Arc::clone(&status));
+                    async move {
+                        let (head, body) = request.into_parts();
+                        let body = body.collect().await.expect("a whole request").to_bytes();
+                        let code = status.load(Ordering::Relaxed);
+                        if code == 0 {
+                            std::future::pending::<()>().await;
+                        }
+                        {
+                            let mut kept = kept.lock().expect("nobody panics");
+                            kept.requests
+                                .push((head.uri.path().to_owned(), head.headers));
+                            if code == 200 {
+                                kept.spans.extend(spans(body));
+                            }
+                        }
+                        let mut response = Response::new(Full::new(Bytes::new()));
+                        *response.status_mut() = code.try_into().expect("a status");
+                        Ok::<_, Infallible>(response)
+                    }
+                });
+                let io = TokioIo::new(stream);
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new().serve_connection(io, serve),
+                );
+            }
+        });
+        Self {
+            address,
+            kept,
+            status,
+        }
+    }
+
+    /// From now on it answers with `status`; 0: not at all.
+    pub fn answers(&self, status: u16) {
+        self.status.store(status, Ordering::Relaxed);
+    }
+
+    /// What it has got.
+    pub fn spans(&self) -> Vec<Span> {
+        self.kept.lock().expect("nobody panics").spans.clone()
+    }
+
+    /// The paths and headers of all requests.
+    pub fn requests(&self) -> Vec<(String, hyper::HeaderMap)> {
+        self.kept.lock().expect("nobody panics").requests.clone()
+    }
+}
