@@ -1,11 +1,13 @@
-//! What an operator's systems ask a worker over HTTP: `/metrics`, `/livez`, `/readyz`, `/readyz/PIPELINE`. Nothing can be changed
-//! there.
+//! What an operator's systems ask a worker over HTTP: `/metrics`, `/livez`, `/readyz`, `/readyz/PIPELINE`, and
+//! `/api/v1`, which has a door of its own (`api/guard.rs`).
 //!
 //! With `admin.token` only those who show it (`Authorization: Bearer TOKEN`, RFC 6750) see what there is. Two questions
 //! are answered to everybody, yes or no: is it alive (`/livez`), is it ready (`/readyz`, without what is missing). What
 //! asks them, load balancers and kubelets, has no place to keep a token secret; and who may connect learns
 //! the first from that alone.
 
+#[cfg(feature = "admin")]
+mod api;
 mod board;
 #[cfg(not(feature = "admin"))]
 mod none;
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use tokio::sync::Notify;
 
-pub use self::board::{Board, Readiness, Seen};
+pub use self::board::{Board, InForce, Readiness, Seen};
 #[cfg(not(feature = "admin"))]
 pub use self::none::{AdminServer, serve};
 #[cfg(feature = "admin")]

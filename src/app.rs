@@ -143,6 +143,7 @@ impl<H> Worker<H> {
             .map_err(AppError::Redis)?
             .watching(config.rate_limiter.policy.memory());
         let own = Named::new(config.rate_limiter.policy.clone()).map_err(AppError::Limits)?;
+        parts.seen.config.set(&config);
         Ok(Self {
             config,
             handler: Arc::new(handler),
@@ -217,7 +218,12 @@ impl<H: PreparingHandler> Worker<H> {
         let Self {
             config,
             handler,
-            seen: Seen { metrics, health },
+            seen:
+                Seen {
+                    metrics,
+                    health,
+                    config: in_force,
+                },
             gate,
             own,
             fresh,
@@ -248,7 +254,7 @@ impl<H: PreparingHandler> Worker<H> {
         let (news, updates) = mpsc::channel(UPDATES);
         let shutdown_timeout = config.dispatch.shutdown_timeout;
         let registry = Registry::new(Arc::clone(&gate), own);
-        let steward = Steward::new(config, registry, news, Arc::clone(&metrics));
+        let steward = Steward::new(config, registry, news, (Arc::clone(&metrics), in_force));
         let broker = Arc::new(broker);
         tasks.spawn("what agrees with the other workers", steward.run(reload));
         tasks.spawn("what keeps the pulse in Redis", {

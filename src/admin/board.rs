@@ -4,8 +4,28 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use super::Health;
-use crate::config::PipelineName;
+use crate::config::{Config, PipelineName};
 use crate::metrics::{Metrics, together};
+
+/// A pipeline's configuration as it is in force; none before its first start.
+#[derive(Debug, Default)]
+pub struct InForce(RwLock<Option<Arc<Config>>>);
+
+impl InForce {
+    /// From now on it is `config`.
+    pub fn set(&self, config: &Config) {
+        let config = Some(Arc::new(config.clone()));
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = config;
+    }
+
+    /// What it is now.
+    pub fn get(&self) -> Option<Arc<Config>> {
+        self.0
+            .read()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+}
 
 /// What a pipeline shows of itself, however often it is started.
 #[derive(Clone, Default)]
@@ -14,6 +34,8 @@ pub struct Seen {
     pub metrics: Arc<Metrics>,
     /// For `/readyz`.
     pub health: Arc<Health>,
+    /// For `/api/v1`.
+    pub config: Arc<InForce>,
 }
 
 impl Seen {
@@ -22,6 +44,7 @@ impl Seen {
         Self {
             metrics: Arc::new(Metrics::of(Some(name.as_str()))),
             health: Arc::default(),
+            config: Arc::default(),
         }
     }
 }
@@ -124,6 +147,16 @@ impl Board {
     /// Has each engine turn, also where it has nothing to do.
     pub fn ask_for_a_turn(&self) {
         self.each(|_, seen| seen.health.ask_for_a_turn());
+    }
+
+    /// All of them, by name.
+    pub fn pipelines(&self) -> Vec<(String, Seen)> {
+        let mut all = Vec::new();
+        self.each(|name, seen| all.push((name.to_owned(), seen.clone())));
+        if let (Pipelines::Only(_), [(name, _)]) = (&self.0, all.as_mut_slice()) {
+            *name = PipelineName::default_one().to_string();
+        }
+        all
     }
 
     fn each(&self, mut look: impl FnMut(&str, &Seen)) {

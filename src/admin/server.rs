@@ -5,22 +5,22 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::Router;
 use axum::extract::{Path, Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{Method, StatusCode, header};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
+use axum::{Extension, Router};
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use subtle::ConstantTimeEq;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
+use super::api::{self, Api, challenge, shows};
 use super::{AdminError, Board, Readiness};
 use crate::config::{Admin, Secret};
 use crate::tasks::Watched;
@@ -59,7 +59,13 @@ impl AdminServer {
 struct Shown {
     board: Arc<Board>,
     token: Option<Secret>,
+    operator_token: Option<Secret>,
+    api: Arc<Api>,
 }
+
+/// Who is at the other end of a connection.
+#[derive(Clone, Copy)]
+struct Peer(SocketAddr);
 
 /// Listens on `admin.listen`; the address that it got is logged as `admin.listen`.
 ///
@@ -74,8 +80,10 @@ pub async fn serve(admin: &Admin, board: Arc<Board>) -> Result<AdminServer, Admi
     let listen = listener.local_addr().map_err(failed)?;
     info!(admin.listen = %listen, "metrics and health");
     let shown = Shown {
+        api: Arc::new(Api::new(admin, &board)),
         board,
         token: admin.token.clone(),
+        operator_token: admin.operator_token.clone(),
     };
     let routes = Router::new()
         .route("/metrics", get(show_metrics))
@@ -103,12 +111,12 @@ async fn accept(listener: TcpListener, routes: Router, stop: CancellationToken) 
             () = stop.cancelled() => break,
             Some(_) = connections.join_next() => {}
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => {
+                Ok((stream, peer)) => {
                     open.retain(|connection| !connection.is_finished());
                     if open.len() >= MAX_CONNECTIONS && let Some(oldest) = open.pop_front() {
                         oldest.abort();
                     }
-                    open.push_back(connections.spawn(answer(stream, routes.clone())));
+                    open.push_back(connections.spawn(answer(stream, peer, routes.clone())));
                 }
                 Err(why) => {
                     warn!(reason = %why, "the admin port can't accept a connection");
@@ -124,7 +132,8 @@ async fn accept(listener: TcpListener, routes: Router, stop: CancellationToken) 
 }
 
 /// Answers the one request of a connection.
-async fn answer(stream: TcpStream, routes: Router) {
+async fn answer(stream: TcpStream, peer: SocketAddr, routes: Router) {
+    let routes = routes.layer(Extension(Peer(peer)));
     let connection = http1::Builder::new()
         .keep_alive(false)
         .max_buf_size(MAX_HEAD)
@@ -134,10 +143,22 @@ async fn answer(stream: TcpStream, routes: Router) {
 }
 
 /// Lets those in who may see everything, and tells others whether the worker lives and is ready.
-async fn door(State(shown): State<Shown>, request: Request, next: Next) -> Response {
+async fn door(
+    State(shown): State<Shown>,
+    Extension(Peer(peer)): Extension<Peer>,
+    request: Request,
+    next: Next,
+) -> Response {
+    // It has a door of its own.
+    if is_api(request.uri().path()) {
+        return shown.api.answer(request, peer).await;
+    }
     let open = match &shown.token {
         None => true,
-        Some(token) => shows(request.headers(), token),
+        Some(token) => {
+            let mut tokens = [Some(token), shown.operator_token.as_ref()].into_iter();
+            tokens.any(|token| token.is_some_and(|token| shows(request.headers(), token)))
+        }
     };
     if open {
         return next.run(request).await;
@@ -156,11 +177,7 @@ async fn door(State(shown): State<Shown>, request: Request, next: Next) -> Respo
         Some(Readiness { is_ready: true, .. }) => (StatusCode::OK, "ready\n").into_response(),
         Some(_) => (StatusCode::SERVICE_UNAVAILABLE, "not ready\n").into_response(),
         None => {
-            // RFC 6750, 3: who showed nothing is told the scheme alone.
-            let challenge = match request.headers().contains_key(header::AUTHORIZATION) {
-                true => "Bearer realm=\"sluicegate\", error=\"invalid_token\"",
-                false => "Bearer realm=\"sluicegate\"",
-            };
+            let challenge = challenge(request.headers());
             let headers = [(header::WWW_AUTHENTICATE, challenge)];
             let words = "this needs the header `Authorization: Bearer` with admin.token\n";
             (StatusCode::UNAUTHORIZED, headers, words).into_response()
@@ -168,16 +185,10 @@ async fn door(State(shown): State<Shown>, request: Request, next: Next) -> Respo
     }
 }
 
-/// `headers` hold `token`, once and nothing else. How long it takes tells nothing of the token but its length.
-fn shows(headers: &HeaderMap, token: &Secret) -> bool {
-    let mut all = headers.get_all(header::AUTHORIZATION).iter();
-    let (Some(only), None) = (all.next(), all.next()) else {
-        return false;
-    };
-    let Some((scheme, shown)) = only.as_bytes().split_at_checked("Bearer ".len()) else {
-        return false;
-    };
-    scheme.eq_ignore_ascii_case(b"Bearer ") && shown.ct_eq(token.expose().as_bytes()).into()
+/// `/api/v1`, and all below it.
+fn is_api(path: &str) -> bool {
+    let below = path.strip_prefix(api::PREFIX);
+    below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }
 
 async fn show_metrics(State(shown): State<Shown>) -> impl IntoResponse {

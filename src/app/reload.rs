@@ -9,6 +9,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tracing::{error, info, warn};
 
+use crate::admin::InForce;
 use crate::config::{Config, ConfigErrors, Pipelines, Source};
 use crate::engine::action::{Changeable, Update};
 use crate::engine::outage::Outage;
@@ -124,6 +125,7 @@ pub struct Steward {
     started: Instant,
     updates: mpsc::Sender<Update>,
     metrics: Arc<Metrics>,
+    in_force: Arc<InForce>,
 }
 
 impl Steward {
@@ -132,7 +134,7 @@ impl Steward {
         running: Config,
         registry: Registry,
         updates: mpsc::Sender<Update>,
-        metrics: Arc<Metrics>,
+        (metrics, in_force): (Arc<Metrics>, Arc<InForce>),
     ) -> Self {
         let started = Instant::now();
         Self {
@@ -147,6 +149,7 @@ impl Steward {
             started,
             updates,
             metrics,
+            in_force,
         }
     }
 
@@ -239,6 +242,7 @@ impl Steward {
             );
             self.send(Update::Settings(changeable(&applied))).await;
         }
+        self.in_force.set(&applied);
         self.running = applied;
         self.next = (next.id != self.registry.own().id).then_some(next);
         true
@@ -399,7 +403,12 @@ mod tests {
         let registry = Registry::new(Arc::new(gate.expect("no server is asked")), own);
         let metrics = Arc::new(Metrics::new());
         let (updates, _engine) = mpsc::channel(8);
-        let mut steward = Steward::new(running.clone(), registry, updates, Arc::clone(&metrics));
+        let mut steward = Steward::new(
+            running.clone(),
+            registry,
+            updates,
+            (Arc::clone(&metrics), Arc::default()),
+        );
         steward
             .apply(parse(", prefix: '{x}:y'", "scope: global"), true)
             .await;

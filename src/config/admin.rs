@@ -1,4 +1,4 @@
-//! `admin`: metrics and health.
+//! `admin`: metrics, health and the HTTP API.
 
 use std::net::SocketAddr;
 
@@ -18,7 +18,7 @@ keys! {
     LISTEN: SocketAddr = text("admin.listen", "address:port", listen_schema, listen)
         .default("127.0.0.1:9464")
         .example("[::1]:0")
-        .about("Where /metrics, /livez and /readyz are served.")
+        .about("Where /metrics, /livez, /readyz and /api/v1 are served.")
         .note("Port 0 takes any free one and logs it.");
     TOKEN: Secret = text(
         "admin.token",
@@ -29,8 +29,20 @@ keys! {
         .secret()
         .example("0123456789abcdef")
         .about("What a request must show, as Authorization: Bearer TOKEN.")
-        .note("Without it everybody who can connect sees everything.");
+        .note("Without it everybody who can connect sees the metrics, and /api/v1 answers to this machine alone.");
     TOKEN_FILE: String = file("admin.token-file").about("A file that holds `admin.token`.");
+    OPERATOR: Secret = text(
+        "admin.operator-token",
+        "16 to 512 letters, digits and `-._~+/=`, other ones than those of `admin.token`",
+        token_schema,
+        |raw| token(form::secret(raw, MUST)?),
+    )
+        .secret()
+        .example("fedcba9876543210")
+        .about("What a request to /api/v1 must show that changes something: pause, limit, replay. It can read, too.")
+        .note("Without it nothing can be changed by HTTP.");
+    OPERATOR_FILE: String =
+        file("admin.operator-token-file").about("A file that holds `admin.operator-token`.");
 }
 
 /// `admin`
@@ -40,14 +52,21 @@ pub struct Admin {
     pub listen: SocketAddr,
     /// `admin.token`: who shows it may see everything; `None`: everybody may.
     pub token: Option<Secret>,
+    /// `admin.operator-token`: who shows it may change something; `None`: nobody may.
+    pub operator_token: Option<Secret>,
 }
 
 impl Admin {
     /// What is set.
     pub(super) fn show(&self, values: &mut Values) {
-        let Self { listen, token } = self;
+        let Self {
+            listen,
+            token,
+            operator_token,
+        } = self;
         values.set(&LISTEN.key, Shown::text(listen));
         values.set_some(&TOKEN.key, token.as_ref().map(Shown::from));
+        values.set_some(&OPERATOR.key, operator_token.as_ref().map(Shown::from));
     }
 }
 
@@ -56,9 +75,18 @@ impl Input {
     pub(super) fn admin(&mut self) -> Option<Admin> {
         let listen = self.get(&LISTEN);
         let token = self.secret(&TOKEN, &TOKEN_FILE);
+        let operator_token = self.secret(&OPERATOR, &OPERATOR_FILE);
+        if let (Some(Some(token)), Some(Some(operator))) = (&token, &operator_token)
+            && token == operator
+        {
+            let key = self.set_of(&OPERATOR, &OPERATOR_FILE);
+            let words = "is that of admin.token: who may only look could change everything; it must be another one";
+            return self.wrong(key, words);
+        }
         Some(Admin {
             listen: listen?,
             token: token?,
+            operator_token: operator_token?,
         })
     }
 }

@@ -158,7 +158,7 @@ fn in_words(bytes: u64) -> String {
     }
 }
 
-/// Others than this machine may ask the admin port. That is no error: it tells figures and changes nothing, and in a
+/// Others than this machine may ask the admin port. That is no error: it tells them figures and lets them change nothing, and in a
 /// container it must listen on all addresses, with the network as its door.
 fn open_admin(admin: &Admin, found: &mut Vec<String>) {
     if admin.token.is_none() && !admin.listen.ip().to_canonical().is_loopback() {

@@ -189,6 +189,11 @@ impl Keys {
         self.shared("%board", tag)
     }
 
+    /// What operators did, a ZSET that `lua/audit.lua` explains. There is one, in a cluster, too.
+    pub fn audit(&self) -> String {
+        self.shared("%audit", None)
+    }
+
     fn shared(&self, name: &str, tag: Option<u32>) -> String {
         let prefix = &self.prefix;
         match tag {

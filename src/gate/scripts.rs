@@ -219,6 +219,13 @@ pub fn steer() -> &'static Script {
     &STEER
 }
 
+/// What operators did.
+pub fn audit() -> &'static Script {
+    static AUDIT: LazyLock<Script> =
+        LazyLock::new(|| Script::new("audit", &[lua!("clock"), lua!("audit")]));
+    &AUDIT
+}
+
 /// What a worker says of a job.
 pub fn sighting() -> &'static Script {
     static SIGHTING: LazyLock<Script> =

@@ -1,6 +1,7 @@
 //! What an operator asks and does, for whoever shows it: the commands and `/api/v1` are two doors to this.
 
 pub mod advertised;
+pub mod audit;
 pub mod dead;
 pub mod divert;
 pub mod hold;

@@ -14,6 +14,7 @@ use tokio::time::timeout;
 const ANY_PORT: Admin = Admin {
     listen: SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 0),
     token: None,
+    operator_token: None,
 };
 
 /// The whole answer to `GET path`.
@@ -131,6 +132,7 @@ async fn a_taken_port_is_named() {
     let admin = Admin {
         listen: other.local_addr().expect("it is bound"),
         token: None,
+        operator_token: None,
     };
     let Err(why) = serve(&admin, board(&Arc::default())).await else {
         panic!("two listen on {}", admin.listen);
@@ -199,6 +201,7 @@ const TOKEN: &str = "0123456789abcdef-._~+/==";
 async fn only_who_shows_the_token_sees_more_than_whether_it_lives_and_is_ready() {
     let admin = Admin {
         token: Some(Secret::new(TOKEN)),
+        operator_token: None,
         ..ANY_PORT
     };
     let health = Arc::new(Health::default());

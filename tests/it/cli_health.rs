@@ -24,6 +24,7 @@ async fn admin_of(board: Board) -> AdminServer {
     let admin = Admin {
         listen: SocketAddr::new(std::net::Ipv4Addr::LOCALHOST.into(), 0),
         token: Some(Secret::new(TOKEN)),
+        operator_token: None,
     };
     serve(&admin, Arc::new(board)).await.expect("a free port")
 }

@@ -1,5 +1,7 @@
 //! The one integration binary, a module for each subject.
 mod admin;
+mod api;
+mod api_document;
 mod broker;
 mod broker_amqp;
 mod broker_bed;

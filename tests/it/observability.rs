@@ -235,6 +235,7 @@ fn keys() -> BTreeMap<String, &'static str> {
         (keys.policies(None), "hash"),
         (keys.breaker(&Whose::Api), "hash"),
         (keys.board(None), "hash"),
+        (keys.audit(), "zset"),
         (keys.suspect(&tenant, "ID"), "string"),
         (keys.first(&tenant, "KEY"), "string"),
         (keys.sighting(&tenant, "ID"), "string"),

@@ -20,6 +20,7 @@ use tempfile::TempDir;
 
 use crate::PROGRAM;
 use crate::admin::get_with;
+use crate::api::{JSON, send};
 use crate::broker_tls::Listening;
 use crate::gate_access::server;
 use crate::http::downstream::{Downstream, Manner, Then};
@@ -248,6 +249,19 @@ fn user(rabbit: &Rabbit, name: &str, password: &str) {
     rabbit.ctl(&["set_permissions", name, ".*", ".*", ".*"]);
 }
 
+/// What the HTTP API shows.
+const API: [&str; 9] = [
+    "/api/v1/openapi.json",
+    "/api/v1/pipelines",
+    "/api/v1/limits",
+    "/api/v1/tenants/acme",
+    "/api/v1/instructions",
+    "/api/v1/queues",
+    "/api/v1/dead/letters",
+    "/api/v1/dead/letters/bad-1",
+    "/api/v1/audit",
+];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn no_output_of_a_run_holds_a_secret() {
     let mut secrets = Secrets::default();
@@ -264,8 +278,10 @@ async fn no_output_of_a_run_holds_a_secret() {
     let downstream = echo(Some(papers.acceptor("server", Some(&papers)))).await;
 
     // A user and a password that need encoding, so that they have two forms.
-    let [amqp, cache, api, query, token, header] =
-        ["Amqp", "Redis", "Http", "Query", "Token", "Header"].map(|what| secrets.make(what));
+    let [amqp, cache, api, query, token, operator, header] = [
+        "Amqp", "Redis", "Http", "Query", "Token", "Operator", "Header",
+    ]
+    .map(|what| secrets.make(what));
     secrets.add_basic("us@r", &format!("{api}@"));
     for name in ["amqp", "redis", "http"] {
         secrets.add_key(name, &papers, name);
@@ -278,6 +294,8 @@ async fn no_output_of_a_run_holds_a_secret() {
     let queue = unique("secrets");
     let keys = |name: &str| papers.keys(Some("ca.pem"), Some(name));
     place.write("token", &token);
+    place.write("operator", &operator);
+    let tokens = "token-file: token, operator-token-file: operator";
     place.write("headers", &format!("x-api-key: {header}\n"));
     place.write(
         "amqp",
@@ -305,7 +323,7 @@ log: {{level: '{LOUD}'}}
             keys("http"),
         )
     };
-    place.write("sluicegate.yaml", &yaml("token-file: token"));
+    place.write("sluicegate.yaml", &yaml(tokens));
 
     // What a debugger or a panic would print.
     let loaded = Config::load(
@@ -355,7 +373,18 @@ log: {{level: '{LOUD}'}}
             answers += &ask(listen, path, shown).await;
         }
     }
-    for words in ["# EOF", "401 Unauthorized", "404 Not Found"] {
+    for path in API {
+        for shown in [&*token, &*operator, "another-that-is-none"] {
+            answers += &ask(listen, path, Some(shown)).await;
+        }
+    }
+    let headers = format!("host: x\r\nauthorization: Bearer {operator}\r\n{JSON}");
+    let path = "/api/v1/tenants/acme/reset";
+    let listens = listen.parse().expect("an address");
+    let reset = send(listens, "POST", path, (&headers, "{}")).await;
+    assert_eq!(reset.status, 200, "{reset:?}");
+    answers += &format!("{reset:?}");
+    for words in ["# EOF", "401 Unauthorized", "404 Not Found", "\"bad-1\""] {
         assert!(answers.contains(words), "{words}: {answers}");
     }
     secrets.are_not_in("the admin port", answers.as_bytes());
@@ -374,8 +403,10 @@ log: {{level: '{LOUD}'}}
     }
 
     // Mistakes that stand beside a secret, and in it.
-    let good = yaml("token-file: token");
+    let good = yaml(tokens);
     let broken = [
+        yaml(&format!("token: {token}, operator-token: {token}")),
+        yaml(&format!("token-file: token, operator-token: [{operator}]")),
         yaml(&format!("token: \"{token}")),
         yaml(&format!("token: '{token} '")),
         yaml(&format!("token: [{token}]")),

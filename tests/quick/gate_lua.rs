@@ -3,9 +3,9 @@
 use kit::root;
 use sluicegate::gate::scripts::SHARED;
 
-const ENTRIES: [&str; 11] = [
+const ENTRIES: [&str; 12] = [
     "acquire", "settle", "inspect", "block", "change", "quota", "policies", "report", "dedupe",
-    "steer", "sighting",
+    "steer", "sighting", "audit",
 ];
 const PARTS: [&str; 18] = [
     "formats",

@@ -21,6 +21,16 @@ impl RedisGate {
         self.run_one(call).await
     }
 
+    /// One call of `audit`: its arguments after the clock, and its reply.
+    pub(crate) async fn run_audit(&self, more: Vec<String>) -> Result<Value, GateError> {
+        let nobody = nobody("all-operators")?;
+        let more = more.into_iter().map(String::into_bytes).collect();
+        let mut call = self.call_tenant(scripts::audit(), &nobody, more);
+        call.keys.names = vec![self.keys.audit()];
+        call.keys.types = vec!["zset"];
+        self.run_one(call).await
+    }
+
     /// Stores what a worker says of jobs.
     pub(super) async fn store_sightings(&self, batch: &[Sighted]) -> Result<(), GateError> {
         let unwritable = |why: serde_json::Error| GateError::Refused(why.to_string());

@@ -1,0 +1,34 @@
+-- audit: what operators did, the newest entries. What they are is said in src/operator/audit.rs. Needs clock.lua before it.
+--
+-- KEYS[1]  the entries (ZSET): each by its number, as "NUMBER:AT:TEXT", AT: when (ms)
+--
+-- ARGV[1]  the clock in microseconds since the epoch, for tests; '' in production: Redis's own
+-- ARGV[2]  'add' or 'read'
+-- ARGV[3]  add: the text; read: entries below this number, '' for the newest
+-- ARGV[4]  add: so many entries are kept; read: so many are told
+-- ARGV[5]  add: they are kept for so long after the last one (ms)
+--
+-- Reply:
+-- [1]  the number of the newest entry, 0 where there is none
+-- then, for 'read', the entries, the newest first
+
+local now = read_clock(ARGV[1])
+local key = KEYS[1]
+local last = tonumber(redis.call('ZREVRANGE', key, 0, 0, 'WITHSCORES')[2] or '0')
+
+if ARGV[2] == 'add' then
+  last = last + 1
+  redis.call('ZADD', key, int(last), int(last) .. ':' .. int(now) .. ':' .. ARGV[3])
+  redis.call('ZREMRANGEBYSCORE', key, '-inf', int(last - tonumber(ARGV[4])))
+  redis.call('PEXPIRE', key, ARGV[5])
+  return { last }
+end
+
+-- They are numbered one by one.
+local from = 0
+if ARGV[3] ~= '' then
+  from = math.max(last - tonumber(ARGV[3]) + 1, 0)
+end
+local found = redis.call('ZREVRANGE', key, int(from), int(from + tonumber(ARGV[4]) - 1))
+table.insert(found, 1, last)
+return found

@@ -1,0 +1,371 @@
+//! What is changed. Each action is written to the audit before it is begun: what can't be written is not done.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use futures_util::future::join_all;
+use serde_json::{Map, Value, json};
+use tokio::time::{Instant, sleep_until};
+use tracing::{info, warn};
+
+use super::input::Input;
+use super::part::{Part, PartsOfAll};
+use super::problem::Problem;
+use super::reads::{LOOK_WITHIN, dead, filter, wait, which};
+use crate::gate::Change;
+use crate::gate::boards::put;
+use crate::operator::audit::{self, Entry};
+use crate::operator::dead::{self as letters, Filter};
+use crate::operator::job::Which;
+use crate::operator::pace::Rate;
+use crate::operator::{NotDone, divert, hold, steer, tenant};
+use crate::rules::limit::ceil_ms;
+use crate::rules::steering::{Hold, Instruction};
+use crate::rules::tenant::Tenant;
+
+/// A cancelled job stays so for so long, where a request does not say.
+const CANCELLED_FOR: Duration = Duration::from_secs(86_400);
+
+/// What can be changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Act {
+    Pause,
+    Resume,
+    Limit,
+    Reset,
+    Divert,
+    Undivert,
+    Cancel,
+    PauseAll,
+    ResumeAll,
+    Drain,
+    ResumeCalls,
+    Replay,
+    Drop,
+}
+
+impl Act {
+    /// For the audit.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Pause => "tenant pause",
+            Self::Resume => "tenant resume",
+            Self::Limit => "tenant limit",
+            Self::Reset => "tenant reset",
+            Self::Divert => "tenant divert",
+            Self::Undivert => "tenant undivert",
+            Self::Cancel => "job cancel",
+            Self::PauseAll => "pause --all",
+            Self::ResumeAll => "resume --all",
+            Self::Drain => "drain",
+            Self::ResumeCalls => "tenant resume --all",
+            Self::Replay => "dead replay",
+            Self::Drop => "dead drop",
+        }
+    }
+
+    /// Without a name it is for all pipelines.
+    fn is_of_all(self) -> bool {
+        matches!(self, Self::PauseAll | Self::ResumeAll | Self::Drain)
+    }
+}
+
+/// Who asks.
+#[derive(Debug, Clone)]
+pub struct Asker {
+    /// As they say.
+    pub name: String,
+    /// From where.
+    pub peer: String,
+}
+
+/// An action that makes sense.
+enum Action {
+    Tenant(Tenant, Change),
+    Divert(Tenant, Option<String>, u64),
+    Undivert(Tenant, Option<Option<String>>),
+    Cancel(Which, Duration, u64),
+    Undo(Which),
+    Hold(Hold, u64),
+    ResumeAll,
+    ResumeCalls,
+    Letters(letters::Change, Filter, Option<u32>),
+}
+
+/// Does it, and says what was done.
+pub async fn act(
+    act: Act,
+    parts: Arc<PartsOfAll>,
+    input: Input,
+    asker: Asker,
+) -> Result<Value, Problem> {
+    let chosen = match act.is_of_all() {
+        true => parts.all(&input)?,
+        false => vec![parts.one(&input)?],
+    };
+    let _turn = match act {
+        Act::Divert | Act::Undivert | Act::Drain | Act::Replay | Act::Drop => Some(parts.turn()?),
+        _ => None,
+    };
+    let mut planned = Vec::new();
+    for part in &chosen {
+        planned.push((part, Action::of(act, part, &input)?));
+    }
+    let doing = planned.into_iter().map(async |(part, action)| {
+        let done = written_down(act, part, action, (&input, &asker)).await;
+        (part.name.clone(), done)
+    });
+    let mut done = join_all(doing).await;
+    if let (Some((_, only)), 1) = (done.pop_if(|_| chosen.len() == 1), chosen.len()) {
+        return Ok(only?);
+    }
+    let failed = done.iter().any(|(_, done)| done.is_err());
+    let each = done.into_iter().map(|(name, done)| {
+        let said = done.unwrap_or_else(|why| json!({"error": why.to_string()}));
+        (name, said)
+    });
+    let each: Map<String, Value> = each.collect();
+    match failed {
+        false => Ok(json!({"pipelines": each})),
+        true => {
+            let words = "it did not work in all pipelines".to_owned();
+            Err(Problem::from(NotDone::Failed(words)).with_pipelines(each.into()))
+        }
+    }
+}
+
+/// Does it between the two words of it: that it is begun, and that it failed.
+async fn written_down(
+    act: Act,
+    part: &Part,
+    action: Action,
+    (input, asker): (&Input, &Asker),
+) -> Result<Value, NotDone> {
+    let of = ["tenant", "id"].into_iter().filter_map(|name| {
+        // In the path; what is in the body is shown there.
+        let text = input
+            .text(name)
+            .filter(|_| !input.body.contains_key(name))?;
+        Some((name.to_owned(), text.into()))
+    });
+    let mut entry = Entry {
+        operator: asker.name.clone(),
+        peer: asker.peer.clone(),
+        action: act.word(),
+        of: of.collect(),
+        request: input.body.clone().into(),
+        failed: None,
+    };
+    let number = audit::add(&part.gate, &entry).boxed().await?;
+    let (pipeline, of) = (
+        part.name.as_str(),
+        Value::from(entry.of.clone()).to_string(),
+    );
+    let (operator, peer) = (asker.name.as_str(), asker.peer.as_str());
+    info!(
+        pipeline,
+        number,
+        operator,
+        peer,
+        action = act.word(),
+        of,
+        request = %entry.request,
+        "an operator asks by HTTP"
+    );
+    let done = action.perform(part).boxed().await;
+    if let Err(why) = &done {
+        warn!(pipeline, number, reason = %why, "what an operator asked by HTTP was not done");
+        entry.failed = Some(why.to_string());
+        // That it was begun is written.
+        let _ = audit::add(&part.gate, &entry).boxed().await;
+    }
+    done
+}
+
+/// For how long something is asked (ms).
+fn span_ms(input: &Input, usual: Duration) -> Result<u64, NotDone> {
+    let said = input.text("for").map(steer::span).transpose();
+    let said = said.map_err(|why| NotDone::Wrong(format!("for: {why}")))?;
+    Ok(ceil_ms(said.unwrap_or(usual)))
+}
+
+impl Action {
+    fn of(act: Act, part: &Part, input: &Input) -> Result<Self, NotDone> {
+        let of_it = || tenant::parse(input.text("tenant").unwrap_or_default());
+        let text = |name| input.text(name).map(str::to_owned);
+        let limit = || {
+            input
+                .number("limit")
+                .and_then(|most| u32::try_from(most).ok())
+        };
+        let year = || span_ms(input, steer::YEAR);
+        Ok(match act {
+            Act::Pause => {
+                let duration_ms = year()?;
+                Self::Tenant(of_it()?, Change::Pause { duration_ms })
+            }
+            Act::Resume => Self::Tenant(of_it()?, Change::Resume),
+            Act::Reset => Self::Tenant(of_it()?, Change::Reset),
+            Act::Limit => {
+                let tenant = of_it()?;
+                let policy = &part.config.rate_limiter.policy;
+                let name = tenant::limit_name(policy, &tenant, input.text("limit"))?;
+                let max = input.number("max").and_then(|max| u32::try_from(max).ok());
+                let change = match (max, input.flag("clear")) {
+                    (Some(max), false) => Change::Limit {
+                        name,
+                        max,
+                        duration_ms: year()?,
+                    },
+                    (None, true) => Change::Unlimit { name },
+                    _ => {
+                        let words = "say one of max (a number) and clear (true)";
+                        return Err(NotDone::Wrong(words.to_owned()));
+                    }
+                };
+                Self::Tenant(tenant, change)
+            }
+            Act::Divert => Self::Divert(of_it()?, text("to"), year()?),
+            Act::Undivert => Self::Undivert(of_it()?, input.flag("back").then(|| text("from"))),
+            Act::Cancel if input.flag("undo") => Self::Undo(which(part, input)?),
+            Act::Cancel => {
+                let for_ms = span_ms(input, CANCELLED_FOR)?;
+                Self::Cancel(which(part, input)?, wait(input)?, for_ms)
+            }
+            Act::PauseAll => Self::Hold(Hold::Paused, year()?),
+            Act::Drain => Self::Hold(Hold::Draining, year()?),
+            Act::ResumeAll => Self::ResumeAll,
+            Act::ResumeCalls => Self::ResumeCalls,
+            Act::Replay | Act::Drop => {
+                let rate = input.text("rate").map(str::parse::<Rate>).transpose();
+                let change = match act {
+                    Act::Replay => letters::Change::Replay(rate.map_err(NotDone::Wrong)?),
+                    _ => letters::Change::Drop,
+                };
+                let filter = filter(input);
+                change.check(&filter, input.flag("all"), &part.config)?;
+                if input.flag("all") && !filter.is_all() {
+                    let words = "say all, or which: not both";
+                    return Err(NotDone::Wrong(words.to_owned()));
+                }
+                Self::Letters(change, filter, limit())
+            }
+        })
+    }
+
+    async fn perform(self, part: &Part) -> Result<Value, NotDone> {
+        let gate = &*part.gate;
+        Ok(match self {
+            Self::Tenant(tenant, change) => tenant::change(gate, tenant, change)
+                .boxed()
+                .await?
+                .as_json(),
+            Self::ResumeCalls => tenant::resume_all(gate).boxed().await?,
+            Self::Divert(tenant, to, for_ms) => {
+                let times = (for_ms, LOOK_WITHIN);
+                let diverted = divert::divert((gate, &part.config), &tenant, to, times)
+                    .boxed()
+                    .await?;
+                diverted.as_json()
+            }
+            Self::Undivert(tenant, back) => {
+                let undiverted = divert::undivert(gate, &tenant, LOOK_WITHIN).boxed().await?;
+                let mut json = undiverted.as_json();
+                if let Some(from) = back {
+                    let known = undiverted.before.map(|queue| queue.to_string());
+                    json["back"] = brought_back(part, &tenant, from.or(known)).boxed().await?;
+                }
+                json
+            }
+            Self::Cancel(which, wait, for_ms) => {
+                let now = which.cancel(gate, wait, for_ms).boxed().await?;
+                which.cancelling_as_json(&now)
+            }
+            Self::Undo(which) => {
+                let followers = which.undo(gate, LOOK_WITHIN).boxed().await?;
+                which.undone_as_json(&followers)
+            }
+            Self::Hold(Hold::Paused, for_ms) => {
+                let versions = put(gate, &Instruction::All(Hold::Paused), for_ms)
+                    .boxed()
+                    .await?;
+                hold::paused(gate, &versions, LOOK_WITHIN)
+                    .boxed()
+                    .await?
+                    .as_json()
+            }
+            Self::Hold(Hold::Draining, for_ms) => drained(part, for_ms).boxed().await?,
+            Self::ResumeAll => {
+                let resuming = hold::resume(gate).boxed().await?;
+                resuming.resumed(gate, LOOK_WITHIN).boxed().await?.as_json()
+            }
+            Self::Letters(change, filter, limit) => {
+                let client = part.client().boxed().await?;
+                let dead = dead(part, &client);
+                let done = changed(&dead, change, (&filter, limit)).boxed().await;
+                client.close().await;
+                done?
+            }
+        })
+    }
+}
+
+/// Does it to those, for as long as a request may take.
+async fn changed(
+    dead: &letters::Dead<'_>,
+    change: letters::Change,
+    which: (&Filter, Option<u32>),
+) -> Result<Value, NotDone> {
+    let until = dead.until.unwrap_or_else(Instant::now);
+    let done = dead
+        .change(which, change, sleep_until(until), |_, _| ())
+        .await?;
+    match done.failure {
+        Some(why) => Err(NotDone::Failed(format!(
+            "{} {}, and then: {why}",
+            done.done,
+            change.word()
+        ))),
+        None => Ok(done.as_json(change.word())),
+    }
+}
+
+/// Puts the jobs of `tenant` back that are in the queue `from`, or the usual one.
+async fn brought_back(
+    part: &Part,
+    tenant: &Tenant,
+    from: Option<String>,
+) -> Result<Value, NotDone> {
+    let client = part.client().boxed().await?;
+    let names = client.names();
+    let queue = divert::checked(from.unwrap_or_else(|| divert::usual(names)), names);
+    let done = match queue {
+        Ok(queue) => {
+            let mut jobs = dead(part, &client);
+            jobs.queue = queue;
+            let filter = Filter {
+                tenant: Some(tenant.as_str().to_owned()),
+                ..Filter::default()
+            };
+            changed(&jobs, letters::Change::Replay(None), (&filter, None)).await
+        }
+        Err(why) => Err(why),
+    };
+    client.close().await;
+    done
+}
+
+/// Lets all workers take no new jobs.
+async fn drained(part: &Part, for_ms: u64) -> Result<Value, NotDone> {
+    let client = part.client().boxed().await?;
+    let drain = async {
+        let versions = put(&part.gate, &Instruction::All(Hold::Draining), for_ms).await?;
+        let now = hold::draining(&part.gate, &client, &versions, LOOK_WITHIN).await?;
+        let stay = hold::in_work_queues(&client).await?;
+        Ok(now.as_json(None, stay))
+    };
+    let done = drain.await;
+    client.close().await;
+    done
+}

@@ -1,0 +1,208 @@
+//! What a request says, read by its route's parameters.
+
+use axum::body::{Body, to_bytes};
+use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
+use percent_encoding::percent_decode_str;
+use serde_json::{Map, Value};
+
+use super::problem::Problem;
+use super::routes::{Kind, Param, Place, Route};
+use crate::config::{closest, parse_duration};
+use crate::operator::pace::Rate;
+
+/// A body has at most this many bytes.
+const MOST_BYTES: usize = 16 * 1024;
+
+/// The values that were given, each of its parameter's kind.
+#[derive(Debug, Default)]
+pub struct Input {
+    values: Vec<(&'static str, Value)>,
+    /// What came in the body, for the audit.
+    pub body: Map<String, Value>,
+}
+
+impl Input {
+    /// Of a request whose path has these parts for `route`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of(route: &Route, path: &[&str], query: &str) -> Result<Self, Problem> {
+        let mut input = Self::default();
+        let params = route.params().filter(|param| param.place == Place::Path);
+        for (param, given) in params.zip(path) {
+            let decoded = percent_decode_str(given).decode_utf8();
+            let words = || format!("{}: is no percent-encoded UTF-8", param.name);
+            let text = decoded.map_err(|_| Problem::wrong(words()))?;
+            input.take(param, text.as_ref().into())?;
+        }
+        for (name, value) in url::form_urlencoded::parse(query.as_bytes()) {
+            let param = known(route, Place::Query, &name)?;
+            let value = match param.kind {
+                Kind::Number { .. } => value
+                    .parse()
+                    .map_or(Value::Null, |number: u64| number.into()),
+                _ => value.as_ref().into(),
+            };
+            input.take(param, value)?;
+        }
+        Ok(input)
+    }
+
+    /// Reads the body, too.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub async fn read(&mut self, route: &Route, parts: &Parts, body: Body) -> Result<(), Problem> {
+        let too_large = || {
+            let words = format!("the body has more than {MOST_BYTES} bytes");
+            Problem::new(StatusCode::PAYLOAD_TOO_LARGE, words)
+        };
+        let said = parts.headers.get(header::CONTENT_LENGTH);
+        let said = said.and_then(|length| length.to_str().ok()?.parse::<usize>().ok());
+        if said.is_some_and(|length| length > MOST_BYTES) {
+            return Err(too_large());
+        }
+        let bytes = to_bytes(body, MOST_BYTES).await.map_err(|_| too_large())?;
+        if bytes.trim_ascii().is_empty() {
+            return Ok(());
+        }
+        let object = serde_json::from_slice::<Map<String, Value>>(&bytes);
+        let object =
+            object.map_err(|why| Problem::wrong(format!("the body is no JSON object: {why}")))?;
+        for (name, value) in &object {
+            let param = known(route, Place::Body, name)?;
+            if !value.is_null() {
+                self.take(param, value.clone())?;
+            }
+        }
+        self.body = object;
+        Ok(())
+    }
+
+    fn take(&mut self, param: &'static Param, value: Value) -> Result<(), Problem> {
+        let words = |why: String| Problem::wrong(format!("{}: {why}", param.name));
+        if !param.repeats && self.values.iter().any(|(name, _)| *name == param.name) {
+            return Err(words("is given twice".to_owned()));
+        }
+        fits(param.kind, &value).map_err(words)?;
+        self.values.push((param.name, value));
+        Ok(())
+    }
+
+    fn first(&self, name: &str) -> Option<&Value> {
+        let mut all = self.values.iter();
+        (all.find(|(known, _)| *known == name)).map(|(_, value)| value)
+    }
+
+    /// The text `name`, if it was given.
+    pub fn text(&self, name: &str) -> Option<&str> {
+        self.first(name).and_then(Value::as_str)
+    }
+
+    /// All texts `name`.
+    pub fn texts<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        let of_it = self.values.iter().filter(move |(known, _)| *known == name);
+        of_it.filter_map(|(_, value)| value.as_str())
+    }
+
+    /// The number `name`, if it was given.
+    pub fn number(&self, name: &str) -> Option<u64> {
+        self.first(name).and_then(Value::as_u64)
+    }
+
+    /// `name` was given, and is true.
+    pub fn flag(&self, name: &str) -> bool {
+        self.first(name) == Some(&Value::Bool(true))
+    }
+}
+
+/// The parameter of `route` with this name.
+fn known(route: &Route, place: Place, name: &str) -> Result<&'static Param, Problem> {
+    let mut all = route.params().filter(|param| param.place == place);
+    if let Some(param) = all.find(|param| param.name == name) {
+        return Ok(param);
+    }
+    let names = || (route.params().filter(|param| param.place == place)).map(|param| param.name);
+    let hint = match (closest(name, names()), names().collect::<Vec<_>>()) {
+        (Some(meant), _) => format!("did you mean {meant}?"),
+        (None, all) if all.is_empty() => "there is none".to_owned(),
+        (None, all) => format!("there are: {}", all.join(", ")),
+    };
+    let what = match place {
+        Place::Body => "field",
+        _ => "parameter",
+    };
+    Err(Problem::wrong(format!(
+        "there is no {what} {name:?}; {hint}"
+    )))
+}
+
+fn fits(kind: Kind, value: &Value) -> Result<(), String> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    match kind {
+        Kind::Text(most) => match text(value) {
+            Some(text) if (1..=most).contains(&text.len()) => Ok(()),
+            _ => Err(format!("must be a text of 1 to {most} bytes")),
+        },
+        Kind::Span => match text(value).and_then(|text| parse_duration(&text)) {
+            Some(_) => Ok(()),
+            None => Err("must be a span, such as \"90s\" or \"1h\"".to_owned()),
+        },
+        Kind::Rate => match text(value).map(|text| text.parse::<Rate>()) {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(why)) => Err(why),
+            None => Err("must be a text, such as \"10/s\"".to_owned()),
+        },
+        Kind::Number { least, most } => match value.as_u64() {
+            Some(number) if (least..=most).contains(&number) => Ok(()),
+            _ => Err(format!("must be a whole number from {least} to {most}")),
+        },
+        Kind::Flag if value.is_boolean() => Ok(()),
+        Kind::Flag => Err("must be true or false".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::routes::ROUTES;
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_or_does_not_fit_is_refused_with_what_would() {
+        let route = |path: &str| {
+            let all = ROUTES.iter();
+            all.clone()
+                .find(|route| route.path == path)
+                .expect("a route")
+        };
+        let tenant = route("/tenants/{tenant}");
+        let input = Input::of(tenant, &["a%2Fb%20%C3%BC"], "header=x=1&header=y=2&plan=p");
+        let input = input.expect("it fits");
+        assert_eq!(input.text("tenant"), Some("a/b ü"));
+        assert_eq!(input.texts("header").collect::<Vec<_>>(), ["x=1", "y=2"]);
+        let letters = route("/dead/letters");
+        for (route, path, query, words) in [
+            (tenant, "%ff", "", "no percent-encoded UTF-8"),
+            (tenant, "a", "plan=p&plan=p", "plan: is given twice"),
+            (tenant, "a", "plam=p", "did you mean plan?"),
+            (tenant, "a", "plan=", "must be a text of 1 to 255 bytes"),
+            (letters, "", "limit=0", "a whole number from 1 to 500"),
+            (letters, "", "limit=x", "a whole number from 1 to 500"),
+            (letters, "", "limit=18446744073709551616", "a whole number"),
+            (route("/pause"), "", "for=1h", "there are: pipeline"),
+        ] {
+            let why = Input::of(route, &[path], query).expect_err(query);
+            assert!(format!("{why:?}").contains(words), "{why:?}");
+        }
+        for (kind, value) in [
+            (Kind::Span, "soon"),
+            (Kind::Rate, "10"),
+            (Kind::Flag, "true"),
+        ] {
+            assert!(fits(kind, &value.into()).is_err(), "{value}");
+        }
+        assert!(fits(Kind::Flag, &true.into()).is_ok());
+        assert!(fits(Kind::Span, &"1h".into()).is_ok() && fits(Kind::Rate, &"5/m".into()).is_ok());
+    }
+}

@@ -1,0 +1,136 @@
+//! The description of `/api/v1` (OpenAPI 3.1), made of its routes.
+
+mod schemas;
+
+use serde_json::{Map, Value, json};
+
+use super::routes::{Does, Kind, Param, Place, ROUTES, Route};
+
+/// The whole of it.
+pub fn document() -> Value {
+    let mut paths = Map::new();
+    for route in ROUTES {
+        let method = match route.does {
+            Does::Reads(_) => "get",
+            Does::Acts(_) => "post",
+        };
+        paths.insert(route.path.to_owned(), json!({method: operation(route)}));
+    }
+    json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Sluicegate",
+            "version": "1",
+            "description": "What the commands show and do, at admin.listen. Reading takes admin.token, or a program of the same machine where there is none; actions take admin.operator-token.",
+            "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+        },
+        "servers": [{"url": super::PREFIX}],
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "securitySchemes": {
+                "token": {"type": "http", "scheme": "bearer", "description": "admin.token or admin.operator-token"},
+                "operator": {"type": "http", "scheme": "bearer", "description": "admin.operator-token"},
+            },
+            "schemas": schemas::all(),
+        },
+    })
+}
+
+fn operation(route: &Route) -> Value {
+    let mut parameters: Vec<Value> = (route.params())
+        .filter(|param| param.place != Place::Body)
+        .map(parameter)
+        .collect();
+    let mut operation = json!({"summary": route.about, "responses": responses(route)});
+    if matches!(route.does, Does::Acts(_)) {
+        parameters.push(json!({
+            "name": super::OPERATOR,
+            "in": "header",
+            "description": "Who acts, for the audit: at most 64 letters, digits, spaces and .-_@+",
+            "schema": {"type": "string"},
+        }));
+        operation["security"] = json!([{"operator": []}]);
+        let fields = route.params().filter(|param| param.place == Place::Body);
+        let fields: Map<String, Value> = fields
+            .map(|param| (param.name.to_owned(), schema(param)))
+            .collect();
+        operation["requestBody"] = json!({
+            "content": {"application/json": {"schema": {
+                "type": "object", "properties": fields, "additionalProperties": false,
+            }}},
+        });
+    }
+    operation["parameters"] = parameters.into();
+    operation
+}
+
+fn parameter(param: &Param) -> Value {
+    let mut schema = schema(param);
+    if param.repeats {
+        schema = json!({"type": "array", "items": schema});
+    }
+    json!({
+        "name": param.name,
+        "in": match param.place {
+            Place::Path => "path",
+            _ => "query",
+        },
+        "required": param.place == Place::Path,
+        "description": param.about,
+        "schema": schema,
+    })
+}
+
+fn schema(param: &Param) -> Value {
+    let mut schema = match param.kind {
+        Kind::Text(most) => json!({"type": "string", "minLength": 1, "maxLength": most}),
+        Kind::Span | Kind::Rate => json!({"type": "string"}),
+        Kind::Number { least, most } => {
+            json!({"type": "integer", "minimum": least, "maximum": most})
+        }
+        Kind::Flag => json!({"type": "boolean"}),
+    };
+    if param.place == Place::Body {
+        schema["description"] = param.about.into();
+    }
+    schema
+}
+
+/// Any other status is a problem, too.
+fn responses(route: &Route) -> Value {
+    let answer = json!({"$ref": format!("#/components/schemas/{}", route.answer)});
+    let mut all = json!({
+        "200": {"description": "Done", "content": {"application/json": {"schema": answer}}},
+    });
+    let acts = matches!(route.does, Does::Acts(_));
+    let known = [
+        (true, "400", "The request makes no sense"),
+        (true, "401", "It shows no token, or a wrong one"),
+        (
+            true,
+            "403",
+            "It may not: the token only reads, there is none, or another site asks",
+        ),
+        (
+            route.misses || route.takes_pipeline(),
+            "404",
+            "What is meant is not there",
+        ),
+        (acts, "413", "The body is too large"),
+        (acts, "415", "The body is no JSON"),
+        (
+            route.asks_servers,
+            "503",
+            "Redis or RabbitMQ is away, or too many ask at once",
+        ),
+        (true, "default", "Anything else"),
+    ];
+    for (_, status, about) in known.into_iter().filter(|(is_known, ..)| *is_known) {
+        all[status] = json!({
+            "description": about,
+            "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+        });
+    }
+    all
+}

@@ -1,0 +1,266 @@
+//! What is shown.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::FutureExt as _;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::input::Input;
+use super::part::{Part, PartsOfAll};
+use super::problem::Problem;
+use crate::admin::{Board, Readiness};
+use crate::broker::amqp::Client;
+use crate::gate::boards;
+use crate::operator::dead::{Dead, Filter};
+use crate::operator::hold::held;
+use crate::operator::inspect::inspect;
+use crate::operator::job::Which;
+use crate::operator::labels::{Given, value};
+use crate::operator::{NotDone, audit, limits, steer, tenant};
+use crate::rules::limit::Limits;
+use crate::rules::policy::Own;
+use crate::rules::steering::Instruction;
+
+/// What a request waits for workers at most, and how long it looks at dead letters.
+pub const LOOK_WITHIN: Duration = Duration::from_secs(5);
+/// What it waits for a job where it does not say.
+const USUAL_WAIT: Duration = Duration::from_secs(2);
+/// Rows of a page, where a request does not say.
+const ROWS: u64 = 100;
+/// Of a dead letter's body, in bytes.
+const LONGEST_BODY: usize = 1 << 20;
+
+/// What can be shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Read {
+    OpenApi,
+    Pipelines,
+    Limits,
+    Tenant,
+    Job,
+    Instructions,
+    Queues,
+    Letters,
+    Letter,
+    Audit,
+}
+
+/// Shows it.
+pub async fn answer(
+    read: Read,
+    (board, parts): (&Board, &Arc<PartsOfAll>),
+    input: &Input,
+) -> Result<Value, Problem> {
+    match read {
+        Read::OpenApi => return Ok(super::openapi::document()),
+        Read::Pipelines => return Ok(pipelines(board)),
+        _ => {}
+    }
+    let part = parts.one(input)?;
+    match read {
+        Read::OpenApi | Read::Pipelines => Ok(Value::Null),
+        Read::Limits => Ok(in_force(&part, input).boxed().await?),
+        Read::Tenant => Ok(one_tenant(&part, input).boxed().await?),
+        Read::Job => Ok(job(&part, input).boxed().await?),
+        Read::Instructions => Ok(instructions(&part).boxed().await?),
+        Read::Audit => Ok(done(&part, input).boxed().await?),
+        Read::Queues | Read::Letters | Read::Letter => {
+            let _turn = parts.turn()?;
+            let client = part.client().boxed().await?;
+            let looked = match read {
+                Read::Queues => queues(&client).boxed().await,
+                Read::Letters => letters(&part, &client, input).boxed().await,
+                _ => letter(&part, &client, input).boxed().await,
+            };
+            // What was looked at goes back to its queue.
+            client.close().await;
+            Ok(looked?)
+        }
+    }
+}
+
+fn page(input: &Input) -> (usize, usize) {
+    let number = |name, usual| usize::try_from(input.number(name).unwrap_or(usual));
+    let (limit, offset) = (number("limit", ROWS), number("offset", 0));
+    // Both have bounds.
+    (limit.unwrap_or(usize::MAX), offset.unwrap_or(usize::MAX))
+}
+
+fn pipelines(board: &Board) -> Value {
+    let all = board.pipelines().into_iter().map(|(name, seen)| {
+        let Readiness { is_ready, lines } = Readiness::from(&*seen.health);
+        json!({
+            "pipeline": name,
+            "ready": is_ready,
+            "lines": lines,
+            "queue": seen.config.get().map(|config| config.amqp.queue.clone()),
+        })
+    });
+    json!({"pipelines": all.collect::<Vec<_>>()})
+}
+
+async fn in_force(part: &Part, input: &Input) -> Result<Value, NotDone> {
+    let policy = &part.config.rate_limiter.policy;
+    let all = |set: &Limits| set.iter().map(limits::as_json).collect::<Vec<_>>();
+    let plans = policy.plans().iter();
+    let plans = plans.map(|(name, set)| json!({"plan": name, "limits": all(set)}));
+    let (limit, offset) = page(input);
+    let tenants = policy.tenants();
+    let rows = tenants.iter().skip(offset).take(limit);
+    let rows = rows.map(|(pattern, own)| match own {
+        Own::Limits(set) => {
+            json!({"tenant": pattern.to_string(), "plan": null, "limits": all(set)})
+        }
+        Own::Plan(plan) => json!({"tenant": pattern.to_string(), "plan": plan, "limits": null}),
+    });
+    let others = limits::others(&part.gate, policy).await?;
+    Ok(json!({
+        "limits": all(policy.default_limits()),
+        "plan_header": policy.plan_header(),
+        "plans": plans.collect::<Vec<_>>(),
+        "tenants": rows.collect::<Vec<_>>(),
+        "tenants_in_all": tenants.len(),
+        "next_offset": next(offset, limit, tenants.len()),
+        "in_force": others.in_force,
+        "other_configurations": others.number,
+    }))
+}
+
+fn next(offset: usize, limit: usize, all: usize) -> Option<usize> {
+    let next = offset.saturating_add(limit);
+    (next < all).then_some(next)
+}
+
+async fn one_tenant(part: &Part, input: &Input) -> Result<Value, NotDone> {
+    let tenant = tenant::parse(input.text("tenant").unwrap_or_default())?;
+    let headers = input.texts("header").map(|text| {
+        let (name, text) = text.split_once('=').filter(|(name, _)| !name.is_empty())?;
+        Some((name.to_owned(), value(text).ok()?))
+    });
+    let headers: Option<Vec<_>> = headers.collect();
+    let wrong = || NotDone::Wrong("header: must be NAME=VALUE, such as x-endpoint=/v1".to_owned());
+    let headers = headers.ok_or_else(wrong)?;
+    let key = input.text("routing-key").map(value).transpose();
+    let key = key.map_err(|why| NotDone::Wrong(format!("routing-key: {why}")))?;
+    let labels = |limits: &_| Given::of(headers, key, limits);
+    let plan = input.text("plan");
+    let found = inspect(&part.gate, &part.config, tenant, plan, labels).await?;
+    Ok(found.as_json())
+}
+
+/// How long a request waits for a job.
+pub fn wait(input: &Input) -> Result<Duration, NotDone> {
+    let said = input.text("wait").map(steer::wait).transpose();
+    match said.map_err(|why| NotDone::Wrong(format!("wait: {why}")))? {
+        Some(wait) if wait > LOOK_WITHIN => Err(NotDone::Wrong(format!(
+            "wait: must be at most {LOOK_WITHIN:?}"
+        ))),
+        wait => Ok(wait.unwrap_or(USUAL_WAIT)),
+    }
+}
+
+/// The job that is meant.
+pub fn which(part: &Part, input: &Input) -> Result<Which, NotDone> {
+    let tenant = tenant::parse(input.text("tenant").unwrap_or_default())?;
+    let id = input.text("id").unwrap_or_default();
+    Which::new(tenant, id, part.config.delay.max_delay)
+}
+
+async fn job(part: &Part, input: &Input) -> Result<Value, NotDone> {
+    let (which, wait) = (which(part, input)?, wait(input)?);
+    let shown = which.show(&part.gate, wait).await?;
+    Ok(which.shown_as_json(&shown))
+}
+
+async fn instructions(part: &Part) -> Result<Value, NotDone> {
+    let seen = boards::see(&part.gate).await?;
+    let now_ms = seen.iter().map(|board| board.now_ms).max();
+    let held = held(&seen);
+    let (mut diverted, mut cancelled) = (Vec::new(), Vec::new());
+    // Each board of a cluster has all of them.
+    let first = seen.first().map(|board| board.posted.as_slice());
+    for (instruction, until_ms) in first.unwrap_or_default() {
+        match instruction {
+            Instruction::Divert(tenant, queue) => diverted.push(json!({
+                "tenant": tenant.as_str(), "queue": &**queue, "until_ms": until_ms,
+            })),
+            Instruction::Cancel(tenant, id, _) => cancelled.push(json!({
+                "tenant": tenant.as_str(), "id": id, "until_ms": until_ms,
+            })),
+            Instruction::All(_) | Instruction::Show(..) => {}
+        }
+    }
+    Ok(json!({
+        "now_ms": now_ms,
+        "held": held.map(|(hold, _)| hold.word()),
+        "held_until_ms": held.map(|(_, until_ms)| until_ms),
+        "diverted": diverted,
+        "cancelled": cancelled,
+    }))
+}
+
+async fn done(part: &Part, input: &Input) -> Result<Value, NotDone> {
+    let (limit, _) = page(input);
+    let page = audit::read(&part.gate, input.number("before"), limit).await?;
+    Ok(json!({"entries": page.entries, "next": page.next}))
+}
+
+async fn queues(client: &Client) -> Result<Value, NotDone> {
+    let names = client.names();
+    let one = |kind: &'static str, queue: &Arc<str>| (kind, Arc::clone(queue));
+    let mut all = vec![one("new", &names.fresh)];
+    all.extend(names.more().iter().map(|queue| one("new", queue)));
+    all.extend([one("due", &names.due), one("recheck", &names.recheck)]);
+    all.extend(names.delays().iter().map(|queue| one("delay", queue)));
+    all.push(one("dead", &names.dead));
+    let mut rows = Vec::with_capacity(all.len());
+    for (kind, queue) in all {
+        let jobs = client.depth(&queue).await?;
+        rows.push(json!({"queue": &*queue, "holds": kind, "jobs": jobs}));
+    }
+    Ok(json!({"queues": rows}))
+}
+
+/// The dead letters of a pipeline, for as long as a request may look at them.
+pub fn dead<'a>(part: &'a Part, client: &'a Client) -> Dead<'a> {
+    Dead {
+        queue: Arc::clone(&client.names().dead),
+        client,
+        config: &part.config,
+        until: Some(Instant::now() + LOOK_WITHIN),
+        follow_within: LOOK_WITHIN,
+    }
+}
+
+/// Which dead letters are meant.
+pub fn filter(input: &Input) -> Filter {
+    let text = |name| input.text(name).map(str::to_owned);
+    Filter {
+        reason: text("reason"),
+        tenant: text("tenant"),
+        id: text("id"),
+    }
+}
+
+async fn letters(part: &Part, client: &Client, input: &Input) -> Result<Value, NotDone> {
+    let listed = dead(part, client).list(&filter(input), |_, _| ()).await?;
+    let (limit, offset) = page(input);
+    let rows = listed.rows.iter().skip(offset).take(limit);
+    Ok(json!({
+        "letters": rows.map(|row| row.as_json()).collect::<Vec<_>>(),
+        "found": listed.rows.len(),
+        "not_looked_at": listed.left,
+        "next_offset": next(offset, limit, listed.rows.len()),
+    }))
+}
+
+async fn letter(part: &Part, client: &Client, input: &Input) -> Result<Value, NotDone> {
+    let dead = dead(part, client);
+    let letter = dead.find(input.text("id").unwrap_or_default()).await?;
+    let mut json = dead.as_json(&letter, LONGEST_BODY);
+    json["bytes"] = letter.body.len().into();
+    json["truncated"] = (letter.body.len() > LONGEST_BODY).into();
+    Ok(json)
+}

@@ -1,0 +1,420 @@
+//! All that `/api/v1` answers: one table, by which requests are read and docs/openapi.json is written.
+
+use super::actions::Act;
+use super::reads::Read;
+
+/// What a parameter's value can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A text of so many bytes at most.
+    Text(usize),
+    /// A span, such as `1h`.
+    Span,
+    /// `10/s`
+    Rate,
+    /// A whole number from 1 on, or from 0 where it counts what is passed over.
+    Number {
+        /// The least.
+        least: u64,
+        /// The most.
+        most: u64,
+    },
+    /// Yes or no.
+    Flag,
+}
+
+/// Where a parameter is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Place {
+    /// Between slashes.
+    Path,
+    /// Behind the question mark.
+    Query,
+    /// In the body, a field of its object.
+    Body,
+}
+
+/// What a request can say.
+#[derive(Debug)]
+pub struct Param {
+    /// Its name.
+    pub name: &'static str,
+    /// Where it is.
+    pub place: Place,
+    /// Its values.
+    pub kind: Kind,
+    /// It may be given several times.
+    pub repeats: bool,
+    /// What it says.
+    pub about: &'static str,
+}
+
+const fn param(name: &'static str, place: Place, kind: Kind, about: &'static str) -> Param {
+    Param {
+        name,
+        place,
+        kind,
+        repeats: false,
+        about,
+    }
+}
+
+/// What a route does.
+#[derive(Debug, Clone, Copy)]
+pub enum Does {
+    /// It shows something (GET).
+    Reads(Read),
+    /// It changes something (POST).
+    Acts(Act),
+}
+
+/// One of them.
+#[derive(Debug)]
+pub struct Route {
+    /// Below `/api/v1`; `{…}` stands for a parameter.
+    pub path: &'static str,
+    /// What it does.
+    pub does: Does,
+    /// What it says of itself.
+    pub about: &'static str,
+    /// What a request can say.
+    pub params: &'static [&'static [Param]],
+    /// The answer's schema.
+    pub answer: &'static str,
+    /// It can be that what is meant is not there.
+    pub misses: bool,
+    /// It asks Redis or RabbitMQ, which may be away.
+    pub asks_servers: bool,
+}
+
+impl Route {
+    /// What a request can say.
+    pub fn params(&self) -> impl Iterator<Item = &'static Param> {
+        self.params.iter().copied().flatten()
+    }
+
+    /// A request can name a pipeline.
+    pub fn takes_pipeline(&self) -> bool {
+        self.params().any(|param| param.name == "pipeline")
+    }
+
+    /// The values of its path's parameters, in their order, undecoded; `None`: this is another path.
+    pub fn fits<'a>(&self, path: &'a str) -> Option<Vec<&'a str>> {
+        let (mut own, mut given) = (self.path.split('/'), path.split('/'));
+        let mut values = Vec::new();
+        loop {
+            match (own.next(), given.next()) {
+                (None, None) => return Some(values),
+                (Some(own), Some(given)) if own.starts_with('{') && !given.is_empty() => {
+                    values.push(given);
+                }
+                (Some(own), Some(given)) if own == given => {}
+                _ => return None,
+            }
+        }
+    }
+}
+
+/// The longest id of a tenant, a job or a queue, in bytes.
+const NAME: Kind = Kind::Text(255);
+/// Rows of one page.
+pub const MOST_ROWS: u64 = 500;
+const PIPELINE: &[Param] = &[param(
+    "pipeline",
+    Place::Query,
+    NAME,
+    "The pipeline, where the configuration has several",
+)];
+const OF_ALL: &[Param] = &[param(
+    "pipeline",
+    Place::Query,
+    NAME,
+    "The pipeline; without it all of them",
+)];
+const TENANT: &[Param] = &[param(
+    "tenant",
+    Place::Path,
+    NAME,
+    "The tenant, percent-encoded",
+)];
+const JOB: &[Param] = &[param(
+    "id",
+    Place::Path,
+    NAME,
+    "The message's id, percent-encoded",
+)];
+const LIMIT: &[Param] = &[param(
+    "limit",
+    Place::Query,
+    Kind::Number {
+        least: 1,
+        most: MOST_ROWS,
+    },
+    "So many rows at most; without it 100",
+)];
+const OFFSET: &[Param] = &[param(
+    "offset",
+    Place::Query,
+    Kind::Number {
+        least: 0,
+        most: 1_000_000,
+    },
+    "So many rows are passed over",
+)];
+const BEFORE: &[Param] = &[param(
+    "before",
+    Place::Query,
+    Kind::Number {
+        least: 0,
+        most: 1 << 53,
+    },
+    "Entries below this number: next of the page before",
+)];
+const PLAN: &[Param] = &[param(
+    "plan",
+    Place::Query,
+    NAME,
+    "The plan that the jobs name (rate-limiter.plan-header)",
+)];
+const LABELS: &[Param] = &[
+    Param {
+        name: "header",
+        place: Place::Query,
+        kind: Kind::Text(1_024),
+        repeats: true,
+        about: "NAME=VALUE: what the jobs have in a header by which limits tell them apart",
+    },
+    param(
+        "routing-key",
+        Place::Query,
+        NAME,
+        "The routing key that the jobs are published with",
+    ),
+];
+const WAIT: &str = "How long to wait until a worker has seen the job, 5s at most; without it 2s";
+const WAIT_QUERY: &[Param] = &[param("wait", Place::Query, Kind::Span, WAIT)];
+const WAIT_BODY: &[Param] = &[param("wait", Place::Body, Kind::Span, WAIT)];
+const FOR: &[Param] = &[param(
+    "for",
+    Place::Body,
+    Kind::Span,
+    "For how long: 90s, 30m, 1h, 7d; without it 365d, and 24h for a job",
+)];
+const MAX: &[Param] = &[
+    param(
+        "max",
+        Place::Body,
+        Kind::Number {
+            least: 1,
+            most: crate::rules::limit::MAX_REQUESTS as u64,
+        },
+        "What the limit's max-requests is meanwhile",
+    ),
+    param(
+        "limit",
+        Place::Body,
+        NAME,
+        "Which limit, where a tenant has several",
+    ),
+    param(
+        "clear",
+        Place::Body,
+        Kind::Flag,
+        "True, in place of max: the configuration counts again",
+    ),
+];
+const TO: &[Param] = &[param(
+    "to",
+    Place::Body,
+    NAME,
+    "The queue that they go to; without it that of the work queue's name and .diverted",
+)];
+const BACK: &[Param] = &[
+    param(
+        "back",
+        Place::Body,
+        Kind::Flag,
+        "True: the jobs that went there are put back into the work queue, as new jobs",
+    ),
+    param(
+        "from",
+        Place::Body,
+        NAME,
+        "The queue that they went to, where it is not the one of the divert that ends",
+    ),
+];
+const UNDO: &[Param] = &[param(
+    "undo",
+    Place::Body,
+    Kind::Flag,
+    "True: the job is not to be cancelled any more",
+)];
+const FILTER: &[Param] = &[
+    param(
+        "reason",
+        Place::Query,
+        Kind::Text(1_024),
+        "Only those whose reason contains this",
+    ),
+    param("tenant", Place::Query, NAME, "Only those of this tenant"),
+    param("id", Place::Query, NAME, "Only the one with this id"),
+];
+const CHOSEN: &[Param] = &[
+    param(
+        "reason",
+        Place::Body,
+        Kind::Text(1_024),
+        "Only those whose reason contains this",
+    ),
+    param("tenant", Place::Body, NAME, "Only those of this tenant"),
+    param("id", Place::Body, NAME, "Only the one with this id"),
+    param(
+        "all",
+        Place::Body,
+        Kind::Flag,
+        "True, in place of reason, tenant and id: all of them",
+    ),
+    param(
+        "limit",
+        Place::Body,
+        Kind::Number {
+            least: 1,
+            most: u32::MAX as u64,
+        },
+        "So many at most",
+    ),
+];
+const RATE: &[Param] = &[param(
+    "rate",
+    Place::Body,
+    Kind::Rate,
+    "So many at most in a second, a minute or an hour: 10/s, 100/m, 5/h",
+)];
+
+const fn read(
+    path: &'static str,
+    read: Read,
+    params: &'static [&'static [Param]],
+    answer: &'static str,
+    about: &'static str,
+) -> Route {
+    Route {
+        path,
+        does: Does::Reads(read),
+        about,
+        params,
+        answer,
+        misses: false,
+        asks_servers: true,
+    }
+}
+
+const fn act(
+    path: &'static str,
+    act: Act,
+    params: &'static [&'static [Param]],
+    answer: &'static str,
+    about: &'static str,
+) -> Route {
+    Route {
+        path,
+        does: Does::Acts(act),
+        about,
+        params,
+        answer,
+        misses: false,
+        asks_servers: true,
+    }
+}
+
+/// All of them.
+#[rustfmt::skip]
+pub const ROUTES: &[Route] = &[
+    Route { asks_servers: false, ..read("/openapi.json", Read::OpenApi, &[], "OpenApi",
+        "What can be asked here") },
+    Route { asks_servers: false, ..read("/pipelines", Read::Pipelines, &[], "Pipelines",
+        "The pipelines of this worker, whether each is ready, and what is missing") },
+    read("/limits", Read::Limits, &[LIMIT, OFFSET, PIPELINE], "Limits",
+        "The limits and plans of the configuration in force, and a page of the tenants that have others"),
+    read("/tenants/{tenant}", Read::Tenant, &[TENANT, PLAN, LABELS, PIPELINE], "Tenant",
+        "A tenant's limits: what is used, how much waits, why, and until when; as `sluicegate inspect --json`"),
+    read("/tenants/{tenant}/jobs/{id}", Read::Job, &[TENANT, JOB, WAIT_QUERY, PIPELINE], "Job",
+        "How a job stands that a worker has in its memory; as `sluicegate job show --json`"),
+    read("/instructions", Read::Instructions, &[PIPELINE], "Instructions",
+        "What operators ask of all workers now: pause or drain, diverted tenants, cancelled jobs"),
+    read("/queues", Read::Queues, &[PIPELINE], "Queues",
+        "The queues and how many jobs are ready in each"),
+    read("/dead/letters", Read::Letters, &[FILTER, LIMIT, OFFSET, PIPELINE], "Letters",
+        "A page of the dead letters, the newest first; as `sluicegate dead list --json`"),
+    Route { misses: true, ..read("/dead/letters/{id}", Read::Letter, &[JOB, PIPELINE], "Letter",
+        "A dead letter with its headers and its body; as `sluicegate dead show --json`") },
+    read("/audit", Read::Audit, &[LIMIT, BEFORE, PIPELINE], "Audit",
+        "What operators did by this interface, the newest first"),
+    act("/tenants/{tenant}/pause", Act::Pause, &[TENANT, FOR, PIPELINE], "Changed",
+        "Admits no job of the tenant; as `sluicegate tenant pause`"),
+    act("/tenants/{tenant}/resume", Act::Resume, &[TENANT, PIPELINE], "Changed",
+        "Ends a pause, a throttle, and what a breaker stopped; as `sluicegate tenant resume`"),
+    act("/tenants/{tenant}/limit", Act::Limit, &[TENANT, MAX, FOR, PIPELINE], "Changed",
+        "Sets another max-requests, or the configured one again; as `sluicegate tenant limit`"),
+    act("/tenants/{tenant}/reset", Act::Reset, &[TENANT, PIPELINE], "Changed",
+        "Empties the waitlist; as `sluicegate tenant reset`"),
+    act("/tenants/{tenant}/divert", Act::Divert, &[TENANT, TO, FOR, PIPELINE], "Diverted",
+        "Lets the tenant's jobs go to another queue instead of being called; as `sluicegate tenant divert`"),
+    act("/tenants/{tenant}/undivert", Act::Undivert, &[TENANT, BACK, PIPELINE], "Undiverted",
+        "Ends that, and brings jobs back; as `sluicegate tenant undivert`"),
+    act("/tenants/{tenant}/jobs/{id}/cancel", Act::Cancel, &[TENANT, JOB, FOR, WAIT_BODY, UNDO, PIPELINE], "Cancelling",
+        "Calls the job no more; as `sluicegate job cancel`"),
+    act("/pause", Act::PauseAll, &[FOR, OF_ALL], "Held",
+        "Pauses all workers; as `sluicegate pause --all`"),
+    act("/drain", Act::Drain, &[FOR, OF_ALL], "Held",
+        "Lets all workers take no new jobs; as `sluicegate drain`"),
+    act("/resume", Act::ResumeAll, &[OF_ALL], "Held",
+        "Ends both; as `sluicegate resume --all`"),
+    act("/calls/resume", Act::ResumeCalls, &[PIPELINE], "Changed",
+        "Ends what stops the calls of all tenants; as `sluicegate tenant resume --all`"),
+    act("/dead/replay", Act::Replay, &[CHOSEN, RATE, PIPELINE], "Replayed",
+        "Puts dead letters back into the work queue, as new jobs; as `sluicegate dead replay`"),
+    act("/dead/drop", Act::Drop, &[CHOSEN, PIPELINE], "Dropped",
+        "Deletes dead letters; as `sluicegate dead drop`"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_fits_one_route_and_nothing_between_slashes_is_empty() {
+        let fit = |path: &str| {
+            ROUTES
+                .iter()
+                .filter(|route| route.fits(path).is_some())
+                .count()
+        };
+        for route in ROUTES {
+            let path = route
+                .path
+                .replace("{tenant}", "a%2Fb")
+                .replace("{id}", "pause");
+            assert_eq!(fit(&path), 1, "{path}");
+            let own: Vec<_> = (route.params())
+                .filter(|it| it.place == Place::Path)
+                .collect();
+            assert_eq!(
+                route.fits(&path).expect("it fits").len(),
+                own.len(),
+                "{path}"
+            );
+        }
+        for path in [
+            "",
+            "/",
+            "/tenants",
+            "/tenants/",
+            "/tenants//pause",
+            "/pause/",
+            "/tenants/a/b/c",
+        ] {
+            assert_eq!(fit(path), 0, "{path}");
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! What operators did: the newest entries, in Redis.
+
+use ::redis::{Value as Reply, from_redis_value_ref};
+use serde_json::{Map, Value, json};
+
+use super::NotDone;
+use super::words::plain;
+use crate::gate::GateError;
+use crate::gate::redis::RedisGate;
+
+/// So many entries are kept.
+pub const KEPT: usize = 1_000;
+/// Of one entry, in bytes.
+const MOST_BYTES: usize = 4_096;
+/// Of who did it, in characters.
+const LONGEST_NAME: usize = 64;
+/// All are kept for so long after the last one: 400 days.
+const KEPT_MS: u64 = 400 * 86_400_000;
+
+/// Who did it, as they say themselves: what is not plain is left out.
+pub fn name_of(said: &str) -> Option<String> {
+    let kept = |c: &char| c.is_alphanumeric() || " .-_@+".contains(*c);
+    let name: String = said.chars().filter(kept).take(LONGEST_NAME).collect();
+    let name = name.trim();
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+/// What was done, for [`add`].
+#[derive(Debug, Clone)]
+pub struct Entry {
+    /// Who.
+    pub operator: String,
+    /// From where.
+    pub peer: String,
+    /// What, in a word or two.
+    pub action: &'static str,
+    /// To what: of a tenant, a job.
+    pub of: Map<String, Value>,
+    /// What was asked for beside that.
+    pub request: Value,
+    /// Why it was not done; `None`: it is about to be done.
+    pub failed: Option<String>,
+}
+
+impl Entry {
+    fn text(&self) -> String {
+        let mut json = json!({
+            "operator": self.operator,
+            "peer": self.peer,
+            "action": self.action,
+            "of": self.of,
+            "request": self.request,
+        });
+        if let Some(why) = &self.failed {
+            json["failed"] = plain(why, 300).into();
+        }
+        let text = json.to_string();
+        if text.len() <= MOST_BYTES {
+            return text;
+        }
+        // What is left has bounds of its own.
+        json["request"] = Value::Null;
+        json["too_long"] = true.into();
+        json.to_string()
+    }
+}
+
+/// Writes down what was done: its number.
+///
+/// # Errors
+/// [`NotDone::Redis`]: it is not written.
+pub async fn add(gate: &RedisGate, entry: &Entry) -> Result<u64, NotDone> {
+    let words = [
+        "add".to_owned(),
+        entry.text(),
+        KEPT.to_string(),
+        KEPT_MS.to_string(),
+    ];
+    let (last, _) = run(gate, words.to_vec()).await?;
+    Ok(last)
+}
+
+/// Some of them, the newest first.
+#[derive(Debug)]
+pub struct Page {
+    /// Each has its number, and when it was done by Redis's clock.
+    pub entries: Vec<Value>,
+    /// For more: those below this number; `None`: there are no more.
+    pub next: Option<u64>,
+}
+
+/// The newest `limit` of those below the number `before`.
+///
+/// # Errors
+/// [`NotDone::Redis`]
+pub async fn read(gate: &RedisGate, before: Option<u64>, limit: usize) -> Result<Page, NotDone> {
+    let words = [
+        "read".to_owned(),
+        before.map_or_else(String::new, |number| number.to_string()),
+        // One more tells whether there are more.
+        (limit.min(KEPT) + 1).to_string(),
+    ];
+    let (_, mut texts) = run(gate, words.to_vec()).await?;
+    let is_more = texts.len() > limit;
+    texts.truncate(limit);
+    let entries: Vec<Value> = texts.iter().filter_map(|text| entry(text)).collect();
+    let last = texts.last().filter(|_| is_more);
+    let next = last.and_then(|text| text.split(':').next()?.parse().ok());
+    Ok(Page { entries, next })
+}
+
+/// `NUMBER:AT:TEXT`; `None`: another version's.
+fn entry(text: &str) -> Option<Value> {
+    let mut parts = text.splitn(3, ':');
+    let number: u64 = parts.next()?.parse().ok()?;
+    let at_ms: u64 = parts.next()?.parse().ok()?;
+    let mut entry: Value = serde_json::from_str(parts.next()?).ok()?;
+    entry
+        .as_object_mut()?
+        .insert("number".to_owned(), number.into());
+    entry["at_ms"] = at_ms.into();
+    Some(entry)
+}
+
+async fn run(gate: &RedisGate, words: Vec<String>) -> Result<(u64, Vec<String>), NotDone> {
+    let reply = gate.run_audit(words).await?;
+    let broken = || GateError::Refused("the audit: its reply has another form".to_owned());
+    let Reply::Array(values) = &reply else {
+        return Err(broken().into());
+    };
+    let (first, rest) = values.split_first().ok_or_else(broken)?;
+    let last = from_redis_value_ref(first).map_err(|_| broken())?;
+    let texts: Result<Vec<String>, _> = rest.iter().map(from_redis_value_ref).collect();
+    Ok((last, texts.map_err(|_| broken())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_did_it_is_a_plain_name_of_bounded_length() {
+        for (said, name) in [
+            ("anna", Some("anna")),
+            (
+                "  Anna B. <a@example.com>\u{1b}[2J",
+                Some("Anna B. a@example.com2J"),
+            ),
+            ("\"};:\n", None),
+            ("", None),
+        ] {
+            assert_eq!(name_of(said).as_deref(), name, "{said:?}");
+        }
+        let long = name_of(&"ü".repeat(1_000)).expect("letters");
+        assert_eq!(long.chars().count(), LONGEST_NAME);
+    }
+
+    #[test]
+    fn an_entry_is_bounded_and_reads_as_it_was_written() {
+        let of = |request: Value, failed: Option<&str>| Entry {
+            operator: "ü".repeat(LONGEST_NAME),
+            peer: "[::1]:1".to_owned(),
+            action: "pause",
+            of: json!({"tenant": "\u{ffff}".repeat(85), "job": "\"".repeat(255)})
+                .as_object()
+                .expect("an object")
+                .clone(),
+            request,
+            failed: failed.map(str::to_owned),
+        };
+        let small = of(json!({"for": "1h"}), None).text();
+        let read = entry(&format!("7:1700:{small}")).expect("an entry");
+        assert_eq!((&read["number"], &read["at_ms"]), (&json!(7), &json!(1700)));
+        assert_eq!(read["request"], json!({"for": "1h"}));
+        assert_eq!(read.get("failed"), None);
+
+        let why = "\u{7}".repeat(1_000);
+        let large = of(json!({"reason": "x".repeat(5_000)}), Some(&why)).text();
+        assert!(large.len() <= MOST_BYTES, "{}", large.len());
+        assert_eq!(
+            entry(&format!("7:1700:{large}")).expect("one")["too_long"],
+            true
+        );
+        for other in ["", "7", "7:x:{}", "x:1:{}", "7:1:[]", "7:1:{"] {
+            assert_eq!(entry(other), None, "{other}");
+        }
+    }
+}
