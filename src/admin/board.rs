@@ -14,6 +14,8 @@ pub struct Seen {
     pub metrics: Arc<Metrics>,
     /// For `/readyz`.
     pub health: Arc<Health>,
+    /// Its name, where it has one.
+    pub name: Option<PipelineName>,
 }
 
 impl Seen {
@@ -22,6 +24,7 @@ impl Seen {
         Self {
             metrics: Arc::new(Metrics::of(Some(name.as_str()))),
             health: Arc::default(),
+            name: Some(name.clone()),
         }
     }
 }

@@ -27,6 +27,7 @@ pub(super) fn keep(metrics: &Metrics, scheduler: &mut Scheduler, now: Duration, 
         let share = load.counted(now, gauges.all_slots, gauges.in_memory);
         metrics.set_saturation(share);
         metrics.set_census(&scheduler.census(now));
+        metrics.set_tenants(scheduler.tenants(now));
     }
 }
 

@@ -63,6 +63,7 @@ mod settlement;
 mod starting;
 mod steering;
 mod suspects;
+mod tenants;
 mod undecided;
 mod way;
 
@@ -91,6 +92,7 @@ use self::queues::Queues;
 use self::results::LostResults;
 use self::settlement::Settlement;
 use self::steering::Steered;
+use self::tenants::Tallies;
 use crate::broker::Delivery;
 use crate::engine::action::{Action, Changeable, Key, Settings};
 use crate::engine::facts::{Fact, Gauges};
@@ -135,6 +137,8 @@ pub struct Scheduler {
     away: Away,
     /// The tenants that are suspended, for metrics.
     suspended: Suspended,
+    /// What happened to the jobs of each tenant.
+    tallies: Tallies,
     /// What operators ask, and what they are to be told.
     steered: Steered,
     /// The messages on their way to other queues.
@@ -169,6 +173,7 @@ impl Scheduler {
             candidates: Candidates::new(seed),
             away: Away::default(),
             suspended: Suspended::default(),
+            tallies: Tallies::default(),
             steered: Steered::default(),
             moves: Moves::default(),
             lost_results: LostResults::default(),
