@@ -8,6 +8,7 @@ pub mod completions;
 pub mod dead;
 mod divert;
 pub mod echo;
+mod fleet;
 mod headers;
 pub mod health;
 pub mod hold;
@@ -28,9 +29,12 @@ pub mod recovery;
 pub mod run;
 pub mod schema;
 pub mod steer;
+mod table;
 pub mod tenant;
+pub mod tenants;
 pub mod times;
 pub mod together;
+pub mod workers;
 
 use std::io::{self, ErrorKind, Write};
 use std::process::ExitCode;
@@ -121,7 +125,7 @@ pub fn print_json(value: &impl Serialize) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `text` for a terminal: no control characters, at most `longest` characters.
+/// `text` for a terminal: no characters that control it, turn the line around or can't be seen, at most `longest` characters.
 pub fn plain(text: &str, longest: usize) -> String {
     let mut shown = String::new();
     for (at, c) in text.chars().enumerate() {
@@ -129,13 +133,18 @@ pub fn plain(text: &str, longest: usize) -> String {
             shown.push('…');
             break;
         }
-        if c.is_control() {
+        if c.is_control() || is_invisible(c) {
             shown.extend(c.escape_debug());
         } else {
             shown.push(c);
         }
     }
     shown
+}
+
+/// It has no width, ends a line, or changes the direction of what stands beside it.
+fn is_invisible(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
 /// `1 job`, `2 jobs`.
